@@ -82,7 +82,7 @@ def _default(param: click.Parameter) -> str:
 
 
 def _passed_on(command: Passthrough, section: str) -> Iterator[Command]:
-    parsers = list(command.parsers())
+    parsers = list(command.load_parsers())
     # What has a parser of its own is a subcommand like the others to whoever reads.
     apart = tuple(prefix[1] for prefix, _ in parsers if len(prefix) > 1)
     for prefix, parser in parsers:

@@ -99,9 +99,9 @@ def _errors(top: type[errors.HyperpodKitError]) -> Iterator[type[errors.Hyperpod
 
 
 def _keys() -> str:
-    from hyperpod_kit.config.schema import schema
+    from hyperpod_kit.config.schema import build_schema
 
-    return schema_page.page(schema(limits=False))
+    return schema_page.page(build_schema(limits=False))
 
 
 def _states() -> str:

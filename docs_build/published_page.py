@@ -56,7 +56,7 @@ def _gib(parameters: float) -> Callable[[], float]:
 
 
 def _fleet_hours(gpus: int) -> Callable[[], float]:
-    return lambda: failures.mtbf_of_fleet(gpus)[0] / HOUR
+    return lambda: failures.estimate_mtbf_from_fleets(gpus)[0] / HOUR
 
 
 def _seconds(kind: str, writer: PlannedWriter) -> Callable[[], float]:
@@ -85,11 +85,11 @@ def _express() -> float:
 def _lost_of_three_hours() -> float:
     """Hours of work that one failure costs where a save is made each three hours."""
     facts = interval.FailureModel(112 * HOUR, stall=0.0)
-    return interval.waste(facts, 3 * HOUR) * 112
+    return interval.wasted_time_share(facts, 3 * HOUR) * 112
 
 
 def _llama_goodput() -> float:
-    facts = JobFacts(405.9e9, 16_384, 2048, failures.mtbf_of_fleet(16_384)[0], dtype="bf16")
+    facts = JobFacts(405.9e9, 16_384, 2048, failures.estimate_mtbf_from_fleets(16_384)[0], dtype="bf16")
     made = plan.make_plan(facts).chosen
     assert made is not None
     return made.rhythm.goodput * 100
@@ -174,7 +174,7 @@ FIGURES = (
         "FSx of 1.2 TB of 125, a month",
         174,
         "US dollars",
-        lambda: catalog.LustreSize(1200, 125).gigabytes * (prices.PRICES["fsx-lustre-125"].usd or 0.0),
+        lambda: catalog.LustreSize(1200, 125).billed_gigabytes * (prices.PRICES["fsx-lustre-125"].usd or 0.0),
         "c3x.dev, aws_fsx_lustre_file_system (read 2026-11)",
     ),
     Figure(
@@ -224,7 +224,7 @@ class AdvisedJob(NamedTuple):
             self.parameters,
             self.ranks,
             self.nodes,
-            failures.mtbf_of_fleet(self.ranks)[0],
+            failures.estimate_mtbf_from_fleets(self.ranks)[0],
             dtype=self.dtype,
             writer=self.writer,
             every=self.every,
@@ -274,7 +274,7 @@ def _advice() -> Iterator[str]:
         size = f", {one.lustre.capacity:,} GiB of {one.lustre.throughput}" if one.lustre else ""
         agrees = "yes" if one.kind is advised else "no"
         times = f"{one.stall.likely:,.2f} s | {one.rhythm.every:,.0f} s"
-        yield f"{head} {one.kind.title}{size} | {times} | {one.monthly:,.0f} | {agrees} |"
+        yield f"{head} {one.kind.title}{size} | {times} | {one.monthly_usd:,.0f} | {agrees} |"
 
 
 def advice_for(parameters: float) -> catalog.StorageKind:

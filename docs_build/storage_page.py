@@ -41,7 +41,7 @@ def page() -> str:
     rows, bars = [], []
     for name, parameters, ranks, nodes, dtype, every in JOBS:
         for writer in PlannedWriter:
-            mtbf = failures.mtbf_of_fleet(ranks)[0]
+            mtbf = failures.estimate_mtbf_from_fleets(ranks)[0]
             made = plan.make_plan(
                 JobFacts(parameters, ranks, nodes, mtbf, dtype=dtype, writer=writer, every=every), seeds.CHECKPOINTS
             )
@@ -61,7 +61,9 @@ def _row(name: str, where: str, writer: PlannedWriter, every: float | None, made
         f"{one.rhythm.every:,.0f} s | {one.kind.title}{size} | {one.stall.likely:,.2f} s | {one.durable.likely:,.0f} s"
     )
     total = f"{made.size.total / GIB:,.0f} GiB"
-    return f"| {name}, {total} | {where} | {writer.value} | {times} | {one.rhythm.goodput:.2%} | {one.monthly:,.0f} |"
+    return (
+        f"| {name}, {total} | {where} | {writer.value} | {times} | {one.rhythm.goodput:.2%} | {one.monthly_usd:,.0f} |"
+    )
 
 
 def _picture(bars: list[tuple[str, float]]) -> Iterator[str]:
@@ -84,5 +86,5 @@ def _data() -> Iterator[str]:
     yield "| data | where | why |"
     yield "| --- | --- | --- |"
     for name, one in DATA:
-        found = data.advise(one)
+        found = data.advise_data_location(one)
         yield f"| {name} | {found.place} | {'; '.join(found.why)} |"

@@ -24,11 +24,13 @@ _VALUE = 1000
 
 
 def record(action: str, on: str, reason: str, *, asked_by: str, owner: str = "", journal: str = JOURNAL) -> None:
-    """Say that `action` (a verb in the past: `requeued`) was done on `on` (`job 12`, a path, a node).
+    """Record in the journal that `action` (a verb in the past: `requeued`) was done on `on` (`job 12`, a path, a
+    node).
 
-    `asked_by`: the unit, hook or command that did it and, where one is known, the user behind it. `owner`: whose the
-    thing was. Without a journal it is a line on standard error. Never raises: what is done is done.
-    In a sandbox (`HPK_ROOT`) nothing is another's: the journal is that of the machine around it.
+    `asked_by`: the unit, hook or command that did it and, where one is known, the user behind it. `owner`:
+    whose the thing was. Without a journal it is a line on standard error. Never raises: what is done is done.
+    In a sandbox (`HPK_ROOT`) nothing is another's: nothing is recorded, since the journal is that of the
+    machine around it.
     """
     if os.environ.get(HPK_ROOT):
         return

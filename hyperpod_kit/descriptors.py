@@ -15,23 +15,24 @@ EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors that say that this process or this machine has no more, and nothing about anybody else."""
 
 
-def soft() -> int:
-    """How many descriptors this process may have open now."""
+def soft_limit() -> int:
+    """Return the soft limit of open files of this process."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def hard() -> int:
-    """How many it may allow itself; resource.RLIM_INFINITY is -1."""
+def hard_limit() -> int:
+    """Return the hard limit of open files of this process; resource.RLIM_INFINITY is -1."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 
-def raise_limit() -> None:
-    """Allow this process as many as the hard limit does."""
-    most = hard()
+def raise_soft_limit() -> None:
+    """Raise the soft limit of open files of this process to the hard limit, where the system allows it."""
+    most = hard_limit()
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def under(limit: int, argv: Sequence[str]) -> List[str]:
-    """A command line that runs `argv` with that soft limit: a user's program gets the limit that the user has set."""
-    return [*argv] if limit == soft() else ["/bin/sh", "-c", 'ulimit -Sn "$0" && exec "$@"', str(limit), *argv]
+def command_with_soft_limit(limit: int, argv: Sequence[str]) -> List[str]:
+    """Return a command line that runs `argv` with that soft limit: a user's program gets the limit that the user
+    has set."""
+    return [*argv] if limit == soft_limit() else ["/bin/sh", "-c", 'ulimit -Sn "$0" && exec "$@"', str(limit), *argv]

@@ -22,8 +22,8 @@ class Ending(NamedTuple):
     code: int
 
 
-def ending_of(error: HyperpodKitError) -> Ending:
-    """Of an error of ours; the findings of a configuration each on a line."""
+def ending_of_kit_error(error: HyperpodKitError) -> Ending:
+    """Return message, hint and exit code of an error of ours; the findings of a configuration each on a line."""
     findings = error.findings if isinstance(error, ConfigError) else ()
     return Ending("\n  ".join([error.message, *findings]), error.hint, error.exit_code)
 
@@ -39,7 +39,8 @@ def enable_interrupts() -> None:
 
 
 def program(work: Callable[[], int]) -> int:
-    """The exit code of `work`, the whole of a program: Ctrl-C ends it with a word instead of a stack trace."""
+    """Run `work`, the whole of a program, and return its exit code. Ctrl-C ends it with a message instead of a
+    stack trace."""
     try:
         enable_interrupts()
         return work()
@@ -47,43 +48,46 @@ def program(work: Callable[[], int]) -> int:
         pass
     from hyperpod_kit.untrusted import terminal
 
-    terminal.say("stopped")
+    terminal.print_stderr("stopped")
     return ExitCode.STOPPED
 
 
-def of_system(error: OSError) -> Optional[Ending]:
-    """Of an error of the operating system for which a command has no words of its own: a directory that every machine
-    is supposed to have, such as /dev/shm, is not there, or a place does not let this user in. None for a reader that
-    has gone."""
-    if isinstance(error, BrokenPipeError) and reader_gone():
+def ending_of_os_error(error: OSError) -> Optional[Ending]:
+    """Return the ending of an OSError for which a command has no message of its own: a directory that every
+    machine is supposed to have, such as /dev/shm, is not there, or a place does not let this user in. None
+    when the reader of standard output has gone."""
+    if isinstance(error, BrokenPipeError) and is_reader_gone():
         return None
     text = error.strerror or str(error) or type(error).__name__
     return Ending(f"{error.filename}: {text}" if error.filename else text, None, ExitCode.ABSENT)
 
 
-def run(work: Callable[[], int], system: Callable[[OSError], Optional[Ending]] = of_system) -> int:
-    """The exit code of `work`, whose errors are said. `system`: how an error of the system ends it, None: raise it."""
+def run(work: Callable[[], int], to_ending: Callable[[OSError], Optional[Ending]] = ending_of_os_error) -> int:
+    """Run `work` and return the exit code; an error is printed with its hint.
+
+    `to_ending`: how an OSError ends the program; it is raised where that returns None.
+    """
     try:
-        return raised(work, system)
+        return convert_os_errors(work, to_ending)
     except HyperpodKitError as error:
-        ending = ending_of(error)
+        ending = ending_of_kit_error(error)
     except BrokenPipeError:
-        if not reader_gone():
+        if not is_reader_gone():
             raise
-        return without_reader(ExitCode.READER_GONE)
+        return discard_output(ExitCode.READER_GONE)
     from hyperpod_kit.untrusted import terminal
 
     terminal.error(ending.message, ending.hint)
     return ending.code
 
 
-def raised(work: Callable[[], int], system: Callable[[OSError], Optional[Ending]]) -> int:
-    """The exit code of `work`, with errors of the system as errors of ours: for who says them himself, and may be asked
-    for the stack trace. Raises HyperpodKitError, and OSError where `system` knows nothing of it."""
+def convert_os_errors(work: Callable[[], int], to_ending: Callable[[OSError], Optional[Ending]]) -> int:
+    """Return the exit code of `work`, with errors of the system raised as HyperpodKitError, for a caller that
+    prints them itself. Raises OSError where `to_ending` returns None."""
     try:
         return work()
     except OSError as error:
-        ending = system(error)
+        ending = to_ending(error)
         if ending is None:
             raise
         kit_error = HyperpodKitError(ending.message, hint=ending.hint)
@@ -91,19 +95,19 @@ def raised(work: Callable[[], int], system: Callable[[OSError], Optional[Ending]
         raise kit_error from error
 
 
-def bounded(work: Callable[[], int], root: str, uid: Optional[int] = None) -> int:
-    """The exit code of `work`, as that user, by default this process's: a root that hangs costs an error and not this
-    process. Raises Unreachable, and as `work`."""
+def run_bounded_as_user(work: Callable[[], int], root: str, uid: Optional[int] = None) -> int:
+    """Return the exit code of `work`, run as that user, by default this process's: a root that hangs costs an
+    error and not this process. Raises Unreachable, and as `work`."""
     from hyperpod_kit.untrusted import owner  # not every command needs it
 
     try:
         return int(owner.run_as_user(work, os.geteuid() if uid is None else uid, root))
     except BrokenPipeError:
-        return without_reader(0)
+        return discard_output(0)
 
 
-def reader_gone() -> bool:
-    """Whether nobody reads standard output any more, which a broken connection to a server does not mean."""
+def is_reader_gone() -> bool:
+    """Whether the reader of standard output has gone, which a broken connection to a server does not mean."""
     import select
 
     try:
@@ -114,9 +118,10 @@ def reader_gone() -> bool:
         return False
 
 
-def without_reader(code: int) -> int:
-    """`code`, when nobody reads standard output any more: Python flushes it at its end and must not complain then."""
+def discard_output(code: int) -> int:
+    """Discard what standard output still holds and return `code`: its reader has gone, and Python's flush at the
+    end must not fail."""
     from hyperpod_kit.untrusted import terminal
 
-    terminal.discard(sys.stdout)
+    terminal.redirect_to_devnull(sys.stdout)
     return code

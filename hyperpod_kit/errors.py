@@ -64,10 +64,10 @@ class HyperpodKitError(Exception):
     def __reduce__(self) -> Tuple[Any, ...]:
         """As it is, whatever its constructor takes: torch.distributed.checkpoint and multiprocessing send errors from
         one process to another."""
-        return _received, (type(self), self.args), dict(self.__dict__)
+        return _rebuild_error, (type(self), self.args), dict(self.__dict__)
 
 
-def _received(kind: Type[HyperpodKitError], args: Tuple[Any, ...]) -> HyperpodKitError:
+def _rebuild_error(kind: Type[HyperpodKitError], args: Tuple[Any, ...]) -> HyperpodKitError:
     error = kind.__new__(kind, *args)
     error.args = args  # which those that are an OSError too set in their constructor
     return error
@@ -363,5 +363,5 @@ class NotEnoughSharedMemory(CheckpointError):
 
 
 def first_line(error: BaseException) -> str:
-    """Of its words; the name of its class where it has none, as a MemoryError."""
+    """Return the first line of an error's message; the name of its class where it has none, as a MemoryError."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -44,13 +44,13 @@ DISTRIBUTIONS: Mapping[str, str] = {"hyperpod_rehearsal": "rehearsal", "hyperpod
 
 
 def install_command(*extras: str) -> str:
-    """The command that installs what these extras stand for, as a hint."""
+    """Return the command that installs what these extras stand for, as a hint."""
     requirements = dict.fromkeys(requirement for extra in extras for requirement in EXTRAS[extra])
     return " ".join(["pip install", *(f"'{requirement}'" for requirement in requirements)])
 
 
 def require_distribution(module: str, command: str) -> None:
-    """Raises MissingExtra where a command's module is of another distribution, and that one is not installed."""
+    """Raise MissingExtra if a command's module is of another distribution, and that one is not installed."""
     package = module.partition(".")[0]
     if package not in DISTRIBUTIONS:
         return
@@ -59,12 +59,12 @@ def require_distribution(module: str, command: str) -> None:
     distribution = package.replace("_", "-")
     raise MissingExtra(
         f"`{command}` needs {distribution}, which is not installed",
-        hint=_distribution_command(distribution, DISTRIBUTIONS[package]),
+        hint=_distribution_install_command(distribution, DISTRIBUTIONS[package]),
     )
 
 
-def _distribution_command(distribution: str, directory: str) -> str:
-    """The command that installs a distribution of the repository, as a hint."""
+def _distribution_install_command(distribution: str, directory: str) -> str:
+    """Return the command that installs a distribution of the repository, as a hint."""
     checkout = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     project = os.path.join(checkout, directory)
     if os.path.exists(os.path.join(project, "pyproject.toml")):

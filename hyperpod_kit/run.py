@@ -42,8 +42,9 @@ class Runner(Protocol):
         """
 
 
-def env_words(env: Optional[Mapping[str, Optional[str]]]) -> List[str]:
-    """The changes of a Runner's `env` as arguments of env(1), for a command that inherits no environment of ours."""
+def env_arguments(env: Optional[Mapping[str, Optional[str]]]) -> List[str]:
+    """Return the changes of a Runner's `env` as arguments of env(1), for a command that inherits no environment
+    of ours."""
     changes = env or {}
     unset = [word for key, value in changes.items() if value is None for word in ("-u", key)]
     assigned = [f"{key}={value}" for key, value in changes.items() if value is not None]
@@ -76,7 +77,7 @@ class LocalRunner:
                 stderr=subprocess.PIPE,
                 universal_newlines=True,
                 errors="replace",
-                env=_environment(env),
+                env=_changed_environment(env),
                 start_new_session=True,
             )
         except OSError as err:
@@ -96,7 +97,7 @@ class LocalRunner:
         return Completed(tuple(argv), proc.returncode, out, err_text)
 
 
-def _environment(changes: Optional[Mapping[str, Optional[str]]]) -> Optional[Dict[str, str]]:
+def _changed_environment(changes: Optional[Mapping[str, Optional[str]]]) -> Optional[Dict[str, str]]:
     if changes is None:
         return None
     return {name: value for name, value in {**os.environ, **changes}.items() if value is not None}

@@ -33,28 +33,28 @@ _LONGEST = 5.0
 
 @functools.lru_cache(maxsize=None)
 def version() -> str:
-    """The version of the package that this file belongs to."""
+    """Return the version of the package that this file belongs to."""
     package = os.path.dirname(os.path.realpath(__file__))
     return version_beside(os.path.dirname(package))
 
 
 def version_beside(directory: str) -> str:
-    """The version of a package that lies in `directory`."""
+    """Return the version of a package that lies in `directory`."""
     return (
-        _of_installation(directory)
-        or _of_commit(_commit_in_checkout(directory))
-        or _of_sdist(directory)
-        or _of_commit(_commit_in_archive(directory))
+        _version_from_dist_info(directory)
+        or _version_at_commit(_commit_from_git(directory))
+        or _version_from_pkg_info(directory)
+        or _version_at_commit(_commit_from_archive_file(directory))
         or RELEASE
     )
 
 
-def without_commit(text: str) -> str:
-    """The number of the release that a version belongs to."""
+def release_number(text: str) -> str:
+    """Return the number of the release that a version belongs to."""
     return text.partition("+")[0].partition(".dev")[0]
 
 
-def _of_installation(directory: str) -> Optional[str]:
+def _version_from_dist_info(directory: str) -> Optional[str]:
     try:
         names = os.listdir(directory)
     except OSError:
@@ -64,14 +64,14 @@ def _of_installation(directory: str) -> Optional[str]:
     return matches[0] if len(matches) == 1 else None
 
 
-def _commit_in_checkout(directory: str) -> Optional[str]:
+def _commit_from_git(directory: str) -> Optional[str]:
     """`<hash> <names>`, where names are the branches and tags of that commit."""
     if not os.path.exists(os.path.join(directory, ".git")):
         return None
     try:
         completed = subprocess.run(
             ["git", "-C", directory, "log", "-1", "--no-show-signature", "--format=%H %D"],
-            env=_environment_of_git(os.environ),
+            env=_without_git_variables(os.environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -84,29 +84,29 @@ def _commit_in_checkout(directory: str) -> Optional[str]:
     return completed.stdout.decode("utf-8", "replace")
 
 
-def _environment_of_git(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Without what names another repository: a hook of git has that in its environment."""
+def _without_git_variables(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment without what names another repository: a hook of git has that in its environment."""
     return {name: value for name, value in environment.items() if not name.startswith("GIT_")}
 
 
-def _of_sdist(directory: str) -> Optional[str]:
-    text = _text_of(os.path.join(directory, "PKG-INFO"))
+def _version_from_pkg_info(directory: str) -> Optional[str]:
+    text = _read_text_or_none(os.path.join(directory, "PKG-INFO"))
     if text is None:
         return None
-    fields = dict(_field(line) for line in text.partition("\n\n")[0].splitlines())
+    fields = dict(_split_field(line) for line in text.partition("\n\n")[0].splitlines())
     return fields.get("Version") if fields.get("Name") == "hyperpod-kit" else None
 
 
-def _field(line: str) -> Tuple[str, str]:
+def _split_field(line: str) -> Tuple[str, str]:
     name, _, value = line.partition(": ")
     return name, value
 
 
-def _commit_in_archive(directory: str) -> Optional[str]:
-    return _text_of(os.path.join(directory, COMMIT_FILE))
+def _commit_from_archive_file(directory: str) -> Optional[str]:
+    return _read_text_or_none(os.path.join(directory, COMMIT_FILE))
 
 
-def _text_of(path: str) -> Optional[str]:
+def _read_text_or_none(path: str) -> Optional[str]:
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()
@@ -114,8 +114,8 @@ def _text_of(path: str) -> Optional[str]:
         return None
 
 
-def _of_commit(text: Optional[str]) -> Optional[str]:
-    """The version at a commit, `<hash> <names>`: a release's where one of the names is its tag."""
+def _version_at_commit(text: Optional[str]) -> Optional[str]:
+    """Return the version at a commit, `<hash> <names>`: a release's where one of the names is its tag."""
     match = _COMMIT.fullmatch(text.strip()) if text is not None else None
     if match is None:
         return None

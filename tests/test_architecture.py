@@ -235,7 +235,7 @@ def outline(path: Path) -> Outline:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: relative import"
             found.imports.extend(f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "for_every_kind":
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "collect_kind_objects":
             (package, _) = node.args
             assert isinstance(package, ast.Constant)
             found.imports.extend(f"{package.value!s}.{cls.__module__.rpartition('.')[2]}" for cls in KINDS.values())

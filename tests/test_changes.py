@@ -24,8 +24,9 @@ _TORCH = "torch's writer names its files itself, in a directory that is held and
 
 EXCEPTIONS: Dict[str, str] = {
     "checkpoint/adapters/huggingface.py:CheckpointedTraining._prepare_resume": "in a temporary directory of `train`",
-    "storage/bench/replay/replaying.py:Replaying._dcp": "torch's writer is measured, in a directory of the bench",
-    "checkpoint/exporting/checkpoint.py:_to_dcp": _TORCH,
+    "storage/bench/replay/replaying.py:Replaying._save_by_dcp": "torch's writer is measured, in a directory of "
+    "the bench",
+    "checkpoint/exporting/checkpoint.py:_write_dcp": _TORCH,
     "checkpoint/exporting/to_megatron.py:write": _TORCH,
     "hyperpod_lab/torture/faulty_calls.py:FaultyCalls.__enter__": "it puts failing calls in the place of some",
     "hyperpod_lab/torture/damage_special.py": "it lays links, FIFOs and devices into a temporary directory of its own",
@@ -38,7 +39,8 @@ EXCEPTIONS: Dict[str, str] = {
     "hyperpod_rehearsal/standins/passthrough/filesystem.py": _FUSE,
     "hyperpod_rehearsal/standins/proxy_state.py": _IN_A_MACHINE,
     "slurm/progress.py:ProgressWriter._write": "a memfd of the same user's wrapper, which is looked at once it is open",
-    "storage/private_database.py:connect": "SQLite names its files by itself, in a directory that is proved closed",
+    "storage/private_database.py:open_private_database": "SQLite names its files by itself, in a directory that "
+    "is proved closed",
     "untrusted/by_descriptor.py": "it names what it holds by /proc/self/fd, or makes a copy below such a name",
 }
 """`directory/`, `module` or `module:function` -> why it names by path what it changes. Twenty at most."""

@@ -12,7 +12,7 @@ from hyperpod_kit.config.mounts.form import MountForm
 from hyperpod_kit.config.mounts.registry import FORMS
 from hyperpod_kit.model.clients import CLIENTS
 from hyperpod_kit.model.mounts.base import Mount, MountService, Traits
-from hyperpod_kit.model.mounts.kinds import KINDS, for_every_kind
+from hyperpod_kit.model.mounts.kinds import KINDS, collect_kind_objects
 from hyperpod_kit.node.mounts.kinds import registry as of_the_node
 from hyperpod_kit.node.mounts.kinds.kind import Kind
 from hyperpod_kit.preflight.mounts.inquiry import MountInquiry
@@ -112,9 +112,9 @@ def test_a_kind_that_forgets_a_trait_is_a_type_error() -> None:
 
 def test_a_layer_without_the_file_of_a_kind_cannot_be_imported() -> None:
     with pytest.raises(ImportError):
-        for_every_kind("hyperpod_kit.cli", MountForm)
+        collect_kind_objects("hyperpod_kit.cli", MountForm)
     with pytest.raises(TypeError, match=r"hyperpod_kit\.model\.mounts\.efs\.KIND is a NoneType, expected MountForm"):
-        for_every_kind("hyperpod_kit.model.mounts", MountForm)
+        collect_kind_objects("hyperpod_kit.model.mounts", MountForm)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from hyperpod_kit.checkpoint import Manager, State
 from hyperpod_kit.data import ElasticLoader, FileOrder, IndexedDataset, SampleIndex
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 
 
 def length(line: str) -> tuple[float, float]:
@@ -34,7 +34,7 @@ def main() -> None:
     rank = dist.get_rank() if dist.is_initialized() else 0
     index_folder = os.path.join(args.root, "index")
     if rank == 0:
-        build([args.data], index_folder)
+        build_index([args.data], index_folder)
     if dist.is_initialized():
         dist.barrier()
     index = SampleIndex.open(index_folder)

@@ -14,7 +14,7 @@ import os
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments, set_seed
 
 from hyperpod_kit.data import IndexedDataset, padded
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.trainer import ElasticTrainer, newest_checkpoint
 
 LENGTH = 64
@@ -53,7 +53,7 @@ def main() -> None:
         disable_tqdm=True,
     )
     with training.main_process_first(local=False):  # one makes the index, the others find it
-        index = build([args.data], os.path.join(args.root, "index")).index
+        index = build_index([args.data], os.path.join(args.root, "index")).index
     set_seed(training.seed)  # before the model: its first weights are of it
     model = LlamaForCausalLM(
         LlamaConfig(

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from hyperpod_kit.checkpoint import Manager, State
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, SampleIndex, padded
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 
 LENGTH = 64
 
@@ -41,7 +41,7 @@ def main() -> None:
     # One process makes the index, before the others need it; later starts find it and read no file.
     index_folder = os.path.join(args.root, "index")
     if rank == 0:
-        build([args.data], index_folder)
+        build_index([args.data], index_folder)
     if dist.is_initialized():
         dist.barrier()
 

@@ -9,7 +9,7 @@ import numpy as np
 import world
 
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, PackedDataset, SampleIndex, order_of
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.errors import DataError
 
 
@@ -27,7 +27,7 @@ def index(folder: Path, place: str, limit: int, here: world.World) -> SampleInde
             total += path.stat().st_size
         if not chosen:
             raise DataError(f"no *.py below {folder}")
-        build(chosen, place, format="whole")
+        build_index(chosen, place, format="whole")
     world.wait(here)
     return SampleIndex.open(place)
 

@@ -142,7 +142,7 @@ def train(args: argparse.Namespace) -> int:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        told.reached(step)
+        told.report_completed_step(step)
         line: dict[str, object] = {"step": step, "loss": round(loss.item(), 6), "t": round(time.monotonic() - begin, 4)}
         warned = request.came(here.size)
         final = warned or step + 1 == args.steps

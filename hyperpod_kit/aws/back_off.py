@@ -21,7 +21,7 @@ Response = TypeVar("Response")
 logger = logging.getLogger(__name__)
 
 
-def with_retries(
+def retry_while_throttled(
     call: Callable[[], Response],
     *,
     patience: float = PATIENCE,
@@ -29,9 +29,9 @@ def with_retries(
     sleep: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
 ) -> Response:
-    """Return what `call` returns, and repeat it while AWS turns it away.
+    """Return what `call` returns; while AWS throttles it (Throttled), call it again after a pause that grows.
 
-    Raises Throttled when it was still turned away after `patience` seconds, else as `call`.
+    Raises Throttled when it is still throttled after `patience` seconds, and whatever else `call` raises.
     """
     deadline = clock() + patience
     failures = 0
@@ -40,8 +40,8 @@ def with_retries(
             return call()
         except Throttled as err:
             failures += 1
-            if clock() + PAUSES.full(failures) > deadline:
+            if clock() + PAUSES.seconds_without_jitter(failures) > deadline:
                 raise
             if failures == 1:
                 logger.warning("%s; asking again for up to %g s", err.message, patience)
-        sleep(PAUSES.pause(failures, chance))
+        sleep(PAUSES.pause_seconds(failures, chance))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Optional
 
-from hyperpod_kit.aws.errors import translated
+from hyperpod_kit.aws.errors import translate_aws_errors
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError
 
@@ -21,9 +21,9 @@ class BucketPolicies:
         return f"arn:{self._client.meta.partition}:s3:::{bucket}/{key}"
 
     def policy(self, bucket: str) -> Optional[dict[str, Any]]:
-        """None where there is none, which is the usual thing."""
+        """Return the policy of the bucket; None where there is none, which is the usual case."""
         try:
-            with translated("GetBucketPolicy", f"s3://{bucket}"):
+            with translate_aws_errors("GetBucketPolicy", f"s3://{bucket}"):
                 return dict(json.loads(self._client.get_bucket_policy(Bucket=bucket)["Policy"]))
         except AwsError as err:
             if err.code == "NoSuchBucketPolicy":
@@ -32,10 +32,10 @@ class BucketPolicies:
 
     def put_policy(self, bucket: str, policy: str) -> None:
         """Replace the policy of the bucket."""
-        with translated("PutBucketPolicy", f"s3://{bucket}"):
+        with translate_aws_errors("PutBucketPolicy", f"s3://{bucket}"):
             self._client.put_bucket_policy(Bucket=bucket, Policy=policy)
 
     def delete_policy(self, bucket: str) -> None:
-        """Leave the bucket without one."""
-        with translated("DeleteBucketPolicy", f"s3://{bucket}"):
+        """Delete the policy of the bucket."""
+        with translate_aws_errors("DeleteBucketPolicy", f"s3://{bucket}"):
             self._client.delete_bucket_policy(Bucket=bucket)

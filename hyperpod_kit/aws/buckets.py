@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
-from hyperpod_kit.aws.errors import translated
+from hyperpod_kit.aws.errors import translate_aws_errors
 from hyperpod_kit.aws.session import client
 
 ZONAL = "--x-s3"
@@ -29,7 +29,7 @@ class Buckets:
         """HeadBucket. Its answer names the region even where it is a refusal or a redirection."""
         from botocore.exceptions import ClientError
 
-        with translated("HeadBucket", f"s3://{name}"):
+        with translate_aws_errors("HeadBucket", f"s3://{name}"):
             try:
                 response = self._client.head_bucket(Bucket=name)
             except ClientError as err:
@@ -46,12 +46,12 @@ class Buckets:
 
     def is_empty(self, name: str, prefix: str) -> bool:
         """Whether no object's key begins with `prefix`."""
-        with translated("ListObjectsV2", f"s3://{name}/{prefix}"):
+        with translate_aws_errors("ListObjectsV2", f"s3://{name}/{prefix}"):
             return not self._client.list_objects_v2(Bucket=name, Prefix=prefix, MaxKeys=1).get("KeyCount", 0)
 
 
-def zone_of(name: str) -> Optional[str]:
-    """The id of the availability zone of a directory bucket, None for other buckets."""
+def directory_bucket_zone(name: str) -> Optional[str]:
+    """Return the availability zone id in the name of a directory bucket, None for other buckets."""
     if name.endswith(ZONAL):
         return name[: -len(ZONAL)].rpartition("--")[2]
     return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Iterable, Optional, Sequence
 
 from hyperpod_kit.aws import responses
-from hyperpod_kit.aws.errors import translated
+from hyperpod_kit.aws.errors import translate_aws_errors
 from hyperpod_kit.aws.session import client
 
 Described = list[dict[str, Any]]
@@ -22,31 +22,33 @@ class Ec2:
 
     def subnets(self, ids: Iterable[str]) -> Described:
         """Describe those of the subnets that exist."""
-        return self._all("describe_subnets", "Subnets", "subnet-id", ids)
+        return self._describe_with_filter("describe_subnets", "Subnets", "subnet-id", ids)
 
     def security_groups(self, ids: Iterable[str]) -> Described:
         """Describe those of the security groups that exist, with their rules."""
-        return self._all("describe_security_groups", "SecurityGroups", "group-id", ids)
+        return self._describe_with_filter("describe_security_groups", "SecurityGroups", "group-id", ids)
 
     def route_tables(self, vpc_ids: Iterable[str]) -> Described:
-        """Every route table of the VPCs."""
-        return self._all("describe_route_tables", "RouteTables", "vpc-id", vpc_ids)
+        """Describe every route table of the VPCs."""
+        return self._describe_with_filter("describe_route_tables", "RouteTables", "vpc-id", vpc_ids)
 
     def vpc_endpoints(self, vpc_ids: Iterable[str]) -> Described:
-        """Every endpoint of the VPCs."""
-        return self._all("describe_vpc_endpoints", "VpcEndpoints", "vpc-id", vpc_ids)
+        """Describe every endpoint of the VPCs."""
+        return self._describe_with_filter("describe_vpc_endpoints", "VpcEndpoints", "vpc-id", vpc_ids)
 
     def network_interfaces(self, ids: Iterable[str]) -> Described:
         """Describe those of the network interfaces that exist and that this account may see."""
-        return self._all("describe_network_interfaces", "NetworkInterfaces", "network-interface-id", ids)
+        return self._describe_with_filter(
+            "describe_network_interfaces", "NetworkInterfaces", "network-interface-id", ids
+        )
 
     def instance_types(self, types: Iterable[str]) -> Described:
         """Describe instance types, `p5.48xlarge`; those that EC2 does not know are left out."""
-        return self._all("describe_instance_types", "InstanceTypes", "instance-type", types)
+        return self._describe_with_filter("describe_instance_types", "InstanceTypes", "instance-type", types)
 
-    def offerings(self, types: Iterable[str]) -> set[tuple[str, str]]:
-        """(instance type, id of an availability zone) where EC2 has it."""
-        entries = self._all(
+    def instance_type_offerings(self, types: Iterable[str]) -> set[tuple[str, str]]:
+        """Return the (instance type, availability zone id) pairs that EC2 offers of these types."""
+        entries = self._describe_with_filter(
             "describe_instance_type_offerings",
             "InstanceTypeOfferings",
             "instance-type",
@@ -55,9 +57,9 @@ class Ec2:
         )
         return {(entry["InstanceType"], entry["Location"]) for entry in entries}
 
-    def has_dns(self, vpc_id: str) -> tuple[bool, bool]:
-        """Whether the VPC resolves names, and whether it gives names to addresses."""
-        with translated("DescribeVpcAttribute", vpc_id):
+    def dns_attributes(self, vpc_id: str) -> tuple[bool, bool]:
+        """Return (enableDnsSupport, enableDnsHostnames) of the VPC."""
+        with translate_aws_errors("DescribeVpcAttribute", vpc_id):
             return (
                 bool(
                     self._client.describe_vpc_attribute(VpcId=vpc_id, Attribute="enableDnsSupport")["EnableDnsSupport"][
@@ -71,13 +73,15 @@ class Ec2:
                 ),
             )
 
-    def prefix_list(self, prefix_list_id: str) -> list[str]:
-        """The networks of a prefix list, of one's own or AWS's."""
-        with translated("GetManagedPrefixListEntries", prefix_list_id):
+    def prefix_list_cidrs(self, prefix_list_id: str) -> list[str]:
+        """Return the networks (CIDR) of a prefix list, the account's own or AWS's."""
+        with translate_aws_errors("GetManagedPrefixListEntries", prefix_list_id):
             pages = responses.paginate(self._client, "get_managed_prefix_list_entries", PrefixListId=prefix_list_id)
             return [entry["Cidr"] for page in pages for entry in page.get("Entries", [])]
 
-    def _all(self, operation: str, key: str, filter_name: str, values: Iterable[str], **more: Any) -> Described:
+    def _describe_with_filter(
+        self, operation: str, key: str, filter_name: str, values: Iterable[str], **more: Any
+    ) -> Described:
         ids: Sequence[str] = sorted(set(values))
         if not ids:
             return []
@@ -85,12 +89,12 @@ class Ec2:
             subject = ids[0]
         else:
             subject = f"of {len(ids)}"
-        with translated(_camel(operation), subject):
+        with translate_aws_errors(_snake_to_camel_case(operation), subject):
             pages = responses.paginate(
                 self._client, operation, Filters=[{"Name": filter_name, "Values": list(ids)}], **more
             )
             return [dict(entry) for page in pages for entry in page.get(key, [])]
 
 
-def _camel(operation: str) -> str:
+def _snake_to_camel_case(operation: str) -> str:
     return "".join(word.capitalize() for word in operation.split("_"))

@@ -6,7 +6,7 @@ import json
 from typing import Any, Optional
 
 from hyperpod_kit.aws import responses
-from hyperpod_kit.aws.errors import translated
+from hyperpod_kit.aws.errors import translate_aws_errors
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError
 
@@ -18,26 +18,26 @@ class Efs:
         self._client = client("efs", region, connections=connections)
 
     def file_system(self, file_system_id: str) -> dict[str, Any]:
-        """The description of one file system: FileSystemArn and LifeCycleState above all."""
-        with translated("DescribeFileSystems", file_system_id):
+        """Describe one file system: FileSystemArn and LifeCycleState above all."""
+        with translate_aws_errors("DescribeFileSystems", file_system_id):
             return dict(self._client.describe_file_systems(FileSystemId=file_system_id)["FileSystems"][0])
 
     def mount_targets(self, file_system_id: str) -> list[dict[str, Any]]:
         """Every mount target of a file system, all pages; without its security groups."""
-        with translated("DescribeMountTargets", file_system_id):
+        with translate_aws_errors("DescribeMountTargets", file_system_id):
             pages = responses.paginate(self._client, "describe_mount_targets", FileSystemId=file_system_id)
             return [dict(target) for page in pages for target in page["MountTargets"]]
 
     def security_groups(self, mount_target_id: str) -> list[str]:
         """List the security groups of one mount target."""
-        with translated("DescribeMountTargetSecurityGroups", mount_target_id):
+        with translate_aws_errors("DescribeMountTargetSecurityGroups", mount_target_id):
             response = self._client.describe_mount_target_security_groups(MountTargetId=mount_target_id)
             return list(response["SecurityGroups"])
 
     def access_point(self, access_point_id: str) -> Optional[dict[str, Any]]:
         """Describe one access point of any file system, None when there is no such one."""
         try:
-            with translated("DescribeAccessPoints", access_point_id):
+            with translate_aws_errors("DescribeAccessPoints", access_point_id):
                 matches = self._client.describe_access_points(AccessPointId=access_point_id)["AccessPoints"]
         except AwsError as err:
             if err.code == "AccessPointNotFound":
@@ -48,18 +48,18 @@ class Efs:
         return None
 
     def access_points(self, file_system_id: str) -> list[dict[str, Any]]:
-        """Every access point of a file system, all pages."""
-        with translated("DescribeAccessPoints", file_system_id):
+        """Describe every access point of a file system, all pages."""
+        with translate_aws_errors("DescribeAccessPoints", file_system_id):
             pages = responses.paginate(self._client, "describe_access_points", FileSystemId=file_system_id)
             return [dict(point) for page in pages for point in page["AccessPoints"]]
 
     def create_access_point(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Create an access point; the one that is there when this very request was sent before.
+        """Create an access point, or return the one that exists already for the ClientToken of this request.
 
         AWS remembers the ClientToken, so that of two admins at the same moment one creates it and both get it.
         """
         try:
-            with translated("CreateAccessPoint", request["FileSystemId"]):
+            with translate_aws_errors("CreateAccessPoint", request["FileSystemId"]):
                 return dict(self._client.create_access_point(**request))
         except AwsError as err:
             if err.code != "AccessPointAlreadyExists":
@@ -72,7 +72,7 @@ class Efs:
     def policy(self, file_system_id: str) -> Optional[dict[str, Any]]:
         """The file system's own policy; None where AWS's default is in force, which lets everyone in."""
         try:
-            with translated("DescribeFileSystemPolicy", file_system_id):
+            with translate_aws_errors("DescribeFileSystemPolicy", file_system_id):
                 response = self._client.describe_file_system_policy(FileSystemId=file_system_id)
         except AwsError as err:
             if err.code == "PolicyNotFound":
@@ -82,5 +82,5 @@ class Efs:
 
     def put_policy(self, file_system_id: str, policy: str) -> None:
         """Replace the file system's policy. AWS refuses one that would lock the caller out of the next change."""
-        with translated("PutFileSystemPolicy", file_system_id):
+        with translate_aws_errors("PutFileSystemPolicy", file_system_id):
             self._client.put_file_system_policy(FileSystemId=file_system_id, Policy=policy)

@@ -73,10 +73,11 @@ _OF_PARSING = (LookupError, TypeError, AttributeError, ValueError, RecursionErro
 
 
 @contextmanager
-def translated(operation: str, target: str = "") -> Iterator[None]:
-    """Run one AWS call and read its answer. `target`: the bucket or cluster that it is about, for the message.
+def translate_aws_errors(operation: str, target: str = "") -> Iterator[None]:
+    """Raise AwsError or Unreachable in place of botocore's exceptions from the block, which makes one AWS call
+    and reads its answer, and in place of those that a malformed answer causes.
 
-    Raises AwsError or Unreachable in place of botocore's exceptions, and of those that a malformed answer causes.
+    `target`: the bucket or cluster that the call is about, for the message.
     """
     from botocore import exceptions as boto
     from botocore.parsers import ResponseParserError
@@ -126,7 +127,7 @@ def translated(operation: str, target: str = "") -> Iterator[None]:
 
 
 def _from_error_response(what: str, target: str, err: object) -> HyperpodKitError:
-    """An error answer: of the caller's making, of AWS's, or one that says to come back later."""
+    """Return the exception for an error response: a fault of the caller, one of AWS, or a throttled call."""
     response = getattr(err, "response", {})
     error = response.get("Error", {})
     code = str(error.get("Code", "Unknown"))
@@ -152,7 +153,8 @@ def _from_error_response(what: str, target: str, err: object) -> HyperpodKitErro
 
 
 def _from_connection_error(what: str, err: Exception) -> Unreachable:
-    """No answer at all. botocore's own sentence carries the whole signed URL, so only the host of it is told."""
+    """Return the Unreachable error for a call that got no answer at all. botocore's own sentence carries the
+    whole signed URL, so only its host is in the message."""
     details = getattr(err, "kwargs", {})
     url = urlsplit(str(details.get("endpoint_url", "")))
     endpoint = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional, Sequence
 
 from hyperpod_kit.aws import responses
-from hyperpod_kit.aws.errors import translated
+from hyperpod_kit.aws.errors import translate_aws_errors
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError
 
@@ -17,9 +17,9 @@ class Fsx:
         self._client = client("fsx", region, connections=connections)
 
     def file_system(self, file_system_id: str) -> Optional[dict[str, Any]]:
-        """The description of one file system, None when there is no such one."""
+        """Describe one file system, None when there is no such one."""
         try:
-            with translated("DescribeFileSystems", file_system_id):
+            with translate_aws_errors("DescribeFileSystems", file_system_id):
                 systems = self._client.describe_file_systems(FileSystemIds=[file_system_id])["FileSystems"]
         except AwsError as err:
             if err.code == "FileSystemNotFound":
@@ -30,8 +30,8 @@ class Fsx:
         return None
 
     def volume_paths(self, file_system_id: str) -> list[str]:
-        """Paths of the volumes of an OpenZFS file system, `/fsx/data`, all pages."""
-        with translated("DescribeVolumes", file_system_id):
+        """Return the paths of the volumes of an OpenZFS file system, `/fsx/data`, all pages."""
+        with translate_aws_errors("DescribeVolumes", file_system_id):
             pages = responses.paginate(
                 self._client, "describe_volumes", Filters=[{"Name": "file-system-id", "Values": [file_system_id]}]
             )
@@ -40,24 +40,26 @@ class Fsx:
 
     def associations(self, file_system_id: str) -> list[dict[str, Any]]:
         """List which directories of a Lustre file system are linked to which prefixes of S3; it has at most eight."""
-        with translated("DescribeDataRepositoryAssociations", file_system_id):
+        with translate_aws_errors("DescribeDataRepositoryAssociations", file_system_id):
             response = self._client.describe_data_repository_associations(
                 Filters=[{"Name": "file-system-id", "Values": [file_system_id]}]
             )
             return list(response["Associations"])
 
     def create_task(self, file_system_id: str, kind: str, paths: Sequence[str], report: str) -> str:
-        """Begin a data repository task; its id. `kind`: EXPORT_TO_REPOSITORY, RELEASE_DATA_FROM_FILESYSTEM; `paths`: 1
-        to 100, from the root of the file system; `report`: a prefix of S3 that is linked to it.
+        """Start a data repository task and return its id.
 
-        Without a path, or with "/", FSx would take all files that there are: ValueError.
+        `kind`: EXPORT_TO_REPOSITORY or RELEASE_DATA_FROM_FILESYSTEM; `paths`: 1 to 100, from the root of the file
+        system; `report`: a prefix of S3 that is linked to it.
+
+        Raises ValueError without a path, or with "/": FSx would take all files that there are.
         """
         if not paths or not all(path.strip("/.") for path in paths):
             raise ValueError(f"{kind} of {list(paths)!r} would be of the whole file system")
         more: dict[str, Any] = {}
         if kind == "RELEASE_DATA_FROM_FILESYSTEM":
             more = {"ReleaseConfiguration": {"DurationSinceLastAccess": {"Unit": "DAYS", "Value": 0}}}
-        with translated("CreateDataRepositoryTask", file_system_id):
+        with translate_aws_errors("CreateDataRepositoryTask", file_system_id):
             made = self._client.create_data_repository_task(
                 FileSystemId=file_system_id,
                 Type=kind,
@@ -73,6 +75,6 @@ class Fsx:
             return str(made["DataRepositoryTask"]["TaskId"])
 
     def task(self, task_id: str) -> dict[str, Any]:
-        """The description of one task."""
-        with translated("DescribeDataRepositoryTasks", task_id):
+        """Describe one data repository task."""
+        with translate_aws_errors("DescribeDataRepositoryTasks", task_id):
             return dict(self._client.describe_data_repository_tasks(TaskIds=[task_id])["DataRepositoryTasks"][0])

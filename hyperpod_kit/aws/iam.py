@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 from hyperpod_kit.aws import responses
-from hyperpod_kit.aws.errors import translated
+from hyperpod_kit.aws.errors import translate_aws_errors
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError
 
@@ -29,10 +29,13 @@ class Decision(NamedTuple):
     limits: tuple[str, ...] = ()
 
 
-def caller(region: Optional[str] = None) -> Caller:
-    """GetCallerIdentity, which needs no permission. Raises AwsError, Unreachable."""
+def caller_identity(region: Optional[str] = None) -> Caller:
+    """Return the account and ARN of the credentials in use (GetCallerIdentity, which needs no permission).
+
+    Raises AwsError, Unreachable.
+    """
     sts = client("sts", region)
-    with translated("GetCallerIdentity"):
+    with translate_aws_errors("GetCallerIdentity"):
         response = sts.get_caller_identity()
     return Caller(str(response["Account"]), str(response["Arn"]))
 
@@ -44,9 +47,9 @@ class Iam:
         self._client = client("iam", region, connections=connections)
 
     def role(self, name: str) -> Optional[dict[str, Any]]:
-        """The description of a role with its trust policy, None when there is no such role."""
+        """Describe a role with its trust policy, None when there is no such role."""
         try:
-            with translated("GetRole", name):
+            with translate_aws_errors("GetRole", name):
                 return dict(self._client.get_role(RoleName=name)["Role"])
         except AwsError as err:
             if err.code == "NoSuchEntity":
@@ -64,11 +67,11 @@ class Iam:
         does not simulate resource-based policies for roles.
         """
         entries = [
-            {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": _type_of(key, value)}
+            {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": _context_key_type(key, value)}
             for key, value in sorted(context.items())
         ]
         try:
-            with translated("SimulatePrincipalPolicy", arn.rpartition("/")[2]):
+            with translate_aws_errors("SimulatePrincipalPolicy", arn.rpartition("/")[2]):
                 pages = responses.paginate(
                     self._client,
                     "simulate_principal_policy",
@@ -85,7 +88,7 @@ class Iam:
         return [decision for result in results for decision in _decisions(result)]
 
 
-def _type_of(key: str, value: str) -> str:
+def _context_key_type(key: str, value: str) -> str:
     if key == "kms:ResourceAliases":
         return "stringList"
     if value in ("true", "false"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Iterator, Mapping, NamedTuple, Optional
 
 from hyperpod_kit.aws import responses
-from hyperpod_kit.aws.back_off import with_retries
-from hyperpod_kit.aws.errors import NOT_FOUND, translated
+from hyperpod_kit.aws.back_off import retry_while_throttled
+from hyperpod_kit.aws.errors import NOT_FOUND, translate_aws_errors
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError
 
@@ -15,12 +15,12 @@ PAGES = 2000
 
 
 def log_group(cluster_name: str, cluster_arn: str) -> str:
-    """The log group of a cluster."""
+    """Return the name of the log group of a cluster."""
     return f"/aws/sagemaker/Clusters/{cluster_name}/{cluster_arn.rsplit('/', 1)[-1]}"
 
 
-def creation_stream(group: str, instance_id: str) -> str:
-    """The stream that holds a node's /var/log/provision/provisioning.log."""
+def creation_log_stream(group: str, instance_id: str) -> str:
+    """Return the name of the stream that holds a node's /var/log/provision/provisioning.log."""
     return f"LifecycleConfig/{group}/{instance_id}"
 
 
@@ -39,23 +39,23 @@ class Logs:
         self._client = client("logs", region, connections=connections)
 
     def tail(self, group: str, stream: str, lines: int) -> list[str]:
-        """The last lines of a stream, oldest first; none when there is no such stream."""
+        """Return the last lines of a stream, oldest first; none when there is no such stream."""
 
         def once() -> Any:
-            with translated("GetLogEvents", f"{group}:{stream}"):
+            with translate_aws_errors("GetLogEvents", f"{group}:{stream}"):
                 return self._client.get_log_events(
                     logGroupName=group, logStreamName=stream, limit=lines, startFromHead=False
                 )
 
         try:
-            return [str(event["message"]).rstrip("\n") for event in with_retries(once)["events"]]
+            return [str(event["message"]).rstrip("\n") for event in retry_while_throttled(once)["events"]]
         except AwsError as err:
             if err.code in NOT_FOUND:
                 return []
             raise
 
     def search(self, group: str, *, prefix: str = "", pattern: str = "", after: float = 0.0) -> Iterator[LogLine]:
-        """Every line of the streams whose names begin with `prefix`, over all pages; none without a log group.
+        """Yield every line of the streams whose names begin with `prefix`, over all pages; none without a log group.
 
         pattern: CloudWatch's filter pattern; after: Unix seconds.
         """
@@ -65,21 +65,21 @@ class Logs:
 
         def fetch(page: Mapping[str, str]) -> Any:
             def once() -> Any:
-                with translated("FilterLogEvents", group):
+                with translate_aws_errors("FilterLogEvents", group):
                     return self._client.filter_log_events(**request, **page)
 
-            return with_retries(once)
+            return retry_while_throttled(once)
 
         try:
-            for page in responses.pages(f"FilterLogEvents {group}", fetch, "nextToken", most=PAGES):
-                with translated("FilterLogEvents", group):
-                    lines = [_line(event) for event in page["events"]]
+            for page in responses.fetch_pages(f"FilterLogEvents {group}", fetch, "nextToken", most=PAGES):
+                with translate_aws_errors("FilterLogEvents", group):
+                    lines = [_log_line_from_event(event) for event in page["events"]]
                 yield from lines
         except AwsError as err:
             if err.code not in NOT_FOUND:
                 raise
 
 
-def _line(event: Mapping[str, Any]) -> LogLine:
+def _log_line_from_event(event: Mapping[str, Any]) -> LogLine:
     at = event.get("ingestionTime", event["timestamp"]) / 1000
     return LogLine(event["logStreamName"], at, str(event["message"]).rstrip("\n"))

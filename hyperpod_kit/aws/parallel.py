@@ -9,8 +9,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def in_order(work: Callable[[Item], Result], items: Sequence[Item], threads: int) -> Iterator[Result]:
-    """Yield the result of `work` for every item, in the items' order. Raises what the first failing one raises."""
+def map_in_order(work: Callable[[Item], Result], items: Sequence[Item], threads: int) -> Iterator[Result]:
+    """Apply `work` to every item, in up to `threads` threads, and yield the results in the order of the items.
+
+    Raises the first exception in that order; work that has not begun by then is cancelled.
+    """
     if not items:
         return
     pool = ThreadPoolExecutor(min(threads, len(items)))

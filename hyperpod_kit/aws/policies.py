@@ -42,14 +42,18 @@ def file_system_policy(
     kept = [
         statement
         for statement in statements(existing)
-        if not str(statement.get("Sid", "")).startswith(SID_PREFIX) or _other_cluster(statement, sid)
+        if not str(statement.get("Sid", "")).startswith(SID_PREFIX) or _is_of_other_cluster(statement, sid)
     ]
     policy = {
         "Version": VERSION,
         "Id": "hyperpod-kit",
-        "Statement": [*kept, _allow(sid, file_system_arn, role_arn, access_point_arns), *_denials(file_system_arn)],
+        "Statement": [
+            *kept,
+            _allow_statement(sid, file_system_arn, role_arn, access_point_arns),
+            *_deny_statements(file_system_arn),
+        ],
     }
-    length = len(to_text(policy))
+    length = len(to_compact_json(policy))
     if length > POLICY_LIMIT:
         raise ConfigError(
             f"the policy of {file_system_arn} would have {length} characters for {len(access_point_arns)} access "
@@ -91,24 +95,25 @@ def allow_sid(cluster: str) -> str:
     return f"{SID_PREFIX}Homes{plain}{hashlib.sha256(cluster.encode()).hexdigest()[:6]}"
 
 
-def open_statements(policy: Optional[Mapping[str, Any]]) -> list[str]:
-    """Names of the statements of others that let clients mount which show no IAM identity.
+def public_statement_names(policy: Optional[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the statements that let clients mount which show no IAM identity.
 
-    With one of these anybody in the network who knows the id of an access point mounts it: ids are no secrets.
+    With one of these anybody in the network who knows the id of an access point mounts it: ids are no
+    secrets.
     """
     return [
         str(statement.get("Sid") or f"number {index + 1}")
         for index, statement in enumerate(statements(policy))
-        if is_open(statement)
+        if is_public_statement(statement)
     ]
 
 
-def is_open(statement: Mapping[str, Any]) -> bool:
-    """Whether a statement lets everyone mount. What it leaves open (NotPrincipal, NotAction) counts as everything."""
+def is_public_statement(statement: Mapping[str, Any]) -> bool:
+    """Whether a statement lets everyone mount. NotPrincipal and NotAction count as everyone and every action."""
     principal = statement.get("Principal")
     everyone = (
         principal == "*"
-        or (isinstance(principal, Mapping) and "*" in _list(principal.get("AWS")))
+        or (isinstance(principal, Mapping) and "*" in _as_list(principal.get("AWS")))
         or "NotPrincipal" in statement
     )
     return bool(statement.get("Effect") == "Allow" and everyone and _covers(statement, MOUNT))
@@ -123,18 +128,19 @@ def allows(policy: Mapping[str, Any], role_arn: str, action: str) -> bool:
         of_aws: Any = principal
         if not isinstance(principal, str):
             of_aws = (principal or {}).get("AWS")
-        if statement.get("Effect") == "Allow" and names & set(_list(of_aws)) and _covers(statement, action):
+        if statement.get("Effect") == "Allow" and names & set(_as_list(of_aws)) and _covers(statement, action):
             return True
     return False
 
 
-def without_open_statements(policy: Optional[Mapping[str, Any]]) -> dict[str, Any]:
-    """The policy without the statements that let everyone in."""
-    return {**(policy or {}), "Statement": [item for item in statements(policy) if not is_open(item)]}
+def without_public_statements(policy: Optional[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the policy without the statements that let everyone mount."""
+    return {**(policy or {}), "Statement": [item for item in statements(policy) if not is_public_statement(item)]}
 
 
 def is_same(first: Optional[Mapping[str, Any]], second: Optional[Mapping[str, Any]]) -> bool:
-    """Whether two policies say the same: statements in any order, a single value for a list of one."""
+    """Whether two policies are equal but for the order of statements and lists, the `Id`, and a single value in
+    place of a list of one."""
     return bool(_canonical(first) == _canonical(second))
 
 
@@ -146,12 +152,12 @@ def statements(policy: Optional[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return list(entries)
 
 
-def to_text(policy: Mapping[str, Any]) -> str:
-    """The shortest JSON of a policy: its length is what counts against the limit."""
+def to_compact_json(policy: Mapping[str, Any]) -> str:
+    """Return the shortest JSON of a policy: its length is what counts against the limit."""
     return json.dumps(policy, separators=(",", ":"))
 
 
-def _allow(sid: str, file_system_arn: str, role_arn: str, access_point_arns: Sequence[str]) -> dict[str, Any]:
+def _allow_statement(sid: str, file_system_arn: str, role_arn: str, access_point_arns: Sequence[str]) -> dict[str, Any]:
     condition = {**_access_point_condition(access_point_arns), "Bool": {"aws:SecureTransport": "true"}}
     return {
         "Sid": sid,
@@ -163,8 +169,9 @@ def _allow(sid: str, file_system_arn: str, role_arn: str, access_point_arns: Seq
     }
 
 
-def _denials(file_system_arn: str) -> list[dict[str, Any]]:
-    """Deny everyone, whatever else allows it, to mount without an access point or without TLS."""
+def _deny_statements(file_system_arn: str) -> list[dict[str, Any]]:
+    """Return the statements that deny everyone, whatever else allows it, to mount without an access point or
+    TLS."""
     conditions = {
         "NeedsAccessPoint": {"Null": {"elasticfilesystem:AccessPointArn": "true"}},
         "NeedsTls": {"Bool": {"aws:SecureTransport": "false"}},
@@ -186,14 +193,14 @@ def _access_point_condition(access_point_arns: Sequence[str]) -> dict[str, Any]:
     return {"StringEquals": {"elasticfilesystem:AccessPointArn": sorted(access_point_arns)}}
 
 
-def _other_cluster(statement: Mapping[str, Any], own_sid: str) -> bool:
+def _is_of_other_cluster(statement: Mapping[str, Any], own_sid: str) -> bool:
     sid = str(statement.get("Sid", ""))
     return sid.startswith(f"{SID_PREFIX}Homes") and sid != own_sid
 
 
 def _covers(statement: Mapping[str, Any], action: str) -> bool:
-    """Whether a statement is about an action of EFS; what it leaves open (NotAction) counts as everything."""
-    patterns = [str(pattern).lower() for pattern in _list(statement.get("Action"))]
+    """Whether a statement is about an action of EFS. NotAction counts as every action."""
+    patterns = [str(pattern).lower() for pattern in _as_list(statement.get("Action"))]
     return "NotAction" in statement or any(fnmatchcase(action.lower(), pattern) for pattern in patterns)
 
 
@@ -214,7 +221,7 @@ def _canonical(value: Any) -> Any:
     return value
 
 
-def _list(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     if isinstance(value, list):
         return value
     if value is None:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import NamedTuple, Optional, Sequence
 
 from hyperpod_kit.aws import responses
-from hyperpod_kit.aws.errors import NOT_FOUND, translated
+from hyperpod_kit.aws.errors import NOT_FOUND, translate_aws_errors
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError
 
@@ -22,8 +22,8 @@ class Quota(NamedTuple):
     value: float
 
 
-def for_type(instance_type: str) -> str:
-    """Name of the quota of an instance type, `ml.p5.48xlarge`, in clusters."""
+def cluster_quota_name(instance_type: str) -> str:
+    """Return the name of the quota of an instance type, `ml.p5.48xlarge`, in clusters."""
     return f"{instance_type} for cluster usage"
 
 
@@ -35,10 +35,13 @@ class Quotas:
         self._sagemaker = client("sagemaker", region, connections=connections)
 
     def quotas_by_name(self, names: Sequence[str]) -> dict[str, Quota]:
-        """SageMaker's quotas of these names. The service finds none by name and has thousands: up to 30 pages."""
+        """Return SageMaker's quotas of these names; those that do not exist are left out.
+
+        The service has no lookup by name and thousands of quotas: this reads up to 30 pages.
+        """
         missing = set(names)
         quotas: dict[str, Quota] = {}
-        with translated("ListServiceQuotas", "sagemaker"):
+        with translate_aws_errors("ListServiceQuotas", "sagemaker"):
             pages = responses.paginate(
                 self._client, "list_service_quotas", ServiceCode="sagemaker", PaginationConfig={"PageSize": 100}
             )
@@ -53,14 +56,15 @@ class Quotas:
         return quotas
 
     def usage_by_cluster(self) -> dict[str, dict[str, int]]:
-        """Every cluster of the region -> instance type, `ml.p5.48xlarge` -> nodes that it has or is to have."""
-        with translated("ListClusters"):
+        """Return cluster name -> instance type, `ml.p5.48xlarge` -> nodes that it has or is to have, for the whole
+        region."""
+        with translate_aws_errors("ListClusters"):
             pages = responses.paginate(self._sagemaker, "list_clusters", PaginationConfig={"PageSize": 100})
             names = [entry["ClusterName"] for page in pages for entry in page["ClusterSummaries"]]
         usage: dict[str, dict[str, int]] = {}
         for name in names:
             try:
-                with translated("DescribeCluster", name):
+                with translate_aws_errors("DescribeCluster", name):
                     description = self._sagemaker.describe_cluster(ClusterName=name)
             except AwsError as err:
                 if err.code not in NOT_FOUND:

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 @lru_cache(maxsize=1)
 def region_names() -> frozenset[str]:
-    """Names of all of them; a newer botocore may know more. Raises ImportError without botocore."""
+    """Return the names of all regions; a newer botocore may know more. Raises ImportError without botocore."""
     # A file of 20 KB: endpoints.json, from which a session takes the same answer, has a megabyte.
     from importlib.resources import files
 

@@ -46,18 +46,20 @@ class Problem:
 
 
 def problems(service: str, operation: str, request: dict[str, Any]) -> list[Problem]:
-    """List everything that the service would refuse. Empty when nothing. Raises ImportError without botocore."""
+    """List everything that the service would refuse in the request. Raises ImportError without botocore."""
     return [
-        _problem(violation) for violation in violations(_shape(service, operation), request) if _is_checkable(violation)
+        _problem_from_violation(violation)
+        for violation in violations(_input_shape(service, operation), request)
+        if _is_checkable(violation)
     ]
 
 
-def limits(service: str, operation: str, path: str) -> dict[str, Any]:
-    """Return what the model says about one field: type_name, min, max, pattern, enum; as far as it says it.
+def field_constraints(service: str, operation: str, path: str) -> dict[str, Any]:
+    """Return the constraints of one field: type_name, min, max, pattern, enum; those that the model has.
 
     `path`: like `InstanceGroups[].InstanceType`. Empty for a field that the installed botocore has not.
     """
-    shape = _shape(service, operation)
+    shape = _input_shape(service, operation)
     for step in re.findall(r"[^.\[\]]+|\[\]", path):
         if step == "[]":
             shape = shape.member
@@ -71,16 +73,17 @@ def limits(service: str, operation: str, path: str) -> dict[str, Any]:
     return {"type_name": shape.type_name, **constraints}
 
 
-def version() -> str:
-    """Return the version of the model, `botocore 1.40.1`."""
+def botocore_version() -> str:
+    """Return the version of the installed botocore, whose model is used: `botocore 1.40.1`."""
     import botocore
 
     return f"botocore {botocore.__version__}"
 
 
-def fields(service: str, operation: str, path: str) -> list[str]:
-    """Names of the fields at a place of a request, such as `InstanceGroups`: of an item where it is a list."""
-    shape = _shape(service, operation)
+def field_names(service: str, operation: str, path: str) -> list[str]:
+    """Return the names of the fields at a place of a request, such as `InstanceGroups`: of an item where it is a
+    list."""
+    shape = _input_shape(service, operation)
     for step in path.split("."):
         shape = shape.members[step]
         if shape.type_name == "list":
@@ -88,7 +91,7 @@ def fields(service: str, operation: str, path: str) -> list[str]:
     return list(shape.members)
 
 
-def _shape(service: str, operation: str) -> Any:
+def _input_shape(service: str, operation: str) -> Any:
     return service_model(service).operation_model(operation).input_shape
 
 
@@ -100,20 +103,20 @@ def _is_checkable(violation: Violation) -> bool:
     return violation.constraint is not Constraint.PATTERN or "\\p{" not in violation.shape.metadata["pattern"]
 
 
-def _problem(violation: Violation) -> Problem:
-    path, shape, value = _path(violation.path), violation.shape, violation.value
+def _problem_from_violation(violation: Violation) -> Problem:
+    path, shape, value = _format_path(violation.path), violation.shape, violation.value
     if violation.constraint is Constraint.TYPE:
         return Problem(path, f"expected {_TYPE_NAMES[shape.type_name]}, found {repr(value)[:40]}")
     if violation.constraint is Constraint.UNKNOWN_MEMBER:
-        near = _near(str(violation.path[-1][1]), shape.members)
-        return Problem(path, f"{version()} knows no such field of {shape.name}", newer=True, near=near)
+        near = _closest_name(str(violation.path[-1][1]), shape.members)
+        return Problem(path, f"{botocore_version()} knows no such field of {shape.name}", newer=True, near=near)
     if violation.constraint is Constraint.REQUIRED:
         return Problem(path, "missing")
     if violation.constraint is Constraint.ONE_MEMBER:
         return Problem(path, f"expected exactly one of {', '.join(shape.members)}")
     if violation.constraint is Constraint.ENUM:
-        message = f"`{value}` is not known to {version()} ({shape.name})"
-        return Problem(path, message, newer=True, near=_near(value, shape.enum))
+        message = f"`{value}` is not known to {botocore_version()} ({shape.name})"
+        return Problem(path, message, newer=True, near=_closest_name(value, shape.enum))
     if violation.constraint is Constraint.PATTERN:
         return Problem(path, f"`{value}` does not match {shape.metadata['pattern']}")
     low, high = shape.metadata.get("min"), shape.metadata.get("max")
@@ -130,9 +133,9 @@ def _problem(violation: Violation) -> Problem:
     return Problem(path, f"{size} {unit}".rstrip() + f": expected {expected}")
 
 
-def _path(path: Path) -> str:
+def _format_path(path: Path) -> str:
     return "".join(f"[{name}]" if kind == "item" else f".{name}" for kind, name in path).lstrip(".")
 
 
-def _near(name: str, names: Iterable[str]) -> str:
+def _closest_name(name: str, names: Iterable[str]) -> str:
     return next(iter(get_close_matches(name, list(names), 1, 0.8)), "")

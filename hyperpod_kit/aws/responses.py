@@ -59,11 +59,11 @@ class Silence:
 SILENCE = Silence()
 
 
-def guard(client: Any) -> Any:
-    """Wrap a boto3 client so that every response is checked."""
+def install_response_limits_and_checks(client: Any) -> Any:
+    """Change a boto3 client so that every response is bounded in size and time and checked; return the client."""
     endpoint = client._endpoint
     endpoint.http_session = BoundedSession(endpoint.http_session, client.meta.service_model.service_name)
-    client.meta.events.register("after-call", _check_response)
+    client.meta.events.register("after-call", _raise_if_malformed_response)
     return client
 
 
@@ -80,7 +80,10 @@ class BoundedSession:
         self._quiet = quiet
 
     def send(self, request: Any) -> Any:
-        """The answer. Raises UnreadableAnswer, botocore's exceptions; a timeout is one that botocore repeats."""
+        """Return the answer to a request, its body read within the limits.
+
+        Raises UnreadableAnswer, botocore's exceptions; a timeout is one that botocore repeats.
+        """
         from botocore.exceptions import ReadTimeoutError
 
         most = self._seconds
@@ -92,11 +95,13 @@ class BoundedSession:
         def exchange() -> Any:
             response = self._session.send(request)
             if not streams:
-                response._content = _read(response.raw, self._service)
+                response._content = _read_bounded_body(response.raw, self._service)
             return response
 
         try:
-            http_response = run_within(most + _length(request.headers) / UPLOAD, exchange, self._quiet, self._waits)
+            http_response = run_with_timeout(
+                most + _content_length(request.headers) / UPLOAD, exchange, self._quiet, self._warn_still_waiting
+            )
         except TimeoutError:
             logger.warning("%s: no whole answer within %g s; asking again", self._service, most)
             raise ReadTimeoutError(endpoint_url=request.url, error="no whole answer in time") from None
@@ -106,14 +111,14 @@ class BoundedSession:
     def close(self) -> None:
         self._session.close()
 
-    def _waits(self) -> None:
+    def _warn_still_waiting(self) -> None:
         logger.warning("%s: no answer for %g s; still waiting", self._service, self._quiet)
 
 
-def run_within(
-    seconds: float, work: Callable[[], Result], quiet: float = math.inf, waits: Callable[[], None] = lambda: None
+def run_with_timeout(
+    seconds: float, work: Callable[[], Result], warn_after: float = math.inf, warn: Callable[[], None] = lambda: None
 ) -> Result:
-    """Run `work` within a time limit; `waits` is called when it has taken `quiet` seconds.
+    """Run `work` in a thread and return its result; call `warn` when it has taken `warn_after` seconds.
 
     Raises TimeoutError when it takes longer than `seconds`; its thread then goes on by itself.
     """
@@ -128,12 +133,12 @@ def run_within(
     threading.Thread(target=run, daemon=True, name="aws").start()
     try:
         try:
-            result, error = answers.get(timeout=min(quiet, seconds))
+            result, error = answers.get(timeout=min(warn_after, seconds))
         except queue.Empty:
-            if quiet >= seconds:
+            if warn_after >= seconds:
                 raise
-            waits()
-            result, error = answers.get(timeout=seconds - quiet)
+            warn()
+            result, error = answers.get(timeout=seconds - warn_after)
     except queue.Empty:
         raise TimeoutError(f"not done within {seconds:g} s") from None
     if error is not None:
@@ -142,14 +147,17 @@ def run_within(
 
 
 def read_all(body: Any, what: str, *, largest: int, seconds: float) -> bytes:
-    """The bytes of a streaming `body`. Raises UnreadableAnswer when it is larger or takes longer."""
+    """Return all bytes of a streaming `body`. Raises UnreadableAnswer when it is larger or takes longer."""
     data = bytearray()
     stream_to(body, what, data.extend, largest=largest, seconds=seconds)
     return bytes(data)
 
 
-def stream_to(body: Any, what: str, to: Callable[[bytes], object], *, largest: int, seconds: float) -> None:
-    """A streaming `body` piece by piece, so that no more than a piece is in memory. Raises as `read_all` does."""
+def stream_to(body: Any, what: str, consume: Callable[[bytes], object], *, largest: int, seconds: float) -> None:
+    """Pass a streaming `body` to `consume` piece by piece, so that no more than a piece is in memory.
+
+    Raises UnreadableAnswer when it is larger than `largest` or takes longer than `seconds`.
+    """
     started_at = time.monotonic()
 
     def read() -> None:
@@ -161,19 +169,20 @@ def stream_to(body: Any, what: str, to: Callable[[bytes], object], *, largest: i
             remaining -= len(piece)
             if remaining < 0:
                 raise UnreadableAnswer(f"{what}: it is larger than {largest >> 20} MiB", hint=HINT)
-            to(piece)
+            consume(piece)
 
     try:
-        run_within(seconds, read)
+        run_with_timeout(seconds, read)
     except TimeoutError:
         taken = time.monotonic() - started_at
         raise UnreadableAnswer(f"{what}: its bytes have not come within {taken:.0f} s", hint=HINT) from None
 
 
-def pages(
+def fetch_pages(
     what: str, fetch: Callable[[Mapping[str, str]], Mapping[str, Any]], token: str, *, most: int = PAGES
 ) -> Iterator[Mapping[str, Any]]:
-    """Every page of a list; `fetch` gets the arguments that name the next one, `token` is their member's name.
+    """Fetch and yield every page of a list; `fetch` gets the arguments that name the next one, `token` is their
+    name.
 
     Raises UnreadableAnswer where a page is said to follow itself, or the list has no end.
     """
@@ -192,7 +201,7 @@ def pages(
             tokens.add(following)
             arguments = {token: following}
 
-    return _bounded(what, each(), most)
+    return _limit_page_count(what, each(), most)
 
 
 def paginate(client: Any, operation: str, **request: Any) -> Iterator[Mapping[str, Any]]:
@@ -200,22 +209,24 @@ def paginate(client: Any, operation: str, **request: Any) -> Iterator[Mapping[st
 
     Raises UnreadableAnswer where the list has none, botocore's exceptions.
     """
-    return _bounded(operation, client.get_paginator(operation).paginate(**request), PAGES)
+    return _limit_page_count(operation, client.get_paginator(operation).paginate(**request), PAGES)
 
 
-def _bounded(what: str, source: Iterable[Mapping[str, Any]], most: int) -> Iterator[Mapping[str, Any]]:
+def _limit_page_count(what: str, source: Iterable[Mapping[str, Any]], max_pages: int) -> Iterator[Mapping[str, Any]]:
     for number, page in enumerate(source):
-        if number == most:
-            raise UnreadableAnswer(f"{what}: the answer cannot be read: it has no end after {most} pages", hint=HINT)
+        if number == max_pages:
+            raise UnreadableAnswer(
+                f"{what}: the answer cannot be read: it has no end after {max_pages} pages", hint=HINT
+            )
         yield page
 
 
-def _length(headers: Mapping[str, Any]) -> int:
+def _content_length(headers: Mapping[str, Any]) -> int:
     length = headers.get("X-Amz-Decoded-Content-Length") or headers.get("Content-Length") or 0
     return int(length)
 
 
-def _read(raw: Any, service: str) -> bytes:
+def _read_bounded_body(raw: Any, service: str) -> bytes:
     data = bytearray()
     for chunk in raw.stream(64 << 10):
         data += chunk
@@ -226,8 +237,12 @@ def _read(raw: Any, service: str) -> bytes:
     return bytes(data)
 
 
-def _check_response(http_response: Any, model: Any, **_: Any) -> None:
-    """After a call of a service that speaks JSON: is the answer what the model says? XML has a parser that says so."""
+def _raise_if_malformed_response(http_response: Any, model: Any, **_: Any) -> None:
+    """Raise UnreadableAnswer if the answer of a service that speaks JSON does not fit the model (hook after a
+    call).
+
+    XML has a parser that says so itself.
+    """
     if http_response.status_code >= 300 or model.service_model.metadata.get("protocol") != "json":
         return
     shape = model.output_shape

@@ -7,8 +7,8 @@ import hashlib
 from typing import Any, Callable, Optional, TypeVar
 
 from hyperpod_kit.aws import responses
-from hyperpod_kit.aws.back_off import with_retries
-from hyperpod_kit.aws.errors import NOT_FOUND, translated
+from hyperpod_kit.aws.back_off import retry_while_throttled
+from hyperpod_kit.aws.errors import NOT_FOUND, translate_aws_errors
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError
 
@@ -23,11 +23,11 @@ SECONDS = 110.0
 Response = TypeVar("Response")
 
 
-def _small(body: Any, what: str) -> bytes:
+def _read_small_body(body: Any, what: str) -> bytes:
     return responses.read_all(body, what, largest=SMALL, seconds=SECONDS)
 
 
-def _sha256(body: Any, what: str) -> str:
+def _body_sha256(body: Any, what: str) -> str:
     digest = hashlib.sha256()
     responses.stream_to(body, what, digest.update, largest=LARGEST, seconds=SECONDS)
     return digest.hexdigest()
@@ -41,7 +41,7 @@ class Bucket:
         self._client = client("s3", region, connections=connections)
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Key below `prefix` -> bytes, all pages."""
+        """Return key -> bytes of all objects below `prefix`, all pages; the keys are without the prefix."""
 
         def listed() -> dict[str, int]:
             pages = responses.paginate(
@@ -49,30 +49,30 @@ class Bucket:
             )
             return {entry["Key"][len(prefix) :]: entry["Size"] for page in pages for entry in page.get("Contents", [])}
 
-        return self._request("ListObjectsV2", prefix, listed)
+        return self._call_with_retries("ListObjectsV2", prefix, listed)
 
     def put(self, key: str, data: bytes) -> None:
         """Store an object; S3 itself refuses bytes that do not have the checksum that we send."""
         checksum = base64.b64encode(hashlib.sha256(data).digest()).decode()
-        self._request(
+        self._call_with_retries(
             "PutObject",
             key,
             lambda: self._client.put_object(Bucket=self.name, Key=key, Body=data, ChecksumSHA256=checksum),
         )
 
     def get(self, key: str) -> Optional[bytes]:
-        """The bytes of a small file, None when there is no such object."""
-        return self._or_none(lambda: self._read(key, _small))
+        """Return the bytes of a small object, None when there is no such object."""
+        return self._none_if_not_found(lambda: self._read_object(key, _read_small_body))
 
     def sha256(self, key: str) -> Optional[str]:
         """Hex SHA-256 of an object, from the stored checksum or else from its bytes.
 
         None when there is no such object.
         """
-        return self._or_none(lambda: self._digest(key))
+        return self._none_if_not_found(lambda: self._stored_or_computed_sha256(key))
 
-    def _digest(self, key: str) -> str:
-        head: dict[str, Any] = self._request(
+    def _stored_or_computed_sha256(self, key: str) -> str:
+        head: dict[str, Any] = self._call_with_retries(
             "HeadObject",
             key,
             lambda: dict(self._client.head_object(Bucket=self.name, Key=key, ChecksumMode="ENABLED")),
@@ -81,23 +81,23 @@ class Bucket:
         # "…-3" is the checksum of the checksums of three parts, which says nothing about the whole.
         if stored and "-" not in stored:
             return base64.b64decode(stored).hex()
-        return self._read(key, _sha256)
+        return self._read_object(key, _body_sha256)
 
-    def _read(self, key: str, reader: Callable[[Any, str], Response]) -> Response:
+    def _read_object(self, key: str, reader: Callable[[Any, str], Response]) -> Response:
         """Return what `reader` makes of an object's body."""
         what = f"GetObject s3://{self.name}/{key}"
-        return self._request(
+        return self._call_with_retries(
             "GetObject", key, lambda: reader(self._client.get_object(Bucket=self.name, Key=key)["Body"], what)
         )
 
-    def _request(self, operation: str, key: str, call: Callable[[], Response]) -> Response:
+    def _call_with_retries(self, operation: str, key: str, call: Callable[[], Response]) -> Response:
         def once() -> Response:
-            with translated(operation, f"s3://{self.name}/{key}"):
+            with translate_aws_errors(operation, f"s3://{self.name}/{key}"):
                 return call()
 
-        return with_retries(once)
+        return retry_while_throttled(once)
 
-    def _or_none(self, fetch: Callable[[], Response]) -> Optional[Response]:
+    def _none_if_not_found(self, fetch: Callable[[], Response]) -> Optional[Response]:
         try:
             return fetch()
         except AwsError as err:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Optional
 
 from hyperpod_kit.aws import responses
-from hyperpod_kit.aws.errors import NOT_FOUND, translated
+from hyperpod_kit.aws.errors import NOT_FOUND, translate_aws_errors
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError
 
@@ -20,7 +20,7 @@ class Secrets:
     def secret_exists(self, arn: str) -> bool:
         """Whether Secrets Manager has the secret, and it is not being deleted."""
         try:
-            with translated("DescribeSecret", arn):
+            with translate_aws_errors("DescribeSecret", arn):
                 return "DeletedDate" not in self._secrets.describe_secret(SecretId=arn)
         except AwsError as err:
             if err.code in NOT_FOUND:
@@ -35,7 +35,7 @@ class Secrets:
             names = [name, name.lstrip("/")]
         else:
             names = [name]
-        with translated("DescribeParameters", arn):
+        with translate_aws_errors("DescribeParameters", arn):
             filters = [{"Key": "Name", "Option": "Equals", "Values": names}]
             pages = responses.paginate(self._parameters, "describe_parameters", ParameterFilters=filters)
             return any(page["Parameters"] for page in pages)

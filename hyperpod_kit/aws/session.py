@@ -14,16 +14,17 @@ ATTEMPTS = 4
 
 
 def client(service: str, region: Optional[str], *, connections: int = 10) -> Any:
-    """A boto3 client. The endpoint comes from AWS_ENDPOINT_URL when that is set, credentials from boto3's usual chain.
+    """Create a boto3 client with our timeouts, retries and response checks.
 
-    `connections`: how many threads will use it at once. Raises Unreachable when there is no region or profile,
-    UsageError when the endpoint is no URL.
+    The endpoint comes from AWS_ENDPOINT_URL when that is set, credentials from boto3's usual chain.
+    `connections`: how many threads will use it at once. Raises Unreachable when there is no region or
+    profile, UsageError when the endpoint is no URL.
     """
     import boto3
     import botocore.session
     from botocore.config import Config
 
-    from hyperpod_kit.aws.errors import translated
+    from hyperpod_kit.aws.errors import translate_aws_errors
 
     options: dict[str, Any] = {
         "connect_timeout": 5,
@@ -36,12 +37,12 @@ def client(service: str, region: Optional[str], *, connections: int = 10) -> Any
     if os.environ.get(f"AWS_ENDPOINT_URL_{service.upper()}") or os.environ.get("AWS_ENDPOINT_URL"):
         # Use path-style URLs with a custom endpoint, which has no DNS name per bucket.
         options["s3"] = {"addressing_style": "path"}
-    with translated(f"open {service}"):
+    with translate_aws_errors(f"open {service}"):
         core = botocore.session.get_session()
-        core.register_component("data_loader", _loader())
+        core.register_component("data_loader", _service_model_loader())
         session = boto3.session.Session(botocore_session=core, region_name=region)
         try:
-            return responses.guard(session.client(service, config=Config(**options)))
+            return responses.install_response_limits_and_checks(session.client(service, config=Config(**options)))
         except ValueError as err:
             raise UsageError(
                 f"open {service}: {err}", hint="AWS_ENDPOINT_URL is written like https://HOST, or not set at all"
@@ -49,8 +50,8 @@ def client(service: str, region: Optional[str], *, connections: int = 10) -> Any
 
 
 @lru_cache(maxsize=1)
-def _loader() -> Any:
-    """botocore's reader of service models, with what it has read: endpoints.json alone costs 0.15 s of CPU a time."""
+def _service_model_loader() -> Any:
+    """Return botocore's loader of service models, made once: endpoints.json alone costs 0.15 s of CPU each time."""
     from botocore.loaders import create_loader
 
     return create_loader()

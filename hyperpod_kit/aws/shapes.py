@@ -57,7 +57,7 @@ class Violation:
 
 
 @lru_cache(maxsize=8)
-def _model(service: str, data_path: str) -> Any:
+def _load_service_model(service: str, data_path: str) -> Any:
     # Not through a session, which brings the whole client along: three times the time of `validate`.
     from botocore.loaders import create_loader
     from botocore.model import ServiceModel
@@ -66,24 +66,24 @@ def _model(service: str, data_path: str) -> Any:
 
 
 def service_model(service: str) -> Any:
-    """botocore's ServiceModel. Raises ImportError without botocore."""
+    """Return botocore's ServiceModel of a service. Raises ImportError without botocore."""
     # The directory is part of the key: whoever points botocore at other models gets those.
-    return _model(service, os.environ.get("AWS_DATA_PATH", ""))
+    return _load_service_model(service, os.environ.get("AWS_DATA_PATH", ""))
 
 
 def violations(shape: Any, value: Any, path: Path = (), *, null_is_absent: bool = False) -> Iterator[Violation]:
-    """Every constraint that a JSON value violates. `null_is_absent`: as AWS takes a member that is null."""
+    """Yield every constraint that a JSON value violates. `null_is_absent`: as AWS takes a member that is null."""
     kind = shape.type_name
     if not isinstance(value, JSON_TYPES.get(kind, object)) or (isinstance(value, bool) and kind != "boolean"):
         yield Violation(Constraint.TYPE, path, shape, value)
     elif kind == "structure":
-        yield from _structure(shape, value, path, null_is_absent)
+        yield from _structure_violations(shape, value, path, null_is_absent)
     elif kind == "list":
-        yield from _bounds(shape, value, len(value), path)
+        yield from _bounds_violations(shape, value, len(value), path)
         for index, item in enumerate(value):
             yield from violations(shape.member, item, (*path, ("item", index)), null_is_absent=null_is_absent)
     elif kind == "map":
-        yield from _bounds(shape, value, len(value), path)
+        yield from _bounds_violations(shape, value, len(value), path)
         for key, item in value.items():
             yield from violations(shape.key, key, (*path, ("key", key)), null_is_absent=null_is_absent)
             yield from violations(shape.value, item, (*path, ("value", key)), null_is_absent=null_is_absent)
@@ -91,15 +91,17 @@ def violations(shape: Any, value: Any, path: Path = (), *, null_is_absent: bool 
         if value not in shape.enum:
             yield Violation(Constraint.ENUM, path, shape, value)
     elif kind == "string":
-        yield from _bounds(shape, value, len(value), path)
+        yield from _bounds_violations(shape, value, len(value), path)
         pattern = shape.metadata.get("pattern")
-        if pattern and not _matches(pattern, value):
+        if pattern and not _matches_java_pattern(pattern, value):
             yield Violation(Constraint.PATTERN, path, shape, value)
     elif kind in ("integer", "long", "float", "double"):
-        yield from _bounds(shape, value, value, path)
+        yield from _bounds_violations(shape, value, value, path)
 
 
-def _structure(shape: Any, value: Mapping[str, Any], path: Path, null_is_absent: bool) -> Iterator[Violation]:
+def _structure_violations(
+    shape: Any, value: Mapping[str, Any], path: Path, null_is_absent: bool
+) -> Iterator[Violation]:
     given = {name: item for name, item in value.items() if item is not None or not null_is_absent}
     for name in shape.required_members:
         if name not in given:
@@ -114,13 +116,13 @@ def _structure(shape: Any, value: Mapping[str, Any], path: Path, null_is_absent:
             yield Violation(Constraint.UNKNOWN_MEMBER, there, shape, item)
 
 
-def _bounds(shape: Any, value: Any, number: float, path: Path) -> Iterator[Violation]:
+def _bounds_violations(shape: Any, value: Any, number: float, path: Path) -> Iterator[Violation]:
     low, high = shape.metadata.get("min"), shape.metadata.get("max")
     if (low is not None and number < low) or (high is not None and number > high):
         yield Violation(Constraint.BOUNDS, path, shape, value)
 
 
-def _matches(pattern: str, value: str) -> bool:
+def _matches_java_pattern(pattern: str, value: str) -> bool:
     for java, python in JAVA_CLASSES.items():
         pattern = pattern.replace(java, python)
     try:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Optional, Sequence
 
-from hyperpod_kit.aws.back_off import with_retries
-from hyperpod_kit.aws.errors import translated
+from hyperpod_kit.aws.back_off import retry_while_throttled
+from hyperpod_kit.aws.errors import translate_aws_errors
 from hyperpod_kit.aws.session import client
 
 
-def target(cluster_arn: str, group: str, instance_id: str) -> str:
-    """SSM's name of a node. The id in it is the end of the cluster's ARN, not the cluster's name."""
+def node_session_target(cluster_arn: str, group: str, instance_id: str) -> str:
+    """Return SSM's name of a node. The id in it is the end of the cluster's ARN, not the cluster's name."""
     return f"sagemaker-cluster:{cluster_arn.rsplit('/', 1)[-1]}_{group}-{instance_id}"
 
 
@@ -25,35 +25,41 @@ class Ssm:
 
     @property
     def region(self) -> str:
-        """The region that is asked."""
+        """Return the region that calls go to."""
         return str(self._client.meta.region_name)
 
     @property
     def endpoint(self) -> str:
-        """URL of the service, which the session's plugin asks too."""
+        """Return the URL of the service, which the session's plugin calls too."""
         return str(self._client.meta.endpoint_url)
 
     def start_session(self, request: Mapping[str, Any]) -> dict[str, str]:
-        """SessionId, TokenValue and StreamUrl of a new session. `request`: as `session_request` makes it."""
+        """Start a session and return its SessionId, TokenValue and StreamUrl.
+
+        `request`: as `session_request` makes it.
+        """
 
         def once() -> Any:
-            with translated("StartSession", request["Target"]):
+            with translate_aws_errors("StartSession", request["Target"]):
                 return self._client.start_session(**request)
 
-        response = with_retries(once)
+        response = retry_while_throttled(once)
         return {key: str(response[key]) for key in ("SessionId", "TokenValue", "StreamUrl")}
 
     def terminate_session(self, session_id: str) -> None:
-        """End a session that nobody took up."""
-        with translated("TerminateSession", session_id):
+        """End a session that nothing uses."""
+        with translate_aws_errors("TerminateSession", session_id):
             self._client.terminate_session(SessionId=session_id)
 
 
 def session_request(
-    node: str, document: Optional[str] = None, parameters: Optional[Mapping[str, Sequence[str]]] = None
+    target: str, document: Optional[str] = None, parameters: Optional[Mapping[str, Sequence[str]]] = None
 ) -> dict[str, Any]:
-    """StartSession's request. `node`: as `target` makes it; `document`: None for a login shell."""
-    request: dict[str, Any] = {"Target": node}
+    """Return the arguments of StartSession.
+
+    `target`: as `node_session_target` makes it; `document`: None for a login shell.
+    """
+    request: dict[str, Any] = {"Target": target}
     if document is not None:
         request["DocumentName"] = document
     if parameters:

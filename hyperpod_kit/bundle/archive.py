@@ -34,31 +34,32 @@ _GZIP = 16 + zlib.MAX_WBITS
 _FOREIGN_HINT = "hyperpod-kit render; tar -tvzf lib.tar.gz shows what it holds"
 
 
-def tar(members: Mapping[str, bytes]) -> bytes:
-    """The tar archive of these members: sorted by name; times, owners and modes are always the same.
+def make_tar(members: Mapping[str, bytes]) -> bytes:
+    """Return the tar archive of these members: sorted by name, with constant times, owners and modes.
 
-    The headers are written here because those of `tarfile` differ between versions of Python. Raises BundleError.
+    The headers are written here because those of `tarfile` differ between versions of Python. Raises
+    BundleError.
     """
     blocks = bytearray()
     for path, data in sorted(members.items(), key=lambda member: member[0].encode()):
         padding = -len(data) % BLOCK
-        blocks += _header(path, len(data)) + data + bytes(padding)
+        blocks += _ustar_header(path, len(data)) + data + bytes(padding)
     return bytes(blocks) + bytes(2 * BLOCK)
 
 
-def tar_sum(archive: bytes) -> bytes:
+def tar_digest_text(archive: bytes) -> bytes:
     """The text of lib.tar.sha256 for an uncompressed archive."""
     return f"{hashlib.sha256(archive).hexdigest()}  lib.tar\n".encode()
 
 
 @functools.lru_cache(maxsize=1)
-def compressed(archive: bytes) -> bytes:
-    """The text of lib.tar.gz for an uncompressed archive, without name and time."""
+def gzip_tar(archive: bytes) -> bytes:
+    """Return lib.tar.gz for an uncompressed archive, without name and time."""
     gzip = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
     return gzip.compress(archive) + gzip.flush()
 
 
-def decompressed(data: bytes) -> bytes:
+def gunzip_tar(data: bytes) -> bytes:
     """The tar archive in a lib.tar.gz. Raises BundleError when there is not exactly one whole gzip file."""
     gzip = zlib.decompressobj(_GZIP)
     try:
@@ -74,22 +75,22 @@ def decompressed(data: bytes) -> bytes:
     return archive
 
 
-def same_contents(first: bytes, second: bytes) -> bool:
+def have_same_contents(first: bytes, second: bytes) -> bool:
     """Whether two lib.tar.gz hold the same tar archive, however they are compressed; False for a damaged one."""
     try:
-        return first == second or decompressed(first) == decompressed(second)
+        return first == second or gunzip_tar(first) == gunzip_tar(second)
     except BundleError:
         return False
 
 
-def members(data: bytes) -> dict[str, bytes]:
-    """Place -> content of every member of a lib.tar.gz; nothing is written anywhere.
+def read_members(data: bytes) -> dict[str, bytes]:
+    """Return path -> content of every member of a lib.tar.gz; nothing is written anywhere.
 
     Raises BundleError for a damaged archive, and with its name for a member that no bundle has.
     """
     contents: dict[str, bytes] = {}
     try:
-        with tarfile.open(fileobj=io.BytesIO(decompressed(data)), mode="r:") as archive:
+        with tarfile.open(fileobj=io.BytesIO(gunzip_tar(data)), mode="r:") as archive:
             for member in archive:
                 _require_valid_member(member, contents)
                 file = archive.extractfile(member)
@@ -111,7 +112,7 @@ def _require_valid_member(member: tarfile.TarInfo, earlier: Mapping[str, bytes])
         raise BundleError(f"{ARCHIVE} has the member {name!r} twice", hint=_FOREIGN_HINT)
 
 
-def _header(path: str, size: int) -> bytes:
+def _ustar_header(path: str, size: int) -> bytes:
     """The ustar header of a plain file, as POSIX.1-1988 describes it."""
     name = path.encode()
     if len(name) > LONGEST_NAME:
@@ -119,11 +120,11 @@ def _header(path: str, size: int) -> bytes:
     before_checksum = b"".join(
         (
             name.ljust(LONGEST_NAME, b"\0"),
-            _octal(MEMBER_MODE, 8),
-            _octal(0, 8),  # owner
-            _octal(0, 8),  # group
-            _octal(size, 12),
-            _octal(MTIME, 12),
+            _octal_field(MEMBER_MODE, 8),
+            _octal_field(0, 8),  # owner
+            _octal_field(0, 8),  # group
+            _octal_field(size, 12),
+            _octal_field(MTIME, 12),
         )
     )
     after_checksum = b"0" + bytes(100) + b"ustar\x0000" + bytes(32 + 32 + 8 + 8 + 155 + 12)
@@ -131,5 +132,5 @@ def _header(path: str, size: int) -> bytes:
     return before_checksum + b"%06o\0 " % checksum + after_checksum
 
 
-def _octal(number: int, width: int) -> bytes:
+def _octal_field(number: int, width: int) -> bytes:
     return b"%0*o\0" % (width - 1, number)

@@ -35,8 +35,8 @@ class BundleDifference:
         return {word: list(places) for word, places in asdict(self).items()}
 
 
-def between(old: Mapping[str, str], new: Mapping[str, str]) -> BundleDifference:
-    """Compare two bundles, each as place -> anything that is different for a different file, such as its digest."""
+def compare_digests(old: Mapping[str, str], new: Mapping[str, str]) -> BundleDifference:
+    """Compare two bundles, each as path -> digest, or anything else that differs for a different file."""
     return BundleDifference(
         tuple(sorted(set(new) - set(old))),
         tuple(sorted(path for path in set(old) & set(new) if old[path] != new[path])),
@@ -44,7 +44,7 @@ def between(old: Mapping[str, str], new: Mapping[str, str]) -> BundleDifference:
     )
 
 
-def with_directory(bundle: Bundle, directory: Path) -> BundleDifference:
+def compare_with_directory(bundle: Bundle, directory: Path) -> BundleDifference:
     """Compare the bundle with a directory: bytes, mode bits, and kinds of files.
 
     Of lib.tar.gz the tar inside is compared, and where it can be read, each of its members as well.
@@ -57,19 +57,19 @@ def with_directory(bundle: Bundle, directory: Path) -> BundleDifference:
             existing[name] = "a link"
         elif path.is_file():
             existing[name] = _fingerprint(name, path.stat().st_mode & 0o777, path.read_bytes())
-    members = _members(directory / archive.ARCHIVE)
+    members = _read_members_or_none(directory / archive.ARCHIVE)
     if members is not None:
         existing = {name: _digest(data) for name, data in members.items()} | existing
         rendered |= {name: _digest(data) for name, data in bundle.library.items()}
-    return between(existing, rendered)
+    return compare_digests(existing, rendered)
 
 
-def _members(path: Path) -> Optional[dict[str, bytes]]:
+def _read_members_or_none(path: Path) -> Optional[dict[str, bytes]]:
     """The members of an archive, None when there is none to read."""
     if path.is_symlink() or not path.is_file():
         return None
     try:
-        return archive.members(path.read_bytes())
+        return archive.read_members(path.read_bytes())
     except BundleError:
         return None
 
@@ -77,7 +77,7 @@ def _members(path: Path) -> Optional[dict[str, bytes]]:
 def _fingerprint(name: str, bits: int, data: bytes) -> str:
     if name == archive.ARCHIVE:
         with suppress(BundleError):
-            return f"{bits:o} {_digest(archive.decompressed(data))}"
+            return f"{bits:o} {_digest(archive.gunzip_tar(data))}"
     return f"{bits:o} {_digest(data)}"
 
 

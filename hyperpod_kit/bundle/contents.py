@@ -57,37 +57,38 @@ LEFT_OUT_SUFFIXES = (".pyc", ".pyo", ".o", ".so", ".swp", ".orig", ".rej", "~")
 """What compilers and editors leave behind."""
 
 
-def copied(sources: Sources) -> Iterator[tuple[str, Path]]:
-    """(place in the bundle, source file) of everything that ships as it is.
+def list_copied_sources(sources: Sources) -> Iterator[tuple[str, Path]]:
+    """Yield (path in the bundle, source file) of everything that ships as it is.
 
     Raises BundleError when a source is missing.
     """
     for name in ENTRY_SCRIPTS:
-        yield name, _present(sources.lifecycle_scripts / name)
+        yield name, _require_file(sources.lifecycle_scripts / name)
     for target, name in PROGRAM.items():
-        yield target, _present(sources.lifecycle_scripts / name)
+        yield target, _require_file(sources.lifecycle_scripts / name)
     for name in VENDORED_FILES:
-        yield f"lib/hyperpod_kit/{name}", _present(sources.package / name)
+        yield f"lib/hyperpod_kit/{name}", _require_file(sources.package / name)
     for package in VENDORED_PACKAGES:
-        _present(sources.package / package / "__init__.py")
-        for file in _files(sources.package / package):
+        _require_file(sources.package / package / "__init__.py")
+        for file in _shipped_files(sources.package / package):
             if file.suffix == ".py":
                 yield f"lib/hyperpod_kit/{file.relative_to(sources.package).as_posix()}", file
-    for file in _files(sources.slurm):
+    for file in _shipped_files(sources.slurm):
         yield f"slurm/{file.relative_to(sources.slurm).as_posix()}", file
 
 
-def is_source(path: Path, tree: Path) -> bool:
-    """Whether a path below `tree` is a file that ships, and nothing that a compiler or an editor has left there."""
+def is_shipped_source(path: Path, tree: Path) -> bool:
+    """Return whether a path below `tree` is a file that ships: not hidden, and not left by a compiler or
+    an editor."""
     hidden = any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(tree).parts)
     return not hidden and not path.name.endswith(LEFT_OUT_SUFFIXES) and path.is_file()
 
 
-def _files(tree: Path) -> Iterator[Path]:
-    return (path for path in sorted(tree.rglob("*")) if is_source(path, tree))
+def _shipped_files(tree: Path) -> Iterator[Path]:
+    return (path for path in sorted(tree.rglob("*")) if is_shipped_source(path, tree))
 
 
-def _present(path: Path) -> Path:
+def _require_file(path: Path) -> Path:
     if not path.is_file():
         raise BundleError(
             f"the bundle needs {path}, which is not there", hint="install hyperpod-kit again, or restore the file"

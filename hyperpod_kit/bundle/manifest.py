@@ -20,7 +20,7 @@ _FORMAT = re.compile(r"hpk-bundle/[0-9]{1,6}")
 _LINE = re.compile(r"(?P<digest>[0-9a-f]{64}) [ *](?P<place>.+)")
 
 
-def sums(files: Mapping[str, bytes]) -> bytes:
+def make_sha256sums(files: Mapping[str, bytes]) -> bytes:
     """The text of SHA256SUMS for these files, which are those of an installed bundle."""
     lines = [
         f"{hashlib.sha256(data).hexdigest()}  {path}\n"
@@ -31,7 +31,7 @@ def sums(files: Mapping[str, bytes]) -> bytes:
     return "".join(sorted(lines, key=lambda line: line[66:].encode())).encode()
 
 
-def digests(sums_text: bytes) -> dict[str, str]:
+def parse_sha256sums(sums_text: bytes) -> dict[str, str]:
     """Place -> hex SHA-256 of a SHA256SUMS. Raises ValueError for text that is none."""
     listed = {}
     for line in sums_text.decode().splitlines():
@@ -42,17 +42,17 @@ def digests(sums_text: bytes) -> dict[str, str]:
     return listed
 
 
-def bundle_id(sums_text: bytes) -> str:
+def compute_bundle_id(sums_text: bytes) -> str:
     """Name of the bundle with this SHA256SUMS: 16 hex digits."""
     return hashlib.sha256(sums_text).hexdigest()[:16]
 
 
-def description(kit_version: str, identity: str) -> bytes:
+def make_bundle_json(kit_version: str, identity: str) -> bytes:
     """The text of bundle.json."""
     return (json.dumps({"format": FORMAT, "kit_version": kit_version, "bundle_id": identity}, indent=2) + "\n").encode()
 
 
-def format_of(description_text: bytes) -> str:
+def parse_bundle_format(description_text: bytes) -> str:
     """The format that a bundle.json names, "" when it names none."""
     try:
         about = json.loads(description_text)

@@ -17,7 +17,7 @@ from typing import Iterator, Optional
 
 from hyperpod_kit.config.settings import ListedPackage, Settings
 from hyperpod_kit.errors import Absent, BundleError, RunError, Untrusted
-from hyperpod_kit.model.clients import ARCHITECTURES, client_of
+from hyperpod_kit.model.clients import ARCHITECTURES, client_of_package
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.untrusted import files
 
@@ -34,20 +34,20 @@ _MEMORY = 192 << 20
 """Bytes for a decoder of xz, of which -9 takes 65 MiB."""
 
 
-def packages(settings: Settings) -> Iterator[tuple[str, bytes]]:
-    """(place in the bundle, content) of every package that is given as a file.
+def read_packages(settings: Settings) -> Iterator[tuple[str, bytes]]:
+    """Yield (path in the bundle, content) of every package that is given as a file.
 
     Raises BundleError when a file is not there or is not the package that it is listed as.
     """
     for listed in settings.packages:
         if listed.file:
-            yield listed.package.bundle_path, _read(settings.directory, listed)
+            yield listed.package.bundle_path, _read_verified_package(settings.directory, listed)
 
 
-def _read(directory: Path, listed: ListedPackage) -> bytes:
+def _read_verified_package(directory: Path, listed: ListedPackage) -> bytes:
     package, path = listed.package, directory / listed.file
     try:
-        data = files.read_given(str(path), _LARGEST)
+        data = files.read_file_or_pipe(str(path), _LARGEST)
     except (OSError, Untrusted) as err:
         if isinstance(err, OSError):
             reason = err.strerror
@@ -62,7 +62,7 @@ def _read(directory: Path, listed: ListedPackage) -> bytes:
             f"{path}: expected sha256 {package.sha256}, found {digest}",
             hint="download it again, or correct `sha256` under hyperpod_kit.clients",
         )
-    fields = control_fields(data)
+    fields = read_control_fields(data)
     if fields is None:
         raise BundleError(f"{path} is not a Debian package", hint="give the .deb of the client")
     expected = {"Package": package.name, "Version": package.version, "Architecture": ARCHITECTURES[package.arch]}
@@ -75,24 +75,24 @@ def _read(directory: Path, listed: ListedPackage) -> bytes:
     return data
 
 
-def describe(path: Path, client: str = "") -> dict[str, str]:
+def describe_package_file(path: Path, client: str = "") -> dict[str, str]:
     """The entry of `hyperpod_kit.clients` for a package file. `client`: what it is for, where its name does not say it.
 
     Raises Absent when it cannot be read, BundleError.
     """
     try:
-        data = files.read_given(str(path), _LARGEST)
+        data = files.read_file_or_pipe(str(path), _LARGEST)
     except OSError as err:
         raise Absent(f"cannot read {path}: {err.strerror}") from err
-    fields = control_fields(data)
+    fields = read_control_fields(data)
     if fields is None:
         raise BundleError(f"{path} is not a Debian package")
-    fields = fields or _query_dpkg(path)
+    fields = fields or _query_dpkg_fields(path)
     architecture = {debian_name: written for written, debian_name in ARCHITECTURES.items()}.get(fields["Architecture"])
     if architecture is None:
         raise BundleError(f"{path} is for {fields['Architecture']}: nodes have {', '.join(ARCHITECTURES.values())}")
     entry = {"name": fields["Package"]}
-    if not client_of(fields["Package"]):
+    if not client_of_package(fields["Package"]):
         entry["client"] = client
     return {
         **entry,
@@ -103,7 +103,7 @@ def describe(path: Path, client: str = "") -> dict[str, str]:
     }
 
 
-def _query_dpkg(path: Path) -> dict[str, str]:
+def _query_dpkg_fields(path: Path) -> dict[str, str]:
     names = ("Package", "Version", "Architecture")
     form = "".join(f"${{{name}}}\\n" for name in names)
     try:
@@ -113,18 +113,18 @@ def _query_dpkg(path: Path) -> dict[str, str]:
     return dict(zip(names, output.splitlines()))
 
 
-def control_fields(data: bytes) -> Optional[dict[str, str]]:
+def read_control_fields(data: bytes) -> Optional[dict[str, str]]:
     """Fields of a package's control file; None when `data` is no package, {} when it cannot be read here.
 
     A zstd archive, which Ubuntu's own packages are, is one that Python cannot read: the node looks with dpkg itself.
     """
-    members = _members(data)
+    members = _ar_members(data)
     name = next((name for name in members if name.startswith("control.tar")), None)
     if "debian-binary" not in members or name is None or not any(name.startswith("data.tar") for name in members):
         return None
     try:
         if name.endswith((".gz", ".xz")):
-            raw = _unpacked(name, members[name])
+            raw = _decompress_member(name, members[name])
         elif name.endswith(".tar"):
             raw = members[name]
         else:
@@ -138,7 +138,7 @@ def control_fields(data: bytes) -> Optional[dict[str, str]]:
     return dict(re.findall(r"^([A-Za-z-]+): *(.*?) *$", text, re.MULTILINE))
 
 
-def _unpacked(name: str, packed: bytes) -> bytes:
+def _decompress_member(name: str, packed: bytes) -> bytes:
     """Unpack a member."""
     if name.endswith(".gz"):
         gzipped = zlib.decompressobj(16 + zlib.MAX_WBITS)
@@ -151,7 +151,7 @@ def _unpacked(name: str, packed: bytes) -> bytes:
     return raw
 
 
-def _members(data: bytes) -> dict[str, bytes]:
+def _ar_members(data: bytes) -> dict[str, bytes]:
     """Members of an ar archive, as deb(5) describes it; {} when it is none."""
     members: dict[str, bytes] = {}
     at = len(AR_MAGIC)

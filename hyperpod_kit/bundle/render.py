@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Mapping, Optional
 
 from hyperpod_kit.bundle import archive, contents, manifest, packages, portable, scripts, sources, templates, wheel
-from hyperpod_kit.config.emit import provisioning_parameters
+from hyperpod_kit.config.emit import provisioning_parameters_json
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import BundleError
 from hyperpod_kit.model.units import NODE_UNITS, mount_units
@@ -34,7 +34,7 @@ class Bundle:
     library: Mapping[str, bytes]
 
     @property
-    def installed(self) -> Mapping[str, bytes]:
+    def installed_files(self) -> Mapping[str, bytes]:
         """Place -> content of everything that lies on a node: the members of lib.tar.gz in the archive's place."""
         beside = {path: data for path, data in self.files.items() if path != archive.ARCHIVE}
         return dict(sorted({**beside, **self.library}.items()))
@@ -52,22 +52,23 @@ class Bundle:
 
 def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bundle:
     """Render the bundle in memory. Raises BundleError when a source is missing or would not run on a node."""
-    if settings.homeless:
+    if settings.owners_without_access_point:
         raise BundleError(
-            f"no access point yet for the home of {', '.join(settings.homeless)}", hint="hyperpod-kit users apply"
+            f"no access point yet for the home of {', '.join(settings.owners_without_access_point)}",
+            hint="hyperpod-kit users apply",
         )
-    origin = origin or sources.locate()
-    files = {target: path.read_bytes() for target, path in contents.copied(origin)}
+    origin = origin or sources.locate_sources()
+    files = {target: path.read_bytes() for target, path in contents.list_copied_sources(origin)}
     config = settings.node_config()
-    wheel_name, wheel_data = wheel.wheel(origin)
+    wheel_name, wheel_data = wheel.build_wheel(origin)
     files[f"{archive.LIBRARY}{wheel_name}"] = wheel_data
-    files.update(packages.packages(settings))
-    files.update(scripts.files(settings))
+    files.update(packages.read_packages(settings))
+    files.update(scripts.read_script_files(settings))
     files[NODE_CONFIG] = config.to_json().encode()
-    legacy = provisioning_parameters(settings)
+    legacy = provisioning_parameters_json(settings)
     if legacy is not None:
         files[LEGACY_FILE] = legacy.encode()
-    env = templates.environment(origin.templates)
+    env = templates.make_environment(origin.templates)
     for mount in config.mounts:
         for template, unit in mount_units(mount):
             unit_path = f"units/{unit}"
@@ -75,9 +76,9 @@ def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bund
                 raise BundleError(
                     f"mount `{mount.name}` would write {unit_path} a second time", hint="rename one of the mounts"
                 )
-            files[unit_path] = templates.render(env, template, mount=mount, config=config)
+            files[unit_path] = templates.render_template(env, template, mount=mount, config=config)
     for template, unit in NODE_UNITS:
-        files[f"units/{unit}"] = templates.render(env, template, config=config)
+        files[f"units/{unit}"] = templates.render_template(env, template, config=config)
     return assemble(files, RELEASE, settings.bundle.bucket, f"{settings.bundle.prefix}{settings.cluster.name}/")
 
 
@@ -87,25 +88,26 @@ def assemble(shipped: Mapping[str, bytes], kit_version: str, bucket: str, parent
         portable.require_portable(path, data)
     library = {path: data for path, data in shipped.items() if path.startswith(archive.LIBRARY)}
     files = {path: data for path, data in shipped.items() if path not in library}
-    tar = archive.tar(library)
-    files[archive.TAR_SUM] = archive.tar_sum(tar)
-    listing = manifest.sums({**files, **library})
-    identity = manifest.bundle_id(listing)
-    files[archive.ARCHIVE] = archive.compressed(tar)
+    tar = archive.make_tar(library)
+    files[archive.TAR_SUM] = archive.tar_digest_text(tar)
+    listing = manifest.make_sha256sums({**files, **library})
+    identity = manifest.compute_bundle_id(listing)
+    files[archive.ARCHIVE] = archive.gzip_tar(tar)
     files[manifest.SUMS] = listing
-    files[manifest.DESCRIPTION] = manifest.description(kit_version, identity)
+    files[manifest.DESCRIPTION] = manifest.make_bundle_json(kit_version, identity)
     return Bundle(identity, bucket, f"{parent}{identity}/", dict(sorted(files.items())), library)
 
 
-def write(bundle: Bundle, directory: Path) -> None:
-    """Write a bundle to a directory that is replaced as a whole. Raises BundleError if it holds what no render wrote.
+def replace_bundle_directory(bundle: Bundle, directory: Path) -> None:
+    """Write a bundle to a directory that is replaced as a whole. Raises BundleError when it holds other
+    files.
 
     Modes are those of `file_mode`, whatever the umask and the sources say.
     """
     is_bundle = all((directory / name).is_file() for name in (manifest.DESCRIPTION, manifest.SUMS))
     if directory.is_dir() and any(directory.iterdir()) and not is_bundle:
         raise BundleError(f"{directory} holds something that is not a bundle", hint="choose an empty directory")
-    foreign = _foreign(directory)
+    foreign = _list_foreign_files(directory)
     if foreign:
         more = ""
         if foreign[1:]:
@@ -133,13 +135,14 @@ def write(bundle: Bundle, directory: Path) -> None:
         by_descriptor.remove_tree(staging, ignore_errors=True)
 
 
-def _foreign(directory: Path) -> list[str]:
-    """List what lies in a bundle's directory, as it is rendered or unpacked by hand, and is not of that bundle."""
+def _list_foreign_files(directory: Path) -> list[str]:
+    """Return the files in a bundle's directory, rendered or unpacked by hand, that are not of that
+    bundle."""
     sums = directory / manifest.SUMS
     if not sums.is_file():
         return []
     try:
-        expected = {*manifest.digests(sums.read_bytes()), archive.ARCHIVE, manifest.SUMS, manifest.DESCRIPTION}
+        expected = {*manifest.parse_sha256sums(sums.read_bytes()), archive.ARCHIVE, manifest.SUMS, manifest.DESCRIPTION}
     except ValueError as err:
         raise BundleError(f"{sums} cannot be read: {err}", hint="choose an empty directory") from err
     existing = (path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir())

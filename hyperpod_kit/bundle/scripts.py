@@ -22,34 +22,35 @@ LARGEST = 50 << 20
 """Bytes of one script's files: each node downloads them at its creation."""
 
 
-def files(settings: Settings) -> Iterator[tuple[str, bytes]]:
-    """(place in the bundle, content) of every file of every script.
+def read_script_files(settings: Settings) -> Iterator[tuple[str, bytes]]:
+    """Yield (path in the bundle, content) of every file of every script.
 
     Raises BundleError when a file is not there, is no plain file or would not start on a node.
     """
     for listed in settings.scripts:
-        places = _places(settings.directory, listed)
-        _starts(listed, places)
-        yield from _contents(listed, places)
+        places = _collect_script_files(settings.directory, listed)
+        _require_startable(listed, places)
+        yield from _read_contents(listed, places)
 
 
-def findings(settings: Settings) -> Iterator[Finding]:
-    """Report what `files` would raise as findings of the configuration, one for each script."""
+def find_script_problems(settings: Settings) -> Iterator[Finding]:
+    """Report as findings of the configuration why scripts cannot go into a bundle, at most one for each
+    script."""
     for index, listed in enumerate(settings.scripts):
         key = "path"
         try:
-            places = _places(settings.directory, listed)
+            places = _collect_script_files(settings.directory, listed)
             key = "run"
-            _starts(listed, places)
+            _require_startable(listed, places)
             key = "path"
-            for _ in _contents(listed, places):
+            for _ in _read_contents(listed, places):
                 pass
         except BundleError as err:
             yield Finding("HPK-O010", f"{AT}[{index}].{key}", err.message, err.hint or "Correct the path")
 
 
-def _places(directory: Path, listed: ListedScript) -> dict[str, Path]:
-    """Path below the script's directory -> file, of all that travels."""
+def _collect_script_files(directory: Path, listed: ListedScript) -> dict[str, Path]:
+    """Return path below the script's directory -> file, of all that travels in the bundle."""
     top = directory / listed.path
     hint = f"put the files of the script {listed.script.name} there, or correct `path`"
     try:
@@ -65,11 +66,11 @@ def _places(directory: Path, listed: ListedScript) -> dict[str, Path]:
         if stat.S_ISLNK(kind):
             what = "is a symbolic link"
         raise BundleError(f"{top} {what}", hint=hint)
-    return dict(_below(top))
+    return dict(_walk_files(top))
 
 
-def _starts(listed: ListedScript, places: dict[str, Path]) -> None:
-    """Raise BundleError unless a node can start what is to be started."""
+def _require_startable(listed: ListedScript, places: dict[str, Path]) -> None:
+    """Raise BundleError unless a node can start the script's `run` file."""
     script = listed.script
     if script.run not in places:
         raise BundleError(
@@ -77,7 +78,7 @@ def _starts(listed: ListedScript, places: dict[str, Path]) -> None:
             hint=f"write `run`: one of {', '.join(sorted(places)[:5])}" if places else "it has no files at all",
         )
     path = places[script.run]
-    data = _read(path)
+    data = _read_file(path)
     first = data[: data.find(b"\n") + 1]
     if not first.startswith(b"#!/") and (first.startswith(b"#!") or path.suffix not in WITHOUT_FIRST_LINE):
         raise BundleError(f"{path} does not begin with #!/, so no node can start it", hint="begin it with #!/bin/bash")
@@ -85,10 +86,10 @@ def _starts(listed: ListedScript, places: dict[str, Path]) -> None:
         raise BundleError(f"{path} has Windows line ends, with which no script starts", hint=f"dos2unix {path}")
 
 
-def _contents(listed: ListedScript, places: dict[str, Path]) -> Iterator[tuple[str, bytes]]:
+def _read_contents(listed: ListedScript, places: dict[str, Path]) -> Iterator[tuple[str, bytes]]:
     size = 0
     for name, path in sorted(places.items()):
-        data = _read(path)
+        data = _read_file(path)
         size += len(data)
         if size > LARGEST:
             raise BundleError(
@@ -99,14 +100,14 @@ def _contents(listed: ListedScript, places: dict[str, Path]) -> Iterator[tuple[s
         yield f"{listed.script.bundle_directory}{name}", data
 
 
-def _read(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as err:
         raise BundleError(f"{path}: {err.strerror}", hint="make it readable, or leave it out") from err
 
 
-def _below(top: Path) -> Iterator[tuple[str, Path]]:
+def _walk_files(top: Path) -> Iterator[tuple[str, Path]]:
     """(path below `top`, file) of all that travels."""
     for folder, folders, names in os.walk(top):
         folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]

@@ -38,8 +38,11 @@ class Sources:
         return self.root / "slurm"
 
 
-def locate() -> Sources:
-    """The sources that belong to the imported package. Raises BundleError when a tree is missing."""
+def locate_sources() -> Sources:
+    """Return the sources that belong to the imported package.
+
+    Raises BundleError when a tree is missing.
+    """
     package = Path(hyperpod_kit.__file__).resolve().parent
     for root in (package / "_bundle", package.parent):
         if (root / "lifecycle_scripts").is_dir():
@@ -53,9 +56,9 @@ def locate() -> Sources:
     )
 
 
-def example() -> dict[str, Any]:
+def read_example() -> dict[str, Any]:
     """The example configuration. Raises BundleError when it is missing."""
-    path = locate().root / EXAMPLE
+    path = locate_sources().root / EXAMPLE
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

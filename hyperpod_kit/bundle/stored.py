@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Mapping, Optional, Sequence
 
-from hyperpod_kit.aws.parallel import in_order
+from hyperpod_kit.aws.parallel import map_in_order
 from hyperpod_kit.aws.s3 import Bucket
 from hyperpod_kit.bundle import archive, manifest
 from hyperpod_kit.bundle.compare import BundleDifference
@@ -18,16 +18,16 @@ from hyperpod_kit.bundle.render import Bundle
 THREADS = 16
 
 
-def stored(bundle: Bundle, bucket: Bucket) -> Optional[BundleDifference]:
-    """Compare the stored bundle with this one, byte for byte; None when there is nothing at all. Every byte counts.
+def compare_with_stored(bundle: Bundle, bucket: Bucket) -> Optional[BundleDifference]:
+    """Compare the stored objects with this bundle by their digests; None when there are none.
 
     Raises AwsError, Unreachable.
     """
     sizes = bucket.sizes(bundle.prefix)
     if not sizes:
         return None
-    candidates = [path for path in bundle.files if path in sizes and _may_match(bundle, path, sizes[path])]
-    matching = set(matches(bundle, bucket, candidates))
+    candidates = [path for path in bundle.files if path in sizes and _size_may_match(bundle, path, sizes[path])]
+    matching = set(list_matching(bundle, bucket, candidates))
     return BundleDifference(
         added=tuple(path for path in bundle.files if path not in sizes),
         changed=tuple(path for path in bundle.files if path in sizes and path not in matching),
@@ -35,13 +35,13 @@ def stored(bundle: Bundle, bucket: Bucket) -> Optional[BundleDifference]:
     )
 
 
-def matches(bundle: Bundle, bucket: Bucket, paths: Sequence[str]) -> list[str]:
-    """List those of `paths` whose object is the bundle's. Raises AwsError, Unreachable."""
-    verdicts = in_order(lambda path: _matches(bundle, bucket, path), paths, THREADS)
+def list_matching(bundle: Bundle, bucket: Bucket, paths: Sequence[str]) -> list[str]:
+    """Return those of `paths` whose stored object is the bundle's. Raises AwsError, Unreachable."""
+    verdicts = map_in_order(lambda path: _object_matches(bundle, bucket, path), paths, THREADS)
     return [path for path, same in zip(paths, verdicts) if same]
 
 
-def listing(bucket: Bucket, prefix: str) -> Optional[Mapping[str, str]]:
+def read_stored_digests(bucket: Bucket, prefix: str) -> Optional[Mapping[str, str]]:
     """Place -> digest of the bundle under `prefix`, as its own SHA256SUMS says; None when there is none to read.
 
     Raises AwsError, Unreachable.
@@ -50,12 +50,12 @@ def listing(bucket: Bucket, prefix: str) -> Optional[Mapping[str, str]]:
     try:
         if text is None:
             return None
-        return manifest.digests(text)
+        return manifest.parse_sha256sums(text)
     except ValueError:
         return None
 
 
-def format_at(bucket: Bucket, prefix: str) -> str:
+def read_stored_format(bucket: Bucket, prefix: str) -> str:
     """The format of the bundle under `prefix`, as its bundle.json says; "" when there is none to read.
 
     Raises AwsError, Unreachable.
@@ -63,15 +63,16 @@ def format_at(bucket: Bucket, prefix: str) -> str:
     text = bucket.get(prefix + manifest.DESCRIPTION)
     if text is None:
         return ""
-    return manifest.format_of(text)
+    return manifest.parse_bundle_format(text)
 
 
-def _may_match(bundle: Bundle, path: str, size: int) -> bool:
-    """Whether an object of this size can be the bundle's; the archive is another size where another zlib made it."""
+def _size_may_match(bundle: Bundle, path: str, size: int) -> bool:
+    """Return whether an object of this size can be the bundle's; the archive's size differs with another
+    zlib."""
     return path == archive.ARCHIVE or size == len(bundle.files[path])
 
 
-def _matches(bundle: Bundle, bucket: Bucket, path: str) -> bool:
+def _object_matches(bundle: Bundle, bucket: Bucket, path: str) -> bool:
     key, data = bundle.prefix + path, bundle.files[path]
     if bucket.sha256(key) == hashlib.sha256(data).hexdigest():
         return True
@@ -79,4 +80,4 @@ def _matches(bundle: Bundle, bucket: Bucket, path: str) -> bool:
         return False
     # The same archive from a machine with another zlib has other bytes: what counts is the tar inside.
     other = bucket.get(key)
-    return other is not None and archive.same_contents(other, data)
+    return other is not None and archive.have_same_contents(other, data)

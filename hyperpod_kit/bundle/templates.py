@@ -37,7 +37,7 @@ def systemd_quote(value: object) -> Quoted:
 
     Raises ValueError for control characters, which have no business in a unit.
     """
-    text = _printable(value)
+    text = _require_printable(value)
     for special, literal in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%"), ("$", "$$")):
         text = text.replace(special, literal)
     return Quoted(f'"{text}"')
@@ -45,18 +45,18 @@ def systemd_quote(value: object) -> Quoted:
 
 def unit_text(value: object) -> Quoted:
     """The rest of a line of a unit that is no Exec line. Raises ValueError for what would not stay on its line."""
-    text = _printable(value)
+    text = _require_printable(value)
     if text != text.strip() or text.endswith("\\"):
-        raise ValueError(f"the line of a unit cannot begin or end like {_show(text)}")
+        raise ValueError(f"the line of a unit cannot begin or end like {_shorten_ascii(text)}")
     return Quoted(text.replace("%", "%%"))
 
 
 def shell_quote(value: object) -> Quoted:
     """Quote one word of a shell script. Raises ValueError for control characters."""
-    return Quoted(shlex.quote(_printable(value)))
+    return Quoted(shlex.quote(_require_printable(value)))
 
 
-def environment(templates: Path) -> jinja2.Environment:
+def make_environment(templates: Path) -> jinja2.Environment:
     """The environment that renders every template under `templates`."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader([str(templates / "systemd"), str(templates)]),
@@ -65,13 +65,13 @@ def environment(templates: Path) -> jinja2.Environment:
         keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_ready,
+        finalize=_require_plain_or_quoted,
     )
     env.filters |= {"shell_quote": shell_quote, "systemd_quote": systemd_quote, "unit_text": unit_text}
     return env
 
 
-def render(env: jinja2.Environment, template: str, **variables: Any) -> bytes:
+def render_template(env: jinja2.Environment, template: str, **variables: Any) -> bytes:
     """Render one template to bytes. Raises BundleError with the template and the line."""
     try:
         return env.get_template(template).render(**variables).encode()
@@ -85,32 +85,37 @@ def render(env: jinja2.Environment, template: str, **variables: Any) -> bytes:
         raise BundleError(f"template {template}: {err}") from err
 
 
-def _ready(value: object) -> object:
-    """Jinja2's `finalize`: the last look at a value before it is printed. Raises ValueError."""
+def _require_plain_or_quoted(value: object) -> object:
+    """Return the value for Jinja2's `finalize`; raise ValueError unless it is plain or went through a
+    quoting filter."""
     if isinstance(value, (Quoted, jinja2.Undefined)):  # Undefined raises by itself, with the name
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and PLAIN.fullmatch(value):
         return value
-    raise ValueError(f"{_show(value)} must go through systemd_quote, unit_text or shell_quote")
+    raise ValueError(f"{_shorten_ascii(value)} must go through systemd_quote, unit_text or shell_quote")
 
 
-def _printable(value: object) -> str:
+def _require_printable(value: object) -> str:
     text = str(value)
-    if any(_unfit(char) for char in text):
-        raise ValueError(f"a unit cannot hold {_show(text)}")
+    if any(_is_unfit_character(char) for char in text):
+        raise ValueError(f"a unit cannot hold {_shorten_ascii(text)}")
     return text
 
 
-def _unfit(char: str) -> bool:
-    """Control characters, line breaks among them (Cc); halves of a surrogate pair, which no file can hold (Cs);
-    noncharacters of Unicode, for which systemd passes over the whole line (src/basic/utf8.c: unichar_is_valid)."""
+def _is_unfit_character(char: str) -> bool:
+    """Return whether a unit cannot hold the character.
+
+    These are control characters, line breaks among them (Cc); halves of a surrogate pair, which no
+    file can hold (Cs); noncharacters of Unicode, for which systemd passes over the whole line
+    (src/basic/utf8.c: unichar_is_valid).
+    """
     code = ord(char)
     return unicodedata.category(char) in ("Cc", "Cs") or code & 0xFFFE == 0xFFFE or 0xFDD0 <= code <= 0xFDEF
 
 
-def _show(value: object) -> str:
+def _shorten_ascii(value: object) -> str:
     shown = ascii(value)
     if len(shown) <= 60:
         return shown

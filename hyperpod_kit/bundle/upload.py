@@ -11,11 +11,11 @@ import hashlib
 from dataclasses import dataclass
 from typing import Callable, Sequence
 
-from hyperpod_kit.aws.parallel import in_order
+from hyperpod_kit.aws.parallel import map_in_order
 from hyperpod_kit.aws.s3 import Bucket
 from hyperpod_kit.bundle import manifest
 from hyperpod_kit.bundle.render import LEGACY_FILE, Bundle
-from hyperpod_kit.bundle.stored import THREADS, matches, stored
+from hyperpod_kit.bundle.stored import THREADS, compare_with_stored, list_matching
 from hyperpod_kit.errors import BundleError, BundleIntegrityError
 
 LAST = (manifest.SUMS, manifest.DESCRIPTION)
@@ -35,12 +35,12 @@ class Uploaded:
     sent_bytes: int
 
 
-def to_send(bundle: Bundle, bucket: Bucket) -> list[str]:
-    """Places whose objects are missing or different under the bundle's prefix.
+def list_paths_to_upload(bundle: Bundle, bucket: Bucket) -> list[str]:
+    """Return the paths whose objects are missing or different under the bundle's prefix.
 
     Raises BundleError when something lies there that is not of the bundle, AwsError, Unreachable.
     """
-    difference = stored(bundle, bucket)
+    difference = compare_with_stored(bundle, bucket)
     if difference is None:
         return list(bundle.files)
     _require_no_foreign_objects(bundle, difference.removed)
@@ -48,18 +48,18 @@ def to_send(bundle: Bundle, bucket: Bucket) -> list[str]:
     return [path for path in bundle.files if path in outdated]
 
 
-def upload(bundle: Bundle, bucket: Bucket, progress: Progress = lambda what, count: None) -> Uploaded:
+def upload_bundle(bundle: Bundle, bucket: Bucket, progress: Progress = lambda what, count: None) -> Uploaded:
     """Make the prefix hold exactly this bundle. Raises BundleError, BundleIntegrityError, AwsError, Unreachable.
 
     What a run that was ended has sent stays, and is not sent again by the next.
     """
-    outdated = to_send(bundle, bucket)
+    outdated = list_paths_to_upload(bundle, bucket)
     present = len(bundle.files) - len(outdated)
     progress("same", present)
     for batch in ([path for path in outdated if path not in LAST], [path for path in outdated if path in LAST]):
-        for _ in in_order(lambda path: bucket.put(bundle.prefix + path, bundle.files[path]), batch, THREADS):
+        for _ in map_in_order(lambda path: bucket.put(bundle.prefix + path, bundle.files[path]), batch, THREADS):
             progress("uploaded", 1)
-    verified = set(matches(bundle, bucket, outdated))
+    verified = set(list_matching(bundle, bucket, outdated))
     progress("verified", len(verified))
     for path in outdated:
         if path not in verified:
@@ -74,14 +74,14 @@ def require_uploaded(bundle: Bundle, bucket: Bucket) -> None:
 
     Another file of the same size is somebody's who may write to the bucket, and who would be root of nodes.
     """
-    difference = stored(bundle, bucket)
+    difference = compare_with_stored(bundle, bucket)
     count = len(bundle.files)
     if difference is None:
-        raise _not_uploaded(bundle, "nothing is uploaded")
+        raise _not_uploaded_error(bundle, "nothing is uploaded")
     _require_no_foreign_objects(bundle, difference.removed)
     if difference.added:
         missing = difference.added
-        raise _not_uploaded(bundle, f"{len(missing)} of {count} files are missing, first {missing[0]}")
+        raise _not_uploaded_error(bundle, f"{len(missing)} of {count} files are missing, first {missing[0]}")
     if difference.changed:
         changed = difference.changed
         raise BundleError(
@@ -91,7 +91,7 @@ def require_uploaded(bundle: Bundle, bucket: Bucket) -> None:
         )
 
 
-def _not_uploaded(bundle: Bundle, reason: str) -> BundleError:
+def _not_uploaded_error(bundle: Bundle, reason: str) -> BundleError:
     return BundleError(
         f"bundle {bundle.bundle_id} is not at {bundle.source_s3_uri}: {reason}", hint="hyperpod-kit upload"
     )

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Iterator, Mapping
 
 from hyperpod_kit import extras
-from hyperpod_kit.bundle.contents import is_source
+from hyperpod_kit.bundle.contents import is_shipped_source
 from hyperpod_kit.bundle.sources import EXAMPLE, LICENSE, TREES, Sources
 from hyperpod_kit.errors import BundleError
 from hyperpod_kit.version import RELEASE
@@ -32,53 +32,53 @@ _WHEEL = b"Wheel-Version: 1.0\nGenerator: hyperpod-kit\nRoot-Is-Purelib: true\nT
 
 
 @functools.lru_cache(maxsize=2)
-def wheel(sources: Sources) -> tuple[str, bytes]:
+def build_wheel(sources: Sources) -> tuple[str, bytes]:
     """(file name, bytes) of the wheel of these sources. Raises BundleError when one of them is missing."""
     files = dict(_package_files(sources))
-    version = f"{RELEASE}+c{_digest_of(files)}"
+    version = f"{RELEASE}+c{_contents_digest(files)}"
     information = f"hyperpod_kit-{version}.dist-info"
-    files[f"{information}/METADATA"] = _metadata(version).encode()
+    files[f"{information}/METADATA"] = _metadata_text(version).encode()
     files[f"{information}/WHEEL"] = _WHEEL
     files[f"{information}/entry_points.txt"] = _ENTRY_POINTS
-    files[f"{information}/licenses/{LICENSE}"] = _read(sources.root / LICENSE)
+    files[f"{information}/licenses/{LICENSE}"] = _read_source(sources.root / LICENSE)
     record = f"{information}/RECORD"
-    files[record] = _record(files, record)
-    return f"hyperpod_kit-{version}-py3-none-any{SUFFIX}", _zipped(files)
+    files[record] = _record_text(files, record)
+    return f"hyperpod_kit-{version}-py3-none-any{SUFFIX}", _zip_files(files)
 
 
 def _package_files(sources: Sources) -> Iterator[tuple[str, bytes]]:
     """(name in the wheel, content) of the package and of the bundle's sources in it, as pyproject.toml places them."""
     bundled = sources.package / "_bundle"
-    for path in _below(sources.package):
+    for path in _source_files_below(sources.package):
         if bundled not in path.parents:
-            yield f"hyperpod_kit/{path.relative_to(sources.package).as_posix()}", _read(path)
+            yield f"hyperpod_kit/{path.relative_to(sources.package).as_posix()}", _read_source(path)
     for tree in TREES:
-        for path in _below(sources.root / tree):
-            yield f"hyperpod_kit/_bundle/{path.relative_to(sources.root).as_posix()}", _read(path)
+        for path in _source_files_below(sources.root / tree):
+            yield f"hyperpod_kit/_bundle/{path.relative_to(sources.root).as_posix()}", _read_source(path)
     for name in (EXAMPLE, LICENSE):
-        yield f"hyperpod_kit/_bundle/{name}", _read(sources.root / name)
+        yield f"hyperpod_kit/_bundle/{name}", _read_source(sources.root / name)
 
 
-def _below(directory: Path) -> Iterator[Path]:
-    return (path for path in sorted(directory.rglob("*")) if is_source(path, directory))
+def _source_files_below(directory: Path) -> Iterator[Path]:
+    return (path for path in sorted(directory.rglob("*")) if is_shipped_source(path, directory))
 
 
-def _read(path: Path) -> bytes:
+def _read_source(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as err:
         raise BundleError(f"{path}: {err.strerror}", hint="install hyperpod-kit again") from err
 
 
-def _digest_of(files: Mapping[str, bytes]) -> str:
-    digest = hashlib.sha256(_metadata("").encode())
+def _contents_digest(files: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256(_metadata_text("").encode())
     for name, data in sorted(files.items()):
         digest.update(f"{name}\0{hashlib.sha256(data).hexdigest()}\n".encode())
     return digest.hexdigest()[:12]
 
 
-def _metadata(version: str) -> str:
-    """Write what an installer asks for; pyproject.toml says more."""
+def _metadata_text(version: str) -> str:
+    """Return the text of METADATA, with what an installer needs; pyproject.toml says more."""
     lines = [
         "Metadata-Version: 2.4",
         "Name: hyperpod-kit",
@@ -95,17 +95,17 @@ def _metadata(version: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _record(files: Mapping[str, bytes], record: str) -> bytes:
-    """RECORD: each file with its digest and size, and itself without."""
-    lines = [f"{name},sha256={_base64(data)},{len(data)}\n" for name, data in sorted(files.items())]
+def _record_text(files: Mapping[str, bytes], record: str) -> bytes:
+    """Return the text of RECORD: each file with its digest and size, and RECORD itself without."""
+    lines = [f"{name},sha256={_sha256_base64(data)},{len(data)}\n" for name, data in sorted(files.items())]
     return "".join([*lines, f"{record},,\n"]).encode()
 
 
-def _base64(data: bytes) -> str:
+def _sha256_base64(data: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
-def _zipped(files: Mapping[str, bytes]) -> bytes:
+def _zip_files(files: Mapping[str, bytes]) -> bytes:
     """A zip archive of these files. The order, times and modes are always the same; `.dist-info` is last, as PEP 427
     recommends."""
     buffer = io.BytesIO()

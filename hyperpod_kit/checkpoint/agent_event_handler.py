@@ -21,9 +21,10 @@ class AgentEventHandler(NamedTuple):
     user_policy: UserPolicy
 
     def handle_event(self, event: AgentEvent) -> TensorDigests | None:
-        """In a thread of its own. What is to be answered, if anything."""
+        """Pass an agent's event to the progress writer, the replica check, the saves and the user policy,
+        in the thread that receives it. Return the reply for the agent, or None."""
         if isinstance(event, SaveFailed):
-            self.progress.failed()
+            self.progress.report_failed_save()
         reply = self.replica_check.handle_event(event)
         if reply is None:
             self.saves.handle_event(event, self.incarnation)

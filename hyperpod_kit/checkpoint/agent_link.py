@@ -35,8 +35,8 @@ class AgentLink:
 
     def __init__(self, setup: JsonMessage, on_event: Callable[[AgentEvent], None]) -> None:
         local_socket, agent_socket = socket.socketpair()
-        name = shm_slots.log_file(shm_paths.node_uid(), shm_slots.run_hash(setup["run_id"]), setup["rank"])
-        log = os.path.join(setup.get("folder") or shm_paths.user_directory(), name)
+        name = shm_slots.log_file_name(shm_paths.node_uid(), shm_slots.run_hash(setup["run_id"]), setup["rank"])
+        log = os.path.join(setup.get("folder") or shm_paths.ensure_user_directory(), name)
         package = str(Path(hyperpod_kit.__path__[0]).parent)  # the trainer's own release, whatever `current` is by now
         paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         try:
@@ -72,8 +72,9 @@ class AgentLink:
         self._channel.send(setup)
 
     def listen(self) -> None:
-        """Hear the agent from now on: who hears of it must know this link by then."""
-        self._channel.listen(self._receive, self._ended)
+        """Start the thread that receives the agent's messages and passes them on as events. The owner of
+        `on_event` must know this link by then."""
+        self._channel.start_receiving(self._receive, self._report_agent_ended)
 
     def _receive(self, message: JsonMessage) -> None:
         event = parse_agent_event(message)
@@ -83,15 +84,17 @@ class AgentLink:
         elif event is not None:
             self._on_event(event)
 
-    def _ended(self) -> None:
+    def _report_agent_ended(self) -> None:
         self.ended.set()
         self._ready.set()
         self._on_event(AgentEnded("the checkpoint agent has ended"))
 
-    def wait_ready(self, timeout: float) -> int:
-        """Wait until the agent has adopted what was there; its port (0 except at rank 0).
+    def wait_for_ready_port(self, timeout: float) -> int:
+        """Wait until the agent has recovered what was in memory, note its partner port and return the port
+        on which it listens for other agents (0 except at rank 0).
 
-        Raises RunIsOwned, CheckpointError.
+        Raises RunIsOwned or NotEnoughSharedMemory where the agent refused to start, CheckpointError
+        when it ended or did not start within `timeout` seconds.
         """
         if not self._ready.wait(timeout):
             raise CheckpointError(f"the checkpoint agent did not start within {timeout:g} s", hint=f"see {self._log}")
@@ -104,20 +107,20 @@ class AgentLink:
         return hello.port
 
     def send(self, message: TrainerMessage) -> bool:
-        """False when the agent is gone."""
+        """Send a message to the agent; return False when its connection is closed."""
         return self._channel.send(message.to_json())
 
     def detach(self) -> None:
-        """The trainer is gone, as far as the agent is concerned: it goes on alone."""
+        """Close the connection, so that the agent takes the trainer for dead and continues alone."""
         self._channel.close()
 
     def fileno(self) -> int:
-        """Of the socket."""
+        """Return the descriptor of the socket to the agent."""
         return self._channel.fileno()
 
-    def leave_to_parent(self) -> None:
-        """In a forked child: the socket is the parent's alone."""
-        self._channel.leave_to_parent()
+    def close_in_forked_child(self) -> None:
+        """Close a forked child's copy of the socket; the parent's connection stays open."""
+        self._channel.close_in_forked_child()
 
     @property
     def ended_cleanly(self) -> bool:
@@ -126,7 +129,7 @@ class AgentLink:
 
     @property
     def exit_description(self) -> str:
-        """For people: `killed by SIGKILL`, `exit code 1`."""
+        """Describe how the agent ended, for messages: `killed by SIGKILL`, `exit code 1`."""
         code = self._process.poll()
         if code is None:
             return "its connection is closed"
@@ -135,12 +138,13 @@ class AgentLink:
         return f"exit code {code}"
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the agent's process and wait up to 10 seconds for its end."""
         self._process.kill()
         self.wait_exit(10)
 
     def wait_exit(self, timeout: float) -> bool:
-        """Wait for the agent's process to end; False after `timeout` seconds."""
+        """Wait for the agent's process to end and close its connection; return False after `timeout`
+        seconds."""
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:

@@ -54,7 +54,7 @@ class ReplayedMessages:
         self.close: Close | None = None
 
     def record(self, message: TrainerMessage) -> None:
-        """It is about to be said."""
+        """Keep a message that is about to be sent, if the next agent will have to be sent it again."""
         if isinstance(message, Connect):
             self._connect = message
         elif isinstance(message, PartnerAt):
@@ -65,12 +65,14 @@ class ReplayedMessages:
             self.close = message
 
     def add_undelivered(self, message: TrainerMessage) -> None:
-        """No agent was there."""
+        """Keep a `SaveSkipped` that no agent received, for the next one; other kinds are ignored and the
+        oldest are dropped."""
         if isinstance(message, SaveSkipped):
             self._undelivered = [*self._undelivered, message][-_MAX_UNDELIVERED:]
 
-    def take_messages(self) -> list[TrainerMessage]:
-        """All that is to be said to an agent in the place of a dead one."""
+    def take_messages_for_next_agent(self) -> list[TrainerMessage]:
+        """Return all messages to send to an agent that replaces a dead one, and clear the undelivered
+        ones."""
         undelivered, self._undelivered = self._undelivered, []
         messages = (self._connect, self._partner, self._settle_message, TakeOver(), *undelivered, self.close)
         return [message for message in messages if message is not None]
@@ -102,12 +104,13 @@ class AgentSupervisor:
 
     @property
     def pid(self) -> int:
-        """Of the agent that is there now."""
+        """Return the process id of the present agent."""
         return self._link.pid
 
     @property
     def partner_port(self) -> int:
-        """Where it takes other nodes' captures; 0 where the run has no partners."""
+        """Return the port on which the agent receives other nodes' snapshots; 0 where the run has no
+        partners."""
         return self._link.partner_port
 
     @property
@@ -117,23 +120,25 @@ class AgentSupervisor:
 
     @property
     def folder(self) -> str:
-        """Where in shared memory its files lie."""
+        """Return the directory of shared memory in which the agent's files lie."""
         return str(self._setup["folder"])
 
     def fileno(self) -> int:
-        """Of the socket."""
+        """Return the descriptor of the socket to the agent."""
         return self._link.fileno()
 
-    def wait_ready(self, timeout: float = START) -> int:
-        """See AgentLink.wait_ready. From now on the agent is watched."""
-        port = self._link.wait_ready(timeout)
+    def wait_for_ready_port(self, timeout: float = START) -> int:
+        """Wait for the agent as `AgentLink.wait_for_ready_port`, start the thread that kills a silent
+        agent and return the agent's port."""
+        port = self._link.wait_for_ready_port(timeout)
         self._setup = {**self._setup, "again": True, "port": port, "partner_port": self.partner_port}
         limit = float(os.environ.get(HPK_AGENT_SILENCE, SILENCE))
-        threading.Thread(target=self._watch, args=(limit,), daemon=True, name="hpk-agent").start()
+        threading.Thread(target=self._kill_agent_when_silent, args=(limit,), daemon=True, name="hpk-agent").start()
         return port
 
     def send(self, message: TrainerMessage) -> bool:
-        """Tell the agent; what a dead one did not hear, and the next cannot see in memory, is said to the next."""
+        """Send a message to the agent; return whether it was delivered. What the next agent cannot find in
+        memory is kept and sent to it after a restart."""
         with self._lock:
             self._replayed.record(message)
             delivered = self._link.send(message)
@@ -142,14 +147,16 @@ class AgentSupervisor:
             return delivered
 
     def detach(self) -> None:
-        """The trainer is gone, as far as the agent is concerned: it goes on alone."""
+        """Close the connection, so that the agent takes the trainer for dead and continues alone; no agent
+        is restarted any more."""
         self._detached = True
         self._link.detach()
 
-    def leave_to_parent(self) -> None:
-        """In a forked child: the socket is the parent's alone."""
+    def close_in_forked_child(self) -> None:
+        """Close a forked child's copy of the socket and stop supervising; the parent's connection stays
+        open."""
         self._detached = True
-        self._link.leave_to_parent()
+        self._link.close_in_forked_child()
 
     def wait_exit(self, timeout: float) -> bool:
         """Wait for the last agent's process to end; False after `timeout` seconds."""
@@ -163,44 +170,49 @@ class AgentSupervisor:
     def _handle_event(self, event: AgentEvent) -> None:
         self._received.set()
         if isinstance(event, AgentEnded):
-            threading.Thread(target=self._ended, daemon=True, name="hpk-agent-ended").start()
+            threading.Thread(target=self._replace_dead_agent, daemon=True, name="hpk-agent-ended").start()
         elif not isinstance(event, Alive):
             if isinstance(event, SaveDurable) and (self._durable is None or event.key > self._durable):
                 # Not what was said before: an agent that dies of the same again and again says that each time.
                 self._durable, self._used = event.key, 0
             self._final = self._final or isinstance(event, Fatal)
-            self._forward(event)
+            self._forward_and_reply(event)
 
-    def _forward(self, event: AgentEvent) -> None:
+    def _forward_and_reply(self, event: AgentEvent) -> None:
         reply = self._on_event(event)
         if reply is not None:
             self.send(reply)
 
-    def _watch(self, limit: float) -> None:
-        """Counts its own ticks, not time: a trainer that was stopped itself has heard nobody, and that is nothing."""
+    def _kill_agent_when_silent(self, silence_limit: float) -> None:
+        """Kill an agent without a sign of life for `silence_limit` seconds, and report `Stalled` where the
+        kill does not end it.
+
+        It counts its own ticks and not time, so that a trainer that was itself stopped kills nobody.
+        """
         silent, link, killed, reported = 0.0, self._link, False, False
-        tick = min(_TICK, limit / 4)
+        tick = min(_TICK, silence_limit / 4)
         while not self._over.is_set() and not self._detached:
             self._over.wait(tick)
             if self._received.is_set() or link is not self._link:
                 self._received.clear()
                 if reported:
-                    self._forward(Stalled(""))
+                    self._forward_and_reply(Stalled(""))
                 silent, link, killed, reported = 0.0, self._link, False, False
                 continue
             silent += tick
             reason = f"the checkpoint agent (pid {link.pid}) has said nothing for {silent:.0f} s"
-            if silent >= limit and not killed:
+            if silent >= silence_limit and not killed:
                 killed = True
-                self._forward(AgentTrouble(f"{reason}: it is killed"))
+                self._forward_and_reply(AgentTrouble(f"{reason}: it is killed"))
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(link.pid, signal.SIGKILL)
-            elif silent >= 1.5 * limit and not reported:
+            elif silent >= 1.5 * silence_limit and not reported:
                 reported = True  # it waits in the kernel, and nobody can take its place while it does
-                self._forward(Stalled(reason))
+                self._forward_and_reply(Stalled(reason))
 
-    def _ended(self) -> None:
-        """The agent is gone, in a thread of its own."""
+    def _replace_dead_agent(self) -> None:
+        """Wait for the dead agent's exit and start others in its place while tries remain; report the
+        replacement, or `AgentEnded` when there is none. It has a thread of its own."""
         dead = self._link
         dead.wait_exit(START)
         how = dead.exit_description
@@ -209,22 +221,22 @@ class AgentSupervisor:
             while self._used < self.tries:
                 self._over.wait(_PAUSES[min(self._used, len(_PAUSES) - 1)])
                 self._used += 1
-                if self._start():
-                    self._forward(AgentTrouble(f"{reason}, another one (pid {self.pid}) has taken its place"))
+                if self._start_replacement_agent():
+                    self._forward_and_reply(AgentTrouble(f"{reason}, another one (pid {self.pid}) has taken its place"))
                     return
             if self._used:
                 reason += f", and {self._used} in its place"
         self._over.set()
-        self._forward(AgentEnded(reason))
+        self._forward_and_reply(AgentEnded(reason))
 
-    def _start(self) -> bool:
+    def _start_replacement_agent(self) -> bool:
         try:
-            link = AgentLink(self._setup, lambda event: self._handle_event_of(link, event))
+            link = AgentLink(self._setup, lambda event: self._handle_event_unless_stale_end(link, event))
         except (CheckpointError, OSError):
             return False
         link.listen()
         try:
-            link.wait_ready(START)
+            link.wait_for_ready_port(START)
         except CheckpointError:
             link.kill()
             return False
@@ -233,12 +245,13 @@ class AgentSupervisor:
                 return False
             # From here on the trainer speaks to this one. What it captured before, `again` finds in memory.
             self._link = link
-            for message in self._replayed.take_messages():
+            for message in self._replayed.take_messages_for_next_agent():
                 link.send(message)
         return True
 
-    def _handle_event_of(self, link: AgentLink, event: AgentEvent) -> None:
-        """Of one that has not taken over, an end is no news: `_start` sees it."""
+    def _handle_event_unless_stale_end(self, link: AgentLink, event: AgentEvent) -> None:
+        """Handle an event of `link`, but ignore the end of an agent that is not the current one:
+        `_start_replacement_agent` sees it."""
         with self._lock:
             is_current = link is self._link
         if is_current or not isinstance(event, AgentEnded):

@@ -8,7 +8,7 @@ from typing import TypeVar
 from hyperpod_kit.checkpoint.candidate_rejected import CandidateRejected
 from hyperpod_kit.checkpoint.collectives import Ranks, first_problem
 from hyperpod_kit.checkpoint.dcp import reshard
-from hyperpod_kit.checkpoint.reason import Reason, Verdict, as_reason, first_reason
+from hyperpod_kit.checkpoint.reason import Reason, Verdict, first_reason, reason_or_none
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable
 
 Local = TypeVar("Local")
@@ -29,13 +29,20 @@ class Agreement:
 
     # --- whether the checkpoint is good -------------------------------------------------------------------------
 
-    def prove(self, work: Callable[[], Local]) -> Local:
-        """What this rank's part of the checkpoint gave, where every rank's part is good. Raises Rejected,
-        DigestUnavailable, CheckpointError."""
-        return self.prove_and_share(lambda: (work(), None))[0]
+    def run_or_reject(self, work: Callable[[], Local]) -> Local:
+        """Run `work` on every rank and return this rank's result; a collective.
 
-    def prove_and_share(self, work: Callable[[], tuple[Local, Shared]]) -> tuple[Local, list[Shared]]:
-        """The same, for work that gives (what stays here, what to tell): the former, and what each rank told."""
+        Raises CandidateRejected, on all ranks, when the work of one rank finds the checkpoint bad;
+        DigestUnavailable, CheckpointError.
+        """
+        return self.run_and_gather_or_reject(lambda: (work(), None))[0]
+
+    def run_and_gather_or_reject(self, work: Callable[[], tuple[Local, Shared]]) -> tuple[Local, list[Shared]]:
+        """Run `work`, which returns (what stays on this rank, what to share), and return this rank's own
+        part and what each rank shared; a collective.
+
+        Raises as `run_or_reject`.
+        """
         given: tuple[Local, Shared] | Reason | DigestUnavailable
         try:
             given = reshard.error_as_reason(work)
@@ -50,14 +57,15 @@ class Agreement:
         return given[0], [shared for _, shared in gathered]
 
     def raise_first_problem(self, problems: Sequence[Reason | DigestUnavailable | None]) -> None:
-        """Raise the first of all ranks' `problems`, on every rank; return when there is none.
+        """Raise the first of all ranks' `problems`, the same on every rank; return when there is none.
 
-        Raises Rejected, DigestUnavailable, CheckpointError when the fault is not the checkpoint's.
+        Raises CandidateRejected, DigestUnavailable, CheckpointError when the fault is not the
+        checkpoint's.
         """
         for problem in problems:
             if isinstance(problem, DigestUnavailable):
                 raise problem
-        reasons = [as_reason(problem) for problem in problems]
+        reasons = [reason_or_none(problem) for problem in problems]
         unfilled = first_reason([_if_unfilled(reason) for reason in reasons])
         if unfilled is not None:
             raise self.misfit_error(unfilled.text)
@@ -67,12 +75,20 @@ class Agreement:
 
     # --- whether the state is what it was saved from ------------------------------------------------------------
 
-    def fit(self, work: Callable[[], Local]) -> Local:
-        """What this rank's part of the state gave. Raises CheckpointError when one rank's part fails."""
-        return self.fit_and_share(lambda: (work(), None))[0]
+    def run_or_raise_misfit(self, work: Callable[[], Local]) -> Local:
+        """Run `work` on every rank and return this rank's result; a collective.
 
-    def fit_and_share(self, work: Callable[[], tuple[Local, Shared]]) -> tuple[Local, list[Shared]]:
-        """The same, for work that gives (what stays here, what to tell): the former, and what each rank told."""
+        Raises CheckpointError, on all ranks, when the work of one rank fails: its part of the state
+        does not fit the checkpoint.
+        """
+        return self.run_and_gather_or_raise_misfit(lambda: (work(), None))[0]
+
+    def run_and_gather_or_raise_misfit(self, work: Callable[[], tuple[Local, Shared]]) -> tuple[Local, list[Shared]]:
+        """Run `work`, which returns (what stays on this rank, what to share), and return this rank's own
+        part and what each rank shared; a collective.
+
+        Raises as `run_or_raise_misfit`.
+        """
         given: tuple[Local, Shared] | None = None
         problem, hint, to_share = None, None, None
         try:
@@ -93,7 +109,7 @@ class Agreement:
         return given[0], [shared for _, _, shared in gathered]
 
     def misfit_error(self, problem: str, hint: str | None = None) -> CheckpointError:
-        """The state is not what the attempt was saved from."""
+        """Return the error that says that the state does not fit the checkpoint."""
         return CheckpointError(
             f"{self._checkpoint_id} does not fit this state: {problem}",
             hint=hint or "train with the code that saved it, or use another root",
@@ -101,7 +117,7 @@ class Agreement:
 
 
 def _if_unfilled(reason: Reason | None) -> Reason | None:
-    """Keep a reason that says that memory could not be filled."""
+    """Return `reason` if its verdict is that memory could not be filled, else None."""
     if reason is not None and reason.verdict is Verdict.UNFILLED:
         return reason
     return None

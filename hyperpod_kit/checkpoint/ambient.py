@@ -16,20 +16,21 @@ from torch.utils._python_dispatch import _disable_current_modes
 Called = TypeVar("Called", bound=Callable[..., Any])
 
 
-def without_modes() -> contextlib.AbstractContextManager[object]:
-    """Operations inside are torch's own."""
+def disable_dispatch_modes() -> contextlib.AbstractContextManager[object]:
+    """Return a context manager in which torch's dispatch modes (FakeTensorMode and others) do not
+    apply."""
     if not torch._C._len_torch_dispatch_stack():
         return contextlib.nullcontext()
     modes: contextlib.AbstractContextManager[object] = _disable_current_modes()
     return modes
 
 
-def without_modes_around(function: Called) -> Called:
-    """The function, with torch's own operations inside."""
+def with_dispatch_modes_disabled(function: Called) -> Called:
+    """Return `function` wrapped so that it runs without torch's dispatch modes; a decorator."""
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        with without_modes():
+        with disable_dispatch_modes():
             return function(*args, **options)
 
     return cast(Called, call)

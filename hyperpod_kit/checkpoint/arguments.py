@@ -29,7 +29,7 @@ def checked_step(step: Any) -> int:
 
 
 def checked_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float | str]:
-    """Metrics as they are written down: floats, and what JSON has no number for as text, see `manifest.number`.
+    """Metrics as they are written down: floats, and what JSON has no number for as text, see `manifest.encode_number`.
 
     Raises TypeError unless every name is a string and every value a real number.
     """
@@ -37,7 +37,7 @@ def checked_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float | str]
     for name, value in (metrics or {}).items():
         if not isinstance(name, str):
             raise TypeError(f"the name of a metric is {_describe_value(name)}, expected a string")
-        numbers[name] = manifest.number(_to_float(name, value))
+        numbers[name] = manifest.encode_number(_to_float(name, value))
     return numbers
 
 

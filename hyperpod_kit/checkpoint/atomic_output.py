@@ -21,11 +21,13 @@ from hyperpod_kit.untrusted.identity import require_user_owned
 
 @contextlib.contextmanager
 def atomic_output(target: Path) -> Iterator[Path]:
-    """A path at which the block makes it; at the end of the block it is `target`. Raises UntrustedPlace, OSError."""
+    """Yield a path in a private directory beside `target`; at the end of the block what was written
+    there is synced and renamed to `target`, and after an error it is removed. Raises
+    UntrustedPlace, OSError."""
     parent = walk.open_directory(str(target.absolute().parent))
     room = f".{target.name}.{secrets.token_hex(4)}"
     try:
-        inner = _private_directory(room, parent, target)
+        inner = _make_private_directory(room, parent, target)
         try:
             path = Path(f"/proc/self/fd/{inner}", target.name)
             yield path
@@ -35,24 +37,25 @@ def atomic_output(target: Path) -> Iterator[Path]:
                     _sync(written)
             os.rename(target.name, target.name, src_dir_fd=inner, dst_dir_fd=parent)
         finally:
-            _remove(room, inner, parent)
+            _remove_directory_and_close(room, inner, parent)
         sync_folder(parent)
     finally:
         os.close(parent)
 
 
-def destination(path: Path) -> Path:
-    """The directory in which what grows at `path` will lie, for messages."""
+def final_directory(path: Path) -> Path:
+    """Return the directory in which what is written at `path` will lie after the rename, for messages."""
     room = path.parent.resolve()
     if path.is_relative_to("/proc/self/fd"):
         return room.parent
     return room
 
 
-def _private_directory(name: str, parent: int, target: Path) -> int:
-    """A descriptor of a new directory for this user alone."""
-    os.mkdir(name, 0o700, dir_fd=parent)
-    inner = os.open(name, DIRECTORY, dir_fd=parent)
+def _make_private_directory(name: str, parent_fd: int, target: Path) -> int:
+    """Make a directory for this user alone below `parent_fd` and return its descriptor. Raises
+    UntrustedPlace when another user exchanged it."""
+    os.mkdir(name, 0o700, dir_fd=parent_fd)
+    inner = os.open(name, DIRECTORY, dir_fd=parent_fd)
     try:
         require_user_owned(os.fstat(inner), str(target), inner, root_too=False)
         if os.listdir(inner):
@@ -64,12 +67,12 @@ def _private_directory(name: str, parent: int, target: Path) -> int:
         raise
 
 
-def _remove(name: str, inner: int, parent: int) -> None:
+def _remove_directory_and_close(name: str, directory_fd: int, parent_fd: int) -> None:
     with contextlib.suppress(OSError):
-        for entry in os.listdir(inner):
-            owned_directory.remove(entry, inner)
-        os.rmdir(name, dir_fd=parent)
-    os.close(inner)
+        for entry in os.listdir(directory_fd):
+            owned_directory.remove(entry, directory_fd)
+        os.rmdir(name, dir_fd=parent_fd)
+    os.close(directory_fd)
 
 
 def _sync(path: Path) -> None:

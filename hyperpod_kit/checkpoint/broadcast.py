@@ -6,23 +6,24 @@ import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
-def broadcast_buffers(model: torch.nn.Module, bare: torch.nn.Module) -> frozenset[str]:
-    """Their names in `bare`, which is what is inside `model`'s wrappers."""
+def names_of_broadcast_buffers(model: torch.nn.Module, unwrapped: torch.nn.Module) -> frozenset[str]:
+    """Return the names in `unwrapped`, the model inside `model`'s wrappers, of the buffers that DDP
+    sends from rank 0 before each forward pass."""
     names: set[str] = set()
-    while model is not bare:
+    while model is not unwrapped:
         if isinstance(model, DDP):
-            names |= _buffers_of(model, "")
+            names |= _broadcast_names_of_ddp(model, "")
         inner = getattr(model, "module", None) or getattr(model, "_orig_mod", None)
         if not isinstance(inner, torch.nn.Module):
             break
         model = inner
-    for name, module in bare.named_modules():
+    for name, module in unwrapped.named_modules():
         if isinstance(module, DDP):
-            names |= _buffers_of(module, f"{name}.module.")
+            names |= _broadcast_names_of_ddp(module, f"{name}.module.")
     return frozenset(names)
 
 
-def _buffers_of(model: DDP, prefix: str) -> set[str]:
+def _broadcast_names_of_ddp(model: DDP, prefix: str) -> set[str]:
     if not (model.broadcast_buffers and model.require_forward_param_sync):
         return set()
     ignored = model.parameters_to_ignore

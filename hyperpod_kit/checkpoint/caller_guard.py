@@ -19,22 +19,22 @@ class CallerGuard:
         self._holder = ""
 
     @property
-    def is_here(self) -> bool:
-        """Whether this is that process, and no child that was forked from it."""
+    def is_creator_process(self) -> bool:
+        """Return whether this is the process that made the guard, and no child forked from it."""
         return os.getpid() == self.pid
 
     @contextmanager
-    def exclusive(self, call: str) -> Iterator[None]:
-        """Raises CheckpointError while another thread is in such a call: of two saves at once neither is an image of
-        one moment."""
+    def refuse_concurrent_calls(self, call_name: str) -> Iterator[None]:
+        """Raise CheckpointError if another thread is inside such a block, else hold the lock for the
+        block's time: of two saves at once neither is an image of one moment."""
         thread = threading.current_thread().name
         if not self._lock.acquire(blocking=False):
             raise CheckpointError(
-                f"{call} was called in thread {thread} while {self._holder} of the same Manager",
+                f"{call_name} was called in thread {thread} while {self._holder} of the same Manager",
                 hint="save and restore in one thread, the one that trains, or hold a lock of your own around both",
             )
         try:
-            self._holder = f"thread {thread} is in {call}"
+            self._holder = f"thread {thread} is in {call_name}"
             yield
         finally:
             self._lock.release()

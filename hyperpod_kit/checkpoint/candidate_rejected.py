@@ -22,16 +22,17 @@ class CandidateRejected(Exception):
         self.rank = rank
 
 
-def mark_if_damaged(store: Store, checkpoint_id: str, rank: int, reason: str) -> None:
-    """Write a tombstone when the damage is there at a second look: one bad read must not condemn a checkpoint."""
+def reverify_and_write_tombstone(store: Store, checkpoint_id: str, rank: int, reason: str) -> None:
+    """Verify a rank's shard and the small files once more, and write a tombstone when the damage is
+    seen again: one bad read must not condemn a checkpoint."""
     try:
         body = verify.read_manifest(store, checkpoint_id)
         for small in (body.extra, body.index):
             if small is not None:
-                verify.read_extra(store, checkpoint_id, small)
+                verify.read_verified_small_file(store, checkpoint_id, small)
         if rank < body.world:
             verify.verify_file(store, checkpoint_id, body.shards[rank], chunk=body.chunk)
     except (CheckpointError, OSError) as err:
-        if tombstone.proves(err):
+        if tombstone.proves_damage(err):
             with contextlib.suppress(OSError, CheckpointError):
                 tombstone.write(store, checkpoint_id, reason)

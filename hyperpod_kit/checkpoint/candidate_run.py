@@ -11,7 +11,7 @@ from hyperpod_kit.checkpoint import local_tiers
 from hyperpod_kit.checkpoint.agent import extra_state, replicas, shm_slots
 from hyperpod_kit.checkpoint.agent.name_coverage import combine_plans as one_plan
 from hyperpod_kit.checkpoint.agreement import Agreement
-from hyperpod_kit.checkpoint.candidate_rejected import CandidateRejected, mark_if_damaged
+from hyperpod_kit.checkpoint.candidate_rejected import CandidateRejected, reverify_and_write_tombstone
 from hyperpod_kit.checkpoint.candidates import MEMORY, STORAGE, TIERS, Candidate, HeldShard
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.reason import Reason, Verdict
@@ -73,17 +73,22 @@ class CandidateRun:
         ]
 
     def close(self) -> None:
-        """Nothing of the root is read any more."""
+        """Release the lease on the candidate, if one was taken."""
         if self._lease is not None:
             self._lease.release()
 
     def try_tiers(self, rejected: list[tuple[str, str]], use: Callable[[ProvedHeader], Used]) -> Used | None:
-        """What `use` made of the proved beginning, None when no tier has what it takes: `use` raises Rejected where
-        the rest is not good. Reasons are added to `rejected`. Raises StorageUnreadable, what `use` raises."""
+        """Call `use` with the proved header of the candidate from ever dearer tiers, and return its
+        result; None when no tier remains.
+
+        `use` raises CandidateRejected where the rest is not good. Reasons are added to `rejected`, and
+        a checkpoint on storage that is damaged gets a tombstone. Raises StorageUnreadable, what `use`
+        raises.
+        """
         while all(self._remaining_tiers):
             tiers = tuple(next(tier for tier in TIERS if tier in remaining) for remaining in self._remaining_tiers)
             try:
-                return use(self._header(tiers))
+                return use(self._read_proved_header(tiers))
             except CandidateRejected as err:
                 reason = f"in {'+'.join(sorted(set(tiers)))}: {err.reason}"
                 rejected.append((self._candidate.checkpoint_id, reason))
@@ -97,12 +102,13 @@ class CandidateRun:
                     ) from None
                 damaged = err.reason.verdict is Verdict.DAMAGED
                 if damaged and err.rank == self._ranks.rank and tiers[err.rank] == STORAGE:
-                    mark_if_damaged(self._store, self._candidate.checkpoint_id, err.rank, err.reason.text)
+                    reverify_and_write_tombstone(self._store, self._candidate.checkpoint_id, err.rank, err.reason.text)
                 self._drop_failed_tier(tiers, err)
         return None
 
     def _drop_failed_tier(self, tiers: tuple[str, ...], err: CandidateRejected) -> None:
-        """Which copy not to try again: that of the rank that failed, or the dearest when that is not known."""
+        """Remove from the remaining tiers the one that failed on its rank, or, when the rank is not known,
+        all that were tried outside of storage; remove every tier where storage itself failed."""
         bad = err.rank
         if bad is not None and tiers[bad] != STORAGE:
             self._remaining_tiers[bad].discard(tiers[bad])
@@ -118,16 +124,18 @@ class CandidateRun:
     def _copy_of(self, rank: int, tier: str) -> HeldShard:
         return self._candidate.copies[rank][tier]
 
-    def _header(self, tiers: tuple[str, ...]) -> ProvedHeader:
-        """Everything but the tensors. Raises Rejected, DigestUnavailable."""
+    def _read_proved_header(self, tiers: tuple[str, ...]) -> ProvedHeader:
+        """Read and prove everything of the candidate but its tensors, from memory or disk where all ranks
+        have it there, else from the root. Raises CandidateRejected, DigestUnavailable."""
         if STORAGE not in tiers:
-            header = self._header_without_root(tiers)
+            header = self._read_header_outside_root(tiers)
             if header is not None:
                 return header
-        return self._header_of_root(tiers)
+        return self._read_header_from_root(tiers)
 
-    def _header_without_root(self, tiers: tuple[str, ...]) -> ProvedHeader | None:
-        """Without the root: every rank has its shard and its tree nearer. None when it is not this topology's."""
+    def _read_header_outside_root(self, tiers: tuple[str, ...]) -> ProvedHeader | None:
+        """Read and prove the header from memory or local disks alone; return None when the candidate was
+        saved by another number of ranks. Raises CandidateRejected."""
         first = self._copy_of(0, tiers[0])
         for rank, tier in enumerate(tiers):
             shard_copy = self._copy_of(rank, tier)
@@ -147,7 +155,7 @@ class CandidateRun:
                 )
             return tree, replicas.digests_in_tree(tree)
 
-        tree, alike = self._agreement.prove_and_share(read)
+        tree, alike = self._agreement.run_and_gather_or_reject(read)
         differ = replicas.find_difference(dict(enumerate(alike)))
         if differ is not None:
             # The agents refused it, or were killed before they could.
@@ -155,28 +163,28 @@ class CandidateRun:
         plan = one_plan([self._copy_of(rank, tier).plan for rank, tier in enumerate(tiers)])
         return ProvedHeader(None, tiers, first.world, plan, first.root.partition(":")[0], tree)
 
-    def _header_of_root(self, tiers: tuple[str, ...]) -> ProvedHeader:
+    def _read_header_from_root(self, tiers: tuple[str, ...]) -> ProvedHeader:
         checkpoint_id = self._candidate.checkpoint_id
 
         def read() -> tuple[Manifest, bytes, list[tuple[Tree, list[Any] | None]]]:
             # From here on the root is read: nobody deletes the candidate, where the root can be written. Not earlier,
             # because making a lease durable takes longer than reading a small state from memory.
-            self._lease = self._lease or lease.take(self._store, checkpoint_id, _LEASE)
+            self._lease = self._lease or lease.try_acquire_lease(self._store, checkpoint_id, _LEASE)
             body = verify.read_manifest(self._store, checkpoint_id)
             if body.run_id != self._nearer.run_id:
                 raise CheckpointError(f"it belongs to another run, {body.run}")
-            extra = verify.read_extra(self._store, checkpoint_id, body.extra)
+            extra = verify.read_verified_small_file(self._store, checkpoint_id, body.extra)
             if body.index is not None:
                 # Not needed for the same topology; but a checkpoint that is damaged anywhere is not handed on.
-                verify.read_extra(self._store, checkpoint_id, body.index)
-            shared, parts = extra_state.parts_of(extra, self._ranks.world)
+                verify.read_verified_small_file(self._store, checkpoint_id, body.index)
+            shared, parts = extra_state.split_shared_and_rank_parts(extra, self._ranks.world)
             return (
                 body,
                 shared,
                 [(part.parts, None if part.location is None else list(part.location)) for part in parts],
             )
 
-        contents = self._agreement.prove(read if self._ranks.rank == 0 else lambda: None)
+        contents = self._agreement.run_or_reject(read if self._ranks.rank == 0 else lambda: None)
         body, shared = self._ranks.broadcast(contents and contents[:2])
         local_parts, tree_location = self._ranks.scatter(contents and contents[2])
 
@@ -189,19 +197,19 @@ class CandidateRun:
                         self._store, checkpoint_id, self._ranks.rank, rank_extra_state.parse_location(tree_location)
                     )
                 )
-            non_tensor_state.require_sound(tree)
+            non_tensor_state.require_well_formed(tree)
             if self._ranks.rank >= body.world:
                 # Two ranks with one stream of random numbers would be worse than a new stream.
                 tree.pop("rng", None)
             return tree
 
-        tree = self._agreement.prove(parse)
+        tree = self._agreement.run_or_reject(parse)
         # A copy outside the root is as good as the root's when it has the same digest.
-        good = tuple(self._tier_as_committed(rank, tier, body) for rank, tier in enumerate(tiers))
+        good = tuple(self._tier_or_storage_if_different(rank, tier, body) for rank, tier in enumerate(tiers))
         return ProvedHeader(body, good, body.world, body.plan, body.digest, tree)
 
-    def _tier_as_committed(self, rank: int, tier: str, body: Manifest) -> str:
-        """Choose the tier where its shard is the committed one, else the root."""
+    def _tier_or_storage_if_different(self, rank: int, tier: str, body: Manifest) -> str:
+        """Return `tier` if the rank's shard there has the digest of the committed one, else storage."""
         if tier == STORAGE or body.world != self._ranks.world:
             return STORAGE
         if self._copy_of(rank, tier).root == body.shards[rank].root:

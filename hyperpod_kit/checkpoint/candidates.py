@@ -52,8 +52,9 @@ class ResumeFrom(NamedTuple):
     undecided: str = ""
 
     @classmethod
-    def read(cls, env: Mapping[str, str], root: str) -> ResumeFrom:
-        """From the environment of a rank that trains with the checkpoints of `root`."""
+    def from_environment(cls, env: Mapping[str, str], root: str) -> ResumeFrom:
+        """Return the decision of `job run` from the environment of a rank that trains with the checkpoints
+        of `root`."""
         first = env.get(HPK_RESUME_FROM) or None
         job_attempt = env.get(HPK_ATTEMPT) or None
         fresh = job_attempt is None and env.get(HPK_FRESH) == "1"
@@ -70,10 +71,10 @@ class ResumeFrom(NamedTuple):
 NO_DECISION = ResumeFrom()
 
 
-def from_checkpoint_id(checkpoint_id: str, *, near: bool) -> ResumeFrom:
-    """A program has named the checkpoint, which counts more than what `job run` said. `near`: also where it is nearer
-    than the root."""
-    return ResumeFrom(first=checkpoint_id, near=near)
+def resume_from_checkpoint_id(checkpoint_id: str, *, allow_local_copies: bool) -> ResumeFrom:
+    """Return the decision to restore one named checkpoint, in the place of that of `job run`; with
+    `allow_local_copies` also from memory or the node's disk."""
+    return ResumeFrom(first=checkpoint_id, near=allow_local_copies)
 
 
 @wire_values.register_type
@@ -93,18 +94,20 @@ class Candidate:
     lost: bool = False
 
     @property
-    def order(self) -> tuple[int, int, str]:
-        """(epoch, seq), never the step; the nonce only makes the order total."""
+    def sort_key(self) -> tuple[int, int, str]:
+        """Return (epoch, seq, nonce), by which candidates are sorted: never the step; the nonce only makes
+        the order total."""
         return (self.name.epoch, self.name.seq, self.name.nonce)
 
     @property
-    def key(self) -> Key | None:
-        """Of the capture in memory or on the local disk that this attempt was made from, on any rank."""
+    def snapshot_key(self) -> Key | None:
+        """Return the key of the snapshot in memory or on a local disk, on any rank, that this candidate
+        was made from; None where there is none."""
         return next((shard_copy.key for tiers in self.copies for shard_copy in tiers.values()), None)
 
 
 def sealed_pages(slots: Sequence[shm_slots.Slot], run_id: str, rank: int) -> list[Page]:
-    """What this rank has sealed, of its slots in this node's shared memory."""
+    """Return the control pages of this rank's sealed snapshots of the run among `slots`."""
     pages = [slot.page for slot in slots]
     return [
         page
@@ -117,19 +120,20 @@ def sealed_pages(slots: Sequence[shm_slots.Slot], run_id: str, rank: int) -> lis
 
 
 def checkpoint_id_of(page: Page) -> str:
-    """The attempt that the agents make of a capture."""
+    """Return the checkpoint id under which the agents commit this snapshot."""
     return page.checkpoint_id(page.origin.incarnation)
 
 
-def copy_of_page(page: Page) -> HeldShard:
+def held_shard_of_page(page: Page) -> HeldShard:
     return HeldShard(
         MEMORY, checkpoint_id_of(page), page.key, page.origin.world, page.shard.plan, page.shard.root, page.shard.size
     )
 
 
 def local_copies(slots: Sequence[shm_slots.Slot], directory: str | None, run_id: str, rank: int) -> list[HeldShard]:
-    """What this rank has besides the root: in its slots, and on the node's own disk (a disk that fails has nothing)."""
-    copies = [copy_of_page(page) for page in sealed_pages(slots, run_id, rank)]
+    """List this rank's shards outside the root: in its slots, and on the node's own disk; a disk that
+    fails counts as empty."""
+    copies = [held_shard_of_page(page) for page in sealed_pages(slots, run_id, rank)]
     if directory is not None:
         with contextlib.suppress(OSError):
             copies += [
@@ -157,8 +161,9 @@ def copies_by_checkpoint(copies_of_ranks: Sequence[Sequence[HeldShard]]) -> dict
     return by_checkpoint
 
 
-def agree_on_name(ranks: Ranks, checkpoint_id: str | None) -> None:
-    """Raises CheckpointError, on all ranks, unless all of them name the same attempt, or none. A collective."""
+def require_same_checkpoint_id(ranks: Ranks, checkpoint_id: str | None) -> None:
+    """Raise CheckpointError, on all ranks, unless all of them name the same checkpoint, or none. A
+    collective."""
     names = ranks.gather(checkpoint_id)
     if len(set(names)) > 1:
         other = next(rank for rank, name in enumerate(names) if name != names[0])
@@ -173,20 +178,26 @@ def newest_first(
     store: Store,
     copies_of_ranks: Sequence[Sequence[HeldShard]],
     resume_from: ResumeFrom,
-    only: str | None = None,
+    only_checkpoint_id: str | None = None,
 ) -> Iterator[Candidate]:
-    """Candidates, the same on all ranks, which step through them together. `only`: this attempt, and no other.
+    """Yield the candidates newest first, the same on all ranks, which step through them together; with
+    `only_checkpoint_id` that one alone.
 
-    A capture that is not committed counts when every rank has its shard of it, else it has a `skip_reason`. Raises
-    CheckpointError when the root cannot be read, or does not have the checkpoint of `resume_from`, or nobody has told
-    what this step was to be told, or ranks differ in `only`.
+    A snapshot that is not committed counts when every rank has its shard of it, else it has a
+    `skip_reason`. Raises CheckpointError when the root cannot be read, or does not have the
+    checkpoint of `resume_from`, or the decision that this job step needs was not made, or ranks
+    differ in `only_checkpoint_id`.
     """
-    agree_on_name(ranks, only)
-    candidates = _all_newest_first(ranks, store, copies_of_ranks, resume_from)
-    yield from (candidate for candidate in candidates if only is None or candidate.checkpoint_id == only)
+    require_same_checkpoint_id(ranks, only_checkpoint_id)
+    candidates = _broadcast_candidates_newest_first(ranks, store, copies_of_ranks, resume_from)
+    yield from (
+        candidate
+        for candidate in candidates
+        if only_checkpoint_id is None or candidate.checkpoint_id == only_checkpoint_id
+    )
 
 
-def _all_newest_first(
+def _broadcast_candidates_newest_first(
     ranks: Ranks, store: Store, copies_of_ranks: Sequence[Sequence[HeldShard]], resume_from: ResumeFrom
 ) -> Iterator[Candidate]:
     everywhere = copies_by_checkpoint(copies_of_ranks)
@@ -195,7 +206,7 @@ def _all_newest_first(
         usable_copies = everywhere
     listing: Iterator[Candidate] | None = None
     if ranks.rank == 0:
-        listing = _merged(store, usable_copies, resume_from)
+        listing = _merge_committed_and_uncommitted(store, usable_copies, resume_from)
     while True:
         candidate: Candidate | None = None
         problem: CheckpointError | None = None
@@ -218,7 +229,7 @@ def _all_newest_first(
 
 
 def _next_listed(store: Store, listing: Iterator[Candidate]) -> tuple[Candidate | None, CheckpointError | None]:
-    """Take the next candidate, None at the end, or the error that ends the listing."""
+    """Return the next candidate of `listing`, None at the end, or the error that ends the listing."""
     try:
         return next(listing, None), None
     except (OSError, CheckpointError) as err:
@@ -227,17 +238,22 @@ def _next_listed(store: Store, listing: Iterator[Candidate]) -> tuple[Candidate 
         )
 
 
-def _merged(
+def _merge_committed_and_uncommitted(
     store: Store, copies_by_id: dict[str, list[dict[str, HeldShard]]], resume_from: ResumeFrom
 ) -> Iterator[Candidate]:
-    """Rank 0's view: the listing of the root, and the captures that are nowhere else, in one order."""
+    """Yield, on rank 0, the committed checkpoints of the root and the snapshots that are nowhere else,
+    newest first; then those with a tombstone once more, and what is lost."""
     taken: set[str] = set()
-    rollback_records = rollbacks.read_records(store)
+    rollback_records = rollbacks.read_active_records(store)
 
     def committed() -> Iterator[Candidate]:
-        for number, entry in enumerate(selection.walk(store, first=resume_from.first, attempt=resume_from.job_attempt)):
+        for number, entry in enumerate(
+            selection.iter_committed_newest_first(
+                store, start_at=resume_from.first, saved_by_attempt=resume_from.job_attempt
+            )
+        ):
             if number == 0 and resume_from.first is None:
-                for lost in selection.lost_before(store, entry.name):
+                for lost in selection.lost_commit_named_by_latest(store, entry.name):
                     name = layout.parse_checkpoint_id(lost.checkpoint_id)
                     assert name is not None
                     yield Candidate(lost.checkpoint_id, name, True, [], lost.reason, lost=True)
@@ -253,7 +269,7 @@ def _merged(
         for checkpoint_id, tiers in copies_by_id.items():
             name = layout.parse_checkpoint_id(checkpoint_id)
             if name is not None:
-                skip_reason = rollbacks.reason_left(rollback_records, name)
+                skip_reason = rollbacks.exclusion_reason(rollback_records, name)
                 if not skip_reason:
                     skip_reason = _why_incomplete(tiers)
                     if (
@@ -265,11 +281,11 @@ def _merged(
                             f"newer than {resume_from.first}, which this run was told of, and not saved by this attempt"
                         )
                 snapshots.append(Candidate(checkpoint_id, name, False, tiers, skip_reason))
-        yield from sorted(snapshots, key=lambda candidate: candidate.order, reverse=True)
+        yield from sorted(snapshots, key=lambda candidate: candidate.sort_key, reverse=True)
 
     # At equal order the committed one comes first, so that it is known when its capture is passed over.
     skipped = []
-    for candidate in heapq.merge(committed(), captured(), key=lambda c: (c.order, c.committed), reverse=True):
+    for candidate in heapq.merge(committed(), captured(), key=lambda c: (c.sort_key, c.committed), reverse=True):
         if candidate.committed or candidate.checkpoint_id not in taken:
             yield candidate
         if candidate.skip_reason and candidate.committed and not candidate.lost:
@@ -278,7 +294,7 @@ def _merged(
     yield from skipped
     # That something was committed must be known, or the run would start from scratch; none of these is tried.
     known_commits = bool(taken or skipped)
-    for checkpoint_id, reason in selection.left_on_purpose(store):
+    for checkpoint_id, reason in selection.excluded_by_rollback(store):
         name = layout.parse_checkpoint_id(checkpoint_id)
         if name is not None and checkpoint_id not in taken:
             known_commits = True
@@ -288,7 +304,7 @@ def _merged(
 
 
 def _why_damaged(store: Store, entry: CheckpointEntry) -> str:
-    """Say what its tombstone says; "" where there is none."""
+    """Return what the checkpoint's tombstone says; "" where there is none."""
     if not entry.marked:
         return ""
     damage = tombstone.read(store, entry.checkpoint_id)
@@ -298,17 +314,18 @@ def _why_damaged(store: Store, entry: CheckpointEntry) -> str:
 
 
 def _lost_candidates(store: Store) -> Iterator[Candidate]:
-    """What was committed and has no manifest any more: none of these is tried, and the run must not start from
-    scratch."""
+    """Yield what was committed and has no manifest any more: none of these is tried, and the run must
+    not start from scratch."""
     nameless = layout.CheckpointId(0, 0, 0, "")
-    for checkpoint_id, reason in commit_records.reasons(selection.lost_commits(store)):
+    for checkpoint_id, reason in commit_records.summarize_lost_commits(selection.lost_commits(store)):
         yield Candidate(
             checkpoint_id, layout.parse_checkpoint_id(checkpoint_id) or nameless, True, [], reason, lost=True
         )
 
 
 def _why_incomplete(tiers: Sequence[dict[str, HeldShard]]) -> str:
-    """Why a capture that was never committed cannot be put together from these parts; "" when it can."""
+    """Return why a snapshot that was never committed cannot be put together from these parts; "" when
+    it can."""
     world = next(shard_copy.world for parts in tiers for shard_copy in parts.values())
     if world != len(tiers):
         return f"never committed, and captured by {world} ranks: this run has {len(tiers)}"

@@ -63,14 +63,15 @@ _SUGGESTIONS: tuple[tuple[tuple[type, ...], str], ...] = (
 )
 
 
-def encode(value: Any, path: str, take: Take, *, classes: bool = False) -> Json:
-    """The JSON of `value`; `take(path, tensor)` notes each of its tensors and returns the name to write down. With
-    `classes` the records of dicts and tuples name their class, where it is another one.
+def encode(value: Any, path: str, record_tensor: Take, *, classes: bool = False) -> Json:
+    """Return the JSON of `value`; `record_tensor(path, tensor)` records each of its tensors and
+    returns the name to write down. With `classes` the records of dicts and tuples name their class,
+    where it is another one.
 
-    Raises StateNotSerializable with the path of a leaf that is neither a tensor nor typed JSON, and of a container that
-    lies in itself.
+    Raises StateNotSerializable with the path of a leaf that is neither a tensor nor typed JSON, and
+    of a container that lies in itself.
     """
-    return _Encoder(take, classes).encode(value, path)
+    return _Encoder(record_tensor, classes).encode(value, path)
 
 
 class _Encoder:
@@ -98,10 +99,10 @@ class _Encoder:
             return {"$": "bytes", "v": base64.b64encode(value).decode()}
         if kind is complex:
             return {"$": "complex", "v": [repr(value.real), repr(value.imag)]}
-        if arrays.is_number(value):
-            return arrays.encode_number(value)
-        if arrays.is_array(value):
-            return arrays.encode_array(value, lambda numbers: self._encode_tensor(numbers, path))
+        if arrays.is_numpy_scalar(value):
+            return arrays.encode_numpy_scalar(value)
+        if arrays.is_numpy_array(value):
+            return arrays.encode_numpy_array(value, lambda numbers: self._encode_tensor(numbers, path))
         return self._encode_nested(value, path)
 
     def _encode_tensor(self, value: Any, path: str) -> Json:
@@ -111,7 +112,7 @@ class _Encoder:
         return taken
 
     def _encode_nested(self, value: Any, path: str) -> Json:
-        """What has values inside. Raises StateNotSerializable for one that lies in itself, or too deep."""
+        """Encode a container; raise StateNotSerializable for one that lies in itself or too deep."""
         kind, outer = type(value), self._outer
         if id(value) in outer:
             raise StateNotSerializable(
@@ -170,11 +171,11 @@ def _encode_float(value: float) -> Json:
 
 
 def _is_typed_key(value: object) -> bool:
-    return arrays.is_number(value) or isinstance(value, (enum.Enum, torch.dtype, torch.device, frozenset))
+    return arrays.is_numpy_scalar(value) or isinstance(value, (enum.Enum, torch.dtype, torch.device, frozenset))
 
 
 def _suggestion(value: Any, path: str) -> str:
-    """What to save in place of a leaf that cannot be saved."""
+    """Return the hint what to save in place of a value that cannot be saved."""
     kind = type(value)
     instead = next((text for kinds, text in _SUGGESTIONS if isinstance(value, kinds)), None)
     if instead is None and isinstance(value, enum.Enum):
@@ -206,8 +207,9 @@ def tensor_names(body: Json) -> Iterator[str]:
                 yield from tensor_names(item)
 
 
-def records(body: Json) -> Iterator[dict[str, Json]]:
-    """The records of all tensors of an encoded tree, less those that are parts of a subclass, and of all subclasses."""
+def iter_tensor_records(body: Json) -> Iterator[dict[str, Json]]:
+    """Yield the records of all tensors of an encoded tree, less those that are parts of a subclass,
+    and of all subclasses."""
     todo = [body]
     while todo:
         item = todo.pop()
@@ -220,15 +222,17 @@ def records(body: Json) -> Iterator[dict[str, Json]]:
                 todo += item.values()
 
 
-def describe_tensor(taken: str | dict[str, Json], tensor: torch.Tensor) -> dict[str, Json]:
-    """The record of a tensor whose type and shape its owner may change: it says both."""
+def record_with_type_and_shape(taken: str | dict[str, Json], tensor: torch.Tensor) -> dict[str, Json]:
+    """Return the record of a tensor with its type and shape, for one whose owner may change both; a
+    record that is complete already is returned as it is."""
     if not isinstance(taken, str):
         return taken
     return {"$": "tensor", "name": taken, "t": NAMES[tensor.dtype], "s": list(tensor.shape)}
 
 
-def children(body: Json) -> dict[Any, Json] | list[Json] | tuple[Json, ...] | None:
-    """What an encoded container holds, still encoded, in a container of its kind; None for everything else."""
+def container_children(body: Json) -> dict[Any, Json] | list[Json] | tuple[Json, ...] | None:
+    """Return what an encoded container holds, still encoded, in a container of its kind; None for
+    everything else."""
     if isinstance(body, list):
         return body
     if not isinstance(body, dict):
@@ -247,8 +251,9 @@ def _refuse_tensor_key(name: str) -> torch.Tensor:
     raise CheckpointError(f"the checkpoint has the tensor {name} as a key")
 
 
-def saved_names(live: Json, saved: Json) -> dict[str, str]:
-    """Tensor names of `live` that have another one at the same place of `saved` -> that one."""
+def differing_saved_names(live: Json, saved: Json) -> dict[str, str]:
+    """Return for each tensor name of `live` the name that `saved` has at the same place, where it is
+    another one."""
     saved_name_of: dict[str, str] = {}
     unchanged: set[str] = set()
     todo: list[tuple[Json, Json]] = [(live, saved)]
@@ -269,26 +274,32 @@ def saved_names(live: Json, saved: Json) -> dict[str, str]:
 
 def decode(
     body: Json,
-    tensor: Callable[[str], torch.Tensor],
+    get_tensor: Callable[[str], torch.Tensor],
     *,
-    wholes: Mapping[str, torch.Tensor] = NO_WHOLES,
+    filled_subclasses: Mapping[str, torch.Tensor] = NO_WHOLES,
     plain: bool = False,
 ) -> Any:
-    """Undo `encode`; `tensor(name)` gives the tensor of that name, and `wholes` has the subclasses that are there and
-    filled. With `plain` the parts of a subclass come as a dict, and so do the values of classes that are not here.
-    Raises CheckpointError for an unknown type, and for a record that `encode` does not make."""
+    """Undo `encode`: `get_tensor(name)` returns the tensor of that name, and `filled_subclasses` has
+    the tensor subclasses that exist and are filled.
+
+    With `plain` the parts of a subclass come as a dict, and so do the values of classes that this
+    program does not have. Raises CheckpointError for an unknown type, and for a record that
+    `encode` does not make.
+    """
     try:
-        return _decoded(body, tensor, wholes, plain)
+        return _decoded(body, get_tensor, filled_subclasses, plain)
     except _RECORD_ERRORS as err:
         what = f"{type(err).__name__}: {clean(err)[:200]}"
         raise CheckpointError(f"the checkpoint holds a value that no program of ours has written: {what}") from err
 
 
-def _decoded(body: Json, tensor: Callable[[str], torch.Tensor], wholes: Mapping[str, torch.Tensor], plain: bool) -> Any:
+def _decoded(
+    body: Json, get_tensor: Callable[[str], torch.Tensor], filled_subclasses: Mapping[str, torch.Tensor], plain: bool
+) -> Any:
     def inner(item: Json) -> Any:
-        return _decoded(item, tensor, wholes, plain)
+        return _decoded(item, get_tensor, filled_subclasses, plain)
 
-    encoded_children = children(body)
+    encoded_children = container_children(body)
     if isinstance(encoded_children, dict):
         items = {key: inner(item) for key, item in encoded_children.items()}
         if body.get("$") == "dict":
@@ -300,11 +311,11 @@ def _decoded(body: Json, tensor: Callable[[str], torch.Tensor], wholes: Mapping[
         return body
     kind = body["$"]
     if kind == "tensor":
-        return _with_gradient(tensor(body["name"]), body.get(GRADIENT, 0))
+        return _with_gradient(get_tensor(body["name"]), body.get(GRADIENT, 0))
     if kind == "subclass":
-        return _decode_subclass(body, inner, wholes, plain=plain)
+        return _decode_subclass(body, inner, filled_subclasses, plain=plain)
     if kind == arrays.ARRAY:
-        return arrays.decode_array(body, inner(body["of"]))
+        return arrays.decode_numpy_array(body, inner(body["of"]))
     if kind in typed_values.KINDS:
         return typed_values.decode(body, inner, plain=plain)
     return _decode_scalar(body)
@@ -318,7 +329,7 @@ def _decode_sequence(body: Json, items: list[Any] | tuple[Any, ...]) -> Any:
 
 
 def gradient_flag(tensor: Any) -> int:
-    """What the record of a tensor says of its gradient, for a reader that makes the tensor: see GRADIENT."""
+    """Return the code of a tensor's gradient for its record: see GRADIENT."""
     if isinstance(tensor, torch.nn.Parameter):
         if tensor.requires_grad:
             return 2
@@ -344,15 +355,15 @@ def _decode_scalar(body: dict[str, Json]) -> Any:
     if kind == "complex":
         return complex(*map(float, body["v"]))
     if kind == "numpy":
-        return arrays.decode_number(body)
+        return arrays.decode_numpy_scalar(body)
     raise CheckpointError(f"the checkpoint holds a value of kind {kind!r}, which this version does not know")
 
 
 def _decode_subclass(
-    body: dict[str, Json], inner: Callable[[Json], Any], wholes: Mapping[str, torch.Tensor], *, plain: bool
+    body: dict[str, Json], inner: Callable[[Json], Any], filled_subclasses: Mapping[str, torch.Tensor], *, plain: bool
 ) -> Any:
-    if body["name"] in wholes:
-        return wholes[body["name"]]
+    if body["name"] in filled_subclasses:
+        return filled_subclasses[body["name"]]
     parts = {name: inner(part) for name, part in body["parts"].items()}
     if plain:
         return parts
@@ -365,13 +376,13 @@ def _decode_subclass(
 
 
 def subclass_head(parts: subclasses.TakenApart) -> dict[str, Json]:
-    """What the record of a subclass says of it besides its parts."""
+    """Return the record of a tensor subclass without its parts: its class and context."""
     return {"$": "subclass", "class": parts.class_name, "context": encode_context(parts.context)}
 
 
 def encode_context(value: Any) -> Json:
-    """What a subclass needs besides its tensors, in a list; None where something in it can only be made by the program:
-    a function, an object of its own."""
+    """Return the context of a tensor subclass, encoded, in a list; None where something in it can only
+    be made by the program: a function, an object of its own."""
     try:
         return [encode(value, "context", _refuse_tensor)]
     except StateNotSerializable:
@@ -382,9 +393,9 @@ def _refuse_tensor(path: str, _: torch.Tensor) -> str:
     raise StateNotSerializable(path, "tensor")
 
 
-def split_texts(tree: Mapping[str, Json], per_rank_keys: Collection[str]) -> tuple[bytes, bytes]:
-    """The text of an encoded tree, and that of its parts `per_rank_keys`, which are last in it; b"" where there are
-    none."""
+def serialize_tree_and_per_rank_part(tree: Mapping[str, Json], per_rank_keys: Collection[str]) -> tuple[bytes, bytes]:
+    """Return the JSON text of an encoded tree with `per_rank_keys` last, and the text of these parts
+    alone; b"" where there are none."""
     per_rank = {key: value for key, value in tree.items() if key in per_rank_keys}
     rest = {key: value for key, value in tree.items() if key not in per_rank_keys}
     text = to_json_text(rest)

@@ -24,7 +24,8 @@ _MAX_BYTES = 4 * wire_values.LARGEST
 
 
 def first_problem(problems: Sequence[str | None]) -> str | None:
-    """The first rank's that has one, with its number where there are several; None when none has."""
+    """Return the problem of the first rank that has one, with the rank's number where there are
+    several ranks; None when none has."""
     for rank, problem in enumerate(problems):
         if problem is not None:
             if len(problems) > 1:
@@ -42,7 +43,7 @@ def _read_length(data: bytes) -> int:
 
 
 def _checked_size(size: int) -> int:
-    """Raises CheckpointError, on all ranks, for what no rank of ours says."""
+    """Return `size`; raise CheckpointError, on all ranks, when it is larger than any value may be."""
     if size > _MAX_BYTES:
         raise CheckpointError(f"a rank tells {size} bytes, expected at most {_MAX_BYTES}")
     return size
@@ -68,14 +69,17 @@ class Ranks:
         self.placement = NamePlacement(self.rank)
 
     def new_group(self) -> dist.ProcessGroup:
-        """The same ranks in a group of their own, for what runs beside everything else. Several ranks; all call it."""
+        """Make another gloo group of the same ranks, for collectives beside everything else. A collective;
+        for several ranks only."""
         group: dist.ProcessGroup = dist.new_group(ranks=dist.get_process_group_ranks(self._group), backend="gloo")
         return group
 
     def handshake(self, value: Any) -> list[Any]:
-        """As `gather`, in the form that ranks of every version understand: the first thing that they say to each other.
+        """Gather every rank's value as `gather`, in the form that ranks of every version understand: the
+        first collective between them.
 
-        Raises CheckpointError for a rank of another version."""
+        Raises CheckpointError for a rank of another version.
+        """
         if self.alone:
             return [value]
         text, pack_error = self._pack(value)
@@ -90,14 +94,15 @@ class Ranks:
         )
 
     def gather(self, value: Any) -> list[Any]:
-        """Everybody's value, by rank. Raises CheckpointError, on all ranks, when one told what is no value of ours.
+        """Return every rank's value, by rank, on all ranks.
 
-        Where all say the same, which is most often so, nobody is sent it: that costs the same for any number of ranks.
+        Where all are the same, which is most often so, none is sent: that costs the same for any number
+        of ranks. Raises CheckpointError, on all ranks, when one rank's value is not allowed.
         """
         if self.alone:
             return [value]
         text, pack_error = self._pack(value)
-        longest, same = self._compare_texts(text)
+        longest, same = self._compare_texts_of_ranks(text)
         if same and pack_error is None:
             return self._unpack_all([text], None) * self.world
         rows = self._all_gather_bytes(_with_length(text, len(text)), _LENGTH + _checked_size(longest))
@@ -114,9 +119,13 @@ class Ranks:
             raise CheckpointError(str(pack_error))
         return [wire_values.unpack(text, f"rank {rank}") for rank, text in enumerate(texts)]
 
-    def _compare_texts(self, text: bytes) -> tuple[int, bool]:
-        """(the longest of everybody's texts, whether they are all the same). The greatest and the smallest of all
-        digests come from one reduction: ~x is the greater the smaller x is."""
+    def _compare_texts_of_ranks(self, text: bytes) -> tuple[int, bool]:
+        """Return (length of the longest text of all ranks, whether all texts are the same), from one
+        reduction.
+
+        The greatest and the smallest of all digests come from the same reduction: ~x is the greater the
+        smaller x is.
+        """
         digest = hashlib.blake2b(text, digest_size=16).digest()
         halves = [int.from_bytes(half, "little", signed=True) for half in (digest[:8], digest[8:])]
         maxima = torch.tensor([len(text), *halves, *(~half for half in halves)], device="cpu")
@@ -152,7 +161,7 @@ class Ranks:
         buffer = bytearray(size)
         if self.rank == source:
             buffer = bytearray(data.ljust(size, b"\0"))
-        self.send_bytes(torch.frombuffer(buffer, dtype=torch.uint8), source)
+        self.broadcast_tensor(torch.frombuffer(buffer, dtype=torch.uint8), source)
         return bytes(buffer)
 
     def scatter(self, parts: Sequence[Any] | None) -> Any:
@@ -181,12 +190,13 @@ class Ranks:
             raise CheckpointError(str(pack_error))
         return wire_values.unpack(data[_LENGTH : _LENGTH + _read_length(data)], "rank 0")
 
-    def agree(self, problem: Reason | None) -> Reason | None:
-        """None when no rank has a problem, else the first one, the same on all ranks."""
+    def gather_first_reason(self, problem: Reason | None) -> Reason | None:
+        """Gather every rank's problem and return the first one, the same on all ranks; None when no rank
+        has one."""
         return first_reason(self.gather(problem))
 
-    def send_bytes(self, data: torch.Tensor, source: int) -> None:
-        """Copy a U8 tensor from rank `source` into everybody's tensor of the same size."""
+    def broadcast_tensor(self, data: torch.Tensor, source: int) -> None:
+        """Broadcast a U8 tensor from rank `source` into every rank's tensor of the same size."""
         if self.alone:
             return
         first = source
@@ -195,8 +205,9 @@ class Ranks:
         for at in range(0, data.numel(), _PIECE):
             dist.broadcast(data[at : at + _PIECE], src=first, group=self._group)
 
-    def send_to_holders(self, data: torch.Tensor, source: int, holders: tuple[int, ...]) -> None:
-        """Copy a U8 tensor from global rank `source` to the other `holders` (global ranks), who call this too."""
+    def broadcast_to_holders(self, data: torch.Tensor, source: int, holders: tuple[int, ...]) -> None:
+        """Copy a U8 tensor from global rank `source` to the other `holders` (global ranks), which all call
+        this too."""
         me = dist.get_rank()
         for at in range(0, data.numel(), _PIECE):
             part = data[at : at + _PIECE]
@@ -207,16 +218,18 @@ class Ranks:
                 if holder != source:
                     dist.send(part, dst=holder, group=self._group)
 
-    def send(self, data: torch.Tensor, rank: int, tag: int) -> Any:
-        """Begin to send a tensor to one rank, which calls `receive`; what is returned is waited for."""
+    def start_send(self, data: torch.Tensor, rank: int, tag: int) -> Any:
+        """Start to send a tensor to one rank, which calls `start_receive`; the caller waits on the
+        returned request."""
         return dist.isend(data, dst=self.global_rank(rank), group=self._group, tag=tag)
 
-    def receive(self, data: torch.Tensor, rank: int, tag: int) -> Any:
-        """Begin to fill a tensor of the size that the rank sends; what is returned is waited for."""
+    def start_receive(self, data: torch.Tensor, rank: int, tag: int) -> Any:
+        """Start to receive into a tensor of the size that `rank` sends; the caller waits on the returned
+        request."""
         return dist.irecv(data, src=self.global_rank(rank), group=self._group, tag=tag)
 
     def global_rank(self, rank: int) -> int:
-        """The rank in the default group of a rank of this one."""
+        """Return the rank in the default group of a rank of this group."""
         if self.alone or self._group is None:
             return rank
         return dist.get_global_rank(self._group, rank)

@@ -48,14 +48,15 @@ class StateObjects(NamedTuple):
     model: torch.nn.Module | None
 
     def all_objects(self) -> dict[str, Any]:
-        """By name, as they are now."""
+        """Return the given objects and the states of the model's communication hooks as they are now, by
+        name."""
         return {**self.given, **hook_states(self.model)}
 
 
 def hook_states(model: torch.nn.Module | None) -> dict[str, Any]:
-    """The states of the hooks of a model that is given to a State, in its wrappers, as objects with a state_dict.
-    Raises StateNotSerializable for one of an unknown class that holds tensors."""
-    states = [(wrapper, state) for wrapper in _wrappers(model) for state in _states(wrapper)]
+    """Return the states of the communication hooks of a model's DDP wrappers as objects with a
+    state_dict, by name. Raises StateNotSerializable for one of an unknown class that holds tensors."""
+    states = [(wrapper, state) for wrapper in _wrappers(model) for state in _registered_hook_states(wrapper)]
     state_objects: dict[str, Any] = {}
     for number, (wrapper, state) in enumerate(states):
         name = f"{PREFIX}{number}"
@@ -73,8 +74,9 @@ def hook_states(model: torch.nn.Module | None) -> dict[str, Any]:
     return state_objects
 
 
-def missing_hook_states(names: set[str], saved: Mapping[str, Any]) -> set[str]:
-    """Which of the objects `names` a checkpoint lacks that was made before hooks were saved: said, and not refused."""
+def warn_of_missing_hook_states(names: set[str], saved: Mapping[str, Any]) -> set[str]:
+    """Return which hook states among `names` a checkpoint lacks that was made before hooks were saved,
+    and warn (RuntimeWarning) that they begin anew."""
     lacking = {f"objects.{name}" for name in names if name.startswith(PREFIX)}.difference(saved)
     if lacking:
         warnings.warn(
@@ -97,7 +99,7 @@ class HookState:
         values = {name: getattr(self._state, name) for name in _ATTRIBUTES[type(self._state).__name__]}
         if "rng" in values:
             values["rng"] = randomness.encode_numpy(values["rng"].get_state())
-        return {"world": dist.get_world_size(), "buckets": _buckets(self._wrapper), **values}
+        return {"world": dist.get_world_size(), "buckets": _bucket_layout(self._wrapper), **values}
 
     def load_state_dict(self, values: dict[str, Any]) -> None:
         """Take it over, less what belongs to other ranks or other buckets."""
@@ -107,7 +109,7 @@ class HookState:
             begins_anew: tuple[str, ...] = _OF_ONE_RANK
         else:
             begins_anew = ()
-        if buckets != _buckets(self._wrapper) and any(values.get(name) for name in _OF_BUCKETS):
+        if buckets != _bucket_layout(self._wrapper) and any(values.get(name) for name in _OF_BUCKETS):
             begins_anew = _OF_BUCKETS
             warnings.warn(
                 f"{type(self._state).__name__} begins anew: the gradients are in other buckets here than when it was "
@@ -120,17 +122,18 @@ class HookState:
             if name == "rng":
                 self._state.rng.set_state(randomness.decode_numpy(value))
             else:
-                setattr(self._state, name, _writable_copy(value))
+                setattr(self._state, name, _copy_to_current_device(value))
 
 
-def _buckets(wrapper: DDP) -> str:
-    """Which parameters are in which of DDP's buckets, as far as it has changed that since the model was wrapped."""
+def _bucket_layout(wrapper: DDP) -> str:
+    """Return which parameters are in which of DDP's buckets, as text; "" until DDP has rebuilt them."""
     facts: dict[str, Any] = wrapper._get_ddp_logging_data()
     return str(facts.get("rebuilt_per_bucket_param_indices", ""))
 
 
-def _writable_copy(value: Any) -> Any:
-    """Tensors that the hook may write to, where they will be used: with the gradients of this process's device."""
+def _copy_to_current_device(value: Any) -> Any:
+    """Copy the tensors of a dict to this process's device, where the hook will write to them; another
+    value is returned as it is."""
     if not isinstance(value, dict):
         return value
     device = torch.device("cpu")
@@ -146,7 +149,7 @@ def _writable_copy(value: Any) -> Any:
 
 
 def _wrappers(model: torch.nn.Module | None) -> Iterator[DDP]:
-    """The DDP around a model, under torch.compile too, and those inside it."""
+    """Yield the DDP around a model, under torch.compile too, or else those inside it."""
     outer = model
     while isinstance(outer, torch.nn.Module) and not isinstance(outer, DDP):
         outer = getattr(outer, "_orig_mod", None)
@@ -156,8 +159,8 @@ def _wrappers(model: torch.nn.Module | None) -> Iterator[DDP]:
         yield from (module for module in model.modules() if isinstance(module, DDP))
 
 
-def _states(wrapper: DDP) -> list[Any]:
-    """The states of its hooks; of a hook with another one inside, the pair that torch's examples make, both."""
+def _registered_hook_states(wrapper: DDP) -> list[Any]:
+    """List the states of a DDP's hooks; of a state that is a pair, both."""
     states: list[Any] = []
     for _, state in getattr(wrapper, "_comm_hooks", ()):
         if isinstance(state, (tuple, list)):

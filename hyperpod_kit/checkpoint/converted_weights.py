@@ -21,7 +21,7 @@ _BATCH_BYTES = 1 << 30
 """Bytes of whole tensors of the checkpoint that are held at the same time."""
 
 
-def convert(
+def read_and_convert(
     root: str,
     checkpoint_id: str,
     live: Mapping[str, torch.Tensor],
@@ -29,35 +29,38 @@ def convert(
     conversions: Mapping[str, ConvertedFrom],
     group: dist.ProcessGroup | None,
 ) -> tuple[dict[str, torch.Tensor], list[str]]:
-    """This rank's part of each result, by the model's names, and the names whose result is of another shape or kind.
+    """Read the checkpoint's tensors that `conversions` need, apply the functions and return this
+    rank's part of each result by the model's names, and the names whose result is of another shape
+    or kind.
 
-    A collective. Raises as `load_state`, CheckpointError on all ranks when a function raises on one.
+    A collective. Raises as `load_state`, CheckpointError on all ranks when a function raises on
+    one.
     """
     ranks = Ranks(group)
     parts: dict[str, torch.Tensor] = {}
     misfits: list[str] = []
     for names in _batches(conversions, saved):
-        full_tensors = _read(
+        full_tensors = _read_full_tensors(
             root, checkpoint_id, [saved[name] for here in names for name in conversions[here].names], group
         )
         failure: str | None = None
         for here in names:
             source = conversions[here]
-            result = _result(here, source, [full_tensors[saved[name].stored] for name in source.names])
+            result = _apply_conversion(here, source, [full_tensors[saved[name].stored] for name in source.names])
             if isinstance(result, str):
                 failure = failure or result
             elif not _fits(result, live[here]):
                 misfits.append(here)
             else:
-                parts[here] = _part(here, live[here], result, ranks)
+                parts[here] = _copy_local_part(here, live[here], result, ranks)
         for rank_failure in ranks.gather(failure):
             if rank_failure is not None:
                 raise CheckpointError(f"{checkpoint_id}: {rank_failure}")
     return parts, misfits
 
 
-def nested(values: list[tuple[list[Any], torch.Tensor]]) -> dict[str, Any]:
-    """A tree of dicts with a tensor at the end of each path."""
+def nest_by_path(values: list[tuple[list[Any], torch.Tensor]]) -> dict[str, Any]:
+    """Return a tree of dicts with each tensor at the end of its path."""
     tree: dict[str, Any] = {}
     for path, tensor in values:
         inner = tree
@@ -87,41 +90,43 @@ def _nbytes(saved: SavedTensor) -> int:
     return size
 
 
-def _read(
+def _read_full_tensors(
     root: str, checkpoint_id: str, sources: Iterable[SavedTensor], group: dist.ProcessGroup | None
 ) -> dict[str, torch.Tensor]:
-    """Whole tensors by their stored names: those that are tied are one. Raises as `load_state`."""
+    """Read whole tensors into host memory and return them by stored name: tied ones are read once.
+    Raises as `load_state`."""
     paths = {source.stored: source for source in sources}
     full_tensors = {
         stored: torch.empty(source.shape, dtype=TYPES[source.dtype], device="cpu") for stored, source in paths.items()
     }
     by_path = [(source.path, full_tensors[stored]) for stored, source in paths.items()]
-    load_state(root, StateDict(nested(by_path)), checkpoint_id=checkpoint_id, process_group=group)
+    load_state(root, StateDict(nest_by_path(by_path)), checkpoint_id=checkpoint_id, process_group=group)
     return full_tensors
 
 
-def _result(here: str, source: ConvertedFrom, full_tensors: Sequence[torch.Tensor]) -> torch.Tensor | str:
-    """What the function makes, or why it makes nothing: a rank that raised here would leave the others waiting."""
+def _apply_conversion(name: str, source: ConvertedFrom, full_tensors: Sequence[torch.Tensor]) -> torch.Tensor | str:
+    """Apply the conversion of `name` and return its tensor, or the reason why it made none: a rank
+    that raised here would leave the others waiting."""
     try:
         with torch.no_grad():
             result = source.by(*full_tensors)
     except Exception as err:
-        return f"{here} cannot be made of {list(source.names)}: {type(err).__name__}: {err}"
+        return f"{name} cannot be made of {list(source.names)}: {type(err).__name__}: {err}"
     if not isinstance(result, torch.Tensor):
-        return f"{here} is made of {list(source.names)}: a {type(result).__name__}, expected a tensor"
+        return f"{name} is made of {list(source.names)}: a {type(result).__name__}, expected a tensor"
     return result
 
 
 def _fits(result: torch.Tensor, live: torch.Tensor) -> bool:
-    return result.shape == live.shape and weight_sources.are_alike(live.dtype, result.dtype)
+    return result.shape == live.shape and weight_sources.are_convertible_dtypes(live.dtype, result.dtype)
 
 
-def _part(here: str, live: torch.Tensor, full_tensor: torch.Tensor, ranks: Ranks) -> torch.Tensor:
-    """The part that lies here, with memory of its own."""
+def _copy_local_part(name: str, live: torch.Tensor, full_tensor: torch.Tensor, ranks: Ranks) -> torch.Tensor:
+    """Return a copy of the part of `full_tensor` that this rank holds."""
     if not sharding.is_sharded(live):
         return full_tensor.clone()
     local_part = sharding.locate(
-        here, live, ranks, per_rank=False, full=sharding.Full(is_requested=False, gather=False)
+        name, live, ranks, per_rank=False, full=sharding.Full(is_requested=False, gather=False)
     )
     if local_part is None:
         return full_tensor.new_empty(sharding.local(live).shape)

@@ -41,40 +41,42 @@ class CopiedSources:
         self._owners = large + [piece for _, piece in wrapped]
 
     def names_of(self, tensors: Sequence[torch.Tensor]) -> list[str]:
-        """The names of some of its tensors."""
+        """Return the names of some of the tensors."""
         names = {id(piece.tensor): piece.spec.name for piece in self._pieces}
         return [names[id(tensor)] for tensor in tensors]
 
     def observe(self) -> SourceState:
-        return SourceState(_counts(self._counted), self._samples.read())
+        return SourceState(_version_counts(self._counted), self._samples.read())
 
     def changed(self, before: SourceState) -> list[str]:
-        """The names of the tensors that are not as they were."""
+        """Return the names of the tensors that have changed since `before`."""
         differing = self._samples.differing(before.samples)
         names = [self._pieces[number].spec.name for number in sorted(differing)]
-        counts = _counts(self._counted)
+        counts = _version_counts(self._counted)
         if counts != before.counts:
             differ = map(operator.ne, counts, before.counts)
             names += [piece.spec.name for piece, other in zip(self._owners, differ, strict=True) if other]
         return list(dict.fromkeys(names))
 
 
-def _counts(tensors: Sequence[torch.Tensor]) -> list[int | None]:
+def _version_counts(tensors: Sequence[torch.Tensor]) -> list[int | None]:
     try:
         return list(map(_counter, tensors))
     except RuntimeError:
-        return list(map(_count, tensors))
+        return list(map(_version_count, tensors))
 
 
-def _count(tensor: torch.Tensor) -> int | None:
-    """None for a tensor that was made in inference mode, which has no counter."""
+def _version_count(tensor: torch.Tensor) -> int | None:
+    """Return a tensor's version counter; None for a tensor that was made in inference mode, which has
+    none."""
     if tensor.is_inference():
         return None
     return tensor._version
 
 
 class CopyGuard:
-    """The sources of one copy. `early` ones may change as soon as `early_copied` was called, the others after `end`."""
+    """The sources of one copy. `early` ones may change as soon as `record_early_changes` was called, the others after
+    `record_all_changes`."""
 
     def __init__(self, early: CopiedSources, late: CopiedSources) -> None:
         self._lock = threading.Lock()
@@ -83,31 +85,33 @@ class CopyGuard:
         self._late_before: SourceState | None = late.observe()
         self._changed: list[str] = []
 
-    def early_copied(self) -> None:
-        """The early ones are copied."""
+    def record_early_changes(self) -> None:
+        """Compare the early sources, now copied, with what they were at the start and keep the names of
+        those that changed; later changes do not count."""
         with self._lock:
             before, self._early_before = self._early_before, None
             if before is not None:
                 self._changed += self._early.changed(before)
 
-    def end(self) -> None:
-        """All are copied, or whoever may change them has to wait until they are. What happens to them after the first
-        call does not count."""
-        self.early_copied()
+    def record_all_changes(self) -> None:
+        """Compare all sources, early and late, with what they were at the start and keep the names of
+        those that changed. What happens to them after the first call does not count."""
+        self.record_early_changes()
         with self._lock:
             before, self._late_before = self._late_before, None
             if before is not None:
                 self._changed += self._late.changed(before)
 
-    def changed_on_device(self, tensors: Sequence[torch.Tensor]) -> None:
-        """The device that copied them has seen that these late ones were changed."""
+    def record_device_changes(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Keep the names of late tensors that the device has seen change during the copy."""
         names = self._late.names_of(tensors)
         with self._lock:
             self._changed += names
 
     @property
     def problem(self) -> str | None:
-        """Why the copy is none, in words."""
+        """Return the message that sources changed during the copy, with the first name; None where none
+        did."""
         with self._lock:
             names = list(dict.fromkeys(self._changed))
         if not names:

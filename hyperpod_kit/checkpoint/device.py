@@ -30,19 +30,20 @@ Changed = Callable[[Sequence[torch.Tensor]], object]
 """Who is told of tensors that changed while they were copied."""
 
 
-def is_on(tensor: torch.Tensor) -> bool:
-    """Whether it lies on a device from which this module copies."""
+def is_on_cuda(tensor: torch.Tensor) -> bool:
+    """Return whether the tensor lies on a CUDA device, from which this module copies."""
     return tensor.device.type == "cuda"
 
 
 def synchronize(tensors: Iterable[torch.Tensor]) -> None:
-    """Wait for all that the devices of these tensors were given so far, in whatever stream."""
-    for which in {tensor.device for tensor in tensors if is_on(tensor)}:
+    """Wait until the CUDA devices of these tensors have done all work enqueued so far, in every
+    stream."""
+    for which in {tensor.device for tensor in tensors if is_on_cuda(tensor)}:
         torch.cuda.synchronize(which)
 
 
 def fill(target: torch.Tensor, view: memoryview) -> None:
-    """Copy bytes from the host into U8 elements on a device, and wait until they are there."""
+    """Copy bytes from the host into U8 elements on a device and wait until they are there."""
     target.copy_(torch.frombuffer(view, dtype=torch.uint8))
 
 
@@ -51,8 +52,9 @@ def _address(slot: shm_slots.Slot) -> int:
 
 
 def register(slot: shm_slots.Slot) -> bool:
-    """Let the driver know the slot's memory (cudaHostRegister), so that copies need no staging; False if it refuses,
-    as it does for files on a disk: Linux pins no pages of them that are written to."""
+    """Register the slot's memory with the CUDA driver (cudaHostRegister), so that copies need no
+    staging; return False if the driver refuses, as it does for files on a disk: Linux pins no pages
+    of them that are written to."""
     address = _address(slot)
     if address in _registered:
         return True
@@ -63,7 +65,8 @@ def register(slot: shm_slots.Slot) -> bool:
 
 
 def unregister(slot: shm_slots.Slot) -> None:
-    """Undo `register`; the memory must not be unmapped before."""
+    """Unregister a slot's memory from the CUDA driver, if it is registered; before the memory is
+    unmapped."""
     if not _registered:
         return
     address = _address(slot)
@@ -92,7 +95,8 @@ class DeviceCopy:
         self.small = small
 
     def wait(self) -> None:
-        """Until all bytes are in host memory."""
+        """Wait until all bytes are in host memory, report tensors that changed meanwhile and deliver the
+        digests."""
         self._event.synchronize()
         self._compared()
         for sums, folds in self._sums:
@@ -100,8 +104,9 @@ class DeviceCopy:
                 deliver(row.numpy().tobytes())
         self._references = self._sums = ()
 
-    def fence(self) -> None:
-        """Let the current stream, not the host, wait: an optimizer's kernels begin after the copies have read."""
+    def block_current_stream(self) -> None:
+        """Make the device's current stream, not the host, wait until the copies have read the tensors: an
+        optimizer's kernels begin after that."""
         self._event.wait(torch.cuda.current_stream())
 
 
@@ -115,17 +120,24 @@ class CudaDevice:
         self._chunks = SampledChunks([])
 
     def start(
-        self, pieces: Sequence[DevicePiece], folds: Sequence[DigestRequest] = (), changed: Changed = lambda _: None
+        self,
+        pieces: Sequence[DevicePiece],
+        digest_requests: Sequence[DigestRequest] = (),
+        on_changed: Changed = lambda _: None,
     ) -> DeviceCopy:
-        """Enqueue copies and digests, and return at once.
+        """Enqueue copies and digests on the side stream, and return at once.
 
-        The side stream waits for what the current stream was given so far. Early tensors, which the next forward pass
-        may change, are cloned or digested first, in the current stream: the fence does not guard them. Of the others
-        samples are read before and after; `changed` is told of those that were written to between.
+        The side stream waits for what the current stream was given so far. Early tensors, which the
+        next forward pass may change, are cloned or digested first, in the current stream: the fence
+        does not guard them. Of the others samples are read before and after; `on_changed` is called
+        with those that were written to between.
         """
         chunks = self._sampled([source for _, source, early in pieces if not early])
         before = chunks.read()
-        early, late = [request for request in folds if request[1]], [request for request in folds if not request[1]]
+        early, late = (
+            [request for request in digest_requests if request[1]],
+            [request for request in digest_requests if not request[1]],
+        )
         sums = []
         if early:
             sums = [(tensor_digest.digest_tensors([tensor for tensor, _, _ in early]), early)]
@@ -162,17 +174,17 @@ class CudaDevice:
 
         def compared() -> None:
             if differing is not None and differing.any():
-                changed(chunks.changed(differing))
+                on_changed(chunks.changed(differing))
 
-        return DeviceCopy(event, gathered_small, (ready, gathered, folds, before), sums, compared)
+        return DeviceCopy(event, gathered_small, (ready, gathered, digest_requests, before), sums, compared)
 
     def _sampled(self, tensors: Sequence[torch.Tensor]) -> SampledChunks:
-        if not self._chunks.is_of(tensors):
+        if not self._chunks.is_for_tensors(tensors):
             self._chunks = SampledChunks(tensors)
         return self._chunks
 
     def _to_host(self, differing: torch.Tensor | None) -> torch.Tensor | None:
-        """In pinned memory, when the side stream comes to it."""
+        """Enqueue a copy of the flags into pinned host memory."""
         if differing is None:
             return None
         return torch.empty(differing.shape, dtype=torch.bool, pin_memory=True, device="cpu").copy_(
@@ -192,20 +204,25 @@ class Devices:
         self._devices: dict[torch.device, CudaDevice] = {}
 
     def start(
-        self, pieces: Sequence[DevicePiece], folds: Sequence[DigestRequest] = (), changed: Changed = lambda _: None
+        self,
+        pieces: Sequence[DevicePiece],
+        digest_requests: Sequence[DigestRequest] = (),
+        on_changed: Changed = lambda _: None,
     ) -> list[DeviceCopy]:
-        """`CudaDevice.start` for each device that has something."""
-        devices = dict.fromkeys([piece[1].device for piece in pieces] + [request[0].device for request in folds])
+        """Call `CudaDevice.start` for each device that has a piece or a digest request."""
+        devices = dict.fromkeys(
+            [piece[1].device for piece in pieces] + [request[0].device for request in digest_requests]
+        )
         return [
-            self._of(which).start(
+            self._get_or_create(which).start(
                 [piece for piece in pieces if piece[1].device == which],
-                [request for request in folds if request[0].device == which],
-                changed,
+                [request for request in digest_requests if request[0].device == which],
+                on_changed,
             )
             for which in devices
         ]
 
-    def _of(self, which: torch.device) -> CudaDevice:
+    def _get_or_create(self, which: torch.device) -> CudaDevice:
         if which not in self._devices:
             self._devices[which] = CudaDevice(which)
         return self._devices[which]

@@ -24,8 +24,9 @@ class Fence:
         self._watched: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._hooks: list[Any] = []
 
-    def watch(self, optimizers: Iterable[torch.optim.Optimizer]) -> bool:
-        """Make each optimizer wait for the fence before its step. False when there is no optimizer."""
+    def install_step_hooks(self, optimizers: Iterable[torch.optim.Optimizer]) -> bool:
+        """Install a hook on each optimizer that makes it wait for the fence before its step; return False
+        when there is no optimizer."""
         has_optimizer = False
         for optimizer in optimizers:
             has_optimizer = True
@@ -38,20 +39,21 @@ class Fence:
         self._running, self._passed = (copy, handle), False
 
     def wait(self) -> None:
-        """Until the tensors may change. The time is added to the save's `stall_ms`; a failure is in its handle."""
+        """Wait until the tensors may change. The time is added to the save's `stall_ms`; a failure is
+        written to its handle."""
         if self._passed or self._running is None:
             return
         begin = time.perf_counter()
         copy, handle = self._running
         try:
-            copy.fence()
+            copy.wait_until_sources_free()
         except Exception:
             handle.reason = handle.reason or "the copy failed"
         self._passed = True
         handle.stall_ms += (time.perf_counter() - begin) * 1000.0
 
     def drain(self) -> None:
-        """Until the last overlapped save is captured, or has failed."""
+        """Wait until the last overlapped save is captured, or has failed, and forget it."""
         self.wait()
         if self._running is not None:
             copy, handle = self._running
@@ -61,7 +63,7 @@ class Fence:
             except Exception:
                 handle.reason = handle.reason or "the copy failed"
 
-    def rest(self, seconds: float) -> None:
+    def wait_for_copy_threads(self, seconds: float) -> None:
         """Wait until no thread copies any more, `seconds` at most: the interpreter is about to end."""
         end = time.monotonic() + seconds
         while self._running is not None and not self._running[0].ended and time.monotonic() < end:

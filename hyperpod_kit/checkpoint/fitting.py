@@ -37,7 +37,7 @@ class AddedPart(NamedTuple):
 class Targets(Protocol):
     """What is to be filled, by the names of the checkpoint."""
 
-    def take(self, path: str, tensor: torch.Tensor, /) -> object: ...
+    def add_tensor(self, path: str, tensor: torch.Tensor, /) -> object: ...
 
     def drop(self, names: Iterable[str], /) -> None: ...
 
@@ -57,12 +57,12 @@ class Filling:
         self._added: list[AddedPart] = []
         self._stacks: dict[str, torch.Tensor] = {}
 
-    def withdraw(self) -> None:
-        """Nothing was restored: the state that was made for optimizers goes again."""
+    def clear_made_optimizer_state(self) -> None:
+        """Clear the state that was made for optimizers, because nothing was restored."""
         for optimizer in self.made:
             optimizer.state.clear()
 
-    def fit(
+    def replace_misfitting_tensors(
         self,
         tree: Mapping[str, Any],
         collector: Collector,
@@ -70,37 +70,44 @@ class Filling:
         optimizers: Mapping[str, torch.optim.Optimizer],
         fqns: Mapping[int, str],
     ) -> None:
-        """Put new tensors in the place of those that `collector` took and the checkpoint has otherwise. Raises
-        CheckpointError for a subclass that is not the one that was saved."""
+        """Put new tensors in the place of those that `collector` took and that the checkpoint has with
+        another type or shape, and match the parts of subclasses.
+
+        Raises CheckpointError for a subclass that is not the one that was saved.
+        """
         for path, loader in loaders.items():
-            self._take_new(_module_tensors(tree[path], loader, collector), collector)
-            self._fit_subclasses_in(tree[path], path, collector, strict=True)
+            self._replace_with_new_tensors(_new_tensors_for_module(tree[path], loader, collector), collector)
+            self._match_subclasses_below(tree[path], path, collector, strict=True)
         for path, optimizer in optimizers.items():
             if codec.RECORDS in tree:
-                misfits = optimizer_state.misfits(optimizer, tree[path], fqns, collector.find)
-                self._take_new((NewTensor(*misfit, TensorUse.WEIGHT) for misfit in misfits), collector)
-            self._fit_subclasses_in(tree[path], path, collector, strict=False)
+                misfits = optimizer_state.allocate_for_misfits(optimizer, tree[path], fqns, collector.find)
+                self._replace_with_new_tensors((NewTensor(*misfit, TensorUse.WEIGHT) for misfit in misfits), collector)
+            self._match_subclasses_below(tree[path], path, collector, strict=False)
 
-    def _take_new(self, new_tensors: Iterator[NewTensor], collector: Collector) -> None:
+    def _replace_with_new_tensors(self, new_tensors: Iterator[NewTensor], collector: Collector) -> None:
         for new in list(new_tensors):
             collector.drop([new.name])
             if not is_per_rank(new.name):  # a rank's own part is read as a new tensor anyway
-                collector.take(new.name, new.tensor, new.use)
+                collector.add_tensor(new.name, new.tensor, new.use)
                 self.fresh[new.name] = new.tensor
 
-    def fit_subclasses(self, tree: Mapping[str, Any], live: Mapping[str, Any], collector: Collector) -> None:
-        """The same for a nested state dict: whatever is a subclass here has to be one in the checkpoint."""
+    def match_state_dict_subclasses(
+        self, tree: Mapping[str, Any], live: Mapping[str, Any], collector: Collector
+    ) -> None:
+        """Match the tensor subclasses of a nested state dict with those of the checkpoint. Raises
+        CheckpointError for one that is none in the checkpoint."""
         for path in live:
-            self._fit_subclasses_in(tree[path], path, collector, strict=False)
+            self._match_subclasses_below(tree[path], path, collector, strict=False)
             plain = {name for name in collector.wholes if f"{name}.".startswith(f"{path}.")} - self.wholes.keys()
             if plain:
                 name = min(plain)
                 problem = subclasses.describe_difference(name, None, collector.wholes[name].head)
                 raise CheckpointError(str(problem), hint=f"make {name} as the program that saved it did")
 
-    def _fit_subclasses_in(self, tree: Any, path: str, collector: Collector, *, strict: bool) -> None:
-        """`strict`: each has to be here as it was saved."""
-        saved = {record["name"]: record for record in codec.records(tree) if record["$"] == "subclass"}
+    def _match_subclasses_below(self, tree: Any, path: str, collector: Collector, *, strict: bool) -> None:
+        """Match the tensor subclasses below `path` with the saved ones; with `strict` each saved one has
+        to exist here."""
+        saved = {record["name"]: record for record in codec.iter_tensor_records(tree) if record["$"] == "subclass"}
         here = {name for name in collector.wholes if f"{name}.".startswith(f"{path}.")}
         names = here & saved.keys()
         if strict:
@@ -114,55 +121,64 @@ class Filling:
                 raise CheckpointError(problem, hint=f"make {name} as the program that saved it did")
             assert record is not None and live_subclass is not None
             self.wholes[name] = live_subclass.tensor
-            self.fit_parts(record, live_subclass.tensor, live_subclass.parts, collector)
+            self.match_subclass_parts(record, live_subclass.tensor, live_subclass.parts, collector)
 
-    def fit_parts(
-        self, record: Mapping[str, Any], subclass_tensor: torch.Tensor, here: subclasses.TakenApart, targets: Targets
+    def match_subclass_parts(
+        self,
+        record: Mapping[str, Any],
+        subclass_tensor: torch.Tensor,
+        live_parts: subclasses.TakenApart,
+        targets: Targets,
     ) -> None:
-        """Bring the parts of one subclass together with those that were saved."""
-        parts = {part.name: part for part in here.parts}
+        """Compare the parts of one subclass with those that were saved: make missing parts, drop those
+        that the checkpoint lacks and note both for `assign_loaded_parts`."""
+        parts = {part.name: part for part in live_parts.parts}
         for key, saved in record["parts"].items():
             part = parts.get(key)
             if saved["$"] != "tensor":
                 continue
             if part is None:
-                part = subclasses.add_part(subclass_tensor, key, saved)
-                targets.take(saved["name"], part.tensor)
-                self._added.append(AddedPart(here.holder, key, part.inner))
+                part = subclasses.allocate_part(subclass_tensor, key, saved)
+                targets.add_tensor(saved["name"], part.tensor)
+                self._added.append(AddedPart(live_parts.holder, key, part.inner))
             elif part.rows != saved.get(subclasses.ROWS, 0):
                 targets.drop([saved["name"]])
                 self._stacks[saved["name"]] = part.inner
         for key in parts.keys() - record["parts"].keys():
             targets.drop([f"{record['name']}.{key}"])
-            self._added.append(AddedPart(here.holder, key, None))
+            self._added.append(AddedPart(live_parts.holder, key, None))
 
-    def complete(self, loaded: Mapping[str, torch.Tensor]) -> None:
-        """All bytes are in. Raises CheckpointError for a part that several ranks had each for itself."""
+    def assign_loaded_parts(self, loaded: Mapping[str, torch.Tensor]) -> None:
+        """Copy stacked parts and set or remove the attributes of subclasses, once all bytes are read.
+        Raises CheckpointError for a part that several ranks had each for itself."""
         with torch.no_grad():
             for name, inner in self._stacks.items():
                 stack = loaded[name]
                 row = stack
                 if stack.dim() > inner.dim():
-                    row = subclasses.one_row(name, stack)
+                    row = subclasses.require_equal_rows(name, stack)
                 inner.copy_(row)
         for holder, name, tensor in self._added:
             setattr(holder, name, tensor)
 
 
-def _module_tensors(tree: Mapping[str, Any], loader: modules.Loader, collector: Collector) -> Iterator[NewTensor]:
-    """The tensors that the module's own code is to be given."""
+def _new_tensors_for_module(
+    tree: Mapping[str, Any], loader: modules.Loader, collector: Collector
+) -> Iterator[NewTensor]:
+    """Yield new tensors for those that a module's own code loads or whose type or shape differs in the
+    checkpoint."""
     for plain, saved in tree.items():
-        for record in codec.records(saved):
+        for record in codec.iter_tensor_records(saved):
             if record["$"] != "tensor" or "t" not in record:
                 continue
             here = collector.find(record["name"])
             as_saved = TYPES[record["t"]], torch.Size(record["s"])
-            if modules.is_extra_state(plain) or loader.is_late(plain):
+            if modules.is_extra_state(plain) or loader.is_lazy_buffer(plain):
                 yield NewTensor(record["name"], _allocate(as_saved, loader.device), loader.use(plain))
-            elif loader.is_replaced(plain, here, *as_saved):
+            elif loader.is_buffer_of_other_dtype(plain, here, *as_saved):
                 assert here is not None, "what is not there is not replaced"
                 yield NewTensor(record["name"], _allocate(as_saved, here.device), loader.use(plain))
-            elif loader.owns(plain) and (here is None or (here.dtype, here.shape) != as_saved):
+            elif loader.has_custom_loading(plain) and (here is None or (here.dtype, here.shape) != as_saved):
                 like = None
                 if here is not None and not sharding.is_sharded(here):
                     like = here

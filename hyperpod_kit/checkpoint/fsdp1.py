@@ -16,7 +16,7 @@ from hyperpod_kit.checkpoint import codec
 
 
 def is_used(model: torch.nn.Module) -> bool:
-    """Whether a module inside is wrapped by FullyShardedDataParallel."""
+    """Return whether a module inside is wrapped by FullyShardedDataParallel."""
     fsdp_module = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
     kind = getattr(fsdp_module, "FullyShardedDataParallel", None)
     return kind is not None and any(isinstance(module, kind) for module in model.modules())
@@ -35,10 +35,13 @@ class Dicts:
         if optimizer is not None:
             self.optimizer = state_dict.get_optimizer_state_dict(model, optimizer)
 
-    def adopt(self, tree: Mapping[str, Any], leaf: Callable[[str], torch.Tensor]) -> None:
-        """Give the dicts, whose tensors are filled by now, back to torch. A collective. Raises RuntimeError."""
+    def load_filled_dicts(self, tree: Mapping[str, Any], get_tensor: Callable[[str], torch.Tensor]) -> None:
+        """Load the sharded state dicts, whose tensors are filled by now, into model and optimizer through
+        torch. A collective. Raises RuntimeError."""
         from torch.distributed.checkpoint import state_dict
 
-        state_dict.set_model_state_dict(self._module, codec.decode(tree["model"], leaf))
+        state_dict.set_model_state_dict(self._module, codec.decode(tree["model"], get_tensor))
         if self._optimizer is not None:
-            state_dict.set_optimizer_state_dict(self._module, self._optimizer, codec.decode(tree["optimizer"], leaf))
+            state_dict.set_optimizer_state_dict(
+                self._module, self._optimizer, codec.decode(tree["optimizer"], get_tensor)
+            )

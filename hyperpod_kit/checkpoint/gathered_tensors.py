@@ -28,8 +28,12 @@ def read(
     allocate: TensorAllocator | None = None,
     on_read: Callable[[int], None] = lambda _: None,
 ) -> dict[str, torch.Tensor]:
-    """By their names; `on_read` hears of bytes as they are read and proved. Raises StorageUnreadable,
-    DigestUnavailable, CheckpointError for what is not as it was written and for a name that is in no shard."""
+    """Read and prove whole tensors of a checkpoint and return them by name; `on_read` is called with
+    the bytes of each batch.
+
+    Raises StorageUnreadable, DigestUnavailable, CheckpointError for what is not as it was written
+    and for a name that is in no shard.
+    """
     specs: dict[str, TensorSpec] = {}
     for name in sorted(names):
         pieces = rows.get(name)
@@ -52,9 +56,9 @@ def read(
 
 
 def fill(checkpoint: reshard.OpenCheckpoint, requests: SliceRequests) -> None:
-    """Read and prove what was asked for. Raises as `read`."""
+    """Read and prove the requested slices and fill their targets. Raises as `read`."""
     ranks = Ranks(alone=True)
-    work = sharing.divide_among_ranks(ranks, requests, checkpoint.manifest.chunk)
+    work = sharing.gather_and_assign_readers(ranks, requests, checkpoint.manifest.chunk)
     problem = reshard.read_and_distribute(ranks, checkpoint, work, requests)
     if problem is not None and problem.verdict is Verdict.UNREAD:
         raise StorageUnreadable(
@@ -67,7 +71,7 @@ def fill(checkpoint: reshard.OpenCheckpoint, requests: SliceRequests) -> None:
 
 
 def _batches(rows: Rows, specs: Mapping[str, TensorSpec]) -> Iterator[list[str]]:
-    """The names in the order in which they lie, some of them at a time."""
+    """Yield the names in the order in which they lie in the shards, in groups of about _BATCH_BYTES."""
     part: list[str] = []
     size = 0
     for name in sorted(specs, key=lambda name: (rows[name][0].shard, rows[name][0].begin)):

@@ -12,7 +12,8 @@ import torch.distributed as dist
 
 
 def gather_dtensor(tensor: Any, *, is_requested: bool) -> torch.Tensor | None:
-    """The whole of a DTensor where it is `is_requested`."""
+    """Gather a DTensor (a collective) and return the whole tensor in host memory where it
+    `is_requested`, else None."""
     with torch.no_grad():
         full_tensor: torch.Tensor = tensor.full_tensor()
     if is_requested:
@@ -36,7 +37,7 @@ def gather_sharded_tensor(tensor: Any, *, is_requested: bool) -> torch.Tensor | 
 
 
 def _device(tensor: Any) -> torch.device:
-    """Where the pieces are sent to: NCCL has no host memory."""
+    """Return the device to which the pieces are sent: NCCL has no host memory."""
     shards = tensor.local_shards()
     device = torch.device("cpu")
     if shards:

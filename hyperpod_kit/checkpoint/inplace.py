@@ -27,10 +27,12 @@ class Pair(NamedTuple):
     tensor: torch.Tensor
 
 
-def collect(live: Any, saved: codec.Json, path: str, collector: Collector, filling: Filling) -> set[str]:
-    """Give the collector every live tensor that `saved` fills, under its name there. The names.
+def collect_fill_targets(live: Any, saved: codec.Json, path: str, collector: Collector, filling: Filling) -> set[str]:
+    """Give the collector every live tensor that `saved` fills, under its name there, and return these
+    names.
 
-    Raises CheckpointError, StateNotSerializable when one does not fit or it is not clear which it is.
+    Raises CheckpointError, StateNotSerializable when one does not fit or it is not clear which it
+    is.
     """
     places: dict[str, str] = {}
     for pair in _pairs(live, saved, path, collector, filling):
@@ -46,7 +48,7 @@ def collect(live: Any, saved: codec.Json, path: str, collector: Collector, filli
             kinds = ("a tensor of this rank alone", "a tensor that is divided among the ranks")
             raise _mismatch_error(pair.path, kinds[not sharded], kinds[sharded])
         places[pair.name] = pair.path
-        first = collector.take(pair.name, pair.tensor, TensorUse.VALUE if sharded else TensorUse.PER_RANK)
+        first = collector.add_tensor(pair.name, pair.tensor, TensorUse.VALUE if sharded else TensorUse.PER_RANK)
         if not isinstance(first, str):
             raise _mismatch_error(pair.path, "one tensor", f"a {first['class']}")
         if first != pair.name:
@@ -60,34 +62,38 @@ def collect(live: Any, saved: codec.Json, path: str, collector: Collector, filli
     return set(places)
 
 
-def adopt(live: Any, saved: codec.Json, leaf: Callable[[str], torch.Tensor]) -> Any:
-    """`live` brought to `saved`, now that the tensors which `collect` took are filled; a new value where `live` cannot
-    be kept. `leaf(name)` gives a tensor."""
+def update_in_place(live: Any, saved: codec.Json, get_tensor: Callable[[str], torch.Tensor]) -> Any:
+    """Bring `live` to `saved` in its own containers, now that the tensors which `collect_fill_targets`
+    took are filled, and return it, or a new value where `live` cannot be kept. `get_tensor(name)`
+    returns a tensor."""
     if _is_tensor(live):
         return live
-    saved_children = codec.children(saved)
+    saved_children = codec.container_children(saved)
     if isinstance(saved_children, dict) and isinstance(live, dict):
-        adopted = {key: adopt(live.get(key), item, leaf) for key, item in saved_children.items()}
+        adopted = {key: update_in_place(live.get(key), item, get_tensor) for key, item in saved_children.items()}
         live.clear()
         live.update(adopted)
         return live
     if isinstance(saved_children, list) and isinstance(live, list):
-        live[:] = _adopt_items(live, saved_children, leaf)
+        live[:] = _update_items(live, saved_children, get_tensor)
         return live
     if isinstance(saved_children, tuple) and type(live) is tuple:
-        new = tuple(_adopt_items(live, saved_children, leaf))
+        new = tuple(_update_items(live, saved_children, get_tensor))
         if len(new) == len(live) and all(a is b for a, b in zip(new, live, strict=True)):
             return live
         return new
-    return codec.decode(saved, leaf)
+    return codec.decode(saved, get_tensor)
 
 
-def _adopt_items(live: Any, saved_items: Any, leaf: Callable[[str], torch.Tensor]) -> list[Any]:
-    return [adopt(live[at] if at < len(live) else None, item, leaf) for at, item in enumerate(saved_items)]
+def _update_items(live: Any, saved_items: Any, get_tensor: Callable[[str], torch.Tensor]) -> list[Any]:
+    return [
+        update_in_place(live[at] if at < len(live) else None, item, get_tensor) for at, item in enumerate(saved_items)
+    ]
 
 
 def _pairs(live: Any, saved: codec.Json, path: str, collector: Collector, filling: Filling) -> Iterator[Pair]:
-    """Driven by `saved`, which is finite; `live` may lie in itself."""
+    """Yield each live tensor with the name of the saved tensor that belongs there, walking over
+    `saved`, which is finite; `live` may lie in itself. Raises CheckpointError where they differ."""
     if _is_tensor(live) and isinstance(saved, dict) and saved.get("$") == "subclass":
         yield from _subclass_pairs(live, saved, path, collector, filling)
         return
@@ -96,7 +102,7 @@ def _pairs(live: Any, saved: codec.Json, path: str, collector: Collector, fillin
             raise _mismatch_error(path, _describe(saved), f"a tensor of {list(live.shape)}")
         yield Pair(path, saved["name"], live)
         return
-    saved_children = codec.children(saved)
+    saved_children = codec.container_children(saved)
     if isinstance(saved_children, dict) and isinstance(live, dict):
         for key, item in saved_children.items():
             if key in live:
@@ -109,7 +115,7 @@ def _pairs(live: Any, saved: codec.Json, path: str, collector: Collector, fillin
         for at, item in enumerate(saved_children):  # type: ignore[arg-type]
             yield from _pairs(live[at], item, f"{path}.{at}", collector, filling)
         return
-    inside = _first_tensor(live, path, set())
+    inside = _first_tensor_path(live, path, set())
     if inside is not None:
         raise _mismatch_error(path, _describe(saved), f"{_describe(live)} with a tensor in it ({inside})")
 
@@ -117,7 +123,7 @@ def _pairs(live: Any, saved: codec.Json, path: str, collector: Collector, fillin
 def _subclass_pairs(
     live: Any, saved: dict[str, Any], path: str, collector: Collector, filling: Filling
 ) -> Iterator[Pair]:
-    """Its parts, by the names that they have in the checkpoint."""
+    """Yield the parts of a tensor subclass by the names that they have in the checkpoint."""
     parts = subclasses.take_apart(path, live)
     if parts is None or parts.class_name != saved["class"]:
         raise _mismatch_error(path, f"a {saved['class']}", f"a {type(live).__name__}")
@@ -126,15 +132,15 @@ def _subclass_pairs(
     for part in parts.parts:
         if part.name in names:
             yield Pair(f"{path}.{part.name}", names[part.name], part.tensor)
-    filling.fit_parts(saved, live, parts, collector)
+    filling.match_subclass_parts(saved, live, parts, collector)
 
 
 def _is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor) or sharding.is_sharded(value)
 
 
-def _first_tensor(live: Any, path: str, visited: set[int]) -> str | None:
-    """The path of the first tensor in `live`."""
+def _first_tensor_path(live: Any, path: str, visited: set[int]) -> str | None:
+    """Return the path of the first tensor in `live`; None where there is none."""
     if _is_tensor(live):
         return path
     if not isinstance(live, (dict, list, tuple)) or id(live) in visited:
@@ -145,7 +151,7 @@ def _first_tensor(live: Any, path: str, visited: set[int]) -> str | None:
         (
             tensor_path
             for key, item in items
-            if (tensor_path := _first_tensor(item, f"{path}.{key}", visited)) is not None
+            if (tensor_path := _first_tensor_path(item, f"{path}.{key}", visited)) is not None
         ),
         None,
     )
@@ -159,7 +165,7 @@ def _describe(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         container = value
     elif isinstance(value, dict):
-        container = codec.children(value)
+        container = codec.container_children(value)
     if isinstance(container, dict):
         return "a dict"
     if container is not None:

@@ -37,25 +37,28 @@ def view_of(data: torch.Tensor) -> memoryview:
     return memoryview(data.numpy())  # type: ignore[arg-type]
 
 
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the tensor's memory is its elements in order, in host memory."""
+def is_contiguous_on_host(tensor: torch.Tensor) -> bool:
+    """Return whether the tensor's memory is its elements in order, in host memory."""
     return tensor.device.type == "cpu" and can_fill_directly(tensor)
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor's bytes, as a view."""
+    """Return a view of a contiguous tensor's memory as a flat U8 tensor."""
     return tensor.detach().reshape(-1).view(torch.uint8)
 
 
 def can_fill_directly(tensor: torch.Tensor) -> bool:
     """Whether bytes of a file can go straight into the tensor's memory, on the host or on a device: see `Landing`."""
-    is_supported = tensor.device.type == "cpu" or device.is_on(tensor)
-    return is_supported and memory_copy.is_in_order(tensor)
+    is_supported = tensor.device.type == "cpu" or device.is_on_cuda(tensor)
+    return is_supported and memory_copy.is_contiguous_without_flags(tensor)
 
 
 def warm_up(algorithm: str) -> None:
-    """Check and copy a little, at the start. Code that runs for the first time while a restore reads comes from the
-    same disk, behind hundreds of megabytes: with an empty page cache the first copy was seen to take 40 ms."""
+    """Digest and copy a little memory, so that this code is loaded before a restore reads.
+
+    Code that runs for the first time while a restore reads comes from the same disk, behind
+    hundreds of megabytes: with an empty page cache the first copy was seen to take 40 ms.
+    """
     size = 128 * 1024  # both ways to copy, and the digest's loop for long input
     source, target = (
         torch.zeros(size, dtype=torch.uint8, device="cpu"),
@@ -91,27 +94,28 @@ class Landing:
     def add(self, begin: int, end: int, tensor: torch.Tensor, offset: int = 0) -> None:
         """Bytes [begin, end) of the file go to `tensor` (see `can_fill_directly`), from its byte `offset` on."""
         if end > begin:
-            on_device = device.is_on(tensor)
+            on_device = device.is_on_cuda(tensor)
             target = bytes_of(tensor)[offset:][: end - begin] if on_device else tensor.data_ptr() + offset
             self._ranges.append((begin, end, target))
             self._tensors.append(tensor)
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """What is wanted, in the order of the file; after `freeze`."""
+        """Return the requested byte ranges in the order of the file; after `freeze`."""
         return [(begin, end) for begin, end, _ in self._ranges]
 
-    def join(self, other: Landing) -> None:
-        """Add what was added to the other one."""
+    def add_all_from(self, other: Landing) -> None:
+        """Add the ranges and tensors of another Landing."""
         self._ranges += other._ranges
         self._tensors += other._tensors
 
     def chunks(self, size: int) -> set[int]:
-        """The numbers of the chunks of `size` bytes in which something lies."""
+        """Return the numbers of the chunks of `size` bytes in which requested bytes lie."""
         return {index for begin, end, _ in self._ranges for index in range(begin // size, -(-end // size))}
 
     def requested_ranges(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """What is wanted of the bytes [begin, end), in order, each byte once; after `freeze`."""
+        """Return the requested ranges within the bytes [begin, end), in order, each byte once; after
+        `freeze`."""
         merged: list[tuple[int, int]] = []
         low, high = bisect.bisect_right(self._reach, begin), bisect.bisect_left(self._begins, end)
         for first, last, _ in self._ranges[low:high]:
@@ -125,16 +129,19 @@ class Landing:
         return merged
 
     def freeze(self) -> None:
-        """Nothing is added any more; needed before the first `take`. Waits for what devices still do to the tensors:
-        threads copy in streams of their own."""
+        """Sort the ranges and wait for pending work of devices on the tensors; nothing is added after it,
+        and it is needed before the first `copy_requested_bytes`: threads copy in streams of their own."""
         self._ranges.sort(key=lambda entry: entry[:2])
         device.synchronize(self._tensors)
         self._begins = [begin for begin, _, _ in self._ranges]
         self._reach = list(itertools.accumulate((end for _, end, _ in self._ranges), max))
 
-    def take(self, begin: int, view: memoryview) -> None:
-        """Copy what of the bytes from offset `begin` on is wanted, and return when it is there. Safe for threads;
-        releases the GIL in each copy. Raises TargetFault for a device that fails."""
+    def copy_requested_bytes(self, begin: int, view: memoryview) -> None:
+        """Copy what is requested of the bytes from offset `begin` on into its targets, and return when it
+        is there.
+
+        Safe for threads; releases the GIL in each copy. Raises TargetFault for a device that fails.
+        """
         source, end = address_of(view), begin + len(view)
         # Ranges may overlap: two targets can want the same saved bytes.
         low, high = bisect.bisect_right(self._reach, begin), bisect.bisect_left(self._begins, end)
@@ -186,14 +193,16 @@ class ShardLoad:
                 self._staged.append((spec.name, piece.tensor, target))
         self.landing.add(placed.begin, placed.end, target)
 
-    def complete(self) -> None:
-        """All bytes are in: fill the tensors that could not be written to directly. Raises TargetFault."""
+    def copy_staged_tensors(self) -> None:
+        """Copy into the tensors that could not be written to directly, once all bytes are read. Raises
+        TargetFault."""
         for name, live, staged in self._staged:
             copy_into(live, staged, name)
 
 
 def empty(spec: TensorSpec) -> torch.Tensor:
-    """A new tensor for all of a piece. Raises TargetFault when there is no memory for it."""
+    """Return a new tensor in host memory for all of a piece. Raises TargetFault when there is no
+    memory for it."""
     try:
         return torch.empty(spec.shape, dtype=TYPES[spec.dtype], device="cpu")
     except (RuntimeError, MemoryError) as err:
@@ -201,7 +210,7 @@ def empty(spec: TensorSpec) -> torch.Tensor:
 
 
 def copy_into(live: torch.Tensor, source: torch.Tensor, name: str) -> None:
-    """Fill a live tensor. Raises TargetFault."""
+    """Copy `source` into a live tensor. Raises TargetFault."""
     try:
         with torch.no_grad():
             live.copy_(source)
@@ -259,17 +268,18 @@ class Reading:
         return 0
 
     @property
-    def touched(self) -> bool:
-        """Whether a live tensor was written to."""
+    def has_written_targets(self) -> bool:
+        """Return whether a live tensor was written to."""
         return self._shard_load is not None and self._shard_load.landing.touched
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading and close the shard."""
         self._resources.close()
 
-    def check(self, pieces: Mapping[str, TensorPiece]) -> None:
-        """Types and whole shapes, before a live tensor is written to. Raises CheckpointError; what cannot be read is
-        left for `fill` to raise."""
+    def require_matching_header(self, pieces: Mapping[str, TensorPiece]) -> None:
+        """Read the shard's header and raise CheckpointError where a type or whole shape differs from
+        `pieces`, before a live tensor is written to; a header that cannot be read is left for `fill` to
+        raise."""
         try:
             parsed = self._parsed = self._parse()
         except Exception as err:
@@ -283,40 +293,41 @@ class Reading:
             ):
                 raise _mismatch_error(placed.spec, piece.spec)
 
-    def fill(self, pieces: Mapping[str, TensorPiece], read: Callable[[int], None] = ignore_bytes) -> ShardLoad:
-        """Fill live tensors; `read` hears of each chunk's bytes, in any thread.
+    def fill(self, pieces: Mapping[str, TensorPiece], on_read: Callable[[int], None] = ignore_bytes) -> ShardLoad:
+        """Fill live tensors; `on_read` is called with the size of each chunk, in any thread.
 
-        Raises DigestMismatch, DigestUnavailable, TargetFault, CheckpointError, OSError."""
+        Raises DigestMismatch, DigestUnavailable, TargetFault, CheckpointError, OSError.
+        """
         parsed = self._parsed or self._parse()
         shard_load = self._shard_load = ShardLoad(parsed, pieces)
 
         def deliver(_: stream.Shard, begin: int, view: memoryview) -> None:
-            shard_load.landing.take(begin, view)
-            read(len(view))
+            shard_load.landing.copy_requested_bytes(begin, view)
+            on_read(len(view))
 
         self._pump.finish(deliver)
         assert self._opened is not None, "what was parsed was opened"
         self._opened.confirm()
-        shard_load.complete()
+        shard_load.copy_staged_tensors()
         return shard_load
 
     def take_proved_chunks(self) -> dict[int, memoryview]:
-        """The chunks that were read and proved so far, by their numbers, when `fill` will not be called. Reads no more;
-        what went wrong is left to whoever reads the rest."""
+        """Stop reading and return the chunks that were read and proved so far, by their numbers, when
+        `fill` will not be called; an error is left to whoever reads the rest."""
         if self._error is not None:
             return {}
-        return self._pump.spare()
+        return self._pump.stop_and_return_verified()
 
     def _parse(self) -> Parsed:
         if self._error is not None:
             raise self._error
         assert self._opened is not None
         source = self._opened.shard
-        first = self._pump.first()
+        first = self._pump.wait_for_first_chunk()
         length = shard.head_size(first)
         if length > source.size:
             raise CheckpointError(f"{source.name}: a header of {length} bytes in a file of {source.size}")
         head = first
         if length > len(first):
-            head = memoryview(bytearray(source.read(0, length)))
+            head = memoryview(bytearray(source.read_verified(0, length)))
         return shard.parse(head, source.size)

@@ -25,7 +25,7 @@ from hyperpod_kit.renamed import renamed_arguments
 
 
 @renamed_arguments(attempt="checkpoint_id")
-@ambient.without_modes_around
+@ambient.with_dispatch_modes_disabled
 def load_state(
     root: str | os.PathLike[str],
     state: State,
@@ -72,7 +72,7 @@ def load_state(
         where = os.path.abspath(where)
     store = open_store(where)
     ranks = Ranks(process_group)
-    nearer = NearerTiers(_run_id(ranks, store), slots=(), local=None, threads=memory_copy.copy_threads(1))
+    nearer = NearerTiers(_broadcast_run_id(ranks, store), slots=(), local=None, threads=memory_copy.copy_threads(1))
     resume_from = candidates.ResumeFrom(first=checkpoint_id, near=False)
     with torch.inference_mode(False):
         got = restore.restore(
@@ -82,8 +82,8 @@ def load_state(
             nearer=nearer,
             copies_of_ranks=(),
             resume_from=resume_from,
-            only=checkpoint_id,
-            ahead=False,
+            only_checkpoint_id=checkpoint_id,
+            read_ahead=False,
             progress=progress,
         ).got
     if isinstance(got, Fresh):
@@ -91,7 +91,7 @@ def load_state(
     return got
 
 
-def _run_id(ranks: Ranks, store: Store) -> str:
+def _broadcast_run_id(ranks: Ranks, store: Store) -> str:
     response: Any = None
     ranks.handshake(None)
     if ranks.rank == 0:

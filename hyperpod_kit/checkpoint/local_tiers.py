@@ -18,7 +18,8 @@ Tree = dict[str, Any]
 
 
 def _slot(slots: Sequence[shm_slots.Slot], key: Key) -> tuple[shm_slots.Slot, Page]:
-    """This rank's sealed slot of a capture. Raises CheckpointError when it is gone."""
+    """Return this rank's sealed slot of a snapshot, and its page. Raises CheckpointError when it is
+    gone."""
     for slot in slots:
         page = slot.page
         if page is not None and page.state == SlotState.SEALED and page.key == key:
@@ -27,17 +28,19 @@ def _slot(slots: Sequence[shm_slots.Slot], key: Key) -> tuple[shm_slots.Slot, Pa
 
 
 def tree_in_memory(slots: Sequence[shm_slots.Slot], key: Key) -> Tree:
-    """The non-tensor state of this rank's capture. Raises DigestMismatch, CheckpointError."""
+    """Read and prove the non-tensor state of this rank's snapshot in memory. Raises DigestMismatch,
+    CheckpointError."""
     slot, page = _slot(slots, key)
     extra = slot.extra(page.shard.extra_size)
-    if digest.small(extra) != page.shard.extra_root:
-        raise DigestMismatch(slot.name.file("ctl"), page.shard.extra_root, digest.small(extra))
+    if digest.small_object_digest(extra) != page.shard.extra_root:
+        raise DigestMismatch(slot.name.file("ctl"), page.shard.extra_root, digest.small_object_digest(extra))
     return dict(json.loads(extra))
 
 
 @contextlib.contextmanager
 def shard_in_memory(slots: Sequence[shm_slots.Slot], shard_copy: HeldShard) -> Iterator[ProvedShard]:
-    """This rank's capture. Raises DigestMismatch, CheckpointError."""
+    """Open this rank's shard in memory for proved reading; its `confirm` raises CheckpointError when
+    the slot was freed meanwhile. Raises DigestMismatch, CheckpointError."""
     slot, page = _slot(slots, shard_copy.key)
 
     def still_there() -> None:
@@ -53,9 +56,10 @@ def shard_in_memory(slots: Sequence[shm_slots.Slot], shard_copy: HeldShard) -> I
 
 
 def tree_on_disk(directory: str, run_id: str, rank: int, checkpoint_id: str) -> Tree:
-    """The non-tensor state of this rank's part. Raises DigestMismatch, CheckpointError, OSError."""
+    """Read and prove the non-tensor state of this rank's part on the node's disk. Raises
+    DigestMismatch, CheckpointError, OSError."""
     report = local.read_report(directory, shm_slots.run_hash(run_id), rank, checkpoint_id)
-    actual_root = digest.small(report.extra.encode())
+    actual_root = digest.small_object_digest(report.extra.encode())
     if actual_root != report.page.shard.extra_root:
         raise DigestMismatch(layout.report_file(rank), report.page.shard.extra_root, actual_root)
     return dict(json.loads(report.extra))
@@ -63,7 +67,8 @@ def tree_on_disk(directory: str, run_id: str, rank: int, checkpoint_id: str) -> 
 
 @contextlib.contextmanager
 def shard_on_disk(directory: str, run_id: str, rank: int, shard_copy: HeldShard) -> Iterator[ProvedShard]:
-    """This rank's part. Raises DigestMismatch, CheckpointError, OSError."""
+    """Open this rank's shard on the node's disk for proved reading. Raises DigestMismatch,
+    CheckpointError, OSError."""
     run_hash, name = shm_slots.run_hash(run_id), layout.shard_file(rank)
     chunk = local.read_report(directory, run_hash, rank, shard_copy.checkpoint_id).page.shard.chunk
     reader = local.open_local_store(directory, run_hash).open_read(f"{shard_copy.checkpoint_id}/{name}")

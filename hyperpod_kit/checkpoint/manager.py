@@ -44,7 +44,7 @@ from hyperpod_kit.checkpoint.preemption_signal import REQUEUE_EXIT_CODE, Preempt
 from hyperpod_kit.checkpoint.recovered_snapshots import RecoveredSnapshots
 from hyperpod_kit.checkpoint.replica_check import ReplicaCheck
 from hyperpod_kit.checkpoint.repository import policy
-from hyperpod_kit.checkpoint.restore_progress import ProgressCallback, with_activity
+from hyperpod_kit.checkpoint.restore_progress import ProgressCallback, callback_with_activity
 from hyperpod_kit.checkpoint.results import CheckpointInfo, Fresh, Restored
 from hyperpod_kit.checkpoint.save_ids import SaveIds
 from hyperpod_kit.checkpoint.saves import Saves, log
@@ -138,7 +138,7 @@ class Manager:
             manager.save(249, state, on_busy="wait")
     """
 
-    @ambient.without_modes_around
+    @ambient.with_dispatch_modes_disabled
     def __init__(
         self,
         root: str | os.PathLike[str],
@@ -168,11 +168,11 @@ class Manager:
         preemption = PreemptionSignal(self._ranks, enabled=save_on_signal)
         self._cadences = save_schedule.Cadences(every, storage_every, self._ranks, preemption)
         self._progress = ProgressWriter(waited=data_wait.LOOP.read)
-        self._saves = Saves(os.fspath(root), max_lost, waiting=self._progress.moved)
+        self._saves = Saves(os.fspath(root), max_lost, waiting=self._progress.report_phase_advance)
         self._caller = CallerGuard()
         self._closed: bool | None = None
-        self._start = startup.identify(self._ranks, root, run, algorithm)
-        root_capacity.check(self._ranks, self._start.root, keep)
+        self._start = startup.agree_on_start_identity(self._ranks, root, run, algorithm)
+        root_capacity.require_room_for_two_checkpoints(self._ranks, self._start.root, keep)
         replica_check = ReplicaCheck(compare, self._start.algorithm)
         threads = memory_copy.copy_threads(self._start.ranks_here)
         load.warm_up(self._start.algorithm)
@@ -180,7 +180,7 @@ class Manager:
         if local is not None:
             directory = os.path.abspath(local)
         by_agent = None
-        if keep is not None and policy.is_data(keep):
+        if keep is not None and policy.is_serializable(keep):
             by_agent = keep.to_json()
         options: JsonMessage = {"local": directory, "rate_limit": rate_limit, "keep": by_agent, "partners": partners}
         user_policy = UserPolicy(self._start, None if by_agent or self._ranks.rank else keep)
@@ -190,7 +190,7 @@ class Manager:
         self._agent = startup.start_agent(self._ranks, self._start, options, self._event_handler.handle_event)
         pool = SlotPool(self._start.run.run_id, self._ranks.rank, slots, folder=self._agent.folder)
         if partners:
-            PartnerLink(self._ranks, self._start, self._agent).fetch()
+            PartnerLink(self._ranks, self._start, self._agent).fetch_lost_snapshot()
         pool.attach()
         self._recovered = RecoveredSnapshots(
             self._ranks, self._start, self._agent, pool, local=directory, threads=threads
@@ -204,7 +204,7 @@ class Manager:
             agent=self._agent,
             replica_check=replica_check,
             overlap=overlap,
-            waiting=self._progress.moved,
+            waiting=self._progress.report_phase_advance,
         )
         try:
             self._save_ids = SaveIds(self._ranks, self._start, self._recovered.keys)
@@ -212,7 +212,7 @@ class Manager:
             self._agent.detach()
             raise
         preemption.install()
-        open_managers.enter(self)
+        open_managers.register_manager(self)
         if self._save_ids.unclaimed:
             warnings.warn(
                 f"nothing can be saved: {self._save_ids.unclaimed}; what is there can be restored",
@@ -300,25 +300,25 @@ class Manager:
                 print(f"training begins at step {result.next_step}, after {result.seconds:.1f} s")
         """
         self._require_usable()
-        with self._caller.exclusive("restore"), ambient.without_modes():
+        with self._caller.refuse_concurrent_calls("restore"), ambient.disable_dispatch_modes():
             return self._restore(state, checkpoint_id, progress)
 
     def _restore(self, state: State, checkpoint_id: str | None, progress: ProgressCallback | None) -> Restored | Fresh:
-        if not self._recovered.is_settled:
+        if not self._recovered.is_restore_decided:
             self._raise_any_problem(started_loaders.problem(state.objects))
         self._staging.fence.drain()
         # What is made for a state must be usable by a training step, wherever the restore is called.
         with self._progress.phase(Phase.RESTORE), torch.inference_mode(False):
-            progress = with_activity(self._progress.moved, progress)
+            progress = callback_with_activity(self._progress.report_phase_advance, progress)
             restored = self._recovered.restore(state, progress, self._save_ids.epoch, checkpoint_id)
         if isinstance(restored, Restored):
-            self._save_ids.follow(restored.seq, restored.step)
-            self._save_ids.descend(restored.line)
+            self._save_ids.set_parent(restored.seq, restored.step)
+            self._save_ids.set_line(restored.line)
             if restored.tier == candidates.STORAGE:
                 self._saves.record_restored(restored.seq, restored.step)
-        self._check(state)
+        self._require_savable(state)
         # An optimizer that waits for its first step is no reason to keep a Manager that the program has lost.
-        prepare = weakref.WeakMethod(self._prepare)
+        prepare = weakref.WeakMethod(self._make_slots_in_thread)
 
         def complete(state: State) -> None:
             method = prepare()
@@ -326,10 +326,10 @@ class Manager:
                 method(state)
 
         state.when_complete(complete)
-        self._progress.begins(restored.next_step)
+        self._progress.report_first_step(restored.next_step)
         return restored
 
-    @ambient.without_modes_around
+    @ambient.with_dispatch_modes_disabled
     @renamed_arguments(attempt="checkpoint_id")
     def inspect(self, checkpoint_id: str | None = None) -> CheckpointInfo | None:
         """Read what a checkpoint holds beside its tensors, before there is a state to restore.
@@ -361,8 +361,9 @@ class Manager:
         self._require_usable()
         return self._recovered.peek(checkpoint_id)
 
-    def _check(self, state: State) -> None:
-        """Raises StateNotSerializable, on all ranks, for what no save could take: no step is trained for nothing."""
+    def _require_savable(self, state: State) -> None:
+        """Raise StateNotSerializable, on all ranks, for a state that no save could take: no step is
+        trained for nothing."""
         problem: StateNotSerializable | None = None
         try:
             state.check(self._ranks)
@@ -376,10 +377,10 @@ class Manager:
         if problem is not None or problems:
             raise problem or problems[0]
 
-    def _prepare(self, state: State) -> None:
-        """Make and fault in the slots while training goes on; the first save finds them. Raises StateNotSerializable
-        for what an optimizer has made in its first step."""
-        self._staging.prepare(state.tensors(self._ranks))
+    def _make_slots_in_thread(self, state: State) -> None:
+        """Start to make and fault in the slots while training continues; the first save finds them. Raises
+        StateNotSerializable for what an optimizer has made in its first step."""
+        self._staging.make_slots_in_thread(state.tensors(self._ranks))
 
     # --- save ---------------------------------------------------------------------------------------------------
 
@@ -417,7 +418,7 @@ class Manager:
         """
         self._require_usable()
         step = arguments.checked_step(step)
-        self._progress.reached(step)
+        self._progress.report_completed_step(step)
         self._saves.emit_warnings(2)
         if self._cadences.preemption.poll():
             self._save(step, state, "wait", arguments.checked_metrics(metrics), "storage")
@@ -454,7 +455,7 @@ class Manager:
                         manager.save(step, state)
         """
         self._require_usable()
-        self._progress.reached(arguments.checked_step(step))
+        self._progress.report_completed_step(arguments.checked_step(step))
         self._cadences.preemption.poll()
         self._saves.emit_warnings(2)
         return self._saves.trouble is None
@@ -537,7 +538,7 @@ class Manager:
         """
         self._require_usable()
         step = arguments.checked_step(step)
-        self._progress.reached(step)
+        self._progress.report_completed_step(step)
         if on_busy not in ("skip", "wait", "replace"):
             raise ValueError(f"on_busy is {on_busy!r}, expected 'skip', 'wait' or 'replace'")
         if tier not in save_schedule.TIERS:
@@ -552,25 +553,27 @@ class Manager:
         metrics: dict[str, float | str],
         tier: save_schedule.Tier,
     ) -> Handle:
-        with self._progress.phase(Phase.SAVE), self._caller.exclusive("save"), ambient.without_modes():
+        with self._progress.phase(Phase.SAVE), self._caller.refuse_concurrent_calls(
+            "save"
+        ), ambient.disable_dispatch_modes():
             begin = time.perf_counter()
             if self._saves.taken_by is not None and self._saves.trouble is not None:
                 raise self._saves.trouble
             self._staging.fence.drain()
             self._recovered.require_nothing_to_restore()
             if self._save_ids.unclaimed:
-                self._save_ids.claim()
+                self._save_ids.claim_epoch()
             tensors = state.tensors(self._ranks)
             tensors.tree["save"] = {
                 "parent": self._save_ids.parent,
-                "line": self._save_ids.line,
+                "line": self._save_ids.line_epoch,
                 "metrics": metrics,
             }
             handle = self._saves.new(step, self._save_ids.epoch, self._save_ids.next_seq(), tier)
             if self._save_ids.unclaimed:
                 self._saves.end_without_success(handle, SaveState.FAILED, self._save_ids.unclaimed)
             elif self._staging.stage(tensors, handle, on_busy, state.optimizers):
-                self._save_ids.follow(handle.seq, step)
+                self._save_ids.set_parent(handle.seq, step)
             handle.stall_ms = (time.perf_counter() - begin) * 1000.0
             self._saves.emit_warnings(3)
             trouble = self._saves.trouble
@@ -596,7 +599,7 @@ class Manager:
 
     def _require_usable(self) -> None:
         """Raises CheckpointError unless this process made the Manager and it is open."""
-        if not self._caller.is_here:
+        if not self._caller.is_creator_process:
             raise CheckpointError(
                 f"process {os.getpid()} was forked from process {self._caller.pid}, whose Manager this is",
                 hint="save, restore and close in the process that made the Manager",
@@ -629,7 +632,7 @@ class Manager:
                 if not manager.close(drain=60):
                     print("the newest save is not on storage")
         """
-        if self._closed is not None and self._caller.is_here:
+        if self._closed is not None and self._caller.is_creator_process:
             return self._closed
         self._require_usable()
         self._progress.enter(Phase.CLOSE)
@@ -642,7 +645,7 @@ class Manager:
             patience = _POLL_SECONDS
         done = self._agent.wait_exit(patience)
         while not done and drain is None and self._saves.stalled is None:
-            self._progress.moved()  # the agent itself says when nothing moves
+            self._progress.report_phase_advance()  # the agent itself says when nothing moves
             done = self._agent.wait_exit(_POLL_SECONDS)
         if not done:
             waited, reason = time.monotonic() - begin, self._saves.stalled
@@ -653,10 +656,10 @@ class Manager:
                 f"saves were not durable after {waited:.0f} s{cause}; the agent (pid {self._agent.pid}) goes on"
             )
         self._event_handler.user_policy.close()
-        self._closed = done and self._agent.ended_cleanly and self._saves.all_safe
-        open_managers.leave(self)
+        self._closed = done and self._agent.ended_cleanly and self._saves.is_newest_durable
+        open_managers.unregister_manager(self)
         newest = self._saves.newest
-        if newest is not None and done and not self._saves.all_safe:
+        if newest is not None and done and not self._saves.is_newest_durable:
             self._saves.warn_later(
                 f"the newest save, of step {newest.step}, is not durable: {newest.state}: {newest.reason}"
             )
@@ -671,7 +674,7 @@ class Manager:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Raises CheckpointError at the normal end of the block when `close` is False."""
-        if self._closed is not None or not self._caller.is_here:
+        if self._closed is not None or not self._caller.is_creator_process:
             return
         if kind is None or issubclass(kind, SystemExit):
             if not self.close() and kind is None:
@@ -684,22 +687,22 @@ class Manager:
         self.rest()
         self._cadences.preemption.uninstall()
         self._closed = False
-        self._staging.detach()
+        self._staging.close_without_waiting()
         self._agent.detach()
-        open_managers.leave(self)
+        open_managers.unregister_manager(self)
 
     def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
         """A notebook that runs a cell again, or deletes the name, has lost it: the next Manager of the root closes it.
         Its saves go on meanwhile."""
         if is_ending():
             return  # the modules are gone
-        if getattr(self, "_closed", False) is None and self._caller.is_here:
-            open_managers.forget(self)
+        if getattr(self, "_closed", False) is None and self._caller.is_creator_process:
+            open_managers.retain_forgotten(self)
 
     def rest(self) -> None:
         """Stop this Manager's threads from running inside torch; called before the interpreter ends."""
-        self._staging.rest(_REST_SECONDS)
-        if self.protects and not self._saves.all_safe:
+        self._staging.stop_threads(_REST_SECONDS)
+        if self.protects and not self._saves.is_newest_durable:
             log.warning("no close(): %r; the agent (pid %d) goes on alone", self._saves.newest, self._agent.pid)
 
     @property
@@ -709,4 +712,4 @@ class Manager:
 
     def leave_to_parent(self) -> None:
         """Close what a forked child has inherited, so that the agent does not take it for the trainer."""
-        self._agent.leave_to_parent()
+        self._agent.close_in_forked_child()

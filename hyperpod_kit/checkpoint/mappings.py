@@ -77,4 +77,4 @@ def rebuild(record: dict[str, Any], items: dict[Any, Any], *, plain: bool) -> di
 def _is_plain_mapping(kind: type) -> bool:
     """Whether an object of that class is the items of a dict, as `copy` and `pickle` see it."""
     *classes, base, _ = kind.__mro__
-    return base is dict and bool(classes) and not any(map(typed_values.has_code_of_its_own, classes))
+    return base is dict and bool(classes) and not any(map(typed_values.has_custom_lifecycle_code, classes))

@@ -39,26 +39,27 @@ class TensorCopy(NamedTuple):
     source: torch.Tensor
 
 
-def is_in_order(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's memory is its elements in order. A conjugate or negative view is the memory of another tensor
-    and a flag."""
+def is_contiguous_without_flags(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor's memory is its elements in order: contiguous, and neither a conjugate
+    nor a negative view, which is the memory of another tensor and a flag."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def copy_threads(ranks_here: int) -> int:
-    """Threads that one of `ranks_here` ranks of this machine may use."""
+    """Return how many threads one of `ranks_here` ranks of this machine may use to copy."""
     return max(1, min(_MAX_THREADS, len(os.sched_getaffinity(0)) // max(1, ranks_here)))
 
 
 def batches(copies: Sequence[TensorCopy]) -> list[Batch]:
-    """Cut and group copies for several threads, large ones first. They hold addresses: keep the tensors alive."""
+    """Cut and group copies into batches for several threads, large ones first. They hold addresses:
+    keep the tensors alive."""
     large: list[Batch] = []
     batch: Batch = []
     rest: list[Batch] = []
     room = _GROUP
     for copy in sorted(copies, key=lambda copy: -copy.source.nbytes):
         size = copy.source.nbytes
-        if copy.source.device.type != "cpu" or not is_in_order(copy.source):
+        if copy.source.device.type != "cpu" or not is_contiguous_without_flags(copy.source):
             rest.append([(torch.Tensor.copy_, (copy.target, copy.source))])
             continue
         for call, length in _split(copy.target.data_ptr(), copy.source.data_ptr(), size):
@@ -101,7 +102,7 @@ def copy_memory(target: int, source: int, size: int) -> None:
 
 
 def _as_u64(address: int, size: int) -> Any:
-    """Memory as an array of u64; `positive` of an unsigned integer is the integer itself."""
+    """Return memory as an array of u64; `positive` of an unsigned integer is the integer itself."""
     import numpy
 
     return numpy.ctypeslib.as_array((ctypes.c_uint64 * (size // 8)).from_address(address))
@@ -121,7 +122,7 @@ class CopyRun:
             self._end()
 
     def run_batches(self) -> None:
-        """Do batches until none is left to begin; never raises."""
+        """Run batches in this thread until none is left to start; never raises."""
         while (number := next(self._next)) < len(self._batches):
             if self._error is None:
                 try:
@@ -145,8 +146,9 @@ class CopyRun:
     def ended(self) -> bool:
         return self._ended.is_set()
 
-    def wait(self) -> None:
-        """Help, then wait for the others. Raises the first error of any thread."""
+    def help_and_wait(self) -> None:
+        """Run remaining batches in this thread, then wait for the other threads. Raises the first error of
+        any thread."""
         self.run_batches()
         self._ended.wait()
         if self._error is not None:
@@ -154,7 +156,7 @@ class CopyRun:
 
 
 class Copier:
-    """`threads - 1` waiting threads, at least one: the caller of `CopyRun.wait` is the last."""
+    """`threads - 1` waiting threads, at least one: the caller of `CopyRun.help_and_wait` is the last."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads

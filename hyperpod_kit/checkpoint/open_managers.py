@@ -25,16 +25,16 @@ class OpenedManager(Protocol):
 
     @property
     def protects(self) -> bool:
-        """Whether its agent serves it."""
+        """Return whether the Manager is open and its agent has not ended."""
 
     def close(self) -> bool:
         """End it normally."""
 
     def rest(self) -> None:
-        """Let no thread be in torch any more, within some seconds."""
+        """Wait, some seconds at most, until no thread of the Manager is inside torch."""
 
     def leave_to_parent(self) -> None:
-        """This process is a forked child: the agent is not its own."""
+        """Close what a forked child has inherited: the agent belongs to the parent."""
 
 
 log = logging.getLogger("hyperpod_kit.checkpoint")
@@ -47,33 +47,34 @@ _forgotten: list[OpenedManager] = []
 
 
 def manager_of(root: str) -> OpenedManager | None:
-    """The Manager of this root in this process that still has its agent."""
+    """Return this process's Manager of the root that still has its agent; None where there is none."""
     return next(
         (manager for manager in _all() if manager.protects and _real_root(manager.root) == _real_root(root)), None
     )
 
 
-def enter(manager: OpenedManager) -> None:
-    """This Manager is open from now on."""
+def register_manager(manager: OpenedManager) -> None:
+    """Register a Manager as open."""
     _open.append(weakref.ref(manager))
     _entered.add(id(manager))
 
 
-def leave(manager: OpenedManager) -> None:
-    """It is not any more."""
+def unregister_manager(manager: OpenedManager) -> None:
+    """Remove a Manager from the open and the forgotten ones."""
     _entered.discard(id(manager))
     _open[:] = [ref for ref in _open if ref() not in (None, manager)]
     _forgotten[:] = [other for other in _forgotten if other is not manager]
 
 
-def forget(manager: OpenedManager) -> None:
-    """The program has lost this open Manager, as a notebook does whose cell is run again."""
+def retain_forgotten(manager: OpenedManager) -> None:
+    """Keep an open Manager alive that the program has lost, as a notebook does whose cell is run
+    again, until it is closed."""
     if id(manager) in _entered:
         _forgotten.append(manager)
 
 
 def close_forgotten(root: str) -> None:
-    """Close what the program has forgotten, before another Manager of the root is made."""
+    """Close the Managers of the root that the program has lost, before another one is made."""
     if manager_of(root) is None:
         return
     gc.collect()  # it may lie in a ring of objects
@@ -92,20 +93,20 @@ def _real_root(root: str) -> str:
     return os.path.realpath(root)
 
 
-def _at_end() -> None:
+def _stop_threads_at_exit() -> None:
     for manager in _all():
         manager.rest()
 
 
-def _in_child() -> None:
+def _release_in_forked_child() -> None:
     managers = _all()
     _open.clear()
     _entered.clear()
     _forgotten.clear()
     for manager in managers:
         manager.leave_to_parent()
-    mapping.leave_to_parent()
+    mapping.drop_mappings_after_fork()
 
 
-atexit.register(_at_end)
-os.register_at_fork(after_in_child=_in_child)
+atexit.register(_stop_threads_at_exit)
+os.register_at_fork(after_in_child=_release_in_forked_child)

@@ -19,9 +19,10 @@ from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 GROUPS, PARAMS = "param_groups", "params"
 
 
-def names_of(optimizer: torch.optim.Optimizer, fqns: Mapping[int, str]) -> list[str]:
-    """A name for each parameter, in torch's order: its first name in the model, else its number, in a form that is no
-    parameter's name (`<0>`) where the model has that as a name."""
+def parameter_names(optimizer: torch.optim.Optimizer, fqns: Mapping[int, str]) -> list[str]:
+    """Return a name for each parameter of an optimizer, in torch's order: its first name in the model,
+    else its number, in a form that is no parameter's name (`<0>`) where the model has that as a
+    name."""
     params = _parameters(optimizer)
     if all(id(param) in fqns for param in params):
         return [fqns[id(param)] for param in params]
@@ -31,8 +32,9 @@ def names_of(optimizer: torch.optim.Optimizer, fqns: Mapping[int, str]) -> list[
 
 
 def parameters_of(optimizer: torch.optim.Optimizer, fqns: Mapping[int, str]) -> list[tuple[str, torch.Tensor]]:
-    """The parameters with these names."""
-    return list(zip(names_of(optimizer, fqns), _parameters(optimizer), strict=True))
+    """Return (name, parameter) for each parameter of an optimizer, with the names of
+    `parameter_names`."""
+    return list(zip(parameter_names(optimizer, fqns), _parameters(optimizer), strict=True))
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -46,7 +48,8 @@ _CONSOLIDATED = (
 
 
 def named_state(optimizer: torch.optim.Optimizer, fqns: Mapping[int, str]) -> dict[str, Any]:
-    """`optimizer.state_dict()` with names in place of numbers; its tensors are the live ones."""
+    """Return `optimizer.state_dict()` with parameter names in place of numbers; its tensors are the
+    live ones. Raises StateNotSerializable."""
     try:
         body = optimizer.state_dict()
     except RuntimeError as err:
@@ -55,7 +58,7 @@ def named_state(optimizer: torch.optim.Optimizer, fqns: Mapping[int, str]) -> di
         raise StateNotSerializable("state", f"state of {class_of(optimizer)}: {err}", hint=_CONSOLIDATED) from err
     if not is_standard_form(body):
         return body  # a wrapper with a format of its own
-    names = names_of(optimizer, fqns)
+    names = parameter_names(optimizer, fqns)
     state: dict[Any, Any] = {}
     for key, value in body["state"].items():
         if type(key) is int and key < len(names):
@@ -70,27 +73,28 @@ def named_state(optimizer: torch.optim.Optimizer, fqns: Mapping[int, str]) -> di
 
 
 def encode(optimizer: torch.optim.Optimizer, path: str, collector: Collector, fqns: Mapping[int, str]) -> Any:
-    """The tree of its state. Each tensor that is not like its parameter says its type and shape: a fresh start makes
+    """Record an optimizer's tensors in the collector and return the encoded tree of its state. Each
+    tensor that is not like its parameter is recorded with its type and shape: a fresh start makes
     the state from that."""
 
     def described(path: str, tensor: torch.Tensor) -> dict[str, Any]:
-        return codec.describe_tensor(collector.take(path, tensor), tensor)
+        return codec.record_with_type_and_shape(collector.add_tensor(path, tensor), tensor)
 
     body = named_state(optimizer, fqns)
     if not is_standard_form(body) and not isinstance(optimizer, torch.optim.Optimizer):
-        return codec.encode(body, path, partial(_take_whole, described, class_of(optimizer)))
+        return codec.encode(body, path, partial(_record_undivided_tensor, described, class_of(optimizer)))
     if not is_standard_form(body) or any(type(key) is not str for key in body["state"]):
         return codec.encode(body, path, described)
     inside = itertools.chain.from_iterable(group[PARAMS] for group in optimizer.param_groups)
-    params = dict(zip(names_of(optimizer, fqns), inside, strict=True))
+    params = dict(zip(parameter_names(optimizer, fqns), inside, strict=True))
     state = {
-        name: codec.encode(values, f"{path}.state.{name}", partial(_take, collector, params.get(name)))
+        name: codec.encode(values, f"{path}.state.{name}", partial(_record_state_tensor, collector, params.get(name)))
         for name, values in body["state"].items()
     }
     return {"state": state, GROUPS: codec.encode(body[GROUPS], f"{path}.{GROUPS}", described)}
 
 
-def _take_whole(
+def _record_undivided_tensor(
     take: Callable[[str, torch.Tensor], dict[str, Any]], owner: str, path: str, tensor: torch.Tensor
 ) -> dict[str, Any]:
     if sharding.is_sharded(tensor):
@@ -103,23 +107,26 @@ def _take_whole(
     return take(path, tensor)
 
 
-def _take(collector: Collector, param: torch.Tensor | None, path: str, tensor: torch.Tensor) -> str | dict[str, Any]:
-    taken = collector.take(path, tensor)
+def _record_state_tensor(
+    collector: Collector, param: torch.Tensor | None, path: str, tensor: torch.Tensor
+) -> str | dict[str, Any]:
+    taken = collector.add_tensor(path, tensor)
     if param is not None and tensor.dtype is param.dtype and tensor.shape == param.shape:
         return taken
-    record = codec.describe_tensor(taken, tensor)
+    record = codec.record_with_type_and_shape(taken, tensor)
     if sharding.is_dtensor(tensor):
         return {**record, codec.DIVIDED: sharding.placement_codes(tensor)}
     return record
 
 
 def is_standard_form(body: Any) -> bool:
-    """Whether a state dict, or the tree of one, has the form of torch's own optimizers."""
+    """Return whether a state dict, or the tree of one, has the form of torch's own optimizers."""
     return set(body) == {"state", GROUPS}
 
 
 def unwrap(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The optimizer inside a wrapper that has no state of its own (Accelerate's)."""
+    """Return the optimizer inside a wrapper that has no state of its own (Accelerate's); any other as
+    it is."""
     inner = getattr(optimizer, "optimizer", None)
     if not isinstance(inner, torch.optim.Optimizer) or inner is optimizer:
         return optimizer
@@ -133,8 +140,8 @@ def unwrap(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 def hookable_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer | None:
-    """Where the hooks of a step are: the optimizer, or the one that a wrapper drives which is an Optimizer in name only
-    and has none. None: nowhere."""
+    """Return the optimizer whose step hooks run: this one, or the one that it drives where it is an
+    Optimizer in name only; None where there is none."""
     if hasattr(optimizer, "_optimizer_step_post_hooks"):
         return optimizer
     for name in ("optimizer", "base_optimizer"):
@@ -145,16 +152,17 @@ def hookable_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimize
 
 
 def class_of(optimizer: object) -> str:
-    """The full name of its class."""
+    """Return the full name of the optimizer's class."""
     return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
 
 
-def check(optimizer: torch.optim.Optimizer, tree: Any, fqns: Mapping[int, str], path: str) -> None:
-    """Raises CheckpointError when the groups or their parameters are not those of this optimizer. Code of its own that
-    loads may divide them into groups as it likes."""
+def require_same_parameters(optimizer: torch.optim.Optimizer, tree: Any, fqns: Mapping[int, str], path: str) -> None:
+    """Raise CheckpointError when the groups or their parameters in the checkpoint are not those of
+    this optimizer. An optimizer with its own load_state_dict may divide them into groups as it
+    likes."""
     if not is_standard_form(tree):
         return
-    names = names_of(optimizer, fqns)
+    names = parameter_names(optimizer, fqns)
     saved = [name for group in tree[GROUPS] for name in group[PARAMS]]
     if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
         if not set(saved) <= set(names):
@@ -164,10 +172,12 @@ def check(optimizer: torch.optim.Optimizer, tree: Any, fqns: Mapping[int, str], 
         raise CheckpointError(f"the parameters of {path} differ: {_difference(saved, names)}")
 
 
-def compare_class(optimizer: torch.optim.Optimizer, tree: Any, saved: str | None, path: str) -> str | None:
-    """What to warn of when the checkpoint is of another class of optimizer; its state was made before.
+def class_change_warning(optimizer: torch.optim.Optimizer, tree: Any, saved: str | None, path: str) -> str | None:
+    """Return the warning that the checkpoint is of another class of optimizer, or None where it is
+    not; its state was made before.
 
-    Raises CheckpointError when that class keeps other state: it would be lost, and what this one needs is not there.
+    Raises CheckpointError when that class keeps other state: it would be lost, and what this one
+    needs is not there.
     """
     here = class_of(optimizer)
     if saved is None or saved.rpartition(".")[2] == here.rpartition(".")[2]:

@@ -15,7 +15,7 @@ import torch
 
 from hyperpod_kit.checkpoint import codec, sharding
 from hyperpod_kit.checkpoint.dtypes import NAMES, TYPES
-from hyperpod_kit.checkpoint.optimizer import GROUPS, PARAMS, is_standard_form, names_of
+from hyperpod_kit.checkpoint.optimizer import GROUPS, PARAMS, is_standard_form, parameter_names
 
 _STEP = "step"
 _LOAD_PRE, _LOAD_POST = "_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks"
@@ -24,12 +24,12 @@ _STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
 def loads_itself(optimizer: torch.optim.Optimizer, tree: Any) -> bool:
-    """Whether the optimizer's own code loads, and not what is here."""
+    """Return whether the optimizer's own code loads a state, and not what is here."""
     return type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict or not is_standard_form(tree)
 
 
 def _saves_itself(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether what is saved may have another form than the state."""
+    """Return whether what the optimizer saves may have another form than its state."""
     return type(optimizer).state_dict is not torch.optim.Optimizer.state_dict or any(
         getattr(optimizer, name, None) for name in _SAVE_HOOKS
     )
@@ -38,18 +38,24 @@ def _saves_itself(optimizer: torch.optim.Optimizer) -> bool:
 # --- before the fill --------------------------------------------------------------------------------------------
 
 
-def prepare(optimizer: torch.optim.Optimizer, tree: Any, fqns: Mapping[int, str], *, described: bool) -> bool:
-    """Make the tensors that a restore of `tree` fills, where the optimizer has none yet; whether it did. `described`:
-    the records of the tree say which types and shapes these have. Else a step makes them, except of what is no
-    Optimizer and drives one: its step may do more, and its own code is given what was saved."""
+def make_missing_state(
+    optimizer: torch.optim.Optimizer, tree: Any, fqns: Mapping[int, str], *, described: bool
+) -> bool:
+    """Make the state tensors that a restore of `tree` fills, where the optimizer has none yet; return
+    whether it made any.
+
+    `described`: the records of the tree have their types and shapes. Else a step makes them, except
+    of what is no Optimizer and drives one: its step may do more, and its own code is given what was
+    saved.
+    """
     if not isinstance(optimizer, torch.optim.Optimizer):
         return False
     every = [param for group in optimizer.param_groups for param in group[PARAMS]]
     if optimizer.state or not tree.get("state") or any(map(torch.nn.parameter.is_lazy, every)):
         return False
-    subclass = any(record["$"] == "subclass" for record in codec.records(tree["state"]))
+    subclass = any(record["$"] == "subclass" for record in codec.iter_tensor_records(tree["state"]))
     if not described or subclass or loads_itself(optimizer, tree) or _saves_itself(optimizer):
-        return materialise(optimizer)
+        return make_state_by_null_step(optimizer)
     params, groups = _params(optimizer, fqns), _groups(optimizer)
     for name, values in tree["state"].items():
         param = params.get(name, name)
@@ -57,13 +63,14 @@ def prepare(optimizer: torch.optim.Optimizer, tree: Any, fqns: Mapping[int, str]
     return True
 
 
-def materialise(optimizer: torch.optim.Optimizer) -> bool:
-    """Make the state tensors that a first step makes, as targets of a restore; the weights stay as they are, and no
-    hook hears of the step. Whether something was made.
+def make_state_by_null_step(optimizer: torch.optim.Optimizer) -> bool:
+    """Make an optimizer's state tensors, as targets of a restore, by one step with zero gradients and
+    a learning rate of zero; return whether any was made. Weights and gradients stay as they are,
+    and no step hook runs.
 
-    One step with zero gradients and a learning rate of zero, as torch.distributed.checkpoint.state_dict does it.
-    Some optimizers cannot (LBFGS wants a closure, SparseAdam sparse gradients): whatever they raise, their state is
-    then set from what was loaded.
+    Some optimizers cannot (LBFGS wants a closure, SparseAdam sparse gradients): whatever they
+    raise, their state is then set from what was loaded. torch.distributed.checkpoint.state_dict
+    does it in the same way.
     """
     params = [param for group in optimizer.param_groups for param in group[PARAMS]]
     if optimizer.state or any(map(torch.nn.parameter.is_lazy, params)):
@@ -100,7 +107,8 @@ def _zero_like(rate: Any) -> Any:
 
 @contextmanager
 def _without_step_hooks(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Those of the program count steps, average weights, log: a step that trains nothing is none for them."""
+    """Remove all step hooks, global ones too, for the block: those of the program count steps, average
+    weights, log, and a step that trains nothing is none for them."""
     module = sys.modules[torch.optim.Optimizer.__module__]
     global_hooks = [getattr(module, f"_global_optimizer_{kind}_hooks", {}) for kind in ("pre", "post")]
     saved_hooks = [dict(hooks) for hooks in global_hooks]
@@ -119,10 +127,10 @@ def _without_step_hooks(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 
 def _allocate(saved: codec.Json, param: Any, group: Mapping[str, Any], key: object = "") -> Any:
-    """What the optimizer holds for a parameter, with memory for its tensors."""
+    """Return what an optimizer holds for a parameter, with new memory for its tensors."""
     if isinstance(saved, dict) and saved.get("$") == "tensor":
         return new_tensor(saved, param, group, key)
-    saved_children = codec.children(saved)
+    saved_children = codec.container_children(saved)
     if isinstance(saved_children, dict):
         return {name: _allocate(item, param, group, name) for name, item in saved_children.items()}
     if saved_children is not None:
@@ -131,8 +139,9 @@ def _allocate(saved: codec.Json, param: Any, group: Mapping[str, Any], key: obje
 
 
 def new_tensor(record: dict[str, Any], param: Any, group: Mapping[str, Any], key: object) -> torch.Tensor:
-    """Memory for a tensor of the state, where torch's own loading puts it: beside its parameter, divided as that one
-    where it has its shape; a count of steps is on the host where no kernel reads it."""
+    """Return memory for a tensor of the state, where torch's own loading puts it: beside its
+    parameter, divided as that one where it has its shape; a count of steps is on the host where no
+    kernel reads it."""
     if not isinstance(param, torch.Tensor):
         return torch.empty(record.get("s", ()), dtype=TYPES[record.get("t", "F32")], device="cpu")
     dtype, shape = param.dtype, param.shape
@@ -183,24 +192,24 @@ def dtensor_like(param: Any, local: torch.Tensor) -> torch.Tensor:
     return dtensor
 
 
-def misfits(
+def allocate_for_misfits(
     optimizer: torch.optim.Optimizer,
     tree: Any,
     fqns: Mapping[int, str],
-    here: Callable[[str], torch.Tensor | None],
+    find_live: Callable[[str], torch.Tensor | None],
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, memory for it) of each described tensor of the state that is not here, or is of another type or shape.
-    `here(name)`: the tensor that is."""
+    """Yield (name, new memory for it) of each described tensor of the state that does not exist here,
+    or has another type or shape. `find_live(name)` returns the tensor here."""
     if not is_standard_form(tree):
         return
     params, groups = _params(optimizer, fqns), _groups(optimizer)
     for name, values in tree["state"].items():
         param = params.get(name, name)
-        for record in codec.records(values):
+        for record in codec.iter_tensor_records(values):
             if record["$"] != "tensor":
                 continue
-            live = here(record["name"])
-            saved = _described(record, param)
+            live = find_live(record["name"])
+            saved = _saved_type_and_shape(record, param)
             if live is None or saved != (live.dtype, live.shape):
                 yield (
                     record["name"],
@@ -208,7 +217,7 @@ def misfits(
                 )
 
 
-def _described(record: dict[str, Any], param: Any) -> tuple[torch.dtype, torch.Size] | None:
+def _saved_type_and_shape(record: dict[str, Any], param: Any) -> tuple[torch.dtype, torch.Size] | None:
     if "t" in record:
         return TYPES[record["t"]], torch.Size(record["s"])
     if isinstance(param, torch.Tensor):
@@ -222,7 +231,7 @@ def _groups(optimizer: torch.optim.Optimizer) -> dict[int, Mapping[str, Any]]:
 
 def _params(optimizer: torch.optim.Optimizer, fqns: Mapping[int, str]) -> dict[Any, Any]:
     inside = itertools.chain.from_iterable(group[PARAMS] for group in optimizer.param_groups)
-    return dict(zip(names_of(optimizer, fqns), inside, strict=True))
+    return dict(zip(parameter_names(optimizer, fqns), inside, strict=True))
 
 
 # --- after it ---------------------------------------------------------------------------------------------------
@@ -243,21 +252,22 @@ class Adoption:
         tensor: Callable[[str], torch.Tensor],
     ) -> None:
         self._optimizer, self._tree = optimizer, tree
-        self._names = names_of(optimizer, fqns)
+        self._names = parameter_names(optimizer, fqns)
         inside = itertools.chain.from_iterable(group[PARAMS] for group in optimizer.param_groups)
         self._params = list(inside)
         self._live, self._wholes, self._tensor = live, wholes, tensor
         self._filled = {id(target) for target in (*live.values(), *wholes.values())}
 
-    def run(self) -> None:
-        """Raises what the optimizer's own code and its hooks raise."""
+    def load_into_optimizer(self) -> None:
+        """Load the decoded state into the optimizer. Raises what the optimizer's own code and its hooks
+        raise."""
         optimizer = self._optimizer
-        body = codec.decode(self._tree, self._leaf, wholes=self._wholes)
+        body = codec.decode(self._tree, self._filled_or_read_tensor, filled_subclasses=self._wholes)
         if loads_itself(optimizer, self._tree):
-            optimizer.load_state_dict(_numbered(body, self._names))
-            self._keep_types(body)
+            optimizer.load_state_dict(_names_to_numbers(body, self._names))
+            self._restore_saved_dtypes(body)
             return
-        body = _numbered(body, self._names)
+        body = _names_to_numbers(body, self._names)
         for hook in getattr(optimizer, _LOAD_PRE, {}).values():
             body = hook(optimizer, body) or body
         for group, saved in zip(optimizer.param_groups, body[GROUPS], strict=True):
@@ -269,32 +279,33 @@ class Adoption:
             param = key
             if type(key) is int and key < len(self._params):
                 param = self._params[key]
-            optimizer.state[param] = self._placed(values, param)
+            optimizer.state[param] = self._place_read_tensors(values, param)
         if type(optimizer).__setstate__ is not torch.optim.Optimizer.__setstate__:
             optimizer.__setstate__({"state": optimizer.state, GROUPS: optimizer.param_groups})
         for hook in getattr(optimizer, _LOAD_POST, {}).values():
             hook(optimizer)
 
-    def _leaf(self, name: str) -> torch.Tensor:
+    def _filled_or_read_tensor(self, name: str) -> torch.Tensor:
         if name in self._live:
             return self._live[name]
         return self._tensor(name)
 
-    def _placed(self, value: Any, param: Any) -> Any:
-        """The values as they are, in containers of their kinds; tensors that have just been read where they belong."""
+    def _place_read_tensors(self, value: Any, param: Any) -> Any:
+        """Return the values in containers of their kinds, with tensors that have just been read moved to
+        where they belong."""
         if isinstance(value, torch.Tensor):
             if id(value) in self._filled:
                 return value
-            return _move_beside(param, value)
+            return _move_to_parameter(param, value)
         if type(value) is dict:
-            return {key: self._placed(item, param) for key, item in value.items()}
+            return {key: self._place_read_tensors(item, param) for key, item in value.items()}
         if type(value) in (list, tuple):
-            return type(value)(self._placed(item, param) for item in value)
+            return type(value)(self._place_read_tensors(item, param) for item in value)
         return value
 
-    def _keep_types(self, body: dict[str, Any]) -> None:
-        """Undo that `Optimizer.load_state_dict`, which the optimizer's own code calls, rounds state to the type of its
-        parameter."""
+    def _restore_saved_dtypes(self, body: dict[str, Any]) -> None:
+        """Put back the saved tensors that `Optimizer.load_state_dict`, called by the optimizer's own code,
+        has rounded to the type of the parameter."""
         if not is_standard_form(body):
             return
         by_name = dict(zip(self._names, self._params, strict=True))
@@ -318,8 +329,9 @@ def _is_rounded(now: Any, saved: Any) -> bool:
     return all(map(sharding.is_plain, parts)) and torch.equal(parts[0], parts[1].to(parts[0]))
 
 
-def _move_beside(param: Any, loaded: torch.Tensor) -> torch.Tensor:
-    """A state tensor without a live target: sharded and placed as its parameter when it has its shape."""
+def _move_to_parameter(param: Any, loaded: torch.Tensor) -> torch.Tensor:
+    """Return a state tensor without a live target on the device of its parameter, sharded as that
+    where it has its local shape."""
     if not isinstance(param, torch.Tensor) or sharding.is_dtensor(loaded) or loaded.dim() == 0:
         return loaded
     if not sharding.is_dtensor(param):
@@ -329,8 +341,9 @@ def _move_beside(param: Any, loaded: torch.Tensor) -> torch.Tensor:
     return dtensor_like(param, loaded.to(param.device))
 
 
-def _numbered(body: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """Undo the renaming of `optimizer.named_state`."""
+def _names_to_numbers(body: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """Replace the parameter names of a state dict by torch's numbers, which undoes
+    `optimizer.named_state`."""
     if not is_standard_form(body):
         return body
     number = {name: index for index, name in enumerate(names)}

@@ -49,7 +49,7 @@ class PartnerLink:
         self._ranks, self._start, self._folder = ranks, start, agent.folder
         self._run = shm_slots.run_hash(start.run.run_id)
         local_node = partners.RankNode((socket.gethostname(), agent.folder), partners.switch_of(os.environ))
-        endpoints = [(host, agent.partner_port) for host in startup.addresses(start.hosts)]
+        endpoints = [(host, agent.partner_port) for host in startup.listening_addresses(start.hosts)]
         gathered = ranks.gather((list(local_node.node), local_node.switch, endpoints))
         self._rank_nodes = [
             partners.RankNode((str(host), str(folder)), str(switch)) for (host, folder), switch, _ in gathered
@@ -57,12 +57,13 @@ class PartnerLink:
         self._endpoints: list[list[tuple[str, int]]] = [
             [(str(host), int(port)) for host, port in rank_endpoints] for *_, rank_endpoints in gathered
         ]
-        partner = partners.partners(self._rank_nodes)[ranks.rank]
+        partner = partners.assign_partners(self._rank_nodes)[ranks.rank]
         if partner is not None:
             agent.send(PartnerAt(self._endpoints[partner]))
 
-    def fetch(self) -> None:
-        """Bring what this rank has lost into this node's memory, where another node has it. A collective."""
+    def fetch_lost_snapshot(self) -> None:
+        """Copy the newest snapshot that this rank has lost from another node's memory into this node's
+        shared memory, where another node has it. A collective."""
         rank = self._ranks.rank
         folder = self._folder
         local_keys = [page.key for name, page in self._sealed(folder) if name.rank == rank]
@@ -76,8 +77,8 @@ class PartnerLink:
             return
         holder, key = source
         try:
-            partner_wire.get(
-                self._endpoints[holder], self._start.token, self._start.run.run_id, rank, key, self._new_slot
+            partner_wire.fetch_capture(
+                self._endpoints[holder], self._start.token, self._start.run.run_id, rank, key, self._create_slot_for
             )
         except (CheckpointError, OSError) as err:
             # It is a copy less: what is older, or on storage, is still there.
@@ -90,8 +91,9 @@ class PartnerLink:
             if page.origin.world == self._ranks.world and page.origin.run_id == self._start.run.run_id
         ]
 
-    def _new_slot(self, page: Page) -> shm_slots.Slot:
-        """A slot of this rank that was not there, with room for that capture. Raises NotEnoughSharedMemory, OSError."""
+    def _create_slot_for(self, page: Page) -> shm_slots.Slot:
+        """Create an unused slot of this rank with room for a snapshot, in the state WRITING. Raises
+        NotEnoughSharedMemory, OSError."""
         rank = self._ranks.rank
         taken = {name.slot for name in shm_slots.names(self._folder, run=self._run, rank=rank)}
         number = min(set(range(100)) - taken)

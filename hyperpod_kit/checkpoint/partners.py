@@ -17,17 +17,18 @@ class RankNode(NamedTuple):
 
 
 def switch_of(env: Mapping[str, str]) -> str:
-    """The innermost switch (or block) of this node: SLURM_TOPOLOGY_ADDR without the node itself, as
-    `spine0.leaf1.node7`."""
+    """Return the innermost switch (or block) of this node: SLURM_TOPOLOGY_ADDR without the node
+    itself, as `spine0.leaf1.node7`; "" without a topology."""
     return env.get("SLURM_TOPOLOGY_ADDR", "").rpartition(".")[0]
 
 
-def partners(rank_nodes: Sequence[RankNode]) -> list[int | None]:
-    """By rank, the rank whose agent holds its copies: on the node that is half a ring of all nodes further on.
+def assign_partners(rank_nodes: Sequence[RankNode]) -> list[int | None]:
+    """Return for each rank the rank whose agent holds its copies: on the node that is half a ring of
+    all nodes further on.
 
-    The nodes of a switch are side by side in the ring, so it is one of another switch wherever no switch has more than
-    half of all nodes, and each node holds the copies of one other. With an even number of nodes they are pairs. None
-    for the ranks of a single node.
+    The nodes of a switch are side by side in the ring, so it is one of another switch wherever no
+    switch has more than half of all nodes, and each node holds the copies of one other. With an
+    even number of nodes they are pairs. None for the ranks of a single node.
     """
     nodes: dict[Node, list[int]] = {}
     switches: dict[str, list[Node]] = {}

@@ -27,18 +27,19 @@ def peek(
     nearer: NearerTiers,
     copies_of_ranks: Sequence[Sequence[HeldShard]],
     resume_from: ResumeFrom,
-    only: str | None = None,
+    only_checkpoint_id: str | None = None,
 ) -> CheckpointInfo | None:
-    """What rank 0 saved of the newest candidate whose beginning all ranks can prove, the same on all ranks; None where
-    nothing was ever committed, or the restore that follows begins anew. `only`: this attempt, and no other. All ranks
-    call it.
+    """Read what rank 0 saved besides tensors in the newest candidate whose header all ranks can prove,
+    the same on all ranks; None where nothing was ever committed, or the restore that follows begins
+    anew.
 
-    Raises NoValidCheckpoint, DigestUnavailable, StorageUnreadable, CheckpointError.
+    `only_checkpoint_id`: this checkpoint and no other. A collective. Raises NoValidCheckpoint,
+    DigestUnavailable, StorageUnreadable, CheckpointError.
     """
     store = with_retries(store)
     rejected: list[tuple[str, str]] = []
     committed = lost = False
-    for candidate in candidates.newest_first(ranks, store, copies_of_ranks, resume_from, only):
+    for candidate in candidates.newest_first(ranks, store, copies_of_ranks, resume_from, only_checkpoint_id):
         committed = committed or candidate.committed
         lost = lost or candidate.lost
         if candidate.skip_reason:
@@ -55,12 +56,12 @@ def peek(
                 name.seq,
                 candidate.checkpoint_id,
                 codec.decode(extra, lambda _: None, plain=True),  # type: ignore[arg-type, return-value]  # a place is all it is
-                manifest.numbers(save_record.get("metrics") or {}),
+                manifest.decode_numbers(save_record.get("metrics") or {}),
                 tuple(rejected),
             )
     if committed and not ranks.broadcast(resume_from.fresh):
         hint = None
         if lost:
-            hint = commit_records.hint(store.url)
+            hint = commit_records.repair_hint(store.url)
         raise NoValidCheckpoint(store.url, rejected, hint=hint)
     return None

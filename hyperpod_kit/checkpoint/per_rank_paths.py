@@ -53,15 +53,23 @@ def _resolve(selector: object, things: Mapping[str, object]) -> list[str]:
                 "as `hyperpod-kit checkpoint show` lists them"
             )
         return [selector]
-    names = [_literal(path) for path, thing in things.items() if thing is selector]
+    names = [_escape_wildcards(path) for path, thing in things.items() if thing is selector]
     modules = {path: thing for path, thing in things.items() if isinstance(thing, torch.nn.Module)}
     if not names and isinstance(selector, torch.nn.Module):
         for path, thing in modules.items():
             inside = thing.named_modules(remove_duplicate=False)
-            names += [_literal(f"{path}.{_plain(name)}") for name, module in inside if module is selector]
+            names += [
+                _escape_wildcards(f"{path}.{_strip_wrapper_prefixes(name)}")
+                for name, module in inside
+                if module is selector
+            ]
     elif not names and isinstance(selector, torch.Tensor):
         for path, thing in modules.items():
-            names += [_literal(f"{path}.{_plain(name)}") for name, tensor in _tensors(thing) if tensor is selector]
+            names += [
+                _escape_wildcards(f"{path}.{_strip_wrapper_prefixes(name)}")
+                for name, tensor in _tensors(thing)
+                if tensor is selector
+            ]
     elif not names and not isinstance(selector, torch.optim.Optimizer):
         raise TypeError(f"own: {type(selector).__qualname__} is neither a name nor a module, a tensor or an optimizer")
     if not names:
@@ -74,10 +82,10 @@ def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from module.named_buffers(remove_duplicate=False)
 
 
-def _plain(name: str) -> str:
-    """Without the prefixes that wrappers put into names."""
+def _strip_wrapper_prefixes(name: str) -> str:
+    """Return the name without the prefixes that wrappers put into it."""
     return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")
 
 
-def _literal(name: str) -> str:
+def _escape_wildcards(name: str) -> str:
     return "".join(f"[{char}]" if char in "*?[" else char for char in name)

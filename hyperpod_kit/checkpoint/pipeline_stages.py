@@ -12,15 +12,17 @@ from hyperpod_kit.checkpoint.submeshes import TensorLayout
 from hyperpod_kit.errors import StateNotSerializable
 
 
-def agree(ranks: Ranks, state: State) -> bool:
-    """Find out who holds what of the state; whether that has changed, and it must be walked anew. A collective.
+def update_name_placement(ranks: Ranks, state: State) -> bool:
+    """Gather which ranks hold which tensors of the state, keep it in `ranks` and clear the state's
+    cache if it has changed; return whether it has. A collective.
 
-    Raises CheckpointError, the same on all ranks, for a name with other types or shapes on different ranks.
+    Raises CheckpointError, the same on all ranks, for a name with other types or shapes on
+    different ranks.
     """
     names: Mapping[str, TensorLayout] = {}
     with contextlib.suppress(StateNotSerializable):  # the first save says so
         names = state.names(ranks)
-    changed = placement.agree(ranks, names)
+    changed = placement.gather_and_set_placement(ranks, names)
     if changed:
         state.clear_cache()
     return changed

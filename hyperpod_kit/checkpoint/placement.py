@@ -35,8 +35,9 @@ class NamePlacement:
     divided: Mapping[str, SubMeshes] = field(default_factory=dict)
     meshes: Mapping[tuple[int, ...], SubMeshes] = field(default_factory=dict)
 
-    def of(self, path: str) -> tuple[tuple[int, int], tuple[int, ...]] | None:
-        """((this rank's index, how many), ranks); None for all ranks."""
+    def replica_and_holders(self, path: str) -> tuple[tuple[int, int], tuple[int, ...]] | None:
+        """Return ((this rank's index among the holders, how many), the holders' ranks) of a name; None
+        when all ranks hold it."""
         ranks = None
         while ranks is None and path:
             ranks = self.ranks_by_name.get(path)
@@ -48,8 +49,12 @@ class NamePlacement:
         return (ranks.index(self.rank), len(ranks)), ranks
 
     def submeshes(self, path: str, mesh: tuple[int, ...]) -> SubMeshes:
-        """All sub-meshes that hold a DTensor of that name; () where its own mesh, of these global ranks, is the only
-        one. What an optimizer makes is where its parameter is, another new name where all others of its mesh are."""
+        """Return all sub-meshes that hold a DTensor of that name; () where its own mesh, of these global
+        ranks, is the only one.
+
+        What an optimizer makes is where its parameter is, another new name where all others of its mesh
+        are.
+        """
         while path:
             agreed = self.divided.get(path, ())
             if mesh in agreed:
@@ -69,12 +74,14 @@ class GatheringRanks(Protocol):
     def global_rank(self, rank: int) -> int: ...
 
 
-def agree(ranks: GatheringRanks, names: Names) -> bool:
-    """Let `ranks` know who holds what; whether that has changed. A collective.
+def gather_and_set_placement(ranks: GatheringRanks, names: Names) -> bool:
+    """Gather which ranks hold which names, set it as `ranks.placement` and return whether it has
+    changed. A collective.
 
-    Raises CheckpointError, the same on all ranks, for a name with other types or shapes on different ranks.
+    Raises CheckpointError, the same on all ranks, for a name with other types or shapes on
+    different ranks.
     """
-    local_digest = digest.small(repr(sorted(names.items())).encode())
+    local_digest = digest.small_object_digest(repr(sorted(names.items())).encode())
     digests: list[str] = ranks.gather(local_digest)
     ranks_by_name: dict[str, tuple[int, ...]] = {}
     divided: dict[str, SubMeshes] = {}
@@ -86,34 +93,35 @@ def agree(ranks: GatheringRanks, names: Names) -> bool:
             spoken = dict(names)
         names_of_ranks: list[dict[str, TensorLayout] | None] = ranks.gather(spoken)
         by_rank = [names_of_ranks[digests.index(rank_digest)] or {} for rank_digest in digests]
-        divided = _divided(by_rank, [ranks.global_rank(rank) for rank in range(len(by_rank))])
+        divided = _submeshes_by_name(by_rank, [ranks.global_rank(rank) for rank in range(len(by_rank))])
         lists = {
             rank: [(name, layout.text()) for name, layout in rank_names.items() if name not in divided and layout.kind]
             for rank, rank_names in enumerate(names_of_ranks)
             if rank_names is not None
         }
-        problem = name_coverage.find_conflict(lists)
+        problem = name_coverage.describe_layout_conflict(lists)
         if problem is not None:
             raise CheckpointError(problem)
         ranks_by_name = _ranks_by_name(by_rank)
     before, ranks.placement = (
         ranks.placement,
-        NamePlacement(ranks.rank, ranks_by_name, divided, _meshes(names, divided)),
+        NamePlacement(ranks.rank, ranks_by_name, divided, _submeshes_by_mesh(names, divided)),
     )
     return ranks.placement != before
 
 
-def _divided(by_rank: Sequence[Names], global_ranks: Sequence[int]) -> dict[str, SubMeshes]:
-    """The tensors that several sub-meshes hold alike. Raises CheckpointError for one that a sub-mesh has a part of."""
+def _submeshes_by_name(by_rank: Sequence[Names], global_ranks: Sequence[int]) -> dict[str, SubMeshes]:
+    """Return the sub-meshes of the tensors that several sub-meshes hold alike. Raises CheckpointError
+    for one of which a sub-mesh holds only a part."""
     several: dict[str, dict[int, TensorLayout]] = {}
     for rank, names in enumerate(by_rank):
         for name, layout in names.items():
             several.setdefault(name, {})[rank] = layout
     divided: dict[str, SubMeshes] = {}
     for name, layouts in several.items():
-        if not submeshes.are_alike(layouts):
+        if not submeshes.are_equivalent_submeshes(layouts):
             continue
-        lacking = submeshes.not_held(layouts, global_ranks)
+        lacking = submeshes.find_incomplete_submesh(layouts, global_ranks)
         if lacking is None:
             divided[name] = tuple(sorted({layout.ranks for layout in layouts.values()}))
         elif layouts[min(layouts)].kind:
@@ -123,12 +131,13 @@ def _divided(by_rank: Sequence[Names], global_ranks: Sequence[int]) -> dict[str,
                 f"it; if each rank has its own: State(own=[{name!r}]), or a name per rank"
             )
     for name in [name for name in divided if name.startswith(_MODEL)]:
-        divided.setdefault(_state_of(name), divided[name])
+        divided.setdefault(_optimizer_state_path(name), divided[name])
     return divided
 
 
-def _meshes(names: Names, divided: Mapping[str, SubMeshes]) -> dict[tuple[int, ...], SubMeshes]:
-    """The sub-meshes by the mesh that this rank is in, where all tensors that it has there agree."""
+def _submeshes_by_mesh(names: Names, divided: Mapping[str, SubMeshes]) -> dict[tuple[int, ...], SubMeshes]:
+    """Return the sub-meshes by the mesh that this rank is in, where all tensors that it has there
+    agree."""
     agreed_by_mesh: dict[tuple[int, ...], set[SubMeshes]] = {}
     for name, layout in names.items():
         if layout.kind:
@@ -136,13 +145,14 @@ def _meshes(names: Names, divided: Mapping[str, SubMeshes]) -> dict[tuple[int, .
     return {ranks: agreed.pop() for ranks, agreed in agreed_by_mesh.items() if len(agreed) == 1 and ranks and divided}
 
 
-def _state_of(name: str) -> str:
-    """Where the optimizer's state of a parameter of the model is."""
+def _optimizer_state_path(name: str) -> str:
+    """Return the path of the optimizer's state of a parameter of the model."""
     return f"optimizer.state.{name[len(_MODEL) :]}"
 
 
 def _ranks_by_name(by_rank: Sequence[Names]) -> dict[str, tuple[int, ...]]:
-    """Every name and every beginning of one, with the ranks that have it. All ranks are ()."""
+    """Return every name and every prefix of one with the ranks that hold it, () for all ranks; {}
+    where all ranks hold all names."""
     ranks_of: dict[str, set[int]] = {}
     for rank, names in enumerate(by_rank):
         visited: set[str] = set()
@@ -153,7 +163,7 @@ def _ranks_by_name(by_rank: Sequence[Names]) -> dict[str, tuple[int, ...]]:
                 name = name.rpartition(".")[0]
     for name in [name for name in ranks_of if name.startswith(_MODEL)]:
         # A parameter that no optimizer has yet: its state will be with it.
-        ranks_of.setdefault(_state_of(name), ranks_of[name])
+        ranks_of.setdefault(_optimizer_state_path(name), ranks_of[name])
     if all(len(ranks) == len(by_rank) for ranks in ranks_of.values()):
         return {}
     by_name: dict[str, tuple[int, ...]] = dict.fromkeys(ranks_of, ())

@@ -20,11 +20,11 @@ class SavePlan:
         self._numbers = tuple(
             n for n, piece in enumerate(tensors.pieces) if owners[piece.spec.name] == piece.replica[0]
         )
-        pieces = self.pieces_of(tensors)
+        pieces = self.pieces_to_write(tensors)
         self._outline = tensors.outline
         self.fingerprint = tensors.plan
         self._shared = tensors.shared
-        self._first = sum(piece.spec.first and not piece.is_per_rank for piece in pieces)
+        self._first = sum(piece.spec.is_at_origin and not piece.is_per_rank for piece in pieces)
         self._algorithm = algorithm
         self.layout: ShardLayout = lay_out(
             [piece.spec for piece in pieces],
@@ -33,7 +33,7 @@ class SavePlan:
             run=run_id,
             plan=tensors.plan,
             algorithm=algorithm,
-            tree=rank_extra_state.reserved_size(tree_bytes),
+            tree_bytes=rank_extra_state.reserved_size(tree_bytes),
         )
 
     def fits(self, tensors: StateTensors, tree_bytes: int = 0) -> bool:
@@ -42,12 +42,12 @@ class SavePlan:
             tensors.outline is self._outline or (tensors.outline == self._outline and tensors.plan == self.fingerprint)
         )
 
-    def pieces_of(self, tensors: StateTensors) -> list[TensorPiece]:
-        """Those that this rank writes."""
+    def pieces_to_write(self, tensors: StateTensors) -> list[TensorPiece]:
+        """Return the pieces of `tensors` that this rank writes."""
         return [tensors.pieces[n] for n in self._numbers]
 
     def facts(self, extra: bytes) -> ShardFacts:
-        """What the control page says of the shard; its digest is still unknown."""
+        """Return what the control page says of the shard; its digest is still unknown."""
         return ShardFacts(
             digest=self._algorithm,
             chunk=digest.CHUNK,
@@ -57,5 +57,5 @@ class SavePlan:
             tensors=self._first,
             plan_tensors=self._shared,
             extra_size=len(extra),
-            extra_root=digest.small(extra),
+            extra_root=digest.small_object_digest(extra),
         )

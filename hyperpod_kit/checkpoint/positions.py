@@ -14,11 +14,13 @@ from hyperpod_kit.checkpoint.reason import Reason
 from hyperpod_kit.errors import CheckpointError
 
 
-def agree(agreement: Agreement, objects: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
-    """All ranks compare the positions that their loaders would go to, before anything of the state is changed.
+def require_same_data_positions(agreement: Agreement, objects: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
+    """Compare on all ranks the positions to which their loaders would go, before anything of the state
+    is changed. A collective.
 
-    A loader is an object with `position_of(state)`, which raises CheckpointError for a state that is no position, and
-    `refuse_other(state)`, which does for one in other data. Raises Rejected, and CheckpointError for other data.
+    A loader is an object with `position_of(state)`, which raises CheckpointError for a state that
+    is no position, and `refuse_other(state)`, which does for one in other data. Raises
+    CandidateRejected where positions differ or are invalid, and CheckpointError for other data.
     """
     loaders = {name: thing for name, thing in objects.items() if hasattr(thing, "position_of")}
     if not loaders:
@@ -29,7 +31,7 @@ def agree(agreement: Agreement, objects: Mapping[str, Any], tree: Mapping[str, A
         other = None
         for name, thing in loaders.items():
             if f"objects.{name}" in tree:  # else the state does not fit, which is found later
-                saved = codec.decode(tree[f"objects.{name}"], _no_tensor)
+                saved = codec.decode(tree[f"objects.{name}"], _refuse_tensor)
                 if not isinstance(saved, dict):
                     raise CheckpointError(f"{name} is a {type(saved).__name__}, expected a position in the data")
                 positions[name] = thing.position_of(saved)
@@ -39,7 +41,7 @@ def agree(agreement: Agreement, objects: Mapping[str, Any], tree: Mapping[str, A
                     other = other or (err.message, err.hint)
         return None, (positions, other)
 
-    _, shared = agreement.prove_and_share(read_positions)
+    _, shared = agreement.run_and_gather_or_reject(read_positions)
     for name in loaders:
         rank_positions = [positions.get(name) for positions, _ in shared]
         if len(set(rank_positions)) > 1:
@@ -52,5 +54,5 @@ def agree(agreement: Agreement, objects: Mapping[str, Any], tree: Mapping[str, A
             raise agreement.misfit_error(*other)
 
 
-def _no_tensor(name: str) -> torch.Tensor:
+def _refuse_tensor(name: str) -> torch.Tensor:
     raise CheckpointError(f"{name} is a tensor, expected a position in the data")

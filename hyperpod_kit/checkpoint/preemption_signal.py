@@ -45,7 +45,7 @@ class PreemptionSignal:
         self._before: dict[signal.Signals, Any] = {}
 
     def install(self) -> None:
-        """From now on."""
+        """Install the handlers for SIGUSR1 and SIGTERM, if enabled, and keep the previous ones."""
         if not self._enabled:
             return
         for number in SIGNALS:
@@ -55,8 +55,12 @@ class PreemptionSignal:
             self._before[number] = before
 
     def poll(self) -> bool:
-        """Whether a signal has come to any rank, the same on all; `is_set` says it once more. Several ranks know it one
-        call after the one that told it. Every rank calls it once a step."""
+        """Return whether a signal has come to any rank, the same on all ranks; it is in `is_set` too.
+        Every rank calls it once a step.
+
+        With several ranks it starts a reduction that the next call waits for, so a signal is seen one
+        call later.
+        """
         if self._group is None:
             self.is_set = self._received
             return self.is_set
@@ -69,8 +73,11 @@ class PreemptionSignal:
         return self.is_set
 
     def uninstall(self) -> None:
-        """Who heard the signals before hears them again. Where one was found nobody does: this process is about to end
-        with 75, and Slurm and `job run` may both tell it, and `srun` what it has heard. Twice is once."""
+        """Put back the previous handlers; ignore both signals where one was received.
+
+        After a signal this process is about to end with 75, and Slurm, `job run` and `srun` may each
+        send it once more.
+        """
         self._over = True
         for number, before in self._before.items():
             if signal.getsignal(number) == self._on_signal:

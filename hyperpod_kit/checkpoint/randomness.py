@@ -14,7 +14,8 @@ _TWISTER_STATE = struct.Struct("<625I")
 
 
 def capture() -> dict[str, Any]:
-    """torch (CPU, and each CUDA device in use), Python, and numpy when somebody imported it."""
+    """Return the states of the random number generators: torch (CPU, and each CUDA device in use),
+    Python, and numpy when it is imported."""
     version, state_words, gauss_next = random.getstate()
     out: dict[str, Any] = {
         "torch": torch.get_rng_state(),
@@ -29,13 +30,13 @@ def capture() -> dict[str, Any]:
 
 
 def encode_numpy(state: Any) -> tuple[str, bytes, int, int, float]:
-    """The state of one of numpy's RandomStates as plain values."""
+    """Return the state of one of numpy's RandomStates as plain values."""
     kind, keys, at, has_gauss, gauss = state
     return kind, keys.astype("<u4").tobytes(), int(at), int(has_gauss), float(gauss)
 
 
 def decode_numpy(saved: Any) -> tuple[Any, ...]:
-    """Undo `encode_numpy`."""
+    """Return the state for numpy's `set_state` from the values of `encode_numpy`."""
     import numpy
 
     kind, keys, at, has_gauss, gauss = saved
@@ -43,7 +44,8 @@ def decode_numpy(saved: Any) -> tuple[Any, ...]:
 
 
 def restore(state: dict[str, Any]) -> None:
-    """Undo `capture`. CUDA states beyond the devices that are here are left out."""
+    """Set the random number generators to the states of `capture`. CUDA states beyond the devices that
+    exist are left out."""
     torch.set_rng_state(state["torch"].cpu())
     version, state_bytes, gauss_next = state["python"]
     random.setstate((version, _TWISTER_STATE.unpack(state_bytes), gauss_next))

@@ -37,23 +37,24 @@ class Reason(NamedTuple):
     def __str__(self) -> str:
         return self.text
 
-    def of_rank(self, rank: int) -> Reason:
-        """The same with the number of the rank that has it."""
+    def with_rank_prefix(self, rank: int) -> Reason:
+        """Return the reason with the number of the rank in front of its text."""
         return self._replace(text=f"rank {rank}: {self.text}")
 
 
-def as_reason(outcome: object) -> Reason | None:
-    """The reason, where something gave one in place of its value."""
+def reason_or_none(outcome: object) -> Reason | None:
+    """Return `outcome` if it is a Reason in place of a value, else None."""
     if isinstance(outcome, Reason):
         return outcome
     return None
 
 
 def first_reason(reasons: Sequence[Reason | None]) -> Reason | None:
-    """That of the first rank that has one, with its number where there are several ranks; None when none has."""
+    """Return the reason of the first rank that has one, with its number where there are several ranks;
+    None when none has."""
     for rank, reason in enumerate(reasons):
         if reason is not None:
             if len(reasons) > 1:
-                return reason.of_rank(rank)
+                return reason.with_rank_prefix(rank)
             return reason
     return None

@@ -45,8 +45,8 @@ class RecoveredSnapshots:
         self._is_settled = False
 
     @property
-    def is_settled(self) -> bool:
-        """Whether a restore or a save has come by already."""
+    def is_restore_decided(self) -> bool:
+        """Return whether a restore or a save has already decided what becomes of the snapshots."""
         return self._is_settled
 
     @property
@@ -56,7 +56,8 @@ class RecoveredSnapshots:
     def restore(
         self, state: State, progress: ProgressCallback | None, epoch: int, checkpoint_id: str | None = None
     ) -> Restored | Fresh:
-        """See Manager.restore. `epoch`: of this start."""
+        """Restore `state` as Manager.restore, report the outcome to `job run` and let the agent free all
+        snapshots but the restored one. `epoch`: that of this start."""
         with self._report_failures():
             outcome = restore.restore(
                 self._ranks,
@@ -65,35 +66,39 @@ class RecoveredSnapshots:
                 nearer=self._nearer,
                 copies_of_ranks=self._copies,
                 resume_from=self._resume_from(checkpoint_id),
-                only=checkpoint_id,
-                before=lambda: shm_capacity.check(self._ranks, self._pool.folder, state.model, self._pool.count),
+                only_checkpoint_id=checkpoint_id,
+                before_fill=lambda: shm_capacity.require_room_for_slots(
+                    self._ranks, self._pool.folder, state.model, self._pool.count
+                ),
                 progress=progress,
                 epoch=epoch,
             )
         if self._ranks.rank == 0:
             restore_report.report_restored(self._start.root, outcome.got)
             if isinstance(outcome.got, Restored) and outcome.got.tier == candidates.STORAGE:
-                proofs.record_where_possible(open_store(self._start.root), outcome.got.checkpoint_id, "restore")
-        self._settle_with_agent(outcome.keep)
+                proofs.record_proof_if_owner(open_store(self._start.root), outcome.got.checkpoint_id, "restore")
+        self._send_restore_completed(outcome.keep)
         return outcome.got
 
-    def peek(self, only: str | None) -> CheckpointInfo | None:
-        """See Manager.inspect."""
+    def peek(self, only_checkpoint_id: str | None) -> CheckpointInfo | None:
+        """Read the newest checkpoint's header, see Manager.peek; errors are reported to `job run`."""
         with self._report_failures():
             return peek.peek(
                 self._ranks,
                 open_store(self._start.root),
                 nearer=self._nearer,
                 copies_of_ranks=self._copies,
-                resume_from=self._resume_from(only),
-                only=only,
+                resume_from=self._resume_from(only_checkpoint_id),
+                only_checkpoint_id=only_checkpoint_id,
             )
 
     def _resume_from(self, checkpoint_id: str | None) -> candidates.ResumeFrom:
-        resume_from = candidates.ResumeFrom.read(os.environ, self._start.root)
+        resume_from = candidates.ResumeFrom.from_environment(os.environ, self._start.root)
         if checkpoint_id is None:
             return resume_from
-        return candidates.from_checkpoint_id(checkpoint_id, near=resume_from.near and not self._is_settled)
+        return candidates.resume_from_checkpoint_id(
+            checkpoint_id, allow_local_copies=resume_from.near and not self._is_settled
+        )
 
     @property
     def _nearer(self) -> NearerTiers:
@@ -101,7 +106,7 @@ class RecoveredSnapshots:
 
     @contextlib.contextmanager
     def _report_failures(self) -> Iterator[None]:
-        """Errors go to the `job run` above as well."""
+        """Report an error of the block to `job run` before it is raised."""
         try:
             yield
         except HyperpodKitError as err:
@@ -113,16 +118,17 @@ class RecoveredSnapshots:
             raise
 
     def require_nothing_to_restore(self) -> None:
-        """Before a save: where nothing was restored there must be nothing to restore. Raises CheckpointError."""
+        """Raise CheckpointError before a save where nothing was restored and there is something to
+        restore; else let the agent free all snapshots."""
         if self._is_settled:
             return
         root = self._start.root
         store = open_store(root)
         if any(self._copies) or catalog.newest_committed(store) is not None or selection.lost_commits(store):
             raise CheckpointError(f"{root} holds checkpoints of this run", hint="call restore() before save()")
-        self._settle_with_agent(None)
+        self._send_restore_completed(None)
 
-    def _settle_with_agent(self, keep: Key | None) -> None:
+    def _send_restore_completed(self, keep: Key | None) -> None:
         self._is_settled = True
         tier = candidates.MEMORY
         if self._local:

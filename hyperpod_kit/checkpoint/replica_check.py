@@ -25,7 +25,7 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     TensorQuery,
 )
 from hyperpod_kit.checkpoint.device import DigestRequest
-from hyperpod_kit.checkpoint.load import is_plain
+from hyperpod_kit.checkpoint.load import is_contiguous_on_host
 from hyperpod_kit.checkpoint.memory_copy import Batch
 from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.checkpoint.tensors import TensorPiece
@@ -44,17 +44,18 @@ class Comparison:
         self._digest = digest.algorithm(algorithm).wide
         self._parts: list[list[bytes]] = [[] for _ in self._pieces]
         self._sets = {piece.holders: holders_name(piece.holders) for piece in self._pieces}
-        self._kinds = [piece.kind for piece in self._pieces]
+        self._kinds = [piece.type_and_shape for piece in self._pieces]
         self._work: dict[bool, list[Batch]] = {}
         self.room = _ROOM * len(self._sets)
 
-    def is_of(self, pieces: Sequence[TensorPiece]) -> bool:
-        """Whether these are its pieces: then it can be carried out once more."""
+    def is_for_pieces(self, pieces: Sequence[TensorPiece]) -> bool:
+        """Return whether these are its pieces: then it can be carried out once more."""
         compared = [piece for piece in pieces if piece.compared]
         return len(compared) == len(self._pieces) and all(map(operator.is_, compared, self._pieces))
 
-    def work(self, *, early: bool) -> list[Batch]:
-        """What is to be done for host memory, of the early pieces or of the others."""
+    def host_digest_batches(self, *, early: bool) -> list[Batch]:
+        """Return the batches that digest the pieces in host memory, the early ones or the others; made
+        once."""
         if early not in self._work:
             self._work[early] = self._batches(early)
         return self._work[early]
@@ -64,12 +65,12 @@ class Comparison:
         group: Batch = []
         filled = 0
         for piece, parts in zip(self._pieces, self._parts, strict=True):
-            if piece.early is not early or device.is_on(piece.tensor):
+            if piece.early is not early or device.is_on_cuda(piece.tensor):
                 continue
             size = piece.tensor.nbytes
-            if not is_plain(piece.tensor) or size <= _GROUP:
+            if not is_contiguous_on_host(piece.tensor) or size <= _GROUP:
                 parts.append(b"")
-                group.append((self._all_of, (piece.tensor, parts)))
+                group.append((self._digest_full_tensor, (piece.tensor, parts)))
                 filled += size
                 if filled >= _GROUP:
                     out.append(group)
@@ -78,44 +79,46 @@ class Comparison:
             address = piece.tensor.data_ptr()
             parts += [b""] * -(-size // _CUT)
             out += [
-                [(self._range, (address + at, min(_CUT, size - at), parts, number))]
+                [(self._digest_memory_range, (address + at, min(_CUT, size - at), parts, number))]
                 for number, at in enumerate(range(0, size, _CUT))
             ]
         if group:
             out.append(group)
         return out
 
-    def _all_of(self, tensor: torch.Tensor, parts: list[bytes]) -> None:
+    def _digest_full_tensor(self, tensor: torch.Tensor, parts: list[bytes]) -> None:
         plain = tensor
-        if not is_plain(tensor):
+        if not is_contiguous_on_host(tensor):
             plain = tensor.cpu().resolve_conj().resolve_neg().contiguous()
         size = plain.nbytes
         # Cut alike, whether this rank has the elements in order or not.
         parts[:] = [b""] * max(1, -(-size // _CUT if size > _GROUP else 1))
         for number in range(len(parts)):
             at = number * _CUT
-            self._range(plain.data_ptr() + at, min(_CUT, size - at) if size else 0, parts, number)
+            self._digest_memory_range(plain.data_ptr() + at, min(_CUT, size - at) if size else 0, parts, number)
 
-    def _range(self, address: int, size: int, parts: list[bytes], number: int) -> None:
+    def _digest_memory_range(self, address: int, size: int, parts: list[bytes], number: int) -> None:
         parts[number] = b""
         if size:
             parts[number] = self._digest((ctypes.c_ubyte * size).from_address(address))
 
-    def folds(self) -> list[DigestRequest]:
-        """What is to be digested on devices."""
+    def device_digest_requests(self) -> list[DigestRequest]:
+        """Return the requests for digests of the pieces on devices, and clear earlier results."""
         far = [
-            (piece, parts) for piece, parts in zip(self._pieces, self._parts, strict=True) if device.is_on(piece.tensor)
+            (piece, parts)
+            for piece, parts in zip(self._pieces, self._parts, strict=True)
+            if device.is_on_cuda(piece.tensor)
         ]
         for _, parts in far:
             parts.clear()
         return [(piece.tensor, piece.early, parts.append) for piece, parts in far]
 
     def digests(self) -> dict[str, str]:
-        """One digest for each set of holders, when all is done."""
-        return {name: replicas.combined(self.tensors(name)) for name in self._sets.values()}
+        """Return one combined digest for each set of holders, when all is digested."""
+        return {name: replicas.combine_digests(self.tensor_digests_of_holders(name)) for name in self._sets.values()}
 
-    def tensors(self, name: str) -> list[tuple[str, str, str]]:
-        """Name, layout and digest of each tensor of a set of holders."""
+    def tensor_digests_of_holders(self, name: str) -> list[tuple[str, str, str]]:
+        """Return name, layout and digest of each tensor of a set of holders."""
         return [
             (piece.spec.name, kind, (parts[0] if len(parts) == 1 else self._digest(b"".join(parts))).hex())
             for piece, kind, parts in zip(self._pieces, self._kinds, self._parts, strict=True)
@@ -124,9 +127,10 @@ class Comparison:
 
 
 def holders_name(holders: tuple[int, ...]) -> str:
-    """A set of holders in one short word, alike on all of them."""
+    """Return a short identifier of a set of holders, the same on all of them: "all" or part of a
+    digest."""
     if holders:
-        return digest.small(repr(holders).encode()).rpartition(":")[2][:12]
+        return digest.small_object_digest(repr(holders).encode()).rpartition(":")[2][:12]
     return "all"
 
 
@@ -146,9 +150,9 @@ class ReplicaCheck:
         self._lock = threading.Lock()
 
     def handle_event(self, event: AgentEvent) -> TensorDigests | None:
-        """What the agent says; the answer to its question, where it is one."""
+        """Update the check from an agent's event; return the reply where it is a query for tensors."""
         if isinstance(event, TensorQuery):
-            return TensorDigests(event.key, self.tensors(event.key[1], event.holders))
+            return TensorDigests(event.key, self.tensor_digests(event.key[1], event.holders))
         if isinstance(event, (SaveSealed, SaveDurable)):
             self.mark_equal(event.key[1])
         elif isinstance(event, (SaveFailed, SaveDropped)):
@@ -156,7 +160,8 @@ class ReplicaCheck:
         return None
 
     def begin(self, seq: int, plan: str, pieces: Sequence[TensorPiece], *, last: bool) -> Comparison | None:
-        """The comparison of save `seq`, None where it has none."""
+        """Return the comparison to carry out for save `seq` and keep it for queries; None where this save
+        has none."""
         if self._every is None or not any(piece.compared for piece in pieces):
             return None
         with self._lock:
@@ -168,14 +173,15 @@ class ReplicaCheck:
             if (
                 comparison is None
                 or any(comparison is other for _, other in self._open.values())
-                or not comparison.is_of(pieces)
+                or not comparison.is_for_pieces(pieces)
             ):
                 comparison = self._last = Comparison(pieces, self._algorithm)
             self._open[seq] = plan, comparison
             return comparison
 
     def mark_equal(self, seq: int) -> None:
-        """Every rank has sealed that save, so its replicas were equal."""
+        """Note that every rank has sealed that save, so its replicas were equal, and forget its comparison
+        and earlier ones."""
         with self._lock:
             plan, _ = self._open.get(seq, ("", None))
             if plan:
@@ -183,14 +189,15 @@ class ReplicaCheck:
                 self._open = {other: comparison for other, comparison in self._open.items() if other > seq}
 
     def forget(self, seq: int) -> None:
-        """That save came to nothing: nobody asks for its tensors any more."""
+        """Forget the comparison of a save that failed: its tensors are not queried any more."""
         with self._lock:
             self._open.pop(seq, None)
 
-    def tensors(self, seq: int, holders: str) -> list[tuple[str, str, str]] | None:
-        """Of save `seq`, for an agent that asks; None when it is not known any more."""
+    def tensor_digests(self, seq: int, holders: str) -> list[tuple[str, str, str]] | None:
+        """Return the digests of save `seq` for a set of holders, for an agent's query; None when they are
+        not kept any more."""
         with self._lock:
             entry = self._open.get(seq)
         if entry is not None:
-            return entry[1].tensors(holders)
+            return entry[1].tensor_digests_of_holders(holders)
         return None

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import reshard
-from hyperpod_kit.checkpoint.load import bytes_of, copy_into, is_plain, view_of
+from hyperpod_kit.checkpoint.load import bytes_of, copy_into, is_contiguous_on_host, view_of
 from hyperpod_kit.checkpoint.reason import Reason
 from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.checkpoint.tensors import TensorPiece
@@ -52,16 +52,22 @@ class _ShareRange(NamedTuple):
     end: int
 
 
-def table_of(pieces: Sequence[TensorPiece], here: Collection[str]) -> ShardTable:
-    """For all ranks to hear: which of the replicated pieces lie in this rank's shard, which fills those in `here`."""
+def build_shard_table(pieces: Sequence[TensorPiece], names_in_shard: Collection[str]) -> ShardTable:
+    """Return which of the replicated pieces lie in this rank's shard, by holders, to be gathered on
+    all ranks; `names_in_shard` are the pieces that the shard fills."""
     table: ShardTable = {}
-    for holders, members in _sets(pieces).items():
+    for holders, members in _replicated_by_holders(pieces).items():
         names = [piece.spec.name for piece in members]
         bits = bytearray(-(-len(names) // 8))
         for at, name in enumerate(names):
-            if name in here:
+            if name in names_in_shard:
                 bits[at // 8] |= 1 << at % 8
-        table[holders] = members[0].replica[0], len(names), digest.small("\n".join(names).encode()), bytes(bits)
+        table[holders] = (
+            members[0].replica[0],
+            len(names),
+            digest.small_object_digest("\n".join(names).encode()),
+            bytes(bits),
+        )
     return table
 
 
@@ -71,8 +77,8 @@ def replicate(ranks: Ranks, pieces: Sequence[TensorPiece], tables: Sequence[Shar
     A collective over all ranks. Raises what torch.distributed raises when a peer has gone.
     """
     alg = digest.algorithm(algorithm)
-    sets = _sets(pieces)
-    if not _is_covered(tables):
+    sets = _replicated_by_holders(pieces)
+    if not _is_each_piece_in_one_shard(tables):
         reasons = ranks.gather(_find_uncovered(sets, tables))
         if not any(reasons):
             reasons = [Reason("the ranks take other tensors for those that they hold alike") for _ in tables]
@@ -82,7 +88,7 @@ def replicate(ranks: Ranks, pieces: Sequence[TensorPiece], tables: Sequence[Shar
     names: dict[_Bucket, list[str]] = {}
     for holders, members in sorted(sets.items(), key=lambda item: (-len(item[0]) if item[0] else 1 - 2**31, item[0])):
         replica_index = members[0].replica[0]
-        shards = _shards(tables, holders)
+        shards = _piece_bits_by_replica(tables, holders)
         for owner in range(members[0].replica[1]):
             owned = [piece for at, piece in enumerate(members) if shards[owner] >> at & 1]
             for number, bucket in enumerate(_buckets(owned)):
@@ -90,18 +96,20 @@ def replicate(ranks: Ranks, pieces: Sequence[TensorPiece], tables: Sequence[Shar
                 names[holders, owner, number] = [part.piece.spec.name for part in bucket]
                 if owner == replica_index:
                     digests[holders, owner, number] = alg.wide(view_of(data))
-                _send(ranks, data, members[0], owner)
+                _broadcast_bucket(ranks, data, members[0], owner)
                 if owner != replica_index:
                     digests[holders, owner, number] = alg.wide(view_of(data))
                     # Who left here would leave the others waiting.
-                    problem = problem or reshard.error_as_reason(partial(_unpack, bucket, data))
-    problems, wrong = _compare(ranks, problem, digests, {key: members[0].replica[0] for key, members in sets.items()})
+                    problem = problem or reshard.error_as_reason(partial(_copy_bucket_into_pieces, bucket, data))
+    problems, wrong = _find_corrupt_buckets(
+        ranks, problem, digests, {key: members[0].replica[0] for key, members in sets.items()}
+    )
     lost = frozenset(name for key in wrong[ranks.rank] for name in names[key])
     return Replicated(problems, lost, any(wrong))
 
 
-def _sets(pieces: Sequence[TensorPiece]) -> dict[_Holders, list[TensorPiece]]:
-    """The replicated pieces by the ranks that hold them, in the order of their names."""
+def _replicated_by_holders(pieces: Sequence[TensorPiece]) -> dict[_Holders, list[TensorPiece]]:
+    """Group the replicated pieces by the ranks that hold them, in the order of their names."""
     sets: dict[_Holders, list[TensorPiece]] = {}
     for piece in sorted(pieces, key=lambda piece: piece.spec.name):
         if piece.replica[1] > 1:
@@ -109,19 +117,20 @@ def _sets(pieces: Sequence[TensorPiece]) -> dict[_Holders, list[TensorPiece]]:
     return sets
 
 
-def _shards(tables: Sequence[ShardTable], holders: _Holders) -> dict[int, int]:
-    """Index in a set of holders -> the pieces of the set in that rank's shard, a bit for each."""
+def _piece_bits_by_replica(tables: Sequence[ShardTable], holders: _Holders) -> dict[int, int]:
+    """Return for each replica index of a set of holders which pieces of the set lie in that rank's
+    shard, a bit for each."""
     entries = [table[holders] for table in tables if holders in table]
     return {index: int.from_bytes(bits, "little") for index, _, _, bits in entries}
 
 
-def _is_covered(tables: Sequence[ShardTable]) -> bool:
-    """Whether each replicated piece of each set lies in the shard of exactly one of its holders. Every rank comes to
-    the same."""
+def _is_each_piece_in_one_shard(tables: Sequence[ShardTable]) -> bool:
+    """Return whether each replicated piece of each set lies in the shard of exactly one of its
+    holders; the same on every rank."""
     for holders in {holders for table in tables for holders in table}:
         entries = [table[holders] for table in tables if holders in table]
         kinds = {(count, names) for _, count, names, _ in entries}
-        shards = _shards(tables, holders)
+        shards = _piece_bits_by_replica(tables, holders)
         if len(kinds) != 1 or len(shards) != (len(holders) or len(tables)):
             return False
         ((count, _),) = kinds
@@ -133,9 +142,10 @@ def _is_covered(tables: Sequence[ShardTable]) -> bool:
 
 
 def _find_uncovered(sets: Mapping[_Holders, Sequence[TensorPiece]], tables: Sequence[ShardTable]) -> Reason | None:
-    """The first of this rank's pieces that is not in exactly one shard of the ranks that hold it."""
+    """Return the reason for the first of this rank's pieces that is not in exactly one shard of the
+    ranks that hold it; None where there is none."""
     for holders, members in sets.items():
-        shards = _shards(tables, holders)
+        shards = _piece_bits_by_replica(tables, holders)
         for at, piece in enumerate(members):
             count = sum(bits >> at & 1 for bits in shards.values())
             if count != 1:
@@ -166,8 +176,9 @@ def _buckets(owned: Sequence[TensorPiece]) -> Iterator[list[_ShareRange]]:
 
 
 def _bucket_memory(bucket: list[_ShareRange], *, filled: bool) -> torch.Tensor:
-    """The bucket's bytes: the tensor's own memory where that is possible, else new memory."""
-    if len(bucket) == 1 and is_plain(bucket[0].piece.tensor):
+    """Return the bucket's bytes: the tensor's own memory where that is possible, else new memory, with
+    the pieces' bytes in it if `filled`."""
+    if len(bucket) == 1 and is_contiguous_on_host(bucket[0].piece.tensor):
         return bytes_of(bucket[0].piece.tensor)[bucket[0].begin : bucket[0].end]
     memory = torch.empty(sum(part.end - part.begin for part in bucket), dtype=torch.uint8, device="cpu")
     if filled:
@@ -180,14 +191,14 @@ def _bucket_memory(bucket: list[_ShareRange], *, filled: bool) -> torch.Tensor:
     return memory
 
 
-def _unpack(bucket: list[_ShareRange], data: torch.Tensor) -> None:
-    """Raises TargetFault."""
+def _copy_bucket_into_pieces(bucket: list[_ShareRange], data: torch.Tensor) -> None:
+    """Copy a received bucket into the live tensors. Raises TargetFault."""
     at = 0
     with torch.no_grad():
         for part in bucket:
             length = part.end - part.begin
             live = part.piece.tensor
-            if is_plain(live):
+            if is_contiguous_on_host(live):
                 target = bytes_of(live)[part.begin : part.end]
                 if target.data_ptr() != data.data_ptr():
                     target.copy_(data[at : at + length])
@@ -202,21 +213,22 @@ def _unpack(bucket: list[_ShareRange], data: torch.Tensor) -> None:
             at += length
 
 
-def _send(ranks: Ranks, data: torch.Tensor, like: TensorPiece, owner: int) -> None:
-    """From the owner to the other holders."""
+def _broadcast_bucket(ranks: Ranks, data: torch.Tensor, like: TensorPiece, owner: int) -> None:
+    """Broadcast a bucket from its owner to the other holders."""
     if not like.holders:
-        ranks.send_bytes(data, owner)
+        ranks.broadcast_tensor(data, owner)
     elif like.group is not None and "gloo" in str(dist.get_backend(like.group)):
         dist.broadcast(data, src=like.holders[owner], group=like.group)
     else:
         # No group of exactly these ranks that could move host memory: one by one over the run's own.
-        ranks.send_to_holders(data, like.holders[owner], like.holders)
+        ranks.broadcast_to_holders(data, like.holders[owner], like.holders)
 
 
-def _compare(
+def _find_corrupt_buckets(
     ranks: Ranks, problem: Reason | None, digests: Mapping[_Bucket, bytes], replica_indexes: Mapping[_Holders, int]
 ) -> tuple[list[Reason | None], list[list[_Bucket]]]:
-    """(what is wrong, which buckets did not arrive as they were sent), for each rank. A collective over all ranks."""
+    """Gather all ranks' problems and digests; return for each rank what is wrong, and which buckets
+    did not arrive as they were sent. A collective over all ranks."""
     sent = {key for key in digests if key[1] == replica_indexes[key[0]]}
     gathered = ranks.gather((problem, digests, sent))
     true = {key: digests_[key] for _, digests_, sent_ in gathered for key in sent_}

@@ -62,28 +62,34 @@ def restore(
     nearer: NearerTiers,
     copies_of_ranks: Sequence[Sequence[HeldShard]],
     resume_from: ResumeFrom = candidates.NO_DECISION,
-    only: str | None = None,
-    ahead: bool = True,
-    before: Callable[[], None] = lambda: None,
+    only_checkpoint_id: str | None = None,
+    read_ahead: bool = True,
+    before_fill: Callable[[], None] = lambda: None,
     progress: ProgressCallback | None = None,
     epoch: int = 0,
 ) -> RestoreOutcome:
-    """Bring `state` to the newest checkpoint that all ranks can prove. All ranks call it; all get the same.
+    """Bring `state` to the newest checkpoint that all ranks can prove. All ranks call it; all get the
+    same.
 
-    `copies_of_ranks` is what each rank has besides the root (`candidates.local_copies`), `nearer` where this rank has
-    it. Of `copies_of_ranks` and `resume_from` rank 0's word counts. `only`: this attempt, and no other. `ahead`: this
-    rank's own shard is read while the state is walked, of which not all may be wanted. `before`, a collective, is
-    called for each candidate before a live tensor is written to, while a shard in memory is already read; what it
-    raises is passed on. `progress`: see `restore_progress.ReadBytes`. `epoch`: of this start, of one that may save. A
-    read that fails is tried again for some seconds. Raises NoValidCheckpoint, DigestUnavailable, StorageUnreadable when
-    the root does not give up the newest that it has, CheckpointError when the state does not fit or cannot be filled,
-    or the root cannot be listed.
+    `copies_of_ranks` is what each rank has besides the root (`candidates.local_copies`), `nearer`
+    where this rank has it. Of `copies_of_ranks` and `resume_from` rank 0's counts.
+    `only_checkpoint_id`: this checkpoint and no other. `read_ahead`: this rank's own shard is read
+    while the state is walked, of which not all may be wanted. `before_fill`, a collective, is
+    called for each candidate before a live tensor is written to, while a shard in memory is already
+    read; what it raises is passed on. `progress`: see `restore_progress.ReadBytes`. `epoch`: of
+    this start, of one that may save. A read that fails is tried again for some seconds.
+
+    Raises NoValidCheckpoint, DigestUnavailable, StorageUnreadable when the root does not give up
+    the newest that it has, CheckpointError when the state does not fit or cannot be filled, or the
+    root cannot be listed.
     """
     store = with_retries(store)
-    listing = candidates.newest_first(ranks, store, copies_of_ranks, resume_from, only)
+    listing = candidates.newest_first(ranks, store, copies_of_ranks, resume_from, only_checkpoint_id)
     try:
-        with _prompt_switches():
-            outcome = _restore(ranks, store, state, nearer, listing, ahead, before, progress, resume_from.fresh, epoch)
+        with _short_switch_interval():
+            outcome = _restore(
+                ranks, store, state, nearer, listing, read_ahead, before_fill, progress, resume_from.fresh, epoch
+            )
     except BaseException:
         state.withdraw()
         raise
@@ -93,9 +99,10 @@ def restore(
 
 
 @contextlib.contextmanager
-def _prompt_switches() -> Iterator[None]:
-    """Threads that compare and copy need the interpreter's lock for some microseconds a chunk, and one that walks over
-    the state hands it over when asked, which by default is after 5 ms: the time that three chunks take."""
+def _short_switch_interval() -> Iterator[None]:
+    """Shorten the interpreter's switch interval for the block: threads that compare and copy need its
+    lock for some microseconds a chunk, and one that walks over the state hands it over by default
+    only after 5 ms, the time that three chunks take."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
@@ -110,8 +117,8 @@ def _restore(
     state: State,
     nearer: NearerTiers,
     listing: Iterator[Candidate],
-    ahead: bool,
-    before: Callable[[], None],
+    read_ahead: bool,
+    before_fill: Callable[[], None],
     progress: ProgressCallback | None,
     fresh: bool,
     epoch: int,
@@ -130,14 +137,16 @@ def _restore(
             log_line("restore: passed over %s: %s", *rejected[-1])
             continue
         log_line("restore: reading %s", candidate.checkpoint_id)
-        with contextlib.closing(_RestoreRun(ranks, store, state, nearer, candidate, ahead, before, read)) as run:
+        with contextlib.closing(
+            _RestoreRun(ranks, store, state, nearer, candidate, read_ahead, before_fill, read)
+        ) as run:
             count_before = len(rejected)
             restored = run.restore(rejected)
         for name_and_reason in rejected[count_before:]:
             log_line("restore: gave up %s: %s", *name_and_reason)
         touched = touched or run.touched
         if restored is not None:
-            read.end()
+            read.report_complete()
             tier, size = restored
             name = candidate.name
             log_line(
@@ -159,15 +168,15 @@ def _restore(
                     tuple(rejected),
                     run.line,
                 ),
-                candidate.key,
+                candidate.snapshot_key,
             )
     if committed and not ranks.broadcast(fresh):
         hint = None
         if lost:
-            hint = commit_records.hint(store.url)
+            hint = commit_records.repair_hint(store.url)
         raise NoValidCheckpoint(store.url, rejected, hint=hint)
     if committed:
-        _begin_anew(ranks, store, epoch)
+        _record_fresh_start(ranks, store, epoch)
         log.log(
             _log_level(ranks, logging.WARNING),
             "restore: %s=1: the run begins anew at step 0, and leaves what was committed: %s",
@@ -189,24 +198,25 @@ def _restore(
             f"some tensors were filled: {reasons}",
             hint=f"start again with {HPK_RESUME_MEMORY}=0, from the beginning",
         )
-    before()
-    pipeline_stages.agree(ranks, state)
+    before_fill()
+    pipeline_stages.update_name_placement(ranks, state)
     return RestoreOutcome(Fresh(time.monotonic() - begin, tuple(rejected)), None)
 
 
 def _log_level(ranks: Ranks, level: int) -> int:
-    """Log at that level on rank 0, for debugging alone on all others."""
+    """Return `level` on rank 0, and DEBUG on all others."""
     if ranks.rank == 0:
         return level
     return logging.DEBUG
 
 
-def _begin_anew(ranks: Ranks, store: Store, epoch: int) -> None:
-    """Rank 0 puts down that the run leaves what starts before `epoch` have saved. Raises CheckpointError."""
+def _record_fresh_start(ranks: Ranks, store: Store, epoch: int) -> None:
+    """Record in the root, on rank 0, that the run leaves what starts before `epoch` have saved. Raises
+    CheckpointError on all ranks."""
     problem: str | None = None
     if ranks.rank == 0:
         try:
-            fresh_start.begin_anew(store, by=f"{HPK_FRESH} of epoch {epoch}", upto=epoch - 1)
+            fresh_start.record_root_fresh_start(store, by=f"{HPK_FRESH} of epoch {epoch}", last_epoch=epoch - 1)
         except (CheckpointError, OSError) as err:
             problem = verify.describe_failure(err)
     problem = ranks.broadcast(problem)
@@ -224,39 +234,40 @@ class _RestoreRun(CandidateRun):
         state: State,
         nearer: NearerTiers,
         candidate: Candidate,
-        ahead: bool,
-        before: Callable[[], None],
+        read_ahead: bool,
+        before_fill: Callable[[], None],
         read: ReadBytes,
     ) -> None:
         super().__init__(ranks, store, nearer, candidate)
         self._state = state
-        self._ahead, self._before, self._read_bytes = ahead, before, read
+        self._ahead, self._before, self._read_bytes = read_ahead, before_fill, read
         self._reading: load.Reading | None = None
         self.touched = False  # whether a live tensor of this rank was written to
         self.line = 0
         """The epoch of the start from scratch that the candidate descends from; 0 when it does not say."""
 
     def restore(self, rejected: list[tuple[str, str]]) -> tuple[str, int] | None:
-        """(tier, bytes) when the state is that of this candidate. Reasons are added to `rejected`."""
+        """Restore the state from this candidate and return (tier, bytes); None when no tier of it is good.
+        Reasons are added to `rejected`."""
         return self.try_tiers(rejected, self._restore_from)
 
     def close(self) -> None:
-        """See CandidateRun."""
+        """Stop reading and release the lease."""
         self._stop_reading()
         super().close()
 
-    def _header(self, tiers: tuple[str, ...]) -> ProvedHeader:
+    def _read_proved_header(self, tiers: tuple[str, ...]) -> ProvedHeader:
         """See CandidateRun. A shard in memory is read meanwhile: that needs nothing of the other ranks."""
         self._stop_reading()
         if self._ahead and tiers[self._ranks.rank] == MEMORY and STORAGE not in tiers:
-            self._reading = load.Reading(self._in_memory(), self._nearer.threads)
-        header = super()._header(tiers)
+            self._reading = load.Reading(self._open_shard_in_memory(), self._nearer.threads)
+        header = super()._read_proved_header(tiers)
         if header.tiers[self._ranks.rank] != MEMORY:
             self._stop_reading()
         return header
 
-    def _read_own(self, header: ProvedHeader) -> load.Reading:
-        """This rank's own shard, read and compared from now on, or already."""
+    def _start_reading_own_shard(self, header: ProvedHeader) -> load.Reading:
+        """Return the reading of this rank's own shard, started now unless it already is."""
         if self._reading is None:
             self._reading = load.Reading(self._local_shard(header), self._nearer.threads)
         return self._reading
@@ -264,30 +275,31 @@ class _RestoreRun(CandidateRun):
     def _stop_reading(self) -> None:
         reading, self._reading = self._reading, None
         if reading is not None:
-            self.touched = self.touched or reading.touched
+            self.touched = self.touched or reading.has_written_targets
             reading.close()
 
     def _restore_from(self, header: ProvedHeader) -> tuple[str, int]:
         self._before()
-        self.line = _lineage(header.tree)
-        positions.agree(self._agreement, self._state.objects, header.tree)
+        self.line = _lineage_epoch(header.tree)
+        positions.require_same_data_positions(self._agreement, self._state.objects, header.tree)
         return "+".join(tier for tier in TIERS if tier in header.tiers), self._fill(header)
 
     def _fill(self, header: ProvedHeader) -> int:
-        """Bring the state to the candidate; how many bytes it has. Raises Rejected, CheckpointError."""
+        """Fill and load the state from the candidate, shard by shard or resharded; return how many bytes
+        it has. Raises CandidateRejected, CheckpointError."""
         same_world = header.world == self._ranks.world
         cached: dict[slices.Chunk, memoryview] = {}
         # Reading needs no plan: it goes on while the state is walked.
         reading = None
         if same_world and self._ahead:
-            reading = self._read_own(header)
+            reading = self._start_reading_own_shard(header)
         targets, same = self._targets(header, reading)
         if same and same_world:
             if reading is None:
-                reading = self._read_own(header)
-                self._agreement.fit(partial(self._check, reading, targets))
+                reading = self._start_reading_own_shard(header)
+                self._agreement.run_or_raise_misfit(partial(self._require_matching_shard, reading, targets))
             loaded = self._fill_same_layout(header, targets, reading)
-            size = self._size(header)
+            size = self._total_shard_bytes(header)
         else:
             if reading is not None and header.tiers[self._ranks.rank] == STORAGE:
                 cached = {(self._ranks.rank, number): view for number, view in reading.take_proved_chunks().items()}
@@ -301,37 +313,40 @@ class _RestoreRun(CandidateRun):
                             "and never committed"
                         )
                     )
-                header = self._header_of_root((STORAGE,) * self._ranks.world)
+                header = self._read_header_from_root((STORAGE,) * self._ranks.world)
             loaded, size = self._fill_resharded(header, targets, cached)
-        self._agreement.fit(lambda: self._state.adopt(header.tree, loaded))
+        self._agreement.run_or_raise_misfit(lambda: self._state.adopt(header.tree, loaded))
         return size
 
     def _targets(self, header: ProvedHeader, reading: load.Reading | None) -> tuple[StateTensors, bool]:
-        """(what the state wants filled, whether that is on every rank what it saved)."""
+        """Return (the tensors that the state wants filled, whether the plan is on every rank that of the
+        save)."""
 
         def walk() -> tuple[StateTensors, str]:
             targets = self._state.targets(self._ranks, header.tree)
             if reading is not None:
-                self._check(reading, targets)
+                self._require_matching_shard(reading, targets)
             return targets, targets.plan
 
-        targets, plans = self._agreement.fit_and_share(walk)
-        if len(set(plans)) > 1 and pipeline_stages.agree(self._ranks, self._state):
-            targets, plans = self._agreement.fit_and_share(walk)
+        targets, plans = self._agreement.run_and_gather_or_raise_misfit(walk)
+        if len(set(plans)) > 1 and pipeline_stages.update_name_placement(self._ranks, self._state):
+            targets, plans = self._agreement.run_and_gather_or_raise_misfit(walk)
         return targets, one_plan(plans) == header.plan
 
-    def _check(self, reading: load.Reading, targets: StateTensors) -> None:
-        """The plan says nothing of what only this rank has. Raises CheckpointError."""
-        reading.check({piece.spec.name: piece for piece in targets.pieces})
+    def _require_matching_shard(self, reading: load.Reading, targets: StateTensors) -> None:
+        """Raise CheckpointError where the shard's header does not fit the targets: the plan says nothing
+        of what only this rank has."""
+        reading.require_matching_header({piece.spec.name: piece for piece in targets.pieces})
 
     @contextlib.contextmanager
     def _local_shard(self, header: ProvedHeader) -> Iterator[load.ProvedShard]:
-        """This rank's own shard, where it is nearest. Raises DigestMismatch, CheckpointError, OSError."""
+        """Open this rank's own shard on the tier that the header names. Raises DigestMismatch,
+        CheckpointError, OSError."""
         nearer, rank = self._nearer, self._ranks.rank
         tier = header.tiers[rank]
         with contextlib.ExitStack() as stack:
             if tier == MEMORY:
-                yield stack.enter_context(self._in_memory())
+                yield stack.enter_context(self._open_shard_in_memory())
             elif tier == LOCAL:
                 yield stack.enter_context(
                     local_tiers.shard_on_disk(str(nearer.local), nearer.run_id, rank, self._copy_of(rank, tier))
@@ -343,11 +358,11 @@ class _RestoreRun(CandidateRun):
                 )
                 yield load.ProvedShard(opened.shard(rank))
 
-    def _in_memory(self) -> contextlib.AbstractContextManager[load.ProvedShard]:
+    def _open_shard_in_memory(self) -> contextlib.AbstractContextManager[load.ProvedShard]:
         return local_tiers.shard_in_memory(self._nearer.slots, self._copy_of(self._ranks.rank, MEMORY))
 
-    def _size(self, header: ProvedHeader) -> int:
-        """Bytes of all ranks' own shards."""
+    def _total_shard_bytes(self, header: ProvedHeader) -> int:
+        """Return the bytes of all ranks' own shards."""
         total = 0
         for rank, tier in enumerate(header.tiers):
             if header.body is None or tier != STORAGE:
@@ -359,7 +374,8 @@ class _RestoreRun(CandidateRun):
     def _fill_same_layout(
         self, header: ProvedHeader, targets: StateTensors, reading: load.Reading
     ) -> Mapping[str, torch.Tensor]:
-        """Saved by the same ranks: each streams its own shard and shares what others hold too."""
+        """Fill the tensors of a checkpoint that the same ranks saved: each rank reads its own shard, and
+        replicated pieces are broadcast. Return the tensors without a target."""
         pieces = {piece.spec.name: piece for piece in targets.pieces}
 
         def read() -> tuple[load.ShardLoad, replicate.ShardTable]:
@@ -368,15 +384,15 @@ class _RestoreRun(CandidateRun):
             for piece in targets.pieces:
                 if piece.replica[1] == 1 and piece.spec.name not in shard_load.here:
                     raise CheckpointError(f"{piece.spec.name} is not in this rank's shard")
-            return shard_load, replicate.table_of(targets.pieces, shard_load.here)
+            return shard_load, replicate.build_shard_table(targets.pieces, shard_load.here)
 
-        shard_load, tables = self._agreement.prove_and_share(read)
+        shard_load, tables = self._agreement.run_and_gather_or_reject(read)
         shared = replicate.replicate(self._ranks, targets.pieces, tables, header.algorithm)
         self._agreement.raise_first_problem(shared.problems)
         if shared.any_lost and header.body is None:
             raise CandidateRejected(Reason("what other ranks sent did not arrive as it was sent"))
         if shared.any_lost:
-            self._read(
+            self._read_requested_slices(
                 header,
                 partial(_request, pieces=[target for target in targets.pieces if target.spec.name in shared.lost]),
             )
@@ -385,7 +401,9 @@ class _RestoreRun(CandidateRun):
     def _fill_resharded(
         self, header: ProvedHeader, targets: StateTensors, cached: Mapping[slices.Chunk, memoryview]
     ) -> tuple[Mapping[str, torch.Tensor], int]:
-        """Saved by other ranks or with another division: slices of tensors, wherever they lie. `cached` is read."""
+        """Fill the tensors of a checkpoint of other ranks or another division from slices wherever they
+        lie; return the tensors without a target and the bytes. `cached` are chunks that are read
+        already."""
 
         def want(requests: slices.SliceRequests) -> dict[str, torch.Tensor]:
             for common in (False, True):
@@ -395,27 +413,29 @@ class _RestoreRun(CandidateRun):
             return {name: requests.add_full(name) for name in self._state.required_names(header.tree) - here}
 
         assert header.body is not None
-        return self._read(header, want, targets.pieces, cached), header.body.total_bytes
+        return self._read_requested_slices(header, want, targets.pieces, cached), header.body.total_bytes
 
-    def _read(
+    def _read_requested_slices(
         self,
         header: ProvedHeader,
-        want: Callable[[slices.SliceRequests], Local],
+        add_requests: Callable[[slices.SliceRequests], Local],
         pieces: Sequence[TensorPiece] = (),
         cached: Mapping[slices.Chunk, memoryview] = reshard.NO_CACHED_CHUNKS,
     ) -> Local:
-        """Fill what this rank wants, each chunk from storage once. What `want` gave. A collective.
+        """Read from storage, each chunk once, what `add_requests` asks for, distribute it to the ranks and
+        return the result of `add_requests`. A collective.
 
-        Raises Rejected, CheckpointError."""
+        Raises CandidateRejected, CheckpointError.
+        """
         assert header.body is not None
         with reshard.open_checkpoint(self._store, self._candidate.checkpoint_id, header.body) as checkpoint:
-            rows = reshard.shared_rows(self._ranks, checkpoint)
+            rows = reshard.broadcast_rows(self._ranks, checkpoint)
             if isinstance(rows, Reason):
                 raise CandidateRejected(rows)
-            self._agreement.fit(lambda: slices.check_fit(rows, pieces))
+            self._agreement.run_or_raise_misfit(lambda: slices.require_fitting_pieces(rows, pieces))
             requests = slices.SliceRequests(rows)
-            requested = self._agreement.prove(lambda: want(requests))
-            work = sharing.divide_among_ranks(self._ranks, requests, header.body.chunk, cached)
+            requested = self._agreement.run_or_reject(lambda: add_requests(requests))
+            work = sharing.gather_and_assign_readers(self._ranks, requests, header.body.chunk, cached)
             chunk, local_chunks = header.body.chunk, work.read_by(self._ranks.rank)
             bytes_here = sum(
                 min(chunk, header.body.shards[number].size - chunk_index * chunk)
@@ -423,7 +443,7 @@ class _RestoreRun(CandidateRun):
             )
             self._read_bytes.begin(self._candidate.checkpoint_id, bytes_here)
             problem = reshard.read_and_distribute(self._ranks, checkpoint, work, requests, cached, self._read_bytes)
-            self.touched = self.touched or requests.touched
+            self.touched = self.touched or requests.has_written_targets
             if problem is not None and problem.verdict is Verdict.UNFILLED:
                 raise self._agreement.misfit_error(problem.text)
             if problem is not None:
@@ -431,8 +451,9 @@ class _RestoreRun(CandidateRun):
         return requested
 
 
-def _lineage(tree: Mapping[str, Any]) -> int:
-    """What a checkpoint's tree says of the start from scratch that it descends from; 0 when it says nothing."""
+def _lineage_epoch(tree: Mapping[str, Any]) -> int:
+    """Return the epoch of the start from scratch that the checkpoint descends from; 0 when its tree
+    does not say."""
     save = tree.get("save")
     line = None
     if isinstance(save, dict):
@@ -443,7 +464,8 @@ def _lineage(tree: Mapping[str, Any]) -> int:
 
 
 def _request(requests: slices.SliceRequests, pieces: Sequence[TensorPiece], *, common: bool = False) -> None:
-    """All of these pieces. Raises CheckpointError unless the attempt has all of them."""
+    """Add requests for all of these pieces. Raises CheckpointError unless the checkpoint has all of
+    them."""
     for piece in pieces:
         spec = piece.spec
         tensor_slice = slices.TensorSlice(spec.name, spec.offsets or (0,) * len(spec.shape), spec.shape)

@@ -51,8 +51,9 @@ class RestoreProgress(NamedTuple):
 ProgressCallback = Callable[[RestoreProgress], None]
 
 
-def with_activity(moved: Callable[[], None], callback: ProgressCallback | None) -> ProgressCallback:
-    """Calls `moved`, then `callback` where somebody asked; one that raises once is not called again, `moved` is."""
+def callback_with_activity(moved: Callable[[], None], callback: ProgressCallback | None) -> ProgressCallback:
+    """Return a callback that calls `moved`, then `callback` if there is one; a `callback` that raises
+    once is not called again, `moved` is."""
     callbacks = []
     if callback is not None:
         callbacks = [callback]
@@ -70,7 +71,7 @@ def with_activity(moved: Callable[[], None], callback: ProgressCallback | None) 
 
 
 def ignore_bytes(count: int) -> None:
-    """Takes the count of bytes that were read, where nobody asked."""
+    """Do nothing with the count of bytes that were read."""
 
 
 class ReadBytes:
@@ -90,7 +91,7 @@ class ReadBytes:
         self._at: RestoreProgress | None = None
 
     def begin(self, checkpoint_id: str, total: int) -> None:
-        """So many bytes are to be read from now on."""
+        """Start to count anew: `total` bytes of this checkpoint are to be read."""
         with self._lock:
             self._at = RestoreProgress(checkpoint_id, 0, total)
 
@@ -104,8 +105,8 @@ class ReadBytes:
             self._last_call = self._clock()
         self._report(wait=False)
 
-    def end(self) -> None:
-        """All is read; nothing is said where nothing was."""
+    def report_complete(self) -> None:
+        """Report that all bytes are read; nothing where none was to be read."""
         if self._at is not None:
             self._at = self._at._replace(bytes_read=self._at.bytes_total)
             self._report(wait=True)

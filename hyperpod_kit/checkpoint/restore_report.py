@@ -23,15 +23,19 @@ ERRORS_ON_ALL_RANKS = (DigestUnavailable, NotEnoughSharedMemory, NoValidCheckpoi
 
 
 def report_restored(root: str, got: Restored | Fresh, env: Mapping[str, str] = os.environ) -> None:
-    """To be called on the first rank. Tells nothing of another root than the job's own."""
+    """Write for `job run` what was restored, on the first rank; nothing for another root than the
+    job's own."""
     if isinstance(got, Fresh):
-        _report(root, RestoreVerdict(verdict.NONE, rejected=got.rejected), env)
+        _write_verdict_for_job_root(root, RestoreVerdict(verdict.NONE, rejected=got.rejected), env)
     else:
-        _report(root, RestoreVerdict(got.checkpoint_id, got.step, (got.epoch, got.seq), got.tier, got.rejected), env)
+        _write_verdict_for_job_root(
+            root, RestoreVerdict(got.checkpoint_id, got.step, (got.epoch, got.seq), got.tier, got.rejected), env
+        )
 
 
 def report_failure(root: str, err: HyperpodKitError, env: Mapping[str, str] = os.environ) -> None:
-    """The same where no checkpoint could be restored."""
+    """Write for `job run` why no checkpoint could be restored, on the first rank; nothing for another
+    root than the job's own."""
     reasons: tuple[tuple[str, str], ...] = ()
     if isinstance(err, NoValidCheckpoint):
         reasons = err.reasons
@@ -41,10 +45,12 @@ def report_failure(root: str, err: HyperpodKitError, env: Mapping[str, str] = os
     explanation = err.message
     if isinstance(err, NotEnoughSharedMemory):
         explanation = f"{err.message}: {err.hint}"
-    _report(root, RestoreVerdict("", rejected=reasons, error=type(err).__name__, why=explanation), env)
+    _write_verdict_for_job_root(
+        root, RestoreVerdict("", rejected=reasons, error=type(err).__name__, why=explanation), env
+    )
 
 
-def _report(root: str, report: RestoreVerdict, env: Mapping[str, str]) -> None:
+def _write_verdict_for_job_root(root: str, report: RestoreVerdict, env: Mapping[str, str]) -> None:
     job_root = env.get(HPK_CHECKPOINT_ROOT)
     if not job_root or os.path.realpath(job_root) != os.path.realpath(root):
         return

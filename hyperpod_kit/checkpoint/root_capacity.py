@@ -10,23 +10,23 @@ import os
 
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.repository import catalog, verify
-from hyperpod_kit.checkpoint.repository.policy import CheckpointFacts, Policy, is_data
+from hyperpod_kit.checkpoint.repository.policy import CheckpointFacts, Policy, is_serializable
 from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
 from hyperpod_kit.errors import CheckpointError
 
 
-def check(ranks: Ranks, root: str, keep: Policy | None) -> None:
-    """A collective. Raises CheckpointError, on all ranks, when the newest checkpoint of `root` says that another one of
-    its size will never lie beside it."""
+def require_room_for_two_checkpoints(ranks: Ranks, root: str, keep: Policy | None) -> None:
+    """Raise CheckpointError, on all ranks, when the file system of `root` can never hold another
+    checkpoint of the newest one's size beside it and the policy keeps only one. A collective."""
     problem = None
     if ranks.rank == 0:
-        problem = _problem(root, keep)
+        problem = _describe_missing_room(root, keep)
     problem = ranks.broadcast(problem)
     if problem is not None:
         raise CheckpointError(problem, hint=f"df -h {root}; a larger root, or a smaller state")
 
 
-def _problem(root: str, keep: Policy | None) -> str | None:
+def _describe_missing_room(root: str, keep: Policy | None) -> str | None:
     if keep is None or not keeps_one(keep) or not is_path(root):
         return None
     try:
@@ -44,13 +44,14 @@ def _problem(root: str, keep: Policy | None) -> str | None:
 
 
 def keeps_one(keep: Policy) -> bool:
-    """Whether a policy of this package lets the one before the newest go."""
+    """Return whether a policy of this package lets the checkpoint before the newest be deleted."""
     two = [CheckpointFacts(str(step), (1, step, ""), step) for step in (2, 1)]
-    return is_data(keep) and len(keep.keeps(two)) < 2
+    return is_serializable(keep) and len(keep.keeps(two)) < 2
 
 
 def newest_size(root: str) -> int:
-    """Bytes of the newest committed checkpoint; 0 where there is none. Raises CheckpointError, OSError."""
+    """Return the bytes of the newest committed checkpoint; 0 where there is none. Raises
+    CheckpointError, OSError."""
     store = open_store(root)
     for entry in catalog.newest_first(store):
         if entry.committed:

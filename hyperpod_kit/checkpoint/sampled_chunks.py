@@ -26,23 +26,23 @@ class SampledChunks:
                 owners.setdefault(view.dtype, []).extend([number] * view.numel())
         self._owners = [number for numbers in owners.values() for number in numbers]
 
-    def is_of(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether these are its tensors."""
+    def is_for_tensors(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Return whether these are its tensors."""
         return len(tensors) == len(self._tensors) and all(map(operator.is_, tensors, self._tensors))
 
     def read(self) -> list[torch.Tensor]:
-        """What the chunks are when the device's current stream comes to it."""
+        """Return the sampled chunks as they are when the device's current stream comes to it."""
         return [torch.cat(views) for views in self._views.values()]
 
     def differing(self, before: Sequence[torch.Tensor]) -> torch.Tensor | None:
-        """For each item of the chunks, whether it is another one than at the `read` that gave `before`; on the
-        device. None where there are no chunks."""
+        """Return for each item of the chunks whether it differs from the `read` that gave `before`, on the
+        device; None where there are no chunks."""
         if not before:
             return None
         return torch.cat([then != now for then, now in zip(before, self.read(), strict=True)])
 
     def changed(self, differing: torch.Tensor) -> list[torch.Tensor]:
-        """The tensors to which such items belong; `differing` is in host memory."""
+        """Return the tensors to which the differing items belong; `differing` is in host memory."""
         numbers = {self._owners[at] for at in differing.nonzero().view(-1).tolist()}
         return [self._tensors[number] for number in sorted(numbers)]
 

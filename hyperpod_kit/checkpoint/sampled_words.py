@@ -44,18 +44,21 @@ class SampledWords:
         first = -(-begin // _WORD)
         word_counts = numpy.maximum((begin + size) // _WORD - first, 0)
         number = numpy.array(flat, dtype=numpy.int64)
-        self._add(
+        self._add_samples_of_runs(
             numpy, _WORD, first, word_counts, numpy.minimum(word_counts, numpy.maximum(_FEW, size // _EVERY)), number
         )
         inside = (begin % _WORD == 0) & (size % _WORD == 0) & (word_counts <= _FEW)
         self.fully_read = frozenset(number[inside | (word_counts == 0)].tolist())
         size = numpy.where(word_counts == 0, size, 0)
-        self._add(numpy, 1, begin, size, size, number)
+        self._add_samples_of_runs(numpy, 1, begin, size, size, number)
         for other in set(here).difference(flat):
-            self._add_items(numpy, tensors[other], other)
+            self._add_samples_of_strided(numpy, tensors[other], other)
 
-    def _add(self, numpy: Any, size: int, first: Any, word_counts: Any, count: Any, number: Any) -> None:
-        """Of each run of `word_counts` words, which begins at the `first`, `count` that lie about evenly."""
+    def _add_samples_of_runs(
+        self, numpy: Any, size: int, first: Any, word_counts: Any, count: Any, number: Any
+    ) -> None:
+        """Add `count` sampled places, about evenly spread, of each run of `word_counts` words that begins
+        at `first`."""
         run = numpy.repeat(numpy.arange(len(count)), count)
         index = numpy.arange(len(run)) - (numpy.cumsum(count) - count)[run]
         # Of its own: the program's generator must come to the same numbers with and without a save.
@@ -67,7 +70,7 @@ class SampledWords:
         self._reads.append((size, first[run] + places - _PAGE // size))
         self._owners.append(number[run])
 
-    def _add_items(self, numpy: Any, tensor: torch.Tensor, number: int) -> None:
+    def _add_samples_of_strided(self, numpy: Any, tensor: torch.Tensor, number: int) -> None:
         items = tensor.numel()
         if not items:
             return
@@ -80,11 +83,11 @@ class SampledWords:
         self._owners.append(numpy.full(each.size, number))
 
     def read(self) -> list[Any]:
-        """What the words are now."""
-        return [_memory(size).take(places, mode="clip") for size, places in self._reads]
+        """Return the sampled words as they are now."""
+        return [_process_memory_as_words(size).take(places, mode="clip") for size, places in self._reads]
 
     def differing(self, before: Sequence[Any]) -> set[int]:
-        """The numbers of the tensors whose words are others now than they were at the `read` that gave `before`."""
+        """Return the numbers of the tensors whose words have changed since the `read` that gave `before`."""
         numbers: set[int] = set()
         for then, now, owners in zip(before, self.read(), self._owners, strict=True):
             numbers.update(owners[then != now].tolist())
@@ -92,8 +95,8 @@ class SampledWords:
 
 
 @lru_cache(maxsize=None)
-def _memory(size: int) -> Any:
-    """All of this process's memory, less its first page, as words of that size."""
+def _process_memory_as_words(size: int) -> Any:
+    """Return all of this process's memory, less its first page, as an array of words of that size."""
     import numpy
 
     word: Any = ctypes.c_uint8

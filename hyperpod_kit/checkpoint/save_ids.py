@@ -22,10 +22,11 @@ class SaveIds:
         self._seq = 0
         self._line: int | None = None
         self.parent: dict[str, int] | None = None
-        self.claim()
+        self.claim_epoch()
 
-    def claim(self) -> None:
-        """A collective. Where the root cannot be written, the epoch is still to be claimed by the next save."""
+    def claim_epoch(self) -> None:
+        """Claim this start's epoch in the root; where the root cannot be written, it is still to be
+        claimed by the next save. A collective."""
         self.epoch, seq, self.unclaimed = startup.claim_start_epoch(self._ranks, self._start, self._earlier)
         self._seq = max(self._seq, seq)
 
@@ -34,16 +35,17 @@ class SaveIds:
         return self._seq
 
     @property
-    def line(self) -> int:
-        """The epoch of the start from scratch that the saves of this start descend from; 0 when that is not known."""
+    def line_epoch(self) -> int:
+        """Return the epoch of the start from scratch that the saves of this start descend from; 0 when
+        that is not known."""
         if self._line is None:
             return self.epoch
         return self._line
 
-    def descend(self, line: int) -> None:
-        """This start goes on from a checkpoint of that line."""
+    def set_line(self, line: int) -> None:
+        """Set the line of the checkpoint from which this start continues."""
         self._line = line
 
-    def follow(self, seq: int, step: int) -> None:
-        """The next save follows this one."""
+    def set_parent(self, seq: int, step: int) -> None:
+        """Set the save that the next save follows."""
         self.parent = {"seq": seq, "step": step}

@@ -40,7 +40,8 @@ class Cadences:
             raise ValueError(f"storage_every is {storage_every}, expected at least every, which is {every}")
 
     def due(self, step: int) -> Tier | None:
-        """Where to save to after this step, None: nowhere. Raises ValueError when no schedule was given."""
+        """Return where to save to after this step, or None for no save. Raises ValueError when no schedule
+        was given."""
         # Both are asked in every step: one of time keeps count of them.
         storage = self._storage is not None and self._storage.due(step)
         due = self._every.due(step)
@@ -73,7 +74,8 @@ class SaveSchedule:
         self._next_check = 0
 
     def due(self, step: int) -> bool:
-        """Whether to save after this step. Raises ValueError when no schedule was given."""
+        """Return whether to save after this step. For a schedule by time a collective in the steps at
+        which rank 0 decides. Raises ValueError when no schedule was given."""
         if self._steps is not None:
             return (step + 1) % self._steps == 0
         if self._seconds is None:
@@ -92,7 +94,7 @@ class SaveSchedule:
         return bool(due)
 
     def _decide(self, step: int) -> tuple[bool, int]:
-        """(save now, the step at which to look again): rank 0's answer."""
+        """Return, on rank 0, (whether to save now, the step at which to decide again)."""
         assert self._since is not None and self._seconds is not None
         steps, elapsed = max(1, step - self._since[0]), time.monotonic() - self._since[1]
         pace = max(elapsed / steps, 1e-6)

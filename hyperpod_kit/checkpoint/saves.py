@@ -82,28 +82,28 @@ class Saves:
     # --- from the training loop ---------------------------------------------------------------------------------
 
     def new(self, step: int, epoch: int, seq: int, tier: Tier = "storage") -> Handle:
-        """A save that begins."""
-        handle = Handle(step, epoch, seq, self.changed, tier, waiting=self._is_waited_for)
+        """Create the handle of a save that begins, and keep it as the newest."""
+        handle = Handle(step, epoch, seq, self.changed, tier, waiting=self._report_waiting)
         with self.changed:
             self._open = {number: open_handle for number, open_handle in self._open.items() if not open_handle.final}
             self._open[seq] = self.newest = handle
         return handle
 
-    def _is_waited_for(self) -> None:
+    def _report_waiting(self) -> None:
         if self.stalled is None and self.agent_error is None:
             self._settings.waiting()
 
     def record_restored(self, seq: int, step: int) -> None:
-        """The run was restored from this one: it is the newest durable until another is."""
+        """Count the checkpoint that was restored as the newest durable save until another is."""
         with self.changed:
             self._tally.record_durable(seq, step)
 
     def end_without_success(self, handle: Handle, state: SaveState, reason: str) -> None:
-        """This save ends as `state`, on this rank's own account."""
+        """End a save as skipped or failed, on this rank's own account, and call its callbacks."""
         with self.changed:
             self.skipped += state is SaveState.SKIPPED
             self._end(handle, state, reason)
-        self._call_back()
+        self._run_done_callbacks()
 
     def skip(self, handle: Handle) -> None:
         self.end_without_success(
@@ -111,7 +111,8 @@ class Saves:
         )
 
     def emit_warnings(self, stacklevel: int) -> None:
-        """Warn about what came to nothing since the last call. `stacklevel` as in warnings.warn, from the caller."""
+        """Warn (RuntimeWarning) about saves that were lost since the last call. `stacklevel` as in
+        warnings.warn, from the caller."""
         with self.changed:
             texts, self._warnings = self._warnings, []
         for text in texts:
@@ -119,7 +120,7 @@ class Saves:
 
     @property
     def trouble(self) -> CheckpointError | None:
-        """Why training on would be unprotected; None when it is not."""
+        """Return the error that says why training on would be unprotected; None where it is not."""
         again = "start again: the newest step that all ranks have in memory is restored"
         with self.changed:
             if self.taken_by is not None:
@@ -141,24 +142,24 @@ class Saves:
         return None
 
     @property
-    def all_safe(self) -> bool:
-        """Whether the newest save that was asked for is durable; True too when none was asked for."""
+    def is_newest_durable(self) -> bool:
+        """Return whether the newest save that was asked for is durable; True too when none was asked for."""
         with self.changed:
             return self.taken_by is None and (self.newest is None or self.newest.state == SaveState.DURABLE)
 
     # --- from the agent -----------------------------------------------------------------------------------------
 
     def handle_event(self, event: AgentEvent, incarnation: str) -> None:
-        """What the agent says, in a thread of its own."""
+        """Update the saves from an agent's event and call the callbacks of those that ended."""
         self._handle_event(event, incarnation)
-        self._call_back()
+        self._run_done_callbacks()
 
     def _handle_event(self, event: AgentEvent, incarnation: str) -> None:
         with self.changed:
             if isinstance(event, (Fatal, AgentEnded)):
-                self._agent_ended(event.reason)
+                self._fail_open_for_ended_agent(event.reason)
             elif isinstance(event, RootTaken):
-                self._root_taken(event.reason)
+                self._fail_open_for_taken_root(event.reason)
             elif isinstance(event, SlotReleased):
                 self.released += 1
                 self.changed.notify_all()
@@ -193,7 +194,7 @@ class Saves:
         else:
             assert_never(event)
 
-    def _root_taken(self, reason: str) -> None:
+    def _fail_open_for_taken_root(self, reason: str) -> None:
         if self.taken_by is None:
             self.taken_by = reason
             for handle in self._open.values():
@@ -201,7 +202,7 @@ class Saves:
             log.error("%s", reason)
         self.changed.notify_all()
 
-    def _agent_ended(self, reason: str) -> None:
+    def _fail_open_for_ended_agent(self, reason: str) -> None:
         if self.agent_error is None:
             self.agent_error = reason
             lost = [handle for handle in self._open.values() if not handle.final]
@@ -221,8 +222,9 @@ class Saves:
             if self._tally.record_failure(handle.seq, reason):
                 self.warn_later(f"{self._last}; {self._tally.describe()}")
 
-    def _call_back(self) -> None:
-        """Outside of the lock: a callback may take its time, and ask other saves."""
+    def _run_done_callbacks(self) -> None:
+        """Call the callbacks of the saves that have ended, outside of the lock: a callback may take its
+        time, and query other saves."""
         with self.changed:
             final = [handle for handle in self._open.values() if handle.final]
             ended = [(handle, call) for handle in final for call in handle.take_callbacks()]
@@ -233,6 +235,6 @@ class Saves:
                 log.exception("a callback of %r failed", handle)
 
     def warn_later(self, text: str) -> None:
-        """To the log now, and as a warning in the training loop's next call."""
+        """Log a warning now, and keep it for a Python warning in the training loop's next call."""
         log.warning("%s", text)
         self._warnings = [*self._warnings, text][-_MAX_WARNINGS:]

@@ -42,7 +42,8 @@ class LocalShard(NamedTuple):
 
     @property
     def name(self) -> str:
-        """That of the whole tensor, where this is all of it."""
+        """Return the name under which the shard is stored: that of the whole tensor, where this is all of
+        it."""
         return stored_name(self.key, self.offsets, tuple(self.tensor.shape), self.full_shape)
 
 
@@ -55,15 +56,19 @@ class ShardPlacement(NamedTuple):
 
 
 def stored_name(key: str, offsets: Sequence[int], shape: Extents, full_shape: Sequence[int]) -> str:
-    """Under which name the box is stored."""
+    """Return the name under which a shard of a tensor is stored: the key, with the offsets unless it
+    is the whole tensor."""
     if shape == tuple(full_shape):
         return key
     return f"{key}@{'.'.join(map(str, offsets))}"
 
 
 def agree_placement(ranks: Ranks, boxes: Iterable[LocalShard], objects: Iterable[str]) -> ShardPlacement:
-    """What all ranks hold. `objects` are those that this rank writes. A collective. Raises CheckpointError."""
-    local_shards = [[box.key, NAMES.get(box.tensor.dtype, str(box.tensor.dtype)), *_lists(box)] for box in boxes]
+    """Gather which shards all ranks hold, and which rank writes each object; `objects` are those that
+    this rank writes. A collective. Raises CheckpointError where ranks differ in type or shape."""
+    local_shards = [
+        [box.key, NAMES.get(box.tensor.dtype, str(box.tensor.dtype)), *_extents_as_lists(box)] for box in boxes
+    ]
     tensors: dict[str, tuple[str, list[int], list[list[list[int]]]]] = {}
     writers: dict[str, int] = {}
     for rank, (rank_shards, keys) in enumerate(ranks.gather([local_shards, sorted(objects)])):
@@ -92,14 +97,14 @@ class ShardedState(State):
         self.values: dict[str, Any] = {}
         self.object_data: dict[str, bytes] = {}
 
-    def fill(
+    def set_contents(
         self,
         boxes: Sequence[LocalShard],
         objects: Mapping[str, torch.Tensor],
         values: dict[str, Any],
         placement: ShardPlacement,
     ) -> None:
-        """`objects` are those that this rank has, as U8 tensors."""
+        """Set what the next save or restore holds; `objects` are those that this rank has, as U8 tensors."""
         self._boxes, self._bytes, self.values, self._placement = boxes, objects, values, placement
 
     def check(self, ranks: Ranks) -> None:
@@ -115,14 +120,14 @@ class ShardedState(State):
                     hint="load, or save at first, all that will be saved",
                 )
         collector = Collector(ranks, self._cache, ties=False)
-        tree = self._tree(ranks, collector)
+        tree = self._collect_tree(ranks, collector)
         return collector.finish(tree)
 
-    def _tree(self, ranks: Ranks, collector: Collector) -> dict[str, Any]:
+    def _collect_tree(self, ranks: Ranks, collector: Collector) -> dict[str, Any]:
         prefix = per_rank_name(ranks.rank, "")
 
         def take_per_rank(path: str, tensor: torch.Tensor) -> str | dict[str, Any]:
-            return collector.take(path, tensor, TensorUse.PER_RANK)
+            return collector.add_tensor(path, tensor, TensorUse.PER_RANK)
 
         for key, data in self._bytes.items():
             if self._placement.objects.get(key) == ranks.rank:
@@ -130,8 +135,8 @@ class ShardedState(State):
         writers = self._placement.objects.items()
         tree = {
             "extra": {},
-            "tensors": {box.name: _ref(self._take(box, collector)) for box in self._boxes},
-            "objects": {key: _ref(per_rank_name(rank, f"objects.{key}")) for key, rank in writers},
+            "tensors": {box.name: _tensor_record(self._record_shard(box, collector)) for box in self._boxes},
+            "objects": {key: _tensor_record(per_rank_name(rank, f"objects.{key}")) for key, rank in writers},
             "boxes": {key: list(entry) for key, entry in self._placement.tensors.items()},
             "common": codec.encode(self.values, f"{prefix}common", take_per_rank),
         }
@@ -139,8 +144,8 @@ class ShardedState(State):
             tree["rng"] = codec.encode(randomness.capture(), f"{prefix}rng", take_per_rank)
         return tree
 
-    def _take(self, box: LocalShard, collector: Collector) -> str:
-        taken = collector.take(box.name, box.tensor, TensorUse.VALUE)
+    def _record_shard(self, box: LocalShard, collector: Collector) -> str:
+        taken = collector.add_tensor(box.name, box.tensor, TensorUse.VALUE)
         if not isinstance(taken, str):
             raise StateNotSerializable(box.name, f"box of a {taken['class']}, which is several tensors")
         return taken
@@ -149,7 +154,7 @@ class ShardedState(State):
         """See State."""
         collector = Collector(ranks, WalkCache(), ties=False)
         for box in self._boxes:
-            self._take(box, collector)
+            self._record_shard(box, collector)
         return collector.layouts()
 
     def targets(self, ranks: Ranks, tree: Mapping[str, Any]) -> StateTensors:
@@ -169,7 +174,7 @@ class ShardedState(State):
             if tuple(full_shape) != box.full_shape and not box.flexible:
                 raise CheckpointError(f"{box.key} is {full_shape} in the checkpoint, {list(box.full_shape)} here")
             if tuple(full_shape) == box.full_shape and [list(box.offsets), list(box.tensor.shape)] in rows:
-                self._take(box, collector)
+                self._record_shard(box, collector)
             else:
                 remote_pieces += _overlapping_pieces(box, dtype, full_shape, rows)
         local_tensors = collector.finish({})
@@ -198,8 +203,9 @@ class ShardedState(State):
 
 
 def object_bytes(name: str, value: Any) -> torch.Tensor:
-    """As torch.save writes it, with its length before it. Raises StateNotSerializable for what only a pickle of the
-    program's own classes could bring back."""
+    """Return an object as torch.save writes it, with its length before it and padded, as a U8 tensor.
+    Raises StateNotSerializable for what only a pickle of the program's own classes could bring
+    back."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     buffer.seek(0)
@@ -214,7 +220,8 @@ def object_bytes(name: str, value: Any) -> torch.Tensor:
 
 
 def object_from_bytes(data: bytes) -> Any:
-    """What `object_bytes` was given. Raises CheckpointError for what torch does not read as one."""
+    """Return the object that `object_bytes` was given. Raises CheckpointError for what torch does not
+    read as one."""
     buffer = io.BytesIO(data[8 : 8 + int.from_bytes(data[:8], "little")])
     try:
         return torch.load(buffer, weights_only=True)
@@ -222,18 +229,19 @@ def object_from_bytes(data: bytes) -> Any:
         raise CheckpointError(f"an object in the checkpoint cannot be read by torch: {first_line(err)}") from err
 
 
-def _lists(box: LocalShard) -> list[list[int]]:
+def _extents_as_lists(box: LocalShard) -> list[list[int]]:
     return [list(box.full_shape), list(box.offsets), list(box.tensor.shape)]
 
 
-def _ref(name: str) -> dict[str, str]:
+def _tensor_record(name: str) -> dict[str, str]:
     return {"$": "tensor", "name": name}
 
 
 def _overlapping_pieces(
     box: LocalShard, dtype: str, full_shape: Sequence[int], rows: Iterable[Any]
 ) -> Iterator[TensorPiece]:
-    """The parts of saved boxes that make up this one. Raises CheckpointError when they do not."""
+    """Yield the parts of saved shards that make up this one, and zero a flexible one before. Raises
+    CheckpointError when they do not make it up."""
     lead = len(box.full_shape) - box.tensor.dim()
     extents = (1,) * lead + tuple(box.tensor.shape)
     view = box.tensor.detach().view(extents)

@@ -38,15 +38,17 @@ class LocalPart(NamedTuple):
 
 
 @lru_cache(maxsize=None)
-def _is_instance(kind: Hashable, module: str, name: str) -> bool:
-    """issubclass without importing: nobody can have such a type before its module was imported."""
+def _is_subclass_by_name(kind: Hashable, module: str, name: str) -> bool:
+    """Return whether `kind` is a subclass of a class named by module and name, without importing it:
+    nobody can have such a type before its module was imported."""
     expected = getattr(sys.modules.get(module), name, None)
     return expected is not None and isinstance(kind, type) and issubclass(kind, expected)
 
 
 @lru_cache(maxsize=None)
 def _is_transparent(kind: Hashable) -> bool:
-    """Whether a tensor of that class is its memory: the class adds names and methods, and changes no operation."""
+    """Return whether a tensor of that class is its memory: the class adds names and methods, and
+    changes no operation."""
     return (
         isinstance(kind, type)
         and issubclass(kind, (torch.nn.Parameter, torch.nn.Buffer))
@@ -57,34 +59,36 @@ def _is_transparent(kind: Hashable) -> bool:
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether a tensor's memory is all that it is."""
+    """Return whether a tensor's memory is all that it is: it is of torch's own classes, or of one that
+    changes no operation."""
     kind: Any = type(tensor)
     return kind in PLAIN or _is_transparent(kind)
 
 
 def wait_for_collective(tensor: Any) -> Any:
-    """The tensor that a collective has made, once it has: until then torch has another in its place."""
-    if not _is_instance(tensor.__class__, "torch.distributed._functional_collectives", "AsyncCollectiveTensor"):
+    """Wait for the collective that makes this tensor and return its result; any other tensor as it is."""
+    if not _is_subclass_by_name(tensor.__class__, "torch.distributed._functional_collectives", "AsyncCollectiveTensor"):
         return tensor
     tensor.trigger_wait()
     return tensor.elem
 
 
 def is_dtensor(tensor: Any) -> bool:
-    return _is_instance(tensor.__class__, "torch.distributed.tensor", "DTensor")
+    return _is_subclass_by_name(tensor.__class__, "torch.distributed.tensor", "DTensor")
 
 
 def is_sharded_tensor(tensor: Any) -> bool:
-    return _is_instance(tensor.__class__, "torch.distributed._shard.sharded_tensor", "ShardedTensor")
+    return _is_subclass_by_name(tensor.__class__, "torch.distributed._shard.sharded_tensor", "ShardedTensor")
 
 
 def is_sharded(tensor: object) -> bool:
-    """Whether it is a tensor of which each rank holds a part."""
+    """Return whether it is a tensor of which each rank holds a part (DTensor, ShardedTensor)."""
     return is_dtensor(tensor) or is_sharded_tensor(tensor)
 
 
 def local(tensor: Any) -> torch.Tensor:
-    """This rank's part, live; of a ShardedTensor its first shard, or an empty tensor."""
+    """Return this rank's part of a tensor, live, and a plain tensor detached; of a ShardedTensor its
+    first shard, or an empty tensor."""
     if is_dtensor(tensor):
         # What `to_local` gives without gradients, less 20 us of marking it as a parameter.
         part: torch.Tensor = tensor._local_tensor
@@ -102,14 +106,14 @@ def local(tensor: Any) -> torch.Tensor:
 
 
 def unwrap_dtensor(tensor: Any) -> Any:
-    """The tensor itself; of a DTensor the part that lies here, which may be a subclass."""
+    """Return the local part of a DTensor, which may be a subclass; any other tensor as it is."""
     if is_dtensor(tensor):
         return local(tensor)
     return tensor
 
 
-def live(tensor: Any) -> torch.Tensor:
-    """As `local`, but a plain tensor is itself: for looking, not for keeping."""
+def undetached_local_tensor(tensor: Any) -> torch.Tensor:
+    """Return this rank's part as `local`, but a plain tensor itself: to look at, not to keep."""
     part: torch.Tensor = tensor
     if type(tensor) not in PLAIN:
         part = local(tensor)
@@ -118,7 +122,8 @@ def live(tensor: Any) -> torch.Tensor:
 
 @lru_cache(maxsize=16)
 def _grid(mesh: Any) -> torch.Tensor:
-    """The ranks of a mesh, in its shape. torch computes them at each access, which a state of many tensors feels."""
+    """Return the ranks of a mesh, in its shape, cached: torch computes them at each access, which a
+    state of many tensors feels."""
     ranks: torch.Tensor = mesh.mesh
     return ranks
 
@@ -135,7 +140,8 @@ def _mesh_layout(mesh: Any, placements: Any, submeshes: SubMeshes) -> str:
 
 
 def layout_of(tensor: Any) -> TensorLayout:
-    """Type, full shape, mesh and placements of a sharded tensor, as this rank knows it by itself."""
+    """Return type, full shape, mesh and placements of a sharded tensor, as this rank sees it by
+    itself."""
     kind = f"{NAMES.get(tensor.dtype)} {list(tensor.shape)}"
     if is_dtensor(tensor):
         mesh = tensor.device_mesh
@@ -145,7 +151,8 @@ def layout_of(tensor: Any) -> TensorLayout:
 
 
 def describe(path: str, tensor: Any, ranks: Ranks) -> str:
-    """The same in words, equal on all ranks: of all sub-meshes that hold the tensor alike."""
+    """Describe the layout of a sharded tensor, equal on all ranks: of all sub-meshes that hold the
+    tensor alike."""
     if not is_dtensor(tensor):
         return layout_of(tensor).text()
     mesh_layout = _mesh_layout(tensor.device_mesh, tensor.placements, _submeshes(path, tensor, ranks))
@@ -186,11 +193,11 @@ class Full(NamedTuple):
 
 
 def locate(path: str, tensor: torch.Tensor, ranks: Ranks, *, per_rank: bool, full: Full) -> LocalPart | None:
-    """Where this rank's part of `tensor` belongs; None when no part of it lies here.
+    """Return where this rank's part of `tensor` belongs; None when no part of it lies here.
 
-    `per_rank`: it is this rank's alone, of a DTensor the part that lies here. Where sharded tensors are gathered this
-    is a collective. Raises StateNotSerializable for subclasses of Tensor, which `subclasses` takes apart before, and
-    for placements that are no box of the whole.
+    `per_rank`: it is this rank's alone, of a DTensor the part that lies here. Where sharded tensors
+    are gathered this is a collective. Raises StateNotSerializable for subclasses of Tensor, which
+    `subclasses` takes apart before, and for placements that are no box of the whole.
     """
     if per_rank and is_dtensor(tensor):
         return LocalPart(local(tensor), (), (), (0, 1), (), None)
@@ -212,7 +219,7 @@ def locate(path: str, tensor: torch.Tensor, ranks: Ranks, *, per_rank: bool, ful
         raise unsavable.subclass_error(path, tensor)
     if per_rank:
         return LocalPart(tensor.detach(), (), (), (0, 1), (), None)
-    some = ranks.placement.of(path)
+    some = ranks.placement.replica_and_holders(path)
     if some is None:
         return LocalPart(tensor.detach(), (), (), (ranks.rank, ranks.world), (), None)
     replica, holders = some
@@ -220,7 +227,8 @@ def locate(path: str, tensor: torch.Tensor, ranks: Ranks, *, per_rank: bool, ful
 
 
 def _gathered(path: str, tensor: Any, ranks: Ranks) -> LocalPart:
-    """Whole on rank 0, without memory elsewhere: the others write none of it."""
+    """Gather a sharded tensor whole on rank 0; without memory on other ranks, which write none of it.
+    A collective."""
     if is_dtensor(tensor):
         full_tensor = gathering.gather_dtensor(tensor, is_requested=ranks.rank == 0)
     else:
@@ -244,11 +252,13 @@ class _Box(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _box(ranks: Ranks, mesh: Any, placements: Any, shape: tuple[int, ...], submeshes: SubMeshes) -> _Box | None:
-    """None when this rank is not in the mesh. torch takes 0.1 ms to compute it, and a state has few of many tensors.
+def _local_box(ranks: Ranks, mesh: Any, placements: Any, shape: tuple[int, ...], submeshes: SubMeshes) -> _Box | None:
+    """Return where this rank's part of a DTensor lies and which ranks hold it too, cached; None when
+    this rank is not in the mesh.
 
-    Raises ValueError for placements that are no box of the whole. `ranks` is of one process group's life, and so is
-    what is remembered.
+    torch takes 0.1 ms to compute it, and a state has few of many tensors. `ranks` is of one process
+    group's life, and so is the cache. Raises ValueError for placements that are no box of the
+    whole.
     """
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -260,14 +270,14 @@ def _box(ranks: Ranks, mesh: Any, placements: Any, shape: tuple[int, ...], subme
     split = [dim for dim, placement in enumerate(placements) if not placement.is_replicate()]
     absent = 0 in extents and any(here[dim] for dim in split)
     replicated_dims = [dim for dim in range(mesh.ndim) if dim not in split]
-    replica, holders, group = _replicas(mesh, replicated_dims, here, submeshes, ranks)
+    replica, holders, group = _find_replica_holders(mesh, replicated_dims, here, submeshes, ranks)
     return _Box(tuple(extents), tuple(offsets), absent, replica, holders, group)
 
 
 def _of_dtensor(path: str, tensor: Any, ranks: Ranks) -> LocalPart | None:
     shape = tuple(tensor.shape)
     try:
-        box = _box(ranks, tensor.device_mesh, tensor.placements, shape, _submeshes(path, tensor, ranks))
+        box = _local_box(ranks, tensor.device_mesh, tensor.placements, shape, _submeshes(path, tensor, ranks))
     except ValueError as err:
         raise StateNotSerializable(path, str(err)) from None
     if box is None:
@@ -292,7 +302,7 @@ def _of_dtensor(path: str, tensor: Any, ranks: Ranks) -> LocalPart | None:
 
 
 def _require_boxes(mesh: Any, placements: Any, shape: tuple[int, ...]) -> None:
-    """Raises ValueError."""
+    """Raise ValueError for placements that leave a rank with no box of the whole tensor."""
     parts: dict[int, int] = {}
     strided = set()
     for dim, placement in enumerate(placements):
@@ -309,11 +319,11 @@ def _require_boxes(mesh: Any, placements: Any, shape: tuple[int, ...]) -> None:
             raise ValueError(f"DTensor of {list(shape)} with uneven placements {list(placements)}")
 
 
-def _replicas(
+def _find_replica_holders(
     mesh: Any, dims: list[int], here: list[int], submeshes: SubMeshes, ranks: Ranks
 ) -> tuple[tuple[int, int], tuple[int, ...], dist.ProcessGroup | None]:
-    """((my index, how many), their ranks, their group) of those that differ from this rank in `dims` only, or in the
-    sub-mesh."""
+    """Return ((this rank's index, how many), their ranks, their group) of the ranks that differ from
+    this one in `dims` only, or in the sub-mesh."""
     at = tuple(slice(None) if dim in dims else here[dim] for dim in range(mesh.ndim))
     holders = tuple(_grid(mesh)[at].reshape(-1).tolist())
     if submeshes:
@@ -331,7 +341,8 @@ def _replicas(
 
 
 def _of_sharded_tensor(path: str, tensor: Any, ranks: Ranks, *, alone: bool) -> LocalPart | None:
-    """`alone`: who else has this part does not matter, since rank 0 writes all of it."""
+    """Return this rank's part of a ShardedTensor; None when no part of it lies here. `alone`: it does
+    not matter who else has this part, since rank 0 writes all of it."""
     shards = tensor.local_shards()
     among = dist.get_world_size(tensor._process_group)
     if among != ranks.world and not alone:

@@ -27,9 +27,10 @@ class _RankCapacity(NamedTuple):
 
 
 def min_save_bytes(model: torch.nn.Module | None, world: int) -> int:
-    """Bytes that this rank will have to hold of a model for one save, whoever of its replicas saves what. What the
-    optimizer adds is not known before it has made a step. Ranks outside of a tensor's mesh are taken to hold copies of
-    it on sub-meshes of theirs: whether they do is agreed later, and a job that has room must not be refused."""
+    """Return the bytes that this rank will at least hold of a model for one save, whichever of its
+    replicas saves what. What the optimizer adds is not known before it has made a step. Ranks
+    outside of a tensor's mesh are taken to hold copies of it on sub-meshes of theirs: whether they
+    do is agreed later, and a job that has room must not be refused."""
     if model is None:
         return 0
     total = 0.0
@@ -45,8 +46,9 @@ def min_save_bytes(model: torch.nn.Module | None, world: int) -> int:
     return int(total)
 
 
-def check(ranks: Ranks, folder: str, model: torch.nn.Module | None, slots: int) -> None:
-    """A collective. Raises NotEnoughSharedMemory, on all ranks, when those of a machine can never have their slots."""
+def require_room_for_slots(ranks: Ranks, folder: str, model: torch.nn.Module | None, slots: int) -> None:
+    """Raise NotEnoughSharedMemory, on all ranks, when the shared memory of a machine can never hold
+    the slots of its ranks. A collective."""
     facts = os.statvfs(folder)
     local_capacity = _RankCapacity(
         socket.gethostname(), min_save_bytes(model, ranks.world), facts.f_blocks * facts.f_frsize
@@ -62,7 +64,8 @@ def check(ranks: Ranks, folder: str, model: torch.nn.Module | None, slots: int) 
             if len(hosts) > 1:
                 where = f" on {host}"
             raise NotEnoughSharedMemory(
-                f"{shm_paths.base()}{where} holds {capacity / 1e6:.0f} MB, and {slots} slots of {len(here)} ranks need "
+                f"{shm_paths.shared_memory_root()}{where} holds {capacity / 1e6:.0f} MB, and {slots} slots of "
+                f"{len(here)} ranks need "
                 f"at least {need / 1e6:.0f} MB and what the optimizer adds",
                 hint=shm_slots.shared_memory_hint(4 * need),
             )

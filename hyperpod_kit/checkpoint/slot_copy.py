@@ -55,23 +55,24 @@ class SlotCopy:
         if not last:
             return
         try:
-            self._guard.end()
+            self._guard.record_all_changes()
         except Exception as err:  # whatever it is, the slot has to become free
             self._error = self._error or err
         self._finish(self._error)
 
-    def fence(self) -> None:
-        """Until nothing reads the tensors any more; of device tensors only the device waits. Raises what failed."""
-        self._host_run.wait()
-        self._guard.end()
+    def wait_until_sources_free(self) -> None:
+        """Wait until nothing reads the tensors any more; for tensors on a device only the device waits.
+        Raises what failed."""
+        self._host_run.help_and_wait()
+        self._guard.record_all_changes()
         for copy in self._device_copies:
-            copy.fence()
+            copy.block_current_stream()
 
     def wait(self) -> None:
-        """Until everything is in the slot. Raises what failed."""
-        self._host_run.wait()
+        """Wait until everything is in the slot. Raises what failed."""
+        self._host_run.help_and_wait()
         if self._device_run is not None:
-            self._device_run.wait()
+            self._device_run.help_and_wait()
 
     @property
     def ended(self) -> bool:

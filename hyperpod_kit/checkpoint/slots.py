@@ -24,7 +24,7 @@ class SlotPool:
 
     def __init__(self, run_id: str, rank: int, count: int, *, folder: str = "") -> None:
         """`folder`: where the agent has its own (default: this user's)."""
-        self.folder = folder or shm_paths.user_directory()
+        self.folder = folder or shm_paths.ensure_user_directory()
         uid, run = shm_paths.node_uid(), shm_slots.run_hash(run_id)
         self._names = [shm_slots.SlotName(uid, run, rank, n) for n in range(count)]
         self._staging_slots: dict[int, StagingSlot] = {}
@@ -40,18 +40,20 @@ class SlotPool:
 
     @property
     def count(self) -> int:
-        """How many there are to be."""
+        """Return the number of slots that there are to be."""
         return len(self._names)
 
     @property
     def slots(self) -> list[shm_slots.Slot]:
-        """Those that are mapped."""
+        """Return the slots that are mapped."""
         return [*self._busy.values(), *(slot.memory for slot in self._staging_slots.values())]
 
     def attach(self) -> None:
-        """Map the slots that are there, for restoring as well as for saving; a thread faults in the newest capture.
+        """Map the slots that exist, for restoring as well as for saving; a thread faults in the newest
+        snapshot.
 
-        The others can wait for `prepare`: while a state is restored every core and the memory's bandwidth is its own.
+        The others can wait for `make_slots_in_thread`: while a state is restored every core and the
+        memory's bandwidth is its own.
         """
         self.join()
         first_name = self._names[0]
@@ -64,9 +66,12 @@ class SlotPool:
             newest = max(captures, key=lambda name: captures[name])
             self._start(self._busy[newest.slot].prefault)
 
-    def prepare(self, needed: Callable[[], tuple[ShardLayout, int]], *, pin: bool = False) -> None:
-        """Make all slots in a thread, behind what `attach` has begun; the next `join` waits for it. `needed()` gives
-        the layout and the bytes of non-tensor state, and is called there. `pin`: for copies from a GPU."""
+    def make_slots_in_thread(self, needed: Callable[[], tuple[ShardLayout, int]], *, pin: bool = False) -> None:
+        """Make all slots in a thread, behind what `attach` has begun; the next `join` waits for it.
+
+        `needed()` returns the layout and the bytes of non-tensor state, and is called there. `pin`: for
+        copies from a GPU.
+        """
         before, self._thread = self._thread, None
         self._pin = pin
         may_begin = threading.Event()
@@ -82,7 +87,7 @@ class SlotPool:
                 for name in self._names:
                     if self._ending:
                         return
-                    if self._usable(name, layout, extra) is None and name.slot in self._busy:
+                    if self._make_usable_if_free(name, layout, extra) is None and name.slot in self._busy:
                         self._register(self._busy[name.slot])  # a save will have it one day, and must not wait then
                     self._ready[name].set()
             except (CheckpointError, OSError) as err:
@@ -95,17 +100,21 @@ class SlotPool:
         self._start(work)
         may_begin.set()
 
-    def complete(self, like: StagingSlot) -> None:
-        """After a save into `like`: have the slots that still lack the room for such a save made, as `prepare` does. A
-        state may have grown since, or not have been there to make them for."""
+    def make_lacking_slots(self, like: StagingSlot) -> None:
+        """Start to make, after a save into `like`, the slots that still lack the room for such a save, as
+        `make_slots_in_thread` does. The state may have grown since, or not have existed when they were
+        made."""
         if self._thread is not None and self._thread.is_alive():
             return  # it makes them
-        layout, extra = like.layout, like.memory.capacity[1] // 4  # of which `_usable` makes four times as much
+        layout, extra = (
+            like.layout,
+            like.memory.capacity[1] // 4,
+        )  # of which `_make_usable_if_free` makes four times as much
         if any(self._lacks(name, layout) for name in self._names):
-            self.prepare(lambda: (layout, extra), pin=self._pin)
+            self.make_slots_in_thread(lambda: (layout, extra), pin=self._pin)
 
     def _lacks(self, name: shm_slots.SlotName, layout: ShardLayout) -> bool:
-        """Whether a save would have to make that slot, or make it anew."""
+        """Return whether a save would have to make that slot, or make it anew."""
         slot = self._staging_slots.get(name.slot)
         if slot is not None:
             memory: shm_slots.Slot | None = slot.memory
@@ -123,7 +132,8 @@ class SlotPool:
             event.set()
 
     def wait_until_planned(self) -> None:
-        """Wait until `prepare` has the layout; the slots may still be in the making."""
+        """Wait until the thread of `make_slots_in_thread` has the layout; the slots may still be in the
+        making."""
         self._planned.wait()
 
     def _start(self, work: Callable[[], object]) -> None:
@@ -131,13 +141,13 @@ class SlotPool:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for what `attach` and `prepare` have begun."""
+        """Wait for what `attach` and `make_slots_in_thread` have begun."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def acquire(self, layout: ShardLayout, extra: int) -> StagingSlot | None:
-        """A FREE slot that fits, made when there are fewer than `count`; None when all are busy.
+        """Return a FREE slot that fits, made when there are fewer than `count`; None when all are busy.
 
         Raises NotEnoughSharedMemory, OSError.
         """
@@ -147,12 +157,12 @@ class SlotPool:
             error, self._error = self._error, None
             if error is not None:
                 raise error
-            slot = self._usable(name, layout, extra)
+            slot = self._make_usable_if_free(name, layout, extra)
             if slot is not None:
                 return slot
         return None
 
-    def _usable(self, name: shm_slots.SlotName, layout: ShardLayout, extra: int) -> StagingSlot | None:
+    def _make_usable_if_free(self, name: shm_slots.SlotName, layout: ShardLayout, extra: int) -> StagingSlot | None:
         slot = self._staging_slots.get(name.slot)
         if slot is not None:
             memory: shm_slots.Slot | None = slot.memory
@@ -199,8 +209,8 @@ class SlotPool:
         except FileNotFoundError:
             return None
 
-    def rest(self, seconds: float) -> None:
-        """Wait until no thread makes slots any more, `seconds` at most: the interpreter is about to end."""
+    def stop_and_join(self, seconds: float) -> None:
+        """Stop making slots and wait for the thread, `seconds` at most: the interpreter is about to end."""
         self._ending = True
         if self._thread is not None:
             self._thread.join(seconds)

@@ -59,23 +59,23 @@ class Staging:
         self._devices = device.Devices()
         self._plan: SavePlan | None = None
 
-    def prepare(self, tensors: StateTensors) -> None:
-        """Make and fault in the slots while training goes on; the first save finds them."""
-        self._pool.prepare(
+    def make_slots_in_thread(self, tensors: StateTensors) -> None:
+        """Start to make and fault in the slots while training continues; the first save finds them."""
+        self._pool.make_slots_in_thread(
             lambda: self._needed(tensors),
-            pin=any(device.is_on(piece.tensor) for piece in tensors.pieces),
+            pin=any(device.is_on_cuda(piece.tensor) for piece in tensors.pieces),
         )
 
     def _needed(self, tensors: StateTensors) -> tuple[ShardLayout, int]:
-        extra, local_tree = self._texts(tensors)
+        extra, local_tree = self._serialize_tree(tensors)
         return self._plan_of(tensors, local_tree).layout, len(extra)
 
-    def _texts(self, tensors: StateTensors) -> tuple[bytes, bytes]:
-        """What is not a tensor, and which part of it lies in the shard: none of rank 0's, which
-        extra.json has."""
+    def _serialize_tree(self, tensors: StateTensors) -> tuple[bytes, bytes]:
+        """Return the text of what is not a tensor, and which part of it lies in the shard: none of rank
+        0's, which extra.json has."""
         if self._origin.rank == 0:
-            return codec.split_texts(tensors.tree, ())
-        return codec.split_texts(tensors.tree, tensors.per_rank_keys)
+            return codec.serialize_tree_and_per_rank_part(tensors.tree, ())
+        return codec.serialize_tree_and_per_rank_part(tensors.tree, tensors.per_rank_keys)
 
     def stage(
         self,
@@ -84,7 +84,8 @@ class Staging:
         on_busy: OnBusy,
         optimizers: Iterable[torch.optim.Optimizer],
     ) -> bool:
-        """Copy the tensors into a slot; False when none is free. What it raises is this save's end."""
+        """Copy the tensors into a slot; return False when none is free. An error ends this save as failed
+        and is raised."""
         # A slot's tensors outlive this call: made in inference mode, no later copy could write to them.
         with torch.inference_mode(False):
             try:
@@ -95,23 +96,24 @@ class Staging:
             if started is None:
                 return False
             copy, slot = started
-            if self._overlap and self.fence.watch(optimizers):
+            if self._overlap and self.fence.install_step_hooks(optimizers):
                 self.fence.track(copy, handle)
             else:
                 copy.wait()
-            self._pool.complete(slot)
+            self._pool.make_lacking_slots(slot)
             return True
 
     def _begin(self, tensors: StateTensors, handle: Handle, on_busy: OnBusy) -> tuple[SlotCopy, StagingSlot] | None:
-        """Tensors, plan, slot, copy."""
+        """Plan the save, acquire and prepare a slot and start the copy into it; None, with the save ended
+        as skipped, when no slot is free."""
         self._pool.wait_until_planned()
-        extra, local_tree = self._texts(tensors)
+        extra, local_tree = self._serialize_tree(tensors)
         plan = self._plan_of(tensors, local_tree)
         compared = self._replica_check.begin(handle.seq, plan.fingerprint, tensors.pieces, last=on_busy == "wait")
         room = len(extra)
         if compared is not None:
             room += compared.room
-        slot = self._pool.acquire(plan.layout, room) or self._make_room(plan, handle, room, on_busy)
+        slot = self._pool.acquire(plan.layout, room) or self._wait_for_free_slot(plan, handle, room, on_busy)
         if slot is None:
             self._replica_check.forget(handle.seq)
             self._agent.send(SaveSkipped(self._key(handle), NO_SLOT))
@@ -119,14 +121,14 @@ class Staging:
             return None
         origin = self._origin
         if handle.tier != "storage":
-            origin = origin.for_memory
-        slot.begin(
+            origin = origin.as_memory_only
+        slot.start_writing(
             Page(SlotState.FREE, origin, handle.epoch, handle.seq, handle.step, plan.facts(extra)), extra, local_tree
         )
         try:
-            return self._copy(tensors, plan, slot, handle, compared), slot
+            return self._start_slot_copy(tensors, plan, slot, handle, compared), slot
         except BaseException:
-            slot.give_back()
+            slot.free_if_writing()
             raise
 
     def _plan_of(self, tensors: StateTensors, local_tree: bytes) -> SavePlan:
@@ -142,7 +144,7 @@ class Staging:
             )
         return plan
 
-    def _copy(
+    def _start_slot_copy(
         self,
         tensors: StateTensors,
         plan: SavePlan,
@@ -150,17 +152,20 @@ class Staging:
         handle: Handle,
         compared: replica_check.Comparison | None,
     ) -> SlotCopy:
-        written = plan.pieces_of(tensors)
+        written = plan.pieces_to_write(tensors)
         pieces = slot.grouped(written)
         guard = CopyGuard(CopiedSources([piece for piece in written if piece.early]), pieces.late_sources)
         device_copies = self._devices.start(
             slot.device_pieces(pieces.device),
-            compared.folds() if compared is not None else (),
-            guard.changed_on_device,
+            compared.device_digest_requests() if compared is not None else (),
+            guard.record_device_changes,
         )
         early, late = slot.batches(pieces.early), slot.batches(pieces.late)
         if compared is not None:
-            early, late = early + compared.work(early=True), late + compared.work(early=False)
+            early, late = (
+                early + compared.host_digest_batches(early=True),
+                late + compared.host_digest_batches(early=False),
+            )
 
         def finish(error: BaseException | None) -> None:
             if error is None:
@@ -169,33 +174,34 @@ class Staging:
                 self._finish(slot, handle, f"the copy failed: {error}", compared)
 
         if self._overlap:
-            self._copier.start(early).wait()
-            guard.early_copied()
+            self._copier.start(early).help_and_wait()
+            guard.record_early_changes()
             return SlotCopy(self._copier, late, device_copies, guard, finish, background=True)
         return SlotCopy(self._copier, late + early, device_copies, guard, finish, background=False)
 
     def _finish(
         self, slot: StagingSlot, handle: Handle, problem: str | None, compared: replica_check.Comparison | None
     ) -> None:
-        """The copy has ended, in whatever thread."""
+        """Free the slot and fail the save, or mark it as captured and tell the agent, when the copy has
+        ended, in whatever thread."""
         if problem is not None:
-            slot.end(SlotState.FREE)
+            slot.finish_writing(SlotState.FREE)
             self._fail(handle, problem)
             return
-        slot.end(SlotState.CAPTURED, compared.digests() if compared is not None else None)
+        slot.finish_writing(SlotState.CAPTURED, compared.digests() if compared is not None else None)
         with self._saves.changed:
             handle.advance(SaveState.CAPTURED)
         self._agent.send(SlotCaptured(slot.number))
 
     def _fail(self, handle: Handle, reason: str) -> None:
-        """This rank will not have this save.
+        """End the save as failed on this rank, and tell the agent.
 
         The agent then replies `dropped`, which changes nothing: a handle never leaves a final state.
         """
         self._saves.end_without_success(handle, SaveState.FAILED, reason)
         self._agent.send(SaveSkipped(self._key(handle), reason))
 
-    def _make_room(self, plan: SavePlan, handle: Handle, extra: int, on_busy: OnBusy) -> StagingSlot | None:
+    def _wait_for_free_slot(self, plan: SavePlan, handle: Handle, extra: int, on_busy: OnBusy) -> StagingSlot | None:
         if on_busy == "skip":
             return None
         end = float("inf")
@@ -223,17 +229,18 @@ class Staging:
     # --- end ----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """No save will come any more, and no slot is needed."""
+        """Wait for the running copy, end the copy threads and close the slots."""
         self.fence.close()
         self._copier.close()
         self._pool.close()
 
-    def detach(self) -> None:
-        """The same, without waiting for a copy that may still be under way."""
+    def close_without_waiting(self) -> None:
+        """Close the slots without waiting for a copy that may still be running."""
         self._pool.close()
 
-    def rest(self, seconds: float) -> None:
-        """Let no thread be inside torch any more, `seconds` at most for each kind: the interpreter is about to end."""
-        self.fence.rest(seconds)
+    def stop_threads(self, seconds: float) -> None:
+        """Wait until no thread is inside torch any more, `seconds` at most for each kind: the interpreter
+        is about to end."""
+        self.fence.wait_for_copy_threads(seconds)
         self._copier.close(seconds)
-        self._pool.rest(seconds)
+        self._pool.stop_and_join(seconds)

@@ -52,9 +52,9 @@ class StagingSlot:
     def number(self) -> int:
         return self.memory.name.slot
 
-    def begin(self, page: Page, extra: bytes, local_tree: bytes = b"") -> None:
-        """FREE -> WRITING, with the header and the non-tensor state in place, of which `local_tree` lies in the
-        shard. Raises CheckpointError."""
+    def start_writing(self, page: Page, extra: bytes, local_tree: bytes = b"") -> None:
+        """Move the slot from FREE to WRITING, with the header and the non-tensor state in place, of which
+        `local_tree` lies in the shard. Raises CheckpointError."""
         failpoint("capture.begin")
         self.memory.write_page(page.transition(SlotState.WRITING))
         head = self.layout.header(page.epoch, page.seq, page.step)
@@ -65,44 +65,47 @@ class StagingSlot:
         self._extra = extra
         failpoint("capture.header")
 
-    def give_back(self) -> None:
-        """WRITING -> FREE, where `begin` came so far."""
+    def free_if_writing(self) -> None:
+        """Move the slot from WRITING back to FREE, where `start_writing` came so far."""
         page = self.memory.page
         if page is not None and page.state == SlotState.WRITING:
-            self.end(SlotState.FREE)
+            self.finish_writing(SlotState.FREE)
 
-    def end(self, state: SlotState, digests: replicas.Replicas | None = None) -> None:
-        """WRITING -> CAPTURED, or FREE when the copy failed. `digests`: of a save that compares, see replicas."""
+    def finish_writing(self, state: SlotState, digests: replicas.Replicas | None = None) -> None:
+        """Move the slot from WRITING to CAPTURED, or to FREE when the copy failed, with the replica
+        `digests` of a save that compares."""
         failpoint("capture.before_page")
         if digests:
             extra = replicas.with_replicas(self._extra, digests)
             self.memory.write_extra(extra)
-            self.memory.transition(state, extra_size=len(extra), extra_root=digest.small(extra))
+            self.memory.transition(state, extra_size=len(extra), extra_root=digest.small_object_digest(extra))
         else:
             self.memory.transition(state)
         failpoint("capture.done")
 
     def grouped(self, pieces: Sequence[TensorPiece]) -> PieceGroups:
-        """The late ones in host memory are likely to be the same objects each time."""
+        """Group pieces into early, late and on a device; the late ones in host memory are kept from the
+        last save where they are the same objects."""
         early = [piece for piece in pieces if piece.early]
         late = [piece for piece in pieces if not piece.early]
         if len(late) != len(self._late) or not all(map(operator.is_, late, self._late)):
             self._late, self._batches = late, None
             self._grouped = PieceGroups(
                 [],
-                [piece for piece in late if not device.is_on(piece.tensor)],
-                [piece for piece in late if device.is_on(piece.tensor)],
+                [piece for piece in late if not device.is_on_cuda(piece.tensor)],
+                [piece for piece in late if device.is_on_cuda(piece.tensor)],
                 CopiedSources(late),
             )
         return PieceGroups(
-            [piece for piece in early if not device.is_on(piece.tensor)],
+            [piece for piece in early if not device.is_on_cuda(piece.tensor)],
             self._grouped.late,
-            [piece for piece in early if device.is_on(piece.tensor)] + self._grouped.device,
+            [piece for piece in early if device.is_on_cuda(piece.tensor)] + self._grouped.device,
             self._grouped.late_sources,
         )
 
     def batches(self, pieces: Sequence[TensorPiece]) -> list[memory_copy.Batch]:
-        """The copies of these pieces from host memory."""
+        """Return the batches that copy these pieces from host memory into the slot; those of the late
+        pieces are made once."""
         if pieces is self._grouped.late and self._batches is not None:
             return self._batches
         host_batches = memory_copy.batches(
@@ -117,7 +120,7 @@ class StagingSlot:
         return host_batches
 
     def device_pieces(self, pieces: Sequence[TensorPiece]) -> list[device.DevicePiece]:
-        """These pieces, on devices, and where they go."""
+        """Return these pieces, on devices, with the views of the slot that they are copied to."""
         return [
             (self._tensors[piece.spec.name], piece.tensor, piece.early)
             for piece in pieces

@@ -9,9 +9,11 @@ from hyperpod_kit.errors import CheckpointError
 
 
 def problem(objects: Mapping[str, Any]) -> CheckpointError | None:
-    """Why a restore of these objects would be without effect on a loop that has its iterator already.
+    """Return the error for the first loader of the objects that was iterated before the restore, which
+    would then have no effect; None where there is none.
 
-    A loader with state of torchdata's kind gives the batches of its position to the *next* iterator that is made of it.
+    A loader with state of torchdata's kind gives the batches of its position to the *next* iterator
+    that is made of it.
     """
     names = sorted(name for name, thing in objects.items() if _is_started(thing))
     if not names:

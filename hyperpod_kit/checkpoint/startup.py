@@ -52,7 +52,7 @@ class StartIdentity:
     )
 
     def origin(self, ranks: Ranks) -> CaptureOrigin:
-        """What the control pages say of this rank's captures."""
+        """Return what the control pages say of this rank's snapshots."""
         return CaptureOrigin(
             rank=ranks.rank,
             world=ranks.world,
@@ -66,12 +66,19 @@ class StartIdentity:
 
     @property
     def ranks_here(self) -> int:
-        """How many ranks run on this machine."""
+        """Return how many ranks run on this machine."""
         return self.hosts.count(socket.gethostname())
 
 
-def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algorithm: str | None) -> StartIdentity:
-    """Rank 0 opens the root for all. Raises what it raised, everywhere: RunIsOwned, CheckpointError."""
+def agree_on_start_identity(
+    ranks: Ranks, root: str | os.PathLike[str], run: str | None, algorithm: str | None
+) -> StartIdentity:
+    """Open the root on rank 0, choose the digest and the incarnation, and return them on all ranks. A
+    collective.
+
+    It closes Managers of the root that the program has lost. Raises what rank 0 raised, everywhere:
+    RunIsOwned, CheckpointError.
+    """
     where = os.fspath(root)
     if is_path(where):
         where = os.path.abspath(where)
@@ -95,9 +102,11 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
     response: Any = None
     if ranks.rank == 0:
         try:
-            chosen = digest.requested_algorithm(algorithm) or digest.best(*[names for _, names, *_ in greetings])
+            chosen = digest.requested_algorithm(algorithm) or digest.fastest_common_algorithm(
+                *[names for _, names, *_ in greetings]
+            )
             digest.algorithm(chosen)
-            response = (identities.open_root(where, run), secrets.token_hex(3), secrets.token_hex(16), chosen)
+            response = (identities.ensure_run_identity(where, run), secrets.token_hex(3), secrets.token_hex(16), chosen)
         except CheckpointError as err:
             response = err
         except OSError as err:
@@ -117,7 +126,7 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
 
 
 def _attempt_key() -> bytes:
-    """What only this attempt's processes have; b"" where no `job run` gave them anything."""
+    """Return the key that only this job attempt's processes have; b"" without `job run`."""
     with contextlib.suppress(ValueError):
         return bytes.fromhex(os.environ.get(HPK_ATTEMPT_KEY, ""))
     return b""
@@ -129,10 +138,11 @@ def start_agent(
     options: JsonMessage,
     on_event: Callable[[AgentEvent], TrainerMessage | None],
 ) -> AgentSupervisor:
-    """This rank's agent, connected to rank 0's. Raises RunIsOwned, CheckpointError, OSError; alike on all ranks."""
+    """Start this rank's agent, connect it to rank 0's and return its supervisor. A collective. Raises
+    RunIsOwned, CheckpointError, OSError; alike on all ranks."""
     local_addresses = []
     if ranks.rank == 0 or options.get("partners"):
-        local_addresses = addresses(identity.hosts)
+        local_addresses = listening_addresses(identity.hosts)
     setup: JsonMessage = {
         "root": identity.root,
         "run": identity.run.run,
@@ -153,7 +163,7 @@ def start_agent(
     try:
         setup["folder"] = _shm_directory()
         agent = AgentSupervisor(setup, on_event)
-        port = agent.wait_ready()
+        port = agent.wait_for_ready_port()
     except (CheckpointError, OSError) as err:
         error = err
     errors = [rank_error for rank_error in ranks.gather(error) if rank_error is not None]
@@ -211,7 +221,7 @@ def claim_start_epoch(ranks: Ranks, identity: StartIdentity, keys_of_all_ranks: 
 
 
 def _describe_error(root: str, err: OSError) -> str:
-    return f"{root}: {verify.describe_failure(err)}{_free_space(root)}"
+    return f"{root}: {verify.describe_failure(err)}{_describe_free_space(root)}"
 
 
 def _unusable_root_error(root: str, err: OSError) -> CheckpointError:
@@ -222,8 +232,8 @@ def _unusable_root_error(root: str, err: OSError) -> CheckpointError:
     return CheckpointError(_describe_error(root, err), hint=hint)
 
 
-def _free_space(root: str) -> str:
-    """How much is free where the root is to be; "" when that is not known."""
+def _describe_free_space(root: str) -> str:
+    """Describe how much is free where the root is to be; "" when that is not known."""
     while is_path(root):
         try:
             stats = os.statvfs(root)
@@ -238,17 +248,18 @@ def _free_space(root: str) -> str:
 def _shm_directory() -> str:
     """The directory of shared memory that this user's slots are in. Raises OSError."""
     try:
-        return shm_paths.user_directory()
+        return shm_paths.ensure_user_directory()
     except OSError as err:
-        raise shm_slots.explain_error(err, shm_paths.base()) from None
+        raise shm_slots.explain_error(err, shm_paths.shared_memory_root()) from None
 
 
 def _has_several_hosts(hosts: Sequence[str]) -> bool:
     return len(set(hosts)) > 1
 
 
-def addresses(hosts: Sequence[str]) -> list[str]:
-    """Where an agent of this machine listens, and those of the others may reach it, best first."""
+def listening_addresses(hosts: Sequence[str]) -> list[str]:
+    """Return the addresses on which an agent of this machine listens and those of the others may reach
+    it, best first."""
     here = socket.gethostname()
     if _has_several_hosts(hosts):
         return listening.local_addresses(here, sorted(set(hosts) - {here}))

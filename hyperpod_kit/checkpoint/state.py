@@ -97,7 +97,7 @@ class State:
         self.model: torch.nn.Module | None = _unwrap(model)
         sent: frozenset[str] = frozenset()
         if model is not None and self.model:
-            sent = broadcast.broadcast_buffers(model, self.model)
+            sent = broadcast.names_of_broadcast_buffers(model, self.model)
         self._apart = _Apart(sent, frozen)
         self.optimizer: torch.optim.Optimizer | None = _unwrap(optimizer)
         if extra is not None:
@@ -142,7 +142,7 @@ class State:
         """
         if self.full or (self.model is not None and fsdp1.is_used(self.model)):
             return
-        waiting = self._waiting()
+        waiting = self._optimizers_without_state()
         if not waiting:
             then(self)
             return
@@ -156,8 +156,8 @@ class State:
 
         waiting[0].register_step_post_hook(first)
 
-    def _waiting(self) -> list[torch.optim.Optimizer]:
-        """Optimizers that make their state in their first step."""
+    def _optimizers_without_state(self) -> list[torch.optim.Optimizer]:
+        """Return the optimizers that make their state in their first step."""
         return [thing for thing in self.optimizers if not thing.state]
 
     # --- saving -------------------------------------------------------------------------------------------------
@@ -177,12 +177,12 @@ class State:
         cache = WalkCache() if self.full else self._cache
         collector = Collector(ranks, cache, full=self.full, gather=False, owned=self._owned)
         if self.model is None or not fsdp1.is_used(self.model):
-            self._shared(collector)
+            self._encode_shared_parts(collector)
         plain_objects = {name: thing for name, thing in self.objects.items() if not hasattr(thing, "__iter__")}
         self._per_rank_values(collector, plain_objects, ranks.rank)
         for name, thing in self.objects.items():
             if isinstance(thing, torch.nn.Module):
-                _warn_of_nothing(name, thing)
+                _warn_if_nothing_is_saved(name, thing)
 
     def tensors(self, ranks: Ranks) -> StateTensors:
         """Collect this rank's state as live tensors and JSON.
@@ -199,21 +199,22 @@ class State:
             StateNotSerializable: A value is one that no checkpoint can hold.
         """
         collector = Collector(ranks, self._cache, full=self.full, owned=self._owned)
-        tree = self._shared(collector)
+        tree = self._encode_shared_parts(collector)
         values = self._per_rank_values(collector, self.objects, ranks.rank)
         tree.update(values)
         tree["classes"] = {path: optimizer.class_of(thing) for path, thing in self._optimizers().items()}
         if self.rng:
             prefix = f"rank.{ranks.rank:05d}"
             tree["rng"] = codec.encode(
-                randomness.capture(), f"{prefix}.rng", partial(_take_per_rank, collector, prefix)
+                randomness.capture(), f"{prefix}.rng", partial(_record_per_rank_tensor, collector, prefix)
             )
         return collector.finish(tree, [*values, "rng"])
 
     def _per_rank_values(self, collector: Collector, objects: Mapping[str, Any], rank: int) -> dict[str, Any]:
-        """What each rank has for itself: of objects that are neither modules nor optimizers, and `extra`."""
+        """Record and encode what each rank has for itself: of objects that are neither modules nor
+        optimizers, and `extra`."""
         prefix = f"rank.{rank:05d}"
-        take_per_rank = partial(_take_per_rank, collector, prefix)
+        take_per_rank = partial(_record_per_rank_tensor, collector, prefix)
         values = {
             f"objects.{name}": codec.encode(thing.state_dict(), f"{prefix}.objects.{name}", take_per_rank, classes=True)
             for name, thing in objects.items()
@@ -223,19 +224,24 @@ class State:
         return values
 
     @torch.no_grad()  # once: a switch for each of many DTensors would be felt
-    def _shared(self, collector: Collector) -> dict[str, Any]:
-        """Model, optimizer, and objects of those kinds."""
+    def _encode_shared_parts(self, collector: Collector) -> dict[str, Any]:
+        """Record and encode model, optimizer, and objects of those kinds."""
         tree: dict[str, Any] = {}
         fqns: dict[int, str] = {}
         if self.model is not None and fsdp1.is_used(self.model):
             self._sharded1 = fsdp1.Dicts(self.model, self.optimizer)
-            tree["model"] = codec.encode(self._sharded1.model, "model", collector.take)
+            tree["model"] = codec.encode(self._sharded1.model, "model", collector.add_tensor)
             if self.optimizer is not None:
-                tree["optimizer"] = codec.encode(self._sharded1.optimizer, "optimizer", collector.take)
+                tree["optimizer"] = codec.encode(self._sharded1.optimizer, "optimizer", collector.add_tensor)
         elif self.model is not None:
             fqns, names = modules.fqns(self.model)
             tree["model"] = modules.encode(
-                self.model, "model", collector, names, sent=self._apart.sent, left_out=self._left_out(self.model)
+                self.model,
+                "model",
+                collector,
+                names,
+                broadcast_names=self._apart.sent,
+                excluded_names=self._excluded_frozen_names(self.model),
             )
         if self.optimizer is not None and "optimizer" not in tree:
             tree["optimizer"] = optimizer.encode(self.optimizer, "optimizer", collector, fqns)
@@ -266,41 +272,42 @@ class State:
         Raises:
             CheckpointError: The state does not fit; it has the missing and the unexpected names.
         """
-        self._check(tree)
+        self._require_saved_parts(tree)
         sharded1 = self.model is not None and fsdp1.is_used(self.model)
         fqns = self._fqns()
         classes = tree.get("classes", {})
         for path, thing in self._optimizers().items():
             described = codec.RECORDS in tree and classes.get(path) == optimizer.class_of(thing)
-            if not sharded1 and optimizer_state.prepare(thing, tree[path], fqns, described=described):
+            if not sharded1 and optimizer_state.make_missing_state(thing, tree[path], fqns, described=described):
                 self._filling.made.append(thing)
         # With `full` the pieces of a save are whole tensors, these are not; else the first save finds them known.
         collector = Collector(
             ranks, WalkCache() if self.full else self._cache, full=self.full, gather=False, owned=self._owned
         )
-        live = self._shared(collector)
+        live = self._encode_shared_parts(collector)
         loaders = {}
         if not sharded1:
             loaders = self._loaders()
         for path in live:
             if path not in self._optimizers():
-                _compare(path, live[path], tree, loaders.get(path))
-        self._compare_classes(tree)
-        self._filling.fit(tree, collector, loaders, {} if sharded1 else self._optimizers(), fqns)
-        inplace.collect(self.extra, tree["extra"], "extra", collector, self._filling)
-        return self._matched(collector, live, tree)
+                _require_same_names(path, live[path], tree, loaders.get(path))
+        self._warn_of_other_optimizer_classes(tree)
+        self._filling.replace_misfitting_tensors(tree, collector, loaders, {} if sharded1 else self._optimizers(), fqns)
+        inplace.collect_fill_targets(self.extra, tree["extra"], "extra", collector, self._filling)
+        return self._match_saved_names(collector, live, tree)
 
-    def _matched(self, collector: Collector, live: dict[str, Any], tree: Mapping[str, Any]) -> StateTensors:
-        """What `collector` took for `live`, under the names that `tree` has for it."""
+    def _match_saved_names(self, collector: Collector, live: dict[str, Any], tree: Mapping[str, Any]) -> StateTensors:
+        """Return the tensors that `collector` took for `live`, under the names that `tree` has for them,
+        and keep them as filled."""
         saved_names = set(codec.tensor_names(dict(tree)))
         # State that the checkpoint does not have (saved before the first step) is dropped by `adopt`.
         names = {}
         if any(name not in saved_names for name in collector.names):
-            names = codec.saved_names(live, tree)
+            names = codec.differing_saved_names(live, tree)
         collector.drop([name for name in collector.names if names.get(name, name) not in saved_names])
         tensors = collector.finish(live)
         pieces = tuple(
-            _as_saved(piece, names.get(piece.spec.name, piece.spec.name))
+            _rename_piece(piece, names.get(piece.spec.name, piece.spec.name))
             for piece in tensors.pieces
             if names.get(piece.spec.name, piece.spec.name) in saved_names
         )
@@ -353,8 +360,8 @@ class State:
                 if isinstance(thing, torch.nn.Module):
                     left_out: frozenset[str] = frozenset()
                     if path == "model":
-                        left_out = self._left_out(thing)
-                    modules.encode(thing, path, collector, modules.fqns(thing)[1], left_out=left_out)
+                        left_out = self._excluded_frozen_names(thing)
+                    modules.encode(thing, path, collector, modules.fqns(thing)[1], excluded_names=left_out)
         if ranks.world > 1:
             self._per_rank_values(collector, {}, ranks.rank)  # what of it is divided has a name that ranks share
         layouts = collector.layouts()
@@ -363,19 +370,20 @@ class State:
             for name, param in optimizer.parameters_of(optimizer_, fqns):
                 state = f"{path}.state.{name}"
                 if state not in self._owned:
-                    layouts[state] = _state_layout(param)
+                    layouts[state] = _optimizer_state_layout(param)
         return layouts
 
     def clear_cache(self) -> None:
         """Forget earlier walks, because which rank holds what has changed."""
         self._cache = WalkCache()
 
-    def _check(self, tree: Mapping[str, Any]) -> None:
-        """What can be seen before anything is made. Raises CheckpointError."""
+    def _require_saved_parts(self, tree: Mapping[str, Any]) -> None:
+        """Raise CheckpointError for a part of the state that the checkpoint lacks or an optimizer with
+        other parameters, before anything is made."""
         objects = self.objects
         paths = {f"objects.{name}" for name in objects}
         paths.update(name for name in ("model", "optimizer") if getattr(self, name) is not None)
-        missing = sorted(paths.difference(tree) - comm_hooks.missing_hook_states(set(objects), tree))
+        missing = sorted(paths.difference(tree) - comm_hooks.warn_of_missing_hook_states(set(objects), tree))
         if missing:
             saved_parts = sorted(path for path in tree if path in ("model", "optimizer") or path.startswith("objects."))
             raise CheckpointError(
@@ -385,18 +393,18 @@ class State:
         fqns = self._fqns()
         for path, thing in self._optimizers().items():
             if not (path == "optimizer" and self.model is not None and fsdp1.is_used(self.model)):
-                optimizer.check(thing, tree[path], fqns, path)
+                optimizer.require_same_parameters(thing, tree[path], fqns, path)
 
-    def _compare_classes(self, tree: Mapping[str, Any]) -> None:
+    def _warn_of_other_optimizer_classes(self, tree: Mapping[str, Any]) -> None:
         saved = tree.get("classes", {})
         for path, thing in self._optimizers().items():
-            warning = optimizer.compare_class(thing, tree[path], saved.get(path), path)
+            warning = optimizer.class_change_warning(thing, tree[path], saved.get(path), path)
             if warning is not None:
                 warnings.warn(warning, RuntimeWarning, stacklevel=2)
 
     def withdraw(self) -> None:
         """Remove the state that `targets` made for optimizers, because nothing was restored."""
-        self._filling.withdraw()
+        self._filling.clear_made_optimizer_state()
         self._filling, self._sharded1 = Filling(), None
 
     def adopt(self, tree: Mapping[str, Any], loaded: Mapping[str, torch.Tensor]) -> None:
@@ -411,7 +419,7 @@ class State:
 
         filling = self._filling
         live, wholes = filling.live, filling.wholes
-        filling.complete(loaded)
+        filling.assign_loaded_parts(loaded)
 
         def tensor(name: str) -> torch.Tensor:
             if name in live:
@@ -419,29 +427,29 @@ class State:
             return loaded[name]
 
         if self.model is not None and self._sharded1 is not None:
-            self._sharded1.adopt(tree, tensor)
+            self._sharded1.load_filled_dicts(tree, tensor)
         loaders = self._loaders()
         if "model" in loaders and self._sharded1 is None:
-            loaders["model"].adopt(tree["model"], tensor, wholes, filling.fresh.keys())
+            loaders["model"].load_unfilled_state(tree["model"], tensor, wholes, filling.fresh.keys())
         fqns = self._fqns()
         for path, thing in self._optimizers().items():
             if not (path == "optimizer" and self._sharded1 is not None):
                 optimizer_state.Adoption(
                     thing, tree[path], fqns, live=live, wholes=wholes, tensor=loaded.__getitem__
-                ).run()
+                ).load_into_optimizer()
         for name, other in self.objects.items():
             path = f"objects.{name}"
             if path in loaders:
-                loaders[path].adopt(tree[path], tensor, wholes, filling.fresh.keys())
+                loaders[path].load_unfilled_state(tree[path], tensor, wholes, filling.fresh.keys())
             elif not _is_shared(other) and path in tree:
                 other.load_state_dict(codec.decode(tree[path], loaded.__getitem__))
-        inplace.adopt(self.extra, tree["extra"], tensor)
+        inplace.update_in_place(self.extra, tree["extra"], tensor)
         self._adopt_generators(tree, loaded)
         self.restore_rng()
         self._filling, self._sharded1 = Filling(), None
 
     def _adopt_generators(self, tree: Mapping[str, Any], loaded: Mapping[str, torch.Tensor]) -> None:
-        """Take the states of the generators where they are restored and the checkpoint has them."""
+        """Keep the states of the generators where they are restored and the checkpoint has them."""
         if self.rng and "rng" in tree:
             self._generators = codec.decode(tree["rng"], loaded.__getitem__)
         else:
@@ -470,22 +478,23 @@ class State:
             if isinstance(thing, torch.nn.Module)
         }
         if self.model is not None:
-            loaders["model"] = modules.Loader(self.model, sent=self._apart.sent)
+            loaders["model"] = modules.Loader(self.model, broadcast_names=self._apart.sent)
         return loaders
 
     def _fqns(self) -> dict[int, str]:
-        """Name the model's parameters by their ids; none without a model."""
+        """Return the names of the model's parameters by their ids; none without a model."""
         if self.model is None:
             return {}
         return modules.fqns(self.model)[0]
 
-    def _left_out(self, model: torch.nn.Module) -> frozenset[str]:
+    def _excluded_frozen_names(self, model: torch.nn.Module) -> frozenset[str]:
         if self._apart.frozen:
             return frozenset()
-        return modules.frozen(model)
+        return modules.frozen_parameter_names(model)
 
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """By path. The one that is given as the optimizer need not be of torch's class: it may drive one."""
+        """Return the optimizers by path. The one that is given as the optimizer need not be of torch's
+        class: it may drive one."""
         objects = {
             f"objects.{name}": thing for name, thing in self.objects.items() if isinstance(thing, torch.optim.Optimizer)
         }
@@ -495,7 +504,7 @@ class State:
 
 
 def _unwrap(thing: Any) -> Any:
-    """What is inside wrappers that hold nothing to be saved."""
+    """Return what is inside wrappers that hold nothing to be saved."""
     if isinstance(thing, torch.nn.Module):
         return modules.unwrap(thing)
     if isinstance(thing, torch.optim.Optimizer):
@@ -504,7 +513,8 @@ def _unwrap(thing: Any) -> Any:
 
 
 def _refuse_other_kinds(model: object, optimizer: object, extra: object, objects: Mapping[str, object]) -> None:
-    """Raises TypeError: at the construction and not at the first save."""
+    """Raise TypeError for a model, optimizer, extra or object of another kind: at the construction and
+    not at the first save."""
 
     def kind(thing: object) -> str:
         return f"{type(thing).__module__}.{type(thing).__qualname__}"
@@ -532,8 +542,8 @@ def _refuse_other_kinds(model: object, optimizer: object, extra: object, objects
             )
 
 
-def _warn_of_nothing(name: str, module: torch.nn.Module) -> None:
-    held_back = modules.nonpersistent_names(module)
+def _warn_if_nothing_is_saved(name: str, module: torch.nn.Module) -> None:
+    held_back = modules.nonpersistent_names_if_stateless(module)
     if held_back:
         warnings.warn(
             f"nothing of {name}, a {type(module).__name__}, is saved: its {', '.join(held_back[:3])} are declared as "
@@ -544,13 +554,14 @@ def _warn_of_nothing(name: str, module: torch.nn.Module) -> None:
         )
 
 
-def _take_per_rank(collector: Collector, prefix: str, path: str, tensor: torch.Tensor) -> str | dict[str, Any]:
-    """Note a tensor that a rank has for itself. All ranks have their part of what is divided: its name is no rank's."""
+def _record_per_rank_tensor(collector: Collector, prefix: str, path: str, tensor: torch.Tensor) -> str | dict[str, Any]:
+    """Record a tensor that a rank has for itself. All ranks have their part of a sharded one: its name
+    is no rank's."""
     sharded = sharding.is_sharded(tensor)
     use = TensorUse.PER_RANK
     if sharded:
         use = TensorUse.VALUE
-    taken = collector.take(path[len(prefix) + 1 :] if sharded else path, tensor, use)
+    taken = collector.add_tensor(path[len(prefix) + 1 :] if sharded else path, tensor, use)
     gradient = 0
     if not sharded:
         gradient = codec.gradient_flag(tensor)
@@ -559,8 +570,8 @@ def _take_per_rank(collector: Collector, prefix: str, path: str, tensor: torch.T
     return {"$": "tensor", "name": taken, codec.GRADIENT: gradient}
 
 
-def _state_layout(param: torch.Tensor) -> TensorLayout:
-    """Where the state of a parameter is, whatever it is."""
+def _optimizer_state_layout(param: torch.Tensor) -> TensorLayout:
+    """Return on which mesh an optimizer's state of a parameter is, whatever its kind."""
     if sharding.is_dtensor(param):
         return sharding.layout_of(param)._replace(kind="")
     return TensorLayout("")
@@ -570,15 +581,15 @@ def _is_shared(thing: object) -> bool:
     return isinstance(thing, (torch.nn.Module, torch.optim.Optimizer))
 
 
-def _as_saved(piece: TensorPiece, name: str) -> TensorPiece:
-    """Under the name that it has in the checkpoint: another rank's own, say."""
+def _rename_piece(piece: TensorPiece, name: str) -> TensorPiece:
+    """Return the piece under the name that it has in the checkpoint: that of another rank's own, say."""
     if piece.spec.name == name:
         return piece
     return replace(piece, spec=piece.spec._replace(name=name))
 
 
 def _require_distinct(pieces: Iterable[TensorPiece]) -> None:
-    """Raises CheckpointError."""
+    """Raise CheckpointError where two pieces have one name."""
     names: set[str] = set()
     for piece in pieces:
         if piece.spec.name in names:
@@ -589,12 +600,16 @@ def _require_distinct(pieces: Iterable[TensorPiece]) -> None:
         names.add(piece.spec.name)
 
 
-def _compare(path: str, live: Mapping[str, Any], tree: Mapping[str, Any], loader: modules.Loader | None) -> None:
+def _require_same_names(
+    path: str, live: Mapping[str, Any], tree: Mapping[str, Any], loader: modules.Loader | None
+) -> None:
     saved = tree[path]
     missing, unexpected = sorted(set(live) - set(saved)), sorted(set(saved) - set(live))
     if loader is not None:
-        missing = [name for name in missing if not loader.owns(name)]
-        unexpected = [name for name in unexpected if not loader.owns(name) and not loader.is_late(name)]
+        missing = [name for name in missing if not loader.has_custom_loading(name)]
+        unexpected = [
+            name for name in unexpected if not loader.has_custom_loading(name) and not loader.is_lazy_buffer(name)
+        ]
     if missing or unexpected:
         raise CheckpointError(
             f"{path} does not fit: missing in the checkpoint {missing[:8]}, unexpected {unexpected[:8]}"

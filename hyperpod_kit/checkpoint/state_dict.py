@@ -58,7 +58,7 @@ class StateDict(State):
     def targets(self, ranks: Ranks, tree: Mapping[str, Any]) -> StateTensors:
         """See State."""
         for value in self.extra.values():
-            if isinstance(value, torch.optim.Optimizer) and optimizer_state.materialise(value):
+            if isinstance(value, torch.optim.Optimizer) and optimizer_state.make_state_by_null_step(value):
                 self._filling.made.append(value)
         self._live_values = self._current_values()
         missing = sorted(path for path, live, saved in _leaves(self._live_values, dict(tree)) if not _fits(live, saved))
@@ -69,8 +69,8 @@ class StateDict(State):
             )
         collector = Collector(ranks, self._cache, owned=self._below)
         encoded = _encoded(self._live_values, collector)
-        self._filling.fit_subclasses(tree, encoded, collector)
-        return self._matched(collector, encoded, tree)
+        self._filling.match_state_dict_subclasses(tree, encoded, collector)
+        return self._match_saved_names(collector, encoded, tree)
 
     def required_names(self, tree: Mapping[str, Any]) -> set[str]:
         """See State."""
@@ -79,7 +79,7 @@ class StateDict(State):
     def adopt(self, tree: Mapping[str, Any], loaded: Mapping[str, torch.Tensor]) -> None:
         """See State."""
         live = self._filling.live
-        self._filling.complete(loaded)
+        self._filling.assign_loaded_parts(loaded)
 
         def tensor(name: str) -> torch.Tensor:
             if name in live:
@@ -94,7 +94,7 @@ class StateDict(State):
                 self.extra[name] = filled
         self._filling, self._live_values = Filling(), {}
 
-    def _waiting(self) -> list[torch.optim.Optimizer]:
+    def _optimizers_without_state(self) -> list[torch.optim.Optimizer]:
         if any(isinstance(value, torch.nn.Module) and fsdp1.is_used(value) for value in self.extra.values()):
             return []  # whose state dict is a collective
         steppers = [
@@ -127,7 +127,7 @@ class _NamesBelow:
 
 def _encoded(values: Mapping[str, Any], collector: Collector) -> dict[str, Any]:
     def take(path: str, tensor: torch.Tensor) -> str | dict[str, Any]:
-        return collector.take(path, tensor, TensorUse.VALUE)
+        return collector.add_tensor(path, tensor, TensorUse.VALUE)
 
     return {name: codec.encode(value, name, take) for name, value in values.items()}
 
@@ -136,9 +136,9 @@ def _is_stateful(value: object) -> bool:
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
-def _inside(live: Any) -> Iterable[tuple[Any, Any]] | None:
-    """(key, value) of a container that is gone into; None for what is one value: an empty one, and a list without a
-    tensor in it, whose length may be another in the checkpoint."""
+def _container_items(live: Any) -> Iterable[tuple[Any, Any]] | None:
+    """Return (key, value) of a container that is walked into; None for what is one value: an empty
+    one, and a list without a tensor in it, whose length may be another in the checkpoint."""
     if isinstance(live, dict):
         if live:
             return live.items()
@@ -153,7 +153,7 @@ def _is_tensor(value: object) -> bool:
 
 
 def _fits(live: Any, saved: codec.Json) -> bool:
-    """Whether what the checkpoint has in this place can be the value's."""
+    """Return whether what the checkpoint has in this place can be the value's."""
     if saved is _MISSING:
         return False
     return not _is_tensor(live) or (isinstance(saved, dict) and saved.get("$") in ("tensor", "subclass"))
@@ -172,15 +172,15 @@ def _has_tensor(live: Any) -> bool:
 def _children_by_key(saved: codec.Json) -> dict[Any, codec.Json]:
     children = None
     if isinstance(saved, (dict, list)):
-        children = codec.children(saved)
+        children = codec.container_children(saved)
     if isinstance(children, dict):
         return children
     return dict(enumerate(children or ()))
 
 
 def _leaves(live: Any, saved: codec.Json, path: str = "") -> Iterator[tuple[str, Any, codec.Json]]:
-    """Each value in `live` with its path, and what the checkpoint has there."""
-    inside = _inside(live)
+    """Yield each value in `live` with its path, and what the checkpoint has there."""
+    inside = _container_items(live)
     if inside is None:
         yield path, live, saved
         return
@@ -190,10 +190,11 @@ def _leaves(live: Any, saved: codec.Json, path: str = "") -> Iterator[tuple[str,
 
 
 def _fill(live: Any, saved: codec.Json, tensor: Callable[[str], torch.Tensor]) -> Any:
-    """`live` with the checkpoint's values in it: tensors are filled by now, containers stay the same ones."""
+    """Return `live` with the checkpoint's values in it: tensors are filled by now, containers stay the
+    same ones."""
     if _is_tensor(live):
         return live
-    inside = _inside(live)
+    inside = _container_items(live)
     if inside is None:
         return codec.decode(saved, tensor)
     children = _children_by_key(saved)

@@ -42,8 +42,8 @@ class TakenApart(NamedTuple):
     context: Any
     """What else the class needs to make such a tensor again."""
 
-    def is_as_it_was(self, tensor: Any) -> bool:
-        """Whether `tensor`, which was taken apart before, still has these parts."""
+    def has_same_parts(self, tensor: Any) -> bool:
+        """Return whether `tensor`, which was taken apart before, still has these parts."""
         here = sharding.unwrap_dtensor(tensor)
         if here is not self.holder:
             return not self.parts
@@ -59,7 +59,7 @@ class TakenApart(NamedTuple):
 
 
 def name_of_class(kind: type) -> str:
-    """A class as a record has it."""
+    """Return the name under which records have a class."""
     return typed_values.name_of(kind) or f"{kind.__module__}:{kind.__qualname__}"
 
 
@@ -77,19 +77,19 @@ def take_apart(path: str, tensor: Any) -> TakenApart | None:
         parts = tuple(InnerTensor(name, part, part) for name, part in inner.items())
     else:
         with torch.no_grad():
-            parts = tuple(_divided(path, tensor, name, part) for name, part in inner.items())
+            parts = tuple(_wrap_part_as_dtensor(path, tensor, name, part) for name, part in inner.items())
     return TakenApart(local, parts, type(local), context)
 
 
 def nbytes(tensor: Any) -> int:
-    """Bytes that a tensor without parts elsewhere takes; of a subclass those of its parts."""
+    """Return the bytes of a tensor; of a subclass those of its parts."""
     if sharding.is_plain(tensor) or not hasattr(tensor, "__tensor_flatten__"):
         return int(tensor.nbytes)
     return sum(nbytes(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
 
 
 def part_record(name: str, part: InnerTensor) -> dict[str, Json]:
-    """The record of a part that is stored as `name`."""
+    """Return the record of a part that is stored as `name`."""
     record: dict[str, Json] = {"$": "tensor", "name": name}
     if isinstance(part.inner, torch.Tensor) and part.inner.dtype in NAMES:
         record.update(t=NAMES[part.inner.dtype], s=list(part.tensor.shape))
@@ -99,18 +99,19 @@ def part_record(name: str, part: InnerTensor) -> dict[str, Json]:
 
 
 def rebuild(record: dict[str, Json], parts: dict[str, torch.Tensor], context: Any) -> Any:
-    """A new tensor of the class that was saved. Raises CheckpointError."""
+    """Return a new tensor of the class that was saved, made from its parts. Raises CheckpointError."""
     name = record["class"]
     kind = typed_values.class_of(name)
     if not issubclass(kind, torch.Tensor) or not hasattr(kind, "__tensor_unflatten__"):
         raise CheckpointError(f"{name} was a tensor subclass when it was saved, and is none here")
     rows = {key for key, part in record["parts"].items() if part.get(ROWS)}
-    inner = {key: one_row(record["name"], part) if key in rows else part for key, part in parts.items()}
+    inner = {key: require_equal_rows(record["name"], part) if key in rows else part for key, part in parts.items()}
     return kind.__tensor_unflatten__(inner, context, None, None)
 
 
-def one_row(name: str, stack: torch.Tensor) -> torch.Tensor:
-    """What all rows of a stack hold. Raises CheckpointError where they differ: such a part belongs to one rank's."""
+def require_equal_rows(name: str, stack: torch.Tensor) -> torch.Tensor:
+    """Return the row that all rows of a stack equal. Raises CheckpointError where they differ: such a
+    part belongs to one rank's."""
     first = stack[0]
     if any(not torch.equal(_bits(row), _bits(first)) for row in stack[1:]):
         raise CheckpointError(
@@ -132,9 +133,9 @@ def describe_difference(path: str, saved: dict[str, Json] | None, here: dict[str
     return None
 
 
-def add_part(subclass_tensor: Any, name: str, record: dict[str, Json]) -> InnerTensor:
-    """Memory for a part that the checkpoint has and the tensor here does not have yet, of the shape that it has on one
-    rank. It counts when the holder has it."""
+def allocate_part(subclass_tensor: Any, name: str, record: dict[str, Json]) -> InnerTensor:
+    """Return memory for a part that the checkpoint has and the tensor here does not have yet, of the
+    shape that it has on one rank; it is not set on the tensor."""
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor.placement_types import Shard
 
@@ -171,7 +172,7 @@ class _Division(NamedTuple):
     extent: int
 
 
-def _divided(path: str, dtensor: Any, name: str, inner: torch.Tensor) -> InnerTensor:
+def _wrap_part_as_dtensor(path: str, dtensor: Any, name: str, inner: torch.Tensor) -> InnerTensor:
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor.placement_types import Shard
 
@@ -203,15 +204,16 @@ def _divided(path: str, dtensor: Any, name: str, inner: torch.Tensor) -> InnerTe
 
 
 def _division(dtensor: Any, name: str) -> _Division | None:
-    """Where the part `name` is divided in proportion to the whole: seen from what slicing the local part does to it.
-    None where that cannot be seen, or its boundaries would lie inside an item."""
+    """Return along which dimension the part `name` is divided in proportion to the whole, seen from
+    what slicing the local part does to it; None where that cannot be seen, or its boundaries would
+    lie inside an item."""
     local = sharding.local(dtensor)
     dims = {placement.dim for placement in dtensor.placements if not placement.is_replicate()}
     if len(dims) != 1:
         return None
     (dim,) = dims
     inner = getattr(local, name)
-    sliced = _sliced(local, dim, name)
+    sliced = _probe_sliced_dimension(local, dim, name)
     if sliced is None:
         return None
     along, ratio = sliced
@@ -230,9 +232,9 @@ def _division(dtensor: Any, name: str) -> _Division | None:
     return _Division(along, int(scaled))
 
 
-def _sliced(local: Any, dim: int, name: str) -> tuple[int, Fraction] | None:
-    """Which dimension of the part becomes shorter when the tensor is cut along `dim`, and items of it for one of the
-    tensor's."""
+def _probe_sliced_dimension(local: Any, dim: int, name: str) -> tuple[int, Fraction] | None:
+    """Return which dimension of the part becomes shorter when the tensor is cut along `dim`, and its
+    items for one of the tensor's; None where that cannot be seen."""
     extent, before = local.shape[dim], getattr(local, name).shape
     for number in (2, 4, 3, 8, 5, 7, 6):
         if extent % number:

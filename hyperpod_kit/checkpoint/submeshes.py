@@ -25,7 +25,7 @@ class TensorLayout(NamedTuple):
     placements: str = ""
 
     def text(self, submeshes: SubMeshes = ()) -> str:
-        """In words, of the mesh or of all sub-meshes that hold the tensor alike."""
+        """Describe the layout, of the mesh or of all sub-meshes that hold the tensor alike."""
         if not self.extents:
             return f"{self.kind}{self.placements}"
         grids = [str(_grid(self.extents, ranks)) for ranks in submeshes or (self.ranks,)]
@@ -33,16 +33,16 @@ class TensorLayout(NamedTuple):
 
 
 def _grid(extents: tuple[int, ...], ranks: tuple[int, ...]) -> Any:
-    """The ranks as nested lists of these extents."""
+    """Return the ranks as nested lists of these extents."""
     if len(extents) == 1:
         return list(ranks)
     size = len(ranks) // extents[0]
     return [_grid(extents[1:], ranks[at : at + size]) for at in range(0, len(ranks), size)]
 
 
-def are_alike(layouts: Mapping[int, TensorLayout]) -> bool:
-    """Whether ranks with these layouts of one tensor can hold it on sub-meshes: no rank is in two of them, and type,
-    shape, placements and the extents of the mesh agree."""
+def are_equivalent_submeshes(layouts: Mapping[int, TensorLayout]) -> bool:
+    """Return whether ranks with these layouts of one tensor can hold it on sub-meshes: no rank is in
+    two of them, and type, shape, placements and the extents of the mesh agree."""
     distinct = set(layouts.values())
     if len({layout._replace(ranks=()) for layout in distinct}) > 1 or not all(layout.extents for layout in distinct):
         return False
@@ -50,9 +50,11 @@ def are_alike(layouts: Mapping[int, TensorLayout]) -> bool:
     return len(distinct) > 1 and len(ranks) == len(set(ranks))
 
 
-def not_held(layouts: Mapping[int, TensorLayout], global_ranks: Sequence[int]) -> tuple[TensorLayout, int] | None:
-    """The first sub-mesh that does not hold the whole tensor: its layout, and the global rank that has no part of it.
-    `global_ranks`: of all ranks."""
+def find_incomplete_submesh(
+    layouts: Mapping[int, TensorLayout], global_ranks: Sequence[int]
+) -> tuple[TensorLayout, int] | None:
+    """Return the first sub-mesh that does not hold the whole tensor: its layout, and the global rank
+    that has no part of it; None where all do. `global_ranks`: of all ranks."""
     holding = {global_ranks[rank]: layout for rank, layout in layouts.items()}
     for layout in sorted(set(layouts.values())):
         for rank in layout.ranks:

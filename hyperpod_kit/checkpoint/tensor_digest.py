@@ -23,7 +23,8 @@ _Part = tuple[int, torch.Tensor, int]
 
 
 def digest_tensors(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """(count, 2) i64 on the tensors' device, which is one for all. Nothing waits for the device."""
+    """Return the digests of tensors on one device as a tensor of shape (count, 2) and type i64 on that
+    device; does not wait for the device."""
     device = tensors[0].device
     out = torch.zeros(2, len(tensors), dtype=torch.int64, device=device)
     zeros = torch.zeros(_WORD, dtype=torch.uint8, device=device)
@@ -58,7 +59,7 @@ def _mixed(values: torch.Tensor, position: torch.Tensor, mix: tuple[int, int, in
 
 
 def _groups(tensors: Sequence[torch.Tensor]) -> Iterator[list[_Part]]:
-    """All bytes, in parts of at most _PART."""
+    """Yield the bytes of all tensors in groups of parts of at most _PART bytes."""
     group: list[_Part] = []
     filled = 0
     for number, tensor in enumerate(tensors):

@@ -66,7 +66,7 @@ class TensorPiece:
 
     @property
     def compared(self) -> bool:
-        """Whether others hold the same, and are to be asked if they do."""
+        """Return whether other ranks hold the same piece and it is compared with theirs."""
         return self.replica[1] > 1 and not self.loose and not self.temporary
 
     @property
@@ -75,8 +75,8 @@ class TensorPiece:
         return is_per_rank(self.spec.name)
 
     @property
-    def kind(self) -> str:
-        """Type and shape in words; a sharded tensor's mesh and placements too."""
+    def type_and_shape(self) -> str:
+        """Return type and shape as text; of a sharded tensor its mesh and placements too."""
         return self.layout or f"{self.spec.dtype} {list(self.spec.full_shape)}"
 
 
@@ -161,32 +161,34 @@ class Collector:
         self._absent: list[tuple[str, str]] = []
 
     def source(self, name: str) -> torch.Tensor:
-        """The object that was taken under that name: a DTensor where the piece is its local part."""
+        """Return the object that was recorded under that name: a DTensor where the piece is its local
+        part."""
         return self._sources[name]
 
     def find(self, name: str) -> torch.Tensor | None:
-        """The same, None where none was taken."""
+        """Return the object that was recorded under that name; None where none was."""
         return self._sources.get(name)
 
     def has(self, name: str) -> bool:
-        """Whether a tensor was taken under that name."""
+        """Return whether a tensor was recorded under that name."""
         return name in self._sources
 
     def is_source(self, name: str, tensor: torch.Tensor) -> bool:
-        """Whether `tensor` is the one that was taken under that name, or another view of exactly its memory."""
+        """Return whether `tensor` is the one that was recorded under that name, or another view of exactly
+        its memory."""
         taken = self._sources[name]
         if taken is tensor or sharding.is_sharded(taken) or sharding.is_sharded(tensor):
             return taken is tensor
-        return _memory(taken) == _memory(tensor)
+        return _memory_identity(taken) == _memory_identity(tensor)
 
     @property
     def names(self) -> list[str]:
-        """Of all that was taken."""
+        """Return the names of all tensors that were recorded."""
         return [*self._pieces, *(name for name, _ in self._absent)]
 
     def layouts(self) -> dict[str, TensorLayout]:
-        """Of all that was taken and that ranks share, as this rank knows it by itself."""
-        of_pieces = {piece.spec.name: self._layout(piece.spec.name, piece.kind) for piece in self._shared()}
+        """Return the layouts of all recorded tensors that ranks share, as this rank sees them by itself."""
+        of_pieces = {piece.spec.name: self._layout(piece.spec.name, piece.type_and_shape) for piece in self._shared()}
         return of_pieces | {name: self._layout(name, layout) for name, layout in self._absent}
 
     def _shared(self) -> list[TensorPiece]:
@@ -199,13 +201,14 @@ class Collector:
         return TensorLayout(kind)
 
     def drop(self, names: Iterable[str]) -> None:
-        """Forget tensors that were taken: the checkpoint that is to be restored has none of these names."""
+        """Forget tensors that were recorded: the checkpoint that is to be restored has none of these
+        names."""
         for name in names:
             self._pieces.pop(name, None)
             self._sources.pop(name, None)
         self._absent = [(name, layout) for name, layout in self._absent if name in self._sources]
 
-    def take(
+    def add_tensor(
         self,
         path: str,
         tensor: torch.Tensor,
@@ -213,18 +216,18 @@ class Collector:
         *,
         subclass: torch.Tensor | None = None,
     ) -> str | dict[str, Any]:
-        """Note a tensor under its path. Returns the name under which it is stored: that of the tensor it is tied to.
-        Of a subclass that is made of several tensors, its record. `subclass`: the one of which it is a part.
+        """Record a tensor under its path and return the name under which it is stored, that of the tensor
+        it is tied to; of a subclass that is made of several tensors return its record. `subclass`: the
+        one of which it is a part.
 
-        Of one that is not this rank's own, the ranks hold the same (plain tensors) or its parts (DTensor,
-        ShardedTensor).
-        Raises StateNotSerializable for a kind of tensor that cannot be held.
+        Of one that is not this rank's own, the ranks hold the same (plain tensors) or its parts
+        (DTensor, ShardedTensor). Raises StateNotSerializable for a kind of tensor that cannot be held.
         """
         per_rank = use is TensorUse.PER_RANK
         if path in self._owned:
             per_rank, path = True, per_rank_name(self._ranks.rank, path)
         if path in self._sources:
-            path = self._other_name(path)
+            path = self._name_for_second_tensor(path)
         cached = self._cache.pieces.get(path)
         piece: TensorPiece | None
         if cached is not None and cached.use is use and _is_unchanged(tensor, cached):
@@ -232,14 +235,14 @@ class Collector:
             piece, identity = cached.piece, cached.identity
         else:
             tensor = sharding.wait_for_collective(tensor)
-            apart = self._apart(path, tensor)
+            apart = self._flatten_subclass(path, tensor)
             if apart is not None:
-                return self._taken_apart(path, tensor, apart, TensorUse.PER_RANK if per_rank else use)
+                return self._add_subclass_parts(path, tensor, apart, TensorUse.PER_RANK if per_rank else use)
             self._sources[path] = tensor
             piece = self._make(path, tensor, use, per_rank, subclass)
             identity = self._identity(path, tensor, piece, per_rank)
             if piece is not None and not piece.temporary:
-                now = sharding.live(tensor)
+                now = sharding.undetached_local_tensor(tensor)
                 self._cache.pieces[path] = CachedTensor(
                     tensor, now.data_ptr(), now.dtype, now.shape, now.stride(), use, piece, identity
                 )
@@ -252,15 +255,16 @@ class Collector:
             self._pieces[path] = piece
         return path
 
-    def _other_name(self, path: str) -> str:
-        """A name for a second tensor of that path: `{1: …, "1": …}`, a parameter whose name is a number."""
+    def _name_for_second_tensor(self, path: str) -> str:
+        """Return a free name for a second tensor of that path: `{1: …, "1": …}`, a parameter whose name is
+        a number."""
         if not self._tied:
             raise StateNotSerializable(path, "second tensor of that name")
         return next(name for number in itertools.count(2) if (name := f"{path}~{number}") not in self._sources)
 
-    def _apart(self, path: str, tensor: torch.Tensor) -> CachedSubclass | None:
+    def _flatten_subclass(self, path: str, tensor: torch.Tensor) -> CachedSubclass | None:
         cached = self._cache.apart.get(path)
-        if cached is not None and cached.tensor is tensor and cached.parts.is_as_it_was(tensor):
+        if cached is not None and cached.tensor is tensor and cached.parts.has_same_parts(tensor):
             return cached
         parts = subclasses.take_apart(path, tensor)
         if parts is None:
@@ -268,7 +272,9 @@ class Collector:
         cached = self._cache.apart[path] = CachedSubclass(tensor, parts, codec.subclass_head(parts))
         return cached
 
-    def _taken_apart(self, path: str, tensor: torch.Tensor, apart: CachedSubclass, use: TensorUse) -> dict[str, Any]:
+    def _add_subclass_parts(
+        self, path: str, tensor: torch.Tensor, apart: CachedSubclass, use: TensorUse
+    ) -> dict[str, Any]:
         tied = None
         if self._tied:
             tied = self._records.get(id(tensor))
@@ -278,14 +284,15 @@ class Collector:
         record = {**apart.head, "name": path, "parts": {}}
         self._records[id(tensor)] = record
         for part in apart.parts.parts:
-            taken = self.take(f"{path}.{part.name}", part.tensor, use, subclass=tensor)
+            taken = self.add_tensor(f"{path}.{part.name}", part.tensor, use, subclass=tensor)
             record["parts"][part.name] = subclasses.part_record(taken, part) if isinstance(taken, str) else taken
         return record
 
     def _identity(
         self, path: str, tensor: torch.Tensor, piece: TensorPiece | None, per_rank: bool
     ) -> tuple[object, ...]:
-        """Equal for two names of the same tensor. Must come out alike on all ranks, also where no part lies."""
+        """Return what is equal for two names of the same tensor. Must come out alike on all ranks, also
+        where no part lies."""
         if not self._tied:
             return (path,)
         if piece is None or piece.layout or piece.temporary:
@@ -293,7 +300,7 @@ class Collector:
         local = piece.tensor
         if not local.numel():
             return (path,)
-        return (per_rank, *_memory(local))
+        return (per_rank, *_memory_identity(local))
 
     def _make(
         self, path: str, tensor: torch.Tensor, use: TensorUse, per_rank: bool, subclass: torch.Tensor | None
@@ -334,7 +341,8 @@ class Collector:
         return piece
 
     def finish(self, tree: dict[str, Any], per_rank_keys: Sequence[str] = ()) -> StateTensors:
-        """Everything that was taken. `per_rank_keys`: the keys of the tree whose values are each rank's own."""
+        """Return everything that was recorded, and add the shared names to the tree where ranks hold
+        different ones. `per_rank_keys`: the keys of the tree whose values are each rank's own."""
         pieces = tuple(self._pieces.values())
         outline = tuple((piece.spec, piece.layout) for piece in pieces)
         absent = tuple(self._absent)
@@ -344,7 +352,7 @@ class Collector:
             plan = fingerprint(pieces, absent, self._ranks.world, full=self._full)
             last = self._cache.last = outline, absent, plan, shared
         if self._ranks.placement.ranks_by_name:
-            tree[name_coverage.SHARED_NAMES] = [[piece.spec.name, piece.kind] for piece in self._shared()]
+            tree[name_coverage.SHARED_NAMES] = [[piece.spec.name, piece.type_and_shape] for piece in self._shared()]
             tree[name_coverage.SHARED_NAMES] += map(list, absent)
         return StateTensors(
             tree, pieces, last[2], last[3], last[0], tuple(name for name, _ in absent), tuple(per_rank_keys)
@@ -354,7 +362,7 @@ class Collector:
 def _is_unchanged(tensor: torch.Tensor, cached: CachedTensor) -> bool:
     if tensor is not cached.tensor:
         return False
-    now = sharding.live(tensor)
+    now = sharding.undetached_local_tensor(tensor)
     return (
         now.data_ptr() == cached.address
         and now.dtype is cached.dtype
@@ -363,8 +371,9 @@ def _is_unchanged(tensor: torch.Tensor, cached: CachedTensor) -> bool:
     )
 
 
-def _memory(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Equal for two views of exactly the same numbers in the same memory: a conjugate is another."""
+def _memory_identity(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Return what is equal for two views of exactly the same numbers in the same memory: a conjugate
+    is another."""
     flags = tensor.is_conj(), tensor.is_neg()
     return (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device, flags)
 
@@ -372,25 +381,28 @@ def _memory(tensor: torch.Tensor) -> tuple[object, ...]:
 def fingerprint(
     pieces: Iterable[TensorPiece], absent: Iterable[tuple[str, str]], world: int, *, full: bool = False
 ) -> str:
-    """The plan of these pieces; `absent` are sharded tensors of which no part lies here, with their layout.
+    """Return the digest that is the plan of these pieces; `absent` are sharded tensors of which no
+    part lies here, with their layout.
 
     With `full` other ranks write other pieces than without, so the plan is another one too.
     """
     # Where not all ranks hold a plain tensor, those that do divide the writing of theirs among themselves.
     body = [_plan_row(piece) for piece in pieces if not piece.is_per_rank]
     body += [[name, layout] for name, layout in absent]
-    return digest.small(json.dumps([world, sorted(body), *(["full"] if full else [])], separators=(",", ":")).encode())
+    return digest.small_object_digest(
+        json.dumps([world, sorted(body), *(["full"] if full else [])], separators=(",", ":")).encode()
+    )
 
 
 def _plan_row(piece: TensorPiece) -> list[Any]:
-    """List what of a piece decides the plan."""
+    """Return what of a piece decides the plan."""
     if piece.holders and not piece.layout:
-        return [piece.spec.name, piece.kind, list(piece.holders)]
-    return [piece.spec.name, piece.kind]
+        return [piece.spec.name, piece.type_and_shape, list(piece.holders)]
+    return [piece.spec.name, piece.type_and_shape]
 
 
 def is_per_rank(name: str) -> bool:
-    """Whether a tensor of that name is one rank's alone."""
+    """Return whether a tensor of that name is one rank's alone."""
     return name.startswith(name_coverage.RANK_PREFIX)
 
 

@@ -64,21 +64,22 @@ _TIMES: dict[type, str] = {
 _PATHS = {kind.__name__: kind for kind in (pathlib.PurePosixPath, pathlib.PureWindowsPath)}
 
 
-def encode(value: Any, inner: Encode) -> dict[str, Json] | None:
-    """The record of a value; None for one of another kind. `inner` raises StateNotSerializable for a part."""
+def encode(value: Any, encode_part: Encode) -> dict[str, Json] | None:
+    """Return the record of a value; None for one of another kind. `encode_part` raises
+    StateNotSerializable for a part."""
     kind = type(value)
     if isinstance(value, _TORCH):
         return {"$": "torch", "v": str(value).removeprefix("torch.")}
     if kind is torch.device:
         return {"$": "device", "v": str(value)}
     if isinstance(value, enum.Enum):
-        return _encode_enum(value, inner)
+        return _encode_enum(value, encode_part)
     if kind is collections.deque:
-        items = [inner(item, str(number)) for number, item in enumerate(value)]
+        items = [encode_part(item, str(number)) for number, item in enumerate(value)]
         return {"$": "deque", "v": items, "most": value.maxlen}
     if kind in (set, frozenset):
         # The order in a set differs from process to process.
-        texts = sorted(json.dumps(inner(item, "<item>")) for item in value)
+        texts = sorted(json.dumps(encode_part(item, "<item>")) for item in value)
         return {"$": kind.__name__, "v": [json.loads(text) for text in texts]}
     if kind in _TIMES:
         return _encode_time(value)
@@ -89,12 +90,12 @@ def encode(value: Any, inner: Encode) -> dict[str, Json] | None:
         if isinstance(value, pathlib.Path):
             name = "Path"
         return {"$": "path", "c": name, "v": str(value)}
-    return _encode_of_class(value, inner)
+    return _encode_of_class(value, encode_part)
 
 
-def _encode_of_class(value: Any, inner: Encode) -> dict[str, Json] | None:
-    """The record of a named tuple, a dataclass or an object that is its attributes; None for what is none of these, or
-    of a class that no name leads to."""
+def _encode_of_class(value: Any, encode_part: Encode) -> dict[str, Json] | None:
+    """Return the record of a named tuple, a dataclass or an object that is its attributes; None for
+    what is none of these, or of a class that no name leads to."""
     kind = type(value)
     if hasattr(kind, "__del__"):
         return None
@@ -102,59 +103,62 @@ def _encode_of_class(value: Any, inner: Encode) -> dict[str, Json] | None:
         name = name_of(kind)
         if name is None:
             return None
-        return {"$": "named", "c": name, "v": [inner(*pair) for pair in zip(value, kind._fields, strict=True)]}
+        return {"$": "named", "c": name, "v": [encode_part(*pair) for pair in zip(value, kind._fields, strict=True)]}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         name = name_of(kind)
         if name is None:
             return None
-        return {"$": "dataclass", "c": name, "v": {key: inner(item, key) for key, item in _attributes(value)}}
-    if is_its_attributes(kind):
+        return {"$": "dataclass", "c": name, "v": {key: encode_part(item, key) for key, item in _attributes(value)}}
+    if is_plain_attribute_class(kind):
         name = name_of(kind)
         if name is None:
             return None
-        return {"$": "object", "c": name, "v": {key: inner(item, key) for key, item in vars(value).items()}}
+        return {"$": "object", "c": name, "v": {key: encode_part(item, key) for key, item in vars(value).items()}}
     return None
 
 
-def is_its_attributes(kind: type) -> bool:
-    """Whether an object of that class is the attributes in its `__dict__`, as `copy` and `pickle` see it: no slots, no
-    base in C, no code of its own that takes it apart, makes it or ends it. What has a `state_dict` is saved by that."""
+def is_plain_attribute_class(kind: type) -> bool:
+    """Return whether an object of that class is the attributes in its `__dict__`, as `copy` and
+    `pickle` see it: no slots, no base in C, no code of its own that takes it apart, makes it or
+    ends it. What has a `state_dict` is saved by that."""
     *classes, last = kind.__mro__
     if last is not object or not classes or hasattr(kind, "state_dict"):
         return False
-    if any(map(has_code_of_its_own, classes)):
+    if any(map(has_custom_lifecycle_code, classes)):
         return False
     return kind.__dictoffset__ != 0 and kind.__itemsize__ == 0 and kind.__basicsize__ == _OBJECT_SIZE
 
 
-def has_code_of_its_own(kind: type) -> bool:
-    """Whether objects are taken apart, made or ended by that class in a way of its own, or in C."""
+def has_custom_lifecycle_code(kind: type) -> bool:
+    """Return whether the class defines how its objects are made, copied, pickled or deleted, or is
+    written in C."""
     return bool(_HOOKS & vars(kind).keys()) or not kind.__flags__ & _HEAP_TYPE
 
 
-def decode(body: dict[str, Json], inner: Decode, *, plain: bool = False) -> Any:
-    """The value of a record of `KINDS`. With `plain` a class that the program does not have is no error: its values
-    come as a dict, a tuple or what they are by themselves. Raises CheckpointError."""
+def decode(body: dict[str, Json], decode_part: Decode, *, plain: bool = False) -> Any:
+    """Return the value of a record of `KINDS`. With `plain` a class that the program does not have is
+    no error: its values come as a dict, a tuple or what they are by themselves. Raises
+    CheckpointError."""
     kind, value = body["$"], body["v"]
     if kind == "torch":
         return _torch_constant(value)
     if kind == "device":
         return _device(value)
     if kind == "deque":
-        return collections.deque(map(inner, value), body["most"])
+        return collections.deque(map(decode_part, value), body["most"])
     if kind == "set":
-        return set(map(inner, value))
+        return set(map(decode_part, value))
     if kind == "frozenset":
-        return frozenset(map(inner, value))
+        return frozenset(map(decode_part, value))
     if kind == "time":
         return _decode_time(body["c"], value)
     if kind == "path":
         return (_PATHS.get(body["c"]) or pathlib.Path)(value)
-    return _decode_of_class(body, inner, plain=plain)
+    return _decode_of_class(body, decode_part, plain=plain)
 
 
-def _decode_of_class(body: dict[str, Json], inner: Decode, *, plain: bool) -> Any:
-    """The value of a record that names a class of the program. Raises CheckpointError."""
+def _decode_of_class(body: dict[str, Json], decode_part: Decode, *, plain: bool) -> Any:
+    """Return the value of a record that names a class of the program. Raises CheckpointError."""
     kind, value = body["$"], body["v"]
     try:
         python_class = class_of(body["c"])
@@ -163,16 +167,16 @@ def _decode_of_class(body: dict[str, Json], inner: Decode, *, plain: bool) -> An
             raise
         python_class = None
     if kind == "enum":
-        return _decode_enum(python_class, body, inner)
+        return _decode_enum(python_class, body, decode_part)
     if kind == "named":
-        parts = tuple(map(inner, value))
+        parts = tuple(map(decode_part, value))
         if python_class is None:
             return parts
-        return _checked(python_class, tuple, body)._make(parts)
-    fields = {key: inner(item) for key, item in value.items()}
+        return _require_class_kind(python_class, tuple, body)._make(parts)
+    fields = {key: decode_part(item) for key, item in value.items()}
     if python_class is None:
         return fields
-    instance = object.__new__(_checked(python_class, object, body))
+    instance = object.__new__(_require_class_kind(python_class, object, body))
     if kind == "object":
         vars(instance).update(fields)
         return instance
@@ -182,7 +186,7 @@ def _decode_of_class(body: dict[str, Json], inner: Decode, *, plain: bool) -> An
 
 
 def children(body: dict[str, Json]) -> list[Json]:
-    """What a record of `KINDS` holds, still encoded."""
+    """Return what a record of `KINDS` holds, still encoded."""
     value = body["v"]
     if body["$"] in ("deque", "set", "frozenset", "named"):
         return list(value)
@@ -192,7 +196,8 @@ def children(body: dict[str, Json]) -> list[Json]:
 
 
 def name_of(kind: type) -> str | None:
-    """The name under which a fresh start of the same program has that class; None for one that it cannot look up."""
+    """Return the name under which a fresh start of the same program has that class; None for one that
+    it cannot look up."""
     name = f"{kind.__module__}:{kind.__qualname__}"
     try:
         if class_of(name) is kind:
@@ -203,7 +208,8 @@ def name_of(kind: type) -> str | None:
 
 
 def class_of(name: str) -> type:
-    """The class of that name, of a module that is imported. Raises CheckpointError."""
+    """Return the class of that name, of a module that is imported; nothing is imported. Raises
+    CheckpointError."""
     module, _, path = name.partition(":")
     member: Any = sys.modules.get(module)
     for part in path.split("."):
@@ -216,11 +222,11 @@ def class_of(name: str) -> type:
     return member
 
 
-def _checked(python_class: type, base: type, body: dict[str, Json]) -> Any:
+def _require_class_kind(python_class: type, base: type, body: dict[str, Json]) -> Any:
     kinds = {
         "named": hasattr(python_class, "_make"),
         "dataclass": dataclasses.is_dataclass(python_class),
-        "object": is_its_attributes(python_class),
+        "object": is_plain_attribute_class(python_class),
     }
     if not issubclass(python_class, base) or not kinds[body["$"]] or hasattr(python_class, "__del__"):
         raise CheckpointError(f"{body['c']} is not of the kind that it was when it was saved ({body['$']})")
@@ -228,7 +234,7 @@ def _checked(python_class: type, base: type, body: dict[str, Json]) -> Any:
 
 
 def _attributes(value: Any) -> list[tuple[str, Any]]:
-    """All that a dataclass holds, fields and what the program has added to it."""
+    """Return all that a dataclass holds, fields and what the program has added to it."""
     names = dict.fromkeys(field.name for field in dataclasses.fields(value) if hasattr(value, field.name))
     names.update(dict.fromkeys(getattr(value, "__dict__", {})))
     return [(name, getattr(value, name)) for name in names]

@@ -17,7 +17,8 @@ _SPARSE = {
 
 
 def require_savable(path: str, tensor: torch.Tensor) -> None:
-    """Raises StateNotSerializable for a tensor that is not dense, of a type that no file has, or without memory."""
+    """Raise StateNotSerializable for a tensor that is not dense, of a type that no file has, or
+    without memory."""
     if tensor.is_nested:
         raise StateNotSerializable(path, "nested tensor", hint=f"in place of {path} save list(x.unbind())")
     if tensor.dtype in NAMES and tensor.layout == torch.strided and not tensor.is_meta:

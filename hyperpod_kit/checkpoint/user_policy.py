@@ -8,7 +8,7 @@ import threading
 import time
 
 from hyperpod_kit.checkpoint.agent.agent_storage import READ_AT_END
-from hyperpod_kit.checkpoint.agent.priority import be_gentle
+from hyperpod_kit.checkpoint.agent.priority import lower_cpu_and_io_priority
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, SaveDurable
 from hyperpod_kit.checkpoint.repository.policy import Policy
 from hyperpod_kit.checkpoint.saves import log
@@ -33,7 +33,8 @@ class UserPolicy:
         self._thread: threading.Thread | None = None
 
     def handle_event(self, event: AgentEvent) -> None:
-        """What the agent says. Returns at once."""
+        """Request that the policy be enforced after a durable save, and start the thread for it; returns
+        at once."""
         if self._policy is None or not isinstance(event, SaveDurable):
             return
         with self._changed:
@@ -41,11 +42,13 @@ class UserPolicy:
             self._changed.notify()
             if self._thread is None:
                 name, arguments = "hpk-own-policy", (self._policy,)
-                self._thread = threading.Thread(target=self._run, args=arguments, name=name, daemon=True)
+                self._thread = threading.Thread(
+                    target=self._enforce_when_requested, args=arguments, name=name, daemon=True
+                )
                 self._thread.start()
 
     def close(self) -> None:
-        """Wait until what is due is done, for a minute at most."""
+        """Wait until a requested deletion is done, for a minute at most."""
         with self._changed:
             self._ended = True
             self._late = time.monotonic() + READ_AT_END
@@ -60,11 +63,11 @@ class UserPolicy:
         """Whether a read-back would keep the end of the job waiting."""
         return time.monotonic() > self._late
 
-    def _run(self, policy: Policy) -> None:
+    def _enforce_when_requested(self, policy: Policy) -> None:
         from hyperpod_kit.checkpoint.repository import read_back, retention
         from hyperpod_kit.checkpoint.repository.store.open import open_store
 
-        be_gentle(whole_process=False)
+        lower_cpu_and_io_priority(whole_process=False)
         store = open_store(self._start.root)
         prover = read_back.Prover(store, may_continue=lambda size: not self._is_late)
         while True:

@@ -79,12 +79,13 @@ class Match:
 
     @property
     def filled(self) -> list[str]:
-        """The model's names that this match fills."""
+        """Return the model's names that this match fills."""
         return [*(here for here, _ in self.pairs), *self.conversions]
 
     @property
     def problem(self) -> str | None:
-        """Why it is no match of everything, in words."""
+        """Return which names are missing, of another kind or unexpected, as text; None where everything
+        matches."""
         rest = {
             "missing in the checkpoint": self.missing,
             "of another shape or kind there": self.other,
@@ -95,16 +96,17 @@ class Match:
 
 
 def read(store: Store, checkpoint_id: str, inside: str) -> dict[str, SavedTensor] | str:
-    """The tensors below `inside`, by their names there; or what is wrong with the checkpoint. Raises StorageUnreadable,
-    CheckpointError when there is nothing below."""
+    """Return the tensors of the checkpoint below `inside`, by their names there; or, as text, what is
+    wrong with the checkpoint. Raises StorageUnreadable, CheckpointError when there is nothing
+    below."""
     try:
         body = verify.read_manifest(store, checkpoint_id)
-        tree = extra_state.merge_trees(verify.read_extra(store, checkpoint_id, body.extra))
+        tree = extra_state.merge_stage_trees(verify.read_verified_small_file(store, checkpoint_id, body.extra))
         with reshard.open_checkpoint(store, checkpoint_id, body) as checkpoint:
             rows = checkpoint.rows()
         sources = _sources(tree, rows, inside)
     except (CheckpointError, OSError) as err:
-        if verify.is_unread(err):
+        if verify.is_storage_failure(err):
             raise StorageUnreadable(checkpoint_id, verify.describe_failure(err), hint="try again later") from err
         return verify.describe_failure(err)
     except Exception as err:  # whoever may write to the root may have written anything
@@ -118,8 +120,8 @@ def read(store: Store, checkpoint_id: str, inside: str) -> dict[str, SavedTensor
 
 def _sources(tree: Mapping[str, Any], rows: Rows, inside: str) -> dict[str, SavedTensor]:
     sources: dict[str, SavedTensor] = {}
-    for path, record in non_tensor_state.wholes(tree):
-        name = non_tensor_state.spelled(path)
+    for path, record in non_tensor_state.tensor_and_subclass_records(tree):
+        name = non_tensor_state.dotted_path(path)
         if not f"{name}.".startswith(f"{inside}."):
             continue
         below, stored = name[len(inside) + 1 :], str(record["name"])
@@ -139,7 +141,8 @@ def match(
     names: Sources | None,
     drop: Callable[[str], bool] | None,
 ) -> Match:
-    """Bring a model's tensors together with those of a checkpoint. Raises TypeError for what `names` may not return."""
+    """Match a model's tensors with those of a checkpoint, by `names` and `drop`. Raises TypeError for
+    what `names` may not return."""
     matched = Match()
     used: set[str] = set()
     for here, tensor in live.items():
@@ -164,13 +167,13 @@ def match(
     return matched
 
 
-def is_converted(live: torch.Tensor, saved: SavedTensor) -> bool:
-    """Whether the numbers are of another type in the checkpoint."""
+def is_of_other_dtype(live: torch.Tensor, saved: SavedTensor) -> bool:
+    """Return whether the numbers are of another type in the checkpoint."""
     return not saved.kind and live.dtype != TYPES[saved.dtype]
 
 
-def class_of(tensor: torch.Tensor) -> str:
-    """The class of a tensor that is saved by its parts, "" of any other."""
+def subclass_name(tensor: torch.Tensor) -> str:
+    """Return the class of a tensor that is saved by its parts, "" of any other."""
     holder = sharding.unwrap_dtensor(tensor)
     if sharding.is_plain(holder) or not hasattr(holder, "__tensor_flatten__"):
         return ""
@@ -192,19 +195,20 @@ def _match_conversion(
 ) -> None:
     if any(name not in saved for name in source.names):
         matched.missing.append(here)
-    elif class_of(live) or any(saved[name].kind for name in source.names):
+    elif subclass_name(live) or any(saved[name].kind for name in source.names):
         matched.other.append(here)
     else:
         matched.conversions[here] = source
 
 
 def _fits(live: torch.Tensor, saved: SavedTensor) -> bool:
-    kind = class_of(live)
+    kind = subclass_name(live)
     if kind or saved.kind:
         return kind == saved.kind
-    return list(live.shape) == saved.shape and are_alike(live.dtype, TYPES[saved.dtype])
+    return list(live.shape) == saved.shape and are_convertible_dtypes(live.dtype, TYPES[saved.dtype])
 
 
-def are_alike(live: torch.dtype, saved: torch.dtype) -> bool:
-    """Whether numbers of one type are filled from numbers of the other: of the same, or both floating."""
+def are_convertible_dtypes(live: torch.dtype, saved: torch.dtype) -> bool:
+    """Return whether numbers of one type are filled from numbers of the other: of the same, or both
+    floating."""
     return live == saved or (live.is_floating_point and saved.is_floating_point)

@@ -26,7 +26,7 @@ from hyperpod_kit.checkpoint.state_dict import StateDict
 from hyperpod_kit.checkpoint.weight_sources import Match, SavedTensor, Sources
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 from hyperpod_kit.renamed import renamed_arguments, renamed_fields
-from hyperpod_kit.untrusted.text import clean, printable
+from hyperpod_kit.untrusted.text import clean, replace_unprintable
 
 
 @renamed_fields(attempt="checkpoint_id")
@@ -74,11 +74,13 @@ class LoadedWeights:
         counts = f"{len(self.loaded)} tensors loaded, {len(self.converted)} converted"
         head = f"step {self.step} ({self.checkpoint_id}): {counts}"
         lines = [f"{len(names)} {label}: {', '.join(map(clean, names))}" for label, names in lists.items() if names]
-        passed = [f"passed over {checkpoint_id}: {printable(reason)}" for checkpoint_id, reason in self.rejected]
+        passed = [
+            f"passed over {checkpoint_id}: {replace_unprintable(reason)}" for checkpoint_id, reason in self.rejected
+        ]
         return "\n".join([head, *lines, *passed])
 
 
-@ambient.without_modes_around
+@ambient.with_dispatch_modes_disabled
 @renamed_arguments(attempt="checkpoint_id")
 def load_weights(
     root: str | os.PathLike[str],
@@ -136,12 +138,12 @@ def load_weights(
         raise CheckpointError(
             "the model is under FSDP1, which hides its tensors", hint="call load_weights before FSDP(model)"
         )
-    live, where = _live(modules.unwrap(model)), os.fspath(root)
+    live, where = _persistent_tensors(modules.unwrap(model)), os.fspath(root)
     store_url = where
     if is_path(where):
         store_url = os.path.abspath(where)
     store, ranks = open_store(store_url), Ranks(process_group)
-    candidates.agree_on_name(ranks, checkpoint_id)
+    candidates.require_same_checkpoint_id(ranks, checkpoint_id)
     rejected: list[tuple[str, str]] = []
     already_filled: set[str] = set()
     for name in [checkpoint_id] if checkpoint_id is not None else _from_rank_zero(ranks, partial(_committed, store)):
@@ -150,15 +152,17 @@ def load_weights(
             rejected.append((name, saved))
             continue
         matched = weight_sources.match(live, saved, names, drop)
-        _require(ranks, name, matched, strict=strict, already_filled=already_filled)
+        _require_fit_on_all_ranks(ranks, name, matched, strict=strict, already_filled=already_filled)
         try:
-            converted, other = converted_weights.convert(where, name, live, saved, matched.conversions, process_group)
+            converted, other = converted_weights.read_and_convert(
+                where, name, live, saved, matched.conversions, process_group
+            )
             for here in other:
                 del matched.conversions[here]
             matched.other += other
-            _require(ranks, name, matched, strict=strict, already_filled=already_filled)
+            _require_fit_on_all_ranks(ranks, name, matched, strict=strict, already_filled=already_filled)
             already_filled.update(matched.filled)
-            step = _fill(where, name, live, saved, matched, converted, process_group)
+            step = _fill_model_and_return_step(where, name, live, saved, matched, converted, process_group)
         except NoValidCheckpoint as err:
             rejected += err.reasons
             continue
@@ -177,7 +181,7 @@ def _report(
     rejected: list[tuple[str, str]],
 ) -> LoadedWeights:
     other_types = [
-        here for here, saved_name in matched.pairs if weight_sources.is_converted(live[here], saved[saved_name])
+        here for here, saved_name in matched.pairs if weight_sources.is_of_other_dtype(live[here], saved[saved_name])
     ]
     return LoadedWeights(
         checkpoint_id,
@@ -192,9 +196,11 @@ def _report(
     )
 
 
-def _require(ranks: Ranks, checkpoint_id: str, matched: Match, *, strict: bool, already_filled: set[str]) -> None:
-    """Raises CheckpointError, on all ranks, when it does not fit on one. `already_filled`: what an earlier candidate
-    filled."""
+def _require_fit_on_all_ranks(
+    ranks: Ranks, checkpoint_id: str, matched: Match, *, strict: bool, already_filled: set[str]
+) -> None:
+    """Raise CheckpointError, on all ranks, when the match does not fit on one. `already_filled`: what
+    an earlier candidate filled."""
     lost = already_filled.difference(matched.filled)
     problem = None
     if strict:
@@ -209,15 +215,16 @@ def _require(ranks: Ranks, checkpoint_id: str, matched: Match, *, strict: bool, 
             )
 
 
-def _live(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """What a state dict of the model has, by the bare model's names; tied tensors under each of theirs."""
+def _persistent_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the parameters and persistent buffers of the model, by the bare model's names; tied
+    tensors under each of theirs."""
     saved_names = model.state_dict(keep_vars=True).keys()
     named_tensors = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
-    return {modules.plain_name(name): tensor for name, tensor in named_tensors if name in saved_names}
+    return {modules.strip_wrapper_prefixes(name): tensor for name, tensor in named_tensors if name in saved_names}
 
 
 def _from_rank_zero(ranks: Ranks, query: Callable[[], Any]) -> Any:
-    """What rank 0 finds, or raises, on all ranks."""
+    """Call `query` on rank 0 and return its result, or raise its error, on all ranks."""
     response: Any = None
     if ranks.rank == 0:
         try:
@@ -231,10 +238,10 @@ def _from_rank_zero(ranks: Ranks, query: Callable[[], Any]) -> Any:
 
 
 def _committed(store: Store) -> list[str]:
-    return [entry.checkpoint_id for entry in selection.walk(store)]
+    return [entry.checkpoint_id for entry in selection.iter_committed_newest_first(store)]
 
 
-def _fill(
+def _fill_model_and_return_step(
     root: str,
     checkpoint_id: str,
     live: Mapping[str, torch.Tensor],
@@ -243,7 +250,8 @@ def _fill(
     converted: Mapping[str, torch.Tensor],
     group: dist.ProcessGroup | None,
 ) -> int:
-    """The step that it is of. Raises as `load_state`."""
+    """Read the matched tensors, convert their types and fill the model; return the checkpoint's step.
+    Raises as `load_state`."""
     by_path: list[tuple[list[Any], torch.Tensor]] = []
     read: dict[str, torch.Tensor] = {}  # by stored names: what is tied there may not be tied here
     taken: set[int] = set()
@@ -257,7 +265,7 @@ def _fill(
         read[it.stored] = live[here] if direct else torch.empty_like(live[here].detach(), dtype=_dtype(it, live[here]))
         by_path.append((it.path, read[it.stored]))
     got = load_state(
-        root, StateDict(converted_weights.nested(by_path)), checkpoint_id=checkpoint_id, process_group=group
+        root, StateDict(converted_weights.nest_by_path(by_path)), checkpoint_id=checkpoint_id, process_group=group
     )
     with torch.no_grad():
         for here, saved_name in matched.pairs:

@@ -35,7 +35,8 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def register_type(kind: _Class) -> _Class:
-    """Let a dataclass, a NamedTuple or an Enum of words be told to other ranks."""
+    """Register a dataclass, a NamedTuple or an Enum of words as a type that may be sent to other
+    ranks; a decorator."""
     _registered[kind.__name__] = kind
     return kind
 
@@ -45,7 +46,7 @@ for _kind in (identity.RunIdentity, layout.CheckpointId, manifest.FileRecord, ma
 
 
 def pack(value: Any) -> bytes:
-    """The bytes of a value. Raises TypeError for what cannot be told."""
+    """Return the bytes of a value for other ranks. Raises TypeError for what cannot be sent."""
     blobs: list[bytes] = []
     encoded = _encode(value, blobs)
     text = json.dumps(
@@ -54,8 +55,8 @@ def pack(value: Any) -> bytes:
     return b"".join((len(text).to_bytes(_LENGTH, "little"), text, *blobs))
 
 
-def unpack(data: bytes, whose: str) -> Any:
-    """The value of `pack`. `whose`: for the error. Raises CheckpointError."""
+def unpack(data: bytes, sender: str) -> Any:
+    """Return the value of the bytes of `pack`. `sender`: for the error. Raises CheckpointError."""
     size = int.from_bytes(data[:_LENGTH], "little")
     try:
         body = parse.json_object(data[_LENGTH : _LENGTH + size], LARGEST)
@@ -63,7 +64,7 @@ def unpack(data: bytes, whose: str) -> Any:
         body = {}
     if body.get("protocol") != PROTOCOL:
         raise CheckpointError(
-            f"{whose} runs another release of hyperpod-kit: all ranks of a run need the same one",
+            f"{sender} runs another release of hyperpod-kit: all ranks of a run need the same one",
             hint="python -c 'import hyperpod_kit; print(hyperpod_kit.__version__, "
             "hyperpod_kit.__file__)' on each node, in its container",
         )
@@ -76,7 +77,7 @@ def unpack(data: bytes, whose: str) -> Any:
             at += length
         return _decode(body["value"], blobs)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as err:
-        raise CheckpointError(f"{whose} told what cannot be understood: {type(err).__name__}: {err}") from None
+        raise CheckpointError(f"{sender} told what cannot be understood: {type(err).__name__}: {err}") from None
 
 
 # --- telling --------------------------------------------------------------------------------------------------------
@@ -158,30 +159,30 @@ def _decode(encoded: Any, blobs: list[bytes]) -> Any:
     raise ValueError(f"{word!r} is no type")
 
 
-def _decode_instance(name: str, of: Any, blobs: list[bytes]) -> Any:
+def _decode_instance(name: str, encoded_fields: Any, blobs: list[bytes]) -> Any:
     kind = _registered[name]
     if issubclass(kind, enum.Enum):
-        return kind(_require_type(of, str))
+        return kind(_require_type(encoded_fields, str))
     fields = _fields(kind)
-    values = _require_type(_decode(of, blobs), list)
+    values = _require_type(_decode(encoded_fields, blobs), list)
     for (field, hint), value in zip(fields.items(), values, strict=True):
         if not _matches_type(value, hint):
             raise ValueError(f"{field} of {name} is {value!r:.80}")
     return kind(*values)
 
 
-def _error(name: str, of: dict[str, Any]) -> Exception:
+def _error(name: str, encoded_fields: dict[str, Any]) -> Exception:
     if name == "OSError":
         return OSError(
-            _require_type(of["errno"], int, type(None)),
-            _require_type(of["strerror"], str, type(None)),
-            _require_type(of["filename"], str, type(None)),
+            _require_type(encoded_fields["errno"], int, type(None)),
+            _require_type(encoded_fields["strerror"], str, type(None)),
+            _require_type(encoded_fields["filename"], str, type(None)),
         )
     kind = _EXCEPTIONS[name]
-    message = _require_type(of["message"], str)
+    message = _require_type(encoded_fields["message"], str)
     err: Exception = kind.__new__(kind, message)
     err.args = (message,)
-    for field, value in of.items():
+    for field, value in encoded_fields.items():
         if type(value) in _PLAIN and not field.startswith("_"):
             setattr(err, field, value)
     return err
@@ -194,7 +195,8 @@ def _require_type(value: Any, *kinds: type) -> Any:
 
 
 def _fields(kind: type) -> dict[str, Any]:
-    """The fields of a carried class, in the order in which they are given to it, and their types."""
+    """Return the fields of a registered class, in the order in which they are given to it, and their
+    types."""
     if kind in _field_types:
         return _field_types[kind]
     if dataclasses.is_dataclass(kind):

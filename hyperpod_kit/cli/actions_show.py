@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Callable, Optional, Sequence
 
-from hyperpod_kit.cli.output import bar, data, out, say
+from hyperpod_kit.cli.output import print_json, print_text, print_to_stderr, progress_bar
 
 if TYPE_CHECKING:
     from hyperpod_kit.remote.target import NodeTarget
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 A_DAY = timedelta(days=1)
 
 
-def show(
+def query_and_print_root_actions(
     targets: Sequence[NodeTarget],
     connect: Callable[[NodeTarget], Runner],
     since: Optional[datetime],
@@ -23,15 +23,18 @@ def show(
     timeout: float,
     as_json: bool,
 ) -> int:
-    """Exit code 0 when every node has said what was done on it, 1 when one could not be asked."""
+    """Query the nodes for actions taken with root's rights and print them; return the exit code.
+
+    That is 0 when every node has answered, 1 when one could not be queried.
+    """
     from hyperpod_kit.remote.actions import query_nodes
 
     begin = (since or datetime.now(timezone.utc) - A_DAY).timestamp()
-    with bar(f"asking {len(targets)} nodes", len(targets)) as advance:
+    with progress_bar(f"asking {len(targets)} nodes", len(targets)) as advance:
         responses = query_nodes(targets, connect, begin, timeout=timeout, progress=lambda node_actions: advance(1))
     silent = [node_actions for node_actions in responses if node_actions.error]
     if as_json:
-        data(
+        print_json(
             {
                 "since": begin,
                 "nodes": [
@@ -54,10 +57,12 @@ def show(
         for action in node_actions.actions
     ]
     for _, line in sorted(lines):
-        out(line)
+        print_text(line)
     for node_actions in silent:
-        say(f"{node_actions.target.group} {node_actions.target.instance_id} is not among them: {node_actions.error}")
-    say(
+        print_to_stderr(
+            f"{node_actions.target.group} {node_actions.target.instance_id} is not among them: {node_actions.error}"
+        )
+    print_to_stderr(
         f"{len(lines)} actions on {len(responses) - len(silent)} of {len(responses)} nodes since "
         f"{datetime.fromtimestamp(begin, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Sequence
 
-from hyperpod_kit.cli.output import out, say
+from hyperpod_kit.cli.output import print_text, print_to_stderr
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.alerts.alert import Alert, AlertChannel
@@ -14,62 +14,73 @@ if TYPE_CHECKING:
     from hyperpod_kit.storage.alerts.outbox import AlertReport
 
 
-def show(standing: Sequence[Alert], report: AlertReport, *, dry_run: bool = False) -> None:
+def print_alerts(standing: Sequence[Alert], report: AlertReport, *, dry_run: bool = False) -> None:
     """Print each alert that stands, and what was sent and still waits."""
     new = frozenset(report.new)
     for alert in standing:
         marker = ""
         if alert.key in new:
             marker = "new: "
-        out(f"{marker}{alert.sentence}")
-    for key, channels in _by_key(report.sent).items():
-        out(f"{key}: sent to {channels}")
-    for key, channels in _by_key(report.waiting).items():
+        print_text(f"{marker}{alert.sentence}")
+    for key, channels in _join_channels_by_key(report.sent).items():
+        print_text(f"{key}: sent to {channels}")
+    for key, channels in _join_channels_by_key(report.waiting).items():
         verb = "still to be sent"
         if dry_run:
             verb = "would be sent"
-        out(f"{key}: {verb} to {channels}")
+        print_text(f"{key}: {verb} to {channels}")
 
 
-def warn(report: AlertReport, sinks: AlertSinks, file: str, *, shows: bool = False) -> None:
-    """Print what failed, and alerts that reach nobody. `shows`: the state of this check is left elsewhere too."""
+def print_undelivered_alerts(
+    report: AlertReport, sinks: AlertSinks, file: str, *, published_elsewhere: bool = False
+) -> None:
+    """Print on stderr which alerts could not be sent, and which reach nobody.
+
+    `published_elsewhere`: the state of this check is published too, so nobody need be alerted.
+    """
     for line in report.failed:
-        say(f"failed: {line}")
-    if shows:
+        print_to_stderr(f"failed: {line}")
+    if published_elsewhere:
         return
     if not sinks.can_alert:
-        say(f"nobody is alerted: {file} names no mail server and no SNS topic among its sinks")
+        print_to_stderr(f"nobody is alerted: {file} names no mail server and no SNS topic among its sinks")
         return
     for key in report.unheard:
-        say(f"{key}: nobody is alerted: {file} names no mail address for it, no admin and no SNS topic")
+        print_to_stderr(f"{key}: nobody is alerted: {file} names no mail address for it, no admin and no SNS topic")
 
 
-def send(
-    file: Path, state: Path | None, check: str, watched: Sequence[str], judge: Callable[[str, bool], Alert | None]
+def check_and_send_alerts(
+    config_path: Path,
+    outbox_path: Path | None,
+    check_name: str,
+    watched_keys: Sequence[str],
+    alert_for_key: Callable[[str, bool], Alert | None],
 ) -> AlertReport:
-    """Alert the admins whom `file` names, and say on standard error what was sent.
+    """Evaluate the alerts of all watched keys, send what is new, and print on stderr what was sent.
 
-    `judge`: from a key, and whether it stood at the last look, to its alert. Raises UsageError, HyperpodKitError,
-    OSError.
+    `alert_for_key`: from a key, and whether its alert stood at the last check, to its alert; the
+    recipients are the admins that `config_path` names. Raises UsageError, HyperpodKitError, OSError.
     """
     from hyperpod_kit.storage.alerts import config, outbox
 
-    loaded = config.load(file)
+    loaded = config.load(config_path)
 
     def evaluate_alerts(standing: frozenset[str]) -> dict[str, Alert | None]:
-        judged = {key: judge(key, key in standing) for key in watched}
+        judged = {key: alert_for_key(key, key in standing) for key in watched_keys}
         return {key: alert and replace(alert, to=loaded.admins) for key, alert in judged.items()}
 
-    report = outbox.check_and_send(state or outbox.default_path(check), loaded.sinks, evaluate_alerts, watched)
-    for key, channels in _by_key(report.sent).items():
-        say(f"{key}: sent to {channels}")
-    for key, channels in _by_key(report.waiting).items():
-        say(f"{key}: still to be sent to {channels}")
-    warn(report, loaded.sinks, str(file))
+    report = outbox.inspect_and_send_alerts(
+        outbox_path or outbox.default_outbox_path(check_name), loaded.sinks, evaluate_alerts, watched_keys
+    )
+    for key, channels in _join_channels_by_key(report.sent).items():
+        print_to_stderr(f"{key}: sent to {channels}")
+    for key, channels in _join_channels_by_key(report.waiting).items():
+        print_to_stderr(f"{key}: still to be sent to {channels}")
+    print_undelivered_alerts(report, loaded.sinks, str(config_path))
     return report
 
 
-def _by_key(pairs: Sequence[tuple[str, AlertChannel]]) -> dict[str, str]:
+def _join_channels_by_key(pairs: Sequence[tuple[str, AlertChannel]]) -> dict[str, str]:
     grouped: dict[str, list[str]] = {}
     for key, channel in pairs:
         grouped.setdefault(key, []).append(str(channel))

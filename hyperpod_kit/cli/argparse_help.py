@@ -11,8 +11,9 @@ import click
 HELP = ("-h", "--help")
 
 
-def requested_help(arguments: Sequence[str]) -> Optional[Sequence[str]]:
-    """The commands whose help `arguments` ask for; None where they ask for none, or have other words among them."""
+def command_words_before_help(arguments: Sequence[str]) -> Optional[Sequence[str]]:
+    """Return the command words before -h or --help; None when help is not asked for or other options come
+    first."""
     for index, word in enumerate(arguments):
         if word in HELP:
             return arguments[:index]
@@ -24,17 +25,17 @@ def requested_help(arguments: Sequence[str]) -> Optional[Sequence[str]]:
 def find_parser(parser: argparse.ArgumentParser, names: Sequence[str]) -> Optional[argparse.ArgumentParser]:
     """The parser of the command that `names` lead to below `parser`; None where they name none."""
     for word in names:
-        commands = _commands(parser)
+        commands = _find_subparsers(parser)
         if commands is None or word not in commands.choices:
             return None
         parser = commands.choices[word]
     return parser
 
 
-def text(parser: argparse.ArgumentParser, extra_commands: Sequence[str] = ()) -> str:
+def format_help(parser: argparse.ArgumentParser, extra_commands: Sequence[str] = ()) -> str:
     """The help of `parser`, up to 80 columns wide. `extra_commands`: those that have parsers of their own."""
     formatter = click.HelpFormatter(width=min(80, shutil.get_terminal_size().columns))
-    commands = _commands(parser)
+    commands = _find_subparsers(parser)
     usage = " ".join(parser.format_usage().split()[1:])[len(parser.prog) :].strip()
     shown_usage = usage
     if commands:
@@ -43,7 +44,7 @@ def text(parser: argparse.ArgumentParser, extra_commands: Sequence[str] = ()) ->
     if parser.description:
         formatter.write_paragraph()
         with formatter.indentation():
-            formatter.write_text(_sentence(parser.description))
+            formatter.write_text(_as_sentence(parser.description))
     if parser.epilog:
         formatter.write_paragraph()
         for line in parser.epilog.splitlines():
@@ -51,28 +52,30 @@ def text(parser: argparse.ArgumentParser, extra_commands: Sequence[str] = ()) ->
             if line.strip():
                 shown_line = f"  {line}\n"
             formatter.write(shown_line)
-    _section(formatter, "Arguments", _positional(parser))
-    _section(formatter, "Options", _options(parser))
+    _write_section(formatter, "Arguments", _positional_rows(parser))
+    _write_section(formatter, "Options", _option_rows(parser))
     if commands is not None:
-        named = {action.dest: _sentence(action.help or "") for action in commands._choices_actions}
-        _section(formatter, "Commands", iter({**named, **{name: "With torch." for name in extra_commands}}.items()))
+        named = {action.dest: _as_sentence(action.help or "") for action in commands._choices_actions}
+        _write_section(
+            formatter, "Commands", iter({**named, **{name: "With torch." for name in extra_commands}}.items())
+        )
     return formatter.getvalue()
 
 
-def _section(formatter: click.HelpFormatter, title: str, rows: Iterator[tuple[str, str]]) -> None:
+def _write_section(formatter: click.HelpFormatter, title: str, rows: Iterator[tuple[str, str]]) -> None:
     entries = list(rows)
     if entries:
         with formatter.section(title):
             formatter.write_dl(entries)
 
 
-def _positional(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+def _positional_rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
     for action in parser._actions:
         if not action.option_strings and not isinstance(action, argparse._SubParsersAction):
-            yield str(action.metavar or action.dest).upper(), _help_text(parser, action)
+            yield str(action.metavar or action.dest).upper(), _expand_help(parser, action)
 
 
-def _options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+def _option_rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
     """Yield the options, --help last, as click has them."""
     shown = [action for action in parser._actions if action.option_strings and action.help != argparse.SUPPRESS]
     for action in sorted(shown, key=lambda candidate: "--help" in candidate.option_strings):
@@ -86,23 +89,23 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
         if "--help" in action.option_strings:
             help_text = "Show this message and exit."
         else:
-            help_text = _help_text(parser, action)
+            help_text = _expand_help(parser, action)
         yield named, help_text
 
 
-def _help_text(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+def _expand_help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
     expanded = ""
     if action.help:
         expanded = parser._get_formatter()._expand_help(action)
-    return _sentence(expanded)
+    return _as_sentence(expanded)
 
 
-def _sentence(shown: str) -> str:
+def _as_sentence(shown: str) -> str:
     end = ""
     if shown and not shown.endswith((".", ")")):
         end = "."
     return shown[:1].upper() + shown[1:] + end
 
 
-def _commands(parser: argparse.ArgumentParser) -> Optional[argparse._SubParsersAction[argparse.ArgumentParser]]:
+def _find_subparsers(parser: argparse.ArgumentParser) -> Optional[argparse._SubParsersAction[argparse.ArgumentParser]]:
     return next((action for action in parser._actions if isinstance(action, argparse._SubParsersAction)), None)

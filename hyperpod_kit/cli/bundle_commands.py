@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hyperpod_kit.cli.options import config_argument, json_option
-from hyperpod_kit.cli.output import bar, data, out, say
+from hyperpod_kit.cli.output import print_json, print_text, print_to_stderr, progress_bar
 
 if TYPE_CHECKING:
     from hyperpod_kit.bundle.render import Bundle
@@ -39,10 +39,10 @@ def render(config: Path, output: Path, check: bool, as_json: bool) -> int:
 
     bundle = rendering.render(load(config))
     if check:
-        return _check(bundle, config, output, as_json)
-    rendering.write(bundle, output)
+        return _print_bundle_differences(bundle, config, output, as_json)
+    rendering.replace_bundle_directory(bundle, output)
     if as_json:
-        data(
+        print_json(
             {
                 "bundle_id": bundle.bundle_id,
                 "directory": str(output),
@@ -52,25 +52,30 @@ def render(config: Path, output: Path, check: bool, as_json: bool) -> int:
             }
         )
     else:
-        say(f"bundle {bundle.bundle_id}: {len(bundle.files)} files, {bundle.size / 1024:.0f} KiB in {output}")
-        say(f"next: hyperpod-kit upload {config}")
+        print_to_stderr(
+            f"bundle {bundle.bundle_id}: {len(bundle.files)} files, {bundle.size / 1024:.0f} KiB in {output}"
+        )
+        print_to_stderr(f"next: hyperpod-kit upload {config}")
     return 0
 
 
-def _check(bundle: Bundle, config: Path, output: Path, as_json: bool) -> int:
-    """Compare a directory with the bundle; 0 when it holds exactly this one, else 1."""
-    from hyperpod_kit.bundle.compare import with_directory
+def _print_bundle_differences(bundle: Bundle, config: Path, output: Path, as_json: bool) -> int:
+    """Compare a directory with the bundle and print the differences; return 0 when it holds exactly this
+    one, else 1."""
+    from hyperpod_kit.bundle.compare import compare_with_directory
 
-    difference = with_directory(bundle, output)
+    difference = compare_with_directory(bundle, output)
     if as_json:
-        data({"bundle_id": bundle.bundle_id, "directory": str(output), "same": not difference, **difference.to_dict()})
+        print_json(
+            {"bundle_id": bundle.bundle_id, "directory": str(output), "same": not difference, **difference.to_dict()}
+        )
     elif not difference:
-        say(f"{output} holds bundle {bundle.bundle_id}")
+        print_to_stderr(f"{output} holds bundle {bundle.bundle_id}")
     else:
         for line in difference.lines():
-            out(line)
-        say(f"{output} is not bundle {bundle.bundle_id}: {len(difference)} files would change")
-        say(f"next: hyperpod-kit render {config} --output {output}")
+            print_text(line)
+        print_to_stderr(f"{output} is not bundle {bundle.bundle_id}: {len(difference)} files would change")
+        print_to_stderr(f"next: hyperpod-kit render {config} --output {output}")
     if difference:
         return 1
     return 0
@@ -107,19 +112,19 @@ def upload(config: Path, as_json: bool, dry_run: bool) -> None:
     bundle = rendering.render(settings)
     bucket = Bucket(bundle.bucket, settings.cluster.region, connections=THREADS)
     if dry_run:
-        missing = uploading.to_send(bundle, bucket)
+        missing = uploading.list_paths_to_upload(bundle, bucket)
         if as_json:
-            data({"bundle_id": bundle.bundle_id, "uri": bundle.source_s3_uri, "would_send": missing})
+            print_json({"bundle_id": bundle.bundle_id, "uri": bundle.source_s3_uri, "would_send": missing})
         else:
-            say(f"would send {len(missing)} of {len(bundle.files)} files to {bundle.source_s3_uri}")
+            print_to_stderr(f"would send {len(missing)} of {len(bundle.files)} files to {bundle.source_s3_uri}")
         return
-    with bar(f"bundle {bundle.bundle_id}", len(bundle.files)) as advance:
+    with progress_bar(f"bundle {bundle.bundle_id}", len(bundle.files)) as advance:
         # A file is through when it was found the same, or sent and verified: both kinds move the bar once.
-        done = uploading.upload(
+        done = uploading.upload_bundle(
             bundle, bucket, lambda what, count: advance(count) if what in ("same", "verified") else None
         )
     if as_json:
-        data(
+        print_json(
             {
                 "bundle_id": done.bundle_id,
                 "uri": done.uri,
@@ -129,10 +134,10 @@ def upload(config: Path, as_json: bool, dry_run: bool) -> None:
             }
         )
     elif done.sent:
-        say(
+        print_to_stderr(
             f"uploaded bundle {done.bundle_id} to {done.uri}: {done.sent} files sent "
             f"({done.sent_bytes / 1024:.0f} KiB), {done.present} there already, all verified"
         )
-        say(f"next: hyperpod-kit create-cluster {config}")
+        print_to_stderr(f"next: hyperpod-kit create-cluster {config}")
     else:
-        say(f"bundle {done.bundle_id} is at {done.uri} already: all {done.present} files verified")
+        print_to_stderr(f"bundle {done.bundle_id} is at {done.uri} already: all {done.present} files verified")

@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
-from hyperpod_kit.untrusted.text import printable_lines
+from hyperpod_kit.untrusted.text import replace_unprintable_in_lines
 
 
 class CleanConsole(Console):
@@ -32,4 +32,4 @@ class CleanConsole(Console):
             if control or text.isprintable() or text == "\n":
                 yield segment
             else:
-                yield Segment(printable_lines(text), style)
+                yield Segment(replace_unprintable_in_lines(text), style)

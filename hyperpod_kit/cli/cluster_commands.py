@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Optional
 
 import click
 
-from hyperpod_kit.cli.confirm import confirm
-from hyperpod_kit.cli.jobs_first import JobsFirst, jobs_first
+from hyperpod_kit.cli.confirm import require_confirmation
+from hyperpod_kit.cli.jobs_first import JobsFirst, drain_options
 from hyperpod_kit.cli.options import cluster_options, config_argument, json_option, resolve_cluster
-from hyperpod_kit.cli.output import cell, console, data, out, say
+from hyperpod_kit.cli.output import make_console, print_json, print_text, print_to_stderr, table_cell
 from hyperpod_kit.cli.ssh_options import open_cluster
-from hyperpod_kit.cli.waiting import interval_option, timeout_option, until_gone, until_ready
+from hyperpod_kit.cli.waiting import interval_option, timeout_option, wait_until_deleted, wait_until_ready
 from hyperpod_kit.untrusted.terminal import indented
 
 if TYPE_CHECKING:
@@ -47,17 +47,19 @@ def create_cluster(
     from hyperpod_kit.config.load import load
 
     settings = load(config)
-    planned = create.plan(settings)
+    planned = create.plan_creation(settings)
     if dry_run:
         if as_json:
-            data(planned.request)
+            print_json(planned.request)
         else:
             for group in planned.request["InstanceGroups"]:
-                say(f"{group['InstanceGroupName']}: {group['InstanceCount']} x {group['InstanceType']}")
-            say(f"the request for cluster {settings.cluster.name} is right; nothing was sent (--json shows it)")
+                print_to_stderr(f"{group['InstanceGroupName']}: {group['InstanceCount']} x {group['InstanceType']}")
+            print_to_stderr(
+                f"the request for cluster {settings.cluster.name} is right; nothing was sent (--json shows it)"
+            )
         return
     sagemaker = SageMaker(settings.cluster.region)
-    made = create.create(settings, planned, sagemaker)
+    made = create.create_cluster(settings, planned, sagemaker)
     name = settings.cluster.name
     bundle = None
     if planned.bundle:
@@ -68,17 +70,17 @@ def create_cluster(
     bundle_text = ""
     if bundle:
         bundle_text = f" with bundle {bundle}"
-    say(f"cluster {name} {what}: {made.arn}" + bundle_text)
+    print_to_stderr(f"cluster {name} {what}: {made.arn}" + bundle_text)
     if then_wait:
         desired_counts = {
             group["InstanceGroupName"]: group["InstanceCount"] for group in planned.request["InstanceGroups"]
         }
-        until_ready(sagemaker, name, timeout=timeout, interval=interval, desired=desired_counts)
-        say(f"cluster {name} is ready; next: hyperpod-kit validate-mounts")
+        wait_until_ready(sagemaker, name, timeout=timeout, interval=interval, desired=desired_counts)
+        print_to_stderr(f"cluster {name} is ready; next: hyperpod-kit validate-mounts")
     else:
-        say(f"next: hyperpod-kit wait {config}")
+        print_to_stderr(f"next: hyperpod-kit wait {config}")
     if as_json:
-        data(
+        print_json(
             {
                 "ClusterArn": made.arn,
                 "ClusterName": name,
@@ -113,12 +115,12 @@ def wait(
     from hyperpod_kit.aws.sagemaker import SageMaker
 
     chosen = resolve_cluster(config, cluster, region)
-    state = until_ready(SageMaker(chosen.region), chosen.name, timeout=timeout, interval=interval)
-    say(f"cluster {chosen.name} is ready")
+    state = wait_until_ready(SageMaker(chosen.region), chosen.name, timeout=timeout, interval=interval)
+    print_to_stderr(f"cluster {chosen.name} is ready")
     if state.failure:
-        say(f"AWS still says of an earlier change: {state.failure}")
+        print_to_stderr(f"AWS still says of an earlier change: {state.failure}")
     if as_json:
-        data(state.to_dict())
+        print_json(state.to_dict())
 
 
 @click.command("describe-cluster")
@@ -133,24 +135,24 @@ def describe_cluster(config: Path, cluster: Optional[str], region: Optional[str]
       hyperpod-kit describe-cluster --cluster demo --json  # AWS's own answer
     """
     from hyperpod_kit.aws.sagemaker import SageMaker
-    from hyperpod_kit.cluster.wait import observe
+    from hyperpod_kit.cluster.wait import observe_cluster
 
     chosen = resolve_cluster(config, cluster, region)
     sagemaker = SageMaker(chosen.region)
     if as_json:
         response = sagemaker.describe_cluster(chosen.name)
-        data(response)
+        print_json(response)
         if response["ClusterStatus"] == "Failed":
             return 1
         return 0
-    state = observe(sagemaker, chosen.name)
-    _show(state)
+    state = observe_cluster(sagemaker, chosen.name)
+    _print_cluster_state(state)
     if state.status == "Failed":
         return 1
     return 0
 
 
-def _show(state: ClusterState) -> None:
+def _print_cluster_state(state: ClusterState) -> None:
     from rich.table import Table
 
     mode = ""
@@ -165,23 +167,23 @@ def _show(state: ClusterState) -> None:
         if group.status in ("Failed", "Degraded"):
             state_text = f"{group.status}: {states}"
         grid.add_row(
-            cell(group.name),
+            table_cell(group.name),
             str(group.current),
             str(group.target),
-            cell(state_text),
+            table_cell(state_text),
         )
-    console().print(grid)
+    make_console().print(grid)
     if state.failure:
-        out(indented(f"failure: {state.failure}"))
+        print_text(indented(f"failure: {state.failure}"))
     for node, message in state.messages:
-        out(indented(f"{node}: {message}"))
+        print_text(indented(f"{node}: {message}"))
 
 
 @click.command("delete-cluster")
 @cluster_options
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
-@jobs_first
+@drain_options
 @click.option("--wait", "then_wait", is_flag=True, help="Return when it is gone.")
 @timeout_option
 @interval_option
@@ -214,8 +216,8 @@ def delete_cluster(
       hyperpod-kit delete-cluster --cluster demo --yes --wait
       hyperpod-kit delete-cluster --when-idle --drain-timeout 86400
     """
-    from hyperpod_kit.cluster.nodes import slurm_name
-    from hyperpod_kit.cluster.wait import is_absent, observe
+    from hyperpod_kit.cluster.nodes import slurm_node_name
+    from hyperpod_kit.cluster.wait import is_cluster_not_found, observe_cluster
     from hyperpod_kit.errors import AwsError
 
     chosen = resolve_cluster(config, cluster, region)
@@ -223,39 +225,39 @@ def delete_cluster(
     sagemaker, name = live.sagemaker, chosen.name
     summary = {"cluster": name, "region": sagemaker.region}
     try:
-        state = observe(sagemaker, name)
+        state = observe_cluster(sagemaker, name)
     except AwsError as err:
-        if not is_absent(err):
+        if not is_cluster_not_found(err):
             raise
-        say(f"there is no cluster {name} in {sagemaker.region}: nothing to delete")
+        print_to_stderr(f"there is no cluster {name} in {sagemaker.region}: nothing to delete")
         if as_json:
-            data({**summary, "status": "gone", "nodes": 0, **first.to_dict()})
+            print_json({**summary, "status": "gone", "nodes": 0, **first.to_dict()})
         return
     count = sum(sum(group.nodes.values()) for group in state.groups)
     lost = f"cluster {name} in {sagemaker.region} with its {count} nodes and everything on their own disks"
     is_going = state.status == "Deleting"
-    names = [] if is_going else [slurm_name(node.address) for node in live.nodes() if node.address]
-    first.list_jobs(live, names)
+    names = [] if is_going else [slurm_node_name(node.address) for node in live.nodes() if node.address]
+    first.load_jobs_on_nodes(live, names)
     if dry_run:
-        say(f"would delete {lost}")
-        first.show()
+        print_to_stderr(f"would delete {lost}")
+        first.print_jobs()
         if as_json:
-            data({**summary, "status": state.status, "nodes": count, **first.to_dict()})
+            print_json({**summary, "status": state.status, "nodes": count, **first.to_dict()})
         return
     if is_going:
-        say(f"cluster {name} is being deleted already")
+        print_to_stderr(f"cluster {name} is being deleted already")
     else:
-        first.show()
-        confirm(f"{first.question()}Delete {lost}?", yes=yes)
-        vacated = first.vacate(names, "delete-cluster")
+        first.print_jobs()
+        require_confirmation(f"{first.question_prefix()}Delete {lost}?", yes=yes)
+        vacated = first.vacate_if_requested(names, "delete-cluster")
         try:
             sagemaker.delete_cluster(name)
         except BaseException:
-            first.release(vacated)
+            first.undrain_nodes(vacated)
             raise
-        say(f"cluster {name} is being deleted")
+        print_to_stderr(f"cluster {name} is being deleted")
     if then_wait:
-        until_gone(sagemaker, name, timeout=timeout, interval=interval)
-        say(f"cluster {name} is gone")
+        wait_until_deleted(sagemaker, name, timeout=timeout, interval=interval)
+        print_to_stderr(f"cluster {name} is gone")
     if as_json:
-        data({**summary, "status": "gone" if then_wait else "Deleting", "nodes": count, **first.to_dict()})
+        print_json({**summary, "status": "gone" if then_wait else "Deleting", "nodes": count, **first.to_dict()})

@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional, Tuple
 
 import click
 
-from hyperpod_kit.ending import ending_of, reader_gone, without_reader
+from hyperpod_kit.ending import discard_output, ending_of_kit_error, is_reader_gone
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.extras import DISTRIBUTIONS, install_command
@@ -21,8 +21,12 @@ ADMIN_MODULES = ("boto3", "botocore", "jinja2", "paramiko", "yaml")
 """What an admin's installation has and a training job's has not."""
 
 
-def exit_code_of(call: Callable[[], Any], *, debug: bool) -> int:
-    """Run `call` (a click command with standalone_mode=False) and return the exit code. `debug`: stack traces too."""
+def run_reporting_errors(call: Callable[[], Any], *, with_traceback: bool) -> int:
+    """Run `call` (a click command with standalone_mode=False), report errors on stderr, and return the
+    exit code.
+
+    `with_traceback`: print stack traces too.
+    """
     try:
         result = call()
         if sys.stdout is not None:  # closed by who called us
@@ -31,38 +35,39 @@ def exit_code_of(call: Callable[[], Any], *, debug: bool) -> int:
             return result
         return 0
     except SystemExit as err:
-        return _exit_code(err)
+        return _report_system_exit(err)
     except BaseException as err:
-        if isinstance(err, BrokenPipeError) and reader_gone():
-            return without_reader(ExitCode.READER_GONE)
-        if debug:
+        if isinstance(err, BrokenPipeError) and is_reader_gone():
+            return discard_output(ExitCode.READER_GONE)
+        if with_traceback:
             import traceback
 
-            _say(traceback.format_exc())
-        return _reported(err)
+            _print_to_stderr(traceback.format_exc())
+        return _report_error(err)
 
 
-def _reported(err: BaseException) -> int:
-    """The exit code, once the sentence for it is on standard error."""
+def _report_error(err: BaseException) -> int:
+    """Print the sentence for an exception on stderr and return the exit code; raise it again when it is
+    no Exception."""
     if isinstance(err, click.exceptions.Abort) and isinstance(err.__cause__ or err.__context__, EOFError):
-        return _error("nobody is here to answer that", "the same as options: --help names them", ExitCode.USAGE)
+        return _print_error("nobody is here to answer that", "the same as options: --help names them", ExitCode.USAGE)
     if isinstance(err, (click.exceptions.Abort, KeyboardInterrupt)):
-        _say("stopped")
+        _print_to_stderr("stopped")
         return ExitCode.STOPPED
     if isinstance(err, click.ClickException):
         usage = io.StringIO()
         err.show(usage)
-        _say(usage.getvalue().rstrip("\n"))
+        _print_to_stderr(usage.getvalue().rstrip("\n"))
         return err.exit_code
     if isinstance(err, HyperpodKitError):
-        return _error(*ending_of(err))
+        return _print_error(*ending_of_kit_error(err))
     if isinstance(err, Exception):
-        return _error(*_of_foreign(err), ExitCode.ABSENT)
+        return _print_error(*_describe_foreign_error(err), ExitCode.ABSENT)
     raise err
 
 
-def _of_foreign(err: Exception) -> Tuple[str, Optional[str]]:
-    """Message and hint of an error that is none of ours."""
+def _describe_foreign_error(err: Exception) -> Tuple[str, Optional[str]]:
+    """Return message and hint for an exception that is not a HyperpodKitError."""
     if isinstance(err, ModuleNotFoundError) and (err.name or "").split(".")[0] in ADMIN_MODULES:
         return f"this command needs {err.name}, which is not installed", install_command("admin")
     if isinstance(err, OSError):
@@ -71,39 +76,40 @@ def _of_foreign(err: Exception) -> Tuple[str, Optional[str]]:
             where = f": {err.filename}"
         return f"{err.strerror or err}{where}", None
     return (
-        f"a defect of hyperpod-kit: {type(err).__name__}: {err}{_source_location(err)}",
+        f"a defect of hyperpod-kit: {type(err).__name__}: {err}{_innermost_kit_location(err)}",
         "hyperpod-kit --debug, and the same words again, shows the stack trace for a report",
     )
 
 
-def _error(message: str, hint: Optional[str], code: int) -> int:
-    from hyperpod_kit.cli.output import error
+def _print_error(message: str, hint: Optional[str], code: int) -> int:
+    from hyperpod_kit.cli.output import print_error
 
-    error(message, hint)
+    print_error(message, hint)
     return code
 
 
-def _say(text: str) -> None:
+def _print_to_stderr(text: str) -> None:
     # Only when there is something to say: `--help` loads nothing more than it shows.
-    from hyperpod_kit.cli.output import say
+    from hyperpod_kit.cli.output import print_to_stderr
 
-    say(text)
+    print_to_stderr(text)
 
 
-def _source_location(err: BaseException) -> str:
-    """The innermost line of ours that it came through."""
+def _innermost_kit_location(err: BaseException) -> str:
+    """Return ` (FILE:LINE)` of the innermost frame in the kit's own code, "" for none."""
     last = err.__traceback__
     location = ""
     while last is not None:
-        path = _path_of_ours(last.tb_frame.f_code.co_filename)
+        path = _path_below_package(last.tb_frame.f_code.co_filename)
         if path is not None:
             location = f" ({path}:{last.tb_lineno})"
         last = last.tb_next
     return location
 
 
-def _path_of_ours(file: str) -> Optional[str]:
-    """The path of a file below its package, with that one's name where it is of another distribution."""
+def _path_below_package(file: str) -> Optional[str]:
+    """Return the path of a file below the kit's package, after the package's name for another
+    distribution's; None for foreign files."""
     for package in DISTRIBUTIONS:
         (_, separator, path) = file.rpartition(f"{os.sep}{package}{os.sep}")
         if separator:
@@ -114,9 +120,9 @@ def _path_of_ours(file: str) -> Optional[str]:
     return None
 
 
-def _exit_code(err: SystemExit) -> int:
+def _report_system_exit(err: SystemExit) -> int:
     if isinstance(err.code, str):
-        _say(err.code)
+        _print_to_stderr(err.code)
     if isinstance(err.code, int):
         return err.code
     if err.code is None:

@@ -9,7 +9,7 @@ from typing import Optional
 import click
 
 from hyperpod_kit.cli.options import config_argument, json_option
-from hyperpod_kit.cli.output import data, document, say
+from hyperpod_kit.cli.output import print_document, print_json, print_to_stderr
 from hyperpod_kit.errors import Absent
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -43,13 +43,13 @@ def show(config: Path, everything: bool, as_json: bool) -> None:
     from hyperpod_kit.config import effective
 
     if everything:
-        values, defaults = effective.effective(config)
+        values, defaults = effective.load_effective_values(config)
     else:
-        values, defaults = (effective.without_defaults(config), set())
+        values, defaults = (effective.load_written_values(config), set())
     if as_json:
-        data(values)
+        print_json(values)
     else:
-        document(effective.as_yaml(values, defaults))
+        print_document(effective.as_yaml(values, defaults))
 
 
 @config.command()
@@ -67,13 +67,13 @@ def schema(output: Optional[Path]) -> None:
       hyperpod-kit config schema > schema.json
       hyperpod-kit config schema --output schema.json
     """
-    from hyperpod_kit.config.schema import schema as built
+    from hyperpod_kit.config.schema import build_schema as built
 
     if output is None:
-        data(built())
+        print_json(built())
         return
     try:
         by_descriptor.write_text(output, json.dumps(built(), indent=2) + "\n")
     except OSError as err:
         raise Absent(f"cannot write {output}: {err.strerror}") from err
-    say(f'wrote {output}; for an editor, the first key of the configuration: "$schema": "./{output.name}"')
+    print_to_stderr(f'wrote {output}; for an editor, the first key of the configuration: "$schema": "./{output.name}"')

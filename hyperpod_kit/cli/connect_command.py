@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import click
 
-from hyperpod_kit.cli.options import cluster_of_nodes, json_option, resolve_cluster
-from hyperpod_kit.cli.output import data, document, say
+from hyperpod_kit.cli.options import cluster_and_nodes_options, json_option, resolve_cluster
+from hyperpod_kit.cli.output import print_document, print_json, print_to_stderr
 from hyperpod_kit.cli.ssh_options import login_options
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command("connect")
-@functools.partial(cluster_of_nodes, after="[NODE] [COMMAND…]")
+@functools.partial(cluster_and_nodes_options, after="[NODE] [COMMAND…]")
 @click.option("--ssh", "over_ssh", is_flag=True, help="ssh straight to the node's address in place of SSM.")
 @click.option("--ssh-config", "as_config", is_flag=True, help="Print a Host block a node, for ~/.ssh/config.")
 @click.option(
@@ -62,7 +62,7 @@ def connect(
     """
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster import session
-    from hyperpod_kit.cluster.nodes import LOOKUPS, list_nodes, resolve
+    from hyperpod_kit.cluster.nodes import LOOKUPS, list_nodes, resolve_nodes
     from hyperpod_kit.errors import UsageError
 
     node, command = nodes[0] if nodes else None, nodes[1:]
@@ -74,39 +74,41 @@ def connect(
     listed = list_nodes(sagemaker, chosen.name)
     if as_config:
         selected_ids = [
-            member.instance_id for member in (resolve(listed, [node]) if node else listed) if not member.removed
+            member.instance_id for member in (resolve_nodes(listed, [node]) if node else listed) if not member.removed
         ]
         program = shutil.which("hyperpod-kit") or "hyperpod-kit"
-        text = session.ssh_config(
+        text = session.render_ssh_config(
             chosen.name, sagemaker.region, listed, selected_ids, login, program=program, direct=over_ssh
         )
         if as_json:
-            data({"cluster": chosen.name, "ssh_config": text})
+            print_json({"cluster": chosen.name, "ssh_config": text})
         else:
-            document(text)
+            print_document(text)
         return
     controller = None
     if chosen.settings:
         controller = chosen.settings.parameters.controller_group
     if node:
-        target = resolve(listed, [node])[0]
+        target = resolve_nodes(listed, [node])[0]
     else:
-        target = session.choose_node(listed, live, controller)
-    session.require_running(target)
+        target = session.choose_default_node(listed, live, controller)
+    session.require_not_removed(target)
     if over_ssh:
-        _enter(session.ssh_start(target, login, command), target, dry_run, as_json)
+        _exec_or_print_program(session.ssh_program(target, login, command), target, dry_run, as_json)
         return
-    request = session.ssm_request(target, live, proxy)
+    request = session.ssm_session_request(target, live, proxy)
     if dry_run:
-        _enter(session.Program(session.aws_command(request, sagemaker.region)), target, dry_run, as_json)
+        _exec_or_print_program(
+            session.Program(session.aws_cli_session_command(request, sagemaker.region)), target, dry_run, as_json
+        )
         return
-    _enter(_session(request, chosen.region), target, dry_run, as_json)
+    _exec_or_print_program(_start_ssm_session(request, chosen.region), target, dry_run, as_json)
 
 
-def _session(request: dict[str, Any], region: Optional[str]) -> Program:
-    """Begin a session and say what takes it up. Raises AwsError, Unreachable."""
+def _start_ssm_session(request: dict[str, Any], region: Optional[str]) -> Program:
+    """Start an SSM session and return the program that connects to it. Raises AwsError, Unreachable."""
     from hyperpod_kit.aws.ssm import Ssm
-    from hyperpod_kit.cluster.session import PLUGIN, plugin_start
+    from hyperpod_kit.cluster.session import PLUGIN, session_plugin_program
     from hyperpod_kit.errors import Unreachable
     from hyperpod_kit.run import LocalRunner
 
@@ -120,22 +122,26 @@ def _session(request: dict[str, Any], region: Optional[str]) -> Program:
     version = LocalRunner().run([PLUGIN, "--version"], timeout=10.0, check=False).stdout
     ssm = Ssm(region)
     token = ssm.start_session(request)
-    return plugin_start(token, request, region=ssm.region, endpoint=ssm.endpoint, version=version)
+    return session_plugin_program(token, request, region=ssm.region, endpoint=ssm.endpoint, version=version)
 
 
-def _enter(start: Program, node: ClusterNode, dry_run: bool, as_json: bool) -> None:
-    """Become that program: Ctrl-C and the window's size are its own then."""
+def _exec_or_print_program(program: Program, node: ClusterNode, dry_run: bool, as_json: bool) -> None:
+    """Replace this process by the program, so that Ctrl-C and the window's size are its own; with
+    `dry_run` print it.
+
+    Raises Unreachable when it cannot be started.
+    """
     from hyperpod_kit.errors import Unreachable
 
     if dry_run:
         if as_json:
-            data({"node": node.instance_id, "group": node.group, "command": list(start.argv)})
+            print_json({"node": node.instance_id, "group": node.group, "command": list(program.argv)})
         else:
-            document(shlex.join(start.argv))
+            print_document(shlex.join(program.argv))
         return
     if sys.stderr.isatty():
-        say(f"{node.group} {node.instance_id}")
+        print_to_stderr(f"{node.group} {node.instance_id}")
     try:
-        os.execvpe(start.argv[0], start.argv, {**os.environ, **start.environment})
+        os.execvpe(program.argv[0], program.argv, {**os.environ, **program.environment})
     except OSError as err:
-        raise Unreachable(f"{start.argv[0]} cannot be started: {err.strerror}") from err
+        raise Unreachable(f"{program.argv[0]} cannot be started: {err.strerror}") from err

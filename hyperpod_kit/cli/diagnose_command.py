@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Optional
 
 import click
 
-from hyperpod_kit.cli.events_command import moment
-from hyperpod_kit.cli.options import cluster_of_nodes, json_option, resolve_cluster
-from hyperpod_kit.cli.output import bar, data, out, say
+from hyperpod_kit.cli.events_command import parse_since_option
+from hyperpod_kit.cli.options import cluster_and_nodes_options, json_option, resolve_cluster
+from hyperpod_kit.cli.output import print_json, print_text, print_to_stderr, progress_bar
 from hyperpod_kit.cli.ssh_options import open_cluster, ssh_options
 from hyperpod_kit.untrusted.terminal import LONGEST_LINE, indented
 from hyperpod_kit.untrusted.text import clean
@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 
 
 @click.command("diagnose")
-@cluster_of_nodes
+@cluster_and_nodes_options
 @click.option("--log", "with_log", is_flag=True, help="Print the last lines of each node's log too.")
 @click.option("--actions", is_flag=True, help="Instead: what was done with root's rights, to whom, and why.")
 @click.option(
-    "--since", metavar="WHEN", callback=moment, help="Of --actions: 30m, 2h, 3d ago, or a moment; default: a day ago."
+    "--since",
+    metavar="WHEN",
+    callback=parse_since_option,
+    help="Of --actions: 30m, 2h, 3d ago, or a moment; default: a day ago.",
 )
 @ssh_options
 @json_option
@@ -65,44 +68,44 @@ def diagnose(
 
     live = open_cluster(resolve_cluster(config, cluster, region))
     if actions:
-        from hyperpod_kit.cli.actions_show import show
+        from hyperpod_kit.cli.actions_show import query_and_print_root_actions
 
         targets = cluster_diagnosis.select_targets(live, nodes)
-        with choose_transport(live, ssh, targets, say) as connect:
-            return show(targets, connect, since, timeout=ssh.command_timeout, as_json=as_json)
-    case = cluster_diagnosis.open_case(live, nodes, say)
+        with choose_transport(live, ssh, targets, print_to_stderr) as connect:
+            return query_and_print_root_actions(targets, connect, since, timeout=ssh.command_timeout, as_json=as_json)
+    case = cluster_diagnosis.fetch_cluster_case(live, nodes, print_to_stderr)
     count = len(case.targets)
-    with choose_transport(live, ssh, [target for target, _ in case.targets], say) as connect, bar(
+    with choose_transport(live, ssh, [target for target, _ in case.targets], print_to_stderr) as connect, progress_bar(
         f"asking {count} nodes", count
     ) as advance:
         diagnosis = case.diagnose(connect, ssh.command_timeout, lambda done: advance(1))
     if as_json:
-        data(diagnosis.to_dict())
+        print_json(diagnosis.to_dict())
     else:
-        _show(diagnosis, with_log)
+        _print_diagnosis(diagnosis, with_log)
     if diagnosis.healthy:
         return 0
     return 1
 
 
-def _show(diagnosis: ClusterDiagnosis, with_log: bool) -> None:
-    from hyperpod_kit.remote.diagnose import sentences
+def _print_diagnosis(diagnosis: ClusterDiagnosis, with_log: bool) -> None:
+    from hyperpod_kit.remote.diagnose import describe_diagnosis
     from hyperpod_kit.remote.known_issues import recognise
 
     if diagnosis.failure:
-        out(indented(f"cluster {diagnosis.name} is {diagnosis.status}: {diagnosis.failure}"))
+        print_text(indented(f"cluster {diagnosis.name} is {diagnosis.status}: {diagnosis.failure}"))
         for recognised in recognise(diagnosis.failure):
-            out(f"  {recognised.cause.code}: {recognised.cause.meaning}\n  do: {recognised.cause.remedy}")
+            print_text(f"  {recognised.cause.code}: {recognised.cause.meaning}\n  do: {recognised.cause.remedy}")
     for few in diagnosis.few:
-        out(f"{few.group}: {few.desired} nodes wanted, {few.listed} listed by AWS, cluster {diagnosis.status}")
+        print_text(f"{few.group}: {few.desired} nodes wanted, {few.listed} listed by AWS, cluster {diagnosis.status}")
     if diagnosis.few:
-        out("  do: hyperpod-kit events, and hyperpod-kit wait: it says what comes")
+        print_text("  do: hyperpod-kit events, and hyperpod-kit wait: it says what comes")
     for node in diagnosis.nodes:
-        for line in sentences(node):
-            out(line)
+        for line in describe_diagnosis(node):
+            print_text(line)
         if with_log:
             for line in node.log:
-                out(f"    {clean(line, LONGEST_LINE)}")
+                print_text(f"    {clean(line, LONGEST_LINE)}")
     sick = sum(not node.healthy for node in diagnosis.nodes)
     sent_count = sum(node.sent_at > 0 for node in diagnosis.nodes)
     sent = f" ({sent_count} of them by what they have sent to CloudWatch)" if sent_count else ""
@@ -111,4 +114,4 @@ def _show(diagnosis: ClusterDiagnosis, with_log: bool) -> None:
     if sick or missing:
         state_text = f"{sick} not well"
     missing_text = f", {missing} missing" if missing else ""
-    say(f"{len(diagnosis.nodes)} nodes: {state_text}{missing_text}{sent}")
+    print_to_stderr(f"{len(diagnosis.nodes)} nodes: {state_text}{missing_text}{sent}")

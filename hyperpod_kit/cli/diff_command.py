@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Mapping, Optional
 import click
 
 from hyperpod_kit.cli.options import Cluster, config_argument, json_option
-from hyperpod_kit.cli.output import bar, console, data, out, say
+from hyperpod_kit.cli.output import make_console, print_json, print_text, print_to_stderr, progress_bar
 from hyperpod_kit.cli.ssh_options import open_cluster, ssh_options
 from hyperpod_kit.errors import Absent, AwsError, HyperpodKitError, Unreachable, UsageError
 
@@ -40,7 +40,7 @@ def diff(config: Path, nodes: bool, ssh: SshSettings, as_json: bool) -> int:
       hyperpod-kit diff --json
     """
     from hyperpod_kit.aws.s3 import Bucket
-    from hyperpod_kit.bundle.compare import between
+    from hyperpod_kit.bundle.compare import compare_digests
     from hyperpod_kit.bundle.render import render
     from hyperpod_kit.bundle.stored import THREADS
     from hyperpod_kit.cli import diff_rows
@@ -51,56 +51,57 @@ def diff(config: Path, nodes: bool, ssh: SshSettings, as_json: bool) -> int:
         raise UsageError("in ami_only mode no lifecycle script runs, so there is no bundle to compare")
     bundle = render(settings)
     bucket = Bucket(bundle.bucket, settings.cluster.region, connections=THREADS)
-    rows = [_in_s3(bundle, bucket)]
+    rows = [_compare_with_s3(bundle, bucket)]
     cluster = open_cluster(Cluster(settings.cluster.name, settings.cluster.region, settings))
-    groups, groups_error = _groups(cluster)
-    rows += [diff_rows.of_group(bundle, group) for group in groups]
+    groups, groups_error = _fetch_instance_groups(cluster)
+    rows += [diff_rows.instance_group_row(bundle, group) for group in groups]
     if groups_error:
-        rows += [diff_rows.unanswered("cluster", cluster.name, groups_error)]
+        rows += [diff_rows.unanswered_row("cluster", cluster.name, groups_error)]
     node_bundles: list[NodeBundle] = []
     if groups and nodes:
         try:
-            node_bundles = _query_nodes(cluster, ssh)
+            node_bundles = _query_installed_bundles(cluster, ssh)
         except (Absent, AwsError, Unreachable, UsageError) as err:
             # What is known of S3 and the groups is worth saying also where no node can be asked.
-            rows.append(diff_rows.unanswered("nodes", cluster.name, err.message))
-            say("nobody asked the nodes: --known-hosts and --ssh-key say how, --no-nodes leaves them out")
-        rows += [diff_rows.of_node(bundle, node_bundle) for node_bundle in node_bundles]
+            rows.append(diff_rows.unanswered_row("nodes", cluster.name, err.message))
+            print_to_stderr("nobody asked the nodes: --known-hosts and --ssh-key say how, --no-nodes leaves them out")
+        rows += [diff_rows.node_row(bundle, node_bundle) for node_bundle in node_bundles]
     changes = {
-        identity: between(files, diff_rows.digests(bundle))
-        for identity, files in _other_bundles(rows, bundle, bucket, node_bundles).items()
+        identity: compare_digests(files, diff_rows.bundle_digests(bundle))
+        for identity, files in _digests_of_other_bundles(rows, bundle, bucket, node_bundles).items()
     }
     if as_json:
-        data(diff_rows.to_json(bundle, rows, changes))
+        print_json(diff_rows.to_json(bundle, rows, changes))
     else:
-        screen = console()
-        screen.print(diff_rows.table(bundle, rows))
+        screen = make_console()
+        screen.print(diff_rows.build_table(bundle, rows))
         for line in diff_rows.change_lines(changes):
-            out(line)
+            print_text(line)
     if not groups and not groups_error:
-        say(f"there is no cluster {cluster.name} yet")
-    say(diff_rows.summary(rows))
+        print_to_stderr(f"there is no cluster {cluster.name} yet")
+    print_to_stderr(diff_rows.summary(rows))
     return diff_rows.exit_code(rows)
 
 
-def _in_s3(bundle: Bundle, bucket: Bucket) -> DiffRow:
+def _compare_with_s3(bundle: Bundle, bucket: Bucket) -> DiffRow:
     from hyperpod_kit.aws.errors import NOT_FOUND
-    from hyperpod_kit.bundle.stored import stored
+    from hyperpod_kit.bundle.stored import compare_with_stored
     from hyperpod_kit.cli import diff_rows
 
     try:
-        return diff_rows.of_s3(bundle, stored(bundle, bucket))
+        return diff_rows.s3_row(bundle, compare_with_stored(bundle, bucket))
     except Unreachable as err:
-        return diff_rows.unanswered("s3", bundle.source_s3_uri, err.message)
+        return diff_rows.unanswered_row("s3", bundle.source_s3_uri, err.message)
     except AwsError as err:
         # No bucket is an answer; "you may not look" is none.
         if err.code in NOT_FOUND:
-            return diff_rows.of_s3(bundle, None)
-        return diff_rows.unanswered("s3", bundle.source_s3_uri, err.message)
+            return diff_rows.s3_row(bundle, None)
+        return diff_rows.unanswered_row("s3", bundle.source_s3_uri, err.message)
 
 
-def _groups(cluster: LiveCluster) -> tuple[list[Mapping[str, Any]], str]:
-    """(instance groups of the cluster as AWS has them, none when there is no cluster; why AWS does not tell)."""
+def _fetch_instance_groups(cluster: LiveCluster) -> tuple[list[Mapping[str, Any]], str]:
+    """Return the cluster's instance groups, none when there is no cluster, and why AWS did not answer, ""
+    when it did."""
     from hyperpod_kit.aws.errors import NOT_FOUND
 
     try:
@@ -114,22 +115,22 @@ def _groups(cluster: LiveCluster) -> tuple[list[Mapping[str, Any]], str]:
         return [], err.message
 
 
-def _query_nodes(cluster: LiveCluster, ssh: SshSettings) -> list[NodeBundle]:
+def _query_installed_bundles(cluster: LiveCluster, ssh: SshSettings) -> list[NodeBundle]:
     from hyperpod_kit.remote.installed_bundles import query_bundles
     from hyperpod_kit.remote.transport_choice import choose_transport
 
     targets = cluster.targets()
-    with choose_transport(cluster, ssh, targets, say) as connect, bar(
+    with choose_transport(cluster, ssh, targets, print_to_stderr) as connect, progress_bar(
         f"asking {len(targets)} nodes", len(targets)
     ) as advance:
         return query_bundles(targets, connect, timeout=ssh.command_timeout, progress=lambda node_bundle: advance(1))
 
 
-def _other_bundles(
+def _digests_of_other_bundles(
     rows: list[DiffRow], bundle: Bundle, bucket: Bucket, node_bundles: list[NodeBundle]
 ) -> dict[str, Mapping[str, str]]:
     """Bundle id -> its list of digests, for every other bundle that was seen: from a node that has it, else from S3."""
-    from hyperpod_kit.bundle.stored import listing
+    from hyperpod_kit.bundle.stored import read_stored_digests
 
     installed: dict[str, Mapping[str, str]] = {
         node_bundle.current: node_bundle.files for node_bundle in node_bundles if node_bundle.files
@@ -140,7 +141,7 @@ def _other_bundles(
         files: Optional[Mapping[str, str]] = installed.get(identity)
         if files is None:
             try:
-                files = listing(bucket, f"{parent}{identity}/")
+                files = read_stored_digests(bucket, f"{parent}{identity}/")
             except HyperpodKitError:
                 files = None  # the row says already that it is another bundle
         if files is not None:

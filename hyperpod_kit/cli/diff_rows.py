@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.bundle import manifest
-from hyperpod_kit.cli.output import cell
+from hyperpod_kit.cli.output import table_cell
 from hyperpod_kit.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -41,34 +41,38 @@ class DiffRow:
     files: tuple[str, ...] = ()
 
 
-def digests(bundle: Bundle) -> dict[str, str]:
+def bundle_digests(bundle: Bundle) -> dict[str, str]:
     """Place -> hex SHA-256 of every file that SHA256SUMS lists."""
-    return manifest.digests(bundle.files[manifest.SUMS])
+    return manifest.parse_sha256sums(bundle.files[manifest.SUMS])
 
 
-def unsupported(format: str) -> bool:
+def is_unsupported_format(format: str) -> bool:
     """Whether a bundle is of a format that this release does not support; False where the format is not known."""
     return format not in ("", manifest.FORMAT)
 
 
-def unanswered(what: str, where: str, reason: str) -> DiffRow:
-    """A place that did not answer."""
+def unanswered_row(what: str, where: str, reason: str) -> DiffRow:
+    """Return the row of a place that did not answer."""
     return DiffRow(what, where, "", "unknown", reason)
 
 
-def of_s3(bundle: Bundle, difference: Optional[BundleDifference]) -> DiffRow:
-    """`difference`: what an upload would change there, None when there is nothing."""
+def s3_row(bundle: Bundle, difference: Optional[BundleDifference]) -> DiffRow:
+    """Return the row of the stored bundle.
+
+    `difference`: what an upload would change there, None when nothing is stored.
+    """
     if difference is None:
         return DiffRow("s3", bundle.source_s3_uri, "", "absent", "not uploaded: hyperpod-kit upload")
     if not difference:
         return DiffRow("s3", bundle.source_s3_uri, bundle.bundle_id, "same")
     wrong = (("missing", difference.added), ("damaged", difference.changed), ("not of this bundle", difference.removed))
     files = tuple(f"{path}: {word}" for word, places in wrong for path in places)
-    return DiffRow("s3", bundle.source_s3_uri, bundle.bundle_id, "damaged", _first(files), files)
+    return DiffRow("s3", bundle.source_s3_uri, bundle.bundle_id, "damaged", _first_and_count(files), files)
 
 
-def of_group(bundle: Bundle, group: Mapping[str, Any]) -> DiffRow:
-    """`group`: one of InstanceGroups of DescribeCluster."""
+def instance_group_row(bundle: Bundle, group: Mapping[str, Any]) -> DiffRow:
+    """Return the row of an instance group: which bundle its new nodes would get. `group`: one of
+    InstanceGroups of DescribeCluster."""
     uri = (group.get("LifeCycleConfig") or {}).get("SourceS3Uri", "")
     name = str(group["InstanceGroupName"])
     if not uri:
@@ -83,19 +87,21 @@ def of_group(bundle: Bundle, group: Mapping[str, Any]) -> DiffRow:
     return DiffRow("group", name, identity, "differs", detail)
 
 
-def of_node(bundle: Bundle, node_bundle: NodeBundle) -> DiffRow:
-    """Compare what one node runs with the bundle of the configuration."""
+def node_row(bundle: Bundle, node_bundle: NodeBundle) -> DiffRow:
+    """Return the row of a node: which bundle it runs, and whether its files and its creation are right."""
     where = f"{node_bundle.target.instance_id} ({node_bundle.target.group})"
     if node_bundle.error:
-        return unanswered("node", where, node_bundle.error)
+        return unanswered_row("node", where, node_bundle.error)
     if not node_bundle.current:
         return DiffRow(
             "node", where, "", "absent", "no bundle is installed: see /var/log/provision/provisioning.log there"
         )
-    if unsupported(node_bundle.format):
+    if is_unsupported_format(node_bundle.format):
         return DiffRow("node", where, node_bundle.current, "differs", f"runs {node_bundle.format}: {REPLACE}")
     if node_bundle.damaged:
-        return DiffRow("node", where, node_bundle.current, "damaged", _first(node_bundle.damaged), node_bundle.damaged)
+        return DiffRow(
+            "node", where, node_bundle.current, "damaged", _first_and_count(node_bundle.damaged), node_bundle.damaged
+        )
     if node_bundle.recorded != node_bundle.current:
         last = "no creation ended"
         if node_bundle.recorded:
@@ -103,7 +109,7 @@ def of_node(bundle: Bundle, node_bundle: NodeBundle) -> DiffRow:
         return DiffRow("node", where, node_bundle.current, "failed", last)
     if not node_bundle.created_ok:
         return DiffRow("node", where, node_bundle.current, "failed", "its creation failed: see status.json there")
-    when = f"created {_moment(node_bundle.finished_at)}"
+    when = f"created {_format_time(node_bundle.finished_at)}"
     state = "differs"
     if node_bundle.current == bundle.bundle_id:
         state = "same"
@@ -121,7 +127,10 @@ def exit_code(rows: Sequence[DiffRow]) -> int:
 
 
 def to_json(bundle: Bundle, rows: Sequence[DiffRow], changes: Mapping[str, BundleDifference]) -> dict[str, Any]:
-    """The whole answer. `changes`: other bundle id -> what the configuration's bundle would change in it."""
+    """Return the JSON form of all rows.
+
+    `changes`: other bundle id -> what the configuration's bundle would change in it.
+    """
     return {
         "bundle_id": bundle.bundle_id,
         "uri": bundle.source_s3_uri,
@@ -131,16 +140,16 @@ def to_json(bundle: Bundle, rows: Sequence[DiffRow], changes: Mapping[str, Bundl
     }
 
 
-def table(bundle: Bundle, rows: Sequence[DiffRow]) -> Table:
-    """A row a place."""
+def build_table(bundle: Bundle, rows: Sequence[DiffRow]) -> Table:
+    """Build a rich table with one line for each row."""
     from rich.table import Table
 
     grid = Table(title=f"bundle {bundle.bundle_id} of this configuration", title_justify="left")
     for column in ("place", "where", "bundle", "state", "detail"):
         grid.add_column(column, overflow="fold", no_wrap=column in ("place", "bundle", "state"))
     for row in rows:
-        state = cell(row.state, STYLES.get(row.state, "red"))
-        grid.add_row(row.what, cell(row.where), cell(row.bundle_id or "-"), state, cell(row.detail))
+        state = table_cell(row.state, STYLES.get(row.state, "red"))
+        grid.add_row(row.what, table_cell(row.where), table_cell(row.bundle_id or "-"), state, table_cell(row.detail))
     return grid
 
 
@@ -162,15 +171,15 @@ def summary(rows: Sequence[DiffRow]) -> str:
     return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
-def _moment(seconds: float) -> str:
-    """A node's clock may say anything."""
+def _format_time(seconds: float) -> str:
+    """Format Unix seconds in UTC, or as a bare number where a node's clock is out of range."""
     try:
         return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
     except (OverflowError, ValueError, OSError):
         return f"at {seconds:g} by its own clock"
 
 
-def _first(files: Sequence[str]) -> str:
+def _first_and_count(files: Sequence[str]) -> str:
     more = ""
     if len(files) > 1:
         more = f" and {len(files) - 1} more"

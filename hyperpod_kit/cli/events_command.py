@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Callable, Iterable, Optional
 import click
 
 from hyperpod_kit.cli.options import cluster_options, json_option, resolve_cluster
-from hyperpod_kit.cli.output import console, data, json_line, say
+from hyperpod_kit.cli.output import make_console, print_json, print_json_line, print_to_stderr
 from hyperpod_kit.cli.waiting import interval_option
-from hyperpod_kit.cluster.times import in_utc
+from hyperpod_kit.cluster.times import format_utc
 from hyperpod_kit.untrusted.text import shortened
 
 if TYPE_CHECKING:
@@ -26,8 +26,11 @@ LONGEST = 2000
 _STYLES = {"Error": "bold red", "Warn": "yellow"}
 
 
-def moment(ctx: click.Context, param: click.Parameter, value: Optional[str]) -> Optional[datetime]:
-    """`30m` or `2h` ago, or a moment in ISO form; without a zone it is UTC."""
+def parse_since_option(ctx: click.Context, param: click.Parameter, value: Optional[str]) -> Optional[datetime]:
+    """Parse `30m` or `2h` ago, or a time in ISO form (UTC without a zone), for a click option.
+
+    Raises click.BadParameter.
+    """
     if value is None:
         return None
     ago = re.fullmatch(r"(\d{1,9})([smhd])", value)
@@ -45,7 +48,10 @@ def moment(ctx: click.Context, param: click.Parameter, value: Optional[str]) -> 
 @click.command("events")
 @cluster_options
 @click.option(
-    "--since", metavar="WHEN", callback=moment, help="45s, 30m, 2h, 3d ago, or a moment: 2026-01-31T12:00 (UTC)."
+    "--since",
+    metavar="WHEN",
+    callback=parse_since_option,
+    help="45s, 30m, 2h, 3d ago, or a moment: 2026-01-31T12:00 (UTC).",
 )
 @click.option("--group", metavar="NAME", help="Of one instance group.")
 @click.option("--node", metavar="NODE", help="Of one instance: its id, or as for replace-node.")
@@ -86,13 +92,13 @@ def events(
     """
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster.events import list_events
-    from hyperpod_kit.cluster.nodes import is_instance_id, list_nodes, resolve
+    from hyperpod_kit.cluster.nodes import is_instance_id, list_nodes, resolve_nodes
 
     chosen = resolve_cluster(config, cluster, region)
     sagemaker = SageMaker(chosen.region)
     # Events tell of nodes that are gone too, which have an instance id and no other name any more.
     if node and not is_instance_id(node):
-        node = resolve(list_nodes(sagemaker, chosen.name), [node])[0].instance_id
+        node = resolve_nodes(list_nodes(sagemaker, chosen.name), [node])[0].instance_id
 
     def query(after: Optional[datetime], newest: Optional[int]) -> list[Event]:
         return list_events(
@@ -102,13 +108,13 @@ def events(
     fetched = query(since, limit or None)
     if not follow:
         if as_json:
-            data({"cluster": chosen.name, "events": [event.to_dict() for event in fetched]})
+            print_json({"cluster": chosen.name, "events": [event.to_dict() for event in fetched]})
             return
-        _print(fetched)
+        _print_events(fetched)
         advice = ""
         if len(fetched) == limit:
             advice = " (--limit 0 for all)"
-        say(f"{len(fetched)} events of cluster {chosen.name}" + advice)
+        print_to_stderr(f"{len(fetched)} events of cluster {chosen.name}" + advice)
         return
     shown_ids: set[str] = set()
     while True:
@@ -116,16 +122,19 @@ def events(
         shown_ids |= {event.id for event in fresh}
         if as_json:
             for event in fresh:
-                json_line(event.to_dict())
+                print_json_line(event.to_dict())
         else:
-            _print(fresh)
+            _print_events(fresh)
         since = max([event.at for event in fresh], default=since)
         time.sleep(interval)
         fetched = _query_with_retries(partial(query, since, None), interval)
 
 
 def _query_with_retries(query: Callable[[], list[Event]], interval: float) -> list[Event]:
-    """A few polls in a row may go unanswered, as in `wait`."""
+    """Call `query` again after Unreachable, PATIENCE times in all.
+
+    Raises NoCredentials at once, Unreachable at the end.
+    """
     from hyperpod_kit.cluster.wait import PATIENCE
     from hyperpod_kit.errors import NoCredentials, Unreachable
 
@@ -135,20 +144,20 @@ def _query_with_retries(query: Callable[[], list[Event]], interval: float) -> li
         except NoCredentials:
             raise
         except Unreachable as err:
-            say(f"{err.message}; asking again ({turn} of {PATIENCE - 1})")
+            print_to_stderr(f"{err.message}; asking again ({turn} of {PATIENCE - 1})")
         time.sleep(interval)
     return query()
 
 
-def _print(events: Iterable[Event]) -> None:
+def _print_events(events: Iterable[Event]) -> None:
     """A line an event: when, level, where, what, why."""
     from rich.text import Text
 
-    screen = console()
+    screen = make_console()
     for event in events:
         style = _STYLES.get(event.level, "")
         line = Text.assemble(
-            (in_utc(event.at), "dim"), "  ", (f"{event.level:5}", style), "  ", shortened(event.line(), LONGEST)
+            (format_utc(event.at), "dim"), "  ", (f"{event.level:5}", style), "  ", shortened(event.line(), LONGEST)
         )
         if event.lifecycle:
             line.append(f"  (lifecycle script: {event.lifecycle})")

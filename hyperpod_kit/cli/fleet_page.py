@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from hyperpod_kit.cli import html_page
-from hyperpod_kit.cli.html_page import text
+from hyperpod_kit.cli.html_page import escape_html
 from hyperpod_kit.model.states import STATES, MountState
 from hyperpod_kit.remote import groups
 
@@ -20,64 +20,66 @@ BAD, SILENT, NEARLY_FULL = "#cf222e", "#6e7781", "#8250df"
 SQUARE, ROW, NAME, COLUMN = 16, 22, 210, 420
 
 
-def page(cluster: str, status: FleetStatus) -> str:
+def render_fleet_page(cluster: str, status: FleetStatus) -> str:
     """Make the whole document."""
     when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(status.at))
-    problems = "".join(f"<li>{text(line)}</li>" for line in groups.problems(status.reports))
+    problems = "".join(f"<li>{escape_html(line)}</li>" for line in groups.problems(status.reports))
     listed = ""
     if problems:
         listed = f"<ul>{problems}</ul>"
-    return html_page.page(
+    return html_page.render_html_page(
         f"Mounts of {cluster}",
-        f"<p>{text(groups.summary(status.reports))}; asked at {when}, in {status.seconds:.0f} s.</p>"
-        f"{_grid(status)}{_key(status)}{listed}",
+        f"<p>{escape_html(groups.summary(status.reports))}; asked at {when}, in {status.seconds:.0f} s.</p>"
+        f"{_render_grid(status)}{_render_legend(status)}{listed}",
     )
 
 
-def _grid(status: FleetStatus) -> str:
+def _render_grid(status: FleetStatus) -> str:
     """Draw two columns of nodes; a node that did not answer has one grey square."""
     across = 1000 // COLUMN
     rows = []
     for index, report in enumerate(status.reports):
         x, y = index % across * COLUMN, index // across * ROW
         name = f"{report.target.group} {report.target.instance_id}"
-        label = f'<text x="{x}" y="{y + 13}" fill="currentColor">{text(name, 30)}</text>'
-        rows.append(label + "".join(_squares(report, name, x + NAME, y)))
+        label = f'<text x="{x}" y="{y + 13}" fill="currentColor">{escape_html(name, 30)}</text>'
+        rows.append(label + "".join(_mount_squares(report, name, x + NAME, y)))
     height = (len(status.reports) + across - 1) // across * ROW + 4
     return f'<svg viewBox="0 0 1000 {max(height, ROW)}" role="img" aria-label="nodes and mounts">{"".join(rows)}</svg>'
 
 
-def _squares(report: NodeReport, name: str, x: int, y: int) -> list[str]:
+def _mount_squares(report: NodeReport, name: str, x: int, y: int) -> list[str]:
     if report.error:
-        return [_square(x, y, SILENT, f"{name}: {report.error}")]
+        return [_svg_square(x, y, SILENT, f"{name}: {report.error}")]
     return [
-        _square(
+        _svg_square(
             x + index * (SQUARE + 3),
             y,
-            _colour(mount),
+            _mount_colour(mount),
             ", ".join(part for part in (f"{name} {mount.path}: {mount.state}", mount.detail, mount.fullness) if part),
         )
         for index, mount in enumerate(report.mounts)
     ]
 
 
-def _colour(mount: MountStatus) -> str:
+def _mount_colour(mount: MountStatus) -> str:
     if mount.healthy and mount.nearly_full:
         return NEARLY_FULL
     return COLOURS.get(mount.state, BAD)
 
 
-def _square(x: int, y: int, colour: str, title: str) -> str:
+def _svg_square(x: int, y: int, colour: str, title: str) -> str:
     box = f'<rect x="{x}" y="{y}" width="{SQUARE}" height="{SQUARE}" rx="3" fill="{colour}"/>'
-    return f"<g><title>{text(title)}</title>{box}</g>"
+    return f"<g><title>{escape_html(title)}</title>{box}</g>"
 
 
-def _key(status: FleetStatus) -> str:
+def _render_legend(status: FleetStatus) -> str:
     states = {str(mount.state) for report in status.reports for mount in report.mounts}
     named: list[tuple[str, str]] = [(state, COLOURS.get(state, BAD)) for state in STATES if state in states]
     if any(mount.healthy and mount.nearly_full for report in status.reports for mount in report.mounts):
         named.append(("nearly full", NEARLY_FULL))
     if any(report.error for report in status.reports):
         named.append(("no answer", SILENT))
-    legend = "".join(f'<span><i style="background:{colour}"></i> {text(state)}</span>' for state, colour in named)
+    legend = "".join(
+        f'<span><i style="background:{colour}"></i> {escape_html(state)}</span>' for state, colour in named
+    )
     return f'<p class="key">{legend}</p>'

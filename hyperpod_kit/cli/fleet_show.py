@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterator, Optional
 
-from hyperpod_kit.cli.output import console, data, json_line, out, say
+from hyperpod_kit.cli.output import make_console, print_json, print_json_line, print_text, print_to_stderr
 from hyperpod_kit.remote import groups, junit, report
-from hyperpod_kit.remote.changes import changes
+from hyperpod_kit.remote.changes import describe_changes
 from hyperpod_kit.remote.fleet_status import FleetError, FleetStatus
 
 
@@ -24,51 +24,55 @@ class Display:
     junit: Optional[Path]
     page: Optional[Path] = None
 
-    def show(self, status: FleetStatus) -> None:
-        """The whole look: table or JSON on stdout, what is wrong on stderr, the file where one is asked for."""
-        self.write(status)
+    def print_and_write_status(self, status: FleetStatus) -> None:
+        """Print a status: table or JSON on stdout, problems and summary on stderr; write the files that
+        were asked for."""
+        self.write_report_files(status)
         if self.as_json:
-            data(report.to_json(self.cluster, status.reports, status.at))
+            print_json(report.to_json(self.cluster, status.reports, status.at))
         else:
-            screen = console()
+            screen = make_console()
             if self.each or len(status.reports) <= report.FEW:
-                screen.print(report.rows(self.cluster, status.reports, status.at, screen.width))
+                screen.print(report.mount_rows_table(self.cluster, status.reports, status.at, screen.width))
             else:
-                screen.print(report.counts(self.cluster, status.reports))
+                screen.print(report.mount_counts_table(self.cluster, status.reports))
         for line in groups.problems(status.reports):
-            say(line)
-        say(groups.summary(status.reports))
+            print_to_stderr(line)
+        print_to_stderr(groups.summary(status.reports))
 
-    def write(self, status: FleetStatus) -> None:
-        """The files that are asked for. Raises UsageError."""
+    def write_report_files(self, status: FleetStatus) -> None:
+        """Write the JUnit XML and the HTML page to the files that were asked for. Raises UsageError."""
         if self.junit is not None:
-            junit.write(self.junit, self.cluster, status.reports, status.at, status.seconds)
+            junit.write_junit_file(self.junit, self.cluster, status.reports, status.at, status.seconds)
         if self.page is not None:
             from hyperpod_kit.cli import fleet_page, html_page
 
-            html_page.write(self.page, fleet_page.page(self.cluster, status))
+            html_page.write_html_page(self.page, fleet_page.render_fleet_page(self.cluster, status))
 
 
-def show_each(shown: Display, looks: Iterator[FleetStatus | FleetError]) -> None:
-    """The first whole, of the others what has changed; with --json a line each. A look that failed is said."""
+def print_each_status(display: Display, statuses: Iterator[FleetStatus | FleetError]) -> None:
+    """Print the first status whole and of each later one what has changed; with --json one line each.
+
+    A poll that failed is reported on stderr.
+    """
     last: Optional[FleetStatus] = None
-    for now in looks:
+    for now in statuses:
         if not isinstance(now, FleetStatus):
-            say(f"{_clock(time.time())}  could not look: {now.message}")
+            print_to_stderr(f"{_format_clock_time(time.time())}  could not look: {now.message}")
             continue
-        if shown.as_json:
+        if display.as_json:
             # A line is a whole look, whoever reads them from a pipe.
-            json_line(report.to_json(shown.cluster, now.reports, now.at))
-            shown.write(now)
+            print_json_line(report.to_json(display.cluster, now.reports, now.at))
+            display.write_report_files(now)
         elif last is None:
-            shown.show(now)
+            display.print_and_write_status(now)
         else:
-            shown.write(now)
-            for line in changes(last.reports, now.reports):
-                out(f"{_clock(now.at)}  {line}")
-            say(f"{_clock(now.at)}  {groups.summary(now.reports)}")
+            display.write_report_files(now)
+            for line in describe_changes(last.reports, now.reports):
+                print_text(f"{_format_clock_time(now.at)}  {line}")
+            print_to_stderr(f"{_format_clock_time(now.at)}  {groups.summary(now.reports)}")
         last = now
 
 
-def _clock(at: float) -> str:
+def _format_clock_time(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))

@@ -20,25 +20,29 @@ svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; 
 """
 
 
-def text(value: object, most: int = 500) -> str:
-    """Words of others as they may stand in a page: no control characters, no tags."""
-    return html.escape(clean(value, most))
+def escape_html(value: object, max_length: int = 500) -> str:
+    """Return a foreign text as it may stand in a page: without control characters, shortened,
+    HTML-escaped."""
+    return html.escape(clean(value, max_length))
 
 
-def page(title: str, body: str) -> str:
-    """The whole document. `body`: of our own making, with `text` around whatever is not."""
+def render_html_page(title: str, body: str) -> str:
+    """Return the whole HTML document.
+
+    `body`: HTML made by this program, in which every foreign text is escaped.
+    """
     return f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>
+<html lang="en"><head><meta charset="utf-8"><title>{escape_html(title)}</title>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>
-<body><h1>{text(title)}</h1>
+<body><h1>{escape_html(title)}</h1>
 {body}
 </body></html>
 """
 
 
-def write(path: Path, document: str) -> None:
-    """Put it there. Raises UsageError."""
+def write_html_page(path: Path, document: str) -> None:
+    """Write the document to `path`. Raises Absent when it cannot be written."""
     try:
         by_descriptor.write_bytes(path, document.encode("utf-8", "replace"))
     except OSError as err:

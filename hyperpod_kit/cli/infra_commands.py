@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Optional
 import click
 
 from hyperpod_kit.cli.options import config_argument, json_option
-from hyperpod_kit.cli.output import cell, console, data, document, say, watch
+from hyperpod_kit.cli.output import live_status, make_console, print_document, print_json, print_to_stderr, table_cell
 from hyperpod_kit.errors import Absent
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import by_descriptor
@@ -59,41 +59,43 @@ def template(config: Path, form: str, output: Optional[Path], checked: bool, as_
       hyperpod-kit infra template cluster.yaml --check --json
     """
     from hyperpod_kit.config.load import load
-    from hyperpod_kit.infra.template import describe_omissions, parts
+    from hyperpod_kit.infra.template import build_parts, describe_omissions
 
     settings = load(config)
-    template_parts = parts(settings)
+    template_parts = build_parts(settings)
     if checked:
-        return _check(settings, template_parts, as_json)
-    text = _text(settings, template_parts, form, as_json)
+        return _compare_account_and_print(settings, template_parts, as_json)
+    text = _render_template(settings, template_parts, form, as_json)
     if output is None:
-        document(text)
+        print_document(text)
     else:
         try:
             by_descriptor.write_text(output, text)
         except OSError as err:
             raise Absent(f"cannot write {output}: {err.strerror}") from err
-        say(f"wrote {output}: {sum(len(part.resources) for part in template_parts)} resources")
+        print_to_stderr(f"wrote {output}: {sum(len(part.resources) for part in template_parts)} resources")
     for sentence in describe_omissions(settings):
-        say(sentence)
-    say(_next(settings, template_parts, form, output))
+        print_to_stderr(sentence)
+    print_to_stderr(_next_step_sentence(settings, template_parts, form, output))
     return 0
 
 
-def _text(settings: Settings, template_parts: list[TemplatePart], form: str, as_json: bool) -> str:
-    from hyperpod_kit.infra.template import as_yaml, cloudformation
-    from hyperpod_kit.infra.terraform import terraform
+def _render_template(settings: Settings, template_parts: list[TemplatePart], form: str, as_json: bool) -> str:
+    from hyperpod_kit.infra.template import as_yaml, cloudformation_template
+    from hyperpod_kit.infra.terraform import terraform_configuration
 
     if form == "terraform":
-        return json.dumps(terraform(settings.cluster.region, template_parts), indent=2) + "\n"
-    made = cloudformation(settings, template_parts)
+        return json.dumps(terraform_configuration(settings.cluster.region, template_parts), indent=2) + "\n"
+    made = cloudformation_template(settings, template_parts)
     if as_json:
         return json.dumps(made, indent=2) + "\n"
     return as_yaml(made)
 
 
-def _next(settings: Settings, template_parts: list[TemplatePart], form: str, output: Optional[Path]) -> str:
-    """The command that makes it, with what it must be told."""
+def _next_step_sentence(
+    settings: Settings, template_parts: list[TemplatePart], form: str, output: Optional[Path]
+) -> str:
+    """Return the sentence that names the command that deploys the template, with its parameters."""
     parameters = [name for part in template_parts for name in part.parameters]
     zones = [name for name in parameters if name.startswith("Zone")]
     if form == "terraform":
@@ -107,15 +109,15 @@ def _next(settings: Settings, template_parts: list[TemplatePart], form: str, out
     )
 
 
-def _check(settings: Settings, template_parts: list[TemplatePart], as_json: bool) -> int:
-    from hyperpod_kit.infra.compare import DIFFERS, MISSING, NOT_CHECKED, compare
+def _compare_account_and_print(settings: Settings, template_parts: list[TemplatePart], as_json: bool) -> int:
+    from hyperpod_kit.infra.compare import DIFFERS, MISSING, NOT_CHECKED, compare_with_account
     from hyperpod_kit.preflight.gather import gather
 
-    with watch():
+    with live_status():
         facts = gather(settings)
-    rows, other_findings = compare(settings, template_parts, facts)
+    rows, other_findings = compare_with_account(settings, template_parts, facts)
     if as_json:
-        data(
+        print_json(
             {
                 "cluster": settings.cluster.name,
                 "account": facts.caller.account,
@@ -135,10 +137,10 @@ def _check(settings: Settings, template_parts: list[TemplatePart], as_json: bool
                     head = (row.title, row.state)
                 else:
                     head = ("", "")
-                grid.add_row(cell(head[0]), cell(head[1], STYLES.get(head[1], "")), cell(line))
-        console().print(grid)
+                grid.add_row(table_cell(head[0]), table_cell(head[1], STYLES.get(head[1], "")), table_cell(line))
+        make_console().print(grid)
         if other_findings:
-            say(f"{other_findings} more findings are about none of these: hyperpod-kit validate --aws")
+            print_to_stderr(f"{other_findings} more findings are about none of these: hyperpod-kit validate --aws")
     states = {row.state for row in rows}
     if states & {MISSING, DIFFERS}:
         return ExitCode.PROBLEM

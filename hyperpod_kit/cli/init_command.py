@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import click
 
-from hyperpod_kit.cli.options import config_argument, named_cluster
-from hyperpod_kit.cli.output import say
-from hyperpod_kit.config.init_answers import QUESTIONS, Answers, Question, whole_number, yes
+from hyperpod_kit.cli.options import config_argument, validate_cluster_name
+from hyperpod_kit.cli.output import print_to_stderr
+from hyperpod_kit.config.init_answers import QUESTIONS, Answers, Question, parse_whole_number, parse_yes_no
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 
 if TYPE_CHECKING:
     from hyperpod_kit.config.from_aws import ImportedConfiguration
 
 FILE = click.Path(path_type=Path, dir_okay=False)
-_TYPES: dict[Callable[[str], Any], click.IntRange] = {whole_number: click.IntRange(0)}
+_TYPES: dict[Callable[[str], Any], click.IntRange] = {parse_whole_number: click.IntRange(0)}
 
 
-def _answer_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A flag for each question."""
+def _add_question_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add a click option for each question to a command."""
     for question in reversed(QUESTIONS):
-        if question.convert is yes:
+        if question.convert is parse_yes_no:
             flag = f"{question.flag}/--no-{question.flag[2:]}"
         else:
             flag = question.flag
@@ -51,7 +51,7 @@ def _answer_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--from-cluster",
     metavar="NAME",
-    callback=named_cluster,
+    callback=validate_cluster_name,
     help="Begin with a cluster that there is: asks DescribeCluster.",
 )
 @click.option(
@@ -69,7 +69,7 @@ def _answer_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "into DIR, otherwise DIR has them.",
 )
 @click.option("--force", is_flag=True, help="Write over an existing file.")
-@_answer_options
+@_add_question_options
 def init(
     config: Path,
     from_example: bool,
@@ -96,64 +96,67 @@ def init(
       hyperpod-kit init --name ml --region us-west-2 --execution-role arn:aws:iam::111122223333:role/HyperPod \\
         --subnet subnet-0123456789abcdef0 --security-group sg-0123456789abcdef0 --workers 16
     """
-    from hyperpod_kit.bundle.sources import example
+    from hyperpod_kit.bundle.sources import read_example
     from hyperpod_kit.cli import legacy_scripts
     from hyperpod_kit.config import questions, starter
 
     if config.exists() and not force:
-        raise starter.exists(config)
+        raise starter.file_exists_error(config)
     if from_example:
-        values = example()
+        values = read_example()
     else:
-        imported = _import(from_cluster, from_cluster_config, from_parameters, flags["region"])
+        imported = _import_existing_configuration(from_cluster, from_cluster_config, from_parameters, flags["region"])
         earlier = legacy_scripts.read_legacy_scripts(
             imported.source, imported.entry, scripts, config, live=from_cluster is not None, region=flags["region"]
         )
         for line in earlier.lines if earlier else ():
-            say(f"  {line}")
+            print_to_stderr(f"  {line}")
         for note in (*imported.notes, *(earlier.notes if earlier else ())):
-            say(f"not carried over: {note}")
-        if _region_is_a_habit() and "region" in imported.values.get("hyperpod_kit", {}).get("cluster", {}):
+            print_to_stderr(f"not carried over: {note}")
+        if _is_region_from_environment() and "region" in imported.values.get("hyperpod_kit", {}).get("cluster", {}):
             flags["region"] = None
-        answers = Answers(**{question.key: _value(question, flags[question.key]) for question in QUESTIONS})
-        missing = questions.needed(imported.values, answers)
+        answers = Answers(
+            **{question.key: _convert_flag_value(question, flags[question.key]) for question in QUESTIONS}
+        )
+        missing = questions.missing_required_flags(imported.values, answers)
         if missing and not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(
                 f"init needs {', '.join(missing)}",
                 hint="give them, or start from the example: hyperpod-kit init --from-example",
             )
         if missing:
-            answers = _interview(imported.values, answers)
-        values = starter.fill(imported.values, answers)
+            answers = _ask_open_questions(imported.values, answers)
+        values = starter.fill_in_answers(imported.values, answers)
         if earlier:
             for note in starter.add_legacy_scripts(values, earlier):
-                say(f"not carried over: {note}")
-    starter.write(config, values, force=force)
-    return _report(config)
+                print_to_stderr(f"not carried over: {note}")
+    starter.write_configuration(config, values, force=force)
+    return _check_and_print_findings(config)
 
 
-def _region_is_a_habit() -> bool:
-    """Whether --region was not typed but comes from the environment: a cluster's own region counts more."""
+def _is_region_from_environment() -> bool:
+    """Return whether --region was not typed but comes from the environment: an imported cluster's own
+    region then counts more."""
     source = click.get_current_context().get_parameter_source("region")
     return source is click.core.ParameterSource.ENVIRONMENT
 
 
-def _interview(base: dict[str, Any], answers: Any) -> Any:
-    from hyperpod_kit.cli.prompts import interview
+def _ask_open_questions(base: dict[str, Any], answers: Any) -> Any:
+    from hyperpod_kit.cli.prompts import ask_questions
 
     try:
-        return interview(base, answers)
+        return ask_questions(base, answers)
     except (click.Abort, KeyboardInterrupt):
-        say("\nnothing was written")
+        print_to_stderr("\nnothing was written")
         raise
 
 
-def _import(
+def _import_existing_configuration(
     name: Optional[str], cluster: Optional[Path], parameters: Optional[Path], region: Optional[str]
 ) -> ImportedConfiguration:
     """Read what there is already. Raises UsageError, ConfigError, AwsError, Unreachable."""
     from hyperpod_kit.config import document
-    from hyperpod_kit.config.from_aws import ImportedConfiguration, lifecycle_source, read_cluster
+    from hyperpod_kit.config.from_aws import ImportedConfiguration, import_configuration, lifecycle_scripts_uri
 
     if name is not None and cluster is not None:
         raise UsageError("--from-cluster and --from-cluster-config: one of them")
@@ -162,24 +165,28 @@ def _import(
     if parameters is None:
         aws_parameters = None
     else:
-        aws_parameters = document.values(parameters)
+        aws_parameters = document.read_values(parameters)
     if name is None:
         if cluster is None:
             described_cluster = None
         else:
-            described_cluster = document.values(cluster)
-        return read_cluster(described_cluster, aws_parameters)
+            described_cluster = document.read_values(cluster)
+        return import_configuration(described_cluster, aws_parameters)
     from hyperpod_kit.aws.sagemaker import SageMaker
 
     # As JSON has it: dates are texts.
     live = json.loads(json.dumps(SageMaker(region).describe_cluster(name), default=str))
     if aws_parameters is None and not any("SlurmConfig" in group for group in live.get("InstanceGroups", ())):
-        aws_parameters = _legacy_file(lifecycle_source(live), region)
-    return read_cluster(live, aws_parameters)
+        aws_parameters = _download_legacy_parameters(lifecycle_scripts_uri(live), region)
+    return import_configuration(live, aws_parameters)
 
 
-def _legacy_file(source: Optional[str], region: Optional[str]) -> Any:
-    """provisioning_parameters.json beside the lifecycle scripts: of a legacy cluster only it knows who is who."""
+def _download_legacy_parameters(source: Optional[str], region: Optional[str]) -> Any:
+    """Download provisioning_parameters.json from beside the lifecycle scripts; None when it cannot be
+    had.
+
+    For a cluster without SlurmConfig only this file says which group has which role.
+    """
     from hyperpod_kit.aws.s3 import Bucket
 
     bucket, _, prefix = (source or "").partition("://")[2].partition("/")
@@ -192,11 +199,11 @@ def _legacy_file(source: Optional[str], region: Optional[str]) -> Any:
             return None
         return json.loads(data)
     except (HyperpodKitError, ValueError) as err:
-        say(f"not carried over: s3://{bucket}/{key}: {err}")
+        print_to_stderr(f"not carried over: s3://{bucket}/{key}: {err}")
         return None
 
 
-def _value(question: Question, given: Any) -> Any:
+def _convert_flag_value(question: Question, given: Any) -> Any:
     """Convert what a flag was given to an answer. Raises UsageError."""
     if not question.several:
         return given
@@ -206,25 +213,25 @@ def _value(question: Question, given: Any) -> Any:
         raise UsageError(f"{question.flag} {err}", hint=f"{question.flag} {question.metavar}") from err
 
 
-def _report(config: Path) -> int:
+def _check_and_print_findings(config: Path) -> int:
     """Print what the rules say about the new file, and what to type next; return the exit code."""
-    from hyperpod_kit.config.findings import errors
+    from hyperpod_kit.config.findings import select_errors
     from hyperpod_kit.config.load import check
 
     checked = check(config)
     findings = checked.findings
     for finding in findings:
-        say(finding.render())
+        print_to_stderr(finding.render())
     ending = ""
     if findings:
         ending = ", which has findings"
-    say(f"wrote {config}" + ending)
-    wrong = bool(errors(findings))
+    print_to_stderr(f"wrote {config}" + ending)
+    wrong = bool(select_errors(findings))
     if wrong:
-        say(f"next: hyperpod-kit validate {config}")
+        print_to_stderr(f"next: hyperpod-kit validate {config}")
     else:
         then = "upload"
-        if checked.settings.homeless:
+        if checked.settings.owners_without_access_point:
             then = "users apply and upload"
-        say(f"next: hyperpod-kit validate --aws {config}, then {then}")
+        print_to_stderr(f"next: hyperpod-kit validate --aws {config}, then {then}")
     return int(wrong)

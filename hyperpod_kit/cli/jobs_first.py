@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
 import click
 
-from hyperpod_kit.cli.output import say
+from hyperpod_kit.cli.output import print_to_stderr
 from hyperpod_kit.cli.ssh_options import ssh_options
 from hyperpod_kit.errors import HyperpodKitError, Unreachable, UsageError
 
@@ -23,8 +23,9 @@ MOST_SHOWN = 20
 """Jobs that a person is shown; --json has all of them."""
 
 
-def jobs_first(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--when-idle, --drain, --drain-timeout and how nodes are reached, handed to the command as `first: JobsFirst`."""
+def drain_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --when-idle, --drain, --drain-timeout and the ssh options to a command, which gets them as
+    `first: JobsFirst`."""
 
     @functools.wraps(command)
     def with_jobs(*, when_idle: bool, drain: bool, drain_timeout: float, ssh: SshSettings, **options: Any) -> Any:
@@ -55,7 +56,7 @@ def jobs_first(command: Callable[..., Any]) -> Callable[..., Any]:
         )
     ):
         with_jobs = option(with_jobs)
-    return ssh_options(with_jobs, own_timeout=True)
+    return ssh_options(with_jobs, omit_timeout_option=True)
 
 
 class JobsFirst:
@@ -69,19 +70,19 @@ class JobsFirst:
         self.jobs: list[NodeJob] = []
         self.listing_error = ""
 
-    def list_jobs(self, cluster: LiveCluster, names: Sequence[str]) -> None:
+    def load_jobs_on_nodes(self, cluster: LiveCluster, node_names: Sequence[str]) -> None:
         """List the jobs on the nodes with these names in Slurm.
 
         Raises Unreachable where Slurm does not say and the user wants to wait for jobs.
         """
         from hyperpod_kit.remote.vacate import jobs_on
 
-        if not names:
+        if not node_names:
             return
         self._cluster = cluster
         try:
-            self._runner = self._stack.enter_context(open_slurm(cluster, self._ssh))
-            self.jobs = jobs_on(self._runner, names)
+            self._runner = self._stack.enter_context(open_runner_for_slurm(cluster, self._ssh))
+            self.jobs = jobs_on(self._runner, node_names)
         except HyperpodKitError as err:
             if self.is_requested:
                 raise Unreachable(
@@ -90,23 +91,23 @@ class JobsFirst:
                 ) from err
             self.listing_error = err.message
 
-    def keep_only(self, names: Sequence[str]) -> None:
+    def keep_jobs_on(self, node_names: Sequence[str]) -> None:
         """Leave out the jobs that have none of these nodes: the others stay."""
-        self.jobs = [job for job in self.jobs if set(names).intersection(job.nodes)]
+        self.jobs = [job for job in self.jobs if set(node_names).intersection(job.nodes)]
 
-    def show(self, which: str = "these nodes") -> None:
-        """Tell a person before the question."""
+    def print_jobs(self, nodes_text: str = "these nodes") -> None:
+        """Print the jobs on the nodes on stderr, or why they could not be listed."""
         if self.listing_error:
-            say(f"the jobs on {which} could not be listed: {self.listing_error}")
+            print_to_stderr(f"the jobs on {nodes_text} could not be listed: {self.listing_error}")
             return
         for job in self.jobs[:MOST_SHOWN]:
-            say(job.to_line())
+            print_to_stderr(job.to_line())
         if len(self.jobs) > MOST_SHOWN:
-            say(f"and {len(self.jobs) - MOST_SHOWN} more jobs (--json lists all)")
+            print_to_stderr(f"and {len(self.jobs) - MOST_SHOWN} more jobs (--json lists all)")
         if not self.jobs:
-            say(f"no job has any of {which}")
+            print_to_stderr(f"no job has any of {nodes_text}")
 
-    def question(self, *, aws_chooses: bool = False) -> str:
+    def question_prefix(self, *, aws_chooses: bool = False) -> str:
         """Return what the question of the command begins with.
 
         `aws_chooses`: of these nodes some go, and AWS says which.
@@ -136,7 +137,7 @@ class JobsFirst:
             "jobs_unknown": self.listing_error,
         }
 
-    def vacate(self, names: Sequence[str], verb: str) -> Optional[Vacated]:
+    def vacate_if_requested(self, node_names: Sequence[str], command_name: str) -> Optional[Vacated]:
         """Wait until no job has these nodes, where the user wants that. Raises what remote.vacate.vacate raises."""
         from hyperpod_kit.remote.vacate import Vacating, WaitLimit, vacate
 
@@ -145,51 +146,53 @@ class JobsFirst:
         how = Vacating.WHEN_IDLE
         if self._drain:
             how = Vacating.DRAIN
-        with open_memory(self._cluster, self._ssh) as count_unsaved:
-            return vacate(self._runner, names, how, verb, WaitLimit(self._seconds), say, count_unsaved)
+        with open_unsaved_snapshot_counter(self._cluster, self._ssh) as count_unsaved:
+            return vacate(
+                self._runner, node_names, how, command_name, WaitLimit(self._seconds), print_to_stderr, count_unsaved
+            )
 
-    def readmit(self, cluster: LiveCluster, vacated: Optional[Vacated], seconds: float) -> None:
+    def readmit_after_restart(self, cluster: LiveCluster, vacated: Optional[Vacated], seconds: float) -> None:
         """Let jobs in again on nodes that have been restarted, once they are back; says so where they are not."""
-        from hyperpod_kit.remote.vacate import WaitLimit, readmit_jobs
+        from hyperpod_kit.remote.vacate import WaitLimit, undrain_after_restart
 
         if vacated is None or not vacated.drained:
             return
-        say(f"waiting until {len(vacated.drained)} nodes are back")
+        print_to_stderr(f"waiting until {len(vacated.drained)} nodes are back")
         try:
             # The controller may have been restarted with them.
-            self._runner = self._stack.enter_context(open_slurm(cluster, self._ssh))
-            readmit_jobs(self._runner, vacated, WaitLimit(seconds), say)
+            self._runner = self._stack.enter_context(open_runner_for_slurm(cluster, self._ssh))
+            undrain_after_restart(self._runner, vacated, WaitLimit(seconds), print_to_stderr)
         except HyperpodKitError as err:
             raise type(err)(
                 f"{err.message}; the nodes are still drained",
                 hint=f"when they are back: scontrol update nodename={','.join(vacated.drained)} state=undrain",
             ) from err
 
-    def without(self, vacated: Optional[Vacated], names: Sequence[str]) -> Optional[Vacated]:
-        """Leave out these nodes, of which nothing becomes."""
+    def without_nodes(self, vacated: Optional[Vacated], node_names: Sequence[str]) -> Optional[Vacated]:
+        """Return `vacated` without these nodes, which AWS refused to act on."""
         if vacated is None:
             return None
-        return replace(vacated, drained=tuple(name for name in vacated.drained if name not in names))
+        return replace(vacated, drained=tuple(name for name in vacated.drained if name not in node_names))
 
-    def release(self, vacated: Optional[Vacated], names: Optional[Sequence[str]] = None) -> None:
-        """Let jobs in again, on all the nodes or on those with these names: nothing becomes of them."""
+    def undrain_nodes(self, vacated: Optional[Vacated], node_names: Optional[Sequence[str]] = None) -> None:
+        """Undrain all vacated nodes, or those of these names, because nothing is done to them after all."""
         from hyperpod_kit.remote.vacate import undrain
 
         if vacated is not None and self._runner is not None:
-            nodes = [name for name in vacated.drained if names is None or name in names]
+            nodes = [name for name in vacated.drained if node_names is None or name in node_names]
             if nodes:
-                undrain(self._runner, nodes, vacated.reason, say)
+                undrain(self._runner, nodes, vacated.reason, print_to_stderr)
 
 
-def open_slurm(cluster: LiveCluster, ssh: SshSettings) -> Any:
+def open_runner_for_slurm(cluster: LiveCluster, ssh: SshSettings) -> Any:
     """A context with a Runner of Slurm's commands there. Raises Unreachable, AwsError."""
     from hyperpod_kit.remote.slurm_runner import open_slurm_runner
 
-    return open_slurm_runner(cluster, ssh, say)
+    return open_slurm_runner(cluster, ssh, print_to_stderr)
 
 
-def open_memory(cluster: LiveCluster, ssh: SshSettings) -> Any:
+def open_unsaved_snapshot_counter(cluster: LiveCluster, ssh: SshSettings) -> Any:
     """A context with a function that counts unsaved captures on nodes. Raises AwsError, UsageError."""
-    from hyperpod_kit.remote.unsaved import counting_unsaved
+    from hyperpod_kit.remote.unsaved import open_unsaved_counter
 
-    return counting_unsaved(cluster, ssh, say)
+    return open_unsaved_counter(cluster, ssh, print_to_stderr)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Optional
 
 import click
 
-from hyperpod_kit.ending import reader_gone
+from hyperpod_kit.ending import is_reader_gone
 from hyperpod_kit.errors import Absent, MissingExtra, Unreachable
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.extras import require_distribution
@@ -51,7 +51,7 @@ class LazyGroup(click.Group):
         if entry is None:
             return None
         try:
-            command = _load(entry.import_path, f"{ctx.command_path} {cmd_name}")
+            command = _import_attribute(entry.import_path, f"{ctx.command_path} {cmd_name}")
         except MissingExtra:
             if ctx.resilient_parsing:
                 return click.Command(cmd_name)  # a key press completes nothing there, and prints no error
@@ -91,7 +91,7 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError as err:
             # click takes each of these for a reader that has gone; it may as well be a server.
-            if reader_gone():
+            if is_reader_gone():
                 raise click.exceptions.Exit(ExitCode.READER_GONE) from err
             raise Unreachable("the other side closed the connection") from err
 
@@ -117,26 +117,27 @@ class Passthrough(click.Command):
         return []
 
     def invoke(self, ctx: click.Context) -> Any:
-        shown = self._help(ctx.command_path, ctx.obj)
+        shown = self._format_requested_help(ctx.command_path, ctx.obj)
         if shown is None:
-            return _load(self._import_path, ctx.command_path)(ctx.obj)
-        from hyperpod_kit.cli.output import out
+            return _import_attribute(self._import_path, ctx.command_path)(ctx.obj)
+        from hyperpod_kit.cli.output import print_text
 
-        out(shown, nl=False)
+        print_text(shown, nl=False)
         return 0
 
-    def _help(self, command: str, arguments: list[str]) -> Optional[str]:
-        """Return the help that these words ask for, None for nothing that is known here: its own parser judges that."""
+    def _format_requested_help(self, command: str, arguments: list[str]) -> Optional[str]:
+        """Return the help that the arguments ask for; None when they ask for none, or for a command that
+        is unknown here."""
         from hyperpod_kit.cli import argparse_help
 
-        named = argparse_help.requested_help(arguments)
+        named = argparse_help.command_words_before_help(arguments)
         if named is None:
             return None
         first_name = ""
         if named:
             first_name = named[0]
         parser_path = self._parsers.get(first_name)
-        root = _load(parser_path or self._parsers[""], " ".join([command, *named[:1]]))()
+        root = _import_attribute(parser_path or self._parsers[""], " ".join([command, *named[:1]]))()
         remaining = named
         if parser_path and named:
             remaining = named[1:]
@@ -144,27 +145,33 @@ class Passthrough(click.Command):
         other_commands = [word for word in self._parsers if word and not named]
         if parser is None:
             return None
-        return argparse_help.text(parser, other_commands)
+        return argparse_help.format_help(parser, other_commands)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Words that argparse would take next."""
-        from hyperpod_kit.cli.argparse_completion import complete
+        from hyperpod_kit.cli.argparse_completion import completion_items
 
         arguments: list[str] = ctx.obj
         if arguments[:1] and arguments[0] in self._parsers:
             return []  # its parser needs torch, which takes seconds to import
         other_commands = {word: "" for word in self._parsers if word and not arguments}
-        return complete(_load(self._parsers[""], ctx.command_path)(), arguments, incomplete, other_commands)
+        return completion_items(
+            _import_attribute(self._parsers[""], ctx.command_path)(), arguments, incomplete, other_commands
+        )
 
-    def parsers(self) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
-        """(words before it, parser) each; what documents and tests read. Imports them all, torch with some."""
+    def load_parsers(self) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
+        """Import every parser, torch with some, and yield (command words before it, parser) for documents
+        and tests."""
         for word, import_path in self._parsers.items():
             names = tuple(part for part in (self.name, word) if part)
-            yield names, _load(import_path, " ".join(names))()
+            yield names, _import_attribute(import_path, " ".join(names))()
 
 
-def _load(import_path: str, command: str) -> Any:
-    """What lies at a path. Raises MissingExtra where `command` is of a distribution that is not installed."""
+def _import_attribute(import_path: str, command: str) -> Any:
+    """Import the object at `module:attribute`.
+
+    Raises MissingExtra where `command` is of a distribution that is not installed.
+    """
     module, _, attribute = import_path.partition(":")
     require_distribution(module, command)
     return getattr(import_module(module), attribute)

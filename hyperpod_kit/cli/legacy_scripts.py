@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from hyperpod_kit.cli.output import say
+from hyperpod_kit.cli.output import print_to_stderr
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -17,12 +17,12 @@ LARGEST = 50 << 20
 """Bytes that are downloaded; what a bundle may hold of one script."""
 
 
-def of_cluster(
+def download_and_classify_scripts(
     source: str, entry: str, region: Optional[str], directory: Optional[Path], config: Path
 ) -> LegacyScripts:
-    """Say what becomes of the scripts at an S3 URI, which are downloaded into `directory` where one is given.
+    """Classify the lifecycle scripts at an S3 URI; download them into `directory` when one is given.
 
-    Raises UsageError for a directory that holds something; AwsError, Unreachable.
+    Raises UsageError for a directory that is not empty, AwsError, Unreachable.
     """
     from hyperpod_kit.aws.s3 import Bucket
     from hyperpod_kit.bundle.portable import PATH_PATTERN
@@ -36,9 +36,9 @@ def of_cluster(
     sizes = bucket.sizes(prefix)
     # The names are another's: one of `..` must not lead out of the directory.
     paths = [path for path in sizes if PATH_PATTERN.fullmatch(path)]
-    say(f"lifecycle scripts at {source}: {len(sizes)} files")
+    print_to_stderr(f"lifecycle scripts at {source}: {len(sizes)} files")
     for path in sorted(set(sizes) - set(paths)):
-        say(f"not carried over: {path!r} at {source}: no name that a file of a bundle can have")
+        print_to_stderr(f"not carried over: {path!r} at {source}: no name that a file of a bundle can have")
     if directory is not None:
         selected = paths
     else:
@@ -52,11 +52,14 @@ def of_cluster(
             target = directory / path
             by_descriptor.make_parents(target)
             by_descriptor.write_bytes(target, data)
-    return classify_scripts(paths, contents, _beside(directory, config), entry)
+    return classify_scripts(paths, contents, _relative_to_config(directory, config), entry)
 
 
-def of_directory(directory: Path, entry: str, config: Path) -> LegacyScripts:
-    """Say what becomes of the scripts in a directory. Raises UsageError where there is none."""
+def classify_scripts_in_directory(directory: Path, entry: str, config: Path) -> LegacyScripts:
+    """Classify the lifecycle scripts in a directory.
+
+    Raises UsageError when it has no files or cannot be read.
+    """
     from hyperpod_kit.config.legacy_scripts import READ, classify_scripts
 
     try:
@@ -66,31 +69,34 @@ def of_directory(directory: Path, entry: str, config: Path) -> LegacyScripts:
         raise UsageError(f"{directory}: {err.strerror}") from err
     if not paths:
         raise UsageError(f"{directory} holds no files", hint="name the directory that has the lifecycle scripts")
-    say(f"lifecycle scripts in {directory}: {len(paths)} files")
-    return classify_scripts(paths, contents, _beside(directory, config), entry)
+    print_to_stderr(f"lifecycle scripts in {directory}: {len(paths)} files")
+    return classify_scripts(paths, contents, _relative_to_config(directory, config), entry)
 
 
 def read_legacy_scripts(
     source: str, entry: str, directory: Optional[Path], config: Path, *, live: bool, region: Optional[str]
 ) -> Optional[LegacyScripts]:
-    """Say what becomes of the earlier scripts, as far as they can be seen; None where there are none or none can."""
+    """Classify the earlier lifecycle scripts, from S3 or from `directory`; None when there are none or
+    they cannot be read."""
     if live and source:
         try:
-            return of_cluster(source, entry, region, directory, config)
+            return download_and_classify_scripts(source, entry, region, directory, config)
         except UsageError:
             raise
         except HyperpodKitError as err:
-            say(f"what lies at {source} is not known: {err}")
+            print_to_stderr(f"what lies at {source} is not known: {err}")
             return None
     if directory is not None:
-        return of_directory(directory, entry, config)
+        return classify_scripts_in_directory(directory, entry, config)
     if source:
-        say(f"what of {source} is lost by that: give a copy of it with --scripts DIR, or use --from-cluster")
+        print_to_stderr(
+            f"what of {source} is lost by that: give a copy of it with --scripts DIR, or use --from-cluster"
+        )
     return None
 
 
-def _beside(directory: Optional[Path], config: Path) -> Optional[str]:
-    """Return the path as the configuration names it, from its own directory."""
+def _relative_to_config(directory: Optional[Path], config: Path) -> Optional[str]:
+    """Return the directory's path relative to the configuration's directory; None without a directory."""
     if directory is None:
         return None
     return Path(os.path.relpath(directory, config.parent)).as_posix()

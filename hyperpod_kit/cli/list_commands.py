@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence
 import click
 
 from hyperpod_kit.cli.options import cluster_options, json_option, region_option, resolve_cluster
-from hyperpod_kit.cli.output import cell, console, data, json_line, out, say
+from hyperpod_kit.cli.output import make_console, print_json, print_json_line, print_text, print_to_stderr, table_cell
 from hyperpod_kit.errors import Unreachable, UsageError
 from hyperpod_kit.untrusted.text import clean
 
@@ -46,21 +46,21 @@ def list_clusters(region: Optional[str], as_json: bool) -> None:
     sagemaker = SageMaker(region)
     clusters = fetch_clusters(sagemaker)
     if as_json:
-        data({"region": sagemaker.region, "clusters": [asdict(cluster) for cluster in clusters]})
+        print_json({"region": sagemaker.region, "clusters": [asdict(cluster) for cluster in clusters]})
         return
     grid = Table(title=f"clusters in {sagemaker.region}", title_justify="left")
     for column in ("cluster", "status", "created", "arn"):
         grid.add_column(column, overflow="fold")
     for cluster in clusters:
         grid.add_row(
-            cell(cluster.name),
-            cell(cluster.status, _STYLES.get(cluster.status, "yellow")),
-            cell(cluster.created),
-            cell(cluster.arn),
+            table_cell(cluster.name),
+            table_cell(cluster.status, _STYLES.get(cluster.status, "yellow")),
+            table_cell(cluster.created),
+            table_cell(cluster.arn),
         )
     if clusters:
-        console().print(grid)
-    say(f"{len(clusters)} clusters in {sagemaker.region}")
+        make_console().print(grid)
+    print_to_stderr(f"{len(clusters)} clusters in {sagemaker.region}")
 
 
 @click.command("list-cluster-nodes")
@@ -95,7 +95,7 @@ def list_cluster_nodes(
       hyperpod-kit list-cluster-nodes --watch 10
     """
     from hyperpod_kit.aws.sagemaker import SageMaker
-    from hyperpod_kit.cluster.nodes import describe_changes, list_nodes
+    from hyperpod_kit.cluster.nodes import describe_node_changes, list_nodes
 
     chosen = resolve_cluster(config, cluster, region)
     sagemaker = SageMaker(chosen.region)
@@ -117,54 +117,54 @@ def list_cluster_nodes(
         )
     nodes = select(every)
     if as_json:
-        (data if watch is None else json_line)(_listed(chosen.name, nodes))
+        (print_json if watch is None else print_json_line)(_nodes_to_json(chosen.name, nodes))
     else:
-        _show(chosen.name, nodes)
+        _print_nodes(chosen.name, nodes)
         among = ""
         if groups or requested_states:
             among = f" of {len(every)}"
-        say(f"{len(nodes)}{among} nodes, {sum(1 for node in nodes if node.status == 'Running')} running")
+        print_to_stderr(f"{len(nodes)}{among} nodes, {sum(1 for node in nodes if node.status == 'Running')} running")
     while watch is not None:
         time.sleep(watch)
         try:
             nodes, before = select(list_nodes(sagemaker, chosen.name)), nodes
         except Unreachable as err:
-            say(f"{err.message}; asking again in {watch:g} s")
+            print_to_stderr(f"{err.message}; asking again in {watch:g} s")
             continue
         if as_json:
-            json_line(_listed(chosen.name, nodes))
+            print_json_line(_nodes_to_json(chosen.name, nodes))
         else:
-            _print_changes(describe_changes(before, nodes))
+            _print_timestamped_lines(describe_node_changes(before, nodes))
 
 
-def _listed(name: str, nodes: Sequence[ClusterNode]) -> dict[str, Any]:
+def _nodes_to_json(name: str, nodes: Sequence[ClusterNode]) -> dict[str, Any]:
     return {"cluster": name, "nodes": [asdict(node) for node in nodes]}
 
 
-def _print_changes(lines: Sequence[str]) -> None:
-    from hyperpod_kit.cluster.times import in_utc
+def _print_timestamped_lines(lines: Sequence[str]) -> None:
+    from hyperpod_kit.cluster.times import format_utc
 
-    at = in_utc(datetime.now(timezone.utc))
+    at = format_utc(datetime.now(timezone.utc))
     for line in lines:
-        out(f"{at} {line}")
+        print_text(f"{at} {line}")
 
 
-def _show_narrow(screen: Console, nodes: Sequence[ClusterNode]) -> None:
-    """Lines in place of columns, which would be cut: an id that is not whole is none."""
+def _print_nodes_narrow(screen: Console, nodes: Sequence[ClusterNode]) -> None:
+    """Print the nodes as lines, for a terminal too narrow for columns, which would cut off ids."""
     for node in nodes:
-        screen.print(cell(node.instance_id), cell(node.status, _STYLES.get(node.status, "yellow")))
-        screen.print(cell(f"  {node.group} {node.address or '-'} {node.instance_type}"))
+        screen.print(table_cell(node.instance_id), table_cell(node.status, _STYLES.get(node.status, "yellow")))
+        screen.print(table_cell(f"  {node.group} {node.address or '-'} {node.instance_type}"))
         if node.message:
-            screen.print(cell(f"  {clean(node.message, LONGEST_MESSAGE)}"))
+            screen.print(table_cell(f"  {clean(node.message, LONGEST_MESSAGE)}"))
 
 
-def _show(name: str, nodes: Sequence[ClusterNode]) -> None:
+def _print_nodes(name: str, nodes: Sequence[ClusterNode]) -> None:
     from rich import box
     from rich.table import Table
 
-    screen = console()
+    screen = make_console()
     if screen.width < NARROWEST:
-        _show_narrow(screen, nodes)
+        _print_nodes_narrow(screen, nodes)
         return
     shown, shape = ["group", "node", "address", "type", "state"], box.SIMPLE_HEAD
     if screen.width >= 120:
@@ -176,13 +176,13 @@ def _show(name: str, nodes: Sequence[ClusterNode]) -> None:
         grid.add_column(column, overflow="fold", no_wrap=column in ("node", "address", "state"))
     for node in nodes:
         cells = {
-            "group": cell(node.group),
-            "node": cell(node.instance_id),
-            "address": cell(node.address or "-"),
-            "type": cell(node.instance_type),
-            "state": cell(node.status, _STYLES.get(node.status, "yellow")),
-            "launched": cell(node.launched),
-            "message": cell(clean(node.message, LONGEST_MESSAGE) or "-"),
+            "group": table_cell(node.group),
+            "node": table_cell(node.instance_id),
+            "address": table_cell(node.address or "-"),
+            "type": table_cell(node.instance_type),
+            "state": table_cell(node.status, _STYLES.get(node.status, "yellow")),
+            "launched": table_cell(node.launched),
+            "message": table_cell(clean(node.message, LONGEST_MESSAGE) or "-"),
         }
         grid.add_row(*(cells[column] for column in shown))
     screen.print(grid)

@@ -8,7 +8,7 @@ from typing import Optional, Sequence
 
 import click
 
-from hyperpod_kit.cli.command_ending import exit_code_of
+from hyperpod_kit.cli.command_ending import run_reporting_errors
 from hyperpod_kit.cli.lazy import CommandEntry, LazyGroup
 from hyperpod_kit.ending import enable_interrupts
 from hyperpod_kit.exit_codes import SUMMARY, ExitCode
@@ -92,11 +92,11 @@ ELSEWHERE = {
 }
 
 
-def _version(context: click.Context, _: click.Parameter, is_requested: bool) -> None:
+def _print_version_and_exit(context: click.Context, _: click.Parameter, is_requested: bool) -> None:
     if is_requested and not context.resilient_parsing:
-        from hyperpod_kit.cli.output import out
+        from hyperpod_kit.cli.output import print_text
 
-        out(f"{PROGRAM}, version {version()}")
+        print_text(f"{PROGRAM}, version {version()}")
         context.exit()
 
 
@@ -108,7 +108,12 @@ def _version(context: click.Context, _: click.Parameter, is_requested: bool) -> 
     epilog=SUMMARY,
 )
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version_and_exit,
+    help="Show the version and exit.",
 )
 @click.option("--debug", is_flag=True, help="Show the stack trace of an error. It may also stand behind the command.")
 @click.option("--profile", metavar="NAME", help="Profile of the AWS configuration; default: AWS_PROFILE.")
@@ -137,13 +142,17 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; its exit code."""
-    debug, remaining = _split_debug(arguments)
-    return exit_code_of(lambda: cli.main(remaining, prog_name=PROGRAM, standalone_mode=False), debug=debug)
+    debug, remaining = _extract_debug_flag(arguments)
+    return run_reporting_errors(
+        lambda: cli.main(remaining, prog_name=PROGRAM, standalone_mode=False), with_traceback=debug
+    )
 
 
-def _split_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
-    """Whether --debug is among the words of ours, and the words without it. What stands behind `--`, or in a line for
-    sbatch, is somebody else's."""
+def _extract_debug_flag(arguments: Sequence[str]) -> tuple[bool, list[str]]:
+    """Return whether --debug is among our own arguments, and the arguments without it.
+
+    What stands behind `--`, or in a line for sbatch, belongs to another program and is left as it is.
+    """
     if "--" in arguments:
         foreign = arguments.index("--")
     else:

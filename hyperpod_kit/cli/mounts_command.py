@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Optional
 import click
 
 from hyperpod_kit.cli.options import cluster_options, json_option, resolve_cluster
-from hyperpod_kit.cli.output import bar, say
+from hyperpod_kit.cli.output import print_to_stderr, progress_bar
 from hyperpod_kit.cli.ssh_options import open_cluster, ssh_options
 
 if TYPE_CHECKING:
@@ -81,25 +81,25 @@ def validate_mounts(
       hyperpod-kit validate-mounts --watch 60 --junit mounts.xml
       hyperpod-kit validate-mounts --html fleet.html  # a square for each mount, in one file
     """
-    from hyperpod_kit.cli.fleet_show import Display, show_each
+    from hyperpod_kit.cli.fleet_show import Display, print_each_status
     from hyperpod_kit.remote.fleet_status import poll_fleet, query_fleet
-    from hyperpod_kit.remote.transports import opened
+    from hyperpod_kit.remote.transports import open_transport
 
     live = open_cluster(resolve_cluster(config, cluster, region))
     max_age = max_age or live.max_age()
     shown = Display(live.name, as_json, each, junit, page)
-    with opened(via, live, ssh, max_age, controller, say) as transport:
+    with open_transport(via, live, ssh, max_age, controller, print_to_stderr) as transport:
         once = functools.partial(
             query_fleet,
             live,
             transport,
             max_age,
-            lambda count: bar(f"asking {count} nodes {transport.description}", count),
+            lambda count: progress_bar(f"asking {count} nodes {transport.description}", count),
         )
         if watch is not None:
-            show_each(shown, poll_fleet(once, watch))
+            print_each_status(shown, poll_fleet(once, watch))
         status = once()
-    shown.show(status)
+    shown.print_and_write_status(status)
     if status.healthy:
         return 0
     return 1

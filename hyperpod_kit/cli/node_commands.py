@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence
 
 import click
 
-from hyperpod_kit.cli.confirm import confirm
-from hyperpod_kit.cli.jobs_first import JobsFirst, jobs_first
-from hyperpod_kit.cli.options import cluster_of_nodes, json_option, resolve_cluster
-from hyperpod_kit.cli.output import data, say
+from hyperpod_kit.cli.confirm import require_confirmation
+from hyperpod_kit.cli.jobs_first import JobsFirst, drain_options
+from hyperpod_kit.cli.options import cluster_and_nodes_options, json_option, resolve_cluster
+from hyperpod_kit.cli.output import print_json, print_to_stderr
 from hyperpod_kit.cli.ssh_options import open_cluster
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ COMES_BACK = 1800.0
 """Seconds in which a node that was restarted is heard of again."""
 
 
-def chosen_nodes(command: Callable[..., Any]) -> Callable[..., Any]:
-    """NODE… and which cluster they are of."""
+def node_command_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add NODE…, the cluster options, --yes, --dry-run, --json and the drain options to a command."""
     for option in (
         json_option,
         click.option("--dry-run", is_flag=True, help="Only say which nodes are meant."),
         click.option("--yes", is_flag=True, help="Do not ask."),
-        jobs_first,
-        functools.partial(cluster_of_nodes, required=True),
+        drain_options,
+        functools.partial(cluster_and_nodes_options, required=True),
     ):
         command = option(command)
     return command
@@ -49,7 +49,7 @@ class Verb(NamedTuple):
 
 
 @click.command("replace-node")
-@chosen_nodes
+@node_command_options
 def replace_node(**given: Any) -> int:
     """Replace nodes by fresh ones.
 
@@ -67,14 +67,14 @@ def replace_node(**given: Any) -> int:
       hyperpod-kit replace-node worker-group/0 --when-idle
       hyperpod-kit replace-node i-0123456789abcdef0 10.1.2.3 --yes
     """
-    from hyperpod_kit.cluster.nodes import replace
+    from hyperpod_kit.cluster.nodes import replace_nodes
 
-    verb = Verb(replace, "replace-node", "replaced", "Replace {}? Everything on their own disks is lost.")
-    return _act(verb, **given)
+    verb = Verb(replace_nodes, "replace-node", "replaced", "Replace {}? Everything on their own disks is lost.")
+    return _run_node_command(verb, **given)
 
 
 @click.command("reboot-node")
-@chosen_nodes
+@node_command_options
 def reboot_node(**given: Any) -> int:
     """Restart nodes; what is on their disks stays, but for /opt/dlami/nvme. NODE as for replace-node.
 
@@ -89,14 +89,14 @@ def reboot_node(**given: Any) -> int:
     Examples:
       hyperpod-kit reboot-node worker-group/0
     """
-    from hyperpod_kit.cluster.nodes import reboot
+    from hyperpod_kit.cluster.nodes import reboot_nodes
 
-    verb = Verb(reboot, "reboot-node", "restarted", "Restart {}? What runs on them ends.", stay=True)
-    return _act(verb, **given)
+    verb = Verb(reboot_nodes, "reboot-node", "restarted", "Restart {}? What runs on them ends.", stay=True)
+    return _run_node_command(verb, **given)
 
 
 @click.command("delete-node")
-@chosen_nodes
+@node_command_options
 def delete_node(**given: Any) -> int:
     """Delete nodes; none comes in their place. NODE as for replace-node.
 
@@ -112,14 +112,14 @@ def delete_node(**given: Any) -> int:
       hyperpod-kit delete-node worker-group/7 --dry-run
       hyperpod-kit delete-node i-0123456789abcdef0 --yes
     """
-    from hyperpod_kit.cluster.nodes import delete
+    from hyperpod_kit.cluster.nodes import delete_nodes
 
     question = "Delete {}? Everything on their own disks is lost, and nothing takes their place."
-    verb = Verb(delete, "delete-node", "deleted", question)
-    return _act(verb, **given)
+    verb = Verb(delete_nodes, "delete-node", "deleted", question)
+    return _run_node_command(verb, **given)
 
 
-def _act(
+def _run_node_command(
     verb: Verb,
     *,
     nodes: tuple[str, ...],
@@ -131,42 +131,44 @@ def _act(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    from hyperpod_kit.cluster.nodes import list_nodes, resolve, slurm_name
+    from hyperpod_kit.cluster.nodes import list_nodes, resolve_nodes, slurm_node_name
 
     chosen = resolve_cluster(config, cluster, region)
     live = open_cluster(chosen)
     sagemaker = live.sagemaker
-    targets = resolve(list_nodes(sagemaker, chosen.name), nodes)
+    targets = resolve_nodes(list_nodes(sagemaker, chosen.name), nodes)
     listed = ", ".join(dict.fromkeys(f"{node.instance_id} ({node.group})" for node in targets))
-    names = {node.instance_id: slurm_name(node.address) for node in targets if node.address}
-    first.list_jobs(live, list(names.values()))
+    names = {node.instance_id: slurm_node_name(node.address) for node in targets if node.address}
+    first.load_jobs_on_nodes(live, list(names.values()))
     if dry_run:
-        say(f"would be {verb.done}: {listed}")
-        first.show()
+        print_to_stderr(f"would be {verb.done}: {listed}")
+        first.print_jobs()
         if as_json:
-            data({"cluster": chosen.name, "nodes": [asdict(node) for node in targets], **first.to_dict()})
+            print_json({"cluster": chosen.name, "nodes": [asdict(node) for node in targets], **first.to_dict()})
         return 0
-    first.show()
-    confirm(first.question() + verb.question.format(listed), yes=yes)
-    vacated = first.vacate(list(names.values()), verb.command)
+    first.print_jobs()
+    require_confirmation(first.question_prefix() + verb.question.format(listed), yes=yes)
+    vacated = first.vacate_if_requested(list(names.values()), verb.command)
     try:
         done, refused = verb.act(sagemaker, chosen.name, targets)
     except BaseException:
-        first.release(vacated)
+        first.undrain_nodes(vacated)
         raise
     refused_names = [names[entry["NodeId"]] for entry in refused if entry["NodeId"] in names]
-    first.release(vacated, refused_names)
+    first.undrain_nodes(vacated, refused_names)
     if as_json:
-        data({"cluster": chosen.name, verb.done: done, "refused": refused, **first.to_dict()})
+        print_json({"cluster": chosen.name, verb.done: done, "refused": refused, **first.to_dict()})
     if done:
-        say(f"being {verb.done}: {', '.join(done)}")
+        print_to_stderr(f"being {verb.done}: {', '.join(done)}")
     if done and verb.stay:
-        first.readmit(live, first.without(vacated, refused_names), COMES_BACK)
+        first.readmit_after_restart(live, first.without_nodes(vacated, refused_names), COMES_BACK)
     if refused:
-        say(f"error: {len(refused)} of {len(refused) + len(done)} nodes are not being {verb.done}")
+        print_to_stderr(f"error: {len(refused)} of {len(refused) + len(done)} nodes are not being {verb.done}")
         for entry in refused:
-            say(f"  {entry['NodeId']}: {entry['ErrorCode']}: {entry['Message']}")
-    say("next: hyperpod-kit wait" if done else f"next: hyperpod-kit list-cluster-nodes --cluster {chosen.name}")
+            print_to_stderr(f"  {entry['NodeId']}: {entry['ErrorCode']}: {entry['Message']}")
+    print_to_stderr(
+        "next: hyperpod-kit wait" if done else f"next: hyperpod-kit list-cluster-nodes --cluster {chosen.name}"
+    )
     if refused:
         return 1
     return 0

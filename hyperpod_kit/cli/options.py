@@ -34,8 +34,8 @@ def alert_options(command: Command) -> Command:
     )
 
 
-def named_cluster(_: click.Context, __: click.Parameter, value: Optional[str]) -> Optional[str]:
-    """The name, or ARN, of a cluster as an option's value. Raises BadParameter: AWS is asked for no other."""
+def validate_cluster_name(_: click.Context, __: click.Parameter, value: Optional[str]) -> Optional[str]:
+    """Return the value of an option if it is a cluster's name or ARN; raise click.BadParameter otherwise."""
     from hyperpod_kit.config.patterns import CLUSTER_ARN, CLUSTER_NAME
 
     if value is not None and not re.fullmatch(f"{CLUSTER_NAME}|{CLUSTER_ARN}", value):
@@ -46,7 +46,7 @@ def named_cluster(_: click.Context, __: click.Parameter, value: Optional[str]) -
 _cluster_option = click.option(
     "--cluster",
     metavar="NAME",
-    callback=named_cluster,
+    callback=validate_cluster_name,
     help="A cluster by name; no configuration file is needed then.",
 )
 region_option = click.option("--region", help="AWS region; default: the configuration's, else AWS_DEFAULT_REGION.")
@@ -57,11 +57,13 @@ def cluster_options(command: Command) -> Command:
     return config_argument(_cluster_option(region_option(command)))
 
 
-def cluster_of_nodes(command: Callable[..., Any], *, required: bool = False, after: str = "") -> Callable[..., Any]:
-    """The same where nodes follow: `[CONFIG] [NODE…]`, handed to the command as `config` and `nodes`.
+def cluster_and_nodes_options(
+    command: Callable[..., Any], *, required: bool = False, after: str = ""
+) -> Callable[..., Any]:
+    """Add `[CONFIG] [NODE…]`, --cluster and --region to a command, which gets `config` and `nodes`.
 
-    No node is called like a file of CONFIG_SUFFIXES, so a first word with one of them is CONFIG. `required`: at least
-    one node; `after`: what follows the nodes, for the usage.
+    No node is called like a file of CONFIG_SUFFIXES, so a first word with one of them is CONFIG.
+    `required`: at least one node; `after`: what follows the nodes, for the usage.
     """
 
     @functools.wraps(command)

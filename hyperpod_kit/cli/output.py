@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
 import click
 
 from hyperpod_kit.untrusted import terminal
-from hyperpod_kit.untrusted.text import clean, printable_lines
+from hyperpod_kit.untrusted.text import clean, replace_unprintable_in_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,76 +29,79 @@ PLAIN_WIDTH = 10 * CELL
 """Columns of a table that goes to a file or a pipe: a row is a line there, whatever is in it."""
 
 
-def say(text: str) -> None:
-    """A sentence for the person in front of the terminal; nothing where that cannot be written, see `terminal.say`."""
+def print_to_stderr(text: str) -> None:
+    """Print a sentence for a person on stderr, cleaned; do nothing where it cannot be written, see
+    `terminal.print_stderr`."""
     try:
-        click.echo(terminal.lines(text), err=True)
+        click.echo(terminal.sanitize_lines(text), err=True)
     except OSError:
-        terminal.discard(sys.stderr)
+        terminal.redirect_to_devnull(sys.stderr)
 
 
-def out(text: str = "", *, fg: Optional[str] = None, dim: bool = False, nl: bool = True, err: bool = False) -> None:
+def print_text(
+    text: str = "", *, fg: Optional[str] = None, dim: bool = False, nl: bool = True, err: bool = False
+) -> None:
     """Words on stdout (`err`: stderr), in a style of ours: what is in them is cleaned first."""
-    shown = terminal.lines(text)
+    shown = terminal.sanitize_lines(text)
     styled = shown
-    if (fg or dim) and _coloured():
+    if (fg or dim) and _is_colour_enabled():
         styled = click.style(shown, fg=fg, dim=dim or None)
     click.echo(styled, nl=nl, err=err)
 
 
-def _coloured() -> bool:
+def _is_colour_enabled() -> bool:
     """Whether to colour, as rich decides it and click does not: https://no-color.org, and a terminal that has none."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
-def document(made: str) -> None:
-    """Print what this program has made for programs: a script, a configuration.
+def print_document(text: str) -> None:
+    """Print on stdout what this program has made for programs: a script, a configuration.
 
-    It goes out as it is, to a file mostly.
+    It is printed unchanged, except on a terminal, where control characters are cleaned.
     """
     if not sys.stdout.isatty():
-        shown = made
+        shown = text
     else:
-        shown = printable_lines(made)
-    click.echo(shown, nl=not made.endswith("\n"))
+        shown = replace_unprintable_in_lines(text)
+    click.echo(shown, nl=not text.endswith("\n"))
 
 
-def error(message: str, hint: Optional[str] = None) -> None:
+def print_error(message: str, hint: Optional[str] = None) -> None:
     """Print what failed, and what to type next."""
-    say("error: " + terminal.indented(message))
+    print_to_stderr("error: " + terminal.indented(message))
     if hint:
-        say("hint: " + terminal.indented(hint))
+        print_to_stderr("hint: " + terminal.indented(hint))
 
 
-def data(value: Any) -> None:
-    """`--json`: one object on stdout."""
+def print_json(value: Any) -> None:
+    """Print one value as indented JSON on stdout, for `--json`."""
     click.echo(terminal.json_text(value, indent=2))
 
 
-def json_line(value: Any) -> None:
+def print_json_line(value: Any) -> None:
     """Print one object on one line of many."""
     click.echo(terminal.json_text(value))
 
 
-def confirmed(question: str) -> bool:
+def ask_yes_no(question: str) -> bool:
     """Ask yes or no on stderr. Raises click.Abort at the end of the input."""
-    return click.confirm(terminal.lines(question), err=True)
+    return click.confirm(terminal.sanitize_lines(question), err=True)
 
 
-def prompted(question: str, default: Any, show_default: bool) -> str:
+def ask_line(question: str, default: Any, show_default: bool) -> str:
     """Ask for a line on stderr. Raises click.Abort at the end of the input."""
-    line: str = click.prompt(terminal.lines(question), default=default, show_default=show_default, err=True)
+    line: str = click.prompt(terminal.sanitize_lines(question), default=default, show_default=show_default, err=True)
     return line
 
 
-def cell(value: object, style: str = "") -> Text:
-    """A value in a table: one line, of CELL characters at most."""
+def table_cell(value: object, style: str = "") -> Text:
+    """Return a value as the text of a table cell: cleaned, one line, CELL characters at most."""
     from rich.text import Text
 
     return Text(clean(value, CELL), style)
 
 
-def console(stderr: bool = False) -> Console:
+def make_console(stderr: bool = False) -> Console:
     """A rich console on stdout (tables) or stderr (progress). Square brackets and colons are only themselves on it."""
     from hyperpod_kit.cli.clean_console import CleanConsole
 
@@ -112,10 +115,10 @@ def console(stderr: bool = False) -> Console:
 
 
 @contextmanager
-def bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
+def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr; where that is no terminal, a line for each QUIET seconds. Yields advance(count)."""
     if not sys.stderr.isatty():
-        with _log_progress(title, total) as advance:
+        with _print_progress_periodically(title, total) as advance:
             yield advance
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -125,7 +128,7 @@ def bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=console(stderr=True),
+        console=make_console(stderr=True),
         transient=True,
     ) as progress:
         task = progress.add_task(title, total=total)
@@ -137,12 +140,12 @@ QUIET = 10.0
 
 
 @contextmanager
-def _log_progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+def _print_progress_periodically(title: str, total: int) -> Iterator[Callable[[int], None]]:
     done, over = 0, threading.Event()
 
     def report() -> None:
         while not over.wait(QUIET):
-            say(f"{title}: {done} of {total}")
+            print_to_stderr(f"{title}: {done} of {total}")
 
     def advance(count: int) -> None:
         nonlocal done
@@ -162,7 +165,7 @@ SILENCE = 30.0
 
 
 @contextmanager
-def watch() -> Iterator[Callable[[str], None]]:
+def live_status() -> Iterator[Callable[[str], None]]:
     """Yields show(line): what something is doing now, with the seconds since the beginning, one line a change.
 
     A long silence must not look like a hang: a line that has not changed for SILENCE seconds is said again, and on a
@@ -172,7 +175,7 @@ def watch() -> Iterator[Callable[[str], None]]:
     last, reported_at = "", started_at
     screen = None
     if sys.stderr.isatty():
-        screen = console(stderr=True)
+        screen = make_console(stderr=True)
     spinner = None
     if screen is not None:
         spinner = screen.status("asking AWS")
@@ -184,13 +187,13 @@ def watch() -> Iterator[Callable[[str], None]]:
         if screen is None or spinner is None:
             if line != last or now - reported_at >= SILENCE:
                 last, reported_at = line, now
-                say(shown)
+                print_to_stderr(shown)
             return
         if line != last:
             last = line
             # Through the same console, which moves the spinner out of the way.
-            screen.print(cell(shown))
-        spinner.update(cell(f"{line.split(' · ')[0]}, {now - started_at:.0f} s"))
+            screen.print(table_cell(shown))
+        spinner.update(table_cell(f"{line.split(' · ')[0]}, {now - started_at:.0f} s"))
 
     if spinner is None:
         yield show

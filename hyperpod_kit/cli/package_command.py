@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hyperpod_kit.cli.output import data
+from hyperpod_kit.cli.output import print_json
 
 
 @click.command("describe-package")
@@ -19,10 +19,10 @@ def describe_package(files: tuple[Path, ...], client: str) -> None:
     Examples:
       hyperpod-kit describe-package packages/*.deb
     """
-    from hyperpod_kit.bundle.packages import describe
+    from hyperpod_kit.bundle.packages import describe_package_file
     from hyperpod_kit.errors import UsageError
     from hyperpod_kit.model.clients import CLIENTS
 
     if client and client not in CLIENTS:
         raise UsageError(f"there is no client {client}", hint=f"use one of {', '.join(CLIENTS)}")
-    data([describe(path, client) for path in files])
+    print_json([describe_package_file(path, client) for path in files])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Optional
 import click
 
 from hyperpod_kit.cli.options import config_argument
-from hyperpod_kit.cli.output import data, say
+from hyperpod_kit.cli.output import print_json, print_to_stderr
 from hyperpod_kit.errors import Absent
 
 if TYPE_CHECKING:
@@ -37,35 +37,41 @@ def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
     from hyperpod_kit.preflight import required_permissions, role_policy
 
     settings = load(config)
-    role = _role(settings, group)
+    role = _find_role(settings, group)
     if of_trust:
-        data(role_policy.trust())
-        say(
+        print_json(role_policy.trust_policy())
+        print_to_stderr(
             f"next: write this to a file (> trust.json), then aws iam create-role --role-name {role.name} "
             f"--assume-role-policy-document file://trust.json"
         )
         return
-    document = role_policy.permissions(
-        required_permissions.required_permissions(settings, role), role_policy.bundle_denied(settings, role)
+    document = role_policy.permissions_policy(
+        required_permissions.required_permissions(settings, role), role_policy.bundle_write_denials(settings, role)
     )
-    data(document)
+    print_json(document)
     if settings.metadata_users is None:
-        say("every process of every user on these nodes has these rights: the metadata service is open to all of them")
-        say("hyperpod_kit.metadata_service closes it (docs/users.md); --group prints the role of one group alone")
+        print_to_stderr(
+            "every process of every user on these nodes has these rights: the metadata service is open to all of them"
+        )
+        print_to_stderr(
+            "hyperpod_kit.metadata_service closes it (docs/users.md); --group prints the role of one group alone"
+        )
     else:
-        say(f"on the nodes root{''.join(f', {name}' for name in settings.metadata_users)} can have these rights")
-    length = role_policy.length(document)
+        print_to_stderr(
+            f"on the nodes root{''.join(f', {name}' for name in settings.metadata_users)} can have these rights"
+        )
+    length = role_policy.policy_length(document)
     limit = role_policy.INLINE_LIMIT
     if length > limit:
-        say(f"{length} characters: IAM takes {limit} of inline policies; make managed ones of its parts")
+        print_to_stderr(f"{length} characters: IAM takes {limit} of inline policies; make managed ones of its parts")
     else:
-        say(
+        print_to_stderr(
             f"next: write this to a file (> policy.json), then aws iam put-role-policy --role-name {role.name} "
             f"--policy-name hyperpod-kit --policy-document file://policy.json"
         )
 
 
-def _role(settings: Settings, group: Optional[str]) -> NodeRole:
+def _find_role(settings: Settings, group: Optional[str]) -> NodeRole:
     """The role of a group, or the first one. Raises UsageError."""
     from hyperpod_kit.preflight.placement import roles
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Mapping, Optional, Sequence
 
 import click
 
-from hyperpod_kit.cli.confirm import confirm
-from hyperpod_kit.cli.jobs_first import JobsFirst, jobs_first
+from hyperpod_kit.cli.confirm import require_confirmation
+from hyperpod_kit.cli.jobs_first import JobsFirst, drain_options
 from hyperpod_kit.cli.options import Cluster, cluster_options, json_option, resolve_cluster
-from hyperpod_kit.cli.output import cell, console, data, say
+from hyperpod_kit.cli.output import make_console, print_json, print_to_stderr, table_cell
 from hyperpod_kit.cli.ssh_options import open_cluster
-from hyperpod_kit.cli.waiting import interval_option, timeout_option, until_ready
+from hyperpod_kit.cli.waiting import interval_option, timeout_option, wait_until_ready
 from hyperpod_kit.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--forget-jobs", is_flag=True, help="Also where Slurm's state lies on the controller's own disk.")
 @click.option("--dry-run", is_flag=True, help="Only show what the nodes have, and what would be sent.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@jobs_first
+@drain_options
 @click.option("--wait", "then_wait", is_flag=True, help="Return when every node has been updated and runs.")
 @timeout_option
 @interval_option
@@ -68,61 +68,64 @@ def update_software(
       hyperpod-kit update-software --group worker-group --batch 10% --pause 300 --wait
     """
     from hyperpod_kit.cluster import software
-    from hyperpod_kit.cluster.nodes import list_nodes, slurm_name
+    from hyperpod_kit.cluster.nodes import list_nodes, slurm_node_name
 
     speed = software.parse_rollout(batch, pause)
     chosen = resolve_cluster(config, cluster, region)
     cluster_to_ask = open_cluster(chosen)
     sagemaker = cluster_to_ask.sagemaker
     live = sagemaker.describe_cluster(chosen.name)
-    meant = software.groups_of(live, groups)
-    nodes = [node for node in software.software_of(sagemaker.list_nodes(chosen.name)) if node.group in meant]
-    update_request = software.request(chosen.name, meant, speed, image)
+    meant = software.select_groups(live, groups)
+    nodes = [node for node in software.list_node_software(sagemaker.list_nodes(chosen.name)) if node.group in meant]
+    update_request = software.software_update_request(chosen.name, meant, speed, image)
     updated = {node.instance_id for node in nodes}
     every = list_nodes(sagemaker, chosen.name)
-    names = [slurm_name(node.address) for node in every if node.instance_id in updated and node.address]
-    first.list_jobs(cluster_to_ask, names)
+    names = [slurm_node_name(node.address) for node in every if node.instance_id in updated and node.address]
+    first.load_jobs_on_nodes(cluster_to_ask, names)
     if as_json:
         listed = [node.to_dict() for node in nodes]
-        data({"cluster": chosen.name, "nodes": listed, "request": update_request, **first.to_dict()})
+        print_json({"cluster": chosen.name, "nodes": listed, "request": update_request, **first.to_dict()})
     else:
-        _show(chosen.name, nodes)
-    first.show()
+        _print_node_software(chosen.name, nodes)
+    first.print_jobs()
     if dry_run:
         return 0
     software.require_in_service(live)
-    _require_state(chosen, meant, forget_jobs)
-    _require_scripts(software.scripts_of(live, meant), chosen.region)
-    confirm(
-        f"{first.question()}Swap the root volumes of {len(nodes)} nodes ({', '.join(meant)})? What runs on them ends, "
+    _require_shared_slurm_state(chosen, meant, forget_jobs)
+    _require_scripts_in_s3(software.groups_by_lifecycle_script(live, meant), chosen.region)
+    require_confirmation(
+        f"{first.question_prefix()}Swap the root volumes of {len(nodes)} nodes ({', '.join(meant)})? What runs "
+        "on them ends, "
         "and what lies on their own disks is lost.",
         yes=yes,
     )
-    vacated = first.vacate(names, "update-software")
+    vacated = first.vacate_if_requested(names, "update-software")
     try:
         sagemaker.update_software(update_request)
     except BaseException:
-        first.release(vacated)
+        first.undrain_nodes(vacated)
         raise
-    say(f"the software of {len(nodes)} nodes of cluster {chosen.name} is being updated")
+    print_to_stderr(f"the software of {len(nodes)} nodes of cluster {chosen.name} is being updated")
     if not (then_wait or first.is_requested):
-        say(f"next: hyperpod-kit wait --cluster {chosen.name}")
+        print_to_stderr(f"next: hyperpod-kit wait --cluster {chosen.name}")
         return 0
 
     def lacking() -> Sequence[str]:
-        late = software.not_updated(nodes, software.software_of(sagemaker.list_nodes(chosen.name)))
+        late = software.instances_not_updated(nodes, software.list_node_software(sagemaker.list_nodes(chosen.name)))
         if late:
             return [f"{len(late)} of {len(nodes)} nodes not updated, first {late[0]}"]
         return []
 
     stale = str(live.get("FailureMessage", ""))
-    until_ready(sagemaker, chosen.name, timeout=timeout, interval=interval, stale=stale, lacking=lacking)
-    first.readmit(cluster_to_ask, vacated, timeout)
-    say(f"cluster {chosen.name} is ready; next: hyperpod-kit validate-mounts")
+    wait_until_ready(
+        sagemaker, chosen.name, timeout=timeout, interval=interval, stale_failure=stale, list_missing=lacking
+    )
+    first.readmit_after_restart(cluster_to_ask, vacated, timeout)
+    print_to_stderr(f"cluster {chosen.name} is ready; next: hyperpod-kit validate-mounts")
     return 0
 
 
-def _require_state(chosen: Cluster, groups: Sequence[str], forget_jobs: bool) -> None:
+def _require_shared_slurm_state(chosen: Cluster, groups: Sequence[str], forget_jobs: bool) -> None:
     """Raise ClusterError where slurmctld's state would go with the controller's root volume, or that is not known."""
     settings = chosen.settings
     if forget_jobs or (settings is not None and settings.parameters.controller_group not in groups):
@@ -141,7 +144,7 @@ def _require_state(chosen: Cluster, groups: Sequence[str], forget_jobs: bool) ->
         )
 
 
-def _require_scripts(scripts: Mapping[str, Sequence[str]], region: Optional[str]) -> None:
+def _require_scripts_in_s3(scripts: Mapping[str, Sequence[str]], region: Optional[str]) -> None:
     """Raise ClusterError for a lifecycle script that nodes would not find: they would come back without anything."""
     from hyperpod_kit.aws.s3 import Bucket
 
@@ -154,7 +157,7 @@ def _require_scripts(scripts: Mapping[str, Sequence[str]], region: Optional[str]
             )
 
 
-def _show(name: str, nodes: Sequence[NodeSoftware]) -> None:
+def _print_node_software(name: str, nodes: Sequence[NodeSoftware]) -> None:
     from rich.table import Table
 
     grid = Table(title=f"software of cluster {name}", title_justify="left")
@@ -162,5 +165,5 @@ def _show(name: str, nodes: Sequence[NodeSoftware]) -> None:
         grid.add_column(column, overflow="fold")
     for node in nodes:
         values = (node.group, node.instance_id, node.version or "-", node.standing or "-", node.updated or "-")
-        grid.add_row(*(cell(word) for word in values))
-    console().print(grid)
+        grid.add_row(*(table_cell(word) for word in values))
+    make_console().print(grid)

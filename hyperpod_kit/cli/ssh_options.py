@@ -70,9 +70,12 @@ _OPTIONS = (
 )
 
 
-def ssh_options(command: Command, *, timeout: float = 60.0, own_timeout: bool = False) -> Callable[..., Any]:
-    """All of them, handed to the command as one `ssh: SshSettings`. `timeout`: the default for a node's own work;
-    `own_timeout`: the command has no option for it, since its --timeout means something else."""
+def ssh_options(command: Command, *, timeout: float = 60.0, omit_timeout_option: bool = False) -> Callable[..., Any]:
+    """Add all ssh options to a command, which gets them as one `ssh: SshSettings`.
+
+    `timeout`: the default seconds for a node's own work; `omit_timeout_option`: add no --timeout,
+    since the command's own means something else.
+    """
     limit = click.option(
         "--timeout",
         default=timeout,
@@ -94,7 +97,7 @@ def ssh_options(command: Command, *, timeout: float = 60.0, own_timeout: bool = 
     ) -> Any:
         from hyperpod_kit.remote.target import SshSettings
 
-        if own_timeout:
+        if omit_timeout_option:
             seconds = timeout
         else:
             seconds = options.pop("timeout")
@@ -110,17 +113,17 @@ def ssh_options(command: Command, *, timeout: float = 60.0, own_timeout: bool = 
             connect_timeout,
             seconds,
             ssh_proxy,
-            any(_given(name) for name in ("ssh_key", "known_hosts", "ssh_proxy")),
+            any(_is_option_given(name) for name in ("ssh_key", "known_hosts", "ssh_proxy")),
         )
         return command(ssh=ssh, **options)
 
-    for option in reversed((*_OPTIONS, *(() if own_timeout else (limit,)))):
+    for option in reversed((*_OPTIONS, *(() if omit_timeout_option else (limit,)))):
         with_settings = option(with_settings)
     return with_settings
 
 
 def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add those of the options that ssh(1) takes too, handed to the command as one `login: SshLogin`."""
+    """Add the ssh options that ssh(1) takes too to a command, which gets them as one `login: SshLogin`."""
 
     @functools.wraps(command)
     def with_login(*, ssh_user: str, ssh_key: Path | None, ssh_port: int, known_hosts: Path, **options: Any) -> Any:
@@ -128,7 +131,7 @@ def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
         # Where nobody names a file, ssh looks into its own, the machine's among them.
         named = ""
-        if _given("known_hosts"):
+        if _is_option_given("known_hosts"):
             named = str(known_hosts)
         return command(login=SshLogin(ssh_user, str(ssh_key or ""), named, ssh_port), **options)
 
@@ -137,14 +140,14 @@ def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_login
 
 
-def _given(name: str) -> bool:
+def _is_option_given(name: str) -> bool:
     """Whether an option was typed or is in the environment."""
     source = click.get_current_context().get_parameter_source(name)
     return source not in (None, click.core.ParameterSource.DEFAULT)
 
 
 def open_cluster(chosen: Cluster) -> LiveCluster:
-    """The chosen cluster with a client that many threads can use."""
+    """Return the chosen cluster with an AWS client that many threads can use."""
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster.nodes import LOOKUPS
     from hyperpod_kit.remote.live_cluster import LiveCluster

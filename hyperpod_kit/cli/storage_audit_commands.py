@@ -49,20 +49,22 @@ def import_(kind: str, places: tuple[Path, ...], ledger: Path, as_json: bool) ->
       hyperpod-kit storage audit import cloudtrail AWSLogs/111122223333/CloudTrail/
       hyperpod-kit storage audit import s3-access-log access-logs/ --json
     """
-    from hyperpod_kit.cli.output import bar, data, out
+    from hyperpod_kit.cli.output import print_json, print_text, progress_bar
     from hyperpod_kit.storage.audit import sources
 
     log_files = sources.list_files(places)
     records = gaps = again = 0
-    with _open(ledger, create=True) as kept, bar("files", len(log_files)) as advance:
+    with _open_ledger(ledger, create=True) as kept, progress_bar("files", len(log_files)) as advance:
         for path in log_files:
-            added = kept.add(sources.read_entries(kind, path))
+            added = kept.add_entries(sources.read_entries(kind, path))
             records, gaps, again = records + added.records, gaps + added.gaps, again + added.duplicates
             advance(1)
     if as_json:
-        data({"files": len(log_files), "records": records, "gaps": gaps, "again": again})
+        print_json({"files": len(log_files), "records": records, "gaps": gaps, "again": again})
     else:
-        out(f"{len(log_files):,} files: {records:,} new records, {gaps:,} new gaps, {again:,} were there already")
+        print_text(
+            f"{len(log_files):,} files: {records:,} new records, {gaps:,} new gaps, {again:,} were there already"
+        )
     return 0
 
 
@@ -79,7 +81,7 @@ def jobs(given: Optional[Path], since: str, ledger: Path, as_json: bool) -> int:
       hyperpod-kit storage audit jobs --since 7d
       hyperpod-kit storage audit jobs --from sacct.txt
     """
-    from hyperpod_kit.cli.output import data, out
+    from hyperpod_kit.cli.output import print_json, print_text
     from hyperpod_kit.run import LocalRunner
     from hyperpod_kit.storage.audit import accounting
     from hyperpod_kit.storage.plan import facts
@@ -87,7 +89,7 @@ def jobs(given: Optional[Path], since: str, ledger: Path, as_json: bool) -> int:
 
     if given is not None:
         try:
-            text = files.read_given(str(given), 1 << 30).decode("utf-8", "replace")
+            text = files.read_file_or_pipe(str(given), 1 << 30).decode("utf-8", "replace")
         except OSError as err:
             raise Absent(f"cannot read {given}: {err.strerror}") from err
     else:
@@ -97,12 +99,12 @@ def jobs(given: Optional[Path], since: str, ledger: Path, as_json: bool) -> int:
             text = LocalRunner().run(argv, timeout=300.0, env={"SLURM_TIME_FORMAT": "%s"}).stdout
         except RunError as err:
             raise Unreachable(f"cannot ask Slurm's accounting: {err}", hint="sacct, and what it says") from err
-    with _open(ledger, create=True) as kept:
-        count = kept.add_jobs(accounting.parse_jobs(text.splitlines()))
+    with _open_ledger(ledger, create=True) as kept:
+        count = kept.add_or_replace_jobs(accounting.parse_sacct_jobs(text.splitlines()))
     if as_json:
-        data({"jobs": count})
+        print_json({"jobs": count})
     else:
-        out(f"{count:,} jobs and nodes")
+        print_text(f"{count:,} jobs and nodes")
     return 0
 
 
@@ -134,9 +136,9 @@ def query(
     earliest = 0.0
     if since:
         earliest = time.time() - facts.parse_seconds(since)
-    with _open(ledger) as kept:
+    with _open_ledger(ledger) as kept:
         matches = run_query(kept, AuditQuery(path, user, job, operation, earliest, limit=limit))
-    _show(matches, as_json)
+    _print_audit_rows(matches, as_json)
     return 0
 
 
@@ -155,34 +157,36 @@ def verify(ledger: Path, alerts: Optional[Path], alerts_state: Optional[Path], a
       hyperpod-kit storage audit verify --json
       hyperpod-kit storage audit verify --alerts /etc/hyperpod-kit/quotas.json
     """
-    from hyperpod_kit.cli.output import data, out, say
+    from hyperpod_kit.cli.output import print_json, print_text, print_to_stderr
 
-    with _open(ledger) as kept:
-        verdict = kept.verify()
+    with _open_ledger(ledger) as kept:
+        verdict = kept.verify_chain()
     if alerts is None:
         sent = None
     else:
-        sent = _alert(ledger.absolute(), verdict, alerts, alerts_state)
+        sent = _send_tamper_alert(ledger.absolute(), verdict, alerts, alerts_state)
     if as_json:
         if sent is None:
             report = {}
         else:
             report = {"alerts": {**sent.to_json(), "failed": sent.failed}}
-        data({**verdict._asdict(), "ok": verdict.broken is None, **report})
+        print_json({**verdict._asdict(), "ok": verdict.broken is None, **report})
     elif verdict.broken is None:
-        out(
+        print_text(
             f"{verdict.rows:,} rows hold; {verdict.removed:,} older ones were removed by `retain`; "
             f"last digest {verdict.last}"
         )
     else:
-        say(f"row {verdict.broken} does not follow from the one before it: rows were changed or taken out there")
+        print_to_stderr(
+            f"row {verdict.broken} does not follow from the one before it: rows were changed or taken out there"
+        )
     waits = sent is not None and bool(sent.waiting or sent.failed)
     if verdict.broken is None and not waits:
         return 0
     return 1
 
 
-def _alert(ledger: Path, verdict: ChainVerdict, file: Path, state: Optional[Path]) -> AlertReport:
+def _send_tamper_alert(ledger: Path, verdict: ChainVerdict, file: Path, state: Optional[Path]) -> AlertReport:
     from hyperpod_kit.cli import alerts_show
     from hyperpod_kit.storage.alerts.alert import Alert
 
@@ -194,7 +198,7 @@ def _alert(ledger: Path, verdict: ChainVerdict, file: Path, state: Optional[Path
             f"Row {verdict.broken} of {ledger} does not follow from the one before it: rows were changed or taken out "
             f"there. Compare it with a copy of its last digest: hyperpod-kit storage audit verify --ledger {ledger}",
         )
-    return alerts_show.send(file, state, "audit", [str(ledger)], lambda key, stood: alert)
+    return alerts_show.check_and_send_alerts(file, state, "audit", [str(ledger)], lambda key, stood: alert)
 
 
 @audit.command()
@@ -212,23 +216,23 @@ def retain(older_than: str, dry_run: bool, ledger: Path, as_json: bool) -> int:
     """
     import time
 
-    from hyperpod_kit.cli.output import data, out
+    from hyperpod_kit.cli.output import print_json, print_text
     from hyperpod_kit.storage.plan import facts
 
-    with _open(ledger) as kept:
-        count = kept.retain(time.time() - facts.parse_seconds(older_than), dry_run=dry_run)
+    with _open_ledger(ledger) as kept:
+        count = kept.delete_older_than(time.time() - facts.parse_seconds(older_than), dry_run=dry_run)
     if as_json:
-        data({"removed": count, "dry_run": dry_run})
+        print_json({"removed": count, "dry_run": dry_run})
     else:
         verb = "were removed"
         if dry_run:
             verb = "would go"
-        out(f"{count:,} records {verb}")
+        print_text(f"{count:,} records {verb}")
     return 0
 
 
 @contextmanager
-def _open(path: Path, create: bool = False) -> Iterator[AuditLedger]:
+def _open_ledger(path: Path, create: bool = False) -> Iterator[AuditLedger]:
     import sqlite3
 
     from hyperpod_kit.storage.audit.ledger import AuditLedger
@@ -243,15 +247,15 @@ def _open(path: Path, create: bool = False) -> Iterator[AuditLedger]:
         raise UsageError(f"{path}: {err}") from err
 
 
-def _show(matches: AuditResult, as_json: bool) -> None:
+def _print_audit_rows(matches: AuditResult, as_json: bool) -> None:
     import time
 
     from rich.table import Table
 
-    from hyperpod_kit.cli.output import cell, console, data, say
+    from hyperpod_kit.cli.output import make_console, print_json, print_to_stderr, table_cell
 
     if as_json:
-        data({"rows": matches.rows, "gaps": [vars(gap) for gap in matches.gaps], "more": matches.more})
+        print_json({"rows": matches.rows, "gaps": [vars(gap) for gap in matches.gaps], "more": matches.more})
         return
     grid = Table()
     for column in ("when", "who", "job", "what", "path", "from", "note"):
@@ -270,11 +274,11 @@ def _show(matches: AuditResult, as_json: bool) -> None:
             what = f"{row['op']} ({row['result']})"
         else:
             what = row["op"]
-        grid.add_row(*map(cell, (when, who, job, what, path, row["host"], row["note"])))
-    console().print(grid)
+        grid.add_row(*map(table_cell, (when, who, job, what, path, row["host"], row["note"])))
+    make_console().print(grid)
     for gap in matches.gaps[:20]:
-        say(f"gap: {gap.host + ': ' if gap.host else ''}{gap.why}")
+        print_to_stderr(f"gap: {gap.host + ': ' if gap.host else ''}{gap.why}")
     if len(matches.gaps) > 20:
-        say(f"and {len(matches.gaps) - 20:,} more gaps; --json lists them")
+        print_to_stderr(f"and {len(matches.gaps) - 20:,} more gaps; --json lists them")
     if matches.more:
-        say("there are more rows: --limit")
+        print_to_stderr("there are more rows: --limit")

@@ -58,7 +58,7 @@ def bench(
       hyperpod-kit storage bench /home/alice=efs --no-replay --budget 1GiB --json
     """
     from hyperpod_kit.cli import storage_bench_show as show
-    from hyperpod_kit.cli.output import say
+    from hyperpod_kit.cli.output import print_to_stderr
     from hyperpod_kit.storage.bench import run
     from hyperpod_kit.storage.bench.replays import ReplayRequest
     from hyperpod_kit.storage.plan import calibration, facts
@@ -75,18 +75,21 @@ def bench(
     else:
         replay_request = ReplayRequest(int(size), ranks, chosen)
     targets = [run.parse_mount(text) for text in mounts]
-    reports = [run.measure(target, most, _counts(streams), replay_request, say) for target in targets]
+    reports = [
+        run.measure_mount(target, most, _parse_stream_counts(streams), replay_request, print_to_stderr)
+        for target in targets
+    ]
     if output is not None:
         calibration.save(run.to_calibration(reports), output)
-    show.reports(reports, as_json)
+    show.print_reports(reports, as_json)
     if output is not None:
-        say(f"wrote {output}; next: hyperpod-kit storage plan --calibration {output}")
+        print_to_stderr(f"wrote {output}; next: hyperpod-kit storage plan --calibration {output}")
     if any(report.left_out for report in reports):
         return 1
     return 0
 
 
-def _counts(text: str) -> tuple[int, ...]:
+def _parse_stream_counts(text: str) -> tuple[int, ...]:
     try:
         counts = tuple(sorted({int(word) for word in text.split(",")}))
     except ValueError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hyperpod_kit.cli.output import cell, console, data, out
+from hyperpod_kit.cli.output import make_console, print_json, print_text, table_cell
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.bench.run import MountReport
@@ -13,20 +13,20 @@ BAR = 30
 CACHED = 0.05
 
 
-def reports(mount_reports: list[MountReport], as_json: bool) -> None:
+def print_reports(mount_reports: list[MountReport], as_json: bool) -> None:
     """Print everything of every mount."""
     if as_json:
-        data([report.to_json() for report in mount_reports])
+        print_json([report.to_json() for report in mount_reports])
         return
-    _probes(mount_reports)
-    _streams(mount_reports)
-    _saves(mount_reports)
+    _print_probes(mount_reports)
+    _print_streams(mount_reports)
+    _print_saves(mount_reports)
     for report in mount_reports:
         for text in report.left_out:
-            out(f"{report.mount.path}: left out: {text}")
+            print_text(f"{report.mount.path}: left out: {text}")
 
 
-def _probes(mount_reports: list[MountReport]) -> None:
+def _print_probes(mount_reports: list[MountReport]) -> None:
     from rich.table import Table
 
     grid = Table(title="what they can do", title_justify="left")
@@ -43,17 +43,17 @@ def _probes(mount_reports: list[MountReport]) -> None:
             else:
                 verdict = f"no: {result.why}"
             texts.append(verdict)
-        grid.add_row(*map(cell, (name.replace("_", " "), *texts)))
+        grid.add_row(*map(table_cell, (name.replace("_", " "), *texts)))
     for name, title in (("make", "make a small file, ms"), ("open", "open it, ms"), ("listed", "listed a second")):
         values = [getattr(report.small, name) if report.small else None for report in mount_reports]
         scale = 1000.0
         if name == "listed":
             scale = 1.0
-        grid.add_row(*map(cell, (title, *("" if value is None else f"{value * scale:,.2f}" for value in values))))
-    console().print(grid)
+        grid.add_row(*map(table_cell, (title, *("" if value is None else f"{value * scale:,.2f}" for value in values))))
+    make_console().print(grid)
 
 
-def _streams(mount_reports: list[MountReport]) -> None:
+def _print_streams(mount_reports: list[MountReport]) -> None:
     from rich.table import Table
 
     grid = Table(title="streams", title_justify="left")
@@ -81,21 +81,21 @@ def _streams(mount_reports: list[MountReport]) -> None:
             f"{row.rate / 1e6:,.0f}",
             "█" * round(BAR * row.rate / most),
         )
-        grid.add_row(*map(cell, (*values, cache)))
-    console().print(grid)
+        grid.add_row(*map(table_cell, (*values, cache)))
+    make_console().print(grid)
     for report in mount_reports:
         for kind in ("write", "read"):
-            made = report.shape(kind)
+            made = report.fit_stream_shape(kind)
             if made is not None:
                 if made.knee is None:
                     limit = ""
                 else:
                     limit = f", {made.whole or 0:,.0f} B/s in all from {made.knee:.1f} streams on"
                 first = f"{made.first * 1000:.1f} ms, then {made.stream / 1e6:,.0f} MB/s a stream{limit}"
-                out(f"{report.mount.path}, {kind}: {first} (within {made.error:.0%})")
+                print_text(f"{report.mount.path}, {kind}: {first} (within {made.error:.0%})")
 
 
-def _saves(mount_reports: list[MountReport]) -> None:
+def _print_saves(mount_reports: list[MountReport]) -> None:
     from rich.table import Table
 
     rows = [(report, row) for report in mount_reports for row in report.saves]
@@ -112,5 +112,5 @@ def _saves(mount_reports: list[MountReport]) -> None:
         else:
             waits = row.stall
         times = (f"{row.seconds:.2f}", f"{waits:.2f}", f"{rate / 1e6:,.0f}", "█" * round(BAR * rate / most))
-        grid.add_row(*map(cell, (report.mount.path, row.writer, row.label, f"{row.size / 1e9:.2f}", *times)))
-    console().print(grid)
+        grid.add_row(*map(table_cell, (report.mount.path, row.writer, row.label, f"{row.size / 1e9:.2f}", *times)))
+    make_console().print(grid)

@@ -127,22 +127,22 @@ def plan(
     from hyperpod_kit.storage.plan import failures, plan
     from hyperpod_kit.storage.plan import prices as price_list
 
-    measurements = _calibration(calibration)
+    measurements = _load_calibration(calibration)
     if parameters is None:
         if measurements is None:
             raise UsageError(
                 "a plan for which model?", hint="--parameters 8B; or --calibration FILE, to see what it predicts"
             )
-        show.calibration(measurements, as_json, published=calibration == "seed")
+        show.print_calibration(measurements, as_json, published=calibration == "seed")
         return 0
     if ledger is not None and mtbf is not None:
         raise UsageError("--mtbf says how often the job fails, and so does --ledger", hint="name one of them")
     if ledger is not None:
-        between, source = failures.mtbf_of_ledger(ledger), f"counted in {ledger}"
+        between, source = failures.measure_mtbf_from_ledger(ledger), f"counted in {ledger}"
     elif mtbf is not None:
         between, source = fact_parsers.parse_seconds(mtbf), "as given"
     else:
-        between, source = failures.mtbf_of_fleet(ranks)
+        between, source = failures.estimate_mtbf_from_fleets(ranks)
     facts = fact_parsers.JobFacts(
         fact_parsers.parse_count(parameters),
         ranks,
@@ -152,36 +152,36 @@ def plan(
         optimizer,
         bytes_per_parameter,
         fact_parsers.PlannedWriter(writer),
-        _parsed(fact_parsers.parse_seconds, every),
+        _parse_if_given(fact_parsers.parse_seconds, every),
         memory_share,
         fact_parsers.parse_seconds(restart),
         keep,
         network * 1e9 / 8,
         gpu_hour_price,
         budget,
-        _parsed(int, fsx_throughput),
-        _parsed(fact_parsers.parse_size, mountpoint_memory),
+        _parse_if_given(int, fsx_throughput),
+        _parse_if_given(fact_parsers.parse_size, mountpoint_memory),
         mountpoint_part_size,
-        _data(data_size, data_files, data_rows, rows_per_second, data_binary),
+        _parse_data_set(data_size, data_files, data_rows, rows_per_second, data_binary),
         source,
         prefixes,
         efa,
     )
-    made = plan.make_plan(facts, measurements, price_list.load(prices) if prices else None)
-    show.plan(made, as_json)
+    made = plan.make_plan(facts, measurements, price_list.load_prices(prices) if prices else None)
+    show.print_plan(made, as_json)
     if made.chosen is not None:
         return 0
     return 1
 
 
-def _parsed(parse: Callable[[str], Parsed], text: Optional[str]) -> Optional[Parsed]:
+def _parse_if_given(parse: Callable[[str], Parsed], text: Optional[str]) -> Optional[Parsed]:
     """The value of an option, None where it was not given."""
     if not text:
         return None
     return parse(text)
 
 
-def _calibration(named: Optional[str]) -> Optional[Calibration]:
+def _load_calibration(named: Optional[str]) -> Optional[Calibration]:
     from hyperpod_kit.storage.plan import calibration, seeds
 
     if named is None:
@@ -191,7 +191,7 @@ def _calibration(named: Optional[str]) -> Optional[Calibration]:
     return calibration.load(Path(named))
 
 
-def _data(
+def _parse_data_set(
     size: Optional[str], files: Optional[int], rows: Optional[str], pace: float, binary: bool
 ) -> Optional[DataSet]:
     from hyperpod_kit.storage.plan import facts as fact_parsers

@@ -75,36 +75,36 @@ def preload(
     if not (submit or then) and (partition or more):
         raise UsageError("--partition and --sbatch are of a job", hint="--submit, or --then SBATCH-LINE")
     if submit or then:
-        return _submit(
-            _job_command(places, files_from, workers, rate, patience), partition, more, then, dry_run, as_json
+        return _submit_preload_job(
+            _preload_command_line(places, files_from, workers, rate, patience), partition, more, then, dry_run, as_json
         )
-    from hyperpod_kit.cli.output import data, out
-    from hyperpod_kit.cli.storage_usage_show import size
+    from hyperpod_kit.cli.output import print_json, print_text
+    from hyperpod_kit.cli.storage_usage_show import format_size
     from hyperpod_kit.storage.preload import files, run
 
     listed = files.list_files(places, files_from)
-    ways = run.plan_ways(listed)
+    ways = run.group_files_by_way(listed)
     if dry_run:
         counts = {way: len(of) for way, of in ways.items() if of}
         if as_json:
-            data(
+            print_json(
                 {
                     "files": len(listed.files),
-                    "size": listed.size,
+                    "size": listed.total_bytes,
                     "ways": counts,
                     "unread": listed.unread,
                     "dry_run": True,
                 }
             )
         else:
-            out(
-                f"{len(listed.files):,} files, {size(listed.size)}: "
+            print_text(
+                f"{len(listed.files):,} files, {format_size(listed.total_bytes)}: "
                 + ", ".join(f"{n:,} {way}" for way, n in counts.items())
             )
         if listed.unread:
             return 1
         return 0
-    with _progress() as report_progress:
+    with _throttled_progress() as report_progress:
         bytes_a_second = None
         if rate:
             bytes_a_second = rate * 2**20
@@ -112,15 +112,15 @@ def preload(
             listed, ways, LocalRunner(), report_progress, workers=workers, rate=bytes_a_second, patience=patience
         )
     if as_json:
-        data(done.to_json())
+        print_json(done.to_json())
     else:
-        _show(done)
+        _print_preload_result(done)
     if done.is_complete:
         return 0
     return 1
 
 
-def _job_command(
+def _preload_command_line(
     places: tuple[str, ...], files_from: Optional[Path], workers: int, rate: Optional[float], patience: float
 ) -> list[str]:
     """Make the same command for the job: absolute paths, and the program that runs here."""
@@ -138,7 +138,7 @@ def _job_command(
     return command
 
 
-def _submit(
+def _submit_preload_job(
     command: list[str],
     partition: Optional[str],
     more: tuple[str, ...],
@@ -148,11 +148,11 @@ def _submit(
 ) -> int:
     import shlex
 
-    from hyperpod_kit.cli.output import data, out, say
+    from hyperpod_kit.cli.output import print_json, print_text, print_to_stderr
     from hyperpod_kit.run import LocalRunner
     from hyperpod_kit.storage.preload import jobs
 
-    first = jobs.preload_argv(command, partition, more)
+    first = jobs.build_preload_sbatch_argv(command, partition, more)
     try:
         if then:
             behind = shlex.split(then)
@@ -165,47 +165,48 @@ def _submit(
         if behind:
             second = ["sbatch", "--dependency=afterok:PRELOAD", "--kill-on-invalid-dep=yes", *behind]
         if as_json:
-            data({"dry_run": True, "preload": first, "job": second})
+            print_json({"dry_run": True, "preload": first, "job": second})
         else:
-            out(shlex.join(first))
+            print_text(shlex.join(first))
             if second:
-                out(shlex.join(second))
+                print_text(shlex.join(second))
         return 0
     done = jobs.submit_jobs(LocalRunner(), first, behind)
     if as_json:
-        data(done.to_json())
+        print_json(done.to_json())
     else:
         job_text = ""
         if done.job:
             job_text = f", job {done.job} behind it"
-        out(f"preload {done.preload}" + job_text)
-        say(f"next: tail -f slurm-{done.preload}.out")
+        print_text(f"preload {done.preload}" + job_text)
+        print_to_stderr(f"next: tail -f slurm-{done.preload}.out")
     return 0
 
 
-def _show(done: PreloadResult) -> None:
-    from hyperpod_kit.cli.output import out, say
-    from hyperpod_kit.cli.storage_usage_show import size
+def _print_preload_result(done: PreloadResult) -> None:
+    from hyperpod_kit.cli.output import print_text, print_to_stderr
+    from hyperpod_kit.cli.storage_usage_show import format_size
 
     for way, count in done.ways.items():
-        out(f"{count:,} files {way}")
+        print_text(f"{count:,} files {way}")
     for path, reason in list(done.failed.items())[:20]:
-        say(f"{path}: {reason}")
+        print_to_stderr(f"{path}: {reason}")
     if len(done.failed) > 20:
-        say(f"and {len(done.failed) - 20:,} more; --json lists them")
+        print_to_stderr(f"and {len(done.failed) - 20:,} more; --json lists them")
     for sentence in done.unread[:20]:
-        say(f"{sentence}: what is in it was not brought")
+        print_to_stderr(f"{sentence}: what is in it was not brought")
     here = done.files - len(done.failed)
-    out(f"{here:,} of {done.files:,} files are here, {size(done.size)} altogether")
+    print_text(f"{here:,} of {done.files:,} files are here, {format_size(done.size)} altogether")
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """told(line): on a terminal the last line with a spinner, in a job's log a line now and then."""
-    from hyperpod_kit.cli.output import watch
+def _throttled_progress() -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a line of progress: on a terminal the last one with a spinner, in a
+    job's log one every EVERY seconds."""
+    from hyperpod_kit.cli.output import live_status
 
     last = 0.0
-    with watch() as show:
+    with live_status() as show:
 
         def report_progress(line: str) -> None:
             nonlocal last

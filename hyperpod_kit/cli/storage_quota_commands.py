@@ -54,7 +54,7 @@ def set_quota(
       hyperpod-kit storage quota set /fsx/alice --bytes 10TiB --soft-bytes 8TiB --files 10M
       hyperpod-kit storage quota set /scratch/alice --bytes 500GiB --dry-run
     """
-    from hyperpod_kit.cli.output import data, out
+    from hyperpod_kit.cli.output import print_json, print_text
     from hyperpod_kit.run import LocalRunner
     from hyperpod_kit.storage.plan import facts
     from hyperpod_kit.storage.quota import backends
@@ -70,19 +70,21 @@ def set_quota(
     runner = LocalRunner()
     seconds = int(facts.parse_seconds(grace))
     with backends.open_directory(directory) as target:
-        backend = backends.backend_of(target, runner, project)
+        backend = backends.choose_backend(target, runner, project)
         if dry_run:
-            commands = target.shown_commands(backend.commands(target.anchor, limits, seconds))
+            commands = target.commands_with_real_path(
+                backend.build_limit_commands(target.proc_fd_path, limits, seconds)
+            )
         else:
             commands = backends.apply_limits(backend, target, limits, seconds, runner)
     if as_json:
-        data({"directory": target.path, "file_system": backend.name, "dry_run": dry_run, "commands": commands})
+        print_json({"directory": target.path, "file_system": backend.name, "dry_run": dry_run, "commands": commands})
     else:
         prefix = "ran: "
         if dry_run:
             prefix = "would run: "
         for argv in commands:
-            out(prefix + " ".join(argv))
+            print_text(prefix + " ".join(argv))
     return 0
 
 
@@ -98,7 +100,7 @@ def show_quota(directories: tuple[str, ...], as_json: bool) -> int:
     Examples:
       hyperpod-kit storage quota show /fsx/alice /fsx/bob
     """
-    from hyperpod_kit.cli.output import data, say
+    from hyperpod_kit.cli.output import print_json, print_to_stderr
     from hyperpod_kit.run import LocalRunner
     from hyperpod_kit.storage.quota import backends
 
@@ -112,12 +114,12 @@ def show_quota(directories: tuple[str, ...], as_json: bool) -> int:
                 raise
             failed.append(f"{directory}: {err}")
     if as_json:
-        data([usage.to_json() for usage in usages])
+        print_json([usage.to_json() for usage in usages])
     else:
-        _table(usages)
+        _print_quota_usage(usages)
     for line in failed:
-        say(f"failed: {line}")
-    if failed or any(usage.nearly_full for usage in usages):
+        print_to_stderr(f"failed: {line}")
+    if failed or any(usage.is_nearly_full for usage in usages):
         return 1
     return 0
 
@@ -149,23 +151,27 @@ def check_quota(file: Path, state: Path, dry_run: bool, as_json: bool) -> int:
       hyperpod-kit storage quota check /etc/hyperpod-kit/quotas.json
     """
     from hyperpod_kit.cli import alerts_show
-    from hyperpod_kit.cli.output import data
+    from hyperpod_kit.cli.output import print_json
     from hyperpod_kit.run import LocalRunner
     from hyperpod_kit.storage.alerts import config
     from hyperpod_kit.storage.quota import backends
-    from hyperpod_kit.storage.quota.check import check_quotas
+    from hyperpod_kit.storage.quota.check import check_quotas_and_alert
 
     runner = LocalRunner()
     loaded = config.load(file)
     if not loaded.directories:
         raise UsageError(f"{file}: it names no directories to check")
-    done = check_quotas(loaded, lambda directory: backends.read_usage(directory, runner), state, dry_run=dry_run)
+    done = check_quotas_and_alert(
+        loaded, lambda directory: backends.read_usage(directory, runner), state, dry_run=dry_run
+    )
     if as_json:
-        data({**done.to_json(), "dry_run": dry_run})
+        print_json({**done.to_json(), "dry_run": dry_run})
     else:
-        _table(done.used)
-        alerts_show.show(done.above, done.alerts, dry_run=dry_run)
-    alerts_show.warn(done.alerts, loaded.sinks, str(file), shows=loaded.sinks.publishes_state)
+        _print_quota_usage(done.used)
+        alerts_show.print_alerts(done.above, done.alerts, dry_run=dry_run)
+    alerts_show.print_undelivered_alerts(
+        done.alerts, loaded.sinks, str(file), published_elsewhere=loaded.sinks.publishes_state
+    )
     if done.above or done.alerts.failed or done.alerts.waiting:
         return 1
     return 0
@@ -177,7 +183,9 @@ def check_quota(file: Path, state: Path, dry_run: bool, as_json: bool) -> int:
 @click.option("--region", help="AWS region; default: AWS_DEFAULT_REGION.")
 @click.option("--dry-run", is_flag=True, help="Say who would be stopped.")
 @json_option
-def stop(target: str, access_points: tuple[str, ...], region: Optional[str], dry_run: bool, as_json: bool) -> int:
+def stop_writes(
+    target: str, access_points: tuple[str, ...], region: Optional[str], dry_run: bool, as_json: bool
+) -> int:
     """Keep access points of EFS from writing, or everybody from putting objects below a prefix of a bucket.
 
     Neither EFS nor S3 has limits of directories: it is done by the policy of the file system or of the bucket. Who is
@@ -189,9 +197,9 @@ def stop(target: str, access_points: tuple[str, ...], region: Optional[str], dry
       hyperpod-kit storage quota stop fs-0123456789abcdef0 fsap-0123456789abcdef0
       hyperpod-kit storage quota stop s3://my-bucket/checkpoints/alice/ --dry-run
     """
-    if _is_prefix(target, access_points):
-        return _s3(target, True, region, dry_run, as_json)
-    return _efs(target, access_points, (), region, dry_run, as_json)
+    if _is_bucket_prefix(target, access_points):
+        return _stop_or_resume_prefix(target, True, region, dry_run, as_json)
+    return _stop_or_resume_access_points(target, access_points, (), region, dry_run, as_json)
 
 
 @quota.command("resume")
@@ -200,7 +208,9 @@ def stop(target: str, access_points: tuple[str, ...], region: Optional[str], dry
 @click.option("--region", help="AWS region; default: AWS_DEFAULT_REGION.")
 @click.option("--dry-run", is_flag=True, help="Say who would be let go.")
 @json_option
-def resume(target: str, access_points: tuple[str, ...], region: Optional[str], dry_run: bool, as_json: bool) -> int:
+def resume_writes(
+    target: str, access_points: tuple[str, ...], region: Optional[str], dry_run: bool, as_json: bool
+) -> int:
     """Let go again what `stop` has stopped.
 
     \b
@@ -208,13 +218,16 @@ def resume(target: str, access_points: tuple[str, ...], region: Optional[str], d
       hyperpod-kit storage quota resume fs-0123456789abcdef0 fsap-0123456789abcdef0
       hyperpod-kit storage quota resume s3://my-bucket/checkpoints/alice/
     """
-    if _is_prefix(target, access_points):
-        return _s3(target, False, region, dry_run, as_json)
-    return _efs(target, (), access_points, region, dry_run, as_json)
+    if _is_bucket_prefix(target, access_points):
+        return _stop_or_resume_prefix(target, False, region, dry_run, as_json)
+    return _stop_or_resume_access_points(target, (), access_points, region, dry_run, as_json)
 
 
-def _is_prefix(target: str, access_points: tuple[str, ...]) -> bool:
-    """Whether it is of a bucket. Raises UsageError."""
+def _is_bucket_prefix(target: str, access_points: tuple[str, ...]) -> bool:
+    """Return whether the target is a prefix of a bucket.
+
+    Raises UsageError for a prefix with access points, and for a file system without any.
+    """
     prefix = target.startswith("s3://")
     if prefix == bool(access_points):
         problem = "which access points?"
@@ -227,12 +240,12 @@ def _is_prefix(target: str, access_points: tuple[str, ...]) -> bool:
     return prefix
 
 
-def _s3(target: str, stop: bool, region: Optional[str], dry_run: bool, as_json: bool) -> int:
+def _stop_or_resume_prefix(target: str, stop: bool, region: Optional[str], dry_run: bool, as_json: bool) -> int:
     from hyperpod_kit.aws.bucket_policy import BucketPolicies
-    from hyperpod_kit.cli.output import data, out
+    from hyperpod_kit.cli.output import print_json, print_text
     from hyperpod_kit.storage.quota import s3_stop
 
-    bucket, prefix = s3_stop.split_url(target)
+    bucket, prefix = s3_stop.split_prefix_url(target)
     policies = BucketPolicies(region)
     if dry_run:
         arn = policies.arn(bucket, f"{prefix}*")
@@ -246,18 +259,18 @@ def _s3(target: str, stop: bool, region: Optional[str], dry_run: bool, as_json: 
         action = "resume"
         if stop:
             action = "stop"
-        after = s3_stop.change_stopped(policies, bucket, **{action: [prefix]})
+        after = s3_stop.update_stopped_prefixes(policies, bucket, **{action: [prefix]})
     if as_json:
-        data({"bucket": bucket, "dry_run": dry_run, "stopped": after})
+        print_json({"bucket": bucket, "dry_run": dry_run, "stopped": after})
     else:
         tense = ""
         if dry_run:
             tense = "would be "
-        out(f"s3://{bucket}: {tense}stopped: {', '.join(after) or 'nothing'}")
+        print_text(f"s3://{bucket}: {tense}stopped: {', '.join(after) or 'nothing'}")
     return 0
 
 
-def _efs(
+def _stop_or_resume_access_points(
     file_system_id: str,
     stop: tuple[str, ...],
     resume: tuple[str, ...],
@@ -266,7 +279,7 @@ def _efs(
     as_json: bool,
 ) -> int:
     from hyperpod_kit.aws.efs import Efs
-    from hyperpod_kit.cli.output import data, out
+    from hyperpod_kit.cli.output import print_json, print_text
     from hyperpod_kit.storage.quota import efs_stop
     from hyperpod_kit.storage.quota.limits import QuotaError
 
@@ -282,22 +295,22 @@ def _efs(
         now = set(efs_stop.stopped_arns(efs.policy(file_system_id)))
         after = sorted((now | set(changes["stop"])) - set(changes["resume"]))
     else:
-        after = efs_stop.change_stopped(efs, file_system_id, **changes)
+        after = efs_stop.update_stopped_access_points(efs, file_system_id, **changes)
     if as_json:
-        data({"file_system": file_system_id, "dry_run": dry_run, "stopped": after})
+        print_json({"file_system": file_system_id, "dry_run": dry_run, "stopped": after})
     else:
         tense = ""
         if dry_run:
             tense = "would be "
-        out(f"{file_system_id}: {tense}stopped: {', '.join(after) or 'nobody'}")
+        print_text(f"{file_system_id}: {tense}stopped: {', '.join(after) or 'nobody'}")
     return 0
 
 
-def _table(usages: list[QuotaUsed]) -> None:
+def _print_quota_usage(usages: list[QuotaUsed]) -> None:
     from rich.table import Table
 
-    from hyperpod_kit.cli.output import cell, console
-    from hyperpod_kit.cli.storage_usage_show import size
+    from hyperpod_kit.cli.output import make_console, table_cell
+    from hyperpod_kit.cli.storage_usage_show import format_size
 
     grid = Table()
     for column in ("directory", "holds", "may hold", "files", "may have", "full", "grace"):
@@ -311,10 +324,10 @@ def _table(usages: list[QuotaUsed]) -> None:
             counted = f"{usage.files:,}"
         room_text = "anything"
         if room:
-            room_text = size(room)
+            room_text = format_size(room)
         file_text = "any"
         if files:
             file_text = f"{files:,}"
-        values = (size(usage.bytes), room_text, counted, file_text)
-        grid.add_row(*map(cell, (usage.directory, *values, f"{usage.share:.1%}", usage.grace)))
-    console().print(grid)
+        values = (format_size(usage.bytes), room_text, counted, file_text)
+        grid.add_row(*map(table_cell, (usage.directory, *values, f"{usage.share:.1%}", usage.grace)))
+    make_console().print(grid)

@@ -44,7 +44,7 @@ def request(directory: str, hard: str, files: str, reason: str, dry_run: bool, a
     """
     import time
 
-    from hyperpod_kit.cli.output import data, out
+    from hyperpod_kit.cli.output import print_json, print_text
     from hyperpod_kit.storage.plan import facts
     from hyperpod_kit.storage.quota import request_box, requests
 
@@ -54,23 +54,23 @@ def request(directory: str, hard: str, files: str, reason: str, dry_run: bool, a
         requests.decode_request(requests.encode_request(quota_request))
     except ValueError as err:
         raise UsageError(f"this cannot be asked: {err}", hint="--bytes SIZE or --files COUNT, and few words") from err
-    with closing(request_box.RequestBox(request_box.nearest_box(directory))) as box:
-        requests.require_owned(box.parent, directory, os.geteuid())
+    with closing(request_box.RequestBox(request_box.nearest_directory_with_box(directory))) as box:
+        requests.require_requestable_directory(box.parent, directory, os.geteuid())
         if dry_run:
             filed = None
         else:
-            filed = box.put(quota_request)
+            filed = box.add_request(quota_request)
         written = {"dry_run": dry_run, "id": filed and filed.id, "file": filed and os.path.join(box.path, filed.file)}
         if as_json:
-            data({**vars(quota_request), **written})
+            print_json({**vars(quota_request), **written})
             return 0
         if filed is None:
             report = f"would ask in {box.path}"
         else:
             report = f"request {filed.id}: {written['file']}"
-        out(report)
-        out(f"what may be deleted meanwhile: hyperpod-kit storage usage {directory}")
-        out(f"the answer: hyperpod-kit storage requests list {box.parent} --all")
+        print_text(report)
+        print_text(f"what may be deleted meanwhile: hyperpod-kit storage usage {directory}")
+        print_text(f"the answer: hyperpod-kit storage requests list {box.parent} --all")
     return 0
 
 
@@ -93,20 +93,20 @@ def open_box(root: str, dry_run: bool, as_json: bool) -> int:
     Examples:
       hyperpod-kit storage requests open /fsx
     """
-    from hyperpod_kit.cli.output import data, out
+    from hyperpod_kit.cli.output import print_json, print_text
     from hyperpod_kit.storage.quota import request_box
 
     if dry_run:
         path = os.path.join(root, request_box.NAME)
     else:
-        path = request_box.make_box(root)
+        path = request_box.make_request_box(root)
     if as_json:
-        data({"box": path, "dry_run": dry_run})
+        print_json({"box": path, "dry_run": dry_run})
     else:
         verb = "made"
         if dry_run:
             verb = "would make"
-        out(f"{verb}: {path}")
+        print_text(f"{verb}: {path}")
     return 0
 
 
@@ -124,22 +124,22 @@ def list_requests(root: str, every: bool, as_json: bool) -> int:
       hyperpod-kit storage requests list /fsx
       hyperpod-kit storage requests list /fsx --all --json
     """
-    from hyperpod_kit.cli.output import data, say
+    from hyperpod_kit.cli.output import print_json, print_to_stderr
     from hyperpod_kit.storage.quota.request_box import RequestBox
 
     with closing(RequestBox(root)) as box:
-        waiting, refused = box.pending()
+        waiting, refused = box.list_pending_and_refused()
         if every:
-            decided = box.decisions()
+            decided = box.read_decisions()
         else:
             decided = []
-    rows = [_waiting(pending, root) for pending in waiting]
+    rows = [_pending_request_row(pending, root) for pending in waiting]
     if as_json:
-        data({"waiting": rows, "decided": [decision.to_json() for decision in decided], "refused": refused})
+        print_json({"waiting": rows, "decided": [decision.to_json() for decision in decided], "refused": refused})
     else:
-        _table(rows, decided)
+        _print_requests(rows, decided)
     for line in refused:
-        say(f"not taken: {line}")
+        print_to_stderr(f"not taken: {line}")
     if refused:
         return 1
     return 0
@@ -152,7 +152,7 @@ def list_requests(root: str, every: bool, as_json: bool) -> int:
 @_files
 @_dry
 @json_option
-def approve(root: str, request_id: str, hard: str, files: str, dry_run: bool, as_json: bool) -> int:
+def approve_request(root: str, request_id: str, hard: str, files: str, dry_run: bool, as_json: bool) -> int:
     """Set the limit that request ID asks for, or the one that --bytes and --files say, and record it.
 
     Run as root where the file system is mounted. It is done as by `storage quota set`, and limits that the request does
@@ -164,7 +164,7 @@ def approve(root: str, request_id: str, hard: str, files: str, dry_run: bool, as
       hyperpod-kit storage requests approve /fsx 8d6f1c6e3c1b4f4e9f3a8f4f0f0b4f6d --dry-run
       hyperpod-kit storage requests approve /fsx 8d6f1c6e3c1b4f4e9f3a8f4f0f0b4f6d --bytes 12TiB
     """
-    from hyperpod_kit.cli.output import data, out
+    from hyperpod_kit.cli.output import print_json, print_text
     from hyperpod_kit.run import LocalRunner
     from hyperpod_kit.storage.plan import facts
     from hyperpod_kit.storage.quota import decision as quota_decision
@@ -172,16 +172,18 @@ def approve(root: str, request_id: str, hard: str, files: str, dry_run: bool, as
 
     sizes = {"hard_bytes": int(facts.parse_size(hard)), "hard_files": int(facts.parse_count(files))}
     with closing(RequestBox(root)) as box:
-        decision, commands = quota_decision.approve(box, request_id, LocalRunner(), **sizes, dry_run=dry_run)
+        decision, commands = quota_decision.approve_and_set_limits(
+            box, request_id, LocalRunner(), **sizes, dry_run=dry_run
+        )
     if as_json:
-        data({**decision.to_json(), "dry_run": dry_run, "commands": commands})
+        print_json({**decision.to_json(), "dry_run": dry_run, "commands": commands})
         return 0
     prefix, tense = "ran: ", ""
     if dry_run:
         prefix, tense = "would run: ", "would be "
     for argv in commands:
-        out(prefix + " ".join(argv))
-    out(f"{request_id}: {tense}approved")
+        print_text(prefix + " ".join(argv))
+    print_text(f"{request_id}: {tense}approved")
     return 0
 
 
@@ -191,62 +193,63 @@ def approve(root: str, request_id: str, hard: str, files: str, dry_run: bool, as
 @click.option("--why", "reason", required=True, metavar="TEXT", help="For the user; it stays on record.")
 @_dry
 @json_option
-def deny(root: str, request_id: str, reason: str, dry_run: bool, as_json: bool) -> int:
+def deny_request(root: str, request_id: str, reason: str, dry_run: bool, as_json: bool) -> int:
     """Answer request ID with no, and record it.
 
     \b
     Examples:
       hyperpod-kit storage requests deny /fsx 8d6f1c6e3c1b4f4e9f3a8f4f0f0b4f6d --why "3 TiB of old checkpoints first"
     """
-    from hyperpod_kit.cli.output import data, out
+    from hyperpod_kit.cli.output import print_json, print_text
     from hyperpod_kit.storage.quota import decision as quota_decision
     from hyperpod_kit.storage.quota.request_box import RequestBox
 
     with closing(RequestBox(root)) as box:
-        decision = quota_decision.deny(box, request_id, reason, dry_run=dry_run)
+        decision = quota_decision.record_denial(box, request_id, reason, dry_run=dry_run)
     if as_json:
-        data({**decision.to_json(), "dry_run": dry_run})
+        print_json({**decision.to_json(), "dry_run": dry_run})
     else:
         tense = ""
         if dry_run:
             tense = "would be "
-        out(f"{request_id}: {tense}denied")
+        print_text(f"{request_id}: {tense}denied")
     return 0
 
 
-def _waiting(pending: PendingRequest, root: str) -> dict[str, Any]:
-    """A row: what is asked beside what is, as far as it can be asked; `error`: why it would be refused."""
+def _pending_request_row(pending: PendingRequest, root: str) -> dict[str, Any]:
+    """Return a pending request as a row, with the directory's present usage; `error`: why it would be
+    refused."""
     from hyperpod_kit.run import LocalRunner
     from hyperpod_kit.storage.quota import backends, requests
 
     error: Optional[str] = None
     now = None
     try:
-        handle = requests.open_owned(root, pending.request.directory, pending.uid)
+        handle = requests.open_requestable_directory(root, pending.request.directory, pending.uid)
         try:
             target = backends.QuotaDirectory(pending.request.directory, handle)
-            used = backends.backend_of(target, LocalRunner()).show(target.anchor)
+            used = backends.choose_backend(target, LocalRunner()).read_usage(target.proc_fd_path)
         finally:
             os.close(handle)
         now = replace(used, directory=pending.request.directory).to_json()
     except (HyperpodKitError, OSError) as err:
         error = str(err)
-    who = requests.user_name(pending.uid)
+    who = requests.user_name_or_uid(pending.uid)
     return {"id": pending.id, "uid": pending.uid, "user": who, **vars(pending.request), "now": now, "error": error}
 
 
-def _table(waiting: list[dict[str, Any]], decided: list[QuotaDecision]) -> None:
+def _print_requests(waiting: list[dict[str, Any]], decided: list[QuotaDecision]) -> None:
     from rich.table import Table
 
-    from hyperpod_kit.cli.output import cell, console
-    from hyperpod_kit.cli.storage_usage_show import size
-    from hyperpod_kit.storage.quota.requests import user_name
+    from hyperpod_kit.cli.output import make_console, table_cell
+    from hyperpod_kit.cli.storage_usage_show import format_size
+    from hyperpod_kit.storage.quota.requests import user_name_or_uid
 
     def limits(amounts: tuple[int, int]) -> str:
         hard, files = amounts
         parts = []
         if hard:
-            parts.append(size(hard))
+            parts.append(format_size(hard))
         if files:
             parts.append(f"{files:,} files")
         return ", ".join(parts) or "no limit"
@@ -258,11 +261,13 @@ def _table(waiting: list[dict[str, Any]], decided: list[QuotaDecision]) -> None:
         now, asks = row["now"], limits((row["bytes"], row["files"]))
         usage = ("?", "?")
         if now is not None:
-            usage = (size(now["bytes"]), limits(_hard(now["limits"])))
+            usage = (format_size(now["bytes"]), limits(_hard_limits(now["limits"])))
         decision_text = "waits"
         if row["error"]:
             decision_text = f"waits; {row['error']}"
-        grid.add_row(*map(cell, (row["id"], row["user"], row["directory"], *usage, asks, row["why"], decision_text)))
+        grid.add_row(
+            *map(table_cell, (row["id"], row["user"], row["directory"], *usage, asks, row["why"], decision_text))
+        )
     for decision in decided[:SHOWN]:
         requested = decision.request
         decision_text, now = f"denied by {decision.by}: {decision.why}", ""
@@ -271,7 +276,7 @@ def _table(waiting: list[dict[str, Any]], decided: list[QuotaDecision]) -> None:
         asks = limits((requested["bytes"], requested["files"]))
         values = (
             decision.id,
-            user_name(decision.uid),
+            user_name_or_uid(decision.uid),
             requested["directory"],
             "",
             now,
@@ -279,9 +284,9 @@ def _table(waiting: list[dict[str, Any]], decided: list[QuotaDecision]) -> None:
             requested["why"],
             decision_text,
         )
-        grid.add_row(*map(cell, values))
-    console().print(grid)
+        grid.add_row(*map(table_cell, values))
+    make_console().print(grid)
 
 
-def _hard(limits: dict[str, int]) -> tuple[int, int]:
+def _hard_limits(limits: dict[str, int]) -> tuple[int, int]:
     return limits["hard_bytes"], limits["hard_files"]

@@ -61,8 +61,8 @@ def tier(
     """
     import time
 
-    from hyperpod_kit.cli.output import bar, data, out, say
-    from hyperpod_kit.cli.storage_usage_show import size
+    from hyperpod_kit.cli.output import print_json, print_text, print_to_stderr, progress_bar
+    from hyperpod_kit.cli.storage_usage_show import format_size
     from hyperpod_kit.storage.plan import facts
     from hyperpod_kit.storage.tier import run
     from hyperpod_kit.storage.tier.rules import TierRule
@@ -72,19 +72,19 @@ def tier(
     shares = [None if percent is None else percent / 100 for percent in (above, until)]
     rule = TierRule(shares[0], shares[1], facts.parse_seconds(older_than) if older_than else None, keep)
     planned = run.make_plan(roots, rule, time.time())
-    by_fsx = _by_fsx(release, planned) if release else None
+    by_fsx = _make_fsx_release(release, planned) if release else None
     if not as_json:
-        _table(planned)
+        _print_tier_plan(planned)
     done = run.TierResult((), ())
     if not dry_run:
-        with bar("checkpoints", len(planned.choice.go)) as advance:
+        with progress_bar("checkpoints", len(planned.choice.go)) as advance:
             if by_fsx:
-                done = by_fsx.apply(planned, rule, lambda item: advance(1))
+                done = by_fsx.release_checkpoints(planned, rule, lambda item: advance(1))
             else:
                 done = run.apply_plan(planned, rule, to, lambda item: advance(1))
     if as_json:
         moved = [f"{checkpoint.root}/{checkpoint.attempt}" for checkpoint in done.removed]
-        data(
+        print_json(
             {
                 **planned.to_json(),
                 "dry_run": dry_run,
@@ -95,50 +95,61 @@ def tier(
             }
         )
     elif not dry_run:
-        out(f"{len(done.removed):,} checkpoints have gone, {size(sum(checkpoint.size for checkpoint in done.removed))}")
+        print_text(
+            f"{len(done.removed):,} checkpoints have gone, "
+            f"{format_size(sum(checkpoint.size for checkpoint in done.removed))}"
+        )
     for path, reason in (*planned.failed, *done.retained):
-        say(f"{path}: {reason}")
+        print_to_stderr(f"{path}: {reason}")
     for name, short in planned.choice.short.items():
-        say(f"file system {name}: {size(short)} more would have to go, and nothing else may: --keep, pins, other files")
+        print_to_stderr(
+            f"file system {name}: {format_size(short)} more would have to go, and nothing else may: --keep, "
+            "pins, other files"
+        )
     if planned.failed or done.retained or planned.choice.short:
         return 1
     return 0
 
 
-def _by_fsx(file_system: str, planned: TierPlan) -> FsxRelease:
-    """Asks FSx where the roots are; changes nothing."""
+def _make_fsx_release(file_system: str, planned: TierPlan) -> FsxRelease:
+    """Look up at FSx which bucket each root is linked to, and return the release of their files; changes
+    nothing."""
     from hyperpod_kit.aws.fsx import Fsx
-    from hyperpod_kit.cli.output import say
+    from hyperpod_kit.cli.output import print_to_stderr
     from hyperpod_kit.run import LocalRunner
-    from hyperpod_kit.storage.tier.fsx_link import link_roots
+    from hyperpod_kit.storage.tier.fsx_link import locate_linked_roots
     from hyperpod_kit.storage.tier.fsx_release import FsxRelease
 
     fsx = Fsx()
-    links = link_roots(fsx, file_system, [root.store.url for root in planned.roots])
-    return FsxRelease(file_system, links, fsx, LocalRunner(), say)
+    links = locate_linked_roots(fsx, file_system, [root.store.url for root in planned.roots])
+    return FsxRelease(file_system, links, fsx, LocalRunner(), print_to_stderr)
 
 
-def _table(planned: TierPlan) -> None:
+def _print_tier_plan(planned: TierPlan) -> None:
     from rich.table import Table
 
-    from hyperpod_kit.cli.output import cell, console, out
-    from hyperpod_kit.cli.storage_usage_show import size
+    from hyperpod_kit.cli.output import make_console, print_text, table_cell
+    from hyperpod_kit.cli.storage_usage_show import format_size
 
     grid = Table()
     for column in ("run", "checkpoint", "", "on disk", "why it stays"):
         grid.add_column(column)
     for checkpoint in planned.choice.go:
-        grid.add_row(*map(cell, (checkpoint.root, checkpoint.attempt, "goes", size(checkpoint.size), "")))
+        grid.add_row(*map(table_cell, (checkpoint.root, checkpoint.attempt, "goes", format_size(checkpoint.size), "")))
     going = {(checkpoint.root, checkpoint.attempt) for checkpoint in planned.choice.go}
     for root in planned.roots:
         for item in root.items:
             if (item.root, item.attempt) not in going:
-                grid.add_row(*map(cell, (item.root, item.attempt, "stays", size(item.size), "the rule needs no more")))
+                grid.add_row(
+                    *map(
+                        table_cell, (item.root, item.attempt, "stays", format_size(item.size), "the rule needs no more")
+                    )
+                )
         for attempt, reason in root.stay:
-            grid.add_row(*map(cell, (root.store.url, attempt, "stays", "", reason)))
-    console().print(grid)
+            grid.add_row(*map(table_cell, (root.store.url, attempt, "stays", "", reason)))
+    make_console().print(grid)
     for pool in planned.pools:
         if pool.total:
             saved = sum(checkpoint.size for checkpoint in planned.choice.go if checkpoint.pool == pool.name)
             after = f"{pool.used / pool.total:.1%} full, {(pool.used - saved) / pool.total:.1%} afterwards"
-            out(f"file system {pool.name}: {after}")
+            print_text(f"file system {pool.name}: {after}")

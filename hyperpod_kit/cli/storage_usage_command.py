@@ -81,38 +81,38 @@ def usage(
       hyperpod-kit storage usage /fsx --alerts /etc/hyperpod-kit/quotas.json
     """
     from hyperpod_kit.cli import storage_usage_show as show
-    from hyperpod_kit.cli.output import say
+    from hyperpod_kit.cli.output import print_to_stderr
 
-    _require_one_path(places, state, access_points, history)
+    _require_single_path_for_options(places, state, access_points, history)
     reports, failed = [], []
     for root in places:
         try:
             made = _count_usage(root, depth, access_points, keep, workers or 0, state, fresh)
-            reports.append(_with_history(made, history, price))
+            reports.append(_record_day_and_add_growth(made, history, price))
         except (HyperpodKitError, OSError) as err:
             if len(places) == 1:
                 raise
             failed.append(f"{root}: not counted: {err}")
-    show.reports(reports, by or BY, top, as_json)
+    show.print_usage_reports(reports, by or BY, top, as_json)
     if page is not None:
         from hyperpod_kit.cli import html_page, usage_page
 
-        html_page.write(page, usage_page.page(reports, top))
+        html_page.write_html_page(page, usage_page.render_usage_page(reports, top))
     for line in failed:
-        say(line)
-    waits = alerts is not None and _alert(reports, alerts, alerts_state)
+        print_to_stderr(line)
+    waits = alerts is not None and _send_fullness_alerts(reports, alerts, alerts_state)
     if failed or waits or any(report.unread_count for report in reports):
         return 1
     return 0
 
 
-def _alert(reports: list[UsageReport], file: Path, state: Optional[Path]) -> bool:
-    """Whether an alert still waits to be accepted."""
+def _send_fullness_alerts(reports: list[UsageReport], file: Path, state: Optional[Path]) -> bool:
+    """Send the alerts of these reports; return whether one still waits to be accepted or failed."""
     from hyperpod_kit.cli import alerts_show
     from hyperpod_kit.storage.usage import filling
 
     by_root = {report.root: report for report in reports}
-    sent = alerts_show.send(
+    sent = alerts_show.check_and_send_alerts(
         file,
         state,
         "usage",
@@ -122,18 +122,24 @@ def _alert(reports: list[UsageReport], file: Path, state: Optional[Path]) -> boo
     return bool(sent.waiting or sent.failed)
 
 
-def _with_history(report: UsageReport, history_path: Optional[Path], price: Optional[float]) -> UsageReport:
-    """The report with growth, and this count in the history. What cannot be kept costs no report."""
+def _record_day_and_add_growth(
+    report: UsageReport, history_path: Optional[Path], price: Optional[float]
+) -> UsageReport:
+    """Record this count in the history and return the report with growth and forecast.
+
+    When the history cannot be written, that is reported on stderr and the report is returned without
+    them.
+    """
     from dataclasses import replace
 
-    from hyperpod_kit.cli.output import say
+    from hyperpod_kit.cli.output import print_to_stderr
     from hyperpod_kit.storage.usage import growth
     from hyperpod_kit.storage.usage import history as histories
 
     try:
-        days = histories.record_day(history_path or histories.default_path(report.root), report).days
+        days = histories.record_day(history_path or histories.default_history_path(report.root), report).days
     except (HyperpodKitError, OSError) as err:
-        say(f"{report.root}: its size of this day is not kept: {err}")
+        print_to_stderr(f"{report.root}: its size of this day is not kept: {err}")
         return replace(report, price=price)
     grown = growth.fit_growth(days)
     if grown is None or report.room is None:
@@ -143,7 +149,7 @@ def _with_history(report: UsageReport, history_path: Optional[Path], price: Opti
     return replace(report, growth=grown, forecast=forecast, history_days=len(days), price=price)
 
 
-def _require_one_path(
+def _require_single_path_for_options(
     places: tuple[str, ...], state: Optional[Path], access_points: Optional[str], history: Optional[Path]
 ) -> None:
     """Raise UsageError for an option that means something for one PATH only."""
@@ -161,33 +167,33 @@ def _count_usage(
 
     from hyperpod_kit.cli import storage_usage_show as show
     from hyperpod_kit.storage.usage import report
-    from hyperpod_kit.storage.usage.state import default_path, open_ledger
+    from hyperpod_kit.storage.usage.state import default_ledger_path, open_ledger_and_delete_on_success
 
     if location.startswith("s3://"):
         from hyperpod_kit.storage.usage import buckets
 
         where = buckets.parse_url(location)
         about: dict[str, Any] = {"root": where.url, "depth": depth}
-        with open_ledger(state or default_path(about), about, fresh=fresh) as ledger, show.progress(
-            where.url, ledger
-        ) as report_progress:
-            buckets.count_prefix(where, depth, ledger, report_progress)
+        with open_ledger_and_delete_on_success(
+            state or default_ledger_path(about), about, fresh=fresh
+        ) as ledger, show.count_progress(where.url, ledger) as report_progress:
+            buckets.count_prefix_into_ledger(where, depth, ledger, report_progress)
             return report.make_report(where.url, ledger)
-    from hyperpod_kit.storage.usage.walk import WalkRequest, walk_tree
+    from hyperpod_kit.storage.usage.walk import WalkRequest, walk_tree_into_ledger
     from hyperpod_kit.untrusted import owner
 
     root = owner.run_as_owner(location, lambda: os.path.realpath(location))
     marks = {}
     if access_points:
-        from hyperpod_kit.storage.usage.access_points import named_directories
+        from hyperpod_kit.storage.usage.access_points import access_point_names_by_directory
 
-        marks = named_directories(access_points, root)
+        marks = access_point_names_by_directory(access_points, root)
     walk_request = WalkRequest(root, depth, marks, workers)
-    about = walk_request.about()
-    with open_ledger(state or default_path(about), about, fresh=fresh) as ledger, show.progress(
-        root, ledger
-    ) as report_progress:
-        walk_tree(walk_request, ledger, report_progress)
+    about = walk_request.resume_identity()
+    with open_ledger_and_delete_on_success(
+        state or default_ledger_path(about), about, fresh=fresh
+    ) as ledger, show.count_progress(root, ledger) as report_progress:
+        walk_tree_into_ledger(walk_request, ledger, report_progress)
         made = report.make_report(root, ledger, marks.values())
         if not made.runs:
             return made

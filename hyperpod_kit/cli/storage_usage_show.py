@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Callable, Iterator, Sequence
 
-from hyperpod_kit.cli.output import cell, console, data, out, say, watch
+from hyperpod_kit.cli.output import live_status, make_console, print_json, print_text, print_to_stderr, table_cell
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.usage.ledger import UsageLedger
@@ -18,19 +18,24 @@ _TABLES = {"user": "users", "group": "groups", "directory": "directories", "run"
 
 
 @contextmanager
-def progress(root: str, ledger: UsageLedger) -> Iterator[Callable[[int], None]]:
-    """Yields show(counted so far)."""
+def count_progress(root: str, ledger: UsageLedger) -> Iterator[Callable[[int], None]]:
+    """Print where a resumed count goes on, and show progress on a terminal.
+
+    Yields show(counted so far).
+    """
     if ledger.resumed:
         started_at = time.strftime("%H:%M", time.localtime(ledger.started_at))
-        say(f"{root}: goes on after {ledger.counted():,} counted since {started_at}; --fresh begins anew")
+        print_to_stderr(
+            f"{root}: goes on after {ledger.count_entries():,} counted since {started_at}; --fresh begins anew"
+        )
     if not sys.stderr.isatty():
         yield lambda count: None
         return
-    with watch() as line:
+    with live_status() as line:
         yield lambda count: line(f"{root}: {count:,} counted")
 
 
-def size(count: float) -> str:
+def format_size(count: float) -> str:
     """Bytes as a person reads them, in units of 1024."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:
@@ -41,39 +46,42 @@ def size(count: float) -> str:
     return f"{count:,.1f} TiB"
 
 
-def reports(places: list[UsageReport], by: Sequence[str], top: int, as_json: bool) -> None:
+def print_usage_reports(usage_reports: list[UsageReport], by: Sequence[str], top: int, as_json: bool) -> None:
     """Every table of every root."""
     if as_json:
-        data([report.to_json() for report in places])
+        print_json([report.to_json() for report in usage_reports])
         return
-    for report in places:
+    for report in usage_reports:
         _print_total(report)
         for line in growth_lines(report):
-            out(f"  {line}")
-        _ages(report)
+            print_text(f"  {line}")
+        _print_ages(report)
         for name in by:
-            _table(report, name, getattr(report, _TABLES[name]), top)
-        _deletable(report, top)
-        _unseen(report)
+            _print_usage_table(report, name, getattr(report, _TABLES[name]), top)
+        _print_deletable(report, top)
+        _print_uncounted(report)
 
 
 def _print_total(report: UsageReport) -> None:
-    out(f"{report.root}: {size(report.total.allocated)} in {report.total.entries:,} {noun(report)}{_room(report)}")
+    print_text(
+        f"{report.root}: {format_size(report.total.allocated)} in {report.total.entries:,} "
+        f"{counted_noun(report)}{_format_free_space(report)}"
+    )
     for kind, part in report.kinds.items():
         if kind:
-            out(f"  of these {size(part.allocated)} in {part.entries:,} {kind}")
+            print_text(f"  of these {format_size(part.allocated)} in {part.entries:,} {kind}")
 
 
-def _room(report: UsageReport) -> str:
+def _format_free_space(report: UsageReport) -> str:
     if report.room is None:
         return ""
     total, free = report.room
     if not total:
         return ""
-    return f"; the file system has {size(free)} of {size(total)} free ({1 - free / total:.0%} full)"
+    return f"; the file system has {format_size(free)} of {format_size(total)} free ({1 - free / total:.0%} full)"
 
 
-def noun(report: UsageReport) -> str:
+def counted_noun(report: UsageReport) -> str:
     """Name what is counted."""
     if report.root.startswith("s3://"):
         return "objects, versions and uploads"
@@ -81,7 +89,7 @@ def noun(report: UsageReport) -> str:
 
 
 def growth_lines(report: UsageReport) -> list[str]:
-    """Describe how fast a place grows and when it is full, or that this is not known yet."""
+    """Describe how fast a location grows and when it is full, or that this is not known yet."""
     from hyperpod_kit.storage.usage import filling
     from hyperpod_kit.storage.usage import growth as growths
 
@@ -92,18 +100,18 @@ def growth_lines(report: UsageReport) -> list[str]:
             unit = "day"
         days = f"{report.history_days} {unit}"
         return [f"growth is not known yet: {days} of history, and it takes {growths.MIN_ROWS}"]
-    low, likely, high = map(_signed, (rate.low, rate.likely, rate.high))
+    low, likely, high = map(_format_signed_size, (rate.low, rate.likely, rate.high))
     lines = [f"growth: {likely} a day ({low} to {high}, four times out of five), over {rate.days:.0f} days"]
     if report.forecast is not None:
         lines.append(f"at that rate {filling.describe_forecast(report.forecast)}")
     return lines
 
 
-def _signed(count: float) -> str:
+def _format_signed_size(count: float) -> str:
     sign = ""
     if count < 0:
         sign = "-"
-    return sign + size(abs(count))
+    return sign + format_size(abs(count))
 
 
 AGE_COLUMNS = ("age", "last written", "files", "last read")
@@ -117,40 +125,40 @@ def age_rows(report: UsageReport) -> list[tuple[str, str, str, str]]:
     for name in dict.fromkeys([*written, *read]):
         size_written, files, size_read = "", "", ""
         if name in written:
-            size_written, files = size(written[name].allocated), f"{written[name].entries:,}"
+            size_written, files = format_size(written[name].allocated), f"{written[name].entries:,}"
         if name in read:
-            size_read = size(read[name].allocated)
+            size_read = format_size(read[name].allocated)
         if not report.reads_kept:
             size_read = "not kept here"
         rows.append((name, size_written, files, size_read))
     return rows
 
 
-def _ages(report: UsageReport) -> None:
+def _print_ages(report: UsageReport) -> None:
     from rich.table import Table
 
     if not report.ages:
         return
-    _heading(f"{report.root} by age")
+    _print_heading(f"{report.root} by age")
     grid = Table()
     for column in AGE_COLUMNS:
         grid.add_column(column, justify="left" if column == "age" else "right")
     for row in age_rows(report):
-        grid.add_row(*map(cell, row))
-    console().print(grid)
+        grid.add_row(*map(table_cell, row))
+    make_console().print(grid)
 
 
-def _heading(text: str) -> None:
-    """Above a table and not its title, which would be broken to the width of the table."""
-    out(text)
+def _print_heading(text: str) -> None:
+    """Print a heading above a table; a title of the table itself would be broken to the table's width."""
+    print_text(text)
 
 
-def _table(report: UsageReport, name: str, rows: dict[str, Total], top: int) -> None:
+def _print_usage_table(report: UsageReport, name: str, rows: dict[str, Total], top: int) -> None:
     from rich.table import Table
 
     if not rows:
         return
-    _heading(f"{report.root} by {name}")
+    _print_heading(f"{report.root} by {name}")
     grid = Table()
     grid.add_column(name)
     if report.price is not None:
@@ -164,40 +172,40 @@ def _table(report: UsageReport, name: str, rows: dict[str, Total], top: int) -> 
         share = 0.0
         if report.total.allocated:
             share = part.allocated / report.total.allocated
-        cost = report.cost(part)
+        cost = report.monthly_cost_usd(part)
         costs = () if cost is None else (f"{cost:,.2f}",)
-        sums = (key, size(part.allocated), size(part.size), f"{part.entries:,}", f"{share:.1%}", *costs)
-        grid.add_row(*map(cell, (*sums, "█" * round(BAR * share))))
-    console().print(grid)
+        sums = (key, format_size(part.allocated), format_size(part.size), f"{part.entries:,}", f"{share:.1%}", *costs)
+        grid.add_row(*map(table_cell, (*sums, "█" * round(BAR * share))))
+    make_console().print(grid)
     if len(rows) > top:
-        out(f"and {len(rows) - top:,} more: --top {len(rows)}")
+        print_text(f"and {len(rows) - top:,} more: --top {len(rows)}")
 
 
-def _deletable(report: UsageReport, top: int) -> None:
+def _print_deletable(report: UsageReport, top: int) -> None:
     from rich.table import Table
 
     judged = [row for row in report.deletable if not row.error]
     if judged:
-        _heading(f"{report.root}: checkpoints that may be deleted")
+        _print_heading(f"{report.root}: checkpoints that may be deleted")
         grid = Table()
         for column in ("run", "checkpoint", "on disk", "why"):
             grid.add_column(column)
         for row in sorted(judged, key=lambda row: -row.allocated)[:top]:
-            grid.add_row(*map(cell, (row.run, row.attempt, size(row.allocated), row.why)))
-        console().print(grid)
-        out(
-            f"{len(judged):,} checkpoints, {size(sum(row.allocated for row in judged))}; next: "
+            grid.add_row(*map(table_cell, (row.run, row.attempt, format_size(row.allocated), row.why)))
+        make_console().print(grid)
+        print_text(
+            f"{len(judged):,} checkpoints, {format_size(sum(row.allocated for row in judged))}; next: "
             f"hyperpod-kit checkpoint prune {judged[0].run} --latest N --dry-run"
         )
     for row in report.deletable:
         if row.error:
-            say(f"{row.run}: its checkpoints cannot be judged: {row.error}")
+            print_to_stderr(f"{row.run}: its checkpoints cannot be judged: {row.error}")
 
 
-def _unseen(report: UsageReport) -> None:
+def _print_uncounted(report: UsageReport) -> None:
     for path in report.elsewhere:
-        say(f"{path}: another file system, not counted")
+        print_to_stderr(f"{path}: another file system, not counted")
     for path, reason in report.unread[:20]:
-        say(f"{path}: not counted: {reason}")
+        print_to_stderr(f"{path}: not counted: {reason}")
     if report.unread_count > 20:
-        say(f"and {report.unread_count - 20:,} more directories that could not be read")
+        print_to_stderr(f"and {report.unread_count - 20:,} more directories that could not be read")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Sequence
 
 import click
 
-from hyperpod_kit.cli.confirm import confirm
-from hyperpod_kit.cli.jobs_first import JobsFirst, jobs_first
+from hyperpod_kit.cli.confirm import require_confirmation
+from hyperpod_kit.cli.jobs_first import JobsFirst, drain_options
 from hyperpod_kit.cli.options import Cluster, config_argument, json_option
-from hyperpod_kit.cli.output import cell, console, data, say
+from hyperpod_kit.cli.output import make_console, print_json, print_to_stderr, table_cell
 from hyperpod_kit.cli.ssh_options import open_cluster
-from hyperpod_kit.cli.waiting import interval_option, timeout_option, until_ready
+from hyperpod_kit.cli.waiting import interval_option, timeout_option, wait_until_ready
 from hyperpod_kit.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @config_argument
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @click.option("--yes", is_flag=True, help="Do not ask, also when nodes go.")
-@jobs_first
+@drain_options
 @click.option("--wait", "then_wait", is_flag=True, help="Return when every node runs.")
 @timeout_option
 @interval_option
@@ -63,24 +63,24 @@ def update_cluster(
     from hyperpod_kit.bundle.stored import THREADS
     from hyperpod_kit.bundle.upload import require_uploaded
     from hyperpod_kit.cluster import create, update
-    from hyperpod_kit.cluster.bundle_formats import advice, unsupported_bundles
+    from hyperpod_kit.cluster.bundle_formats import find_unsupported_bundles, replacement_advice
     from hyperpod_kit.config.load import load
 
     settings = load(config)
-    planned = create.plan(settings)
+    planned = create.plan_creation(settings)
     cluster = open_cluster(Cluster(settings.cluster.name, settings.cluster.region, settings))
     sagemaker = cluster.sagemaker
     name = settings.cluster.name
     live = sagemaker.describe_cluster(name)
-    update_plan = update.plan(live, planned.request, settings.parameters.controller_group)
-    unsupported = unsupported_bundles(live, sagemaker, lambda bucket: Bucket(bucket, settings.cluster.region))
+    update_plan = update.plan_update(live, planned.request, settings.parameters.controller_group)
+    unsupported = find_unsupported_bundles(live, sagemaker, lambda bucket: Bucket(bucket, settings.cluster.region))
     for group in unsupported:
-        say(advice(group, settings.parameters.controller_group))
+        print_to_stderr(replacement_advice(group, settings.parameters.controller_group))
     leaving: list[ClusterNode] = []
     if update_plan.possible and update_plan.destroys:
         leaving = _choose_leaving_nodes(cluster, update_plan, first)
     if as_json:
-        data(
+        print_json(
             {
                 "cluster": name,
                 "possible": update_plan.possible,
@@ -92,76 +92,87 @@ def update_cluster(
             }
         )
     else:
-        show_changes(update_plan)
+        print_changes(update_plan)
     if not update_plan.possible:
-        say(f"cluster {name} cannot become what {config} says; nothing was sent")
+        print_to_stderr(f"cluster {name} cannot become what {config} says; nothing was sent")
         return 1
     if update_plan.destroys:
         if leaving:
-            say(f"these nodes go: {', '.join(f'{node.instance_id} ({node.group})' for node in leaving)}")
-        first.show("these nodes" if leaving else f"the nodes of {', '.join(update_plan.shrinking)}")
+            print_to_stderr(f"these nodes go: {', '.join(f'{node.instance_id} ({node.group})' for node in leaving)}")
+        first.print_jobs("these nodes" if leaving else f"the nodes of {', '.join(update_plan.shrinking)}")
     if dry_run:
         return 0
     if update_plan.changes:
         update.require_sendable(live, update_plan)
         if update_plan.destroys:
-            beginning = first.question(aws_chooses=not first.is_requested)
-            confirm(f"{beginning}{update_plan.destroys} nodes go, with everything on their own disks. Go on?", yes=yes)
+            beginning = first.question_prefix(aws_chooses=not first.is_requested)
+            require_confirmation(
+                f"{beginning}{update_plan.destroys} nodes go, with everything on their own disks. Go on?", yes=yes
+            )
         if planned.bundle is not None:
             bucket = Bucket(planned.bundle.bucket, settings.cluster.region, connections=THREADS)
             require_uploaded(planned.bundle, bucket)
         if leaving:
-            _take_nodes(cluster, leaving, first)
+            _vacate_and_delete_nodes(cluster, leaving, first)
         if not update_plan.only_shrinks or len(leaving) < update_plan.destroys:
             if leaving and live.get("NodeProvisioningMode") != "Continuous":
-                shrunk = update.counts_without(live, [node.group for node in leaving])
-                until_ready(sagemaker, name, timeout=timeout, interval=interval, desired=shrunk)
+                shrunk = update.target_counts_without(live, [node.group for node in leaving])
+                wait_until_ready(sagemaker, name, timeout=timeout, interval=interval, desired=shrunk)
             sagemaker.update_cluster(update_plan.request)
-        say(f"cluster {name} is being updated")
+        print_to_stderr(f"cluster {name} is being updated")
     else:
-        say(f"cluster {name} is what {config} says")
+        print_to_stderr(f"cluster {name} is what {config} says")
     if then_wait:
         stale = str(live.get("FailureMessage", ""))
-        until_ready(sagemaker, name, timeout=timeout, interval=interval, desired=update_plan.desired, stale=stale)
-        say(f"cluster {name} is ready")
-    if update_plan.old_groups:
-        say(f"next: {_replacements(update_plan.old_groups, settings.parameters.controller_group)}")
+        wait_until_ready(
+            sagemaker, name, timeout=timeout, interval=interval, desired=update_plan.desired, stale_failure=stale
+        )
+        print_to_stderr(f"cluster {name} is ready")
+    if update_plan.groups_needing_replacement:
+        print_to_stderr(
+            "next: "
+            f"{_describe_replacements(update_plan.groups_needing_replacement, settings.parameters.controller_group)}"
+        )
     return 0
 
 
 def _choose_leaving_nodes(cluster: LiveCluster, update_plan: Update, first: JobsFirst) -> list[ClusterNode]:
-    """List the jobs on the nodes of groups that become smaller; which nodes go, [] where AWS chooses them."""
-    from hyperpod_kit.cluster.nodes import order_for_removal, slurm_name
+    """Load the jobs on the nodes of groups that become smaller; return the nodes that go, [] when AWS
+    chooses them."""
+    from hyperpod_kit.cluster.nodes import slurm_node_name, sort_for_removal
 
     members = [node for node in cluster.nodes() if node.group in update_plan.shrinking]
-    first.list_jobs(cluster, [slurm_name(node.address) for node in members if node.address])
+    first.load_jobs_on_nodes(cluster, [slurm_node_name(node.address) for node in members if node.address])
     if not first.is_requested:
         return []
     busy = Counter(name for job in first.jobs for name in job.nodes)
-    leaving = order_for_removal(members, {node.instance_id: busy[slurm_name(node.address)] for node in members})
+    leaving = sort_for_removal(members, {node.instance_id: busy[slurm_node_name(node.address)] for node in members})
     chosen: list[ClusterNode] = []
     for group, count in update_plan.shrinking.items():
         chosen += [node for node in leaving if node.group == group][:count]
-    first.keep_only([slurm_name(node.address) for node in chosen])
+    first.keep_jobs_on([slurm_node_name(node.address) for node in chosen])
     return chosen
 
 
-def _take_nodes(cluster: LiveCluster, leaving: Sequence[ClusterNode], first: JobsFirst) -> None:
-    """Let these nodes become empty, and delete them. Raises ClusterError where AWS refuses one of them."""
-    from hyperpod_kit.cluster import nodes
-    from hyperpod_kit.cluster.nodes import slurm_name
+def _vacate_and_delete_nodes(cluster: LiveCluster, leaving: Sequence[ClusterNode], first: JobsFirst) -> None:
+    """Drain these nodes, wait until they are empty, and delete them.
 
-    names = {node.instance_id: slurm_name(node.address) for node in leaving if node.address}
-    vacated = first.vacate(list(names.values()), "update-cluster")
+    Raises ClusterError when AWS refuses one of them.
+    """
+    from hyperpod_kit.cluster import nodes
+    from hyperpod_kit.cluster.nodes import slurm_node_name
+
+    names = {node.instance_id: slurm_node_name(node.address) for node in leaving if node.address}
+    vacated = first.vacate_if_requested(list(names.values()), "update-cluster")
     try:
-        done, refused = nodes.delete(cluster.sagemaker, cluster.name, leaving)
+        done, refused = nodes.delete_nodes(cluster.sagemaker, cluster.name, leaving)
     except BaseException:
-        first.release(vacated)
+        first.undrain_nodes(vacated)
         raise
     if done:
-        say(f"being deleted: {', '.join(done)}")
+        print_to_stderr(f"being deleted: {', '.join(done)}")
     if refused:
-        first.release(vacated, [names[entry["NodeId"]] for entry in refused if entry["NodeId"] in names])
+        first.undrain_nodes(vacated, [names[entry["NodeId"]] for entry in refused if entry["NodeId"] in names])
         refusals = "; ".join(f"{entry['NodeId']}: {entry['ErrorCode']}: {entry['Message']}" for entry in refused)
         raise ClusterError(
             f"AWS does not delete {len(refused)} of {len(leaving)} nodes: {refusals}",
@@ -169,7 +180,7 @@ def _take_nodes(cluster: LiveCluster, leaving: Sequence[ClusterNode], first: Job
         )
 
 
-def _replacements(groups: Sequence[str], controller: str) -> str:
+def _describe_replacements(groups: Sequence[str], controller: str) -> str:
     """Say how existing nodes come to a change that only new ones get."""
     ways = []
     if set(groups) - {controller}:
@@ -179,8 +190,8 @@ def _replacements(groups: Sequence[str], controller: str) -> str:
     return "; ".join(ways)
 
 
-def show_changes(update_plan: Update) -> None:
-    """A row a change."""
+def print_changes(update_plan: Update) -> None:
+    """Print a table with one line for each change; nothing without changes."""
     from rich.table import Table
 
     from hyperpod_kit.cluster.update import format_value
@@ -200,7 +211,7 @@ def show_changes(update_plan: Update) -> None:
             note_text = ": "
         grid.add_row(
             *map(
-                cell,
+                table_cell,
                 (
                     change.where,
                     change.field,
@@ -210,4 +221,4 @@ def show_changes(update_plan: Update) -> None:
                 ),
             )
         )
-    console().print(grid)
+    make_console().print(grid)

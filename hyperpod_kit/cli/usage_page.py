@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Iterator, NamedTuple, Sequence
 
 from hyperpod_kit.cli import html_page
-from hyperpod_kit.cli.html_page import text
-from hyperpod_kit.cli.storage_usage_show import AGE_COLUMNS, age_rows, growth_lines, noun, size
+from hyperpod_kit.cli.html_page import escape_html
+from hyperpod_kit.cli.storage_usage_show import AGE_COLUMNS, age_rows, counted_noun, format_size, growth_lines
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.usage.report import Total, UsageReport
@@ -29,12 +29,14 @@ class Area(NamedTuple):
     height: float
 
 
-def page(places: Sequence[UsageReport], top: int) -> str:
+def render_usage_page(usage_reports: Sequence[UsageReport], top: int) -> str:
     """Make one document for all places."""
-    return html_page.page("Who fills the storage", "\n".join(_report_section(report, top) for report in places))
+    return html_page.render_html_page(
+        "Who fills the storage", "\n".join(_render_report(report, top) for report in usage_reports)
+    )
 
 
-def treemap(values: Sequence[tuple[str, float]], width: float, height: float) -> list[Area]:
+def squarified_treemap(values: Sequence[tuple[str, float]], width: float, height: float) -> list[Area]:
     """Areas in proportion, nearly squares: Bruls, Huizing, van Wijk, "Squarified Treemaps" (2000)."""
     remaining = sorted(((name, value) for name, value in values if value > 0), key=lambda pair: -pair[1])
     total = sum(value for _, value in remaining)
@@ -46,7 +48,9 @@ def treemap(values: Sequence[tuple[str, float]], width: float, height: float) ->
     while remaining:
         side = min(width - x, height - y)
         row: list[tuple[str, float]] = []
-        while remaining and (not row or _worst([*row, remaining[0]], side, scale) <= _worst(row, side, scale)):
+        while remaining and (
+            not row or _worst_aspect_ratio([*row, remaining[0]], side, scale) <= _worst_aspect_ratio(row, side, scale)
+        ):
             row.append(remaining.pop(0))
         thick = 0.0
         if side > 0:
@@ -70,7 +74,7 @@ def treemap(values: Sequence[tuple[str, float]], width: float, height: float) ->
     return areas
 
 
-def _worst(row: Sequence[tuple[str, float]], side: float, scale: float) -> float:
+def _worst_aspect_ratio(row: Sequence[tuple[str, float]], side: float, scale: float) -> float:
     """The longest rectangle of a row, as length over breadth."""
     values = [value * scale for _, value in row]
     total = sum(values)
@@ -79,67 +83,68 @@ def _worst(row: Sequence[tuple[str, float]], side: float, scale: float) -> float
     return max(side**2 * max(values) / total**2, total**2 / (side**2 * min(values)))
 
 
-def _report_section(report: UsageReport, top: int) -> str:
+def _render_report(report: UsageReport, top: int) -> str:
     room = ""
     if report.room is not None and report.room[0]:
         total, free = report.room
-        room = f", the file system is {1 - free / total:.0%} full ({size(free)} free)"
+        room = f", the file system is {1 - free / total:.0%} full ({format_size(free)} free)"
     unread = ""
     if report.unread_count:
         unread = f"<p>{report.unread_count:,} directories could not be read.</p>"
-    growth = "".join(f"<p>{text(_sentence(line))}</p>" for line in growth_lines(report))
-    tables = [_table(word, getattr(report, name), report, top) for name, word in TABLES if getattr(report, name)]
+    growth = "".join(f"<p>{escape_html(_as_sentence(line))}</p>" for line in growth_lines(report))
+    tables = [_render_table(word, getattr(report, name), report, top) for name, word in TABLES if getattr(report, name)]
     return (
-        f"<h2>{text(report.root)}</h2>"
-        f"<p>{report.total.entries:,} {noun(report)}, {size(report.total.allocated)} on disk{room}.</p>"
-        f"{growth}{unread}{_picture(report)}{_ages(report)}{''.join(tables)}"
+        f"<h2>{escape_html(report.root)}</h2>"
+        f"<p>{report.total.entries:,} {counted_noun(report)}, {format_size(report.total.allocated)} on disk{room}.</p>"
+        f"{growth}{unread}{_render_treemap(report)}{_render_ages(report)}{''.join(tables)}"
     )
 
 
-def _sentence(line: str) -> str:
+def _as_sentence(line: str) -> str:
     return f"{line[:1].upper()}{line[1:]}."
 
 
-def _ages(report: UsageReport) -> str:
+def _render_ages(report: UsageReport) -> str:
     rows = age_rows(report)
     if not rows:
         return ""
-    head = "".join(_cells("th", AGE_COLUMNS))
-    lines = "".join(f"<tr>{''.join(_cells('td', row))}</tr>" for row in rows)
+    head = "".join(_render_cells("th", AGE_COLUMNS))
+    lines = "".join(f"<tr>{''.join(_render_cells('td', row))}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
 
 
-def _cells(tag: str, values: Sequence[str]) -> Iterator[str]:
+def _render_cells(tag: str, values: Sequence[str]) -> Iterator[str]:
     """The first is a name, the others are numbers."""
     for column, word in enumerate(values):
         kind = ""
         if column:
             kind = ' class="n"'
-        yield f"<{tag}{kind}>{text(word)}</{tag}>"
+        yield f"<{tag}{kind}>{escape_html(word)}</{tag}>"
 
 
-def _picture(report: UsageReport) -> str:
+def _render_treemap(report: UsageReport) -> str:
     """Directories that lie right below the root, each an area; what lies in the root itself is one."""
-    below = list(_below(report))
+    below = list(_top_level_directories(report))
     shown, rest = below[:MOST], sum(value for _, value in below[MOST:])
     root_bytes = report.total.allocated - sum(value for _, value in below)
     shown += [(name, value) for name, value in (("others", rest), ("right here", root_bytes)) if value > 0]
     boxes = []
-    for index, area in enumerate(treemap(shown, WIDTH, HEIGHT)):
-        label = f"{area.name} {size(area.value)}"
+    for index, area in enumerate(squarified_treemap(shown, WIDTH, HEIGHT)):
+        label = f"{area.name} {format_size(area.value)}"
         inside = ""
         if area.width > 60 and area.height > 18:
-            caption = _fitting(area, label)
-            inside = f'<text x="{area.x + 6:.1f}" y="{area.y + 16:.1f}" fill="#fff">{text(caption)}</text>'
+            caption = _fit_label(area, label)
+            inside = f'<text x="{area.x + 6:.1f}" y="{area.y + 16:.1f}" fill="#fff">{escape_html(caption)}</text>'
         boxes.append(
-            f'<g><title>{text(label)}</title><rect x="{area.x:.1f}" y="{area.y:.1f}" width="{area.width:.1f}" '
+            f'<g><title>{escape_html(label)}</title><rect x="{area.x:.1f}" y="{area.y:.1f}" width="{area.width:.1f}" '
             f'height="{area.height:.1f}" fill="{COLOURS[index % len(COLOURS)]}" stroke="#fff"/>{inside}</g>'
         )
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="directories by size">{"".join(boxes)}</svg>'
 
 
-def _fitting(area: Area, label: str) -> str:
-    """Never part of a figure: the name with its size, or the name, or its beginning."""
+def _fit_label(area: Area, label: str) -> str:
+    """Return the label that fits into an area: the name with its size, the name, or its beginning; never
+    part of a figure."""
     letters = max(int(area.width / 7) - 1, 3)
     if len(label) <= letters:
         return label
@@ -148,7 +153,7 @@ def _fitting(area: Area, label: str) -> str:
     return f"{area.name[: letters - 1]}…"
 
 
-def _below(report: UsageReport) -> Iterator[tuple[str, float]]:
+def _top_level_directories(report: UsageReport) -> Iterator[tuple[str, float]]:
     top = report.root.rstrip("/")
     for name, total in report.directories.items():
         inner = ""
@@ -158,20 +163,20 @@ def _below(report: UsageReport) -> Iterator[tuple[str, float]]:
             yield inner, float(total.allocated)
 
 
-def _table(word: str, rows: dict[str, Total], report: UsageReport, top: int) -> str:
+def _render_table(word: str, rows: dict[str, Total], report: UsageReport, top: int) -> str:
     if report.price is not None:
         priced = ["US dollars a month"]
     else:
         priced = []
-    head = "".join(_cells("th", (word, "count", "on disk", "of all", *priced)))
+    head = "".join(_render_cells("th", (word, "count", "on disk", "of all", *priced)))
     lines = []
     for name, part in list(rows.items())[:top]:
         share = 0.0
         if report.total.allocated:
             share = part.allocated / report.total.allocated
-        cost = report.cost(part)
+        cost = report.monthly_cost_usd(part)
         costs = () if cost is None else (f"{cost:,.2f}",)
-        cells = _cells("td", (name, f"{part.entries:,}", size(part.allocated), f"{share:.0%}", *costs))
+        cells = _render_cells("td", (name, f"{part.entries:,}", format_size(part.allocated), f"{share:.0%}", *costs))
         lines.append(f"<tr>{''.join(cells)}</tr>")
     more = ""
     if len(rows) > top:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hyperpod_kit.cli.options import config_argument, json_option
-from hyperpod_kit.cli.output import cell, console, data, say
+from hyperpod_kit.cli.output import make_console, print_json, print_to_stderr, table_cell
 
 if TYPE_CHECKING:
     from hyperpod_kit.cluster.homes import Observed
@@ -49,23 +49,25 @@ def apply(config: Path, dry_run: bool, remove_open: bool, as_json: bool) -> int:
 
     settings = load(config)
     efs = Efs(settings.cluster.region)
-    before = homes.observe(efs, settings)
+    before = homes.observe_homes(efs, settings)
     if dry_run:
-        _show(before, as_json, changed=not before.policy_is_right, dry_run=True)
+        _print_access_points(before, as_json, changed=not before.policy_is_right, dry_run=True)
         if not as_json:
-            homes.require_possible(before, remove_open=remove_open)
+            homes.require_no_conflicts(before, remove_open=remove_open)
         if before.conflicts or (before.open_statements and not remove_open):
             return 1
         return 0
-    homes.require_possible(before, remove_open=remove_open)
-    after = homes.apply(efs, before)
-    changed = access_points.write(config, homes.recorded(after)) or not before.policy_is_right
-    _show(after, as_json, changed=changed, dry_run=False)
+    homes.require_no_conflicts(before, remove_open=remove_open)
+    after = homes.create_access_points_and_put_policy(efs, before)
+    changed = (
+        access_points.write_access_points(config, homes.access_points_to_record(after)) or not before.policy_is_right
+    )
+    _print_access_points(after, as_json, changed=changed, dry_run=False)
     if not as_json:
         advice = "nothing to do"
         if changed:
             advice = f"next: hyperpod-kit upload {config}"
-        say(advice)
+        print_to_stderr(advice)
     return 0
 
 
@@ -88,17 +90,20 @@ def policy(config: Path, role: bool) -> None:
     from hyperpod_kit.config.load import load
 
     settings = load(config)
-    observed = homes.observe(Efs(settings.cluster.region), settings)
+    observed = homes.observe_homes(Efs(settings.cluster.region), settings)
     if observed.missing:
-        say(f"not in it yet: {', '.join(item.desired.whose for item in observed.missing)} (hyperpod-kit users apply)")
+        print_to_stderr(
+            f"not in it yet: {', '.join(item.desired.owner_description for item in observed.missing)} "
+            "(hyperpod-kit users apply)"
+        )
     if role:
         document = policies.execution_role_policy(observed.arn, observed.arns)
     else:
         document = observed.desired_policy()
-    data(document)
+    print_json(document)
 
 
-def _show(observed: Observed, as_json: bool, *, changed: bool, dry_run: bool) -> None:
+def _print_access_points(observed: Observed, as_json: bool, *, changed: bool, dry_run: bool) -> None:
     if as_json:
         report: dict[str, Any] = {
             "file_system": observed.arn,
@@ -117,7 +122,7 @@ def _show(observed: Observed, as_json: bool, *, changed: bool, dry_run: bool) ->
             ],
             "open_statements": observed.open_statements,
         }
-        data(report)
+        print_json(report)
         return
     from rich.table import Table
 
@@ -132,13 +137,17 @@ def _show(observed: Observed, as_json: bool, *, changed: bool, dry_run: bool) ->
         uid: object = item.desired.uid
         if uid == access_points.AS_WHO_ASKS:
             uid = ""
-        grid.add_row(*map(cell, (item.desired.whose, uid, item.desired.gid, item.desired.root, access_point)))
-    console().print(grid)
+        grid.add_row(
+            *map(table_cell, (item.desired.owner_description, uid, item.desired.gid, item.desired.root, access_point))
+        )
+    make_console().print(grid)
     for orphan in observed.orphans:
-        whose = orphan.point.whose
-        say(f"{orphan.description}: {whose} is no longer in the configuration, the nodes may not mount it; it stays")
+        whose = orphan.point.owner_description
+        print_to_stderr(
+            f"{orphan.description}: {whose} is no longer in the configuration, the nodes may not mount it; it stays"
+        )
     if dry_run:
         verdict = "the policy would be put"
         if observed.policy_is_right:
             verdict = "the policy is right"
-        say(verdict)
+        print_to_stderr(verdict)

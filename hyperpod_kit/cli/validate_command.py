@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Optional, Sequence
 import click
 
 from hyperpod_kit.cli.options import config_argument, json_option
-from hyperpod_kit.cli.output import data, out, say, watch
+from hyperpod_kit.cli.output import live_status, print_json, print_text, print_to_stderr
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.exit_codes import ExitCode
 
@@ -48,7 +48,7 @@ def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str
       hyperpod-kit validate --aws
       hyperpod-kit validate --aws --fail-on warning --suppress HPK-V508
     """
-    from hyperpod_kit.config.findings import at_least
+    from hyperpod_kit.config.findings import select_at_least
     from hyperpod_kit.config.load import check
 
     for code in suppressed:
@@ -61,7 +61,7 @@ def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str
     findings = _all_findings(checked, facts)
     shown = [finding for finding in findings if finding.code not in suppressed]
     hidden = [finding for finding in findings if finding.code in suppressed]
-    failing = at_least(shown, fail_on)
+    failing = select_at_least(shown, fail_on)
     if facts:
         unanswered = [query for query in facts.not_queried if not query.denied]
     else:
@@ -79,10 +79,10 @@ def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str
                 "caller": facts.caller.arn,
                 "not_checked": [query.to_dict() for query in facts.not_queried],
             }
-        data(report)
+        print_json(report)
     else:
-        _show(config, shown)
-        out(_verdict(checked, shown, len(hidden), facts))
+        _print_findings(config, shown)
+        print_text(_summary_line(checked, shown, len(hidden), facts))
     if failing:
         return ExitCode.PROBLEM
     if unanswered:
@@ -91,44 +91,47 @@ def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str
 
 
 def _gather_facts(checked: Checked) -> Optional[AccountFacts]:
-    """The facts; a terminal shows that AWS is asked. None where nobody can be asked: the region is wrong."""
+    """Ask AWS for the facts of the account, with progress on stderr; None when the region is wrong, so
+    that nothing can be asked."""
     from hyperpod_kit.preflight.gather import gather
 
-    if not checked.is_sound("hyperpod_kit.cluster.region"):
-        say("AWS was not asked: correct hyperpod_kit.cluster.region first")
+    if not checked.has_no_error_at("hyperpod_kit.cluster.region"):
+        print_to_stderr("AWS was not asked: correct hyperpod_kit.cluster.region first")
         return None
-    with watch():
-        return gather(checked.settings, checked.is_sound)
+    with live_status():
+        return gather(checked.settings, checked.has_no_error_at)
 
 
 def _all_findings(checked: Checked, facts: Optional[AccountFacts]) -> Sequence[Finding]:
     """List the findings of the rules, of the files that it names and of the preflight, in the order of the file."""
     from hyperpod_kit.bundle import scripts
 
-    script_findings = [finding for finding in scripts.findings(checked.settings) if checked.is_sound(finding.path)]
+    script_findings = [
+        finding for finding in scripts.find_script_problems(checked.settings) if checked.has_no_error_at(finding.path)
+    ]
     if facts is None:
         return checked.with_positions([*checked.findings, *script_findings])
     from hyperpod_kit.preflight.check import preflight
 
     # Where a rule has found an error, what AWS says about the value is an echo of it.
-    live = [finding for finding in preflight(checked.settings, facts) if checked.is_sound(finding.path)]
+    live = [finding for finding in preflight(checked.settings, facts) if checked.has_no_error_at(finding.path)]
     return checked.with_positions([*checked.findings, *script_findings, *live])
 
 
-def _show(config: Path, findings: Sequence[Finding]) -> None:
+def _print_findings(config: Path, findings: Sequence[Finding]) -> None:
     for finding in findings:
         position = ""
         if finding.line:
             position = f":{finding.line}:{finding.column}"
-        out(f"{finding.severity} {finding.code}", fg=COLOURS[finding.severity], nl=False)
-        out(f"  {config}{position}  {finding.path}")
-        out(f"    {finding.message}\n    {finding.hint}")
+        print_text(f"{finding.severity} {finding.code}", fg=COLOURS[finding.severity], nl=False)
+        print_text(f"  {config}{position}  {finding.path}")
+        print_text(f"    {finding.message}\n    {finding.hint}")
 
 
-def _verdict(checked: Checked, shown: Sequence[Finding], hidden: int, facts: Optional[AccountFacts]) -> str:
+def _summary_line(checked: Checked, shown: Sequence[Finding], hidden: int, facts: Optional[AccountFacts]) -> str:
     """The last line: how many findings, or what the configuration is."""
     counts = {level: sum(finding.severity == level for finding in shown) for level in COLOURS}
-    numbers = [_count(counts["error"], "error"), _count(counts["warning"], "warning")]
+    numbers = [_count_with_noun(counts["error"], "error"), _count_with_noun(counts["warning"], "warning")]
     if counts["info"]:
         numbers += [f"{counts['info']} info"]
     if hidden:
@@ -145,13 +148,13 @@ def _verdict(checked: Checked, shown: Sequence[Finding], hidden: int, facts: Opt
     if notes:
         notes_text = f"; {', '.join(notes)}"
     return (
-        f"{checked.path} is valid: cluster {cluster.name}, {_count(nodes, 'node')} in "
-        f"{_count(len(cluster.groups), 'group')}, {_count(len(checked.settings.mounts), 'mount')}, "
+        f"{checked.path} is valid: cluster {cluster.name}, {_count_with_noun(nodes, 'node')} in "
+        f"{_count_with_noun(len(cluster.groups), 'group')}, {_count_with_noun(len(checked.settings.mounts), 'mount')}, "
         f"{cluster.lifecycle_mode}{caller_text}" + notes_text
     )
 
 
-def _count(number: int, noun: str) -> str:
+def _count_with_noun(number: int, noun: str) -> str:
     if number == 1:
         form = noun
     else:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Callable, Mapping, Optional, Sequence
 
 import click
 
-from hyperpod_kit.cli.output import say, watch
+from hyperpod_kit.cli.output import live_status, print_to_stderr
 from hyperpod_kit.environment import HPK_POLL_INTERVAL
 
 if TYPE_CHECKING:
@@ -27,43 +27,51 @@ interval_option = click.option(
 )
 
 
-def until_ready(
+def wait_until_ready(
     sagemaker: SageMaker,
     name: str,
     *,
     timeout: float,
     interval: float,
     desired: Optional[Mapping[str, int]] = None,
-    stale: str = "",
-    lacking: Callable[[], Sequence[str]] = tuple,
+    stale_failure: str = "",
+    list_missing: Callable[[], Sequence[str]] = tuple,
 ) -> ClusterState:
-    """Wait with a line for every change. Raises as cluster.wait.wait_ready."""
+    """Wait until the cluster is ready, with a line on stderr for every change.
+
+    Raises as cluster.wait.wait_ready.
+    """
     from hyperpod_kit.cluster.wait import wait_ready
 
     try:
-        with watch() as show:
+        with live_status() as show:
             return wait_ready(
                 sagemaker,
                 name,
                 timeout=timeout,
                 interval=interval,
                 desired=desired,
-                stale=stale,
-                lacking=lacking,
+                stale_failure=stale_failure,
+                list_missing=list_missing,
                 progress=lambda state: show(state.line()),
                 note=show,
             )
     except KeyboardInterrupt:
-        say(f"\nonly the waiting ends: what AWS was asked for goes on; next: hyperpod-kit wait --cluster {name}")
+        print_to_stderr(
+            f"\nonly the waiting ends: what AWS was asked for goes on; next: hyperpod-kit wait --cluster {name}"
+        )
         raise
 
 
-def until_gone(sagemaker: SageMaker, name: str, *, timeout: float, interval: float) -> None:
-    """Wait until there is no such cluster. Raises as cluster.wait.wait_deleted."""
+def wait_until_deleted(sagemaker: SageMaker, name: str, *, timeout: float, interval: float) -> None:
+    """Wait until there is no such cluster, with a line on stderr for every change.
+
+    Raises as cluster.wait.wait_deleted.
+    """
     from hyperpod_kit.cluster.wait import wait_deleted
 
     try:
-        with watch() as show:
+        with live_status() as show:
             wait_deleted(
                 sagemaker,
                 name,
@@ -73,5 +81,7 @@ def until_gone(sagemaker: SageMaker, name: str, *, timeout: float, interval: flo
                 note=show,
             )
     except KeyboardInterrupt:
-        say(f"\nonly the waiting ends: the deletion goes on; next: hyperpod-kit delete-cluster --cluster {name} --wait")
+        print_to_stderr(
+            f"\nonly the waiting ends: the deletion goes on; next: hyperpod-kit delete-cluster --cluster {name} --wait"
+        )
         raise

@@ -41,7 +41,7 @@ class ExistingPoint:
             who = f"acts as {self.point.uid}:{self.point.gid}"
         whose = ""
         if self.user:
-            whose = f" ({self.point.whose})"
+            whose = f" ({self.point.owner_description})"
         return f"{self.id}{whose} {who} in {self.point.root}"
 
 
@@ -92,11 +92,14 @@ def parse_access_point(described: Mapping[str, Any]) -> ExistingPoint:
 def plan_changes(desired: Sequence[AccessPoint], existing_points: Sequence[ExistingPoint]) -> tuple[UserChange, ...]:
     """Plan one change a user, in their order."""
     alive = [existing for existing in existing_points if existing.state not in DELETED_STATES]
-    return tuple(_plan_user(point, alive) for point in desired)
+    return tuple(_plan_user_change(point, alive) for point in desired)
 
 
-def orphans(desired: Sequence[AccessPoint], existing_points: Sequence[ExistingPoint]) -> tuple[ExistingPoint, ...]:
-    """Access points of ours whose users are no longer in the configuration. They stay, with their files."""
+def find_orphans(desired: Sequence[AccessPoint], existing_points: Sequence[ExistingPoint]) -> tuple[ExistingPoint, ...]:
+    """Return our access points whose users are no longer in the configuration.
+
+    They stay, with their files.
+    """
     users = {point.user for point in desired}
     return tuple(
         existing
@@ -105,9 +108,11 @@ def orphans(desired: Sequence[AccessPoint], existing_points: Sequence[ExistingPo
     )
 
 
-def request(point: AccessPoint) -> dict[str, Any]:
-    """CreateAccessPoint for a home or a share. Its directory is made at the first mount: the user's alone, or root's
-    and the group's."""
+def create_access_point_request(point: AccessPoint) -> dict[str, Any]:
+    """Return the CreateAccessPoint request for a home or a share.
+
+    Its directory is made at the first mount: the user's alone, or root's and the group's.
+    """
     home = point.uid != AS_WHO_ASKS
     kind, owner_uid = "share", 0
     if home:
@@ -121,7 +126,7 @@ def request(point: AccessPoint) -> dict[str, Any]:
             "CreationInfo": {**owner, "Permissions": point.permissions},
         },
         "Tags": [
-            {"Key": "Name", "Value": f"{kind} of {point.whose}"},
+            {"Key": "Name", "Value": f"{kind} of {point.owner_description}"},
             {"Key": USER_TAG, "Value": point.user},
         ],
     }
@@ -139,15 +144,15 @@ def client_token(point: AccessPoint) -> str:
     return f"hpk-{hashlib.sha256(text.encode()).hexdigest()[:48]}"
 
 
-def _plan_user(desired: AccessPoint, alive: Sequence[ExistingPoint]) -> UserChange:
-    exact = [existing for existing in alive if existing.point.same_as(replace(desired, user=existing.user))]
+def _plan_user_change(desired: AccessPoint, alive: Sequence[ExistingPoint]) -> UserChange:
+    exact = [existing for existing in alive if existing.point.is_same_except_id(replace(desired, user=existing.user))]
     # One of ours before one that somebody else made, then the same one each time.
     for existing in sorted(exact, key=lambda existing: (existing.user != desired.user, existing.id)):
         if existing.user in ("", desired.user):
             return UserChange(desired, KEEP, existing)
     for existing in sorted(alive, key=lambda existing: existing.id):
         if existing.point.root == desired.root or existing.user == desired.user:
-            configured = f"{desired.numbers} in {desired.root}"
+            configured = f"{desired.identity_description} in {desired.root}"
             return UserChange(desired, CONFLICT, detail=f"{existing.description}, the configuration says {configured}")
         if existing.user and existing.point.uid == desired.uid != AS_WHO_ASKS:
             return UserChange(
@@ -155,6 +160,8 @@ def _plan_user(desired: AccessPoint, alive: Sequence[ExistingPoint]) -> UserChan
             )
         if existing.user and existing.point.gid == desired.gid and AS_WHO_ASKS in (existing.point.uid, desired.uid):
             return UserChange(
-                desired, CONFLICT, detail=f"gid {desired.gid} is {existing.point.whose}'s: {existing.description}"
+                desired,
+                CONFLICT,
+                detail=f"gid {desired.gid} is {existing.point.owner_description}'s: {existing.description}",
             )
     return UserChange(desired, CREATE)

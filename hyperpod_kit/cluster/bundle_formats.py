@@ -12,7 +12,7 @@ from typing import Any, Callable, Mapping, Optional
 from hyperpod_kit.aws.s3 import Bucket
 from hyperpod_kit.aws.sagemaker import SageMaker
 from hyperpod_kit.bundle import manifest
-from hyperpod_kit.bundle.stored import format_at
+from hyperpod_kit.bundle.stored import read_stored_format
 from hyperpod_kit.cluster.nodes import list_nodes
 from hyperpod_kit.errors import HyperpodKitError
 
@@ -30,15 +30,20 @@ class UnsupportedBundle:
         return {**asdict(self), "nodes": list(self.nodes)}
 
 
-def unsupported_bundles(
+def find_unsupported_bundles(
     live: Mapping[str, Any], sagemaker: SageMaker, open_bucket: Callable[[str], Bucket]
 ) -> list[UnsupportedBundle]:
-    """`live`: DescribeCluster's answer. A bundle that cannot be read is left out. Raises AwsError, Unreachable."""
+    """Return the groups whose nodes were created from a bundle of a format that this release does not
+    support.
+
+    `live`: DescribeCluster's answer. A bundle that cannot be read is left out. Raises AwsError,
+    Unreachable.
+    """
     uris = {
         group["InstanceGroupName"]: (group.get("LifeCycleConfig") or {}).get("SourceS3Uri", "")
         for group in live["InstanceGroups"]
     }
-    formats = {uri: _format(uri, open_bucket) for uri in sorted({*uris.values()})}
+    formats = {uri: _read_bundle_format(uri, open_bucket) for uri in sorted({*uris.values()})}
     unsupported = {group: formats[uri] for group, uri in uris.items() if formats[uri] not in ("", manifest.FORMAT)}
     if not unsupported:
         return []
@@ -53,8 +58,11 @@ def unsupported_bundles(
     ]
 
 
-def advice(unsupported: UnsupportedBundle, controller: Optional[str]) -> str:
-    """Say in one sentence what to do. `controller`: the group of the Slurm controller."""
+def replacement_advice(unsupported: UnsupportedBundle, controller: Optional[str]) -> str:
+    """Return one sentence that says how to replace the unsupported bundle.
+
+    `controller`: the Slurm controller's group.
+    """
     nodes = " ".join(unsupported.nodes)
     problem = f"{unsupported.group} was created from {unsupported.format}, which this release does not support"
     if unsupported.group == controller:
@@ -62,12 +70,12 @@ def advice(unsupported: UnsupportedBundle, controller: Optional[str]) -> str:
     return f"{problem}: hyperpod-kit replace-node {nodes}, or run the new bundle's entry script on them"
 
 
-def _format(uri: str, open_bucket: Callable[[str], Bucket]) -> str:
+def _read_bundle_format(uri: str, open_bucket: Callable[[str], Bucket]) -> str:
     """The format of the bundle at an S3 URI, "" where there is none to read."""
     bucket, _, prefix = uri.removeprefix("s3://").partition("/")
     if not bucket or not prefix:
         return ""
     try:
-        return format_at(open_bucket(bucket), f"{prefix.rstrip('/')}/")
+        return read_stored_format(open_bucket(bucket), f"{prefix.rstrip('/')}/")
     except HyperpodKitError:
         return ""

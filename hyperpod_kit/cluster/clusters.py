@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hyperpod_kit.aws.sagemaker import SageMaker
-from hyperpod_kit.cluster.times import in_utc
+from hyperpod_kit.cluster.times import format_utc
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ def fetch_clusters(sagemaker: SageMaker) -> list[ListedCluster]:
         ListedCluster(
             summary["ClusterName"],
             summary.get("ClusterStatus", ""),
-            in_utc(summary.get("CreationTime")),
+            format_utc(summary.get("CreationTime")),
             summary["ClusterArn"],
         )
         for summary in sagemaker.list_clusters()

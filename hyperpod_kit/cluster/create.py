@@ -29,8 +29,9 @@ class CreationPlan:
     bundle: Optional[Bundle]
 
 
-def plan(settings: Settings) -> CreationPlan:
-    """The request for this configuration, checked offline against the installed botocore.
+def plan_creation(settings: Settings) -> CreationPlan:
+    """Return the rendered bundle and the CreateCluster request, checked offline against the installed
+    botocore.
 
     Raises ConfigError, BundleError.
     """
@@ -48,7 +49,7 @@ def plan(settings: Settings) -> CreationPlan:
         if newer:
             hint = "pip install -U boto3"
         raise ConfigError(
-            f"CreateCluster of {request_shape.version()} would refuse the request",
+            f"CreateCluster of {request_shape.botocore_version()} would refuse the request",
             findings=[str(problem) for problem in refused],
             hint=hint,
         )
@@ -63,11 +64,11 @@ class Created:
     existed: bool = False
 
 
-def create(settings: Settings, planned: CreationPlan, sagemaker: SageMaker) -> Created:
-    """Send the request.
+def create_cluster(settings: Settings, planned: CreationPlan, sagemaker: SageMaker) -> Created:
+    """Send the CreateCluster request; accept an existing cluster that is what the request asks for.
 
-    Raises BundleError when the bundle is not uploaded, ClusterError when there is another cluster of that name,
-    AwsError, Unreachable.
+    Raises BundleError when the bundle is not uploaded, ClusterError when there is another cluster of
+    that name, AwsError, Unreachable.
     """
     if planned.bundle is not None:
         bucket = Bucket(planned.bundle.bucket, settings.cluster.region, connections=THREADS)
@@ -78,11 +79,11 @@ def create(settings: Settings, planned: CreationPlan, sagemaker: SageMaker) -> C
         if err.code != "ResourceInUse":
             raise
     live = sagemaker.describe_cluster(settings.cluster.name)
-    _require_same(live, planned.request)
+    _require_same_cluster(live, planned.request)
     return Created(live["ClusterArn"], existed=True)
 
 
-def _require_same(live: Mapping[str, Any], request: Mapping[str, Any]) -> None:
+def _require_same_cluster(live: Mapping[str, Any], request: Mapping[str, Any]) -> None:
     name, status = request["ClusterName"], live["ClusterStatus"]
     if status in ("Failed", "Deleting"):
         reason = ""
@@ -92,7 +93,7 @@ def _require_same(live: Mapping[str, Any], request: Mapping[str, Any]) -> None:
             f"there is a cluster {name} already, and it is {status}{reason}",
             hint=f"hyperpod-kit delete-cluster --cluster {name} --wait, then again",
         )
-    changes = update.plan(live, request).changes
+    changes = update.plan_update(live, request).changes
     if changes:
         first = changes[0]
         if len(changes) == 1:

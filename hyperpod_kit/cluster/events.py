@@ -100,8 +100,8 @@ def list_events(
                 hint=f"hyperpod-kit describe-cluster --cluster {cluster}, or hyperpod-kit diagnose",
             ) from err
         raise
-    chosen = [summary for summary in summaries if LEVELS.index(_level(summary)) >= LEVELS.index(level)][:newest]
-    return [_complete(source, cluster, summary) for summary in reversed(chosen)]
+    chosen = [summary for summary in summaries if LEVELS.index(_event_level(summary)) >= LEVELS.index(level)][:newest]
+    return [_to_event(source, cluster, summary) for summary in reversed(chosen)]
 
 
 class Troubles:
@@ -114,8 +114,8 @@ class Troubles:
         self._reported: set[str] = set()
         self.last: Optional[Event] = None
 
-    def new_events(self) -> list[Event]:
-        """List the events that came since the last call. Raises as `list_events`."""
+    def pop_unreported_events(self) -> list[Event]:
+        """Return the events of trouble that no earlier call has returned. Raises as `list_events`."""
         events = [
             event
             for event in list_events(self._source, self._cluster, after=self._begin, level=WARN)
@@ -127,7 +127,7 @@ class Troubles:
         return events
 
 
-def _level(summary: Mapping[str, Any]) -> str:
+def _event_level(summary: Mapping[str, Any]) -> str:
     """AWS's level. Older answers have none: then the description decides."""
     given = summary.get("EventLevel")
     if given in LEVELS:
@@ -137,11 +137,11 @@ def _level(summary: Mapping[str, Any]) -> str:
     return INFO
 
 
-def _complete(source: EventSource, cluster: str, summary: Mapping[str, Any]) -> Event:
+def _to_event(source: EventSource, cluster: str, summary: Mapping[str, Any]) -> Event:
     event = Event(
         summary["EventId"],
         _to_datetime(summary["EventTime"]),
-        _level(summary),
+        _event_level(summary),
         summary["ResourceType"],
         summary.get("InstanceGroupName", ""),
         summary.get("InstanceId", ""),
@@ -150,18 +150,18 @@ def _complete(source: EventSource, cluster: str, summary: Mapping[str, Any]) -> 
     )
     if event.level == INFO and "lifecycle" not in event.description.lower():
         return event
-    details = dict(_leaves(source.describe_event(cluster, event.id).get("EventDetails", {})))
+    details = dict(_named_texts(source.describe_event(cluster, event.id).get("EventDetails", {})))
     return event._replace(failure=details.get("FailureMessage", ""), lifecycle=details.get("LcsExecutionState", ""))
 
 
-def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
+def _named_texts(tree: Any) -> Iterator[tuple[str, str]]:
     """Every text in the metadata by its name, whatever kind of resource it lies under."""
     if isinstance(tree, Mapping):
         for name, value in tree.items():
             if isinstance(value, str) and value.strip():
                 yield name, " ".join(value.split())
             else:
-                yield from _leaves(value)
+                yield from _named_texts(value)
 
 
 def _to_datetime(value: Any) -> datetime:

@@ -46,7 +46,7 @@ class Observed:
     @property
     def open_statements(self) -> list[str]:
         """Statements of others that let clients mount without an IAM identity."""
-        return policies.open_statements(self.policy)
+        return policies.public_statement_names(self.policy)
 
     def desired_policy(self) -> dict[str, Any]:
         """The policy for the access points that are there. Raises ConfigError when it is too long."""
@@ -55,7 +55,7 @@ class Observed:
             file_system_arn=self.arn,
             role_arn=self.role,
             access_point_arns=self.arns,
-            existing=policies.without_open_statements(self.policy),
+            existing=policies.without_public_statements(self.policy),
         )
 
     @property
@@ -69,8 +69,11 @@ class Observed:
         return not self.missing and policies.is_same(self.policy, self.desired_policy())
 
 
-def observe(efs: Efs, settings: Settings) -> Observed:
-    """Look at the file system; changes nothing. Raises UsageError, ClusterError, AwsError, Unreachable."""
+def observe_homes(efs: Efs, settings: Settings) -> Observed:
+    """Read access points and policy of the homes' file system, and plan the changes; changes nothing.
+
+    Raises UsageError, ClusterError, AwsError, Unreachable.
+    """
     homes = settings.homes
     if homes is None or not settings.users:
         missing = "homes"
@@ -90,17 +93,17 @@ def observe(efs: Efs, settings: Settings) -> Observed:
         settings.cluster.execution_role,
         file_system["FileSystemArn"],
         access_points.plan_changes(desired, existing),
-        access_points.orphans(desired, existing),
+        access_points.find_orphans(desired, existing),
         efs.policy(homes.file_system_id),
     )
 
 
-def require_possible(observed: Observed, *, remove_open: bool) -> None:
+def require_no_conflicts(observed: Observed, *, remove_open: bool) -> None:
     """Raise ConfigError when access points contradict the configuration, or the policy would stay open."""
     if observed.conflicts:
         raise ConfigError(
             f"{observed.arn.rpartition('/')[2]} and the configuration disagree",
-            findings=[f"{item.desired.whose}: {item.detail}" for item in observed.conflicts],
+            findings=[f"{item.desired.owner_description}: {item.detail}" for item in observed.conflicts],
             hint="change the configuration back, or see docs/users.md for moving a user to other ids",
         )
     if observed.open_statements and not remove_open:
@@ -111,36 +114,40 @@ def require_possible(observed: Observed, *, remove_open: bool) -> None:
         )
 
 
-def apply(
+def create_access_points_and_put_policy(
     efs: Efs,
     observed: Observed,
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Observed:
-    """Create what is missing, wait until it is usable, put the policy; what there is then.
+    """Create the missing access points, wait until they are available, and put the policy; return the new
+    state.
 
-    Raises WaitTimeout, ConfigError, AwsError, Unreachable. What was done stays: running it again goes on from there.
+    Raises WaitTimeout, ConfigError, AwsError, Unreachable. What was done stays: running it again goes
+    on from there.
     """
     items = list(observed.items)
     for index, item in enumerate(items):
         if item.action == CREATE:
-            created = access_points.parse_access_point(efs.create_access_point(access_points.request(item.desired)))
+            created = access_points.parse_access_point(
+                efs.create_access_point(access_points.create_access_point_request(item.desired))
+            )
             items[index] = replace(item, existing=created)
-    _await_available(efs, [item.existing for item in items if item.existing], clock, sleep)
+    _wait_until_available(efs, [item.existing for item in items if item.existing], clock, sleep)
     updated = replace(observed, items=tuple(items))
     policy = updated.desired_policy()
     if not policies.is_same(observed.policy, policy):
-        efs.put_policy(items[0].desired.file_system_id, policies.to_text(policy))
+        efs.put_policy(items[0].desired.file_system_id, policies.to_compact_json(policy))
     return replace(updated, policy=policy)
 
 
-def recorded(observed: Observed) -> list[AccessPoint]:
-    """List what belongs into the file beside the configuration."""
+def access_points_to_record(observed: Observed) -> list[AccessPoint]:
+    """Return the access points with their ids, for the file beside the configuration."""
     return [replace(item.desired, id=item.existing.id) for item in observed.items if item.existing]
 
 
-def _await_available(
+def _wait_until_available(
     efs: Efs, points: list[ExistingPoint], clock: Callable[[], float], sleep: Callable[[float], None]
 ) -> None:
     waiting = {point.id for point in points if point.state != "available"}

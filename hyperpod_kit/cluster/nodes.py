@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Mapping, Sequence
 
 from hyperpod_kit.aws.errors import NOT_FOUND
-from hyperpod_kit.aws.parallel import in_order
+from hyperpod_kit.aws.parallel import map_in_order
 from hyperpod_kit.aws.sagemaker import Batched, SageMaker
-from hyperpod_kit.cluster.times import in_utc
+from hyperpod_kit.cluster.times import format_utc
 from hyperpod_kit.errors import Absent, AwsError, UsageError
 
 RUNNING = "Running"
@@ -46,15 +46,19 @@ def list_nodes(sagemaker: SageMaker, cluster: str, *, addresses: bool = True) ->
     """
     summaries = sagemaker.list_nodes(cluster)
     details: list[dict[str, Any]] = [{}] * len(summaries)
-    without_address = [number for number, summary in enumerate(summaries) if addresses and not _host_address(summary)]
-    described = in_order(lambda number: _details(sagemaker, cluster, summaries[number]), without_address, LOOKUPS)
+    without_address = [
+        number for number, summary in enumerate(summaries) if addresses and not _address_from_host_name(summary)
+    ]
+    described = map_in_order(
+        lambda number: _describe_node(sagemaker, cluster, summaries[number]), without_address, LOOKUPS
+    )
     for number, detail in zip(without_address, described):
         details[number] = detail
-    nodes = [_node(summary, detail) for summary, detail in zip(summaries, details)]
-    return sorted(nodes, key=lambda node: (node.group, _numeric(node.address), node.instance_id))
+    nodes = [_to_cluster_node(summary, detail) for summary, detail in zip(summaries, details)]
+    return sorted(nodes, key=lambda node: (node.group, _address_sort_key(node.address), node.instance_id))
 
 
-def describe_changes(before: Sequence[ClusterNode], after: Sequence[ClusterNode]) -> list[str]:
+def describe_node_changes(before: Sequence[ClusterNode], after: Sequence[ClusterNode]) -> list[str]:
     """A line for each node that has come, has gone, or is in another state: `workers i-1: Pending, now Running`."""
     then = {node.instance_id: node for node in before}
     now = {node.instance_id: node for node in after}
@@ -75,26 +79,26 @@ def is_instance_id(name: str) -> bool:
     return name.startswith("i-")
 
 
-def slurm_name(address: str) -> str:
-    """The name that HyperPod gives a node in Slurm, "" without an address."""
+def slurm_node_name(address: str) -> str:
+    """Return the name of the node with this address in Slurm, `ip-10-1-2-3`; "" without an address."""
     if address:
         return f"ip-{address.replace('.', '-')}"
     return ""
 
 
-def resolve(nodes: Sequence[ClusterNode], names: Sequence[str]) -> list[ClusterNode]:
+def resolve_nodes(nodes: Sequence[ClusterNode], names: Sequence[str]) -> list[ClusterNode]:
     """Nodes by instance id, address, host name (Slurm's, or with a domain), or `group/index`; each of them once.
 
     Raises UsageError for a name of no node, or of several.
     """
     resolved: dict[str, ClusterNode] = {}
     for name in names:
-        node = _resolve_name(nodes, name)
+        node = _resolve_node(nodes, name)
         resolved[node.instance_id] = node
     return list(resolved.values())
 
 
-def order_for_removal(nodes: Sequence[ClusterNode], jobs: Mapping[str, int]) -> list[ClusterNode]:
+def sort_for_removal(nodes: Sequence[ClusterNode], jobs: Mapping[str, int]) -> list[ClusterNode]:
     """Sort nodes in the order in which they may go.
 
     Those that do not run, then by how many jobs they have (`jobs`: instance id -> number), of equal ones the last in
@@ -103,26 +107,36 @@ def order_for_removal(nodes: Sequence[ClusterNode], jobs: Mapping[str, int]) -> 
     return sorted(reversed(nodes), key=lambda node: (node.status == RUNNING, jobs.get(node.instance_id, 0)))
 
 
-def replace(sagemaker: SageMaker, cluster: str, nodes: Sequence[ClusterNode]) -> Batched:
-    """Begin to replace nodes: which are being replaced, and which AWS refuses. Raises AwsError, Unreachable."""
-    return sagemaker.replace_nodes(cluster, _ids(nodes))
+def replace_nodes(sagemaker: SageMaker, cluster: str, nodes: Sequence[ClusterNode]) -> Batched:
+    """Ask AWS to replace nodes; return which are being replaced and which AWS refuses.
+
+    Raises AwsError, Unreachable.
+    """
+    return sagemaker.replace_nodes(cluster, _unique_instance_ids(nodes))
 
 
-def reboot(sagemaker: SageMaker, cluster: str, nodes: Sequence[ClusterNode]) -> Batched:
-    """Begin to restart nodes; as `replace`."""
-    return sagemaker.reboot_nodes(cluster, _ids(nodes))
+def reboot_nodes(sagemaker: SageMaker, cluster: str, nodes: Sequence[ClusterNode]) -> Batched:
+    """Ask AWS to restart nodes; return which are being restarted and which AWS refuses.
+
+    Raises AwsError, Unreachable.
+    """
+    return sagemaker.reboot_nodes(cluster, _unique_instance_ids(nodes))
 
 
-def delete(sagemaker: SageMaker, cluster: str, nodes: Sequence[ClusterNode]) -> Batched:
-    """Begin to delete nodes, none of which comes back; as `replace`."""
-    return sagemaker.delete_nodes(cluster, _ids(nodes))
+def delete_nodes(sagemaker: SageMaker, cluster: str, nodes: Sequence[ClusterNode]) -> Batched:
+    """Ask AWS to delete nodes, none of which comes back; return which are being deleted and which AWS
+    refuses.
+
+    Raises AwsError, Unreachable.
+    """
+    return sagemaker.delete_nodes(cluster, _unique_instance_ids(nodes))
 
 
-def _ids(nodes: Sequence[ClusterNode]) -> list[str]:
+def _unique_instance_ids(nodes: Sequence[ClusterNode]) -> list[str]:
     return list(dict.fromkeys(node.instance_id for node in nodes))
 
 
-def _details(sagemaker: SageMaker, cluster: str, summary: dict[str, Any]) -> dict[str, Any]:
+def _describe_node(sagemaker: SageMaker, cluster: str, summary: dict[str, Any]) -> dict[str, Any]:
     try:
         return sagemaker.describe_node(cluster, summary["InstanceId"])
     except AwsError as err:
@@ -131,9 +145,9 @@ def _details(sagemaker: SageMaker, cluster: str, summary: dict[str, Any]) -> dic
         raise
 
 
-def _node(summary: dict[str, Any], detail: dict[str, Any]) -> ClusterNode:
+def _to_cluster_node(summary: dict[str, Any], detail: dict[str, Any]) -> ClusterNode:
     status = summary.get("InstanceStatus", {})
-    address = detail.get("PrivatePrimaryIp") or _host_address(summary)
+    address = detail.get("PrivatePrimaryIp") or _address_from_host_name(summary)
     return ClusterNode(
         summary["InstanceGroupName"],
         summary["InstanceId"],
@@ -141,16 +155,16 @@ def _node(summary: dict[str, Any], detail: dict[str, Any]) -> ClusterNode:
         status.get("Status", "unknown"),
         status.get("Message", ""),
         address,
-        in_utc(summary.get("LaunchTime")),
+        format_utc(summary.get("LaunchTime")),
     )
 
 
-def _host_address(summary: dict[str, Any]) -> str:
+def _address_from_host_name(summary: dict[str, Any]) -> str:
     """The address in the host name that AWS tells of a node, "" where it has none."""
-    return _address_in(summary.get("PrivateDnsHostname", ""))
+    return _parse_host_address(summary.get("PrivateDnsHostname", ""))
 
 
-def _address_in(host: str) -> str:
+def _parse_host_address(host: str) -> str:
     """Return `10.1.41.18` for ip-10-1-41-18 and ip-10-1-41-18.ec2.internal; "" for another name."""
     match = _HOST.match(host)
     if match:
@@ -158,8 +172,8 @@ def _address_in(host: str) -> str:
     return ""
 
 
-def _resolve_name(nodes: Sequence[ClusterNode], name: str) -> ClusterNode:
-    candidates = _candidates(nodes, name)
+def _resolve_node(nodes: Sequence[ClusterNode], name: str) -> ClusterNode:
+    candidates = _matching_nodes(nodes, name)
     if not candidates:
         raise Absent(f"there is no node `{name}`", hint="hyperpod-kit list-cluster-nodes")
     if len(candidates) > 1:
@@ -168,7 +182,7 @@ def _resolve_name(nodes: Sequence[ClusterNode], name: str) -> ClusterNode:
     return candidates[0]
 
 
-def _candidates(nodes: Sequence[ClusterNode], name: str) -> list[ClusterNode]:
+def _matching_nodes(nodes: Sequence[ClusterNode], name: str) -> list[ClusterNode]:
     """The nodes that a name can mean. The address of a node that AWS is shutting down may already be another's, which
     is then the one that is meant."""
     group, _, index = name.partition("/")
@@ -178,12 +192,12 @@ def _candidates(nodes: Sequence[ClusterNode], name: str) -> list[ClusterNode]:
     by_id = [node for node in nodes if node.instance_id == name]
     if by_id:
         return by_id
-    address = _address_in(name) or name
+    address = _parse_host_address(name) or name
     # AWS tells no address of a node that comes: an empty name is none of it.
     at_address = [node for node in nodes if address and node.address == address]
     remaining = [node for node in at_address if not node.removed]
     return remaining or at_address
 
 
-def _numeric(address: str) -> tuple[int, ...]:
+def _address_sort_key(address: str) -> tuple[int, ...]:
     return tuple(int(part) for part in address.split(".") if part.isdigit())

@@ -12,7 +12,7 @@ import shlex
 from dataclasses import dataclass, field
 from typing import Any, Collection, Mapping, Optional, Sequence
 
-from hyperpod_kit.aws.ssm import session_request, target
+from hyperpod_kit.aws.ssm import node_session_target, session_request
 from hyperpod_kit.cluster.nodes import REMOVED_STATES, RUNNING, ClusterNode
 from hyperpod_kit.errors import ClusterError, UsageError
 
@@ -31,10 +31,14 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def choose_node(nodes: Sequence[ClusterNode], live: Mapping[str, Any], controller: Optional[str]) -> ClusterNode:
-    """The node that is meant when none is named: the first Slurm controller that runs, or the only node there is.
+def choose_default_node(
+    nodes: Sequence[ClusterNode], live: Mapping[str, Any], controller: Optional[str]
+) -> ClusterNode:
+    """Return the node to use when none is named: the first Slurm controller that runs, or the only node
+    there is.
 
-    live: DescribeCluster's answer; controller: the configuration's controller group. Raises UsageError.
+    live: DescribeCluster's answer; controller: the configuration's controller group. Raises
+    UsageError.
     """
     present = [node for node in nodes if node.status not in REMOVED_STATES]
     groups = {
@@ -48,32 +52,32 @@ def choose_node(nodes: Sequence[ClusterNode], live: Mapping[str, Any], controlle
     return next((head for head in candidates if head.status == RUNNING), candidates[0])
 
 
-def require_running(node: ClusterNode) -> None:
-    """Raise ClusterError for a node that no session reaches."""
+def require_not_removed(node: ClusterNode) -> None:
+    """Raise ClusterError for a node that is being shut down or is gone, which no session reaches."""
     if node.status in REMOVED_STATES:
         raise ClusterError(f"{node.instance_id} is {node.status}", hint="hyperpod-kit list-cluster-nodes")
 
 
-def ssm_request(node: ClusterNode, live: Mapping[str, Any], ssh_port: Optional[int] = None) -> dict[str, Any]:
+def ssm_session_request(node: ClusterNode, live: Mapping[str, Any], ssh_port: Optional[int] = None) -> dict[str, Any]:
     """StartSession's request: a login shell, or with `ssh_port` a tunnel to sshd."""
-    where = target(live["ClusterArn"], node.group, node.instance_id)
+    where = node_session_target(live["ClusterArn"], node.group, node.instance_id)
     if ssh_port:
         return session_request(where, SSH_DOCUMENT, {"portNumber": [str(ssh_port)]})
     return session_request(where)
 
 
-def plugin_start(
+def session_plugin_program(
     token: Mapping[str, str], request: Mapping[str, Any], *, region: str, endpoint: str, version: str
 ) -> Program:
     """session-manager-plugin with a session's token, as the AWS CLI starts it. `version`: what `--version` says."""
     response, environment = json.dumps(dict(token)), {}
-    if _parts(version) >= _FIRST_WITH_VARIABLE:
+    if _parse_version(version) >= _FIRST_WITH_VARIABLE:
         response, environment = RESPONSE_VARIABLE, {RESPONSE_VARIABLE: response}
     # The profile's place stays empty: the plugin asks AWS again with the credentials of the environment.
     return Program((PLUGIN, response, region, "StartSession", "", json.dumps(dict(request)), endpoint), environment)
 
 
-def aws_command(request: Mapping[str, Any], region: str) -> tuple[str, ...]:
+def aws_cli_session_command(request: Mapping[str, Any], region: str) -> tuple[str, ...]:
     """Make the command of the AWS CLI that does the same, to be typed elsewhere."""
     command = ["aws", "ssm", "start-session", "--region", region, "--target", request["Target"]]
     if "DocumentName" in request:
@@ -102,23 +106,23 @@ class SshLogin:
         return pairs
 
 
-def ssh_start(node: ClusterNode, access: SshLogin, command: Sequence[str] = ()) -> Program:
+def ssh_program(node: ClusterNode, login: SshLogin, command: Sequence[str] = ()) -> Program:
     """ssh straight to the node's address. Raises ClusterError when AWS tells none."""
     if not node.address:
         raise ClusterError(f"AWS tells no address of {node.instance_id}", hint="hyperpod-kit list-cluster-nodes")
-    options = [word for name, value in access.options for word in ("-o", f"{name}={value}")]
+    options = [word for name, value in login.options for word in ("-o", f"{name}={value}")]
     argv = ["ssh", *options, node.address]
     if command:
         argv.append(shlex.join(command))
     return Program(tuple(argv))
 
 
-def ssh_config(
+def render_ssh_config(
     cluster: str,
     region: str,
     nodes: Sequence[ClusterNode],
     selected_ids: Collection[str],
-    access: SshLogin,
+    login: SshLogin,
     *,
     program: str,
     direct: bool,
@@ -141,20 +145,20 @@ def ssh_config(
             way = (program, "connect", f"{node.group}/{index}", "--cluster", cluster, "--region", region)
             # HostKeyAlias: behind a tunnel every node would else be known by the name of its block only.
             lines += [f"HostKeyAlias {node.instance_id}", f"ProxyCommand {shlex.join(way)} --proxy %p"]
-        lines += [f"{name} {_quoted(value)}" for name, value in access.options]
+        lines += [f"{name} {_quote_if_spaced(value)}" for name, value in login.options]
         blocks.append("\n    ".join(lines))
     if blocks:
         return "\n\n".join(blocks) + "\n"
     return ""
 
 
-def _quoted(value: str) -> str:
+def _quote_if_spaced(value: str) -> str:
     if " " in value:
         return f'"{value}"'
     return value
 
 
-def _parts(version: str) -> tuple[int, ...]:
+def _parse_version(version: str) -> tuple[int, ...]:
     """(1, 2, 707) of `1.2.707.0`; () for words that are no version."""
     try:
         return tuple(int(part) for part in version.strip().split(".")[:3])

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Mapping, Optional, Sequence
 
 from hyperpod_kit.cluster.nodes import REMOVED_STATES
-from hyperpod_kit.cluster.times import in_utc
+from hyperpod_kit.cluster.times import format_utc
 from hyperpod_kit.errors import Absent, ClusterError, UsageError
 
 
@@ -70,7 +70,7 @@ def parse_rollout(batch_size: Optional[str], pause: int) -> Rollout:
     return Rollout(percent=int(number), pause=pause)
 
 
-def software_of(summaries: Sequence[Mapping[str, Any]]) -> list[NodeSoftware]:
+def list_node_software(summaries: Sequence[Mapping[str, Any]]) -> list[NodeSoftware]:
     """List the software of the nodes of ListClusterNodes that are not on their way out, by group and id."""
     software = [
         NodeSoftware(
@@ -78,7 +78,7 @@ def software_of(summaries: Sequence[Mapping[str, Any]]) -> list[NodeSoftware]:
             str(node.get("InstanceId", "")),
             str(node.get("CurrentImageReleaseVersion", "")),
             str(node.get("ImageVersionStatus", "")),
-            in_utc(node.get("LastSoftwareUpdateTime")),
+            format_utc(node.get("LastSoftwareUpdateTime")),
         )
         for node in summaries
         if node.get("InstanceStatus", {}).get("Status") not in REMOVED_STATES
@@ -86,7 +86,7 @@ def software_of(summaries: Sequence[Mapping[str, Any]]) -> list[NodeSoftware]:
     return sorted(software, key=lambda entry: (entry.group, entry.instance_id))
 
 
-def groups_of(live: Mapping[str, Any], selected: Sequence[str]) -> list[str]:
+def select_groups(live: Mapping[str, Any], selected: Sequence[str]) -> list[str]:
     """Groups that are updated: those named, or all of the cluster. Raises Absent for one that is not there."""
     existing = [str(group["InstanceGroupName"]) for group in live.get("InstanceGroups", [])]
     for name in selected:
@@ -105,8 +105,9 @@ def require_in_service(live: Mapping[str, Any]) -> None:
         )
 
 
-def scripts_of(live: Mapping[str, Any], groups: Sequence[str]) -> dict[str, list[str]]:
-    """Object of S3 (its URI) -> groups whose nodes begin with it, of those that have a lifecycle script there."""
+def groups_by_lifecycle_script(live: Mapping[str, Any], groups: Sequence[str]) -> dict[str, list[str]]:
+    """Return S3 URI of a lifecycle script -> groups whose nodes start with it; groups without one are
+    left out."""
     groups_by_script: dict[str, list[str]] = {}
     for group in live.get("InstanceGroups", []):
         config = group.get("LifeCycleConfig") or {}
@@ -117,21 +118,23 @@ def scripts_of(live: Mapping[str, Any], groups: Sequence[str]) -> dict[str, list
     return groups_by_script
 
 
-def request(cluster: str, groups: Sequence[str], speed: Rollout, image: Optional[str]) -> dict[str, Any]:
-    """Make the request of UpdateClusterSoftware."""
+def software_update_request(
+    cluster: str, groups: Sequence[str], rollout: Rollout, image: Optional[str]
+) -> dict[str, Any]:
+    """Return the UpdateClusterSoftware request."""
     arguments: dict[str, Any] = {
         "ClusterName": cluster,
         "InstanceGroups": [{"InstanceGroupName": name} for name in groups],
     }
-    if speed.to_request():
-        arguments["DeploymentConfig"] = speed.to_request()
+    if rollout.to_request():
+        arguments["DeploymentConfig"] = rollout.to_request()
     if image is not None:
         arguments["ImageId"] = image
     return arguments
 
 
-def not_updated(before: Sequence[NodeSoftware], now: Sequence[NodeSoftware]) -> list[str]:
-    """Instance ids of `before` that are there and have not been updated since."""
+def instances_not_updated(before: Sequence[NodeSoftware], now: Sequence[NodeSoftware]) -> list[str]:
+    """Return the instance ids of `before` that are still there and have not been updated since."""
     then = {entry.instance_id: entry.updated for entry in before}
     return [
         entry.instance_id for entry in now if entry.instance_id in then and entry.updated == then[entry.instance_id]

@@ -11,7 +11,7 @@ BRIEF = 300
 """Characters of AWS's words in a line: a FailureMessage can hold the end of a log."""
 
 
-def brief(text: str) -> str:
+def shorten_aws_text(text: str) -> str:
     """Shorten AWS's text, which may be a node's, to one line."""
     return clean(text, BRIEF)
 
@@ -87,8 +87,10 @@ class ClusterState:
         """Describe it for a person: `Creating · controller-machine 1/1 · worker-group 2/3 (2 Pending, 1 Running)`."""
         parts = [self.status, *(group.line() for group in self.groups)]
         if self.failure:
-            parts.append(f"failure: {brief(self.failure)}")
-        parts += [f"{node}: {brief(message)}" for node, message in self.messages if message not in self.failure]
+            parts.append(f"failure: {shorten_aws_text(self.failure)}")
+        parts += [
+            f"{node}: {shorten_aws_text(message)}" for node, message in self.messages if message not in self.failure
+        ]
         return " · ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:

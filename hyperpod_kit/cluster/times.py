@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from typing import Optional
 
 
-def in_utc(time: Optional[datetime]) -> str:
+def format_utc(time: Optional[datetime]) -> str:
     """Format a moment like `2026-01-31 12:00:00Z`; "" for none.
 
     botocore gives the times of an answer in the zone of this machine.

@@ -123,27 +123,28 @@ class Update:
         )
 
     @property
-    def old_groups(self) -> tuple[str, ...]:
-        """Groups whose nodes keep what they have: replacing them is what brings the change to them."""
+    def groups_needing_replacement(self) -> tuple[str, ...]:
+        """Return the groups whose nodes get the change only when they are replaced."""
         return tuple(dict.fromkeys(change.where for change in self.changes if change.how == NEW_NODES))
 
 
-def plan(live: Mapping[str, Any], desired: Mapping[str, Any], controller: str = "") -> Update:
-    """`live`: DescribeCluster's answer; `desired`: the CreateCluster request of the configuration. Pure.
+def plan_update(live: Mapping[str, Any], desired: Mapping[str, Any], controller: str = "") -> Update:
+    """Return the changes and the UpdateCluster request that bring a cluster to the configuration. Pure.
 
+    `live`: DescribeCluster's answer; `desired`: the CreateCluster request of the configuration;
     controller: the Slurm controller's group, which SlurmConfig does not tell in on_create mode.
     """
     live_groups = {group["InstanceGroupName"]: group for group in live["InstanceGroups"]}
     desired_groups = {group["InstanceGroupName"]: group for group in desired["InstanceGroups"]}
     changes = [*_cluster_changes(live, desired)]
     for name, group in desired_groups.items():
-        head = _controls(live_groups.get(name, group)) or name == controller
+        head = _is_controller_group(live_groups.get(name, group)) or name == controller
         if name in live_groups:
             changes += _group_changes(name, live_groups[name], group, head)
         else:
-            changes += [_new_group(name, group, head)]
+            changes += [_new_group_change(name, group, head)]
     leaving = [name for name in live_groups if name not in desired_groups]
-    changes += [_removed_group(name, live_groups[name]) for name in leaving]
+    changes += [_removed_group_change(name, live_groups[name]) for name in leaving]
     request = {key: value for key, value in desired.items() if _is_updatable(key)}
     if leaving:
         request["InstanceGroupsToDelete"] = leaving
@@ -152,8 +153,8 @@ def plan(live: Mapping[str, Any], desired: Mapping[str, Any], controller: str = 
     )
 
 
-def counts_without(live: Mapping[str, Any], leaving: Sequence[str]) -> dict[str, int]:
-    """Group -> nodes that AWS aims at once a node of each group in `leaving` (a group may be there often) has gone."""
+def target_counts_without(live: Mapping[str, Any], leaving: Sequence[str]) -> dict[str, int]:
+    """Return group -> nodes that AWS aims at once the nodes in `leaving` (a group for each) have gone."""
     counts = {str(group["InstanceGroupName"]): int(group.get("TargetCount", 0)) for group in live["InstanceGroups"]}
     for group in leaving:
         counts[group] -= 1
@@ -161,7 +162,8 @@ def counts_without(live: Mapping[str, Any], leaving: Sequence[str]) -> dict[str,
 
 
 def require_sendable(live: Mapping[str, Any], update: Update) -> None:
-    """Raise ClusterError when AWS would turn the request away: for what the cluster is at, or for its shape."""
+    """Raise ClusterError when the cluster's status, ConfigError when the request's shape would make AWS
+    refuse it."""
     name, status = update.request["ClusterName"], live["ClusterStatus"]
     if status != "InService" and live.get("NodeProvisioningMode") != "Continuous":
         failure = ""
@@ -180,7 +182,7 @@ def require_sendable(live: Mapping[str, Any], update: Update) -> None:
         if any(problem.newer for problem in refused):
             hint = "pip install -U boto3"
         raise ConfigError(
-            f"UpdateCluster of {request_shape.version()} would refuse the request",
+            f"UpdateCluster of {request_shape.botocore_version()} would refuse the request",
             findings=[str(problem) for problem in refused],
             hint=hint,
         )
@@ -188,7 +190,7 @@ def require_sendable(live: Mapping[str, Any], update: Update) -> None:
 
 def _is_updatable(field: str) -> bool:
     """Whether UpdateCluster has this member of CreateCluster."""
-    return bool(request_shape.limits("sagemaker", "UpdateCluster", field))
+    return bool(request_shape.field_constraints("sagemaker", "UpdateCluster", field))
 
 
 def _cluster_changes(live: Mapping[str, Any], desired: Mapping[str, Any]) -> Iterator[Change]:
@@ -198,13 +200,13 @@ def _cluster_changes(live: Mapping[str, Any], desired: Mapping[str, Any]) -> Ite
         if field in live and field not in _SEPARATE_FIELDS
     }
     for field, (how, note) in {**_CLUSTER_FIELDS, **other_fields}.items():
-        before, after = (_plain(side.get(field, _DEFAULTS.get(field))) for side in (live, desired))
+        before, after = (_normalise(side.get(field, _DEFAULTS.get(field))) for side in (live, desired))
         if before == after:
             continue
         if field == "NodeProvisioningMode" and after is None:
             how, note = IMPOSSIBLE, "UpdateCluster knows no way back: create another cluster"
         yield Change("cluster", field, before, after, how, note)
-    before, after = _orchestrators(live, desired)
+    before, after = _comparable_orchestrators(live, desired)
     if before is not None and after is None:
         yield Change(
             "cluster",
@@ -221,7 +223,7 @@ def _cluster_changes(live: Mapping[str, Any], desired: Mapping[str, Any]) -> Ite
         yield Change("cluster", "Orchestrator", before, after, IN_PLACE, note)
 
 
-def _orchestrators(live: Mapping[str, Any], desired: Mapping[str, Any]) -> tuple[Any, Any]:
+def _comparable_orchestrators(live: Mapping[str, Any], desired: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return both, without the strategy where none is desired.
 
     Continuous clusters take none, and are described with one.
@@ -233,11 +235,13 @@ def _orchestrators(live: Mapping[str, Any], desired: Mapping[str, Any]) -> tuple
     return {**before, "Slurm": slurm}, after
 
 
-def _group_changes(name: str, live: Mapping[str, Any], desired: Mapping[str, Any], head: bool) -> Iterator[Change]:
+def _group_changes(
+    name: str, live: Mapping[str, Any], desired: Mapping[str, Any], is_controller: bool
+) -> Iterator[Change]:
     before, after = int(live.get("TargetCount", 0)), int(desired["InstanceCount"])
-    if head and after < before:
+    if is_controller and after < before:
         yield Change(name, "InstanceCount", before, after, IMPOSSIBLE, "the Slurm controller cannot be removed")
-    elif head and 0 < before < after:
+    elif is_controller and 0 < before < after:
         note = "a cluster keeps as many Slurm controllers as it was made with: create another cluster"
         yield Change(name, "InstanceCount", before, after, IMPOSSIBLE, note)
     elif before != after:
@@ -249,19 +253,19 @@ def _group_changes(name: str, live: Mapping[str, Any], desired: Mapping[str, Any
         else:
             how, note = (IN_PLACE, _AMI)
         yield Change(name, "NodeType", slurm.get("NodeType"), desired_slurm.get("NodeType"), how, note)
-    elif _plain(slurm.get("PartitionNames")) != _plain(desired_slurm.get("PartitionNames")):
+    elif _normalise(slurm.get("PartitionNames")) != _normalise(desired_slurm.get("PartitionNames")):
         yield Change(name, "PartitionNames", slurm.get("PartitionNames"), desired_slurm.get("PartitionNames"), IN_PLACE)
     other_fields = {
         field: (NEW_NODES, "") for field in desired if field in live and field not in (*_FIELDS, "SlurmConfig")
     }
     for field, (how, note) in {**_FIELDS, **other_fields}.items():
-        was, will = _plain(live.get(field)), _plain(desired.get(field))
+        was, will = _normalise(live.get(field)), _normalise(desired.get(field))
         if was != will and (will is not None or field in _REMOVABLE_FIELDS):
             yield Change(name, field, was, will, how, note)
 
 
-def _new_group(name: str, group: Mapping[str, Any], head: bool) -> Change:
-    if head:
+def _new_group_change(name: str, group: Mapping[str, Any], is_controller: bool) -> Change:
+    if is_controller:
         return Change(
             name,
             "group",
@@ -273,22 +277,22 @@ def _new_group(name: str, group: Mapping[str, Any], head: bool) -> Change:
     return Change(name, "group", None, group["InstanceCount"], IN_PLACE, "a new group")
 
 
-def _removed_group(name: str, group: Mapping[str, Any]) -> Change:
+def _removed_group_change(name: str, group: Mapping[str, Any]) -> Change:
     count = int(group.get("CurrentCount", 0))
-    if _controls(group):
+    if _is_controller_group(group):
         return Change(name, "group", count, None, IMPOSSIBLE, "the Slurm controller cannot be removed")
     return Change(name, "group", count, None, IN_PLACE, "the group goes", destroys=count)
 
 
-def _controls(group: Mapping[str, Any]) -> bool:
+def _is_controller_group(group: Mapping[str, Any]) -> bool:
     return bool((group.get("SlurmConfig") or {}).get("NodeType") == "Controller")
 
 
-def _plain(value: Any) -> Optional[Any]:
+def _normalise(value: Any) -> Optional[Any]:
     """Normalise a value: drop empty parts, and sort lists of names."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in sorted(value.items()) if item not in (None, [], {})} or None
+        return {key: _normalise(item) for key, item in sorted(value.items()) if item not in (None, [], {})} or None
     if isinstance(value, (list, tuple)):
-        items = [_plain(item) for item in value]
+        items = [_normalise(item) for item in value]
         return (sorted(items) if all(isinstance(item, str) for item in items) else items) or None
     return value

@@ -17,7 +17,7 @@ from typing import Any, Callable, Mapping, Optional, Protocol, Sequence
 
 from hyperpod_kit.aws.errors import NOT_FOUND
 from hyperpod_kit.cluster.events import CONTINUOUS, EventSource, Troubles
-from hyperpod_kit.cluster.state import ClusterState, GroupState, brief
+from hyperpod_kit.cluster.state import ClusterState, GroupState, shorten_aws_text
 from hyperpod_kit.errors import Absent, AwsError, ClusterFailed, NoCredentials, Unreachable, UsageError, WaitTimeout
 from hyperpod_kit.system.wait import fixed_pause, poll_until
 
@@ -42,8 +42,8 @@ class Clusters(EventSource, Protocol):
     def list_nodes(self, name: str) -> list[dict[str, Any]]: ...
 
 
-def observe(clusters: Clusters, name: str) -> ClusterState:
-    """Ask once. Raises AwsError, Unreachable."""
+def observe_cluster(clusters: Clusters, name: str) -> ClusterState:
+    """Describe the cluster and list its nodes once. Raises AwsError, Unreachable."""
     description = clusters.describe_cluster(name)
     states: dict[str, Counter[str]] = {}
     messages = []
@@ -83,8 +83,8 @@ def wait_ready(
     timeout: float,
     interval: float = 10.0,
     desired: Optional[Mapping[str, int]] = None,
-    stale: str = "",
-    lacking: Callable[[], Sequence[str]] = tuple,
+    stale_failure: str = "",
+    list_missing: Callable[[], Sequence[str]] = tuple,
     progress: Callable[[ClusterState], None] = lambda state: None,
     note: Callable[[str], None] = lambda text: None,
     clock: Callable[[], float] = time.monotonic,
@@ -93,11 +93,13 @@ def wait_ready(
 ) -> ClusterState:
     """Poll every `interval` seconds until the cluster is ready.
 
-    desired: group -> nodes that a change asked for; without it AWS's own target counts are believed. stale: a
-    FailureMessage that was there before the change. lacking: asked where counts and states are right, what is missing
-    all the same of a change that they do not show. note: told of failed nodes and of polls that nobody answers.
-    Raises ClusterFailed with AWS's own reason, WaitTimeout after `timeout` seconds, Unreachable after PATIENCE
-    unanswered polls.
+    desired: group -> nodes that a change asked for; without it AWS's own target counts are believed.
+    stale_failure: a FailureMessage that was there before the change. list_missing: called when counts
+    and states are right; returns what is still missing of a change that they do not show. progress:
+    called with each state; note: called with a line for each failed node and each poll without an
+    answer.
+    Raises ClusterFailed with AWS's own reason, WaitTimeout after `timeout` seconds, Unreachable after
+    PATIENCE polls in a row without an answer.
     """
     troubles = Troubles(clusters, name, now() - EARLIER)
     last: list[tuple[ClusterState, list[str]]] = []
@@ -106,9 +108,9 @@ def wait_ready(
 
     def step() -> Optional[ClusterState]:
         nonlocal moved
-        state = observe(clusters, name)
+        state = observe_cluster(clusters, name)
         progress(state)
-        for line in _new_troubles(state, troubles):
+        for line in _new_trouble_lines(state, troubles):
             note(line)
         moved = moved or state.status != "InService"
         if desired is not None:
@@ -116,15 +118,15 @@ def wait_ready(
         else:
             missing = []
         if state.ready and not missing:
-            missing = list(lacking())
+            missing = list(list_missing())
         last[:] = [(state, missing)]
-        _fail_if_stuck(state, missing, fresh=moved or state.failure != stale)
-        _fail_for_nodes(state, failing, clock())
+        _raise_if_stuck(state, missing, fresh=moved or state.failure != stale_failure)
+        _raise_if_nodes_failed(state, failing, clock())
         if state.ready and not missing:
             return state
         return None
 
-    ready: Optional[ClusterState] = _poll(
+    ready: Optional[ClusterState] = _poll_until_result(
         step,
         f"hyperpod-kit wait --cluster {name}",
         timeout=timeout,
@@ -136,12 +138,12 @@ def wait_ready(
     if ready is not None:
         return ready
     summary = (
-        "; ".join(f"status {state.status}, {_missing(state, missing)}" for state, missing in last)
+        "; ".join(f"status {state.status}, {_describe_missing(state, missing)}" for state, missing in last)
         or "it never answered"
     )
     trouble = ""
     if troubles.last:
-        trouble = f"; last trouble: {brief(troubles.last.line())}"
+        trouble = f"; last trouble: {shorten_aws_text(troubles.last.line())}"
     raise WaitTimeout(
         f"cluster {name} is not ready after {timeout:g} s: {summary}{trouble}",
         hint=f"hyperpod-kit wait --cluster {name}",
@@ -163,9 +165,9 @@ def wait_deleted(
 
     def step() -> Optional[bool]:
         try:
-            state = observe(clusters, name)
+            state = observe_cluster(clusters, name)
         except AwsError as err:
-            if is_absent(err):
+            if is_cluster_not_found(err):
                 return True
             raise
         progress(state)
@@ -177,23 +179,24 @@ def wait_deleted(
         return None
 
     again = f"hyperpod-kit delete-cluster --cluster {name} --wait"
-    if _poll(step, again, timeout=timeout, interval=interval, note=note, clock=clock, sleep=sleep) is None:
+    if _poll_until_result(step, again, timeout=timeout, interval=interval, note=note, clock=clock, sleep=sleep) is None:
         raise WaitTimeout(
             f"cluster {name} is still there after {timeout:g} s", hint=f"hyperpod-kit describe-cluster --cluster {name}"
         )
 
 
-def is_absent(err: AwsError) -> bool:
+def is_cluster_not_found(err: AwsError) -> bool:
     """Whether AWS says that there is no such cluster."""
     return err.code in NOT_FOUND or "not found" in err.message.lower()
 
 
-def _fail_if_stuck(state: ClusterState, missing: list[str], *, fresh: bool) -> None:
-    """Raise ClusterFailed when no further look can find the cluster ready."""
+def _raise_if_stuck(state: ClusterState, missing: list[str], *, fresh: bool) -> None:
+    """Raise ClusterFailed when the cluster can no longer become ready: it failed, is being deleted, or
+    AWS gave up."""
     if state.status == "Failed":
         node_reasons = [f"{node}: {reason}" for node, reason in state.messages if reason not in state.failure]
         reasons = [state.failure or "AWS gives no reason", *node_reasons]
-        raise ClusterFailed(f"cluster {state.name} failed: {'; '.join(reasons)}", hint=_logs(state.name))
+        raise ClusterFailed(f"cluster {state.name} failed: {'; '.join(reasons)}", hint=_log_hint(state.name))
     if state.status == "Deleting":
         raise ClusterFailed(
             f"cluster {state.name} is being deleted", hint=f"hyperpod-kit describe-cluster --cluster {state.name}"
@@ -204,13 +207,16 @@ def _fail_if_stuck(state: ClusterState, missing: list[str], *, fresh: bool) -> N
     if given_up and (missing or not state.ready):
         raise ClusterFailed(
             f"the change of cluster {state.name} failed: {'; '.join([state.failure, *missing])}",
-            hint=_logs(state.name),
+            hint=_log_hint(state.name),
         )
 
 
-def _fail_for_nodes(state: ClusterState, failing: dict[str, float], now: float) -> None:
-    """Raise ClusterFailed when a node has been failed for so long that nobody is at it. `failing`: instance id -> since
-    when, brought up to date here."""
+def _raise_if_nodes_failed(state: ClusterState, failing: dict[str, float], now: float) -> None:
+    """Raise ClusterFailed when nodes have been failed for FAILED_FOR seconds, since AWS then does not try
+    again.
+
+    `failing`: instance id -> since when; updated here.
+    """
     for node in [node for node in failing if node not in state.failed]:
         del failing[node]
     if state.continuous or state.status != "InService":
@@ -221,7 +227,7 @@ def _fail_for_nodes(state: ClusterState, failing: dict[str, float], now: float) 
     lasting = [node for node, since in failing.items() if now - since >= FAILED_FOR]
     if lasting:
         messages = dict(state.messages)
-        reasons = [f"{node}: {brief(messages.get(node, 'AWS gives no reason'))}" for node in lasting]
+        reasons = [f"{node}: {shorten_aws_text(messages.get(node, 'AWS gives no reason'))}" for node in lasting]
         if len(lasting) == 1:
             count = "a node"
         else:
@@ -232,22 +238,20 @@ def _fail_for_nodes(state: ClusterState, failing: dict[str, float], now: float) 
         )
 
 
-def _new_troubles(state: ClusterState, troubles: Troubles) -> list[str]:
-    """Describe each failure that has not been reported yet.
-
-    The answer to the main question must not depend on this one.
-    """
+def _new_trouble_lines(state: ClusterState, troubles: Troubles) -> list[str]:
+    """Describe each failure that has not been reported yet; [] when the events cannot be read, which must
+    not end the wait."""
     if not state.continuous:
         return []
     try:
-        return [brief(event.line()) for event in troubles.new_events()]
+        return [shorten_aws_text(event.line()) for event in troubles.pop_unreported_events()]
     except (Absent, AwsError, UsageError):
         return []
 
 
-def _poll(
+def _poll_until_result(
     step: Callable[[], Any],
-    again: str,
+    resume_command: str,
     *,
     timeout: float,
     interval: float,
@@ -255,9 +259,11 @@ def _poll(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> Any:
-    """Call `step` until it returns something or `timeout` is over; a few unanswered polls do not end it.
+    """Call `step` until it returns something or `timeout` is over; a few polls without an answer do not
+    end it.
 
-    again: the command that takes it up where it was ended.
+    resume_command: the command that goes on with the wait, for the hint. Raises Unreachable after
+    PATIENCE polls in a row without an answer.
     """
     unanswered = 0
 
@@ -268,7 +274,7 @@ def _poll(
         except Unreachable as err:
             unanswered += 1
             if unanswered >= PATIENCE or isinstance(err, NoCredentials):
-                later = f"`{again}` goes on from here"
+                later = f"`{resume_command}` goes on from here"
                 if err.hint:
                     hint = f"{err.hint}; {later}"
                 else:
@@ -284,12 +290,12 @@ def _poll(
     )
 
 
-def _missing(state: ClusterState, missing: Sequence[str]) -> str:
+def _describe_missing(state: ClusterState, missing: Sequence[str]) -> str:
     counts = [f"{group.name} {group.nodes.get('Running', 0)} of {group.target} running" for group in state.groups]
     return ", ".join([*counts, *missing])
 
 
-def _logs(name: str) -> str:
+def _log_hint(name: str) -> str:
     return (
         f"hyperpod-kit diagnose --cluster {name}; the log of the lifecycle script is in CloudWatch, group "
         f"/aws/sagemaker/Clusters/{name}/<id>; in a rehearsal: hyperpod-kit rehearse logs NODE"

@@ -43,15 +43,15 @@ class AccessPoint:
     id: str = ""
 
     @property
-    def whose(self) -> str:
-        """Name the owner in words."""
+    def owner_description(self) -> str:
+        """Return the owner in words: the user's name, or `the group NAME`."""
         if self.user.startswith(GROUP):
             return f"the group {self.user[len(GROUP) :]}"
         return self.user
 
     @property
-    def numbers(self) -> str:
-        """Say in words whom it acts as."""
+    def identity_description(self) -> str:
+        """Return in words as whom it acts: `UID:GID`, or whoever asks in a group."""
         if self.uid >= 0:
             return f"{self.uid}:{self.gid}"
         return f"whoever asks, in group {self.gid},"
@@ -64,22 +64,22 @@ class AccessPoint:
             mode = 0o700
         return f"{mode:04o}"
 
-    def same_as(self, other: AccessPoint) -> bool:
-        """Whether both do the same for the same user; ids are not compared."""
+    def is_same_except_id(self, other: AccessPoint) -> bool:
+        """Return whether both are equal but for their ids."""
         return asdict(self) | {"id": ""} == asdict(other) | {"id": ""}
 
 
-def companion_path(config: Path) -> Path:
-    """The file that belongs to a configuration."""
+def access_points_path(config: Path) -> Path:
+    """Return the path of the access points file that belongs to a configuration."""
     return config.with_name(config.stem + SUFFIX)
 
 
-def read(config: Path) -> dict[str, AccessPoint]:
+def read_access_points(config: Path) -> dict[str, AccessPoint]:
     """Read the access points by user name; empty when there is no such file.
 
     Raises ConfigError for a file that is not ours.
     """
-    path = companion_path(config)
+    path = access_points_path(config)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["format"] != FORMAT:
@@ -99,9 +99,12 @@ def read(config: Path) -> dict[str, AccessPoint]:
     return {point.user: point for point in points}
 
 
-def write(config: Path, points: Sequence[AccessPoint]) -> bool:
-    """Write the file, atomically; False when it says so already. Raises ConfigError."""
-    path = companion_path(config)
+def write_access_points(config: Path, points: Sequence[AccessPoint]) -> bool:
+    """Write the file atomically and return True; return False when it holds the same already.
+
+    Raises ConfigError.
+    """
+    path = access_points_path(config)
     entries = [asdict(point) for point in sorted(points, key=lambda point: point.user)]
     text = json.dumps({"format": FORMAT, "access_points": entries}, indent=2) + "\n"
     try:
@@ -113,13 +116,15 @@ def write(config: Path, points: Sequence[AccessPoint]) -> bool:
     return True
 
 
-def findings(desired: Sequence[AccessPoint], recorded: Mapping[str, AccessPoint], config: Path) -> Iterator[Finding]:
+def compare_with_recorded(
+    desired: Sequence[AccessPoint], recorded: Mapping[str, AccessPoint], config: Path
+) -> Iterator[Finding]:
     """Report what is wrong between the configuration and the file beside it.
 
     A missing access point is a warning: the command that makes it needs a configuration that is right.
     """
     apply = f"hyperpod-kit users apply {config}"
-    missing = [point.whose for point in desired if point.user not in recorded]
+    missing = [point.owner_description for point in desired if point.user not in recorded]
     if missing:
         yield Finding(
             "HPK-U020",
@@ -136,13 +141,14 @@ def findings(desired: Sequence[AccessPoint], recorded: Mapping[str, AccessPoint]
         index = places[key]
         places[key] += 1
         have = recorded.get(point.user)
-        if have is None or have.same_as(point):
+        if have is None or have.is_same_except_id(point):
             continue
         if have.file_system_id != point.file_system_id:
             yield Finding(
                 "HPK-U021",
                 "hyperpod_kit.homes.file_system_id",
-                f"{companion_path(config).name} has the access point of `{point.whose}` on {have.file_system_id}",
+                f"{access_points_path(config).name} has the access point of `{point.owner_description}` on "
+                f"{have.file_system_id}",
                 f"Move the files if there are any; then {apply}",
                 WARNING,
             )
@@ -150,7 +156,8 @@ def findings(desired: Sequence[AccessPoint], recorded: Mapping[str, AccessPoint]
             yield Finding(
                 "HPK-U022",
                 f"hyperpod_kit.{key}[{index}]",
-                f"`{point.whose}` is {point.numbers} in {point.root} here, but access point {have.id} acts as "
-                f"{have.numbers} in {have.root}",
+                f"`{point.owner_description}` is {point.identity_description} in {point.root} here, but access "
+                f"point {have.id} acts as "
+                f"{have.identity_description} in {have.root}",
                 "Change it back: files belong to numbers, and an access point cannot be changed (see docs/users.md)",
             )

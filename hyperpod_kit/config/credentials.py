@@ -31,15 +31,15 @@ _SENSITIVE = re.compile(r"(?i)passw(or)?d|passphrase|secret|token|credential|(ap
 ARN = re.compile(r"arn:aws[a-z-]*:[a-z0-9-]+:[^:\s]*:[^:\s]*:\S+")
 
 
-def in_text(text: str) -> Iterator[tuple[int, str]]:
+def find_secrets_in_text(text: str) -> Iterator[tuple[int, str]]:
     """(1-based line, what it looks like) of everything in a text that looks like a secret."""
     for match in _ANY.finditer(text):
         yield text.count("\n", 0, match.start()) + 1, _WHAT[int(str(match.lastgroup)[1:])]
 
 
-def beside_key(key: str, value: str) -> Optional[str]:
+def describe_secret_value(key: str, value: str) -> Optional[str]:
     """Say what the value of a key looks like, when that is a secret: its shape, or a sensitive name without an ARN."""
-    for _, what in in_text(value):
+    for _, what in find_secrets_in_text(value):
         return what
     if value and _SENSITIVE.search(key) and not ARN.fullmatch(value):
         return "a secret that is written out"

@@ -25,7 +25,7 @@ PASSTHROUGH_KEYS = ("slurm_configurations", "fsx_openzfs_dns_name")
 """AWS's keys that go on to AWS's own scripts as they are."""
 
 
-def decode(
+def decode_settings(
     values: dict[str, Any],
     access_points: Optional[Mapping[str, AccessPoint]] = None,
     reads: Optional[list[KeyRead]] = None,
@@ -41,11 +41,11 @@ def decode(
     top.optional_text("$schema")  # for the editor that the file is written with
     parameters = _parameters(top)
     kit = top.child("hyperpod_kit")
-    top.close()
+    top.report_unknown_keys()
     cluster = decode_cluster(kit.child("cluster"), parameters)
     location = kit.child("bundle")
     bundle = BundleLocation(location.text("bucket"), location.text("prefix", "hyperpod-kit/"))
-    location.close()
+    location.report_unknown_keys()
     mounts = decode_mounts(kit, parameters)
     users = tuple(_user(section) for section in kit.children("users"))
     section = kit.child("homes", required=False)
@@ -64,21 +64,21 @@ def decode(
         watch.boolean("refuse_when_full", default.refuse_when_full),
         watch.text("textfile_directory", default.textfile_directory),
     )
-    watch.close()
+    watch.report_unknown_keys()
     slurm = kit.child("slurm", required=False)
     slurm_state = slurm.optional_text("state")
-    slurm.close()
+    slurm.report_unknown_keys()
     service = kit.child("metadata_service", required=False)
     metadata_users = None
     if kit.has("metadata_service"):
         metadata_users = service.texts("users", ())
-    service.close()
+    service.report_unknown_keys()
     failure_pause = kit.number("failure_pause", 60.0)
     packages = decode_packages(kit)
     scripts = decode_scripts(kit)
     steps = decode_steps(kit)
     secrets = tuple(_secret(section) for section in kit.children("secrets"))
-    kit.close()
+    kit.report_unknown_keys()
     settings = Settings(
         parameters,
         cluster,
@@ -108,7 +108,7 @@ def _parameters(top: Section) -> ProvisioningParameters:
     login = top.optional_text("login_group")
     for section in top.children("worker_groups", required=True):
         workers.append(WorkerGroup(section.text("instance_group_name"), section.text("partition_name")))
-        section.close()
+        section.report_unknown_keys()
     passthrough = {key: value for key in PASSTHROUGH_KEYS if (value := top.anything(key)) is not None}
     return ProvisioningParameters(
         version,
@@ -127,7 +127,7 @@ def _secret(section: Section) -> Secret:
     secret = Secret(
         section.text("name"), section.text("arn"), section.text("owner", "root"), section.texts("roles", ROLES)
     )
-    section.close()
+    section.report_unknown_keys()
     return secret
 
 
@@ -139,11 +139,11 @@ def _group(section: Section) -> Group:
         section.texts("mounts", ()),
         section.boolean("archived", False),
     )
-    section.close()
+    section.report_unknown_keys()
     return group
 
 
 def _user(section: Section) -> User:
     user = User(section.text("name"), section.integer("uid"), section.integer("gid"))
-    section.close()
+    section.report_unknown_keys()
     return user

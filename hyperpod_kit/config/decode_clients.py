@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import ListedPackage
-from hyperpod_kit.model.clients import Package, client_of
+from hyperpod_kit.model.clients import Package, client_of_package
 
 
 def decode_packages(kit: Section) -> tuple[ListedPackage, ...]:
@@ -18,7 +18,7 @@ def decode_packages(kit: Section) -> tuple[ListedPackage, ...]:
 def _package(section: Section) -> ListedPackage:
     name = section.text("name")
     package = Package(
-        client=section.text("client", client_of(name)),
+        client=section.text("client", client_of_package(name)),
         name=name,
         version=section.text("version"),
         arch=section.text("arch"),
@@ -26,5 +26,5 @@ def _package(section: Section) -> ListedPackage:
         url=section.text("url", ""),
     )
     file = section.text("file", "")
-    section.close()
+    section.report_unknown_keys()
     return ListedPackage(package, file)

@@ -29,7 +29,7 @@ def decode_cluster(section: Section, parameters: ProvisioningParameters) -> Clus
         tags=section.texts_by_key("tags"),
         api=section.things_by_key("api"),
     )
-    section.close()
+    section.report_unknown_keys()
     return cluster
 
 
@@ -52,7 +52,7 @@ def _group(entry: Section, parameters: ProvisioningParameters, partitions: Mappi
         training_plan_arn=entry.optional_text("training_plan_arn"),
         api=entry.things_by_key("api"),
     )
-    entry.close()
+    entry.report_unknown_keys()
     return group
 
 
@@ -61,7 +61,7 @@ def _vpc(section: Section) -> Optional[Vpc]:
     if not section.has("vpc"):
         return None
     vpc = Vpc(network.texts("security_group_ids"), network.texts("subnet_ids"))
-    network.close()
+    network.report_unknown_keys()
     return vpc
 
 
@@ -75,7 +75,7 @@ def _accounting(section: Section) -> Optional[AccountingDatabase]:
         database.optional_integer("port"),
         database.optional_text("name"),
     )
-    database.close()
+    database.report_unknown_keys()
     return accounting
 
 

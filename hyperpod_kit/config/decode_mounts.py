@@ -30,15 +30,15 @@ def decode_mounts(kit: Section, parameters: ProvisioningParameters) -> tuple[Sou
             continue
         mount = form.short_form.mount(parameters)
         if mount is not None:
-            mounts.append(SourcedMount(mount, form.short_form.at))
+            mounts.append(SourcedMount(mount, form.short_form.first_key))
     for section in kit.children("mounts"):
-        mount = _mount(section)
+        mount = _decode_mount(section)
         if mount is not None:
             mounts.append(SourcedMount(mount, section.path))
     return tuple(mounts)
 
 
-def _mount(section: Section) -> Optional[Mount]:
+def _decode_mount(section: Section) -> Optional[Mount]:
     kind = section.text("kind")
     if kind not in KINDS:
         if kind in NICKNAMES:
@@ -57,7 +57,7 @@ def _mount(section: Section) -> Optional[Mount]:
             )
         return None
     cls = KINDS[kind]
-    hints = _hints(kind)
+    hints = _field_type_hints(kind)
     values: dict[str, Any] = {}
     for field in fields(cls):
         if field.metadata.get("derived"):
@@ -66,18 +66,18 @@ def _mount(section: Section) -> Optional[Mount]:
             default = None
         else:
             default = field.default
-        values[field.name] = _field(section, field.name, hints[field.name], default, field.default is MISSING)
-    section.close()
+        values[field.name] = _read_field(section, field.name, hints[field.name], default, field.default is MISSING)
+    section.report_unknown_keys()
     mount: Mount = cls(**values)
     return mount
 
 
 @lru_cache(maxsize=None)
-def _hints(kind: str) -> dict[str, Any]:
+def _field_type_hints(kind: str) -> dict[str, Any]:
     return get_type_hints(KINDS[kind])
 
 
-def _field(section: Section, name: str, hint: Any, default: Any, required: bool) -> Any:
+def _read_field(section: Section, name: str, hint: Any, default: Any, required: bool) -> Any:
     if hint is bool:
         return section.boolean(name, default)
     if hint is int:

@@ -27,5 +27,5 @@ def _script(section: Section) -> ListedScript:
         required=section.boolean("required", True),
         always=section.boolean("always", False),
     )
-    section.close()
+    section.report_unknown_keys()
     return ListedScript(script, path)

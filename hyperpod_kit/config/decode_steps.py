@@ -48,7 +48,7 @@ def decode_steps(kit: Section) -> OptionalSteps:
         sssd=_decode_if_written(section, "sssd", _sssd),
         device_checks=_decode_if_written(section, "device_checks", _device_checks),
     )
-    section.close()
+    section.report_unknown_keys()
     return steps
 
 
@@ -57,7 +57,7 @@ def _decode_if_written(section: Section, key: str, decode: Callable[[Section], T
     if not section.has(key):
         return None  # with its defaults asked for, the configuration written in full would turn it on
     made = decode(inner)
-    inner.close()
+    inner.report_unknown_keys()
     return made
 
 
@@ -123,7 +123,7 @@ def _account(section: Section) -> SlurmAccount:
         section.integer("fairshare", SlurmAccount.fairshare),
         section.texts("qos", ()),
     )
-    section.close()
+    section.report_unknown_keys()
     return account
 
 
@@ -134,5 +134,5 @@ def _qos(section: Section) -> AccountingQos:
         section.texts("preempts", ()),
         dict(section.texts_by_key("limits")),
     )
-    section.close()
+    section.report_unknown_keys()
     return qos

@@ -33,15 +33,16 @@ class Document:
     findings: tuple[Finding, ...]
 
 
-def read(path: Path) -> Document:
+def read_document(path: Path) -> Document:
     """Read a configuration file.
 
     Raises UsageError when there is no such file, ConfigError when it is not JSON or YAML or holds no object.
     """
-    values, where = read_text(path, _text(path))
+    values, where = parse_text(path, _read_bounded_text(path))
     if not isinstance(values, dict):
         raise ConfigError(
-            f"{path} holds {_kind(values)}, expected an object with keys", hint="hyperpod-kit init --from-example"
+            f"{path} holds {_describe_type(values)}, expected an object with keys",
+            hint="hyperpod-kit init --from-example",
         )
     doubles = tuple(
         Finding(
@@ -57,39 +58,41 @@ def read(path: Path) -> Document:
     return Document(path, values, where, doubles)
 
 
-def values(path: Path) -> Any:
+def read_values(path: Path) -> Any:
     """Read the values of any JSON or YAML file. Raises UsageError, ConfigError."""
-    return read_text(path, _text(path))[0]
+    return parse_text(path, _read_bounded_text(path))[0]
 
 
-def read_text(path: Path, text: str) -> tuple[Any, SourceMap]:
+def parse_text(path: Path, text: str) -> tuple[Any, SourceMap]:
     """Values and positions of a text; the name of `path` says what it is, messages name it. Raises ConfigError."""
     if not text.strip():
         raise ConfigError(f"{path} is empty", hint="hyperpod-kit init --from-example --force")
     try:
         if path.suffix.lower() in YAML:
-            return yaml_text.read(text)
-        return _json(path, text)
+            return yaml_text.parse_yaml(text)
+        return _parse_json(path, text)
     except yaml_text.Refused as err:
         where, shown, hint = "", "", None
         if err.position:
             where = f" at line {err.position.line}, column {err.position.column}"
-            shown = _line(text, err.position.line)
+            shown = _displayable_line(text, err.position.line)
             hint = f"correct line {err.position.line}"
         if shown:
             where = f"{where}: {shown}"
-        raise ConfigError(f"{path} is not YAML that can be read: {_printable(str(err))}{where}", hint=hint) from err
+        raise ConfigError(
+            f"{path} is not YAML that can be read: {_escape_unprintable(str(err))}{where}", hint=hint
+        ) from err
     except (source_map.TooDeep, RecursionError):
         raise ConfigError(f"{path} is nested deeper than {source_map.DEEPEST} levels") from None
 
 
-def _text(path: Path) -> str:
+def _read_bounded_text(path: Path) -> str:
     """The file's text. No more is read than a configuration can have, whatever the file is."""
     try:
         # Not waiting: a pipe that nobody writes to would never be open.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
-                _wait_for_input(path, file.fileno())
+                _wait_for_pipe_input(path, file.fileno())
             data = file.read(LARGEST + 1)
         if len(data) > LARGEST:
             raise UsageError(f"{path} has more than {LARGEST >> 20} MiB: that is no configuration")
@@ -105,7 +108,7 @@ def _text(path: Path) -> str:
         raise UsageError(f"cannot read {path}: {err}") from err
 
 
-def _wait_for_input(path: Path, pipe: int) -> None:
+def _wait_for_pipe_input(path: Path, pipe: int) -> None:
     """What a shell gives for `<(…)` is a pipe too; what comes through it may take a while. Raises UsageError."""
     poller = select.poll()
     poller.register(pipe, select.POLLIN)
@@ -114,10 +117,10 @@ def _wait_for_input(path: Path, pipe: int) -> None:
     os.set_blocking(pipe, True)
 
 
-def _json(path: Path, text: str) -> tuple[Any, SourceMap]:
+def _parse_json(path: Path, text: str) -> tuple[Any, SourceMap]:
     try:
-        values = json.loads(text, parse_constant=_no_constant)
-        return values, source_map.of_json(text)
+        values = json.loads(text, parse_constant=_reject_json_constant)
+        return values, source_map.map_json_positions(text)
     except json.JSONDecodeError as err:
         if text.split("\n")[err.lineno - 1].lstrip().startswith(("//", "#", "/*")):
             hint = f"remove line {err.lineno}: JSON takes no comments"
@@ -125,7 +128,7 @@ def _json(path: Path, text: str) -> tuple[Any, SourceMap]:
             hint = f"correct line {err.lineno}, or name the file .yaml if it is YAML"
         raise ConfigError(
             f"{path} is not JSON: {err.msg} at line {err.lineno}, column {err.colno}: "
-            f"{_line(text, err.lineno) or 'the end of the file'}",
+            f"{_displayable_line(text, err.lineno) or 'the end of the file'}",
             hint=hint,
         ) from err
     except ValueError as err:
@@ -135,22 +138,22 @@ def _json(path: Path, text: str) -> tuple[Any, SourceMap]:
         raise ConfigError(f"{path} is not JSON that can be read: {problem}") from err
 
 
-def _no_constant(name: str) -> Any:
+def _reject_json_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number of JSON's")
 
 
-def _line(text: str, number: int) -> str:
+def _displayable_line(text: str, number: int) -> str:
     """A line to show; empty where the text has no such line: a file that stops too early is wrong behind its end."""
     line = next(iter(text.split("\n")[number - 1 :]), "").strip()
-    if any(credentials.in_text(line)):
+    if any(credentials.find_secrets_in_text(line)):
         return "(a line that is not shown: it looks like a secret)"
-    return _printable(line)[:80]
+    return _escape_unprintable(line)[:80]
 
 
-def _printable(text: str) -> str:
+def _escape_unprintable(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-def _kind(value: object) -> str:
+def _describe_type(value: object) -> str:
     type_names = {list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
     return type_names.get(type(value), "nothing")

@@ -35,13 +35,13 @@ def create_cluster_request(settings: Settings, source_s3_uri: str) -> dict[str, 
     cluster = settings.cluster
     request: dict[str, Any] = {
         "ClusterName": cluster.name,
-        "InstanceGroups": [_group(settings, group, source_s3_uri) for group in cluster.groups],
+        "InstanceGroups": [_instance_group_entry(settings, group, source_s3_uri) for group in cluster.groups],
         "NodeRecovery": cluster.node_recovery,
     }
     if cluster.vpc is not None:
-        request["VpcConfig"] = _vpc(cluster.vpc)
+        request["VpcConfig"] = _vpc_config(cluster.vpc)
     if cluster.lifecycle_mode != LifecycleMode.ON_CREATE:
-        request["Orchestrator"] = {"Slurm": _slurm(cluster)}
+        request["Orchestrator"] = {"Slurm": _slurm_orchestrator(cluster)}
     if cluster.node_provisioning_mode is not None:
         request["NodeProvisioningMode"] = cluster.node_provisioning_mode
     if cluster.tags:
@@ -49,7 +49,7 @@ def create_cluster_request(settings: Settings, source_s3_uri: str) -> dict[str, 
     return {**cluster.api, **request}
 
 
-def _slurm(cluster: ClusterSpec) -> dict[str, Any]:
+def _slurm_orchestrator(cluster: ClusterSpec) -> dict[str, Any]:
     slurm: dict[str, Any] = {}
     if cluster.node_provisioning_mode is None or cluster.slurm_config_strategy is not None:
         slurm["SlurmConfigStrategy"] = cluster.slurm_config_strategy or SLURM_CONFIG_STRATEGY
@@ -61,7 +61,7 @@ def _slurm(cluster: ClusterSpec) -> dict[str, Any]:
     return slurm
 
 
-def _vpc(vpc: Vpc) -> dict[str, Any]:
+def _vpc_config(vpc: Vpc) -> dict[str, Any]:
     return {"SecurityGroupIds": list(vpc.security_group_ids), "Subnets": list(vpc.subnet_ids)}
 
 
@@ -69,7 +69,7 @@ def _without_none(**fields: Any) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def provisioning_parameters(settings: Settings) -> Optional[str]:
+def provisioning_parameters_json(settings: Settings) -> Optional[str]:
     """AWS's file for on_create mode, AWS's keys only; None in the other modes, where HyperPod would refuse it."""
     if settings.cluster.lifecycle_mode != LifecycleMode.ON_CREATE:
         return None
@@ -94,7 +94,7 @@ def provisioning_parameters(settings: Settings) -> Optional[str]:
     return json.dumps(data, indent=2, sort_keys=True) + "\n"
 
 
-def _group(settings: Settings, group: InstanceGroup, source_s3_uri: str) -> dict[str, Any]:
+def _instance_group_entry(settings: Settings, group: InstanceGroup, source_s3_uri: str) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "InstanceGroupName": group.name,
         "InstanceType": group.instance_type,
@@ -104,7 +104,7 @@ def _group(settings: Settings, group: InstanceGroup, source_s3_uri: str) -> dict
             MinInstanceCount=group.min_count,
             ThreadsPerCore=group.threads_per_core,
             TrainingPlanArn=group.training_plan_arn,
-            OverrideVpcConfig=None if group.vpc is None else _vpc(group.vpc),
+            OverrideVpcConfig=None if group.vpc is None else _vpc_config(group.vpc),
             OnStartDeepHealthChecks=list(group.deep_health_checks) or None,
         ),
     }
@@ -114,14 +114,14 @@ def _group(settings: Settings, group: InstanceGroup, source_s3_uri: str) -> dict
         if mode == LifecycleMode.ON_CREATE:
             hook = "OnCreate"
         entry["LifeCycleConfig"] = {"SourceS3Uri": source_s3_uri, hook: settings.entry_script}
-    storage = _volumes(group)
+    storage = _ebs_volume_configs(group)
     if mode != LifecycleMode.ON_CREATE:
         entry["SlurmConfig"] = {"NodeType": NODE_TYPES[group.role]}
         if group.partition is not None and group.role == Role.COMPUTE:
             entry["SlurmConfig"]["PartitionNames"] = [group.partition]
         storage += [
-            _storage(mount)
-            for mount, _ in settings.decided_mounts
+            _mount_storage_config(mount)
+            for mount, _ in settings.platform_marked_mounts
             if mount.is_carried_by(group.role, group.name) and mount.platform
         ]
     if storage:
@@ -129,7 +129,7 @@ def _group(settings: Settings, group: InstanceGroup, source_s3_uri: str) -> dict
     return {**group.api, **entry}
 
 
-def _volumes(group: InstanceGroup) -> list[dict[str, Any]]:
+def _ebs_volume_configs(group: InstanceGroup) -> list[dict[str, Any]]:
     """EBS: the second volume, and the root volume where it has a key of one's own (its size is HyperPod's choice)."""
     volumes = []
     if group.root_kms_key is not None:
@@ -140,7 +140,7 @@ def _volumes(group: InstanceGroup) -> list[dict[str, Any]]:
     return volumes
 
 
-def _storage(mount: Mount) -> dict[str, Any]:
+def _mount_storage_config(mount: Mount) -> dict[str, Any]:
     config = FORMS[mount.kind].storage_config
     assert config is not None, f"HyperPod mounts no {mount.kind}"
     given = {key: getattr(mount, field) for key, field in config.keys.items()}

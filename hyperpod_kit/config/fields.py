@@ -342,8 +342,11 @@ FIELDS: Mapping[str, Field] = {
 }
 
 
-def describe(path: str, kind: str = "") -> Field:
-    """The field at a place such as `hyperpod_kit.mounts[].path`; `kind`: of the mount. Raises KeyError."""
+def field_at(path: str, kind: str = "") -> Field:
+    """Return the field at a path such as `hyperpod_kit.mounts[].path`; `kind`: of the mount.
+
+    Raises KeyError.
+    """
     kind_path = path
     if kind:
         kind_path = path.replace("hyperpod_kit.mounts[]", f"hyperpod_kit.mounts[{kind}]", 1)
@@ -352,15 +355,16 @@ def describe(path: str, kind: str = "") -> Field:
     return FIELDS[path]
 
 
-def pattern_of(path: str) -> Optional[Pattern]:
-    """The pattern of the field there; None where there is none, or no field of ours (a tag)."""
+def pattern_at(path: str) -> Optional[Pattern]:
+    """Return the pattern of the field at a path; None when it has none, or the path is not a field (a
+    tag)."""
     try:
-        return describe(path).pattern
+        return field_at(path).pattern
     except KeyError:
         return None
 
 
-def fits(path: str, text: str) -> bool:
-    """Whether a text at `path` is as the field's pattern has it."""
-    pattern = pattern_of(path)
+def matches_field_pattern(path: str, text: str) -> bool:
+    """Return whether a text matches the pattern of the field at `path`; True when that has none."""
+    pattern = pattern_at(path)
     return pattern is None or pattern.fits(text)

@@ -43,17 +43,17 @@ class Finding:
         return asdict(self)
 
 
-def errors(findings: Sequence[Finding]) -> list[Finding]:
-    """Select the findings that forbid to go on."""
+def select_errors(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings of severity error."""
     return [finding for finding in findings if finding.severity == ERROR]
 
 
-def at_least(findings: Sequence[Finding], severity: str) -> list[Finding]:
+def select_at_least(findings: Sequence[Finding], severity: str) -> list[Finding]:
     """Select the findings that are as bad as `severity` or worse."""
     return [finding for finding in findings if SEVERITIES.index(finding.severity) >= SEVERITIES.index(severity)]
 
 
-def under(path: str, parent: str) -> bool:
+def is_path_under(path: str, parent: str) -> bool:
     """Whether `path` is `parent` or something inside it."""
     return path == parent or path.startswith((parent + ".", parent + "["))
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Mapping, Optional, Sequence
 
 from hyperpod_kit.aws import request_shape
-from hyperpod_kit.config.decode import decode
+from hyperpod_kit.config.decode import decode_settings
 from hyperpod_kit.config.emit import NODE_TYPES
-from hyperpod_kit.config.findings import under
-from hyperpod_kit.config.imported_heads import heads_by_name, several_controllers
+from hyperpod_kit.config.findings import is_path_under
+from hyperpod_kit.config.imported_heads import guess_heads_by_name, import_controller_settings
 from hyperpod_kit.config.imported_storage import ImportedStorage
 from hyperpod_kit.config.patterns import INSTANCE_TYPE, INSTANCE_TYPE_PREFIX
 from hyperpod_kit.config.rules.passthrough_fields import COVERED_FIELDS, COVERED_GROUP_FIELDS
@@ -58,41 +58,42 @@ class ImportedConfiguration:
     entry: str = ""
 
 
-def read_cluster(cluster: Any, parameters: Any) -> ImportedConfiguration:
-    """Read a configuration from what JSON or boto3 gave, None for what there is not.
+def import_configuration(cluster: Any, parameters: Any) -> ImportedConfiguration:
+    """Convert what JSON or boto3 gave of a cluster and of AWS's parameters, None for what is missing, to
+    a configuration.
 
-    Raises ConfigError for something else.
+    Raises ConfigError for anything else.
     """
     reader = _RequestReader()
     if parameters is not None:
-        values = reader.parameters(parameters)
+        values = reader.read_parameters(parameters)
     else:
         values = {}
     if cluster is not None:
-        reader.cluster(values, _request(cluster))
+        reader.read_cluster_request(values, _require_slurm_request(cluster))
     else:
-        reader.alone(values)
+        reader.assume_on_create_mode(values)
     mode = values.get("hyperpod_kit", {}).get("cluster", {}).get("lifecycle_mode", LifecycleMode.ON_CREATE)
     if mode == LifecycleMode.ON_CREATE:  # elsewhere they go to nobody, which `validate` says
-        reader.notes += several_controllers(values)
+        reader.notes += import_controller_settings(values)
     if cluster is None:
         source, entry = ("", "")
     else:
-        source, entry = (lifecycle_source(cluster) or "", _entry(cluster))
+        source, entry = (lifecycle_scripts_uri(cluster) or "", _entry_script(cluster))
     return ImportedConfiguration(values, tuple(dict.fromkeys(reader.notes)), source, entry)
 
 
-def lifecycle_source(cluster: Any) -> Optional[str]:
+def lifecycle_scripts_uri(cluster: Any) -> Optional[str]:
     """The S3 URI of the lifecycle scripts of a cluster that has any: its provisioning_parameters.json lies there."""
-    for group in _request(cluster)["InstanceGroups"]:
+    for group in _require_slurm_request(cluster)["InstanceGroups"]:
         lifecycle = group.get("LifeCycleConfig")
         if isinstance(lifecycle, Mapping) and isinstance(lifecycle.get("SourceS3Uri"), str):
             return str(lifecycle["SourceS3Uri"])
     return None
 
 
-def _entry(cluster: Any) -> str:
-    for group in _request(cluster)["InstanceGroups"]:
+def _entry_script(cluster: Any) -> str:
+    for group in _require_slurm_request(cluster)["InstanceGroups"]:
         lifecycle = group.get("LifeCycleConfig")
         for hook in ("OnCreate", "OnInitComplete") if isinstance(lifecycle, Mapping) else ():
             if lifecycle.get(hook):
@@ -100,7 +101,7 @@ def _entry(cluster: Any) -> str:
     return ""
 
 
-def _request(cluster: Any) -> Mapping[str, Any]:
+def _require_slurm_request(cluster: Any) -> Mapping[str, Any]:
     if isinstance(cluster, list):
         request = {"InstanceGroups": cluster}
     else:
@@ -126,8 +127,11 @@ class _RequestReader:
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def parameters(self, given: Any) -> dict[str, Any]:
-        """AWS's own file; its template has empty strings for what there is not."""
+    def read_parameters(self, given: Any) -> dict[str, Any]:
+        """Return AWS's own parameters without empty values, and note unknown keys.
+
+        Raises ConfigError when this is another file.
+        """
         if not isinstance(given, Mapping):
             raise ConfigError("provisioning_parameters.json holds no object")
         if "hyperpod_kit" in given:
@@ -137,30 +141,32 @@ class _RequestReader:
                 self.notes.append(f"`{key}` of provisioning_parameters.json: unknown")
         kept = {key: given[key] for key in PARAMETERS if given.get(key) not in (None, "", {})}
         if isinstance(kept.get("worker_groups"), list):
-            kept["worker_groups"] = [self._worker(entry) for entry in kept["worker_groups"]]
-        wrong = [finding for finding in decode(kept)[1] if not under(finding.path, "hyperpod_kit")]
+            kept["worker_groups"] = [self._worker_group_entry(entry) for entry in kept["worker_groups"]]
+        wrong = [finding for finding in decode_settings(kept)[1] if not is_path_under(finding.path, "hyperpod_kit")]
         if wrong:
             raise ConfigError(
                 "this is not AWS's provisioning_parameters.json", findings=[finding.render() for finding in wrong]
             )
         return kept
 
-    def alone(self, values: dict[str, Any]) -> None:
-        """AWS's file without a request: it is one of a cluster in on_create mode, for in no other anybody reads it."""
+    def assume_on_create_mode(self, values: dict[str, Any]) -> None:
+        """Set on_create mode, since no other reads AWS's file, and take controller and login groups out
+        of worker_groups."""
         values.setdefault("hyperpod_kit", {}).setdefault("cluster", {})["lifecycle_mode"] = (
             LifecycleMode.ON_CREATE.value
         )
         heads = (values.get("controller_group"), values.get("login_group"))
         for entry in list(values.get("worker_groups", ())):
             if entry["instance_group_name"] in heads:
-                self._head_among_workers(entry["instance_group_name"], entry.get("partition_name"))
+                self._note_head_among_workers(entry["instance_group_name"], entry.get("partition_name"))
                 values["worker_groups"].remove(entry)
 
-    def _head_among_workers(self, name: str, partition: Any) -> None:
-        """AWS's Terraform module lists its login nodes among the workers too."""
+    def _note_head_among_workers(self, name: str, partition: Any) -> None:
+        """Note that a controller or login group is listed among the workers, as AWS's Terraform module
+        does."""
         self.notes.append(f"partition `{partition or name}` of group `{name}`: its nodes run no jobs here")
 
-    def _worker(self, entry: Any) -> Any:
+    def _worker_group_entry(self, entry: Any) -> Any:
         """An entry of worker_groups with the keys that it has here; AWS's Terraform module writes others there."""
         if not isinstance(entry, Mapping):
             return entry
@@ -169,42 +175,44 @@ class _RequestReader:
                 self.notes.append(f"`{key}` of an entry of worker_groups in provisioning_parameters.json: unknown")
         return {key: entry[key] for key in WORKER if key in entry}
 
-    def cluster(self, values: dict[str, Any], request: Mapping[str, Any]) -> None:
-        """The cluster's part of the values; what AWS's file says about roles counts where the API says nothing."""
-        groups: Sequence[Mapping[str, Any]] = [self._spelled(group) for group in request["InstanceGroups"]]
+    def read_cluster_request(self, values: dict[str, Any], request: Mapping[str, Any]) -> None:
+        """Put the cluster's part into the values; roles in AWS's own file count where the API has none."""
+        groups: Sequence[Mapping[str, Any]] = [
+            self._correct_field_spelling(group) for group in request["InstanceGroups"]
+        ]
         request = {**request, "InstanceGroups": groups}
-        self._roles(values, groups)
+        self._read_group_roles(values, groups)
         cluster: dict[str, Any] = {}
         if request.get("ClusterName"):
             cluster["name"] = request["ClusterName"]
         if str(request.get("ClusterArn", "")).count(":") >= 5:
             cluster["region"] = str(request["ClusterArn"]).split(":")[3]
-        cluster["lifecycle_mode"] = self._mode(groups)
+        cluster["lifecycle_mode"] = self._common_lifecycle_mode(groups)
         for key, field in (("node_recovery", "NodeRecovery"), ("node_provisioning_mode", "NodeProvisioningMode")):
             if request.get(field):
                 cluster[key] = request[field]
-        self._slurm(cluster, request.get("Orchestrator"))
+        self._read_slurm_orchestrator(cluster, request.get("Orchestrator"))
         roles = Counter(str(group["ExecutionRole"]) for group in groups if group.get("ExecutionRole"))
         if roles:
             cluster["execution_role"] = roles.most_common(1)[0][0]
         if request.get("VpcConfig"):
-            cluster["vpc"] = _vpc(request["VpcConfig"])
+            cluster["vpc"] = _vpc_values(request["VpcConfig"])
         storage = ImportedStorage([str(group.get("InstanceGroupName")) for group in groups])
-        cluster["instance_groups"] = [self._group(group, cluster, storage) for group in groups]
+        cluster["instance_groups"] = [self._read_instance_group(group, cluster, storage) for group in groups]
         if isinstance(request.get("Tags"), list):
             tags = [tag for tag in request["Tags"] if isinstance(tag, Mapping)]
             cluster["tags"] = {str(tag.get("Key")): str(tag.get("Value")) for tag in tags}
-        self._api(cluster, request, COVERED_FIELDS, "", described="ClusterStatus" in request)
+        self._add_passthrough_fields(cluster, request, COVERED_FIELDS, "", described="ClusterStatus" in request)
         kit = values.setdefault("hyperpod_kit", {})
         kit["cluster"] = cluster
-        kit["mounts"] = storage.mounts(values)
+        kit["mounts"] = storage.build_mounts(values)
         self.notes += storage.notes
-        source = lifecycle_source(request)
+        source = lifecycle_scripts_uri(request)
         if source is not None:
             kit["bundle"] = {"bucket": source.partition("://")[2].partition("/")[0]}
             self.notes.append(f"the lifecycle scripts at {source}: the bundle takes their place")
 
-    def _roles(self, values: dict[str, Any], groups: Sequence[Mapping[str, Any]]) -> None:
+    def _read_group_roles(self, values: dict[str, Any], groups: Sequence[Mapping[str, Any]]) -> None:
         """controller_group, login_group and worker_groups, from SlurmConfig where the API has it."""
         partitions = {}
         for entry in values.get("worker_groups") or ():
@@ -227,7 +235,7 @@ class _RequestReader:
             # AWS's own template names one that its example's cluster has not, and AWS's scripts pass over it.
             self.notes.append(f"login_group `{login}`: the cluster has no instance group of that name")
             del values["login_group"]
-        self.notes += heads_by_name(values, names)
+        self.notes += guess_heads_by_name(values, names)
         heads = (values.get("controller_group"), values.get("login_group"))
         workers = [name for name in names if name not in heads]
         for name in workers:
@@ -239,13 +247,13 @@ class _RequestReader:
             if name not in names:
                 self.notes.append(f"worker group `{name}`: the cluster has no instance group of that name")
             elif name in heads:
-                self._head_among_workers(name, partition)
+                self._note_head_among_workers(name, partition)
         values["worker_groups"] = [
             {"instance_group_name": name, "partition_name": partitions.get(name) or name} for name in workers
         ]
 
-    def _mode(self, groups: Sequence[Mapping[str, Any]]) -> str:
-        modes = Counter(self._group_mode(group) for group in groups)
+    def _common_lifecycle_mode(self, groups: Sequence[Mapping[str, Any]]) -> str:
+        modes = Counter(self._group_lifecycle_mode(group) for group in groups)
         if len(modes) > 1:
             chosen = LifecycleMode.ON_CREATE.value
             if LifecycleMode.ON_INIT_COMPLETE in modes:
@@ -254,9 +262,11 @@ class _RequestReader:
             return chosen
         return next(iter(modes), LifecycleMode.ON_INIT_COMPLETE.value)
 
-    def _spelled(self, group: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _correct_field_spelling(self, group: Mapping[str, Any]) -> Mapping[str, Any]:
         """Correct the spelling of fields: listings of AWS's own blog have `lifecycleConfig`, which its API refuses."""
-        spelling = {name.lower(): name for name in request_shape.fields("sagemaker", "CreateCluster", "InstanceGroups")}
+        spelling = {
+            name.lower(): name for name in request_shape.field_names("sagemaker", "CreateCluster", "InstanceGroups")
+        }
         corrected = dict(group)
         for key in group:
             right = spelling.get(str(key).lower(), key)
@@ -265,7 +275,7 @@ class _RequestReader:
                 self.notes.append(f"`{key}` of group `{group['InstanceGroupName']}` as it is spelled: AWS says {right}")
         return corrected
 
-    def _group_mode(self, group: Mapping[str, Any]) -> str:
+    def _group_lifecycle_mode(self, group: Mapping[str, Any]) -> str:
         lifecycle = group.get("LifeCycleConfig")
         name = group.get("InstanceGroupName")
         if not isinstance(lifecycle, Mapping):
@@ -280,7 +290,7 @@ class _RequestReader:
             return LifecycleMode.ON_CREATE.value
         return LifecycleMode.ON_INIT_COMPLETE.value
 
-    def _slurm(self, cluster: dict[str, Any], orchestrator: Any) -> None:
+    def _read_slurm_orchestrator(self, cluster: dict[str, Any], orchestrator: Any) -> None:
         slurm = None
         if isinstance(orchestrator, Mapping):
             slurm = orchestrator.get("Slurm")
@@ -303,17 +313,19 @@ class _RequestReader:
             if field not in ("SlurmConfigStrategy", "AccountingDatabase"):
                 self.notes.append(f"Orchestrator.Slurm.{field}: there is no key for it")
 
-    def _group(self, group: Mapping[str, Any], cluster: Mapping[str, Any], storage: ImportedStorage) -> dict[str, Any]:
+    def _read_instance_group(
+        self, group: Mapping[str, Any], cluster: Mapping[str, Any], storage: ImportedStorage
+    ) -> dict[str, Any]:
         name = str(group.get("InstanceGroupName"))
         if group.get("InstanceType"):
             types = [group["InstanceType"]]
         else:
-            types = _several_types(group)
+            types = _required_instance_types(group)
         if len(types) > 1:
             self.notes.append(f"group `{name}` may have several instance types: the file says {types[0]}")
         entry: dict[str, Any] = {"name": name}
         if types:
-            entry["instance_type"] = self._type(name, types[0])
+            entry["instance_type"] = self._correct_instance_type(name, types[0])
         entry["count"] = group.get("InstanceCount", group.get("TargetCount"))
         for key, field in _PLAIN_GROUP_FIELDS.items():
             if group.get(field) is not None:
@@ -321,12 +333,14 @@ class _RequestReader:
         if group.get("ExecutionRole") not in (None, cluster.get("execution_role")):
             entry["execution_role"] = group["ExecutionRole"]
         if group.get("OverrideVpcConfig"):
-            entry["vpc"] = _vpc(group["OverrideVpcConfig"])
-        entry |= storage.of_group(name, group.get("InstanceStorageConfigs"))
-        self._api(entry, group, COVERED_GROUP_FIELDS, f"group `{name}`: ", described="CurrentCount" in group)
+            entry["vpc"] = _vpc_values(group["OverrideVpcConfig"])
+        entry |= storage.add_group_storage(name, group.get("InstanceStorageConfigs"))
+        self._add_passthrough_fields(
+            entry, group, COVERED_GROUP_FIELDS, f"group `{name}`: ", described="CurrentCount" in group
+        )
         return entry
 
-    def _type(self, name: str, given: Any) -> Any:
+    def _correct_instance_type(self, name: str, given: Any) -> Any:
         """Name the type as SageMaker does: AWS's announcement of HyperPod has EC2's name for one."""
         if not isinstance(given, str):
             return given
@@ -336,7 +350,7 @@ class _RequestReader:
         self.notes.append(f"`InstanceType` {given} of group `{name}` as it is spelled: AWS says {right}")
         return right
 
-    def _api(
+    def _add_passthrough_fields(
         self,
         entry: dict[str, Any],
         given: Mapping[str, Any],
@@ -345,23 +359,25 @@ class _RequestReader:
         *,
         described: bool,
     ) -> None:
-        """Fields without a key of their own go into `api` if CreateCluster takes them.
+        """Put fields without a key of their own into `api` if CreateCluster takes them, and note the
+        others.
 
-        described: from DescribeCluster, which tells much that is no wish of anybody's (counts, states, dates).
+        described: from DescribeCluster, whose other fields (counts, states, dates) are dropped without
+        a note.
         """
         passthrough = {}
         for field, value in given.items():
             if field in covered or value in (None, [], {}):
                 continue
-            if _accepted(field, value, of_group=bool(where)):
+            if _create_cluster_accepts(field, value, of_group=bool(where)):
                 passthrough[field] = value
-            elif not described or _is_model_field(field, of_group=bool(where)):
+            elif not described or _is_create_cluster_field(field, of_group=bool(where)):
                 self.notes.append(f"{where}{field}: CreateCluster does not take it like this")
         if passthrough:
             entry["api"] = passthrough
 
 
-def _several_types(group: Mapping[str, Any]) -> list[str]:
+def _required_instance_types(group: Mapping[str, Any]) -> list[str]:
     requirements = group.get("InstanceRequirements")
     if isinstance(requirements, Mapping):
         requirement_fields = requirements
@@ -374,14 +390,14 @@ def _several_types(group: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def _is_model_field(field: str, *, of_group: bool) -> bool:
+def _is_create_cluster_field(field: str, *, of_group: bool) -> bool:
     path = field
     if of_group:
         path = f"InstanceGroups[].{field}"
-    return bool(request_shape.limits("sagemaker", "CreateCluster", path))
+    return bool(request_shape.field_constraints("sagemaker", "CreateCluster", path))
 
 
-def _accepted(field: str, value: Any, *, of_group: bool) -> bool:
+def _create_cluster_accepts(field: str, value: Any, *, of_group: bool) -> bool:
     path, request = field, {field: value}
     if of_group:
         path, request = f"InstanceGroups[0].{field}", {"InstanceGroups": [{field: value}]}
@@ -389,7 +405,7 @@ def _accepted(field: str, value: Any, *, of_group: bool) -> bool:
     return not any(problem.path == path or problem.path.startswith((f"{path}.", f"{path}[")) for problem in problems)
 
 
-def _vpc(config: Any) -> Any:
+def _vpc_values(config: Any) -> Any:
     if not isinstance(config, Mapping):
         return config
     return {"security_group_ids": config.get("SecurityGroupIds"), "subnet_ids": config.get("Subnets")}

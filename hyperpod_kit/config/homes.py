@@ -12,7 +12,7 @@ from typing import Mapping, Optional, Sequence
 
 from hyperpod_kit.config.access_points import AS_WHO_ASKS, GROUP, AccessPoint
 from hyperpod_kit.config.section import Section
-from hyperpod_kit.model.homes import mount_name, mount_path
+from hyperpod_kit.model.homes import home_mount_name, home_mount_path
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.node_config import User
 from hyperpod_kit.model.shares import Group, share_mount_name, share_path
@@ -43,13 +43,13 @@ class Homes:
                 AccessPoint(
                     f"{GROUP}{group.name}", self.file_system_id, AS_WHO_ASKS, group.gid, share_path(base, group.name)
                 )
-                for group in beside_homes(groups)
+                for group in groups_beside_homes(groups)
             ),
         )
 
 
-def beside_homes(groups: Sequence[Group]) -> tuple[Group, ...]:
-    """Select the groups whose directory is beside the homes: one that is archived is not mounted anywhere."""
+def groups_beside_homes(groups: Sequence[Group]) -> tuple[Group, ...]:
+    """Return the groups whose directory lies beside the homes: no mounts of their own, and not archived."""
     return tuple(group for group in groups if not group.mounts and not group.archived)
 
 
@@ -62,7 +62,7 @@ def decode_homes(section: Section) -> Homes:
         section.boolean("required", True),
         section.texts("roles", ROLES),
     )
-    section.close()
+    section.report_unknown_keys()
     return homes
 
 
@@ -72,19 +72,23 @@ def home_mounts(
     """Make one mount a user and one a group beside them, in their order. `points_by_name`: access points by name."""
     if homes is None:
         return ()
-    of_users = [(mount_name(user.name, user.uid), mount_path(homes.path, user.name), user.name) for user in users]
-    of_groups = [(share_mount_name(group), share_path(homes.path, group.name), None) for group in beside_homes(groups)]
+    of_users = [
+        (home_mount_name(user.name, user.uid), home_mount_path(homes.path, user.name), user.name) for user in users
+    ]
+    of_groups = [
+        (share_mount_name(group), share_path(homes.path, group.name), None) for group in groups_beside_homes(groups)
+    ]
     return tuple(
-        _mount(homes, name, path, owner, point, points_by_name.get(point.user))
+        _home_mount(homes, name, path, owner, point, points_by_name.get(point.user))
         for (name, path, owner), point in zip([*of_users, *of_groups], homes.access_points(users, groups))
     )
 
 
-def _mount(
+def _home_mount(
     homes: Homes, name: str, path: str, owner: Optional[str], desired: AccessPoint, recorded: Optional[AccessPoint]
 ) -> EfsMount:
     access_point_id = NO_ACCESS_POINT
-    if recorded and recorded.same_as(desired):
+    if recorded and recorded.is_same_except_id(desired):
         access_point_id = recorded.id
     return EfsMount(
         name=name,

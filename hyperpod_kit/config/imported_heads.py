@@ -16,8 +16,9 @@ NAMED_BY_ROLE = (Role.CONTROLLER, Role.LOGIN)
 """Roles whose names stand in the names of groups, by which a listing without roles says what they are."""
 
 
-def several_controllers(values: dict[str, Any]) -> list[str]:
-    """Notes of what goes nowhere; the values get the lifecycle mode that AWS sets several controllers up in."""
+def import_controller_settings(values: dict[str, Any]) -> list[str]:
+    """Set on_create mode where `slurm_configurations` is given; return notes of its settings that are not
+    taken over."""
     given = values.get("slurm_configurations")
     if not isinstance(given, Mapping):
         return []
@@ -38,10 +39,12 @@ def several_controllers(values: dict[str, Any]) -> list[str]:
     return notes
 
 
-def heads_by_name(values: dict[str, Any], groups: Sequence[Any]) -> list[str]:
-    """Notes of what the names of the groups decide, where neither the API nor AWS's file says who is who.
+def guess_heads_by_name(values: dict[str, Any], groups: Sequence[Any]) -> list[str]:
+    """Set controller_group and login_group from the names of the groups where nothing else says them;
+    return notes.
 
-    AWS's announcement of HyperPod has such a listing: its groups are `controller-group` and `worker-group`.
+    AWS's announcement of HyperPod has such a listing: its groups are `controller-group` and
+    `worker-group`.
     """
     notes = []
     for role in NAMED_BY_ROLE:

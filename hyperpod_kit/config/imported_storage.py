@@ -34,8 +34,8 @@ class ImportedStorage:
         self._mounts: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
         self.notes: list[str] = []
 
-    def of_group(self, group: str, configs: Any) -> dict[str, Any]:
-        """The keys of the group that its EBS volumes become; what is mounted is kept for `mounts`."""
+    def add_group_storage(self, group: str, configs: Any) -> dict[str, Any]:
+        """Return the group's keys for its EBS volumes, and keep its file systems for `build_mounts`."""
         keys: dict[str, Any] = {}
         for config in configs if isinstance(configs, list) else ():
             if isinstance(config, Mapping) and config:
@@ -43,7 +43,7 @@ class ImportedStorage:
             else:
                 kind, given = ("", None)
             if kind == "EbsVolumeConfig" and isinstance(given, Mapping):
-                keys |= _volume(given)
+                keys |= _ebs_volume_keys(given)
             elif kind in _BY_ENTRY and isinstance(given, Mapping):
                 form = _BY_ENTRY[kind]
                 path = str(given.get("MountPath") or form.config.path)
@@ -53,10 +53,12 @@ class ImportedStorage:
                 self.notes.append(f"group `{group}`: InstanceStorageConfigs.{kind or '?'}: there is no key for it")
         return keys
 
-    def mounts(self, values: dict[str, Any]) -> list[dict[str, Any]]:
-        """Make one mount for each file system and path, with the groups that have it where those are not all.
+    def build_mounts(self, configuration_values: dict[str, Any]) -> list[dict[str, Any]]:
+        """Make one mount for each file system and path, with the groups that have it where those are not
+        all.
 
-        The short forms of AWS's file are taken out of `values` where they name the same file system.
+        The short forms of AWS's file are removed from `configuration_values` where they name the same
+        file system.
         """
         mounts = []
         names: set[str] = set()
@@ -73,13 +75,13 @@ class ImportedStorage:
             if sorted(groups) != sorted(self._all):
                 mount["groups"] = groups
             mounts.append(mount)
-            if form.short and values.get(form.short[0]) == given[0]:
+            if form.short and configuration_values.get(form.short[0]) == given[0]:
                 for key in form.short:
-                    values.pop(key, None)
+                    configuration_values.pop(key, None)
         return mounts
 
 
-def _volume(given: Mapping[str, Any]) -> dict[str, Any]:
+def _ebs_volume_keys(given: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("RootVolume"):
         return {"root_kms_key": given.get("VolumeKmsKeyId")}
     keys = {"ebs_gib": given.get("VolumeSizeInGB"), "ebs_kms_key": given.get("VolumeKmsKeyId")}

@@ -58,15 +58,15 @@ class Question:
     def help(self) -> str:
         """Return what is said of the flag."""
         default = ""
-        if isinstance(self.usual, str) and self.convert is not yes:
+        if isinstance(self.usual, str) and self.convert is not parse_yes_no:
             default = f"Default: {self.usual}."
         repeat_note = ""
         if self.several:
             repeat_note = "May be repeated."
         return " ".join(filter(None, (self.about, repeat_note, default)))
 
-    def proposed(self, answers: Answers) -> Optional[str]:
-        """The answer of an empty line, None where there is none."""
+    def default_answer(self, answers: Answers) -> Optional[str]:
+        """Return the answer that an empty line stands for, None where there is none."""
         if callable(self.usual):
             return self.usual(answers)
         return self.usual
@@ -80,7 +80,7 @@ class Question:
         return self.convert(text)
 
 
-def account(text: str) -> tuple[str, int]:
+def parse_account(text: str) -> tuple[str, int]:
     """Parse NAME:UID. Raises ValueError."""
     name, _, uid = text.partition(":")
     if not name or not uid.isdecimal() or len(uid) > 10:
@@ -88,14 +88,14 @@ def account(text: str) -> tuple[str, int]:
     return name, int(uid)
 
 
-def whole_number(text: str) -> int:
+def parse_whole_number(text: str) -> int:
     """A whole number. Raises ValueError."""
     if not text.isdecimal() or len(text) > 10:
         raise ValueError(f"{text}: expected a whole number")
     return int(text)
 
 
-def yes(text: str) -> bool:
+def parse_yes_no(text: str) -> bool:
     """Parse y or n."""
     if text.lower() not in ("y", "yes", "n", "no"):
         raise ValueError(f"{text}: expected y or n")
@@ -167,7 +167,7 @@ class Answers:
     continuous: Optional[bool] = _question_field(
         "Continuous provisioning, y or n",
         f"{_C}.node_provisioning_mode",
-        convert=yes,
+        convert=parse_yes_no,
         usual="n",
         when=lambda answers: answers.lifecycle_mode != LifecycleMode.ON_CREATE,
     )
@@ -189,7 +189,7 @@ class Answers:
         "Instance type of the workers", "The nodes that compute.", _TYPE, metavar="TYPE", usual=WORKER_TYPE
     )
     workers: Optional[int] = _question_field(
-        "Number of workers", "It can be changed later: update-cluster.", _COUNT, convert=whole_number, usual="1"
+        "Number of workers", "It can be changed later: update-cluster.", _COUNT, convert=parse_whole_number, usual="1"
     )
     fsx_dns_name: Optional[str] = _question_field(
         "DNS name of FSx for Lustre",
@@ -244,7 +244,7 @@ class Answers:
         "Users, NAME:UID",
         "Accounts, the same on every node.",
         r"hyperpod_kit\.(users|homes).*",
-        convert=account,
+        convert=parse_account,
         several=True,
         flag="--user",
         metavar="NAME:UID",

@@ -159,7 +159,7 @@ def classify_scripts(
     """
     if AWS_MAIN not in paths:
         return _classify_foreign_scripts(paths, kept_at, entry or "on_create.sh")
-    flags = _flags(contents.get(FLAGS_FILE, b""))
+    flags = _parse_config_flags(contents.get(FLAGS_FILE, b""))
     kept_scripts = {script.run: script for script in _KEPT}
     lines: list[str] = []
     scripts: list[dict[str, Any]] = []
@@ -168,7 +168,7 @@ def classify_scripts(
     for script in _KEPT:
         if script.run in paths and flags.get(script.flag, True) and kept_at is not None:
             scripts.append(script.entry(kept_at))
-    users, notes = _users(contents.get(USERS_FILE, b""))
+    users, notes = _parse_shared_users(contents.get(USERS_FILE, b""))
     steps = {
         step.key: dict(step.values)
         for step in _STEPS
@@ -184,14 +184,14 @@ def _describe_outcome(
     step = next((candidate for candidate in _STEPS if candidate.run == path), None)
     if step and not flags.get(step.flag, step.flag not in _OFF):
         return f"not run: {step.flag} is off in {FLAGS_FILE}; here it is {STEPS}.{step.key}"
-    if _inside(path, "observability/") and not flags.get(_EXPORTERS, _EXPORTERS not in _OFF):
+    if _is_inside(path, "observability/") and not flags.get(_EXPORTERS, _EXPORTERS not in _OFF):
         return f"not run: {_EXPORTERS} is off in {FLAGS_FILE}"
     if path in _DONE:
         return f"done by {_DONE[path]}"
-    part_of = next((script_name for part, script_name in _PARTS.items() if path == part or _inside(path, part)), "")
+    part_of = next((script_name for part, script_name in _PARTS.items() if path == part or _is_inside(path, part)), "")
     if part_of:
         return f"goes with {part_of}"
-    lost = next((reason for where, reason in _LOST.items() if path == where or _inside(path, where)), "")
+    lost = next((reason for where, reason in _LOST.items() if path == where or _is_inside(path, where)), "")
     if lost:
         return f"lost: {lost}"
     if path not in kept_scripts:
@@ -207,7 +207,7 @@ def _describe_outcome(
     return f"kept as your script `{script.name}`{instead}"
 
 
-def _inside(path: str, directory: str) -> bool:
+def _is_inside(path: str, directory: str) -> bool:
     return directory.endswith("/") and path.startswith(directory)
 
 
@@ -227,8 +227,8 @@ def _classify_foreign_scripts(paths: Sequence[str], kept_at: Optional[str], entr
     return LegacyScripts((*parameters_line, *kept), (script,), (), (note,))
 
 
-def _flags(text: bytes) -> dict[str, bool]:
-    """The switches of AWS's class Config. The file is Python, and is not run."""
+def _parse_config_flags(text: bytes) -> dict[str, bool]:
+    """Return the boolean switches of AWS's class Config. The file is parsed as Python, and is not run."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -247,8 +247,11 @@ def _flags(text: bytes) -> dict[str, bool]:
     return flags
 
 
-def _users(text: bytes) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
-    """AWS's lines `name,uid,home`; useradd gives such a user a group of the same number where it is free."""
+def _parse_shared_users(text: bytes) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
+    """Parse AWS's lines `name,uid,home`; return users and notes.
+
+    Each user gets the gid of the same number, as useradd gives it where it is free.
+    """
     users, notes = [], []
     for number, line in enumerate(text.decode("utf-8", "replace").splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):

@@ -1,7 +1,8 @@
 """Configuration file -> Settings, with every finding of reading and of the rules at once.
 
-load(path) = document.read -> access_points.read (the file beside it) -> decode (types, unknown keys)
-    -> text_checks (control characters, secrets) -> validate (the rules) -> access_points.findings (do both files agree)
+load(path) = document.read_document -> access_points.read_access_points (the file beside it) -> decode (types, unknown
+    keys) -> text_checks (control characters, secrets) -> validate (the rules) -> access_points.compare_with_recorded
+    (do both files agree)
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from pathlib import Path
 from typing import Iterable
 
 from hyperpod_kit.config import access_points, document, text_checks
-from hyperpod_kit.config.decode import decode
-from hyperpod_kit.config.findings import Finding, errors, under
+from hyperpod_kit.config.decode import decode_settings
+from hyperpod_kit.config.findings import Finding, is_path_under, select_errors
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.config.source_map import SourceMap
 from hyperpod_kit.config.validate import validate
@@ -33,12 +34,14 @@ class Checked:
     findings: tuple[Finding, ...]
     source_map: SourceMap
 
-    def is_sound(self, path: str) -> bool:
+    def has_no_error_at(self, path: str) -> bool:
         """Whether no error was found at `path`, inside it or around it."""
-        return not any(under(path, wrong.path) or under(wrong.path, path) for wrong in errors(self.findings))
+        return not any(
+            is_path_under(path, wrong.path) or is_path_under(wrong.path, path) for wrong in select_errors(self.findings)
+        )
 
     def with_positions(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
-        """Further findings about the same file, with their positions, in its order."""
+        """Return further findings about the same file with their positions, in the file's order."""
         placed = [_with_position(self.source_map, finding) for finding in findings]
         placed.sort(key=lambda finding: (finding.line or 1 << 30, finding.column, finding.path, finding.code))
         return tuple(placed)
@@ -49,26 +52,28 @@ def check(path: Path) -> Checked:
 
     Raises UsageError when there is no such file, ConfigError when it cannot be parsed at all.
     """
-    doc = document.read(path)
-    recorded_points = access_points.read(path)
-    settings, findings = decode(doc.values, recorded_points)
+    doc = document.read_document(path)
+    recorded_points = access_points.read_access_points(path)
+    settings, findings = decode_settings(doc.values, recorded_points)
     if KIT_KEY not in doc.values and "controller_group" in doc.values:
         # Of AWS's own file everything else that would be said follows from this.
-        findings = [_without_ours(path, item) for item in findings if item.path == KIT_KEY]
+        findings = [_explain_missing_kit_key(path, item) for item in findings if item.path == KIT_KEY]
         return replace(Checked(path, settings, (), doc.source_map), findings=(*doc.findings, *findings))
     settings = replace(settings, directory=path.parent)
-    text_findings = list(text_checks.findings(doc.values))
+    text_findings = list(text_checks.find_text_problems(doc.values))
     secret = [finding.path for finding in text_findings if finding.code == text_checks.SECRET]
     # An unknown key is named without its value; whatever else is said about a secret would repeat it.
-    findings = [item for item in findings if item.code == "HPK-C001" or not any(under(item.path, at) for at in secret)]
+    findings = [
+        item for item in findings if item.code == "HPK-C001" or not any(is_path_under(item.path, at) for at in secret)
+    ]
     findings = [*doc.findings, *text_findings, *findings]
     broken = [finding.path for finding in findings]
     for finding in validate(settings):
         # What could not be read was replaced by a placeholder: what a rule says about that is noise.
-        if not any(under(finding.path, broken_path) for broken_path in broken):
+        if not any(is_path_under(finding.path, broken_path) for broken_path in broken):
             findings.append(finding)
     if settings.homes:
-        findings += access_points.findings(
+        findings += access_points.compare_with_recorded(
             settings.homes.access_points(settings.users, settings.groups), recorded_points, path
         )
     # What is wrong with the homes is wrong with the home of every user: once is enough.
@@ -77,7 +82,7 @@ def check(path: Path) -> Checked:
     return replace(unplaced, findings=unplaced.with_positions(findings))
 
 
-def _without_ours(path: Path, missing: Finding) -> Finding:
+def _explain_missing_kit_key(path: Path, missing: Finding) -> Finding:
     return replace(
         missing,
         message="missing: this is a file as AWS's own scripts take it",
@@ -89,7 +94,7 @@ def _without_ours(path: Path, missing: Finding) -> Finding:
 def load(path: Path) -> Settings:
     """Read a configuration that must be right. Raises ConfigError with all error findings."""
     checked = check(path)
-    wrong = errors(checked.findings)
+    wrong = select_errors(checked.findings)
     if wrong:
         if len(wrong) == 1:
             count = "1 error"

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any, Iterator
 
 from hyperpod_kit.config import starter, text_checks
-from hyperpod_kit.config.decode import decode
-from hyperpod_kit.config.findings import Finding, errors
+from hyperpod_kit.config.decode import decode_settings
+from hyperpod_kit.config.findings import Finding, select_errors
 from hyperpod_kit.config.init_answers import QUESTIONS, Answers, Question
 from hyperpod_kit.config.validate import validate
 
 
-def open_questions(base: dict[str, Any], answers: Answers) -> Iterator[Question]:
+def unanswered_questions(base: dict[str, Any], answers: Answers) -> Iterator[Question]:
     """Yield the questions that neither a flag nor an imported file has answered.
 
     Of an imported cluster only what it lacks is asked.
@@ -37,14 +37,14 @@ def _answered_keys(base: dict[str, Any]) -> set[str]:
     return keys
 
 
-def needed(base: dict[str, Any], answers: Answers) -> list[str]:
-    """The flags without which there is no configuration."""
-    return [question.flag for question in open_questions(base, answers) if question.needed]
+def missing_required_flags(base: dict[str, Any], answers: Answers) -> list[str]:
+    """Return the flags of unanswered questions without which there is no configuration."""
+    return [question.flag for question in unanswered_questions(base, answers) if question.needed]
 
 
-def objections(base: dict[str, Any], answers: Answers, question: Question, value: Any) -> list[Finding]:
-    """List what the rules say against this answer."""
-    values = starter.fill(base, replace(answers, **{question.key: value}))
-    settings, findings = decode(values)
-    findings = [*text_checks.findings(values), *findings, *validate(settings)]
-    return [finding for finding in errors(findings) if re.fullmatch(question.at, finding.path)]
+def errors_of_answer(base: dict[str, Any], answers: Answers, question: Question, value: Any) -> list[Finding]:
+    """Return the errors that the rules find in the configuration because of this answer."""
+    values = starter.fill_in_answers(base, replace(answers, **{question.key: value}))
+    settings, findings = decode_settings(values)
+    findings = [*text_checks.find_text_problems(values), *findings, *validate(settings)]
+    return [finding for finding in select_errors(findings) if re.fullmatch(question.at, finding.path)]

@@ -12,7 +12,7 @@ from typing import Any, Iterator
 
 from hyperpod_kit.aws import regions, request_shape
 from hyperpod_kit.config.emit import create_cluster_request
-from hyperpod_kit.config.fields import fits
+from hyperpod_kit.config.fields import matches_field_pattern
 from hyperpod_kit.config.findings import INFO, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.extras import install_command
@@ -50,8 +50,9 @@ GROUP_KEYS = {
 """Field of the request -> key of the cluster or of the group. Longer fields first where one begins with another."""
 
 
-def find_refusals(settings: Settings) -> Iterator[Finding]:
-    """Every problem; where botocore is not installed, that nobody looked."""
+def find_create_cluster_refusals(settings: Settings) -> Iterator[Finding]:
+    """Report every problem that botocore's model finds in the request; without botocore, that this was
+    not checked."""
     # As long as the real one: a bundle's id has sixteen digits.
     source = f"s3://{settings.bundle.bucket}/{settings.bundle.prefix}{settings.cluster.name}/{'0' * 16}/"
     request = create_cluster_request(settings, source)
@@ -67,7 +68,7 @@ def find_refusals(settings: Settings) -> Iterator[Finding]:
         )
         return
     region = settings.cluster.region
-    if fits(f"{AT}.region", region) and region not in regions.region_names():
+    if matches_field_pattern(f"{AT}.region", region) and region not in regions.region_names():
         near = get_close_matches(region, regions.region_names(), 1, 0.8)
         nearest = ""
         if near:
@@ -77,7 +78,7 @@ def find_refusals(settings: Settings) -> Iterator[Finding]:
             CODE, region_problem.path, f"botocore knows no region `{region}`", _remedy(region_problem), WARNING
         )
     for problem in problems:
-        path = source_path(settings, request, problem.path)
+        path = configuration_path_of(settings, request, problem.path)
         yield Finding(CODE, path, f"CreateCluster would refuse {problem}", _remedy(problem))
 
 
@@ -90,16 +91,16 @@ def _remedy(problem: request_shape.Problem) -> str:
     return "Correct the value"
 
 
-def source_path(settings: Settings, request: dict[str, Any], path: str) -> str:
-    """The place in the configuration that a field of the request comes from."""
-    group = re.match(r"InstanceGroups\[(\d+)\]\.?", path)
+def configuration_path_of(settings: Settings, request: dict[str, Any], request_path: str) -> str:
+    """Return the configuration path that a field of the request comes from."""
+    group = re.match(r"InstanceGroups\[(\d+)\]\.?", request_path)
     if group is None:
-        top = re.split(r"[.\[]", path)[0]
+        top = re.split(r"[.\[]", request_path)[0]
         if top in settings.cluster.api:
-            return f"{AT}.api.{path}"
-        return _by_table(path, CLUSTER_KEYS, AT)
+            return f"{AT}.api.{request_path}"
+        return _map_field_to_path(request_path, CLUSTER_KEYS, AT)
     index = int(group.group(1))
-    at, rest = f"{AT}.instance_groups[{index}]", path[group.end() :]
+    at, rest = f"{AT}.instance_groups[{index}]", request_path[group.end() :]
     if re.split(r"[.\[]", rest)[0] in settings.cluster.groups[index].api:
         return f"{at}.api.{rest}"
     if rest.startswith("ExecutionRole") and settings.cluster.groups[index].execution_role is None:
@@ -112,14 +113,14 @@ def source_path(settings: Settings, request: dict[str, Any], path: str) -> str:
     if storage is not None:
         entry = request["InstanceGroups"][index]["InstanceStorageConfigs"][int(storage.group(1))]
         if "EbsVolumeConfig" in entry:
-            return _volume(entry, rest, at)
-        return _file_system(settings, entry, at)
+            return _volume_path(entry, rest, at)
+        return _mount_path(settings, entry, at)
     if rest.startswith("SlurmConfig.PartitionNames"):
-        return _partition(settings, settings.cluster.groups[index].name, at)
-    return _by_table(rest, GROUP_KEYS, at)
+        return _partition_path(settings, settings.cluster.groups[index].name, at)
+    return _map_field_to_path(rest, GROUP_KEYS, at)
 
 
-def _partition(settings: Settings, group: str, otherwise: str) -> str:
+def _partition_path(settings: Settings, group: str, otherwise: str) -> str:
     """Return the path of a group's partition; `otherwise` where it is not written."""
     for index, worker in enumerate(settings.parameters.worker_groups):
         if worker.instance_group_name == group:
@@ -127,7 +128,7 @@ def _partition(settings: Settings, group: str, otherwise: str) -> str:
     return f"{otherwise}.name"
 
 
-def _by_table(path: str, table: dict[str, str], at: str) -> str:
+def _map_field_to_path(path: str, table: dict[str, str], at: str) -> str:
     for field, key in table.items():
         if path == field or path.startswith((f"{field}.", f"{field}[")):
             item = re.fullmatch(r"\[\d+\]", path[len(field) :])
@@ -138,7 +139,7 @@ def _by_table(path: str, table: dict[str, str], at: str) -> str:
     return at
 
 
-def _volume(entry: dict[str, Any], field: str, at: str) -> str:
+def _volume_path(entry: dict[str, Any], field: str, at: str) -> str:
     if entry["EbsVolumeConfig"].get("RootVolume"):
         return f"{at}.root_kms_key"
     if field.endswith("VolumeKmsKeyId"):
@@ -146,7 +147,7 @@ def _volume(entry: dict[str, Any], field: str, at: str) -> str:
     return f"{at}.ebs_gib"
 
 
-def _file_system(settings: Settings, entry: dict[str, Any], otherwise: str) -> str:
+def _mount_path(settings: Settings, entry: dict[str, Any], otherwise: str) -> str:
     """Return the path of the mount that became this entry; `otherwise` without one."""
     mount_path = next(iter(entry.values()))["MountPath"]
     for mount, at in settings.sourced_mounts:

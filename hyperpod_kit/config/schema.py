@@ -10,9 +10,9 @@ import copy
 from typing import Any, Iterator
 
 from hyperpod_kit.aws import request_shape
-from hyperpod_kit.config.decode import decode
+from hyperpod_kit.config.decode import decode_settings
 from hyperpod_kit.config.field import Field
-from hyperpod_kit.config.fields import describe
+from hyperpod_kit.config.fields import field_at
 from hyperpod_kit.config.schema_recorder import MOUNTS, KeyPath, KeyRead
 from hyperpod_kit.model.mounts.kinds import KINDS
 
@@ -31,28 +31,30 @@ _TYPES: dict[str, dict[str, Any]] = {
 }
 
 
-def schema(*, limits: bool = True) -> dict[str, Any]:
-    """The schema. `limits`: with what the API says about values; without it, only what the decoder itself demands."""
-    built = _object((), list(_all_reads()), "", limits)
+def build_schema(*, limits: bool = True) -> dict[str, Any]:
+    """Build the JSON Schema. `limits`: with what the API says about values; without, only what the
+    decoder itself demands."""
+    built = _object_schema((), list(_collect_all_reads()), "", limits)
     return {"$schema": DIALECT, "title": "hyperpod-kit: provisioning_parameters.json", **built}
 
 
-def _all_reads() -> tuple[KeyRead, ...]:
-    """Every key that the decoder can ask for; lists have one item, of mounts one of each kind."""
+def _collect_all_reads() -> tuple[KeyRead, ...]:
+    """Return every key that the decoder can ask for, by decoding a growing document; lists have one item,
+    mounts one of each kind."""
     values: dict[str, Any] = {}
     while True:
         reads: list[KeyRead] = []
-        decode(values, reads=reads)
+        decode_settings(values, reads=reads)
         grown = False
         for read in reads:
             if read.kind in ("object", "list"):
-                grown |= _put(values, read)
+                grown |= _add_empty_value(values, read)
         if not grown:
             return tuple({read.key_path: read for read in reads}.values())
 
 
-def _put(values: dict[str, Any], read: KeyRead) -> bool:
-    """Write an empty value for an object or list that is not there; whether it was not."""
+def _add_empty_value(values: dict[str, Any], read: KeyRead) -> bool:
+    """Write an empty value for an object or list that is missing; return whether it was missing."""
     holder: Any = values
     for step in read.key_path[:-1]:
         if isinstance(step, int):
@@ -73,37 +75,37 @@ def _put(values: dict[str, Any], read: KeyRead) -> bool:
     return True
 
 
-def _object(key_path: KeyPath, reads: list[KeyRead], kind: str, limits: bool) -> dict[str, Any]:
+def _object_schema(key_path: KeyPath, reads: list[KeyRead], kind: str, limits: bool) -> dict[str, Any]:
     """The object at a key_path. `kind`: of the mount that it lies in."""
     inside = [read for read in reads if read.key_path[:-1] == key_path]
     return {
         "type": "object",
-        "properties": dict(_properties(inside, reads, kind, limits)),
+        "properties": dict(_property_schemas(inside, reads, kind, limits)),
         "required": [str(read.key_path[-1]) for read in inside if not read.optional],
         "additionalProperties": False,
     }
 
 
-def _properties(
+def _property_schemas(
     inside: list[KeyRead], reads: list[KeyRead], kind: str, limits: bool
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     for read in inside:
-        yield str(read.key_path[-1]), _property(read, reads, kind, limits)
+        yield str(read.key_path[-1]), _property_schema(read, reads, kind, limits)
 
 
-def _property(read: KeyRead, reads: list[KeyRead], kind: str, limits: bool) -> dict[str, Any]:
-    field = describe(read.field, kind)
+def _property_schema(read: KeyRead, reads: list[KeyRead], kind: str, limits: bool) -> dict[str, Any]:
+    field = field_at(read.field_path, kind)
     property_schema: dict[str, Any] = {"description": field.text}
     if read.kind == "object":
-        property_schema.update(_object(read.key_path, reads, kind, limits))
+        property_schema.update(_object_schema(read.key_path, reads, kind, limits))
     elif read.key_path == MOUNTS:
-        property_schema.update(type="array", items={"oneOf": [_mount(name, reads, limits) for name in KINDS]})
+        property_schema.update(type="array", items={"oneOf": [_mount_schema(name, reads, limits) for name in KINDS]})
     elif read.kind == "list":
-        property_schema.update(type="array", items=_object((*read.key_path, 0), reads, kind, limits))
+        property_schema.update(type="array", items=_object_schema((*read.key_path, 0), reads, kind, limits))
     else:
         property_schema.update(copy.deepcopy(_TYPES[read.kind]))
         if limits and read.kind != "anything":
-            _limit(property_schema, field)
+            _add_value_limits(property_schema, field)
     if kind and read.key_path[-1] == "kind":
         property_schema["const"] = kind
     if read.optional and "type" in property_schema:
@@ -116,11 +118,11 @@ def _property(read: KeyRead, reads: list[KeyRead], kind: str, limits: bool) -> d
     return property_schema
 
 
-def _mount(kind: str, reads: list[KeyRead], limits: bool) -> dict[str, Any]:
-    return {"title": kind, **_object((*MOUNTS, list(KINDS).index(kind)), reads, kind, limits)}
+def _mount_schema(kind: str, reads: list[KeyRead], limits: bool) -> dict[str, Any]:
+    return {"title": kind, **_object_schema((*MOUNTS, list(KINDS).index(kind)), reads, kind, limits)}
 
 
-def _limit(property_schema: dict[str, Any], field: Field) -> None:
+def _add_value_limits(property_schema: dict[str, Any], field: Field) -> None:
     """Add the values that there are: those of the field, and those that the API has for it, which come first."""
     target = property_schema["items"] if property_schema["type"] == "array" else property_schema
     if field.choices:
@@ -130,9 +132,9 @@ def _limit(property_schema: dict[str, Any], field: Field) -> None:
     if field.request is None:
         return
     try:
-        model = request_shape.limits("sagemaker", "CreateCluster", field.request)
+        model = request_shape.field_constraints("sagemaker", "CreateCluster", field.request)
         if model.get("type_name") == "list":
-            model = request_shape.limits("sagemaker", "CreateCluster", f"{field.request}[]")
+            model = request_shape.field_constraints("sagemaker", "CreateCluster", f"{field.request}[]")
     except ImportError:
         return  # without botocore the schema only says less
     if "enum" in model:

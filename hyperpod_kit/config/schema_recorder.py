@@ -37,18 +37,20 @@ class KeyRead:
     @property
     def path(self) -> str:
         """As findings write it: `hyperpod_kit.mounts[1].path`."""
-        return _joined(f"[{step}]" if isinstance(step, int) else step for step in self.key_path)
+        return _join_path_steps(f"[{step}]" if isinstance(step, int) else step for step in self.key_path)
 
     @property
-    def field(self) -> str:
-        """As fields.py writes it: `hyperpod_kit.mounts[].path`."""
-        return _joined("[]" if isinstance(step, int) else step for step in self.key_path)
+    def field_path(self) -> str:
+        """Return the path as fields.py writes it: `hyperpod_kit.mounts[].path`."""
+        return _join_path_steps("[]" if isinstance(step, int) else step for step in self.key_path)
 
 
-def complete(reads: Iterable[KeyRead]) -> tuple[dict[str, Any], set[KeyPath]]:
-    """(the configuration with every value that counts, the key paths of those that were not written). Pure.
+def build_effective_values(reads: Iterable[KeyRead]) -> tuple[dict[str, Any], set[KeyPath]]:
+    """Return (the configuration with every value that counts, the key paths of those that were not
+    written). Pure.
 
-    Read again it is the same configuration: null stands for "none" and is what leaving the key out means.
+    Read again it is the same configuration: null stands for "none" and is what leaving the key out
+    means.
     """
     top: dict[str, Any] = {}
     defaults: set[KeyPath] = set()
@@ -77,7 +79,7 @@ def complete(reads: Iterable[KeyRead]) -> tuple[dict[str, Any], set[KeyPath]]:
     return top, defaults
 
 
-def _joined(steps: Iterable[str]) -> str:
+def _join_path_steps(steps: Iterable[str]) -> str:
     text = ""
     for step in steps:
         text += step if step.startswith("[") or not text else f".{step}"

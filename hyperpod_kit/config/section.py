@@ -45,7 +45,7 @@ class Section:
         self._key_path = key_path
         self._requested_keys: list[str] = []
         if not isinstance(raw, Mapping):
-            self.wrong("HPK-C003", "", f"expected an object, found {_show(raw)}", "Write it as {…}")
+            self.wrong("HPK-C003", "", f"expected an object, found {_shorten_repr(raw)}", "Write it as {…}")
             raw = {}
             self._broken = True
         else:
@@ -66,8 +66,8 @@ class Section:
 
     def text(self, key: str, default: Optional[str] = None) -> str:
         """A string; required when there is no default."""
-        value = self._take(key, str, default)
-        self._note(key, "text", default, value)
+        value = self._read_typed_value(key, str, default)
+        self._record_read(key, "text", default, value)
         if value is not None:
             return str(value)
         return ""
@@ -75,17 +75,17 @@ class Section:
     def optional_text(self, key: str) -> Optional[str]:
         """A string, or None when the key is not written."""
         value = None
-        if self._request_and_check(key):
-            value = self._take(key, str, "")
-        self._note(key, "text", None, value, optional=True)
+        if self._mark_requested(key):
+            value = self._read_typed_value(key, str, "")
+        self._record_read(key, "text", None, value, optional=True)
         if value is None:
             return None
         return str(value)
 
     def integer(self, key: str, default: Optional[int] = None) -> int:
         """A whole number; required when there is no default."""
-        value = self._take(key, int, default)
-        self._note(key, "integer", default, value)
+        value = self._read_typed_value(key, int, default)
+        self._record_read(key, "integer", default, value)
         if value is not None:
             return int(value)
         return 0
@@ -93,73 +93,76 @@ class Section:
     def optional_integer(self, key: str) -> Optional[int]:
         """A whole number, or None when the key is not written."""
         value = None
-        if self._request_and_check(key):
-            value = self._take(key, int, 0)
-        self._note(key, "integer", None, value, optional=True)
+        if self._mark_requested(key):
+            value = self._read_typed_value(key, int, 0)
+        self._record_read(key, "integer", None, value, optional=True)
         if value is None:
             return None
         return int(value)
 
     def number(self, key: str, default: float) -> float:
         """Read a number."""
-        value = self._take(key, float, default)
-        self._note(key, "number", default, value)
+        value = self._read_typed_value(key, float, default)
+        self._record_read(key, "number", default, value)
         if value is not None:
             return float(value)
         return default
 
     def boolean(self, key: str, default: bool) -> bool:
         """Read true or false."""
-        value = self._take(key, bool, default)
-        self._note(key, "boolean", default, value)
+        value = self._read_typed_value(key, bool, default)
+        self._record_read(key, "boolean", default, value)
         if value is not None:
             return bool(value)
         return default
 
     def texts(self, key: str, default: Optional[tuple[str, ...]] = None) -> tuple[str, ...]:
         """A list of strings; required when there is no default."""
-        value = self._take(key, list, None if default is None else list(default))
+        value = self._read_typed_value(key, list, None if default is None else list(default))
         strings = []
         for index, item in enumerate(value or ()):
             if isinstance(item, str):
                 strings.append(item)
             else:
                 self.wrong(
-                    "HPK-C003", f"{key}[{index}]", f"expected a string, found {_show(item)}", "Write it in quotes"
+                    "HPK-C003",
+                    f"{key}[{index}]",
+                    f"expected a string, found {_shorten_repr(item)}",
+                    "Write it in quotes",
                 )
-        self._note(key, "texts", None if default is None else list(default), strings)
+        self._record_read(key, "texts", None if default is None else list(default), strings)
         return tuple(strings)
 
     def texts_by_key(self, key: str) -> tuple[tuple[str, str], ...]:
         """An object whose keys are anybody's choice and whose values are strings; empty when it is not written."""
         inner = self.child(key, required=False)
         pairs = tuple((name, Section.text(inner, name)) for name in inner.raw)
-        self._note(key, "texts_by_key", {}, None)
+        self._record_read(key, "texts_by_key", {}, None)
         return pairs
 
     def things_by_key(self, key: str) -> dict[str, Any]:
         """An object that is passed on as it is, but for what is null; empty when it is not written."""
         inner = self.child(key, required=False)
         things = {str(name): value for name, value in inner.raw.items() if value is not None}
-        self._note(key, "things_by_key", {}, things)
+        self._record_read(key, "things_by_key", {}, things)
         return things
 
     def child(self, key: str, *, required: bool = True) -> Section:
         """An object; an empty one stands in when it is missing."""
         if not self.has(key):
-            self._take(key, dict, None if required else {})
-            self._note(key, "object", None, None, optional=not required)
+            self._read_typed_value(key, dict, None if required else {})
+            self._record_read(key, "object", None, None, optional=not required)
             stand_in = Section({}, self.path_of(key), [], self._reads, (*self._key_path, key))
             stand_in._broken = True
             return stand_in
         self._requested_keys.append(key)
-        self._note(key, "object", None, {}, optional=not required)
+        self._record_read(key, "object", None, {}, optional=not required)
         return Section(self.raw[key], self.path_of(key), self._findings, self._reads, (*self._key_path, key))
 
     def children(self, key: str, *, required: bool = False) -> Iterator[Section]:
         """The objects of a list."""
-        items = self._take(key, list, None if required else []) or ()
-        self._note(key, "list", None if required else [], [])
+        items = self._read_typed_value(key, list, None if required else []) or ()
+        self._record_read(key, "list", None if required else [], [])
         for index, item in enumerate(items):
             yield Section(
                 item, f"{self.path_of(key)}[{index}]", self._findings, self._reads, (*self._key_path, key, index)
@@ -169,11 +172,11 @@ class Section:
         """A value that is passed on as it is; None when it is not written."""
         self._requested_keys.append(key)
         value = self.raw.get(key)
-        self._note(key, "anything", None, value, optional=True)
+        self._record_read(key, "anything", None, value, optional=True)
         return value
 
-    def close(self) -> None:
-        """Report the keys that nobody asked for, each with the nearest known name."""
+    def report_unknown_keys(self) -> None:
+        """Record a finding for each key that was never read, with the nearest known name as hint."""
         requested_keys = set(self._requested_keys)
         unknown_keys = [key for key in self.raw if key not in requested_keys]
         for key in unknown_keys[:MOST_UNKNOWN]:
@@ -187,16 +190,16 @@ class Section:
             more = f"{len(unknown_keys) - MOST_UNKNOWN} more unknown keys beside those that are named"
             self.wrong("HPK-C001", str(unknown_keys[MOST_UNKNOWN]), more, "Is this the configuration?")
 
-    def _request_and_check(self, key: str) -> bool:
+    def _mark_requested(self, key: str) -> bool:
         self._requested_keys.append(key)
         return self.has(key)
 
-    def _note(self, key: str, kind: Kind, default: Any, value: Any, *, optional: bool = False) -> None:
+    def _record_read(self, key: str, kind: Kind, default: Any, value: Any, *, optional: bool = False) -> None:
         self._reads.append(
             KeyRead((*self._key_path, key), kind, optional or default is not None, default, value, self.has(key))
         )
 
-    def _take(self, key: str, kind: type, default: Any) -> Any:
+    def _read_typed_value(self, key: str, kind: type, default: Any) -> Any:
         self._requested_keys.append(key)
         if not self.has(key):
             if default is None and not self._broken:
@@ -207,15 +210,17 @@ class Section:
         fits = isinstance(value, (int, float) if kind is float else kind) and (
             kind is bool or not isinstance(value, bool)
         )
-        if fits and kind is float and not _finite(value):
+        if fits and kind is float and not _is_finite(value):
             fits = False
         if not fits:
-            self.wrong("HPK-C003", key, f"expected {_KINDS[kind]}, found {_show(value)}", f"Write it as {_KINDS[kind]}")
+            self.wrong(
+                "HPK-C003", key, f"expected {_KINDS[kind]}, found {_shorten_repr(value)}", f"Write it as {_KINDS[kind]}"
+            )
             return default
         return value
 
 
-def _finite(value: float) -> bool:
+def _is_finite(value: float) -> bool:
     """Whether it is a number that a double holds: JSON's 1e999 is not, nor is a whole number of 400 digits."""
     try:
         return math.isfinite(value)
@@ -223,7 +228,7 @@ def _finite(value: float) -> bool:
         return False
 
 
-def _show(value: Any) -> str:
+def _shorten_repr(value: Any) -> str:
     shown = repr(value)
     if len(shown) <= 40:
         return shown

@@ -109,8 +109,9 @@ class Settings:
         return ((mount, at) for mount, at in self.sourced_mounts if isinstance(mount, kind))
 
     @property
-    def homeless(self) -> tuple[str, ...]:
-        """Name those whose home, or share, has no access point yet: no bundle is made before `users apply`."""
+    def owners_without_access_point(self) -> tuple[str, ...]:
+        """Return the owners whose home, or share, has no access point yet: no bundle is made before
+        `users apply`."""
         without = [mount for mount in self.mounts if mount.access_point_id == NO_ACCESS_POINT]
         return tuple(mount.owner or posixpath.basename(mount.path) for mount in without)
 
@@ -124,8 +125,8 @@ class Settings:
         return scripts.get(self.cluster.lifecycle_mode, "")
 
     @property
-    def decided_mounts(self) -> tuple[SourcedMount, ...]:
-        """The mounts, with `platform` set where HyperPod makes them by itself."""
+    def platform_marked_mounts(self) -> tuple[SourcedMount, ...]:
+        """Return the mounts, with `platform` set where HyperPod makes them by itself."""
         groups = [(group.name, group.role) for group in self.cluster.groups]
         decided = mark_platform_mounts(self.mounts, self.cluster.lifecycle_mode, groups)
         return tuple(SourcedMount(mount, at) for mount, (_, at) in zip(decided, self.sourced_mounts))
@@ -143,7 +144,7 @@ class Settings:
         )
 
     @property
-    def decided_steps(self) -> OptionalSteps:
+    def resolved_steps(self) -> OptionalSteps:
         """The optional steps, with the mount of host keys named where the configuration leaves the choice to us."""
         ssh = self.steps.ssh_between_nodes
         if ssh is None or ssh.mount:
@@ -160,7 +161,7 @@ class Settings:
             cluster_name=self.cluster.name,
             lifecycle_mode=self.cluster.lifecycle_mode,
             roles={group.name: group.role for group in self.cluster.groups},
-            mounts=tuple(mount for mount, _ in self.decided_mounts),
+            mounts=tuple(mount for mount, _ in self.platform_marked_mounts),
             users=self.users,
             health=self.health,
             failure_pause=self.failure_pause,
@@ -169,7 +170,7 @@ class Settings:
             slurm_state=self.slurm_state_mount,
             metadata_users=self.metadata_users,
             scripts=tuple(listed.script for listed in self.scripts),
-            steps=self.decided_steps,
+            steps=self.resolved_steps,
             groups=self.groups,
             controllers=max(1, self.controllers),
         )

@@ -78,14 +78,14 @@ class _Open:
         self.key: Optional[tuple[str, Position]] = None
 
 
-def child(path: str, key: str) -> str:
+def child_path(path: str, key: str) -> str:
     """The path of a key: `hyperpod_kit.mounts`."""
     if path:
         return f"{path}.{key}"
     return key
 
 
-def of_json(text: str) -> SourceMap:
+def map_json_positions(text: str) -> SourceMap:
     """Positions in a text that is JSON. Raises TooDeep."""
     positions = SourceMap()
     stack: list[_Open] = []
@@ -113,7 +113,7 @@ def of_json(text: str) -> SourceMap:
             if inside is None:
                 path = ""
             else:
-                path = _note(positions, inside, position)
+                path = _record_position(positions, inside, position)
             if token in ("{", "["):
                 if len(stack) >= DEEPEST:
                     raise TooDeep
@@ -121,14 +121,14 @@ def of_json(text: str) -> SourceMap:
     return positions
 
 
-def _note(positions: SourceMap, inside: _Open, position: Position) -> str:
+def _record_position(positions: SourceMap, inside: _Open, position: Position) -> str:
     if inside.key is None:
         path = f"{inside.path}[{inside.index}]"
         positions.add(path, position, position)
         return path
     name, key_mark = inside.key
     inside.key = None
-    path = child(inside.path, name)
+    path = child_path(inside.path, name)
     positions.add(path, key_mark, position, written_before=name in inside.keys)
     inside.keys.add(name)
     return path

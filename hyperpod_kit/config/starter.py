@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hyperpod_kit.config.decode import decode
+from hyperpod_kit.config.decode import decode_settings
 from hyperpod_kit.config.document import YAML
 from hyperpod_kit.config.effective import as_yaml
-from hyperpod_kit.config.findings import errors
+from hyperpod_kit.config.findings import select_errors
 from hyperpod_kit.config.init_answers import CONTROLLER_TYPE, WORKER_TYPE, Answers, default_bucket
 from hyperpod_kit.config.legacy_scripts import LegacyScripts
 from hyperpod_kit.config.validate import validate
@@ -27,11 +27,9 @@ CONTROLLER, LOGIN, WORKERS, PARTITION = "controller-machine", "login-group", "wo
 HOME = "/home"
 
 
-def fill(base: dict[str, Any], answers: Answers) -> dict[str, Any]:
-    """Fill these answers into `base` (of config/from_aws.py, or empty), as far as anybody said anything.
-
-    Does not change `base`.
-    """
+def fill_in_answers(base: dict[str, Any], answers: Answers) -> dict[str, Any]:
+    """Return a copy of `base` (of config/from_aws.py, or empty) with these answers, and defaults where
+    nothing is given."""
     data: dict[str, Any] = {"version": "1.0.0", "workload_manager": "slurm", **copy.deepcopy(base)}
     kit = data.pop("hyperpod_kit", {})
     cluster = kit.setdefault("cluster", {})
@@ -56,13 +54,13 @@ def fill(base: dict[str, Any], answers: Answers) -> dict[str, Any]:
         vpc["subnet_ids"] = list(answers.subnets)
     if vpc:
         cluster["vpc"] = vpc
-    _groups(data, cluster, answers)
+    _fill_groups(data, cluster, answers)
     bundle = kit.setdefault("bundle", {})
     if answers.bucket is not None:
         bundle["bucket"] = answers.bucket
     elif not str(bundle.get("bucket", "")).startswith("sagemaker-"):
         bundle["bucket"] = default_bucket(cluster.get("region", ""), cluster.get("execution_role", ""))
-    _storage(data, kit, answers)
+    _fill_storage(data, kit, answers)
     if answers.users or "users" not in kit:
         kit["users"] = [{"name": name, "uid": uid, "gid": uid} for name, uid in answers.users]
     data["hyperpod_kit"] = {"cluster": cluster, "bundle": bundle, **kit}
@@ -80,9 +78,9 @@ def add_legacy_scripts(values: dict[str, Any], earlier: LegacyScripts) -> list[s
     kit["steps"] = {**earlier.steps, **kit.get("steps", {})}
     named = {user["name"] for user in kit.get("users", ())}
     kit["users"] = [*kit.get("users", ()), *(user for user in earlier.users if user["name"] not in named)]
-    settings, _ = decode(values)
-    omitted = _without_mount(kit, earlier, {mount.path for mount in settings.mounts})
-    for finding in errors(validate(settings)):
+    settings, _ = decode_settings(values)
+    omitted = _remove_scripts_without_mount(kit, earlier, {mount.path for mount in settings.mounts})
+    for finding in select_errors(validate(settings)):
         key = finding.path.partition("hyperpod_kit.steps.")[2].partition(".")[0]
         if key in earlier.steps and kit["steps"].pop(key, None) is not None:
             omitted.append(f"hyperpod_kit.steps.{key}: {finding.message}")
@@ -91,8 +89,9 @@ def add_legacy_scripts(values: dict[str, Any], earlier: LegacyScripts) -> list[s
     return omitted
 
 
-def _without_mount(kit: dict[str, Any], earlier: LegacyScripts, paths: set[str]) -> list[str]:
-    """Take out each script that is of no use on these nodes, and say why: AWS's own do not start it there either."""
+def _remove_scripts_without_mount(kit: dict[str, Any], earlier: LegacyScripts, paths: set[str]) -> list[str]:
+    """Remove each script that is of no use without its mount, and return why: AWS's own do not start it
+    there either."""
     omitted = []
     for name, path in earlier.below.items():
         added = [script for script in kit.get("scripts", ()) if script in earlier.scripts and script["name"] == name]
@@ -110,8 +109,9 @@ def _without_mount(kit: dict[str, Any], earlier: LegacyScripts, paths: set[str])
     return omitted
 
 
-def _groups(data: dict[str, Any], cluster: dict[str, Any], answers: Answers) -> None:
-    """The groups that there are, or one for each name; types and counts of those that nobody gave any."""
+def _fill_groups(data: dict[str, Any], cluster: dict[str, Any], answers: Answers) -> None:
+    """Fill in the groups, one for each name when there are none, and the types and counts that are
+    missing."""
     controller = data.setdefault("controller_group", CONTROLLER)
     if answers.login_type is not None:
         data.setdefault("login_group", LOGIN)
@@ -140,7 +140,7 @@ def _groups(data: dict[str, Any], cluster: dict[str, Any], answers: Answers) -> 
                 group[key] = value
 
 
-def _storage(data: dict[str, Any], kit: dict[str, Any], answers: Answers) -> None:
+def _fill_storage(data: dict[str, Any], kit: dict[str, Any], answers: Answers) -> None:
     mounts = kit.setdefault("mounts", [])
     if answers.efs is not None:
         efs = {"kind": EfsMount.kind, "name": "home", "path": "/efs", "file_system_id": answers.efs, "tls": True}
@@ -159,7 +159,7 @@ def _storage(data: dict[str, Any], kit: dict[str, Any], answers: Answers) -> Non
         kit["homes"] = {"file_system_id": answers.homes}
 
 
-def write(path: Path, data: dict[str, Any], *, force: bool) -> None:
+def write_configuration(path: Path, data: dict[str, Any], *, force: bool) -> None:
     """Write the file, whole or not at all. Raises UsageError when it exists and `force` is not given."""
     if path.suffix.lower() in YAML:
         text = as_yaml(data, set())
@@ -178,13 +178,13 @@ def write(path: Path, data: dict[str, Any], *, force: bool) -> None:
                     by_descriptor.unlink(path, missing_ok=True)
                     raise
     except FileExistsError:
-        raise exists(path) from None
+        raise file_exists_error(path) from None
     except FileNotFoundError:
         raise Absent(f"cannot write {path}: {path.parent} is not there", hint=f"mkdir -p {path.parent}") from None
     except (OSError, ValueError) as err:
         raise UsageError(f"cannot write {path}: {getattr(err, 'strerror', None) or err}") from err
 
 
-def exists(path: Path) -> UsageError:
-    """The error for a file that is there already."""
+def file_exists_error(path: Path) -> UsageError:
+    """Return the error for a file that exists already."""
     return UsageError(f"{path} exists", hint=f"hyperpod-kit validate {path}, or --force to write over it")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Callable, Iterable
 
-from hyperpod_kit.config.findings import INFO, Finding, under
+from hyperpod_kit.config.findings import INFO, Finding, is_path_under
 from hyperpod_kit.config.mounts.registry import FORMS
-from hyperpod_kit.config.request_rules import find_refusals
+from hyperpod_kit.config.request_rules import find_create_cluster_refusals
 from hyperpod_kit.config.rules import (
     bundle,
     clients,
@@ -36,59 +36,59 @@ from hyperpod_kit.config.settings import Settings
 Rule = Callable[[Settings], Iterable[Finding]]
 
 RULES: tuple[Rule, ...] = (
-    patterns.check_texts,  # of several topics: what a text must look like
-    cluster.check_cluster,  # HPK-K  VPC, recovery, tags
+    patterns.check_text_patterns,  # of several topics: what a text must look like
+    cluster.check_recovery_vpc_and_tags,  # HPK-K  VPC, recovery, tags
     groups.check_controller_group,  # HPK-G  which group plays which role
     controllers.check_several_controllers,
     groups.check_login_group,
     groups.check_instance_groups,
     groups.check_partitions,
     groups.check_partition_names,
-    groups.check_options,
-    lifecycle.check_mode,  # HPK-L  the three lifecycle modes
+    groups.check_group_options,
+    lifecycle.check_lifecycle_mode,  # HPK-L  the three lifecycle modes
     lifecycle.check_slurm_config,
     lifecycle.check_continuous_provisioning,
     slurm_state.check_state_mount,
     passthrough_fields.check_api_fields,  # HPK-R  the request
-    bundle.check_location,  # HPK-B  where the bundle goes
+    bundle.check_bundle_location,  # HPK-B  where the bundle goes
     names.check_mount_names,  # HPK-M  every mount
     names.check_mount_roles,
     names.check_mount_groups,
-    mount_paths.check_absolute,
-    mount_paths.check_reserved,
-    mount_paths.check_suid_and_devices,
-    mount_paths.check_disjoint,
-    patterns.check_mount_texts,
-    filesystems.check_platform_mounts,
+    mount_paths.check_paths_absolute_and_plain,
+    mount_paths.check_paths_not_reserved,
+    mount_paths.warn_of_suid_and_devices,
+    mount_paths.check_paths_disjoint,
+    patterns.check_mount_text_patterns,
+    filesystems.check_platform_mounts_agree,
     *(rule for form in FORMS.values() for rule in form.rules),  # each kind's own, config/mounts/
-    clients.check_architecture,  # HPK-P  packages of mount clients
-    clients.check_origin,
-    clients.check_completeness,
-    clients.check_no_kernel,
-    clients.check_architectures,
+    clients.check_package_architectures,  # HPK-P  packages of mount clients
+    clients.check_package_sources,
+    clients.check_packages_complete_and_unique,
+    clients.check_no_kernel_packages,
+    clients.check_clients_cover_group_architectures,
     users.check_accounts,  # HPK-U
-    secrets.check_names,  # HPK-A
-    secrets.check_isolation,
-    metadata_service.check_users,  # HPK-I
-    users.check_homes,
-    users.check_mounts_over_homes,
-    shares.check_numbers,
+    secrets.check_names_and_roles,  # HPK-A
+    secrets.check_isolated_by_role,
+    metadata_service.check_users_unique,  # HPK-I
+    users.check_home_gids_and_paths,
+    users.check_no_mount_hides_home,
+    shares.check_names_and_gids,
     shares.check_members,
-    shares.check_mounts,
-    shares.check_archived_groups,
-    scripts.check_names,  # HPK-O  scripts of one's own
-    scripts.check_start,
-    scripts.check_nodes,
+    shares.check_mounts_hold_shares,
+    shares.check_archived_groups_name_mounts,
+    scripts.check_names_unique,  # HPK-O  scripts of one's own
+    scripts.check_place_and_start_file,
+    scripts.check_roles_and_groups,
     scripts.check_timeouts,
-    steps.check_lifecycle_mode,  # optional steps
-    steps.check_containers,
+    steps.check_steps_fit_cluster,  # optional steps
+    steps.check_pyxis_needs_enroot,
     steps.check_accounts,
     steps.check_qos,
-    steps.check_database,
-    steps.check_directory,
-    steps.check_numbers,
-    steps.check_devices,
-    steps.check_host_keys,
+    steps.check_accounting_database,
+    steps.check_directory_service,
+    steps.check_number_ranges,
+    steps.check_device_checks,
+    steps.check_host_key_mount,
     health.check_health,  # HPK-H
 )
 
@@ -100,8 +100,10 @@ def validate(settings: Settings) -> list[Finding]:
     """
     findings = [finding for rule in RULES for finding in rule(settings)]
     reported_paths = [finding.path for finding in findings]
-    for finding in find_refusals(settings):
-        unsaid = not any(under(finding.path, path) or under(path, finding.path) for path in reported_paths)
+    for finding in find_create_cluster_refusals(settings):
+        unsaid = not any(
+            is_path_under(finding.path, path) or is_path_under(path, finding.path) for path in reported_paths
+        )
         if unsaid or finding.severity == INFO:
             findings.append(finding)
             reported_paths.append(finding.path)

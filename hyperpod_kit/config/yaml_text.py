@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, Optional
 
-from hyperpod_kit.config.source_map import DEEPEST, Position, SourceMap, child
+from hyperpod_kit.config.source_map import DEEPEST, Position, SourceMap, child_path
 
 MOST_VALUES = 50_000
 """Values that a text may unfold to: aliases of aliases grow without limit."""
@@ -36,13 +36,13 @@ class Refused(Exception):
         self.position = position
 
 
-def read(text: str) -> tuple[Any, SourceMap]:
+def parse_yaml(text: str) -> tuple[Any, SourceMap]:
     """Values and positions of one YAML document, None for an empty one. Raises Refused; ImportError without PyYAML."""
     import yaml
 
-    loader_class = _loader(yaml)
+    loader_class = _make_loader_class(yaml)
     try:
-        _bound_depth(yaml, loader_class, text)
+        _require_bounded_depth(yaml, loader_class, text)
         loader = loader_class(text)
         try:
             root = loader.get_single_node()
@@ -65,7 +65,7 @@ def read(text: str) -> tuple[Any, SourceMap]:
     return (values), reader.source_map
 
 
-def _loader(yaml: Any) -> Any:
+def _make_loader_class(yaml: Any) -> Any:
     """PyYAML's loader, the fast one where it is built in, with our reading of plain words."""
     base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     resolvers: dict[str, list[Any]] = {}
@@ -78,8 +78,9 @@ def _loader(yaml: Any) -> Any:
     return type("Loader", (base,), {"yaml_implicit_resolvers": resolvers})
 
 
-def _bound_depth(yaml: Any, loader: Any, text: str) -> None:
-    """Before anything walks the text recursively."""
+def _require_bounded_depth(yaml: Any, loader: Any, text: str) -> None:
+    """Raise Refused for a text that nests deeper than DEEPEST levels, before anything walks it
+    recursively."""
     depth = 0
     for event in yaml.parse(text, Loader=loader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -107,15 +108,15 @@ class _YamlReader:
         self._open.append(node)
         try:
             if node.id == "mapping":
-                return self._mapping(node, path)
+                return self._convert_mapping(node, path)
             if node.id == "sequence":
-                return self._sequence(node, path)
-            return _scalar(node)
+                return self._convert_sequence(node, path)
+            return _convert_scalar(node)
         finally:
             self._open.pop()
 
-    def _sequence(self, node: Any, path: str) -> list[Any]:
-        _plain_collection(node, "seq")
+    def _convert_sequence(self, node: Any, path: str) -> list[Any]:
+        _require_plain_collection(node, "seq")
         values = []
         for index, item in enumerate(node.value):
             item_path = f"{path}[{index}]"
@@ -123,24 +124,24 @@ class _YamlReader:
             values.append(self.value(item, item_path))
         return values
 
-    def _mapping(self, node: Any, path: str) -> dict[str, Any]:
-        _plain_collection(node, "map")
+    def _convert_mapping(self, node: Any, path: str) -> dict[str, Any]:
+        _require_plain_collection(node, "map")
         merged: dict[str, Any] = {}
         values: dict[str, Any] = {}
         for key, value in node.value:
             if key.tag == "tag:yaml.org,2002:merge":
                 # Of several, the first one counts, and what the mapping says itself counts more than all of them.
-                merged = {**self._merge(value, path), **merged}
+                merged = {**self._merged_values(value, path), **merged}
                 continue
             if key.id != "scalar":
                 raise Refused("a key that is no text", _position_of(key))
             name = str(key.value)
-            key_path = child(path, name)
+            key_path = child_path(path, name)
             self.source_map.add(key_path, _position_of(key), _position_of(value), written_before=name in values)
             values[name] = self.value(value, key_path)
         return {**merged, **values}
 
-    def _merge(self, node: Any, path: str) -> dict[str, Any]:
+    def _merged_values(self, node: Any, path: str) -> dict[str, Any]:
         merged: dict[str, Any] = {}
         for source in node.value if node.id == "sequence" else [node]:
             if source.id != "mapping":
@@ -149,7 +150,7 @@ class _YamlReader:
         return merged
 
 
-def _scalar(node: Any) -> Any:
+def _convert_scalar(node: Any) -> Any:
     kind = node.tag.rpartition(":")[2]
     text = node.value
     try:
@@ -168,7 +169,7 @@ def _scalar(node: Any) -> Any:
     raise Refused(f"a value with the tag {node.tag[:60]}: only what JSON has too is taken", _position_of(node))
 
 
-def _plain_collection(node: Any, kind: str) -> None:
+def _require_plain_collection(node: Any, kind: str) -> None:
     if node.tag != f"tag:yaml.org,2002:{kind}":
         raise Refused(f"a value with the tag {node.tag[:60]}: only what JSON has too is taken", _position_of(node))
 

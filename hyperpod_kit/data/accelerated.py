@@ -25,11 +25,11 @@ class AcceleratedLoop:
         loader.remainder = -1  # unknown: the samples of a step that are fillers are not the last of all ranks
         self._gradients._add_dataloader(loader)
 
-    def deliver(self, batch: Any, *, last: bool) -> Any:
-        """Return the batch as the loop gets it."""
-        self._loader.end_of_dataloader = last
+    def send_batch_to_device(self, batch: Any, *, is_last_batch: bool) -> Any:
+        """Move a batch to the process's device, and set the loader's `end_of_dataloader` for Accelerate."""
+        self._loader.end_of_dataloader = is_last_batch
         return self._put(batch, self._device, non_blocking=bool(self._loader.pin_memory))
 
-    def end(self) -> None:
-        """Note that the loop is left."""
+    def unregister_loader(self) -> None:
+        """Remove the loader from Accelerate's gradient state: its loop has ended."""
         self._gradients._remove_dataloader(self._loader)

@@ -62,15 +62,15 @@ class GoodRecords:
         try:
             samples = several(list(numbers)) if several else [self._dataset[number] for number in numbers]
         except BadRecord:
-            return [self._next_good(number) for number in numbers]
+            return [self._read_first_good_from(number) for number in numbers]
         return [GoodSample(sample, number, "") for sample, number in zip(samples, numbers, strict=True)]
 
     def read_by(self, block: int) -> None:
-        """See IndexedDataset."""
+        """Pass the block size of the order on to the data set, where it takes one; see IndexedDataset."""
         if hasattr(self._dataset, "read_by"):
             self._dataset.read_by(block)
 
-    def _next_good(self, number: int) -> GoodSample:
+    def _read_first_good_from(self, number: int) -> GoodSample:
         wrong = ""
         for further in range(min(_MAX_SKIPPED, len(self))):
             try:
@@ -98,9 +98,9 @@ class BadCount:
         self._limit = limit
         self.count = 0
 
-    def add(self, bad: Sequence[tuple[int, str]]) -> None:
-        """Count them and say so. Raises BadRecord when there are too many."""
-        for number, wrong in bad:
+    def add_and_enforce_limit(self, bad_records: Sequence[tuple[int, str]]) -> None:
+        """Count and log bad records. Raises BadRecord when there are more than the limit."""
+        for number, wrong in bad_records:
             self.count += 1
             if self.count <= _MAX_LOGGED:
                 log.warning("%s; it is passed over (sample %d, bad record %d)", wrong, number, self.count)

@@ -23,18 +23,18 @@ def mix_key(*parts: int) -> int:
 
 
 def mix_keys(key: int, numbers: Numbers) -> Uint64Array:
-    """`mix_key(key, number)` in spirit: one key for each number."""
+    """Derive one 64-bit key for each number from a common key, by the rounds of splitmix64."""
     return _mix_words(numbers.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(key))
 
 
 def permute(values: Numbers, size: int, keys: Uint64Array | int) -> Numbers:
     """Map each of `values` (0 <= value < size) to its place; `keys`: one, or one for each value."""
-    return _walk(values, size, keys, range(_ROUNDS))
+    return _permute_by_cycle_walking(values, size, keys, range(_ROUNDS))
 
 
 def invert(values: Numbers, size: int, keys: Uint64Array | int) -> Numbers:
     """Map each place back to its value: the inverse of `permute`."""
-    return _walk(values, size, keys, range(_ROUNDS - 1, -1, -1))
+    return _permute_by_cycle_walking(values, size, keys, range(_ROUNDS - 1, -1, -1))
 
 
 def permutations(size: int, keys: Uint64Array) -> Numbers:
@@ -42,24 +42,24 @@ def permutations(size: int, keys: Uint64Array) -> Numbers:
     is looked up in a short table."""
     if size <= 1:
         return np.zeros((len(keys), size), dtype=np.int64)
-    half = _half(size)
+    half = _half_bits(size)
     mask = (1 << half) - 1
     halves = np.arange(mask + 1, dtype=np.uint64)
     tables = [
-        (_mix_words((halves + _salt(number)) ^ keys[:, None]) & np.uint64(mask)).astype(np.int64).ravel()
+        (_mix_words((halves + _round_salt(number)) ^ keys[:, None]) & np.uint64(mask)).astype(np.int64).ravel()
         for number in range(_ROUNDS)
     ]
     rows = np.repeat(np.arange(len(keys), dtype=np.int64) << half, size)
-    permuted = _apply_tables(np.tile(np.arange(size, dtype=np.int64), len(keys)), rows, tables, half)
+    permuted = _apply_feistel_tables(np.tile(np.arange(size, dtype=np.int64), len(keys)), rows, tables, half)
     outside = np.flatnonzero(permuted >= size)
     while outside.size:
-        values = _apply_tables(permuted[outside], rows[outside], tables, half)
+        values = _apply_feistel_tables(permuted[outside], rows[outside], tables, half)
         permuted[outside] = values
         outside = outside[values >= size]
     return permuted.reshape(len(keys), size)
 
 
-def _apply_tables(values: Numbers, rows: Numbers, tables: list[Numbers], half: int) -> Numbers:
+def _apply_feistel_tables(values: Numbers, rows: Numbers, tables: list[Numbers], half: int) -> Numbers:
     high, low = values >> half, values & ((1 << half) - 1)
     for table in tables:
         high, low = low, high ^ table[rows + low]
@@ -67,37 +67,37 @@ def _apply_tables(values: Numbers, rows: Numbers, tables: list[Numbers], half: i
     return joined
 
 
-def _half(size: int) -> int:
+def _half_bits(size: int) -> int:
     """Compute how many bits half a value has."""
     return max(1, (max(1, size - 1).bit_length() + 1) // 2)
 
 
-def _salt(number: int) -> np.uint64:
+def _round_salt(number: int) -> np.uint64:
     """Compute the salt of a round."""
     salt: np.uint64 = np.uint64((number + 1) * _GOLDEN & _MASK)
     return salt
 
 
-def _walk(values: Numbers, size: int, keys: Uint64Array | int, rounds: range) -> Numbers:
+def _permute_by_cycle_walking(values: Numbers, size: int, keys: Uint64Array | int, rounds: range) -> Numbers:
     if size <= 1:
         return np.array(values, dtype=np.int64)
-    half = _half(size)
+    half = _half_bits(size)
     key_of_each = keys if isinstance(keys, np.ndarray) else np.full(values.shape, keys, dtype=np.uint64)
-    permuted = _network(values.astype(np.uint64), half, key_of_each, rounds)
+    permuted = _apply_feistel_rounds(values.astype(np.uint64), half, key_of_each, rounds)
     outside = np.flatnonzero(permuted >= size)
     while outside.size:
-        permuted[outside] = _network(permuted[outside], half, key_of_each[outside], rounds)
+        permuted[outside] = _apply_feistel_rounds(permuted[outside], half, key_of_each[outside], rounds)
         outside = outside[permuted[outside] >= size]
     result: Numbers = permuted.astype(np.int64)
     return result
 
 
-def _network(values: Uint64Array, half: int, keys: Uint64Array, rounds: range) -> Uint64Array:
+def _apply_feistel_rounds(values: Uint64Array, half: int, keys: Uint64Array, rounds: range) -> Uint64Array:
     shift, mask = np.uint64(half), np.uint64((1 << half) - 1)
     high, low = values >> shift, values & mask
     forward = rounds.step > 0
     for number in rounds:
-        salt = _salt(number)
+        salt = _round_salt(number)
         if forward:
             high, low = low, high ^ (_mix_words((low + salt) ^ keys) & mask)
         else:

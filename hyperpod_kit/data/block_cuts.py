@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hyperpod_kit.data.bijection import Numbers
-from hyperpod_kit.data.default_order import BLOCK_BYTES, order_for
+from hyperpod_kit.data.default_order import BLOCK_BYTES, choose_shuffled_order
 from hyperpod_kit.data.index.layout import IndexedFile
 from hyperpod_kit.data.reading.source_files import MEMORY_BYTES, FileFacts
 
@@ -52,14 +52,14 @@ class BlockCuts:
         self._requested_block = 0
         self._cached_steps: PieceSteps | None = None
 
-    def read_by(self, block: int) -> None:
+    def set_samples_per_block(self, block: int) -> None:
         """Read blocks of `block` samples together from now on; before, the default order's."""
         self._requested_block, self._cached_steps = block, None
 
     @property
-    def _steps(self) -> PieceSteps:
+    def _piece_sizes(self) -> PieceSteps:
         if self._cached_steps is None:
-            block = self._requested_block or order_for(self._index, 0).block
+            block = self._requested_block or choose_shuffled_order(self._index, 0).block
             size = max(1, block * self._index.bytes // max(1, len(self._index)))
             block *= max(1, BLOCK_BYTES // size)  # of little data the blocks are small
             parts = min(block, -(-size // PIECE_BYTES))
@@ -68,21 +68,21 @@ class BlockCuts:
 
     def piece_keys(self, samples: Numbers, files: Numbers) -> Numbers:
         """Number the piece of each sample; the number says its file too."""
-        block, parts, step = self._steps
+        block, parts, step = self._piece_sizes
         blocks, inside = np.divmod(samples, block)
         keys: Numbers = (files << PIECE_NUMBER_BITS) | (blocks * parts + inside // step)
         return keys
 
-    def piece_begins(self, samples: Numbers, files: Numbers) -> Numbers:
+    def piece_start_offsets(self, samples: Numbers, files: Numbers) -> Numbers:
         """Locate where in its file the piece of each sample begins."""
-        block, _, step = self._steps
+        block, _, step = self._piece_sizes
         firsts = samples - samples % block % step
         return self._index.places(np.maximum(firsts, self._index.firsts[files]))[0].astype(np.int64)
 
-    def piece_range(self, sample: int, file: int) -> tuple[int, int] | None:
+    def piece_byte_range(self, sample: int, file: int) -> tuple[int, int] | None:
         """Locate (begin, end) of a sample's piece in its file; None where it does not pay, or the samples do not lie
         there in their order."""
-        block, _, step = self._steps
+        block, _, step = self._piece_sizes
         of_block = sample % block
         first = sample - of_block % step
         last = min(first + step, sample - of_block + block, len(self._index))
@@ -97,11 +97,11 @@ class BlockCuts:
             return None
         return begin, end
 
-    def object_bounds(self, file: FileFacts) -> Sequence[int]:
+    def block_start_offsets(self, file: FileFacts) -> Sequence[int]:
         """Locate where blocks begin in an object. Of little data all is kept: there are fewer requests without."""
         if not isinstance(file, IndexedFile) or file.format not in _RANGE_FORMATS or self._index.bytes <= MEMORY_BYTES:
             return ()
-        block = self._steps.block
+        block = self._piece_sizes.block
         firsts = np.arange(-(-file.first // block) * block, file.first + file.samples, block)
         begins: list[int] = self._index.places(firsts)[0].tolist()
         return begins

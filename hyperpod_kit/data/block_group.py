@@ -25,7 +25,7 @@ class BlockGroup:
         self._order = np.empty((len(firsts), int(counts.max())), np.int32)
         self._computed = np.zeros(len(firsts), bool)
 
-    def at(self, lanes: Numbers, offsets: Numbers) -> Numbers:
+    def samples_at(self, lanes: Numbers, offsets: Numbers) -> Numbers:
         """Look up the sample at each (lane, offset).
 
         Only lanes that are asked for are worked out: a rank has its own.

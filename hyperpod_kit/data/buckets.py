@@ -34,8 +34,8 @@ class WeighedOrder(Protocol):
         """
 
 
-def buckets_of(order: Any, epoch: int, weights: npt.NDArray[np.uint32]) -> WeightBuckets:
-    """Return the buckets of any order: of one that knows none, the whole epoch is one."""
+def sum_weights_by_section(order: Any, epoch: int, weights: npt.NDArray[np.uint32]) -> WeightBuckets:
+    """Sum weights by sections of an epoch; an order without sections has one, the whole epoch."""
     if isinstance(order, WeighedOrder):
         return order.weighed(epoch, weights)
     return WeightBuckets(np.array([order.samples]), np.array([weights.sum(dtype=np.int64)]))

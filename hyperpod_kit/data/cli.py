@@ -34,13 +34,13 @@ def build_parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=handler)
         return sub
 
-    _index_commands(command)
-    _bulk_commands(command)
+    _add_index_commands(command)
+    _add_bulk_commands(command)
     return parser
 
 
-def _index_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
-    sub = command(
+def _add_index_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
+    sub = add_command(
         "index",
         "index:index",
         "find every sample of files, directories, patterns or s3:// prefixes; goes on where it was cut",
@@ -58,13 +58,13 @@ def _index_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument(
         "--on-bad", choices=("raise", "skip"), default="raise", help="with --check: what becomes of bad lines (raise)"
     )
-    _add_answer_option(sub)
-    sub = command(
+    _add_reply_timeout_option(sub)
+    sub = add_command(
         "show", "index:show", "what an index holds; reads no data", "/fsx/corpus/.hpk-index", "/fsx/alice/index --json"
     )
     sub.add_argument("index", metavar="INDEX", help="directory of an index")
     sub.add_argument("--files", type=int, default=20, metavar="N", help="list the first N files (default 20)")
-    sub = command(
+    sub = add_command(
         "verify",
         "index:verify",
         "whether the files are those that were indexed: 0 all are, 1 some are not",
@@ -73,8 +73,8 @@ def _index_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     )
     sub.add_argument("index", metavar="INDEX", help="directory of an index")
     sub.add_argument("--bytes", action="store_true", help="read every byte, not only sizes and times")
-    _add_answer_option(sub)
-    sub = command(
+    _add_reply_timeout_option(sub)
+    sub = add_command(
         "verify-ledger",
         "ledgers:verify_ledger",
         "whether every sample was received exactly once an epoch: 0 it was, 1 it was not",
@@ -84,7 +84,7 @@ def _index_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("ledger", metavar="LEDGER", help="the directory that ElasticLoader(ledger=…) wrote to")
 
 
-def _add_answer_option(sub: argparse.ArgumentParser) -> None:
+def _add_reply_timeout_option(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--answer",
         dest="reply_timeout",
@@ -95,8 +95,8 @@ def _add_answer_option(sub: argparse.ArgumentParser) -> None:
     )
 
 
-def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
-    sub = command(
+def _add_bulk_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
+    sub = add_command(
         "tokenize",
         "tokenize:tokenize",
         "documents into PREFIX.bin and PREFIX.idx, which Megatron and NeMo read, by every core",
@@ -110,7 +110,7 @@ def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--field", default="text", metavar="NAME", help="of JSON and Parquet: where the text is (text)")
     sub.add_argument("--index", metavar="DIR", help="where the index of SRC is, or goes; default as of `data index`")
     sub.add_argument("--processes", type=int, metavar="N", help="default: one for each core")
-    sub = command(
+    sub = add_command(
         "stage",
         "bulk:stage",
         "bring s3://BUCKET/PREFIX or a directory into a directory; proves what comes, goes on where it was cut",
@@ -124,10 +124,10 @@ def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument(
         "--workers", type=int, metavar="N", help="files at a time; default: 256 of s3://, 16 of a directory"
     )
-    _add_answer_option(sub)
+    _add_reply_timeout_option(sub)
     sub.add_argument("--wait", type=float, default=3600, metavar="S", help="for another that fills DST (3600)")
     sub.add_argument("--dry-run", action="store_true", help="say what would come, and change nothing")
-    sub = command(
+    sub = add_command(
         "merge",
         "bulk:merge",
         "many small files into tars of about 100 MiB, which are read by ranges",
@@ -136,7 +136,7 @@ def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("source", metavar="SRC", help="a directory")
     sub.add_argument("out", metavar="DST", help="a directory for the tars")
     sub.add_argument("--mib", type=int, default=100, metavar="N", help="MiB of a tar (100)")
-    sub = command(
+    sub = add_command(
         "split",
         "bulk:split",
         "merged files as they were, byte for byte, each compared with its digest",
@@ -144,7 +144,7 @@ def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     )
     sub.add_argument("source", metavar="SRC", help="a directory that `data merge` wrote")
     sub.add_argument("out", metavar="DST", help="a directory for the files")
-    sub = command(
+    sub = add_command(
         "bench",
         "hyperpod_lab.data_bench.command:bench",
         "index, loaders with several numbers of workers, and resume, beside a plain read of the same files",
@@ -164,7 +164,7 @@ def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--samples", type=int, default=100_000, metavar="N", help="for each loader (100000)")
     sub.add_argument("--batch", type=int, default=64, metavar="N", help="samples of a batch (64)")
     sub.add_argument("--workers", default="0,2", metavar="N,…", help="numbers of workers to try (0,2)")
-    sub = command(
+    sub = add_command(
         "make-corpus",
         "bulk:make_corpus",
         "jsonl files of one size, for tests and benchmarks",
@@ -206,9 +206,9 @@ def perform(argv: list[str]) -> int:
                 hint=install_command("data"),
             ) from None
         except BrokenPipeError:
-            return ending.without_reader(0)
+            return ending.discard_output(0)
 
-    return ending.raised(work, lambda err: ending.Ending(str(err), None, ExitCode.ABSENT))
+    return ending.convert_os_errors(work, lambda err: ending.Ending(str(err), None, ExitCode.ABSENT))
 
 
 if __name__ == "__main__":

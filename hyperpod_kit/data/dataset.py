@@ -16,9 +16,9 @@ from hyperpod_kit.data.block_cuts import BlockCuts
 from hyperpod_kit.data.deduplication import unique_with_counts
 from hyperpod_kit.data.default_order import RowGroups
 from hyperpod_kit.data.formats import json_lines
-from hyperpod_kit.data.formats.lines import LineReader, is_json
+from hyperpod_kit.data.formats.lines import LineReader, has_json_name
 from hyperpod_kit.data.formats.parquet import ParquetReader
-from hyperpod_kit.data.formats.table import RecordReader, module_of
+from hyperpod_kit.data.formats.table import RecordReader, import_format_module
 from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
 from hyperpod_kit.data.reading import freed_memory
 from hyperpod_kit.data.reading.bounded import REPLY_SECONDS
@@ -86,7 +86,7 @@ class IndexedDataset:
         self._cuts = BlockCuts(index)
         self._among = 1
         self._reading = (patience, dict(elsewhere or {}), cache, answer)
-        self._files = self._new_files()
+        self._files = self._make_retrying_files()
         self._readers: dict[str, RecordReader] = {}
         self._indexed_files: dict[int, IndexedFile] = {}
         self._hinted: dict[int, None] = {}
@@ -118,32 +118,38 @@ class IndexedDataset:
         requested = np.asarray(numbers, dtype=np.int64)
         numbers_of_files, starts, lengths = self.index.where(requested)
         if self.index.formats == _LINE_FORMATS:
-            lines = self._reader("lines")
+            lines = self._reader_for_format("lines")
             assert isinstance(lines, LineReader)
-            lines_of_samples = lines.records(self._file, requested, numbers_of_files, starts, lengths)
-            if self._decode and all(is_json(self._file(number).path) for number in set(numbers_of_files.tolist())):
-                return self._transform_all(self._decode_json(lines_of_samples, numbers_of_files, requested, starts))
-            return self._samples_of(lines_of_samples, numbers_of_files, requested, starts)
+            lines_of_samples = lines.records(self._indexed_file, requested, numbers_of_files, starts, lengths)
+            if self._decode and all(
+                has_json_name(self._indexed_file(number).path) for number in set(numbers_of_files.tolist())
+            ):
+                return self._transform_all(
+                    self._decode_json_lines(lines_of_samples, numbers_of_files, requested, starts)
+                )
+            return self._decode_and_transform(lines_of_samples, numbers_of_files, requested, starts)
         if self.index.formats == _ROW_FORMATS:
-            rows = self._reader("parquet")
+            rows = self._reader_for_format("parquet")
             assert isinstance(rows, ParquetReader)
-            return self._transform_all(rows.records(self._file, numbers_of_files, starts, lengths))
-        files = [self._file(number) for number in numbers_of_files.tolist()]
+            return self._transform_all(rows.records(self._indexed_file, numbers_of_files, starts, lengths))
+        files = [self._indexed_file(number) for number in numbers_of_files.tolist()]
         ranges = list(zip(files, starts.tolist(), lengths.tolist(), strict=True))
         if len(ranges) > 1 and self._files.has_slow_sources:
-            self._files.prepare(range_of_file for range_of_file in ranges if range_of_file[0].format in _RANGE_FORMATS)
+            self._files.prefetch_ranges(
+                range_of_file for range_of_file in ranges if range_of_file[0].format in _RANGE_FORMATS
+            )
         # One is done with before the next one is read: a transform may make little of much.
-        records = (self._reader(file.format).record(file, start, length) for file, start, length in ranges)
-        return self._samples_of(records, numbers_of_files, requested, starts)
+        records = (self._reader_for_format(file.format).record(file, start, length) for file, start, length in ranges)
+        return self._decode_and_transform(records, numbers_of_files, requested, starts)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_files": None, "_readers": {}, "_indexed_files": {}, "_hinted": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._files = self._new_files()
+        self._files = self._make_retrying_files()
 
-    def _new_files(self) -> RetryingFiles:
+    def _make_retrying_files(self) -> RetryingFiles:
         freed_memory.keep_freed_memory()
         patience, elsewhere, cache, reply_timeout = self._reading
         files = RetryingFiles(patience, elsewhere, cache, reply_timeout=reply_timeout)
@@ -151,12 +157,12 @@ class IndexedDataset:
         return files
 
     def read_by(self, block: int) -> None:
-        """Read so many samples together from now on; a loader calls it with the block of its order.
+        """Set how many samples are read together from now on; a loader calls it with the block of its order.
 
         Args:
             block: How many. Without a call it is the block of the default order.
         """
-        self._cuts.read_by(block)
+        self._cuts.set_samples_per_block(block)
 
     def one_of(self, sets: int) -> None:
         """Share the limits of open files and memory with the other sets of a mix.
@@ -181,10 +187,10 @@ class IndexedDataset:
         if self.index.formats != _ROW_FORMATS or not self.index.samples:
             return None
         number = int(np.searchsorted(self.index.firsts, 0, side="right")) - 1
-        rows = self._reader("parquet")
+        rows = self._reader_for_format("parquet")
         assert isinstance(rows, ParquetReader)
         try:
-            count, size = rows.largest_group(self._file(number))
+            count, size = rows.largest_group(self._indexed_file(number))
         except BadRecord:
             return None
         return RowGroups(count, size, self._memory)
@@ -209,9 +215,9 @@ class IndexedDataset:
             return
         files, starts, lengths = self.index.where(numbers)
         if "lines" in self.index.formats:
-            lines = self._reader("lines")
+            lines = self._reader_for_format("lines")
             assert isinstance(lines, LineReader)
-            lines.windows.expect(numbers, files, lengths)
+            lines.windows.set_expected_samples(numbers, files, lengths)
         if self._files.has_slow_sources:
             return
         keys, first, _ = unique_with_counts((files << 44) | (starts >> _HINT_BITS))
@@ -221,11 +227,13 @@ class IndexedDataset:
             if key not in self._hinted:
                 self._hinted[key] = None
                 begin = start >> _HINT_BITS << _HINT_BITS
-                self._files.will_need(self._file(file), begin, max(1 << _HINT_BITS, start + length - begin))
+                self._files.prefetch_range(
+                    self._indexed_file(file), begin, max(1 << _HINT_BITS, start + length - begin)
+                )
         for hinted in list(self._hinted)[:-_MAX_HINTS]:
             del self._hinted[hinted]
 
-    def _file(self, number: int) -> IndexedFile:
+    def _indexed_file(self, number: int) -> IndexedFile:
         indexed_file = self._indexed_files.get(number)
         if indexed_file is None:
             if len(self._indexed_files) >= _MAX_KNOWN_FILES:
@@ -233,27 +241,33 @@ class IndexedDataset:
             indexed_file = self._indexed_files[number] = self.index.file(number)
         return indexed_file
 
-    def _reader(self, name: str) -> RecordReader:
-        reader = self._readers.get(name)
+    def _reader_for_format(self, format_name: str) -> RecordReader:
+        reader = self._readers.get(format_name)
         if reader is None:
-            reader = self._readers[name] = module_of(name).reader(self._files, self._memory)
+            reader = self._readers[format_name] = import_format_module(format_name).reader(self._files, self._memory)
         return reader
 
-    def _samples_of(self, records: Iterable[Any], files: Numbers, numbers: Numbers, starts: Numbers) -> list[Any]:
-        """Decode records to samples."""
+    def _decode_and_transform(
+        self, records: Iterable[Any], files: Numbers, numbers: Numbers, starts: Numbers
+    ) -> list[Any]:
+        """Decode records where this data set decodes, and transform them."""
         if self._decode:
-            indexed_files = map(self._file, files.tolist())
+            indexed_files = map(self._indexed_file, files.tolist())
             records = map(decode_record, records, indexed_files, numbers.tolist(), starts.tolist())
         return self._transform_all(records)
 
-    def _decode_json(self, lines: Iterable[bytes], files: Numbers, numbers: Numbers, starts: Numbers) -> Iterator[Any]:
-        """Decode lines of JSON to samples. See `decode_record`, which asks of each line what it is of."""
+    def _decode_json_lines(
+        self, lines: Iterable[bytes], files: Numbers, numbers: Numbers, starts: Numbers
+    ) -> Iterator[Any]:
+        """Yield each line decoded as JSON. Raises BadRecord. `decode_record` decides by each file's name instead."""
         decode = json_lines.decode
         for at, line in enumerate(lines):
             try:
                 sample = decode(line)
             except (ValueError, RecursionError) as err:
-                raise bad_record(err, self._file(int(files[at])), int(numbers[at]), int(starts[at])) from None
+                raise make_bad_record_error(
+                    err, self._indexed_file(int(files[at])), int(numbers[at]), int(starts[at])
+                ) from None
             yield sample
 
     def _transform_all(self, samples: Iterable[Any]) -> list[Any]:
@@ -267,13 +281,13 @@ def decode_record(record: Any, file: IndexedFile, number: int, start: int) -> An
     if not isinstance(record, bytes) or file.format == "whole":
         return record
     try:
-        if is_json(file.path):
+        if has_json_name(file.path):
             return json_lines.decode(record)
         return record.decode()
     except (ValueError, RecursionError) as err:
-        raise bad_record(err, file, number, start) from None
+        raise make_bad_record_error(err, file, number, start) from None
 
 
-def bad_record(err: Exception, file: IndexedFile, number: int, start: int) -> BadRecord:
-    """Make the error for a record that cannot be decoded."""
+def make_bad_record_error(err: Exception, file: IndexedFile, number: int, start: int) -> BadRecord:
+    """Return the BadRecord error for a record that cannot be decoded."""
     return BadRecord(f"{file.path}, at {start} (sample {number}): {type(err).__name__}: {err}")

@@ -69,23 +69,23 @@ def order_of(dataset: Any, seed: int = 0) -> ShuffledOrder:
     if of_parquet is not None:
         groups = of_parquet()
     if index is None or groups is None or not groups.rows or len(dataset) != len(index):
-        return order_for(index, seed, len(dataset))
+        return choose_shuffled_order(index, seed, len(dataset))
     return _order_by_row_groups(index, seed, groups)
 
 
-def order_for(index: Any, seed: int, samples: int | None = None) -> ShuffledOrder:
+def choose_shuffled_order(index: Any, seed: int, samples: int | None = None) -> ShuffledOrder:
     """Choose the shuffled order for an index, or for so many samples of which nothing else is known."""
     if samples is None:
         samples = len(index)
     if set(getattr(index, "formats", ())) & _UNIT_FORMATS:
         return ShuffledOrder(samples, seed, index.block_for())
-    about = min(_samples_of_block(index), MAX_TABLE_SAMPLES // LANES)
+    about = min(_samples_per_block(index), MAX_TABLE_SAMPLES // LANES)
     # No more samples of a block than let the groups come out even: the last one would have few lanes otherwise.
     groups = -(-samples // (LANES * about))
     return SpreadOrder(samples, seed, max(1, -(-samples // (LANES * groups))))
 
 
-def _samples_of_block(index: Any) -> int:
+def _samples_per_block(index: Any) -> int:
     if index is None:
         return _DEFAULT_BLOCK_SAMPLES
     mean = max(1, index.bytes // max(1, len(index)))
@@ -103,28 +103,35 @@ def _order_by_row_groups(index: Any, seed: int, groups: RowGroups) -> ShuffledOr
     return SpreadOrder(len(index), seed, groups.rows, lanes)
 
 
-def order_of_state(state: Mapping[str, Any], order: Any) -> Any:
-    """Make the order of a saved position, where it is one of the same samples and seed as `order`, which nobody has
-    asked for: each release may have another default, and a training goes on in the one that it has begun with."""
+def rebuild_saved_order(state: Mapping[str, Any], current_order: Any) -> Any:
+    """Return the order of a saved position, with the samples and the seed of `current_order`.
+
+    Return `current_order` where the state describes no shuffled order or `current_order` is none. For a default
+    order: each release may have another default, and a training continues in the one that it began with.
+    """
     kind = _KINDS.get(str(state.get("order")))
     block, lanes = state.get("block"), state.get("lanes")
-    if kind is None or not isinstance(order, ShuffledOrder) or not (_is_count(block) and _is_count(lanes)):
-        return order
-    saved_order = kind(order.samples, order.seed, block, lanes)  # type: ignore[arg-type]
-    if saved_order == order:
-        return order
+    if (
+        kind is None
+        or not isinstance(current_order, ShuffledOrder)
+        or not (_is_positive_int(block) and _is_positive_int(lanes))
+    ):
+        return current_order
+    saved_order = kind(current_order.samples, current_order.seed, block, lanes)  # type: ignore[arg-type]
+    if saved_order == current_order:
+        return current_order
     return saved_order
 
 
-def describe_order(state: Mapping[str, Any]) -> str:
-    """Describe, as code, how to give a loader the order of a position."""
+def render_order_argument(state: Mapping[str, Any]) -> str:
+    """Return, as code, the argument that gives a loader the order of a saved position."""
     kind = _KINDS.get(str(state.get("order")))
     seed, block, lanes = (state.get(name) for name in ("seed", "block", "lanes"))
-    if kind is None or not (_is_count(block) and _is_count(lanes)) or type(seed) is not int:
+    if kind is None or not (_is_positive_int(block) and _is_positive_int(lanes)) or type(seed) is not int:
         return "of the same kind, seed, block and lanes"
     of_packed = ", of its PackedDataset" if "window" in state else ""
     return f"order={kind.__name__}(len(data), {seed}, block={block}, lanes={lanes}){of_packed}"
 
 
-def _is_count(value: object) -> bool:
+def _is_positive_int(value: object) -> bool:
     return type(value) is int and value > 0

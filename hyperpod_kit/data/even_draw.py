@@ -107,7 +107,7 @@ class EvenDraw:
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_starts": {}, "_chunks": {}, "_carried": None}
 
-    def at(self, places: Numbers) -> tuple[Numbers, Numbers]:
+    def sets_and_prior_draws_at(self, places: Numbers) -> tuple[Numbers, Numbers]:
         """Look up (set, its draws before this one) at each place."""
         sets, before = np.zeros_like(places), np.array(places)
         if len(self.weights) == 1:
@@ -115,12 +115,12 @@ class EvenDraw:
         chunks = places // _CHUNK
         for number in unique_values(chunks).tolist():
             here = np.flatnonzero(chunks == number) if chunks[0] != chunks[-1] else slice(None)
-            chunk = self._chunk(number)
+            chunk = self._cached_chunk(number)
             inside = places[here] - number * _CHUNK
             sets[here], before[here] = chunk.sets[inside], chunk.before[inside]
         return sets, before
 
-    def _chunk(self, number: int) -> _DrawChunk:
+    def _cached_chunk(self, number: int) -> _DrawChunk:
         chunk = self._chunks.get(number)
         if chunk is None:
             chunk = self._chunks[number] = self._compute_chunk(number)
@@ -131,14 +131,14 @@ class EvenDraw:
     def _compute_chunk(self, number: int) -> _DrawChunk:
         """Draw a chunk by earliest deadline, from the state before its first place."""
         at, begin = divmod(number * _CHUNK, 1 << self._bits)
-        block = self._block(at)
+        block = self._compute_block(at)
         made = None
         if self._carried is not None and self._carried[0] == number and begin:
             made = self._carried[1]
         if made is None:
             made = self._draws_before(block, begin)
         end = begin + _CHUNK
-        sets = _earliest_first(*self._pending_draws(block, made, end), begin, end)
+        sets = _schedule_earliest_deadline_first(*self._pending_releases_and_keys(block, made, end), begin, end)
         counts = np.bincount(sets, minlength=len(made))
         by_set = np.argsort(sets, kind="stable")
         earlier = np.empty_like(sets)
@@ -146,13 +146,13 @@ class EvenDraw:
         self._carried = number + 1, made + counts
         return _DrawChunk(sets, block.start.made[sets] + made[sets] + earlier)
 
-    def _pending_draws(self, block: _DrawBlock, made: Numbers, end: int) -> tuple[Numbers, Numbers]:
+    def _pending_releases_and_keys(self, block: _DrawBlock, made: Numbers, end: int) -> tuple[Numbers, Numbers]:
         """Compute (first place, key) of the draws after those `made` whose windows begin before `end`."""
         start = block.start
         begun_draws = (end * self.weights + start.due - 1) // _UNIT + 1
         upto = np.minimum(begun_draws - start.ahead, block.draws)
         sets, numbers = _enumerate_ranges(made, upto)
-        return self._release_positions(start, sets, numbers), self._keys(start, sets, numbers)
+        return self._release_positions(start, sets, numbers), self._deadline_sort_keys(start, sets, numbers)
 
     def _release_positions(self, start: _DrawStart, sets: Numbers, numbers: Numbers) -> Numbers:
         """Compute the first place of draws, in places of the block; `numbers`: draws of the set in the block before
@@ -167,7 +167,7 @@ class EvenDraw:
         position: Numbers = (units - start.due[sets] - 1) // self.weights[sets]
         return position
 
-    def _keys(self, start: _DrawStart, sets: Numbers, numbers: Numbers) -> Numbers:
+    def _deadline_sort_keys(self, start: _DrawStart, sets: Numbers, numbers: Numbers) -> Numbers:
         """Compute sort keys: earlier deadlines first, by chance among equal ones; the set in the lowest bits."""
         ends = np.minimum(self._deadline_positions(start, sets, numbers), (1 << self._bits) - 1)
         return _ordering_keys(ends, self._key, start.made[sets] + numbers, sets)
@@ -187,24 +187,24 @@ class EvenDraw:
         sets = np.flatnonzero(due < block.draws)
         release = self._release_positions(start, sets, due[sets])
         sets, release = sets[release < position], release[release < position]
-        order = np.argsort(self._keys(start, sets, due[sets]))
-        chosen = _greedy_basis(free_from[release[order]].tolist(), free)
+        order = np.argsort(self._deadline_sort_keys(start, sets, due[sets]))
+        chosen = _greedy_matroid_basis(free_from[release[order]].tolist(), free)
         due[sets[order][chosen]] += 1
         return due
 
-    def _block(self, number: int) -> _DrawBlock:
-        start, after = self._start(number), self._start(number + 1)
+    def _compute_block(self, number: int) -> _DrawBlock:
+        start, after = self._cached_block_start(number), self._cached_block_start(number + 1)
         return _DrawBlock(start, after.made - start.made)
 
-    def _start(self, number: int) -> _DrawStart:
+    def _cached_block_start(self, number: int) -> _DrawStart:
         start = self._starts.get(number)
         if start is None:
-            start = self._starts[number] = self._compute_start(number << self._bits)
+            start = self._starts[number] = self._compute_block_start(number << self._bits)
             for old in list(self._starts)[:-_MAX_BLOCKS]:
                 del self._starts[old]
         return start
 
-    def _compute_start(self, position: int) -> _DrawStart:
+    def _compute_block_start(self, position: int) -> _DrawStart:
         """Compute the state before a block's first place; see above."""
         exact = [position * weight for weight in self.weights.tolist()]
         made = np.array([product >> _UNIT_BITS for product in exact], np.int64)
@@ -227,7 +227,7 @@ class EvenDraw:
         bounds[by_begin] = np.minimum.accumulate(most[::-1])[::-1]
         ends = (_UNIT - fraction - 1) // weight
         latest_first = np.argsort(_ordering_keys(ends, self._key, made[open_sets], open_sets))[::-1]
-        waiting = _greedy_basis(bounds[latest_first].tolist(), behind)
+        waiting = _greedy_matroid_basis(bounds[latest_first].tolist(), behind)
         ahead[open_sets] = 1
         ahead[open_sets[latest_first][waiting]] = 0
         return _DrawStart(due, ahead, made + ahead)
@@ -268,7 +268,7 @@ def _enumerate_ranges(begins: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]
     return sets, numbers + begins[sets]
 
 
-def _earliest_first(releases: Numbers, keys: Numbers, begin: int, end: int) -> Numbers:
+def _schedule_earliest_deadline_first(releases: Numbers, keys: Numbers, begin: int, end: int) -> Numbers:
     """The sets at places begin … end - 1: of the draws whose windows have begun, the one with the smallest key."""
     by_release = np.argsort(releases, kind="stable")
     coming: list[int] = keys[by_release].tolist()
@@ -286,7 +286,7 @@ def _earliest_first(releases: Numbers, keys: Numbers, begin: int, end: int) -> N
     return sets
 
 
-def _greedy_basis(bounds: Iterable[int], size: int) -> list[int]:
+def _greedy_matroid_basis(bounds: Iterable[int], size: int) -> list[int]:
     """Which of these, taken greedily up to `size`, so that for each b at most b have a bound of b or less: each takes
     the last free one of the first `bound` seats."""
     seats = list(range(size + 1))

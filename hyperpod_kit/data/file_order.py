@@ -59,7 +59,7 @@ class FileOrder:
         Returns:
             The numbers of the samples.
         """
-        files, ends = self._files(epoch)
+        files, ends = self._files_and_ends(epoch)
         ranks = np.searchsorted(ends, positions, side="right")
         samples = np.empty_like(positions)
         for rank in unique_values(ranks).tolist():
@@ -82,7 +82,7 @@ class FileOrder:
         Returns:
             For each section the positions, and the weight, up to its end.
         """
-        files, ends = self._files(epoch)
+        files, ends = self._files_and_ends(epoch)
         full = np.flatnonzero(self._counts)
         sums = np.zeros(len(self._counts), np.int64)
         sums[full] = np.add.reduceat(weights, self._firsts[full], dtype=np.int64)
@@ -98,10 +98,10 @@ class FileOrder:
             The number of the file: `index.file(number).path` is its path.
         """
         epoch, inside = divmod(position, self.samples)
-        files, ends = self._files(epoch)
+        files, ends = self._files_and_ends(epoch)
         return int(files[int(np.searchsorted(ends, inside, side="right"))])
 
-    def _files(self, epoch: int) -> tuple[Numbers, Numbers]:
+    def _files_and_ends(self, epoch: int) -> tuple[Numbers, Numbers]:
         """Return the files in an epoch's order, and where each of them ends."""
         if self._cached_epoch is None or self._cached_epoch[0] != epoch:
             files = np.arange(len(self._firsts), dtype=np.int64)

@@ -91,10 +91,10 @@ def lengths_of(
     path = os.path.join(folder or index.folder, f"lengths-{key}.npy")
     if os.path.exists(path):
         return _load_counts(path, index.samples)
-    with _locked(path) as parts:
+    with _locked_partial_counts(path) as parts:
         if os.path.exists(path):  # another process has counted meanwhile
             return _load_counts(path, index.samples)
-        counts = _count_all((dataset, encode, rule), parts, processes or os.cpu_count() or 1, progress)
+        counts = _count_all_tokens((dataset, encode, rule), parts, processes or os.cpu_count() or 1, progress)
         with atomic_file.replacing(path) as stream:
             np.save(stream, counts, allow_pickle=False)
         by_descriptor.unlink(parts)
@@ -112,7 +112,7 @@ def _load_counts(path: str, samples: int) -> npt.NDArray[np.uint32]:
 
 
 @contextlib.contextmanager
-def _locked(path: str) -> Iterator[str]:
+def _locked_partial_counts(path: str) -> Iterator[str]:
     """Lock the file in which counts are kept as they come: another process that counts the same waits here. On a file
     system without locks each counts by itself."""
     parts = path + ".parts"
@@ -129,15 +129,15 @@ def _locked(path: str) -> Iterator[str]:
         os.close(handle)
 
 
-def _count_all(
+def _count_all_tokens(
     initializer_arguments: tuple[IndexedDataset, Encode, OnBad],
-    parts: str,
+    partial_counts_path: str,
     processes: int,
     progress: Callable[[int, int], None],
 ) -> npt.NDArray[np.uint32]:
     """Count all samples. `parts` has those of an earlier run, from the first sample on, without a gap."""
     samples = initializer_arguments[0].index.samples
-    with by_descriptor.stream(parts, "a+b") as stream:
+    with by_descriptor.stream(partial_counts_path, "a+b") as stream:
         stream.seek(0)
         counted = np.frombuffer(stream.read(), "<u4")[:samples]
         if len(counted) < samples:
@@ -153,7 +153,7 @@ def _count_all(
         with ProcessPoolExecutor(
             min(processes, len(runs)), multiprocessing.get_context("fork"), _initialize_process, initializer_arguments
         ) as pool:
-            for (begin, end), run_counts in zip(runs, pool.map(_count_run, runs), strict=True):
+            for (begin, end), run_counts in zip(runs, pool.map(_count_tokens_in_range, runs), strict=True):
                 counts[begin:end] = run_counts
                 stream.write(run_counts.astype("<u4").tobytes())
                 progress(end, samples)
@@ -168,17 +168,17 @@ def _initialize_process(dataset: IndexedDataset, encode: Encode, on_bad: OnBad) 
     _work[:] = [dataset, encode, on_bad]
 
 
-def _count_run(run: tuple[int, int]) -> npt.NDArray[np.uint32]:
+def _count_tokens_in_range(sample_range: tuple[int, int]) -> npt.NDArray[np.uint32]:
     dataset, encode, on_bad = _work
     try:
-        return np.array([len(encode(sample)) for sample in dataset.__getitems__(range(*run))], np.uint32)
+        return np.array([len(encode(sample)) for sample in dataset.__getitems__(range(*sample_range))], np.uint32)
     except BadRecord:
         if on_bad is OnBad.RAISE:
             raise
-    return np.array([_length(dataset, encode, number) for number in range(*run)], np.uint32)
+    return np.array([_token_count_or_zero(dataset, encode, number) for number in range(*sample_range)], np.uint32)
 
 
-def _length(dataset: IndexedDataset, encode: Encode, number: int) -> int:
+def _token_count_or_zero(dataset: IndexedDataset, encode: Encode, number: int) -> int:
     try:
         return len(encode(dataset[number]))
     except BadRecord as err:

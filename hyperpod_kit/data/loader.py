@@ -23,7 +23,7 @@ from hyperpod_kit.data import storage_outage
 from hyperpod_kit.data.accelerated import AcceleratedLoop
 from hyperpod_kit.data.bad_records import BadCount, CheckedCollate, GoodRecords, OnBad
 from hyperpod_kit.data.bijection import mix_key
-from hyperpod_kit.data.default_order import describe_order, order_of, order_of_state
+from hyperpod_kit.data.default_order import order_of, rebuild_saved_order, render_order_argument
 from hyperpod_kit.data.loader_guard import EpochSetter, GuardedBatches
 from hyperpod_kit.data.mix import data_digest
 from hyperpod_kit.data.order import SampleOrder, ShuffledOrder
@@ -31,7 +31,7 @@ from hyperpod_kit.data.position import Last
 from hyperpod_kit.data.prefetch_hint import ComingSamples
 from hyperpod_kit.data.sample_log import SampleLog
 from hyperpod_kit.data.sampler import ElasticBatchSampler, RankBatch
-from hyperpod_kit.data.workers import POLL_SECONDS, WorkerStart, watched_batches
+from hyperpod_kit.data.workers import POLL_SECONDS, WorkerStart, batches_replacing_failed_workers
 from hyperpod_kit.errors import CheckpointError, DataError
 from hyperpod_kit.system.data_wait import LOOP
 
@@ -42,7 +42,7 @@ STUCK_SECONDS = 600.0
 _WORD = (1 << 64) - 1
 
 
-def _rank_of_process_group() -> tuple[int, int]:
+def _rank_and_world_size() -> tuple[int, int]:
     """Return (rank, ranks) of torch.distributed, (0, 1) without it."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
@@ -152,8 +152,8 @@ class ElasticLoader(DataLoader[Any]):
         most_bad: int = 100,
         **options: Any,
     ) -> None:
-        storage_outage.install_exit_hook()
-        default_rank, default_ranks = _rank_of_process_group()
+        storage_outage.install_outage_excepthook()
+        default_rank, default_ranks = _rank_and_world_size()
         self._elastic = ElasticBatchSampler(
             order if order is not None else order_of(dataset, seed),
             batch_size,
@@ -173,7 +173,7 @@ class ElasticLoader(DataLoader[Any]):
             ledger,
             rank=sampler.rank,
             ranks=sampler.ranks,
-            meant={"last": sampler.course.last.value, **self._identity()},
+            meant={"last": sampler.course.last.value, **self._describe_data_and_order()},
             launch=launch,
         )
         self._bad: BadCount | None = None
@@ -192,7 +192,7 @@ class ElasticLoader(DataLoader[Any]):
             self._seeds = options["generator"] = torch.Generator()
         self._epochs_of_others = EpochSetter(self)
         super().__init__(typed, batch_sampler=GuardedBatches(self._elastic), **options)
-        self._announce_block()
+        self._pass_block_size_to_dataset()
 
     # --- position -----------------------------------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class ElasticLoader(DataLoader[Any]):
             return
         if self._ledger:
             samples = batch.batch.samples.tolist()
-            self._ledger.received(batch.batch.step, samples, [number for number, _ in batch.bad])
+            self._ledger.log_received_samples(batch.batch.step, samples, [number for number, _ in batch.bad])
         self._elastic.position = batch.batch.step.after
 
     @property
@@ -234,12 +234,12 @@ class ElasticLoader(DataLoader[Any]):
     @property
     def epoch(self) -> int:
         """The epoch that the next batch is of, from 0."""
-        return self._elastic.course.epoch(self.position)
+        return self._elastic.course.epoch_at(self.position)
 
     @property
     def remaining(self) -> int:
         """How many steps there are from here to the end of the epoch."""
-        return self._elastic.course.steps_left(self.position, self._elastic.samples_per_step)
+        return self._elastic.course.remaining_steps(self.position, self._elastic.samples_per_step)
 
     @property
     def fillers(self) -> int:
@@ -274,9 +274,9 @@ class ElasticLoader(DataLoader[Any]):
         return position
 
     def refuse_other(self, state: Mapping[str, Any]) -> None:
-        """Check that a position is one in this loader's data and order.
+        """Raise CheckpointError unless a position is one in this loader's data and order.
 
-        The default order counts as the same where another release had another default: see `order_of_state`.
+        The default order counts as the same where another release had another default: see `rebuild_saved_order`.
 
         Args:
             state: What `state_dict` returned.
@@ -284,7 +284,7 @@ class ElasticLoader(DataLoader[Any]):
         Raises:
             CheckpointError: The position is in other data or in another order; the message names both.
         """
-        expected = self._identity(self._order_for(state))
+        expected = self._describe_data_and_order(self._order_for_saved_position(state))
         other = {name: (state.get(name), value) for name, value in expected.items() if state.get(name) != value}
         if other:
             differences = "; ".join(
@@ -292,7 +292,8 @@ class ElasticLoader(DataLoader[Any]):
             )
             raise CheckpointError(
                 f"the checkpoint's position is in other data, or in another order: {differences}",
-                hint=f"give the loader the index of the run that saved it, and its order: {describe_order(state)}",
+                hint="give the loader the index of the run that saved it, and its order: "
+                f"{render_order_argument(state)}",
             )
 
     def set_epoch(self, epoch: int) -> None:
@@ -319,7 +320,7 @@ class ElasticLoader(DataLoader[Any]):
                 f"set_epoch({epoch}): the position is in epoch {self.epoch}, whose earlier ones have been trained on; "
                 "begin the loop there: for epoch in range(loader.epoch, epochs)"
             )
-        self._move_to(epoch * self._elastic.course.samples)
+        self._jump_to_position(epoch * self._elastic.course.samples)
 
     def _start_iterator(self, *, anew: bool) -> Iterator[Any]:
         """Make torch's iterator over what the trainer has not received."""
@@ -333,10 +334,10 @@ class ElasticLoader(DataLoader[Any]):
                 self._init = self.worker_init_fn  # Lightning sets one of its own
             self.worker_init_fn = WorkerStart(self._init)
         guarded_batches: Any = self.batch_sampler
-        with guarded_batches.allowed():
+        with guarded_batches.iteration_allowed():
             return super().__iter__()
 
-    def _move_to(self, position: int) -> None:
+    def _jump_to_position(self, position: int) -> None:
         self._loop.held_batch = None
         self._elastic.position = position
         self._loop.jumped = True
@@ -350,7 +351,12 @@ class ElasticLoader(DataLoader[Any]):
             What `load_state_dict` takes: plain values.
         """
         self.trained()
-        return {"format": STATE, "position": self.position, "last": self._elastic.course.last.value, **self._identity()}
+        return {
+            "format": STATE,
+            "position": self.position,
+            "last": self._elastic.course.last.value,
+            **self._describe_data_and_order(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a position.
@@ -363,33 +369,33 @@ class ElasticLoader(DataLoader[Any]):
         """
         position = self.position_of(state)
         self.refuse_other(state)
-        self._epochs_of_others.reset()
-        self._replace_order(self._order_for(state))
-        self._move_to(position)
+        self._epochs_of_others.forget_named_epoch()
+        self._replace_order(self._order_for_saved_position(state))
+        self._jump_to_position(position)
 
-    def _order_for(self, state: Mapping[str, Any]) -> SampleOrder:
-        """Choose the order in which a position goes on: one that was given, or the position's own."""
+    def _order_for_saved_position(self, state: Mapping[str, Any]) -> SampleOrder:
+        """Return the order in which a saved position continues: the one that was given, or the position's."""
         if not self._elastic.may_change:
             return self._elastic.order
-        order: SampleOrder = order_of_state(state, self._elastic.order)
+        order: SampleOrder = rebuild_saved_order(state, self._elastic.order)
         return order
 
     def _replace_order(self, order: SampleOrder) -> None:
         """Take another order of the same samples, until another position is loaded."""
         if order == self._elastic.order:
             return
-        self._elastic.take(order)
-        self._announce_block()
+        self._elastic.replace_order(order)
+        self._pass_block_size_to_dataset()
         if self._ledger:
-            self._ledger.update_head(self._identity(order))
+            self._ledger.update_segment_header(self._describe_data_and_order(order))
 
-    def _announce_block(self) -> None:
-        """Tell the data set, where it reads a block at once, how large the order's are."""
+    def _pass_block_size_to_dataset(self) -> None:
+        """Pass the order's block size to the data set, where that reads a block at once."""
         read_by = getattr(self.dataset, "read_by", None)
         if read_by is not None and isinstance(self._elastic.order, ShuffledOrder):
             read_by(self._elastic.order.block)
 
-    def _identity(self, order: SampleOrder | None = None) -> dict[str, Any]:
+    def _describe_data_and_order(self, order: SampleOrder | None = None) -> dict[str, Any]:
         return {"data": self._data, **(order or self._elastic.order).described()}
 
     # --- batches ------------------------------------------------------------------------------------------------
@@ -405,61 +411,67 @@ class ElasticLoader(DataLoader[Any]):
         self._loop.turn += 1
         turn = self._loop.turn
         if self._ledger and self._loop.jumped:
-            self._ledger.begin(self.position)
+            self._ledger.write_segment_header(self.position)
         self._loop.jumped = False
         loop = None
         if self._loop.prepared:
             loop = AcceleratedLoop(self)
         empty = True
         try:
-            for received, batch in self._receive():
+            for received, batch in self._receive_batches():
                 empty = False
                 self._loop.held_batch = batch
                 if loop is not None:
-                    received = loop.deliver(received, last=self._elastic.course.is_last(batch.batch.step))
+                    received = loop.send_batch_to_device(
+                        received, is_last_batch=self._elastic.course.is_last_of_epoch(batch.batch.step)
+                    )
                 yield received
-                self._refuse_older(turn)
+                self._refuse_outdated_iterator(turn)
                 if self._loop.jumped:
                     return  # the position was set in the loop's body
                 self.trained()
         finally:
             if loop:
-                loop.end()
+                loop.unregister_loader()
             if turn == self._loop.turn:
-                self._on_loop_end()
+                self._count_or_return_held_batch()
         if empty:
             # What was left of the epoch is no step of so many ranks.
-            self._move_to((self.epoch + 1) * self._elastic.course.samples)
+            self._jump_to_position((self.epoch + 1) * self._elastic.course.samples)
 
-    def _receive(self) -> Iterator[tuple[Any, HeldBatch]]:
+    def _receive_batches(self) -> Iterator[tuple[Any, HeldBatch]]:
         """Yield batches from the position to the end of its epoch."""
-        expected = self._elastic.batches(self.position)
+        expected = self._elastic.rank_batches_until_epoch_end(self.position)
         coming = None
         if hasattr(self.dataset, "ahead") and not self.num_workers:
-            coming = ComingSamples(self.dataset, self._elastic.batches(self.position), self._elastic.batch_size)
-        batches = watched_batches(self._start_iterator, keep=self.persistent_workers, stuck=self._stuck_after)
+            coming = ComingSamples(
+                self.dataset, self._elastic.rank_batches_until_epoch_end(self.position), self._elastic.batch_size
+            )
+        batches = batches_replacing_failed_workers(
+            self._start_iterator, keep_workers=self.persistent_workers, stuck_after=self._stuck_after
+        )
         first = True
-        for received in LOOP.measured(batches):
+        for received in LOOP.iter_counting_waits(batches):
             batch = next(expected)
             bad: tuple[tuple[int, str], ...] = ()
             if self._bad is not None:
                 received, bad = received
-                self._bad.add(bad)
+                self._bad.add_and_enforce_limit(bad)
             self._loop.fillers = batch.fillers
             if coming:
-                coming.received()
+                coming.count_batch_and_prefetch_next()
             yield received, HeldBatch(batch, bad, first)
             first = False
 
-    def _on_loop_end(self) -> None:
-        """Settle a loop that has ended: what it held and nobody reported as trained on comes again.
+    def _count_or_return_held_batch(self) -> None:
+        """After a loop has ended, count the batch that it held as trained on, or drop it, so that it comes again.
 
         Behind the last batch of an epoch nothing can be asked for, so it counts, unless it was all that the loop had.
         """
         batch = self._loop.held_batch
         if batch is None:
             return
-        if not batch.first and self._elastic.course.is_last(batch.batch.step):
+        if not batch.first and self._elastic.course.is_last_of_epoch(batch.batch.step):
             self.trained()
             return
         self._loop.held_batch = None
@@ -470,7 +482,7 @@ class ElasticLoader(DataLoader[Any]):
                 "before the break says that it was trained on"
             )
 
-    def _refuse_older(self, turn: int) -> None:
+    def _refuse_outdated_iterator(self, turn: int) -> None:
         if turn != self._loop.turn:
             raise DataError(
                 "another iterator of this ElasticLoader was begun since: both would share one position",

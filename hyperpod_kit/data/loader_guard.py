@@ -29,8 +29,8 @@ class GuardedBatches:
         self._open = False
 
     @contextlib.contextmanager
-    def allowed(self) -> Iterator[None]:
-        """Allow iteration for as long as torch makes its iterator."""
+    def iteration_allowed(self) -> Iterator[None]:
+        """Allow iteration while the context lasts, in which torch makes its iterator."""
         self._open = True
         try:
             yield
@@ -70,8 +70,9 @@ class EpochSetter(DistributedSampler[Any]):
         loader.set_epoch(max(loader.epoch, then + epoch - named))
         self._position = loader.position
 
-    def reset(self) -> None:
-        """Note that the position was set: the next epoch that is named is the one it is in."""
+    def forget_named_epoch(self) -> None:
+        """Forget the epoch that was named: after the position was set, the next one that is named is the one it is
+        in."""
         self._named_epoch = None
 
     def __len__(self) -> int:

@@ -29,23 +29,25 @@ _CODES: dict[int, Any] = {4: np.int32, 8: np.uint16}
 """Megatron's numbers for types; the two that its own preprocessing writes."""
 
 
-def type_for(vocabulary: int) -> Any:
+def token_dtype_for(vocabulary_size: int) -> Any:
     """Choose the type of tokens as Megatron does: 16 bits where every token fits."""
-    return np.uint16 if vocabulary < 65_500 else np.int32
+    return np.uint16 if vocabulary_size < 65_500 else np.int32
 
 
-def write_documents(prefix: str, documents: Iterable[Sequence[int]], vocabulary: int) -> tuple[int, int]:
-    """Write the documents; returns (documents, tokens).
+def write_documents(prefix: str, documents: Iterable[Sequence[int]], vocabulary_size: int) -> tuple[int, int]:
+    """Write documents as PREFIX.bin and PREFIX.idx; return (documents, tokens). Raises DataError for other tokens.
 
     The index takes its place last: until then there is no data set.
     """
-    kind = np.dtype(type_for(vocabulary))
+    kind = np.dtype(token_dtype_for(vocabulary_size))
     lengths: list[int] = []
     with atomic_file.replacing(f"{prefix}.bin", durable=True) as stream:
         for tokens in documents:
             array = np.asarray(tokens, dtype=np.int64)
-            if array.size and not 0 <= int(array.min()) <= int(array.max()) < vocabulary:
-                raise DataError(f"document {len(lengths)} has token {int(array.max())}, expected below {vocabulary}")
+            if array.size and not 0 <= int(array.min()) <= int(array.max()) < vocabulary_size:
+                raise DataError(
+                    f"document {len(lengths)} has token {int(array.max())}, expected below {vocabulary_size}"
+                )
             stream.write(array.astype(kind).tobytes())
             lengths.append(len(array))
     with atomic_file.replacing(f"{prefix}.idx", durable=True) as stream:
@@ -134,7 +136,7 @@ class MegatronTokens:
         if status.st_size != expected_size:
             raise DataError(f"{prefix}.bin has {status.st_size} bytes, expected {expected_size}")
         if count and (
-            int(self.lengths.min()) < 0 or not _lie_inside(self._pointers, self.lengths, self._kind, expected_size)
+            int(self.lengths.min()) < 0 or not _are_inside_file(self._pointers, self.lengths, self._kind, expected_size)
         ):
             raise DataError(f"{prefix}.idx: documents that do not lie in {prefix}.bin")
         self.data = hashlib.blake2b(rest, digest_size=16).hexdigest()
@@ -168,7 +170,7 @@ class MegatronTokens:
         Args:
             block: How many.
         """
-        self._cuts.read_by(block)
+        self._cuts.set_samples_per_block(block)
 
     def one_of(self, sets: int) -> None:
         """Share the limits of open files and memory with the other sets of a mix.
@@ -229,7 +231,7 @@ class MegatronTokens:
         return {**self.__dict__, "_ranges": None}
 
 
-def _lie_inside(pointers: Numbers, lengths: npt.NDArray[np.int32], kind: np.dtype[Any], size: int) -> bool:
+def _are_inside_file(pointers: Numbers, lengths: npt.NDArray[np.int32], kind: np.dtype[Any], size: int) -> bool:
     """Whether each document lies inside a file of so many bytes."""
     ends = pointers + lengths.astype(np.int64) * kind.itemsize
     return int(pointers.min()) >= 0 and int(ends.max()) <= size

@@ -97,7 +97,7 @@ class MixOrder:
         Returns:
             The numbers of the samples.
         """
-        sets, places = self._draw.at(positions + epoch * self.samples)
+        sets, places = self._draw.sets_and_prior_draws_at(positions + epoch * self.samples)
         by_set = np.argsort(sets, kind="stable")
         samples = np.empty_like(positions)
         for positions_of_set in np.split(by_set, np.flatnonzero(np.diff(sets[by_set])) + 1):
@@ -146,7 +146,7 @@ class MixDataset:
         for dataset in self.datasets.values():
             if hasattr(dataset, "one_of"):
                 dataset.one_of(len(self.datasets))
-        _warn_of_same(self.datasets)
+        _warn_of_duplicate_data(self.datasets)
 
     @property
     def decodes(self) -> bool:
@@ -195,7 +195,7 @@ def data_digest(dataset: Any) -> str:
     return str(getattr(getattr(dataset, "index", None), "data", ""))
 
 
-def _warn_of_same(datasets: Mapping[str, Any]) -> None:
+def _warn_of_duplicate_data(datasets: Mapping[str, Any]) -> None:
     """Warn of one set under two names: it has both shares, and with one seed the same samples come twice in a row."""
     name_of_data: dict[str, str] = {}
     for name, dataset in datasets.items():

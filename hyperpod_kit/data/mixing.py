@@ -44,7 +44,7 @@ class Mixing(NamedTuple):
     uniform: float
 
     @property
-    def share(self) -> float:
+    def share_of_uniform(self) -> float:
         """Its share of a uniform shuffle's figure."""
         return self.parts / self.uniform
 
@@ -57,7 +57,7 @@ class SortedBy(NamedTuple):
     others: float
 
 
-def mixing_of(order: SampleOrder, batch: int = BATCH) -> Mixing:
+def measure_mixing(order: SampleOrder, batch: int = BATCH) -> Mixing:
     """Measure how an order mixes, from batches all over its first epoch."""
     samples = order.samples
     size = min(batch, samples)
@@ -70,20 +70,22 @@ def mixing_of(order: SampleOrder, batch: int = BATCH) -> Mixing:
     return Mixing(size, parts, float(np.mean(counts_of_parts)), parts * (1 - absent))
 
 
-def sorted_by(index: SampleIndex, seed: int = 0) -> list[SortedBy]:
+def find_values_shared_by_neighbours(index: SampleIndex, seed: int = 0) -> list[SortedBy]:
     """Find the values that neighbours of the data share and others do not: fields of records, directories of files.
 
-    Reads a few hundred samples. None where the format reads more than a sample for a sample. Raises DataError, OSError.
+    Reads a few hundred samples. Empty for few samples, or where the format reads more than a sample for a sample.
+    Raises DataError, OSError.
     """
     if index.samples < 4 * _SAMPLED_PAIRS or set(index.formats) - _RANGE_FORMATS:
         return []
     dataset = IndexedDataset(index, patience=0.0, answer=5.0)
     places = np.linspace(0, index.samples - 2, _SAMPLED_PAIRS).astype(np.int64)
     apart = places[permute(np.arange(_SAMPLED_PAIRS), _SAMPLED_PAIRS, seed + 1)]
-    first, next_to, other = (_values_of(dataset, numbers) for numbers in (places, places + 1, apart))
+    first, next_to, other = (_read_comparable_values(dataset, numbers) for numbers in (places, places + 1, apart))
     names = {name for values in first for name in values}
     candidates = [
-        SortedBy(name, _share_equal(name, first, next_to), _share_equal(name, first, other)) for name in sorted(names)
+        SortedBy(name, _share_of_equal_values(name, first, next_to), _share_of_equal_values(name, first, other))
+        for name in sorted(names)
     ]
     return [
         candidate
@@ -92,7 +94,7 @@ def sorted_by(index: SampleIndex, seed: int = 0) -> list[SortedBy]:
     ]
 
 
-def _values_of(dataset: IndexedDataset, numbers: Any) -> list[dict[str, Any]]:
+def _read_comparable_values(dataset: IndexedDataset, numbers: Any) -> list[dict[str, Any]]:
     """Read the values by which data may be sorted, of each sample, by name."""
     files, _, _ = dataset.index.where(numbers)
     folders = [dataset.index.file(number).path.rpartition("/")[0] for number in files.tolist()]
@@ -100,29 +102,33 @@ def _values_of(dataset: IndexedDataset, numbers: Any) -> list[dict[str, Any]]:
     samples = [None] * len(folders)
     if not is_whole:
         samples = dataset.__getitems__(numbers.tolist())
-    return [{"its directory": folder, **_fields(sample)} for folder, sample in zip(folders, samples, strict=True)]
+    return [
+        {"its directory": folder, **_comparable_fields(sample)} for folder, sample in zip(folders, samples, strict=True)
+    ]
 
 
-def _fields(sample: Any) -> dict[str, Any]:
+def _comparable_fields(sample: Any) -> dict[str, Any]:
     if not isinstance(sample, Mapping):
         return {}
     key = sample.get("__key__")
     if isinstance(key, str):  # of a tar
         return {"the directory in its tar": key.rpartition("/")[0]}
-    return {f"{name!r}": value for name, value in sample.items() if _is_short(value)}
+    return {f"{name!r}": value for name, value in sample.items() if _is_short_value(value)}
 
 
-def _is_short(value: Any) -> bool:
+def _is_short_value(value: Any) -> bool:
     return isinstance(value, (bool, int)) or (isinstance(value, str) and len(value) <= _MAX_VALUE_LENGTH)
 
 
-def _share_equal(name: str, some: Sequence[Mapping[str, Any]], other_samples: Sequence[Mapping[str, Any]]) -> float:
+def _share_of_equal_values(
+    name: str, first_samples: Sequence[Mapping[str, Any]], other_samples: Sequence[Mapping[str, Any]]
+) -> float:
     both = [
         (first[name], second[name])
-        for first, second in zip(some, other_samples, strict=True)
+        for first, second in zip(first_samples, other_samples, strict=True)
         if name in first and name in second
     ]
-    if len(both) < len(some) // 2:
+    if len(both) < len(first_samples) // 2:
         return 0.0
     equal: int = sum(first == second for first, second in both)
     return equal / len(both)

@@ -178,7 +178,7 @@ class ShuffledOrder:
         Returns:
             The numbers of the samples.
         """
-        epoch_facts = self._epoch(epoch)
+        epoch_facts = self._epoch_facts(epoch)
         shifted = positions + np.where(positions >= epoch_facts.end, epoch_facts.missing, 0)
         groups = shifted // (self.lanes * self.block)
         steps = np.diff(groups)
@@ -191,8 +191,8 @@ class ShuffledOrder:
             return self._samples_one_by_one(epoch_facts, shifted, groups)
         samples = np.empty_like(positions)
         for begin, end in itertools.pairwise(begins):
-            lanes, offsets = self._places(epoch_facts, shifted[begin:end], groups[begin:end])
-            samples[begin:end] = self._group(epoch, int(groups[begin])).at(lanes, offsets)
+            lanes, offsets = self._lanes_and_offsets(epoch_facts, shifted[begin:end], groups[begin:end])
+            samples[begin:end] = self._cached_block_group(epoch, int(groups[begin])).samples_at(lanes, offsets)
         return samples
 
     def weighed(self, epoch: int, weights: npt.NDArray[np.uint32]) -> WeightBuckets:
@@ -205,35 +205,35 @@ class ShuffledOrder:
         Returns:
             For each section the positions, and the weight, up to its end.
         """
-        epoch_facts = self._epoch(epoch)
+        epoch_facts = self._epoch_facts(epoch)
         of_blocks = np.add.reduceat(weights, np.arange(0, self.samples, self.block), dtype=np.int64)
-        in_order = of_blocks[self._blocks(epoch_facts, *np.divmod(np.arange(epoch_facts.blocks), self.lanes))]
+        in_order = of_blocks[self._blocks_at(epoch_facts, *np.divmod(np.arange(epoch_facts.blocks), self.lanes))]
         begins = np.arange(0, epoch_facts.blocks, self.lanes)
         ends = np.minimum(begins + self.lanes, epoch_facts.blocks) * self.block
         ends[epoch_facts.group :] -= epoch_facts.missing
         return WeightBuckets(ends, np.cumsum(np.add.reduceat(in_order, begins)))
 
-    def _blocks(self, epoch: EpochFacts, groups: Numbers, lanes: Numbers) -> Numbers:
+    def _blocks_at(self, epoch: EpochFacts, groups: Numbers, lanes: Numbers) -> Numbers:
         """Compute the blocks at (group, lane)."""
         return permute(groups * self.lanes + lanes, epoch.blocks, epoch.key)
 
-    def _group_and_lane_of_last(self, key: int, blocks: int) -> tuple[int, int]:
+    def _group_and_lane_of_last_block(self, key: int, blocks: int) -> tuple[int, int]:
         """Compute (group, lane) of the last block."""
         return divmod(int(invert(np.array([blocks - 1]), blocks, key)[0]), self.lanes)
 
-    def _epoch(self, number: int) -> EpochFacts:
+    def _epoch_facts(self, number: int) -> EpochFacts:
         if self._kept.epoch is None or self._kept.epoch[0] != number:
             blocks = -(-self.samples // self.block)
             rest = self.samples - (blocks - 1) * self.block
             key = mix_key(self.seed, number)
-            group, lane = self._group_and_lane_of_last(key, blocks)
+            group, lane = self._group_and_lane_of_last_block(key, blocks)
             width = min(self.lanes, blocks - group * self.lanes)
             missing = self.block - rest
             end = (group * self.lanes + width) * self.block - missing
             self._kept.epoch = number, EpochFacts(key, blocks, rest, missing, group, lane, end)
         return self._kept.epoch[1]
 
-    def _places(self, epoch: EpochFacts, shifted: Numbers, groups: Numbers) -> tuple[Numbers, Numbers]:
+    def _lanes_and_offsets(self, epoch: EpochFacts, shifted: Numbers, groups: Numbers) -> tuple[Numbers, Numbers]:
         """Compute (lane, offset in its block) of places in these groups."""
         inside = shifted - groups * (self.lanes * self.block)
         width = np.minimum(self.lanes, epoch.blocks - groups * self.lanes)
@@ -249,8 +249,8 @@ class ShuffledOrder:
 
     def _samples_one_by_one(self, epoch: EpochFacts, shifted: Numbers, groups: Numbers) -> Numbers:
         """Compute the samples at places that are far from each other."""
-        lanes, offsets = self._places(epoch, shifted, groups)
-        block = self._blocks(epoch, groups, lanes)
+        lanes, offsets = self._lanes_and_offsets(epoch, shifted, groups)
+        block = self._blocks_at(epoch, groups, lanes)
         keys = mix_keys(mix_key(epoch.key, 1), block)
         permuted_offsets = np.empty_like(offsets)
         short = block == epoch.blocks - 1
@@ -258,16 +258,16 @@ class ShuffledOrder:
         permuted_offsets[short] = permute(offsets[short], epoch.rest, keys[short])
         return block * self.block + permuted_offsets
 
-    def _group(self, number: int, group: int) -> BlockGroup:
+    def _cached_block_group(self, epoch_number: int, group: int) -> BlockGroup:
         """Return the blocks that are read side by side, kept while they are read."""
-        block_group = self._kept.groups.get((number, group))
+        block_group = self._kept.groups.get((epoch_number, group))
         if block_group is None:
-            epoch = self._epoch(number)
+            epoch = self._epoch_facts(epoch_number)
             lanes = np.arange(min(self.lanes, epoch.blocks - group * self.lanes))
-            blocks = self._blocks(epoch, np.full_like(lanes, group), lanes)
+            blocks = self._blocks_at(epoch, np.full_like(lanes, group), lanes)
             counts = np.where(blocks == epoch.blocks - 1, epoch.rest, self.block)
             block_group = BlockGroup(blocks * self.block, counts, mix_keys(mix_key(epoch.key, 1), blocks))
-            kept = [*self._kept.groups.items(), ((number, group), block_group)]
+            kept = [*self._kept.groups.items(), ((epoch_number, group), block_group)]
             self._kept.groups.clear()
             self._kept.groups.update(kept[-_MAX_GROUPS:])
         return block_group

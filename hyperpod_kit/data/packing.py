@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hyperpod_kit.data.bijection import Numbers
-from hyperpod_kit.data.buckets import WeightBuckets, buckets_of
+from hyperpod_kit.data.buckets import WeightBuckets, sum_weights_by_section
 from hyperpod_kit.data.lengths import Encode
 from hyperpod_kit.data.order import SampleOrder, ShuffledOrder
 from hyperpod_kit.errors import DataError
@@ -145,19 +145,19 @@ class PackedDataset:
         Raises:
             DataError: A document has not as many tokens as were counted.
         """
-        requested = [self._documents(number) for number in numbers]
-        self._fetch([document for documents, _ in requested for document in documents])
+        requested = [self._documents_of_window(number) for number in numbers]
+        self._load_and_encode_missing([document for documents, _ in requested for document in documents])
         windows: list[Any] = []
         for documents, skip in requested:
             tokens = np.concatenate([self._encoded[document] for document in documents])[skip : skip + self._window]
             if self._with_documents:
-                windows.append({"tokens": tokens, "cu_seqlens": self._document_begins(documents, skip)})
+                windows.append({"tokens": tokens, "cu_seqlens": self._window_cu_seqlens(documents, skip)})
             else:
                 windows.append(tokens)
-        self._evict()
+        self._evict_oldest_documents()
         return windows
 
-    def _document_begins(self, documents: Sequence[int], skip: int) -> npt.NDArray[np.int32]:
+    def _window_cu_seqlens(self, documents: Sequence[int], skip: int) -> npt.NDArray[np.int32]:
         """Compute where each document of a window begins in it, and the window's end."""
         ends = np.cumsum(self._lengths[np.asarray(documents)], dtype=np.int64) - skip
         return np.concatenate([[0], np.minimum(ends, self._window)]).astype(np.int32)
@@ -165,21 +165,21 @@ class PackedDataset:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_epochs": OrderedDict(), "_sections": OrderedDict(), "_encoded": OrderedDict()}
 
-    def _documents(self, number: int) -> tuple[list[int], int]:
+    def _documents_of_window(self, number: int) -> tuple[list[int], int]:
         """Find the documents of a window, and how many tokens of the first one are in earlier windows."""
         epoch, inside = divmod(number, len(self))
         begin = inside * self._window
         end = begin + self._window
-        ends_of_sections = self._epoch(epoch).weights
+        ends_of_sections = self._cached_token_buckets(epoch).weights
         section = int(np.searchsorted(ends_of_sections, begin, side="right"))
         chosen: list[int] = []
         skip = 0
         while True:
-            documents, ends = self._section(epoch, section)
+            documents, ends = self._documents_and_ends_of_section(epoch, section)
             first = int(np.searchsorted(ends, begin, side="right"))
             last = int(np.searchsorted(ends, end, side="left"))
             if not chosen:
-                tokens_before = int(ends[first - 1]) if first else self._tokens_before(epoch, section)
+                tokens_before = int(ends[first - 1]) if first else self._tokens_before_section(epoch, section)
                 skip = begin - tokens_before
             some = documents[first : last + 1]
             chosen += some[self._lengths[some] > 0].tolist()
@@ -187,36 +187,36 @@ class PackedDataset:
                 return chosen, skip
             section += 1
 
-    def _tokens_before(self, epoch: int, section: int) -> int:
+    def _tokens_before_section(self, epoch: int, section: int) -> int:
         """Count the tokens of an epoch before a bucket."""
         if not section:
             return 0
-        return int(self._epoch(epoch).weights[section - 1])
+        return int(self._cached_token_buckets(epoch).weights[section - 1])
 
-    def _epoch(self, epoch: int) -> WeightBuckets:
+    def _cached_token_buckets(self, epoch: int) -> WeightBuckets:
         """Sum documents and tokens up to the end of each bucket of an epoch."""
         sections = self._epochs.get(epoch)
         if sections is None:
-            sections = self._epochs[epoch] = buckets_of(self._order, epoch, self._lengths)
+            sections = self._epochs[epoch] = sum_weights_by_section(self._order, epoch, self._lengths)
             if len(self._epochs) > _MAX_EPOCHS:
                 self._epochs.popitem(last=False)
         return sections
 
-    def _section(self, epoch: int, section: int) -> tuple[Numbers, Numbers]:
+    def _documents_and_ends_of_section(self, epoch: int, section: int) -> tuple[Numbers, Numbers]:
         """Order the documents of a bucket, with where each of them ends among the epoch's tokens."""
         documents_and_ends = self._sections.get((epoch, section))
         if documents_and_ends is None:
-            ends = self._epoch(epoch).positions
+            ends = self._cached_token_buckets(epoch).positions
             begin = int(ends[section - 1]) if section else 0
             places = np.arange(begin, int(ends[section]), dtype=np.int64)
             documents = self._order.at(epoch, places)
-            tokens = np.cumsum(self._lengths[documents], dtype=np.int64) + self._tokens_before(epoch, section)
+            tokens = np.cumsum(self._lengths[documents], dtype=np.int64) + self._tokens_before_section(epoch, section)
             documents_and_ends = self._sections[epoch, section] = (documents, tokens)
             if len(self._sections) > _MAX_BUCKETS:
                 self._sections.popitem(last=False)
         return documents_and_ends
 
-    def _fetch(self, documents: Sequence[int]) -> None:
+    def _load_and_encode_missing(self, documents: Sequence[int]) -> None:
         missing = [number for number in dict.fromkeys(documents) if number not in self._encoded]
         for document, sample in zip(missing, self._dataset.__getitems__(missing), strict=True):
             if self._encode is not None:
@@ -231,7 +231,7 @@ class PackedDataset:
         for document in documents:
             self._encoded.move_to_end(document)
 
-    def _evict(self) -> None:
+    def _evict_oldest_documents(self) -> None:
         while len(self._encoded) > _MAX_DOCUMENTS:
             self._encoded.popitem(last=False)
 

@@ -54,37 +54,37 @@ class Course:
     samples: int
     last: Last
 
-    def epoch(self, position: int) -> int:
+    def epoch_at(self, position: int) -> int:
         """Return the epoch that a position lies in, from 0."""
         return position // self.samples
 
-    def steps_left(self, position: int, group: int) -> int:
+    def remaining_steps(self, position: int, samples_per_step: int) -> int:
         """Count the steps of `group` samples from `position` to the end of its epoch."""
         remaining = self.samples - position % self.samples
         if self.last is Last.DROP:
-            return remaining // group
-        return -(-remaining // group)
+            return remaining // samples_per_step
+        return -(-remaining // samples_per_step)
 
-    def step(self, position: int, group: int) -> DataStep | None:
+    def step_at(self, position: int, samples_per_step: int) -> DataStep | None:
         """Compute the step at a position; None where what is left of the epoch is no step."""
         remaining = self.samples - position % self.samples
         end = position + remaining
-        if remaining >= group:
-            after = position + group
-            if self.last is Last.DROP and end - after < group:
+        if remaining >= samples_per_step:
+            after = position + samples_per_step
+            if self.last is Last.DROP and end - after < samples_per_step:
                 after = end
-            return DataStep(position, group, 0, after)
+            return DataStep(position, samples_per_step, 0, after)
         if self.last is Last.DROP:
             return None
         if self.last is Last.REPEAT:
-            return DataStep(position, group, 0, position + group)
-        return DataStep(position, remaining, group - remaining, end)
+            return DataStep(position, samples_per_step, 0, position + samples_per_step)
+        return DataStep(position, remaining, samples_per_step - remaining, end)
 
-    def is_last(self, step: DataStep) -> bool:
+    def is_last_of_epoch(self, step: DataStep) -> bool:
         """Whether a step is the last of its epoch."""
-        return self.epoch(step.after) > self.epoch(step.begin)
+        return self.epoch_at(step.after) > self.epoch_at(step.begin)
 
-    def places(self, step: DataStep, rank: int, ranks: int) -> Numbers:
+    def positions_of_rank(self, step: DataStep, rank: int, ranks: int) -> Numbers:
         """List the positions that one rank takes of a step, its fillers last: every `ranks`-th, so that with lanes in
         the order each rank stays in its own."""
         offsets = np.arange(rank, step.real + step.fillers, ranks, dtype=np.int64)
@@ -92,6 +92,6 @@ class Course:
         begin_of_epoch = step.begin - step.begin % self.samples
         return np.where(real, step.begin + offsets, begin_of_epoch + (offsets - step.real) % self.samples)
 
-    def fillers(self, step: DataStep, rank: int, ranks: int) -> int:
-        """Count the fillers among them."""
+    def count_fillers_of_rank(self, step: DataStep, rank: int, ranks: int) -> int:
+        """Count the fillers among the positions that one rank takes of a step."""
         return len(range(rank, step.real + step.fillers, ranks)) - len(range(rank, step.real, ranks))

@@ -28,8 +28,8 @@ class ComingSamples:
         self._portion = max(batch_size, min(_MAX_SAMPLES, _MAX_BYTES // max(1, mean)))
         self._received = self._announced = 0
 
-    def received(self) -> None:
-        """Note that the trainer has one batch more."""
+    def count_batch_and_prefetch_next(self) -> None:
+        """Count a batch that the trainer has received, and give the data set the numbers of the next samples."""
         self._received += self._batch_size
         if self._received == self._batch_size:
             return

@@ -22,7 +22,7 @@ FORMAT = "hpk-ledger/1"
 _LAUNCH_VARIABLES = (HPK_ATTEMPT, "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID")
 
 
-def launch_of_environment() -> str | None:
+def launch_id_from_environment() -> str | None:
     """Identify this launch, the same on all of its ranks; None where nothing does."""
     values = [
         f"{os.environ[name]}" for name in (*_LAUNCH_VARIABLES, "TORCHELASTIC_RESTART_COUNT") if os.environ.get(name)
@@ -31,12 +31,13 @@ def launch_of_environment() -> str | None:
 
 
 class SampleLog:
-    """One rank's part of the ledger in `folder`. `launch`: see `launch_of_environment`; `meant`: data and order."""
+    """One rank's part of the ledger in `folder`. `launch`: see `launch_id_from_environment`; `meant`: data and
+    order."""
 
     def __init__(
         self, folder: str | os.PathLike[str], *, rank: int, ranks: int, meant: dict[str, Any], launch: str | None = None
     ) -> None:
-        name = launch or launch_of_environment()
+        name = launch or launch_id_from_environment()
         if name is None:
             if ranks > 1:
                 raise ValueError("several ranks and nothing that names their launch: ledger launch=, the same on all")
@@ -48,27 +49,28 @@ class SampleLog:
         self._head = {"ledger": FORMAT, "launch": name, "rank": rank, "ranks": ranks, **meant}
         self._segment = 0
 
-    def update_head(self, meant: dict[str, Any]) -> None:
-        """Set the order that positions are in from the next `begin` on."""
-        self._head.update(meant)
+    def update_segment_header(self, data_and_order: dict[str, Any]) -> None:
+        """Set the data and order that segment headers state from the next one on."""
+        self._head.update(data_and_order)
 
-    def begin(self, position: int) -> None:
-        """Begin a segment: at the start, and wherever the position has jumped."""
+    def write_segment_header(self, position: int) -> None:
+        """Write the header of a new segment: at the start, and wherever the position has jumped."""
         if self._handle is None:
             self._handle = by_descriptor.open_file(
                 self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644
             )
-        self._write({**self._head, "segment": self._segment, "begin": position, "begun_ns": time.time_ns()})
+        self._write_line({**self._head, "segment": self._segment, "begin": position, "begun_ns": time.time_ns()})
         self._segment += 1
 
-    def received(self, step: DataStep, samples: Sequence[int], bad: Sequence[int] = ()) -> None:
-        """Log what the trainer receives now. `bad`: those of the samples that are bad records and were passed over."""
+    def log_received_samples(self, step: DataStep, samples: Sequence[int], bad_samples: Sequence[int] = ()) -> None:
+        """Append a line with what the trainer receives now. `bad_samples`: those that are bad records and passed
+        over."""
         line: dict[str, Any] = {"p": step.begin, "n": step.real, "f": step.fillers, "i": list(samples)}
-        if bad:
-            line["b"] = list(bad)
-        self._write(line)
+        if bad_samples:
+            line["b"] = list(bad_samples)
+        self._write_line(line)
 
-    def _write(self, line: dict[str, Any]) -> None:
+    def _write_line(self, line: dict[str, Any]) -> None:
         assert self._handle is not None
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         if os.write(self._handle, data) != len(data):

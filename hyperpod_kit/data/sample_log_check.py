@@ -56,7 +56,7 @@ class EpochReport:
     """Of the missing: what did not fill a step, with last="drop"."""
 
     @property
-    def good(self) -> bool:
+    def is_exactly_once(self) -> bool:
         """Exactly once: nothing twice, and nothing missing in an epoch that is over."""
         return not self.repeated and (not self.complete or len(self.missing) <= self.left_out)
 
@@ -75,20 +75,20 @@ class SampleLogReport:
     """Samples that are bad records: others came in their places."""
 
     @property
-    def good(self) -> bool:
+    def is_exactly_once(self) -> bool:
         """Every sample exactly once in every epoch that is over, and none twice in the one that is not."""
-        return not self.problems and all(epoch.good for epoch in self.epochs)
+        return not self.problems and all(epoch.is_exactly_once for epoch in self.epochs)
 
 
-def check(folder: str | os.PathLike[str]) -> SampleLogReport:
-    """Read a ledger. Raises DataError when there is none, or it is of several orders of data."""
+def check_sample_log(folder: str | os.PathLike[str]) -> SampleLogReport:
+    """Read a ledger and report on each epoch. Raises NoData without one, DataError for several orders of data."""
     segments: dict[tuple[str, int], SampleLogSegment] = {}
-    meant: set[tuple[str, str, int, str]] = set()
+    data_and_orders: set[tuple[str, str, int, str]] = set()
     problems: list[str] = []
-    _read_directory(folder, segments, meant, problems)
+    _read_log_directory(folder, segments, data_and_orders, problems)
     if not segments:
         raise NoData(f"there is no ledger in {folder}", hint="ElasticLoader(dataset, ledger=DIR) writes one")
-    course, order_text = _course_of(os.fspath(folder), meant)
+    course, order_text = _require_single_course(os.fspath(folder), data_and_orders)
     samples = course.samples
     mix, windows = "('order', 'mix')" in order_text, "('window', " in order_text
     ordered = sorted(segments.values(), key=lambda started: started.begun_ns)
@@ -117,12 +117,12 @@ def check(folder: str | os.PathLike[str]) -> SampleLogReport:
                 left_out[after // samples] = samples - after % samples
                 end = max(end, (after // samples + 1) * samples)
             for rank, received in of_rank.items():
-                expected = _part_of(step, rank, segment.ranks)
+                expected = _count_samples_of_rank(step, rank, segment.ranks)
                 if expected != len(received):
                     problems.append(f"the step at {begin}: rank {rank} has {len(received)} samples, not {expected}")
                     continue
-                places = course.places(step, rank, segment.ranks)
-                real = len(received) - course.fillers(step, rank, segment.ranks)
+                places = course.positions_of_rank(step, rank, segment.ranks)
+                real = len(received) - course.count_fillers_of_rank(step, rank, segment.ranks)
                 for epoch in np.unique(places[:real] // samples).tolist():
                     here = places[:real] // samples == epoch
                     # Windows are numbered from the first epoch on; in a mix each place comes once, not each sample.
@@ -133,25 +133,25 @@ def check(folder: str | os.PathLike[str]) -> SampleLogReport:
                         problems.append(f"the step at {begin}: rank {rank} has windows of another epoch than {epoch}")
                     received_in[epoch].append(samples_of_epoch % samples)
     reports = tuple(
-        _report(epoch, np.concatenate(samples_of_epoch), samples, end >= (epoch + 1) * samples, left_out[epoch])
+        _report_epoch(epoch, np.concatenate(samples_of_epoch), samples, end >= (epoch + 1) * samples, left_out[epoch])
         for epoch, samples_of_epoch in sorted(received_in.items())
     )
     launches = len({name for name, _ in segments})
     return SampleLogReport(samples, launches, kept, rolled_back, reports, tuple(problems), tuple(sorted(passed_over)))
 
 
-def _course_of(folder: str, meant: set[tuple[str, str, int, str]]) -> tuple[Course, str]:
-    """Read how the data is gone through, and describe its order. Raises DataError."""
-    if len(meant) > 1:
-        orders = clean(sorted(meant), 1000)
+def _require_single_course(folder: str, data_and_orders: set[tuple[str, str, int, str]]) -> tuple[Course, str]:
+    """Return the course through the data and the text of its order. Raises DataError if there are several."""
+    if len(data_and_orders) > 1:
+        orders = clean(sorted(data_and_orders), 1000)
         raise DataError(f"{folder} is of several data sets or orders: {orders}", hint="a directory for each run")
-    (_, order_text, samples, last) = next(iter(meant))
+    (_, order_text, samples, last) = next(iter(data_and_orders))
     if not 1 <= samples < _MAX_COUNT or last not in [each.value for each in Last]:
         raise DataError(f"{folder} is of {samples} samples, of which the last ones are {clean(last)}")
     return Course(samples, Last(last)), order_text
 
 
-def _part_of(step: DataStep, rank: int, ranks: int) -> int:
+def _count_samples_of_rank(step: DataStep, rank: int, ranks: int) -> int:
     """Count the samples that a rank takes of a step, which are counted before they are listed; 0 of a step that is
     none."""
     counts = (rank, step.begin, step.real, step.fillers, ranks)
@@ -160,7 +160,7 @@ def _part_of(step: DataStep, rank: int, ranks: int) -> int:
     return len(range(rank, step.real + step.fillers, ranks))
 
 
-def _report(epoch: int, received: Numbers, samples: int, complete: bool, left_out: int) -> EpochReport:
+def _report_epoch(epoch: int, received: Numbers, samples: int, complete: bool, left_out: int) -> EpochReport:
     """Report on what was received in an epoch, in any order."""
     received_once, counts = np.unique(received, return_counts=True)
     missing: list[int] = []
@@ -176,29 +176,29 @@ def _report(epoch: int, received: Numbers, samples: int, complete: bool, left_ou
     )
 
 
-def _read_directory(
+def _read_log_directory(
     folder: str | os.PathLike[str],
     segments: dict[tuple[str, int], SampleLogSegment],
-    meant: set[tuple[str, str, int, str]],
+    data_and_orders: set[tuple[str, str, int, str]],
     problems: list[str],
 ) -> None:
     """Read every rank's file of every launch."""
     if not os.path.isdir(folder):
         return
     for path in sorted(Path(folder).glob("*.jsonl")):
-        _read(path, segments, meant, problems)
+        _read_rank_log(path, segments, data_and_orders, problems)
 
 
-def _read(
+def _read_rank_log(
     path: Path,
     segments: dict[tuple[str, int], SampleLogSegment],
-    meant: set[tuple[str, str, int, str]],
+    data_and_orders: set[tuple[str, str, int, str]],
     problems: list[str],
 ) -> None:
     """Read one rank's file of one launch."""
     segment: SampleLogSegment | None = None
     rank = 0
-    for number, text in enumerate(_lines(path), start=1):
+    for number, text in enumerate(_iterate_bounded_lines(path), start=1):
         try:
             line = parse.json_object(text)
             if "ledger" not in line:
@@ -212,7 +212,9 @@ def _read(
                 for name, value in line.items()
                 if name not in ("ledger", "launch", "rank", "ranks", "segment", "begin", "begun_ns")
             }
-            meant.add((str(line["data"]), str(sorted(order.items())), int(line["samples"]), str(line["last"])))
+            data_and_orders.add(
+                (str(line["data"]), str(sorted(order.items())), int(line["samples"]), str(line["last"]))
+            )
             key = (str(line["launch"]), int(line["segment"]))
             rank = int(line["rank"])
             segment = segments.setdefault(
@@ -226,7 +228,7 @@ def _read(
                 problems.append(f"{path.name}, line {number}: {clean(err)}")
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _iterate_bounded_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file. Raises DataError for what is no file, or has a line without end."""
     with open_regular(path) as stream:
         while True:

@@ -55,13 +55,13 @@ class ElasticBatchSampler:
         self.course = Course(order.samples, last)
         self.position = 0
         self._cached: dict[int, list[RankBatch]] = {}
-        if not self.course.steps_left(0, self.samples_per_step):
+        if not self.course.remaining_steps(0, self.samples_per_step):
             raise ValueError(
                 f"an epoch of {order.samples} samples has no step of {self.samples_per_step} "
                 f"(batch_size={batch_size} on {ranks} ranks), and last={last.value!r} leaves out what does not fill one"
             )
 
-    def take(self, order: SampleOrder) -> None:
+    def replace_order(self, order: SampleOrder) -> None:
         """Take another order of as many samples."""
         self.order = order
         self._cached.clear()
@@ -73,31 +73,31 @@ class ElasticBatchSampler:
 
     def __len__(self) -> int:
         """Steps of the current epoch, counted from its beginning."""
-        epoch = self.course.epoch(self.position)
+        epoch = self.course.epoch_at(self.position)
         begin = epoch * self.course.samples
         if self.course.last is Last.REPEAT and self.position - begin:
             # Steps reach over the end of an epoch, so this one began with the step after that.
             begin = self.position - (self.position - begin) // self.samples_per_step * self.samples_per_step
-        return self.course.steps_left(begin, self.samples_per_step)
+        return self.course.remaining_steps(begin, self.samples_per_step)
 
     def __iter__(self) -> Iterator[list[int]]:
-        for batch in self.batches(self.position):
+        for batch in self.rank_batches_until_epoch_end(self.position):
             yield batch.samples.tolist()
 
-    def batches(self, position: int) -> Iterator[RankBatch]:
+    def rank_batches_until_epoch_end(self, position: int) -> Iterator[RankBatch]:
         """Yield this rank's batches from a position to the end of its epoch."""
-        end = self.course.epoch(position) + 1
-        while self.course.epoch(position) < end:
-            some = self._next_batches(position)
+        end = self.course.epoch_at(position) + 1
+        while self.course.epoch_at(position) < end:
+            some = self._cached_batches_at(position)
             if not some:
                 return
             yield from some
             position = some[-1].step.after
 
-    def _next_batches(self, position: int) -> list[RankBatch]:
-        """Compute the next batches.
+    def _cached_batches_at(self, position: int) -> list[RankBatch]:
+        """Return the next batches from a position on, cached.
 
-        They are asked for twice, by torch for its workers and by who counts what was received.
+        They are requested twice: by torch for its workers, and by the loader, which counts what was received.
         """
         batches = self._cached.get(position)
         if batches is None:
@@ -107,14 +107,14 @@ class ElasticBatchSampler:
         return batches
 
     def _compute_batches(self, position: int) -> list[RankBatch]:
-        epoch = self.course.epoch(position)
+        epoch = self.course.epoch_at(position)
         steps: list[DataStep] = []
         # A start is not kept waiting for the batches after its first.
         most = 1
         if self._cached:
             most = max(1, _NUMBERS_PER_STEP // self.batch_size)
-        while len(steps) < most and self.course.epoch(position) == epoch:
-            step = self.course.step(position, self.samples_per_step)
+        while len(steps) < most and self.course.epoch_at(position) == epoch:
+            step = self.course.step_at(position, self.samples_per_step)
             if step is None:
                 break
             steps.append(step)
@@ -126,17 +126,17 @@ class ElasticBatchSampler:
         places = np.concatenate(
             [
                 np.arange(first.begin + self.rank, last.begin, self.ranks, dtype=np.int64),
-                self.course.places(last, self.rank, self.ranks),
+                self.course.positions_of_rank(last, self.rank, self.ranks),
             ]
         )
-        samples = self._samples(places).reshape(len(steps), self.batch_size)
-        fillers = self.course.fillers(last, self.rank, self.ranks)
+        samples = self._sample_numbers_at(places).reshape(len(steps), self.batch_size)
+        fillers = self.course.count_fillers_of_rank(last, self.rank, self.ranks)
         return [
             RankBatch(samples_of_rank, fillers if step is last else 0, step)
             for step, samples_of_rank in zip(steps, samples, strict=True)
         ]
 
-    def _samples(self, places: Numbers) -> Numbers:
+    def _sample_numbers_at(self, places: Numbers) -> Numbers:
         epochs = places // self.course.samples
         inside = places - epochs * self.course.samples
         if epochs[0] == epochs[-1]:

@@ -55,7 +55,7 @@ class SpreadOrder(ShuffledOrder):
         """
         return {**super().described(), "order": "spread"}
 
-    def _blocks(self, epoch: EpochFacts, groups: Numbers, lanes: Numbers) -> Numbers:
+    def _blocks_at(self, epoch: EpochFacts, groups: Numbers, lanes: Numbers) -> Numbers:
         full_groups, rest = divmod(epoch.blocks, self.lanes)
         keys = mix_keys(mix_key(epoch.key, _OF_GROUP), groups)
         last = groups == full_groups
@@ -63,10 +63,10 @@ class SpreadOrder(ShuffledOrder):
         stretches[~last] = permute(lanes[~last], self.lanes, keys[~last])
         if last.any():
             # The last group has blocks of those stretches alone that have one more than the others.
-            stretches[last] = self._longer(epoch.blocks)[permute(lanes[last], rest, keys[last])]
-        return self._of_stretch(epoch.key, epoch.blocks, stretches, groups)
+            stretches[last] = self._longer_stretches(epoch.blocks)[permute(lanes[last], rest, keys[last])]
+        return self._blocks_of_stretches(epoch.key, epoch.blocks, stretches, groups)
 
-    def _of_stretch(self, key: int, blocks: int, stretches: Numbers, groups: Numbers) -> Numbers:
+    def _blocks_of_stretches(self, key: int, blocks: int, stretches: Numbers, groups: Numbers) -> Numbers:
         """Compute the blocks that groups have of stretches."""
         begins = stretches * blocks // self.lanes
         counts = (stretches + 1) * blocks // self.lanes - begins
@@ -78,12 +78,12 @@ class SpreadOrder(ShuffledOrder):
         blocks_of_groups: Numbers = begins + inside
         return blocks_of_groups
 
-    def _longer(self, blocks: int) -> Numbers:
+    def _longer_stretches(self, blocks: int) -> Numbers:
         """Compute the stretches that have one block more."""
         begins = np.arange(self.lanes + 1) * blocks // self.lanes
         return np.flatnonzero(np.diff(begins) > blocks // self.lanes)
 
-    def _group_and_lane_of_last(self, key: int, blocks: int) -> tuple[int, int]:
+    def _group_and_lane_of_last_block(self, key: int, blocks: int) -> tuple[int, int]:
         full_groups, rest = divmod(blocks, self.lanes)
         stretch = self.lanes - 1
         count = blocks - stretch * blocks // self.lanes

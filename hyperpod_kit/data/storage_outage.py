@@ -20,7 +20,10 @@ class _ExitHook:
             raise SystemExit(err.exit_code)
 
 
-def install_exit_hook() -> None:
-    """Install the hook for this process. Once is enough; a hook that is set later takes its place."""
+def install_outage_excepthook() -> None:
+    """Install an excepthook that ends this process with the exit code of an uncaught DataUnavailable.
+
+    Once is enough; a hook that is set later takes its place.
+    """
     if not isinstance(sys.excepthook, _ExitHook):
         sys.excepthook = _ExitHook()

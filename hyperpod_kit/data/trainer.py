@@ -65,7 +65,7 @@ class ElasticTraining:
                 raise ValueError(f"{its.args.output_dir} has no checkpoint with a position to resume from")
         self._position = None
         if checkpoint:
-            self._position = position_in(str(checkpoint))
+            self._position = read_checkpoint_position(str(checkpoint))
         above: Any = super()
         return above.train(resume_from_checkpoint=checkpoint or None, **options)
 
@@ -97,12 +97,12 @@ class ElasticTraining:
         )
         self._refuse_more_steps_than_data(loader)
         if self._position is not None:
-            loader.resume_at(self._position)
+            loader.resume_from_state(self._position)
         return loader
 
     def _refuse_more_steps_than_data(self, loader: TrainerLoader) -> None:
         its: Any = self
-        steps, epochs = loader.steps, its.args.num_train_epochs
+        steps, epochs = loader.steps_per_epoch, its.args.num_train_epochs
         there = math.ceil(epochs * steps)
         if its.args.max_steps > there:
             raise ValueError(
@@ -129,7 +129,7 @@ class DataPosition(TrainerCallback, ExportableState):  # type: ignore[misc]  # t
                 f"the Trainer trains from a {type(loader).__name__}, whose position is not known",
                 hint="ElasticTraining stands before the Trainer in the class, and get_train_dataloader is its own",
             )
-        self.position = loader.described()
+        self.position = loader.state_dict_with_step_size()
         state.epoch = loader.position / loader.sample_order.samples  # the Trainer's own begins at 0 after a resume
 
     def state(self) -> dict[str, Any]:
@@ -149,15 +149,15 @@ class TrainerLoader(ElasticLoader):
         super().__init__(dataset, batch_size * accumulated, collate_fn=pieces, **options)
 
     @property
-    def steps(self) -> int:
+    def steps_per_epoch(self) -> int:
         """Count the optimizer's steps in an epoch."""
         return super().__len__()
 
-    def described(self) -> dict[str, Any]:
+    def state_dict_with_step_size(self) -> dict[str, Any]:
         """Describe the position for a checkpoint, with what the Trainer's own count of steps depends on."""
         return {**self.state_dict(), "samples_of_a_step": self.samples_of_a_step}
 
-    def resume_at(self, state: dict[str, Any]) -> None:
+    def resume_from_state(self, state: dict[str, Any]) -> None:
         """Go to a position of a checkpoint. Raises CheckpointError."""
         if state.get("samples_of_a_step") != self.samples_of_a_step:
             raise CheckpointError(
@@ -173,7 +173,7 @@ class TrainerLoader(ElasticLoader):
         return self._elastic.samples_per_step
 
     def __len__(self) -> int:
-        return self.steps * self._accumulated
+        return self.steps_per_epoch * self._accumulated
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's is a class of its own
         for batches in super().__iter__():
@@ -207,7 +207,7 @@ def newest_checkpoint(folder: str | os.PathLike[str]) -> str | None:
     )
     for _, path in checkpoints:
         try:
-            position_in(path)
+            read_checkpoint_position(path)
         except CheckpointError as err:
             log.warning("passed over: %s", err)
             continue
@@ -215,11 +215,11 @@ def newest_checkpoint(folder: str | os.PathLike[str]) -> str | None:
     return None
 
 
-def position_in(checkpoint: str | os.PathLike[str]) -> dict[str, Any]:
+def read_checkpoint_position(checkpoint: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the position that a Trainer's checkpoint holds. Raises CheckpointError."""
     path = Path(checkpoint, _STATE_FILE)
     try:
-        state = parse.json_object(files.read_given(str(path), _MAX_STATE_BYTES), _MAX_STATE_BYTES)
+        state = parse.json_object(files.read_file_or_pipe(str(path), _MAX_STATE_BYTES), _MAX_STATE_BYTES)
         position = state["stateful_callbacks"][_CALLBACK_NAME]["attributes"]["position"]
     except (OSError, Untrusted, ValueError, KeyError, TypeError) as err:
         raise CheckpointError(

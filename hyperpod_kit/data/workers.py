@@ -41,11 +41,11 @@ class WorkerStart:
         self._then = then
 
     def __call__(self, number: int) -> None:
-        threading.Thread(target=self._watch, daemon=True).start()
+        threading.Thread(target=self._exit_when_parent_is_gone, daemon=True).start()
         if self._then is not None:
             self._then(number)
 
-    def _watch(self) -> None:
+    def _exit_when_parent_is_gone(self) -> None:
         while os.getppid() == self._parent:
             time.sleep(POLL_SECONDS)
         os._exit(1)
@@ -58,23 +58,24 @@ class StartBatches(Protocol):
     def __call__(self, *, anew: bool) -> Iterator[Any]: ...
 
 
-def watched_batches(start: StartBatches, *, keep: bool, stuck: float) -> Iterator[Any]:
-    """Yield the batches of `start`.
+def batches_replacing_failed_workers(start: StartBatches, *, keep_workers: bool, stuck_after: float) -> Iterator[Any]:
+    """Yield the batches of `start`, starting it again with new workers where they die or are stuck.
 
-    `keep`: workers stay for the next epoch. `stuck`: seconds without a batch after which they are replaced.
+    `keep_workers`: workers stay for the next epoch. `stuck_after`: seconds without a batch after which they are
+    replaced.
 
     Raises what the data set raises, DataUnavailable when workers die or stand still again and again.
     """
     failures = 0
     while True:
         batches = start(anew=failures > 0)
-        _disable_signal_handler(batches)
-        _end_together(batches)
-        broken = not keep
+        _unregister_workers_from_sigchld(batches)
+        _kill_all_workers_when_one_dies(batches)
+        broken = not keep_workers
         try:
             while True:
                 try:
-                    received = _next_batch(batches, stuck)
+                    received = _wait_for_next_batch(batches, stuck_after)
                 except StopIteration:
                     return
                 failures = 0
@@ -98,21 +99,21 @@ def watched_batches(start: StartBatches, *, keep: bool, stuck: float) -> Iterato
             )
         finally:
             if broken:
-                _stop_iterator(batches)
+                _kill_workers_and_stop_iterator(batches)
 
 
-def _next_batch(batches: Iterator[Any], stuck: float) -> Any:
-    """Wait for the next batch as long as workers live, `stuck` seconds at most."""
+def _wait_for_next_batch(batches: Iterator[Any], stuck_after: float) -> Any:
+    """Wait for the next batch as long as workers live, `stuck_after` seconds at most."""
     started_at = time.monotonic()
     while True:
         try:
             return next(batches)
         except RuntimeError as err:
-            if not str(err).startswith(_TIMED_OUT) or time.monotonic() - started_at >= stuck:
+            if not str(err).startswith(_TIMED_OUT) or time.monotonic() - started_at >= stuck_after:
                 raise
 
 
-def _disable_signal_handler(batches: Any) -> None:
+def _unregister_workers_from_sigchld(batches: Any) -> None:
     """Remove the workers from the processes that torch's handler of SIGCHLD looks at.
 
     It would raise in the middle of whatever the trainer does. A worker's death is seen when its batch is waited for.
@@ -135,11 +136,11 @@ def _is_worker_failure(err: Exception, batches: Any) -> bool:
     return bool(connection.wait([worker.sentinel for worker in workers], POLL_SECONDS))
 
 
-def _end_together(batches: Any) -> None:
-    """Have the other workers end when one dies.
+def _kill_all_workers_when_one_dies(batches: Any) -> None:
+    """Start a thread that kills the other workers when one dies; close this process's end of their pipe.
 
-    They send by one pipe. A worker that is killed may leave half a message in it, or hold its lock, and who reads waits
-    for the rest until the last one that may write is gone: so this process must not be one of those either.
+    They send by one pipe. A worker that is killed may leave half a message in it, or hold its lock, and a reader
+    waits for the rest until the last process that may write is gone, so this one must not be one of those either.
     """
     workers = getattr(batches, "_workers", ())
     if not workers or getattr(batches, "_hpk_watched", False):
@@ -148,11 +149,13 @@ def _end_together(batches: Any) -> None:
     if not getattr(batches, "_pin_memory", False):  # the thread that pins is ended by a message of this process
         with contextlib.suppress(AttributeError, OSError):
             batches._worker_result_queue._writer.close()
-    watcher = threading.Thread(target=_watch_workers, args=(weakref.ref(batches), list(workers)), daemon=True)
+    watcher = threading.Thread(
+        target=_kill_workers_after_first_death, args=(weakref.ref(batches), list(workers)), daemon=True
+    )
     watcher.start()
 
 
-def _watch_workers(batches: weakref.ref[Any], workers: list[Any]) -> None:
+def _kill_workers_after_first_death(batches: weakref.ref[Any], workers: list[Any]) -> None:
     connection.wait([worker.sentinel for worker in workers])
     iterator = batches()
     if iterator is None or iterator._shutdown:
@@ -177,7 +180,7 @@ def _replace_done_event(iterator: Any) -> None:
         iterator._workers_done_event = threading.Event()
 
 
-def _stop_iterator(batches: Any) -> None:
+def _kill_workers_and_stop_iterator(batches: Any) -> None:
     """Stop an iterator; workers that were stopped or hang would keep it waiting."""
     iterator: Any = batches
     _kill_workers(getattr(iterator, "_workers", ()))

@@ -4,34 +4,41 @@ from __future__ import annotations
 
 from typing import Any
 
-from hyperpod_kit.aws.buckets import ZONAL, zone_of
+from hyperpod_kit.aws.buckets import ZONAL, directory_bucket_zone
 from hyperpod_kit.aws.policies import VERSION
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.infra.part import KEPT, TemplatePart, logical_name, ref, resource
-from hyperpod_kit.preflight.aws_facts.buckets import bucket_paths
+from hyperpod_kit.preflight.aws_facts.buckets import bucket_config_paths
 
 UNFINISHED_DAYS = 7
 
 
-def parts(settings: Settings) -> list[TemplatePart]:
-    """Make one part a bucket. That of the bundle keeps versions: who replaces a bundle is root of the nodes to come."""
+def bucket_parts(settings: Settings) -> list[TemplatePart]:
+    """Return one part for each bucket. That of the bundle keeps versions: whoever replaces a bundle is root of
+    the nodes to come."""
     return [
         TemplatePart(
             f"bucket {name}",
             (path,),
-            _zonal(name) if name.endswith(ZONAL) else _bucket(name, versioned=name == settings.bundle.bucket),
+            _directory_bucket_resources(name)
+            if name.endswith(ZONAL)
+            else _bucket_resources(name, versioned=name == settings.bundle.bucket),
         )
-        for name, path in bucket_paths(settings).items()
+        for name, path in bucket_config_paths(settings).items()
     ]
 
 
-def _zonal(name: str) -> dict[str, Any]:
-    """A directory bucket: encrypted and closed by itself."""
-    properties = {"BucketName": name, "LocationName": zone_of(name), "DataRedundancy": "SingleAvailabilityZone"}
+def _directory_bucket_resources(name: str) -> dict[str, Any]:
+    """Return the resource of a directory bucket, which is encrypted and closed by default."""
+    properties = {
+        "BucketName": name,
+        "LocationName": directory_bucket_zone(name),
+        "DataRedundancy": "SingleAvailabilityZone",
+    }
     return {f"Bucket{logical_name(name)}": resource("AWS::S3Express::DirectoryBucket", properties, **KEPT)}
 
 
-def _bucket(name: str, *, versioned: bool) -> dict[str, Any]:
+def _bucket_resources(name: str, *, versioned: bool) -> dict[str, Any]:
     logical = f"Bucket{logical_name(name)}"
     properties: dict[str, Any] = {
         "BucketName": name,

@@ -35,26 +35,33 @@ class PartState:
         return {"part": self.title, "state": self.state, "details": list(self.details)}
 
 
-def compare(settings: Settings, parts: Sequence[TemplatePart], facts: AccountFacts) -> tuple[list[PartState], int]:
-    """A row for each part, and how many findings of the preflight are about none of them."""
+def compare_with_account(
+    settings: Settings, parts: Sequence[TemplatePart], facts: AccountFacts
+) -> tuple[list[PartState], int]:
+    """Return the state of each part in the account, and the number of findings that are about none of the parts."""
     findings = preflight(settings, facts)
     rows, used = [], 0
     for part in parts:
-        part_findings = [finding for finding in findings if _about(part, finding)]
+        part_findings = [finding for finding in findings if _is_about_part(part, finding)]
         used += len(part_findings)
         details = [f"{finding.code}: {finding.message}" for finding in part_findings]
-        rows.append(PartState(part.title, _state(part_findings), (*details, *_notes(part, facts))))
+        rows.append(
+            PartState(
+                part.title, _state_from_findings(part_findings), (*details, *_missing_s3_endpoint_notes(part, facts))
+            )
+        )
     return rows, len(findings) - used
 
 
-def _about(part: TemplatePart, finding: Finding) -> bool:
-    """Whether a finding is about the part; what a role may not is about the role, wherever the path is."""
+def _is_about_part(part: TemplatePart, finding: Finding) -> bool:
+    """Whether a finding is about the part; one about a role's permissions is about the role, wherever its path
+    is."""
     if finding.code.startswith("HPK-V2"):
         return any(resource["Type"] == "AWS::IAM::Role" for resource in part.resources.values())
     return any(finding.path == path or finding.path.startswith((f"{path}.", f"{path}[")) for path in part.paths)
 
 
-def _state(findings: Iterable[Finding]) -> str:
+def _state_from_findings(findings: Iterable[Finding]) -> str:
     codes = {finding.code for finding in findings}
     if codes & set(ABSENT):
         return MISSING
@@ -65,8 +72,8 @@ def _state(findings: Iterable[Finding]) -> str:
     return OK
 
 
-def _notes(part: TemplatePart, facts: AccountFacts) -> Iterator[str]:
-    """Yield what the template has and no check asks for."""
+def _missing_s3_endpoint_notes(part: TemplatePart, facts: AccountFacts) -> Iterator[str]:
+    """Yield a note for each VPC that has no endpoint of S3, where the template would make one."""
     endpoints = facts.known_endpoints
     subnets = facts.known_subnets
     if "S3Endpoint" in part.resources and endpoints is not None and subnets:

@@ -9,26 +9,27 @@ from hyperpod_kit.config.homes import HOMES_PATH, NO_ACCESS_POINT
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.infra.groups import STORAGE
 from hyperpod_kit.infra.network import subnet_ids
-from hyperpod_kit.infra.part import KEPT, TemplatePart, attribute, logical_name, ref, resource, tags
-from hyperpod_kit.infra.roles import logical_ids
+from hyperpod_kit.infra.part import KEPT, TemplatePart, get_att, logical_name, name_tags, ref, resource
+from hyperpod_kit.infra.roles import role_logical_ids
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery
 
 
-def part(settings: Settings, requested: FileSystemQuery, number: int) -> TemplatePart:
-    """Make one file system with a mount target in each subnet and an access point for each mount that asks for one.
+def file_system_part(settings: Settings, requested: FileSystemQuery, number: int) -> TemplatePart:
+    """Return one file system with a mount target in each subnet and an access point for each mount that asks for
+    one.
 
-    Access points of homes and shares are not here: `users apply` makes these, and puts into the policy who may use
-    them.
+    Access points of homes and shares are not here: `users apply` makes these, and puts into the policy who
+    may use them.
     """
     name = f"Efs{number}"
     system: dict[str, Any] = {
         "Encrypted": True,
         "PerformanceMode": "generalPurpose",
         "ThroughputMode": "elastic",
-        "FileSystemTags": tags(f"{settings.cluster.name} {name}"),
+        "FileSystemTags": name_tags(f"{settings.cluster.name} {name}"),
     }
-    policy = _policy(settings, requested.mounts)
+    policy = _file_system_policy(settings, requested.mounts)
     if policy is not None:
         system["FileSystemPolicy"] = policy
     resources: dict[str, Any] = {name: resource("AWS::EFS::FileSystem", system, **KEPT)}
@@ -44,7 +45,7 @@ def part(settings: Settings, requested: FileSystemQuery, number: int) -> Templat
         ids[f"{at}.file_system_id"] = ref(name)
         if mount.access_point_id not in (None, NO_ACCESS_POINT):
             point = f"{name}{logical_name(mount.name)}"
-            resources[point] = resource("AWS::EFS::AccessPoint", _point(settings, name, mount))
+            resources[point] = resource("AWS::EFS::AccessPoint", _access_point_properties(settings, name, mount))
             ids[f"{at}.access_point_id"] = ref(point)
     if any(mount.owner is not None for mount in requested.mounts):
         ids["hyperpod_kit.homes.file_system_id"] = ref(name)
@@ -52,17 +53,19 @@ def part(settings: Settings, requested: FileSystemQuery, number: int) -> Templat
     return TemplatePart(f"EFS {requested.id}", paths, resources, {}, ids)
 
 
-def replaced_ids(settings: Settings, requested: FileSystemQuery, number: int) -> Iterator[tuple[str, str]]:
-    """Ids of the configuration and the resources that take their place in other resources' text."""
+def ids_with_logical_ids(settings: Settings, requested: FileSystemQuery, number: int) -> Iterator[tuple[str, str]]:
+    """Yield each id of the configuration with the logical id of the resource that takes its place in other
+    resources."""
     yield requested.id, f"Efs{number}"
     for mount, at in settings.sourced_mounts:
         if mount in requested.mounts and at != HOMES_PATH and mount.access_point_id not in (None, NO_ACCESS_POINT):
             yield str(mount.access_point_id), f"Efs{number}{logical_name(mount.name)}"
 
 
-def _point(settings: Settings, system: str, mount: Mount) -> dict[str, Any]:
-    """Everything that goes through it is one user's: the one that the last part of the mount's path names, or the
-    configuration's only one. Without such a user the directory is root's, and clients act as who they are."""
+def _access_point_properties(settings: Settings, system: str, mount: Mount) -> dict[str, Any]:
+    """Return the properties of an access point that acts as one user: the one that the last part of the mount's
+    path names, or the only one of the configuration. Without such a user the directory is root's, and clients
+    act as themselves."""
     last = mount.path.rpartition("/")[2]
     named = [user for user in settings.users if user.name == last] or list(settings.users)
     user = None
@@ -81,15 +84,16 @@ def _point(settings: Settings, system: str, mount: Mount) -> dict[str, Any]:
                 "Permissions": permissions,
             },
         },
-        "AccessPointTags": tags(f"{settings.cluster.name} {mount.name}"),
+        "AccessPointTags": name_tags(f"{settings.cluster.name} {mount.name}"),
     }
     if user is not None:
         made["PosixUser"] = {"Uid": str(uid), "Gid": str(gid)}
     return made
 
 
-def _policy(settings: Settings, mounts: Sequence[Any]) -> Optional[dict[str, Any]]:
-    """The nodes' roles may mount and write, nobody else; with TLS, and through access points where all mounts do.
+def _file_system_policy(settings: Settings, mounts: Sequence[Any]) -> Optional[dict[str, Any]]:
+    """Return the policy with which the nodes' roles alone mount and write, with TLS, and through access points
+    where all mounts have one.
 
     None where a mount shows no identity: any policy would shut it out, or let everybody in.
     """
@@ -110,14 +114,14 @@ def _policy(settings: Settings, mounts: Sequence[Any]) -> Optional[dict[str, Any
         for name, condition in denied.items()
     ]
     if not homes:
-        statements.insert(0, _allowed(settings))
+        statements.insert(0, _allow_nodes_statement(settings))
     return {"Version": VERSION, "Statement": statements}
 
 
-def _allowed(settings: Settings) -> dict[str, Any]:
+def _allow_nodes_statement(settings: Settings) -> dict[str, Any]:
     return {
         "Sid": "Nodes",
         "Effect": "Allow",
-        "Principal": {"AWS": [attribute("Arn", name) for name in logical_ids(settings).values()]},
+        "Principal": {"AWS": [get_att("Arn", name) for name in role_logical_ids(settings).values()]},
         "Action": [MOUNT, WRITE],
     }

@@ -7,21 +7,22 @@ from typing import Any, Callable, Sequence
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.infra.groups import STORAGE
 from hyperpod_kit.infra.network import BLOCK
-from hyperpod_kit.infra.part import KEPT, TemplatePart, attribute, logical_name, ref, resource, tags
+from hyperpod_kit.infra.part import KEPT, TemplatePart, get_att, logical_name, name_tags, ref, resource
 from hyperpod_kit.model.mounts.openzfs import ROOT_VOLUME
-from hyperpod_kit.preflight.aws_facts.fsx import FsxQuery, fsx_mounts, identify
+from hyperpod_kit.preflight.aws_facts.fsx import FsxQuery, fsx_mounts, parse_fsx_dns_name
 
 OPTIONS = ["rw", "crossmnt", "root_squash"]
 """Of OpenZFS exports: root of a node is nobody there, as other users' files want it."""
 
 
-def part(settings: Settings, requested: FsxQuery, number: int) -> TemplatePart:
-    """Make one file system. Its size is a parameter: `hyperpod-kit storage plan` says how large it must be."""
+def file_system_part(settings: Settings, requested: FsxQuery, number: int) -> TemplatePart:
+    """Return the part of one file system. Its size is a parameter: `hyperpod-kit storage plan` says how large it
+    must be."""
     name = f"Fsx{number}"
     its = [
         (kind, mount, dns, of)
         for kind, mount, dns, of in fsx_mounts(settings)
-        if identify(mount.dns_name, settings.cluster.region) == (requested.region, requested.id)
+        if parse_fsx_dns_name(mount.dns_name, settings.cluster.region) == (requested.region, requested.id)
     ]
     made = _TYPES[its[0][0].name](name, [mount for _, mount, _, _ in its])
     common = {
@@ -29,14 +30,14 @@ def part(settings: Settings, requested: FsxQuery, number: int) -> TemplatePart:
         "SubnetIds": [ref("Subnet1")],
         "SecurityGroupIds": [ref(STORAGE)],
         "StorageCapacity": ref(f"{name}Capacity"),
-        "Tags": tags(f"{settings.cluster.name} {name}"),
+        "Tags": name_tags(f"{settings.cluster.name} {name}"),
     }
     resources = {name: resource("AWS::FSx::FileSystem", {**common, **made.properties}, **KEPT), **made.volumes}
     ids: dict[str, Any] = {}
     for _, _, dns, of in its:
-        ids[dns] = attribute("DNSName", name)
+        ids[dns] = get_att("DNSName", name)
         if made.mount_name:
-            ids[of] = attribute("LustreMountName", name)
+            ids[of] = get_att("LustreMountName", name)
     paths = tuple(dict.fromkeys(path for path in ids))
     return TemplatePart(f"FSx {requested.id}", paths, resources, made.parameters, ids)
 
@@ -51,7 +52,7 @@ class _Made:
         self.volumes: dict[str, Any] = {}
 
 
-def _lustre(name: str, mounts: Sequence[Any]) -> _Made:
+def _lustre_properties_and_parameters(name: str, mounts: Sequence[Any]) -> _Made:
     configuration: dict[str, Any] = {
         "DeploymentType": "PERSISTENT_2",
         "PerUnitStorageThroughput": ref(f"{name}Throughput"),
@@ -61,13 +62,13 @@ def _lustre(name: str, mounts: Sequence[Any]) -> _Made:
     if any(mount.efa for mount in mounts):
         configuration["EfaEnabled"] = True
     parameters = {
-        f"{name}Capacity": _number("GiB: 1200, 2400 or a multiple of 2400 (with EFA 4800 and more).", 1200),
-        f"{name}Throughput": _number("MB/s for each TiB.", 250, (125, 250, 500, 1000)),
+        f"{name}Capacity": _number_parameter("GiB: 1200, 2400 or a multiple of 2400 (with EFA 4800 and more).", 1200),
+        f"{name}Throughput": _number_parameter("MB/s for each TiB.", 250, (125, 250, 500, 1000)),
     }
     return _Made({"FileSystemTypeVersion": "2.15", "LustreConfiguration": configuration}, parameters, True)
 
 
-def _openzfs(name: str, mounts: Sequence[Any]) -> _Made:
+def _openzfs_properties_and_parameters(name: str, mounts: Sequence[Any]) -> _Made:
     exports = [{"ClientConfigurations": [{"Clients": str(BLOCK), "Options": OPTIONS}]}]
     configuration = {
         "DeploymentType": "SINGLE_AZ_HA_2",
@@ -75,19 +76,21 @@ def _openzfs(name: str, mounts: Sequence[Any]) -> _Made:
         "RootVolumeConfiguration": {"NfsExports": exports},
     }
     parameters = {
-        f"{name}Capacity": _number("GiB: 64 to 524288.", 64),
-        f"{name}Throughput": _number("MB/s altogether.", 160, (160, 320, 640, 1280, 2560, 3840, 5120, 7680, 10240)),
+        f"{name}Capacity": _number_parameter("GiB: 64 to 524288.", 64),
+        f"{name}Throughput": _number_parameter(
+            "MB/s altogether.", 160, (160, 320, 640, 1280, 2560, 3840, 5120, 7680, 10240)
+        ),
     }
     made = _Made({"OpenZFSConfiguration": configuration}, parameters, False)
     for export in sorted({mount.export for mount in mounts} - {ROOT_VOLUME}):
-        made.volumes |= _volumes(name, export, exports)
+        made.volumes |= _nested_volume_resources(name, export, exports)
     return made
 
 
-def _volumes(name: str, export: str, exports: list[Any]) -> dict[str, Any]:
-    """The volume of an export, and those above it."""
+def _nested_volume_resources(name: str, export: str, exports: list[Any]) -> dict[str, Any]:
+    """Return the resources of an export's volume and of the volumes above it."""
     volumes: dict[str, Any] = {}
-    parent: Any = attribute("RootVolumeId", name)
+    parent: Any = get_att("RootVolumeId", name)
     path = ROOT_VOLUME
     for part_of in export[len(ROOT_VOLUME) :].strip("/").split("/"):
         path = f"{path}/{part_of}"
@@ -105,12 +108,15 @@ def _volumes(name: str, export: str, exports: list[Any]) -> dict[str, Any]:
     return volumes
 
 
-def _number(description: str, default: int, allowed: Sequence[int] = ()) -> dict[str, Any]:
+def _number_parameter(description: str, default: int, allowed: Sequence[int] = ()) -> dict[str, Any]:
     given: dict[str, Any] = {"Type": "Number", "Description": description, "Default": default}
     if allowed:
         given["AllowedValues"] = list(allowed)
     return given
 
 
-_TYPES: dict[str, Callable[[str, Sequence[Any]], _Made]] = {"LUSTRE": _lustre, "OPENZFS": _openzfs}
+_TYPES: dict[str, Callable[[str, Sequence[Any]], _Made]] = {
+    "LUSTRE": _lustre_properties_and_parameters,
+    "OPENZFS": _openzfs_properties_and_parameters,
+}
 """Type as FSx writes it -> what it adds."""

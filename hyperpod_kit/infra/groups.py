@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any, Iterator, Sequence
 
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.infra.part import TemplatePart, ref, resource, tags
+from hyperpod_kit.infra.part import TemplatePart, name_tags, ref, resource
 from hyperpod_kit.preflight.checks.shared import NFS
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 from hyperpod_kit.preflight.placement import placements
@@ -17,22 +17,23 @@ from hyperpod_kit.preflight.placement import placements
 NODES, STORAGE = "NodesGroup", "StorageGroup"
 
 
-def groups(settings: Settings) -> TemplatePart:
-    """Make both security groups. Nodes reach each other by everything, which an EFA needs, and whatever is outside."""
-    inward, both_ways = _ports(settings)
+def security_groups_part(settings: Settings) -> TemplatePart:
+    """Return both security groups with their rules. Nodes reach each other by everything, which an EFA needs,
+    and whatever is outside."""
+    inward, both_ways = _ports_to_and_from_storage(settings)
     resources: dict[str, Any] = {
-        NODES: _group(settings.cluster.name, "nodes"),
-        "NodesFromNodes": _rule("Ingress", NODES, NODES),
-        "NodesToNodes": _rule("Egress", NODES, NODES),
+        NODES: _security_group(settings.cluster.name, "nodes"),
+        "NodesFromNodes": _security_group_rule("Ingress", NODES, NODES),
+        "NodesToNodes": _security_group_rule("Egress", NODES, NODES),
     }
     if inward:
-        resources[STORAGE] = _group(settings.cluster.name, "file systems")
-    for low, high in _ranges(inward):
-        resources[f"StorageFromNodes{low}"] = _rule("Ingress", STORAGE, NODES, (low, high))
-    for low, high in _ranges(both_ways):
+        resources[STORAGE] = _security_group(settings.cluster.name, "file systems")
+    for low, high in _contiguous_ranges(inward):
+        resources[f"StorageFromNodes{low}"] = _security_group_rule("Ingress", STORAGE, NODES, (low, high))
+    for low, high in _contiguous_ranges(both_ways):
         # Lustre's servers connect to each other and back to their clients.
-        resources[f"StorageFromStorage{low}"] = _rule("Ingress", STORAGE, STORAGE, (low, high))
-        resources[f"NodesFromStorage{low}"] = _rule("Ingress", NODES, STORAGE, (low, high))
+        resources[f"StorageFromStorage{low}"] = _security_group_rule("Ingress", STORAGE, STORAGE, (low, high))
+        resources[f"NodesFromStorage{low}"] = _security_group_rule("Ingress", NODES, STORAGE, (low, high))
     return TemplatePart(
         "security groups",
         tuple(placement.groups_path for placement in placements(settings)),
@@ -42,7 +43,7 @@ def groups(settings: Settings) -> TemplatePart:
     )
 
 
-def _ports(settings: Settings) -> tuple[set[int], set[int]]:
+def _ports_to_and_from_storage(settings: Settings) -> tuple[set[int], set[int]]:
     """Return the ports that nodes connect to on file systems, and those that file systems connect to on nodes."""
     inward: set[int] = set()
     both_ways: set[int] = set()
@@ -59,27 +60,27 @@ def _ports(settings: Settings) -> tuple[set[int], set[int]]:
     return inward, both_ways
 
 
-def _ranges(ports: set[int]) -> Iterator[tuple[int, int]]:
-    """Neighbouring ports as one range each."""
+def _contiguous_ranges(ports: set[int]) -> Iterator[tuple[int, int]]:
+    """Yield neighbouring ports as one range each, (first, last)."""
     for _, run in groupby(enumerate(sorted(ports)), lambda pair: pair[1] - pair[0]):
         neighbours = [port for _, port in run]
         yield neighbours[0], neighbours[-1]
 
 
-def _group(cluster: str, of: str) -> Any:
-    """Make a group that lets everything out; without the rule EC2 adds it, and Terraform does not."""
+def _security_group(cluster: str, members: str) -> Any:
+    """Return a security group that lets everything out: EC2 adds that rule by default, Terraform does not."""
     return resource(
         "AWS::EC2::SecurityGroup",
         {
-            "GroupDescription": f"{of} of {cluster}",
+            "GroupDescription": f"{members} of {cluster}",
             "VpcId": ref("Vpc"),
             "SecurityGroupEgress": [{"IpProtocol": "-1", "CidrIp": "0.0.0.0/0"}],
-            "Tags": tags(f"{cluster} {of}"),
+            "Tags": name_tags(f"{cluster} {members}"),
         },
     )
 
 
-def _rule(direction: str, group: str, peer: str, ports: Sequence[int] = ()) -> Any:
+def _security_group_rule(direction: str, group: str, peer: str, ports: Sequence[int] = ()) -> Any:
     peers = "DestinationSecurityGroupId"
     if direction == "Ingress":
         peers = "SourceSecurityGroupId"

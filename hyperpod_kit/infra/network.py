@@ -11,7 +11,7 @@ from typing import Any
 
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import UsageError
-from hyperpod_kit.infra.part import TemplatePart, attribute, ref, resource, tags
+from hyperpod_kit.infra.part import TemplatePart, get_att, name_tags, ref, resource
 from hyperpod_kit.preflight.placement import placements
 
 BLOCK = IPv4Network("10.0.0.0/16")
@@ -22,13 +22,14 @@ PREFIXES = (18, 19, 20)
 
 
 def subnet_ids(settings: Settings) -> list[str]:
-    """Every subnet that the configuration names, once."""
+    """Return every subnet id that the configuration names, once."""
     named = [name for placement in placements(settings) for name in placement.vpc.subnet_ids]
     return list(dict.fromkeys(named))
 
 
-def blocks(count: int) -> tuple[list[IPv4Network], IPv4Network]:
-    """Networks for so many private subnets, and one for the public one. Raises UsageError when they do not fit."""
+def allocate_subnet_blocks(count: int) -> tuple[list[IPv4Network], IPv4Network]:
+    """Return CIDR blocks for `count` private subnets, and one for the public subnet. Raises UsageError when they
+    do not fit."""
     for prefix in PREFIXES:
         subnets = list(BLOCK.subnets(new_prefix=prefix))
         if count < len(subnets):
@@ -39,17 +40,17 @@ def blocks(count: int) -> tuple[list[IPv4Network], IPv4Network]:
     )
 
 
-def network(settings: Settings) -> TemplatePart:
-    """The VPC with everything in it but security groups. Raises UsageError."""
+def network_part(settings: Settings) -> TemplatePart:
+    """Return the VPC with everything in it but security groups. Raises UsageError."""
     name = settings.cluster.name
     names = subnet_ids(settings)
-    private, public = blocks(len(names))
+    private, public = allocate_subnet_blocks(len(names))
     resources: dict[str, Any] = {
         "Vpc": resource(
             "AWS::EC2::VPC",
-            {"CidrBlock": str(BLOCK), "EnableDnsSupport": True, "EnableDnsHostnames": True, "Tags": tags(name)},
+            {"CidrBlock": str(BLOCK), "EnableDnsSupport": True, "EnableDnsHostnames": True, "Tags": name_tags(name)},
         ),
-        "InternetGateway": resource("AWS::EC2::InternetGateway", {"Tags": tags(name)}),
+        "InternetGateway": resource("AWS::EC2::InternetGateway", {"Tags": name_tags(name)}),
         "InternetGatewayAttachment": resource(
             "AWS::EC2::VPCGatewayAttachment", {"VpcId": ref("Vpc"), "InternetGatewayId": ref("InternetGateway")}
         ),
@@ -58,12 +59,12 @@ def network(settings: Settings) -> TemplatePart:
         "Nat": resource(
             "AWS::EC2::NatGateway",
             {
-                "AllocationId": attribute("AllocationId", "NatAddress"),
+                "AllocationId": get_att("AllocationId", "NatAddress"),
                 "SubnetId": ref("PublicSubnet"),
-                "Tags": tags(name),
+                "Tags": name_tags(name),
             },
         ),
-        "PublicRoutes": _table(f"{name} public"),
+        "PublicRoutes": _route_table_resource(f"{name} public"),
         "PublicDefaultRoute": resource(
             "AWS::EC2::Route",
             {
@@ -73,8 +74,8 @@ def network(settings: Settings) -> TemplatePart:
             },
             DependsOn="InternetGatewayAttachment",
         ),
-        "PublicSubnetRoutes": _association("PublicSubnet", "PublicRoutes"),
-        "Routes": _table(f"{name} nodes"),
+        "PublicSubnetRoutes": _route_table_association("PublicSubnet", "PublicRoutes"),
+        "Routes": _route_table_resource(f"{name} nodes"),
         "DefaultRoute": resource(
             "AWS::EC2::Route",
             {"RouteTableId": ref("Routes"), "DestinationCidrBlock": "0.0.0.0/0", "NatGatewayId": ref("Nat")},
@@ -91,7 +92,7 @@ def network(settings: Settings) -> TemplatePart:
     }
     for index, block in enumerate(private, 1):
         resources[f"Subnet{index}"] = _subnet(f"{name} nodes {index}", block, f"Zone{index}")
-        resources[f"Subnet{index}Routes"] = _association(f"Subnet{index}", "Routes")
+        resources[f"Subnet{index}Routes"] = _route_table_association(f"Subnet{index}", "Routes")
     return TemplatePart(
         "network",
         tuple(placement.subnets_path for placement in placements(settings)),
@@ -103,12 +104,12 @@ def network(settings: Settings) -> TemplatePart:
             }
             for index, subnet in enumerate(names, 1)
         },
-        _ids(settings, names),
+        _subnet_refs_by_path(settings, names),
     )
 
 
-def _ids(settings: Settings, names: list[str]) -> dict[str, Any]:
-    """Place of each subnet in the configuration -> the subnet that is made."""
+def _subnet_refs_by_path(settings: Settings, names: list[str]) -> dict[str, Any]:
+    """Return place of each subnet in the configuration -> reference to the subnet that is made."""
     return {
         f"{placement.subnets_path}[{index}]": ref(f"Subnet{names.index(subnet) + 1}")
         for placement in placements(settings)
@@ -119,13 +120,13 @@ def _ids(settings: Settings, names: list[str]) -> dict[str, Any]:
 def _subnet(name: str, block: IPv4Network, zone: str) -> Any:
     return resource(
         "AWS::EC2::Subnet",
-        {"VpcId": ref("Vpc"), "CidrBlock": str(block), "AvailabilityZone": ref(zone), "Tags": tags(name)},
+        {"VpcId": ref("Vpc"), "CidrBlock": str(block), "AvailabilityZone": ref(zone), "Tags": name_tags(name)},
     )
 
 
-def _table(name: str) -> Any:
-    return resource("AWS::EC2::RouteTable", {"VpcId": ref("Vpc"), "Tags": tags(name)})
+def _route_table_resource(name: str) -> Any:
+    return resource("AWS::EC2::RouteTable", {"VpcId": ref("Vpc"), "Tags": name_tags(name)})
 
 
-def _association(subnet: str, table: str) -> Any:
+def _route_table_association(subnet: str, table: str) -> Any:
     return resource("AWS::EC2::SubnetRouteTableAssociation", {"SubnetId": ref(subnet), "RouteTableId": ref(table)})

@@ -31,17 +31,17 @@ def resource(kind: str, properties: Mapping[str, Any], **more: Any) -> Resource:
 
 
 def ref(name: str) -> dict[str, str]:
-    """The id of another resource, or a parameter."""
+    """Return a reference to the id of another resource, or to a parameter (Ref)."""
     return {"Ref": name}
 
 
-def attribute(name: str, of: str) -> dict[str, list[str]]:
-    """Another attribute of a resource."""
-    return {"Fn::GetAtt": [of, name]}
+def get_att(name: str, logical_id: str) -> dict[str, list[str]]:
+    """Return a reference to another attribute of a resource (Fn::GetAtt)."""
+    return {"Fn::GetAtt": [logical_id, name]}
 
 
-def tags(name: str) -> list[dict[str, str]]:
-    """The name that the console shows."""
+def name_tags(name: str) -> list[dict[str, str]]:
+    """Return the tags that give a resource its name in the console."""
     return [{"Key": "Name", "Value": name}]
 
 
@@ -50,5 +50,5 @@ KEPT = {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Retain"}
 
 
 def logical_name(name: str) -> str:
-    """A name of the configuration as part of a logical id, which takes letters and digits only."""
+    """Convert a name of the configuration to a part of a logical id, which takes letters and digits only."""
     return "".join(part[:1].upper() + part[1:] for part in "".join(c if c.isalnum() else " " for c in name).split())

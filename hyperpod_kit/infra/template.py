@@ -7,34 +7,34 @@ from typing import Any, Callable, Iterator, Optional
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.infra import buckets, efs, fsx, roles
-from hyperpod_kit.infra.groups import groups
-from hyperpod_kit.infra.network import network
+from hyperpod_kit.infra.groups import security_groups_part
+from hyperpod_kit.infra.network import network_part
 from hyperpod_kit.infra.part import TemplatePart
 from hyperpod_kit.preflight.aws_facts import fsx as fsx_queries
 from hyperpod_kit.preflight.aws_facts import shared
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 from hyperpod_kit.preflight.placement import placements
 
-_SHARED: dict[str, Callable[..., TemplatePart]] = {"efs": efs.part}
+_SHARED: dict[str, Callable[..., TemplatePart]] = {"efs": efs.file_system_part}
 """Services of shared file systems, by aws's word, that a template can make."""
 
 
-def parts(settings: Settings) -> list[TemplatePart]:
-    """Make everything that the configuration names and AWS must have. Raises UsageError."""
+def build_parts(settings: Settings) -> list[TemplatePart]:
+    """Return the parts for everything that the configuration names and AWS must have. Raises UsageError."""
     if not placements(settings):
         raise UsageError(
             "the configuration has no hyperpod_kit.cluster.vpc: there is no network to make",
             hint='add "vpc" with one subnet id and one security group id; any will do, the template makes new ones',
         )
-    template_parts = [network(settings), groups(settings)]
+    template_parts = [network_part(settings), security_groups_part(settings)]
     made: dict[str, str] = {}
-    for number, requested in enumerate(_shared(settings), 1):
-        template_parts.append(efs.part(settings, requested, number))
-        made.update(efs.replaced_ids(settings, requested, number))
+    for number, requested in enumerate(_shared_file_system_queries(settings), 1):
+        template_parts.append(efs.file_system_part(settings, requested, number))
+        made.update(efs.ids_with_logical_ids(settings, requested, number))
     region = settings.cluster.region
     systems = [requested for requested in fsx_queries.file_system_queries(settings) if requested.region == region]
-    template_parts += [fsx.part(settings, requested, number) for number, requested in enumerate(systems, 1)]
-    return [*template_parts, *buckets.parts(settings), *roles.parts(settings, made)]
+    template_parts += [fsx.file_system_part(settings, requested, number) for number, requested in enumerate(systems, 1)]
+    return [*template_parts, *buckets.bucket_parts(settings), *roles.role_parts(settings, made)]
 
 
 def describe_omissions(settings: Settings) -> Iterator[str]:
@@ -57,10 +57,11 @@ def describe_omissions(settings: Settings) -> Iterator[str]:
         yield f"secret {secret.name} is not in it: its value would stand in the template"
 
 
-def cloudformation(settings: Settings, template_parts: Optional[list[TemplatePart]] = None) -> dict[str, Any]:
-    """The template as JSON values. Outputs are named after what belongs into the configuration. Raises UsageError."""
+def cloudformation_template(settings: Settings, template_parts: Optional[list[TemplatePart]] = None) -> dict[str, Any]:
+    """Return the template as JSON values. Outputs are described by the place in the configuration where they
+    belong. Raises UsageError."""
     if template_parts is None:
-        template_parts = parts(settings)
+        template_parts = build_parts(settings)
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": f"What the cluster {settings.cluster.name} stands on, made by hyperpod-kit infra template.",
@@ -68,13 +69,13 @@ def cloudformation(settings: Settings, template_parts: Optional[list[TemplatePar
         "Resources": {name: value for part in template_parts for name, value in part.resources.items()},
         "Outputs": {
             f"Value{number}": {"Description": path, "Value": value}
-            for number, (path, value) in enumerate(_ids(template_parts).items(), 1)
+            for number, (path, value) in enumerate(_values_by_config_path(template_parts).items(), 1)
         },
     }
 
 
 def as_yaml(values: dict[str, Any]) -> str:
-    """The template as a person reads it, without YAML's aliases, which CloudFormation does not take."""
+    """Return the template as YAML without aliases, which CloudFormation does not take."""
     import yaml
 
     class _NoAliases(yaml.SafeDumper):
@@ -84,12 +85,12 @@ def as_yaml(values: dict[str, Any]) -> str:
     return str(yaml.dump(values, Dumper=_NoAliases, sort_keys=False, width=120))
 
 
-def _ids(template_parts: list[TemplatePart]) -> dict[str, Any]:
+def _values_by_config_path(template_parts: list[TemplatePart]) -> dict[str, Any]:
     return {path: value for part in template_parts for path, value in part.ids.items()}
 
 
-def _shared(settings: Settings) -> list[shared.FileSystemQuery]:
-    """The shared file systems of the cluster's region that a template can make."""
+def _shared_file_system_queries(settings: Settings) -> list[shared.FileSystemQuery]:
+    """List the shared file systems of the cluster's region that a template can make."""
     queries = []
     for kind, its in INQUIRIES.items():
         if its.shared is not None and its.shared.word in _SHARED:

@@ -20,15 +20,15 @@ PSEUDO = {
 _REFERENCE = re.compile(r"\$\{([A-Za-z0-9:.]+)\}")
 
 
-def terraform(region: str, parts: list[TemplatePart]) -> dict[str, Any]:
-    """The configuration as JSON values, for `region`."""
+def terraform_configuration(region: str, parts: list[TemplatePart]) -> dict[str, Any]:
+    """Return the Terraform configuration of the parts as JSON values, for `region`."""
     resources = {name: value for part in parts for name, value in part.resources.items()}
     parameters = {name: value for part in parts for name, value in part.parameters.items()}
     expressions = _Expressions(region, resources, set(parameters))
     made: dict[str, dict[str, Any]] = {}
     for name, given in resources.items():
         kind = given["Type"]
-        for tf in TYPES[kind](_label(name), expressions.values(given["Properties"], policies=True)):
+        for tf in TYPES[kind](_to_snake_case(name), expressions.with_expressions(given["Properties"], policies=True)):
             arguments = dict(tf.arguments)
             if given.get("DeletionPolicy") == "Retain" and tf.first:
                 arguments["lifecycle"] = {"prevent_destroy": True}
@@ -43,10 +43,10 @@ def terraform(region: str, parts: list[TemplatePart]) -> dict[str, Any]:
         },
         "provider": {"aws": {"region": region}},
         "data": {"aws_caller_identity": {"current": {}}, "aws_partition": {"current": {}}},
-        "variable": {_label(name): _variable(value) for name, value in parameters.items()},
+        "variable": {_to_snake_case(name): _variable_from_parameter(value) for name, value in parameters.items()},
         "resource": made,
         "output": {
-            f"value_{number}": {"description": path, "value": expressions.values(value)}
+            f"value_{number}": {"description": path, "value": expressions.with_expressions(value)}
             for number, (path, value) in enumerate(ids.items(), 1)
         },
     }
@@ -63,42 +63,42 @@ class _Expressions:
     def address(self, name: str) -> str:
         """Return the address of a resource, `aws_vpc.vpc`."""
         of = self._resources[name]
-        return f"{TYPES[of['Type']](_label(name), of['Properties'])[0].kind}.{_label(name)}"
+        return f"{TYPES[of['Type']](_to_snake_case(name), of['Properties'])[0].kind}.{_to_snake_case(name)}"
 
-    def values(self, value: Any, *, policies: bool = False) -> Any:
-        """The value with every reference as `${...}`; `policies`: policy documents become their text."""
+    def with_expressions(self, value: Any, *, policies: bool = False) -> Any:
+        """Return the value with every reference as `${...}`; `policies`: policy documents become their JSON text."""
         if isinstance(value, Mapping):
             if set(value) == {"Ref"}:
-                return f"${{{self._of(value['Ref'], 'Ref')}}}"
+                return f"${{{self._expression(value['Ref'], 'Ref')}}}"
             if set(value) == {"Fn::GetAtt"}:
                 name, attribute = value["Fn::GetAtt"]
-                return f"${{{self._of(name, attribute)}}}"
+                return f"${{{self._expression(name, attribute)}}}"
             if set(value) == {"Fn::Sub"}:
-                return _REFERENCE.sub(lambda match: self._within(match[1]), value["Fn::Sub"])
+                return _REFERENCE.sub(lambda match: self._interpolate(match[1]), value["Fn::Sub"])
             if policies and "Statement" in value and "Version" in value:
-                return json.dumps(self.values(value))
-            return {key: self.values(item, policies=policies) for key, item in value.items()}
+                return json.dumps(self.with_expressions(value))
+            return {key: self.with_expressions(item, policies=policies) for key, item in value.items()}
         if isinstance(value, list):
-            return [self.values(item, policies=policies) for item in value]
+            return [self.with_expressions(item, policies=policies) for item in value]
         if isinstance(value, str):
             return value.replace("${", "$${")
         return value
 
-    def _within(self, name: str) -> str:
-        """A reference within a text."""
+    def _interpolate(self, name: str) -> str:
+        """Return the Terraform expression of a reference within an Fn::Sub text."""
         if name == "AWS::Region":
             return self._region
-        return f"${{{self._of(name, 'Ref')}}}"
+        return f"${{{self._expression(name, 'Ref')}}}"
 
-    def _of(self, name: str, attribute: str) -> str:
+    def _expression(self, name: str, attribute: str) -> str:
         if name in PSEUDO:
             return PSEUDO[name]
         if name in self._parameters:
-            return f"var.{_label(name)}"
+            return f"var.{_to_snake_case(name)}"
         return f"{self.address(name)}.{ATTRIBUTES.get((self._resources[name]['Type'], attribute), 'id')}"
 
 
-def _variable(parameter: Mapping[str, Any]) -> dict[str, Any]:
+def _variable_from_parameter(parameter: Mapping[str, Any]) -> dict[str, Any]:
     number = parameter["Type"] == "Number"
     kind = "string"
     if number:
@@ -109,6 +109,6 @@ def _variable(parameter: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _label(name: str) -> str:
+def _to_snake_case(name: str) -> str:
     """Convert `NodesFromStorage988` to `nodes_from_storage988`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

@@ -34,47 +34,48 @@ ATTRIBUTES = {
 """(type, attribute) -> Terraform's attribute; `id` for all others."""
 
 
-def _plain(kind: str, **other: str) -> Translation:
-    """Translate to one resource with the same arguments.
+def _one_to_one_translation(kind: str, **argument_names: str) -> Translation:
+    """Return a translation to one resource with the same arguments.
 
-    `other`: property -> argument where it is not its snake case.
+    `argument_names`: property -> argument where it is not its snake case.
     """
 
     def translated(label: str, properties: Properties) -> list[TfResource]:
-        return [TfResource(kind, label, _arguments(properties, other))]
+        return [TfResource(kind, label, _terraform_arguments(properties, argument_names))]
 
     return translated
 
 
-def _arguments(properties: Properties, other: Optional[Mapping[str, str]] = None) -> dict[str, Any]:
-    other = other or {}
+def _terraform_arguments(properties: Properties, argument_names: Optional[Mapping[str, str]] = None) -> dict[str, Any]:
+    argument_names = argument_names or {}
     made: dict[str, Any] = {}
     for key, value in properties.items():
         if key in ("Tags", "FileSystemTags", "AccessPointTags"):
             made["tags"] = {tag["Key"]: tag["Value"] for tag in value}
         else:
-            made[other.get(key, _snake(key))] = _nested(value)
+            made[argument_names.get(key, _snake_case(key))] = _with_snake_case_keys(value)
     return made
 
 
-def _nested(value: Any) -> Any:
+def _with_snake_case_keys(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {_snake(key): _nested(item) for key, item in value.items()}
+        return {_snake_case(key): _with_snake_case_keys(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_nested(item) for item in value]
+        return [_with_snake_case_keys(item) for item in value]
     return value
 
 
-def _snake(name: str) -> str:
+def _snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-def _group(label: str, properties: Properties) -> list[TfResource]:
-    """Its rule to everywhere is a resource of its own: rules within the group and beside it exclude each other."""
+def _translate_security_group(label: str, properties: Properties) -> list[TfResource]:
+    """Return the group and its rule to everywhere as two resources: rules within the group and beside it exclude
+    each other."""
     given = dict(properties)
     given.pop("SecurityGroupEgress", None)
     return [
-        TfResource("aws_security_group", label, _arguments(given, {"GroupDescription": "description"})),
+        TfResource("aws_security_group", label, _terraform_arguments(given, {"GroupDescription": "description"})),
         TfResource(
             "aws_vpc_security_group_egress_rule",
             f"{label}_out",
@@ -88,37 +89,38 @@ def _group(label: str, properties: Properties) -> list[TfResource]:
     ]
 
 
-def _rule(direction: str, peer: str) -> Translation:
-    return _plain(
+def _security_group_rule_translation(direction: str, peer: str) -> Translation:
+    return _one_to_one_translation(
         f"aws_vpc_security_group_{direction}_rule",
         GroupId="security_group_id",
         **{peer: "referenced_security_group_id"},
     )
 
 
-def _efs(label: str, properties: Properties) -> list[TfResource]:
+def _translate_efs_file_system(label: str, properties: Properties) -> list[TfResource]:
     given = dict(properties)
     policy = given.pop("FileSystemPolicy", None)
-    made = [TfResource("aws_efs_file_system", label, _arguments(given))]
+    made = [TfResource("aws_efs_file_system", label, _terraform_arguments(given))]
     if policy is not None:
         arguments = {"file_system_id": f"${{aws_efs_file_system.{label}.id}}", "policy": policy}
         made.append(TfResource("aws_efs_file_system_policy", label, arguments, first=False))
     return made
 
 
-def _point(label: str, properties: Properties) -> list[TfResource]:
+def _translate_access_point(label: str, properties: Properties) -> list[TfResource]:
     given = dict(properties)
     root = given.pop("RootDirectory", {})
-    made = _arguments(given)
+    made = _terraform_arguments(given)
     made["root_directory"] = {
         "path": root.get("Path"),
-        "creation_info": {_snake(key): value for key, value in root.get("CreationInfo", {}).items()},
+        "creation_info": {_snake_case(key): value for key, value in root.get("CreationInfo", {}).items()},
     }
     return [TfResource("aws_efs_access_point", label, made)]
 
 
-def _fsx(label: str, properties: Properties) -> list[TfResource]:
-    """CloudFormation has one type with a block for each kind of file system, Terraform one type a kind."""
+def _translate_fsx_file_system(label: str, properties: Properties) -> list[TfResource]:
+    """Return the file system in Terraform's type for its kind, where CloudFormation has one type with a block
+    for each kind."""
     given = dict(properties)
     lustre = given.pop("LustreConfiguration", None)
     zfs = given.pop("OpenZFSConfiguration", None)
@@ -126,18 +128,18 @@ def _fsx(label: str, properties: Properties) -> list[TfResource]:
     kind = "aws_fsx_lustre_file_system"
     if zfs is not None:
         kind = "aws_fsx_openzfs_file_system"
-    return [TfResource(kind, label, _arguments({**given, **(lustre or zfs or {})}))]
+    return [TfResource(kind, label, _terraform_arguments({**given, **(lustre or zfs or {})}))]
 
 
-def _volume(label: str, properties: Properties) -> list[TfResource]:
+def _translate_openzfs_volume(label: str, properties: Properties) -> list[TfResource]:
     given = dict(properties)
     zfs = given.pop("OpenZFSConfiguration", {})
     given.pop("VolumeType", None)
-    return [TfResource("aws_fsx_openzfs_volume", label, _arguments({**given, **zfs}))]
+    return [TfResource("aws_fsx_openzfs_volume", label, _terraform_arguments({**given, **zfs}))]
 
 
-def _bucket(label: str, properties: Properties) -> list[TfResource]:
-    """Terraform has a resource for each property of a bucket."""
+def _translate_bucket(label: str, properties: Properties) -> list[TfResource]:
+    """Return the bucket and, as Terraform wants it, a resource for each of its properties."""
     given = dict(properties)
     made = [TfResource("aws_s3_bucket", label, {"bucket": given.get("BucketName")})]
 
@@ -156,9 +158,9 @@ def _bucket(label: str, properties: Properties) -> list[TfResource]:
             "ownership_controls", rule={"object_ownership": given["OwnershipControls"]["Rules"][0]["ObjectOwnership"]}
         )
     if "PublicAccessBlockConfiguration" in given:
-        further("public_access_block", **_nested(given["PublicAccessBlockConfiguration"]))
+        further("public_access_block", **_with_snake_case_keys(given["PublicAccessBlockConfiguration"]))
     for rule in given.get("LifecycleConfiguration", {}).get("Rules", []):
-        unfinished = _nested(rule["AbortIncompleteMultipartUpload"])
+        unfinished = _with_snake_case_keys(rule["AbortIncompleteMultipartUpload"])
         further(
             "lifecycle_configuration",
             rule={
@@ -171,7 +173,7 @@ def _bucket(label: str, properties: Properties) -> list[TfResource]:
     return made
 
 
-def _zonal_bucket(label: str, properties: Properties) -> list[TfResource]:
+def _translate_directory_bucket(label: str, properties: Properties) -> list[TfResource]:
     given = properties
     arguments = {
         "bucket": given.get("BucketName"),
@@ -182,28 +184,32 @@ def _zonal_bucket(label: str, properties: Properties) -> list[TfResource]:
 
 
 TYPES: dict[str, Translation] = {
-    "AWS::EC2::VPC": _plain("aws_vpc"),
-    "AWS::EC2::InternetGateway": _plain("aws_internet_gateway"),
-    "AWS::EC2::VPCGatewayAttachment": _plain("aws_internet_gateway_attachment"),
-    "AWS::EC2::Subnet": _plain("aws_subnet"),
-    "AWS::EC2::EIP": _plain("aws_eip"),
-    "AWS::EC2::NatGateway": _plain("aws_nat_gateway"),
-    "AWS::EC2::RouteTable": _plain("aws_route_table"),
-    "AWS::EC2::Route": _plain("aws_route"),
-    "AWS::EC2::SubnetRouteTableAssociation": _plain("aws_route_table_association"),
-    "AWS::EC2::VPCEndpoint": _plain("aws_vpc_endpoint"),
-    "AWS::EC2::SecurityGroup": _group,
-    "AWS::EC2::SecurityGroupIngress": _rule("ingress", "SourceSecurityGroupId"),
-    "AWS::EC2::SecurityGroupEgress": _rule("egress", "DestinationSecurityGroupId"),
-    "AWS::EFS::FileSystem": _efs,
-    "AWS::EFS::MountTarget": _plain("aws_efs_mount_target"),
-    "AWS::EFS::AccessPoint": _point,
-    "AWS::FSx::FileSystem": _fsx,
-    "AWS::FSx::Volume": _volume,
-    "AWS::S3::Bucket": _bucket,
-    "AWS::S3::BucketPolicy": _plain("aws_s3_bucket_policy", PolicyDocument="policy"),
-    "AWS::S3Express::DirectoryBucket": _zonal_bucket,
-    "AWS::IAM::Role": _plain("aws_iam_role", RoleName="name", AssumeRolePolicyDocument="assume_role_policy"),
-    "AWS::IAM::RolePolicy": _plain("aws_iam_role_policy", RoleName="role", PolicyName="name", PolicyDocument="policy"),
+    "AWS::EC2::VPC": _one_to_one_translation("aws_vpc"),
+    "AWS::EC2::InternetGateway": _one_to_one_translation("aws_internet_gateway"),
+    "AWS::EC2::VPCGatewayAttachment": _one_to_one_translation("aws_internet_gateway_attachment"),
+    "AWS::EC2::Subnet": _one_to_one_translation("aws_subnet"),
+    "AWS::EC2::EIP": _one_to_one_translation("aws_eip"),
+    "AWS::EC2::NatGateway": _one_to_one_translation("aws_nat_gateway"),
+    "AWS::EC2::RouteTable": _one_to_one_translation("aws_route_table"),
+    "AWS::EC2::Route": _one_to_one_translation("aws_route"),
+    "AWS::EC2::SubnetRouteTableAssociation": _one_to_one_translation("aws_route_table_association"),
+    "AWS::EC2::VPCEndpoint": _one_to_one_translation("aws_vpc_endpoint"),
+    "AWS::EC2::SecurityGroup": _translate_security_group,
+    "AWS::EC2::SecurityGroupIngress": _security_group_rule_translation("ingress", "SourceSecurityGroupId"),
+    "AWS::EC2::SecurityGroupEgress": _security_group_rule_translation("egress", "DestinationSecurityGroupId"),
+    "AWS::EFS::FileSystem": _translate_efs_file_system,
+    "AWS::EFS::MountTarget": _one_to_one_translation("aws_efs_mount_target"),
+    "AWS::EFS::AccessPoint": _translate_access_point,
+    "AWS::FSx::FileSystem": _translate_fsx_file_system,
+    "AWS::FSx::Volume": _translate_openzfs_volume,
+    "AWS::S3::Bucket": _translate_bucket,
+    "AWS::S3::BucketPolicy": _one_to_one_translation("aws_s3_bucket_policy", PolicyDocument="policy"),
+    "AWS::S3Express::DirectoryBucket": _translate_directory_bucket,
+    "AWS::IAM::Role": _one_to_one_translation(
+        "aws_iam_role", RoleName="name", AssumeRolePolicyDocument="assume_role_policy"
+    ),
+    "AWS::IAM::RolePolicy": _one_to_one_translation(
+        "aws_iam_role_policy", RoleName="role", PolicyName="name", PolicyDocument="policy"
+    ),
 }
 """Every type that parts have."""

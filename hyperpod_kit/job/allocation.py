@@ -74,19 +74,19 @@ def look(runner: Runner, job: JobEnvironment) -> Allocation:
         pass
     found: Dict[str, control.NodeRecord] = {}
     with contextlib.suppress(RunError, ValueError):
-        found = control.nodes(runner, tuple(dict.fromkeys((*names, *job.nodes))))
+        found = control.query_known_nodes(runner, tuple(dict.fromkeys((*names, *job.nodes))))
     here = {name: node for name, node in found.items() if name in names}
     return Allocation(
         names,
         state,
         {name: (node.address, node.port) for name, node in here.items()},
-        tuple(name for name, node in here.items() if not node.usable),
-        tuple(name for name, node in here.items() if node.down),
+        tuple(name for name, node in here.items() if not node.can_start_steps),
+        tuple(name for name, node in here.items() if node.is_down),
         restarts,
         reason,
-        tuple(name for name in job.nodes if name in found and found[name].down),
-        {name: node.start for name, node in found.items()},
-        tuple(name for name, node in here.items() if node.awaited),
+        tuple(name for name in job.nodes if name in found and found[name].is_down),
+        {name: node.start_times for name, node in found.items()},
+        tuple(name for name, node in here.items() if node.awaits_registration),
     )
 
 
@@ -119,10 +119,12 @@ def lost_since(
     `when`: of a row without `starts`, which a build before 0.1.0 wrote; Unix seconds by the batch host's clock.
     """
     try:
-        found = control.nodes(runner, nodes)
+        found = control.query_known_nodes(runner, nodes)
     except (RunError, ValueError):
         return ()
     if starts is None or len(starts) != len(nodes):
-        return tuple(name for name, node in found.items() if node.down or node.booted > when)
+        return tuple(name for name, node in found.items() if node.is_down or node.booted > when)
     before = {name: control.NodeStart(*pair) if len(pair) == 2 else _UNKNOWN for name, pair in zip(nodes, starts)}
-    return tuple(name for name, node in found.items() if node.down or node.start.is_anew_since(before[name]))
+    return tuple(
+        name for name, node in found.items() if node.is_down or node.start_times.was_rebooted_since(before[name])
+    )

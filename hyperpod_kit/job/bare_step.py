@@ -11,7 +11,7 @@ from typing import Dict, List, Mapping, Sequence
 
 from hyperpod_kit.job import step, step_name
 from hyperpod_kit.slurm.hostlist import compress
-from hyperpod_kit.system.process import dies_with
+from hyperpod_kit.system.process import make_parent_death_hook
 
 _SHAPE = (
     "SLURM_CPUS_PER_TASK",
@@ -56,7 +56,7 @@ def start_command(
         env=step.step_environment(_outside(env), {}),
         stdin=subprocess.PIPE if talk else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        preexec_fn=dies_with(os.getpid()),
+        preexec_fn=make_parent_death_hook(os.getpid()),
     )
 
 

@@ -92,7 +92,7 @@ class BatchHostWatch:
         try:
             if not held_alone(self._runner, self._node):
                 return False
-            record = control.job(self._runner, self._job.id)
+            record = control.query_job_record(self._runner, self._job.id)
             own = "" if record.get("Comment") in (None, "(null)") else record["Comment"] + " "
             if record.get("Requeue") != "1":
                 return False
@@ -104,6 +104,6 @@ class BatchHostWatch:
 
 def held_alone(runner: Runner, node: str) -> bool:
     """Whether this node is drained for a mount, and most others are not. Raises RunError."""
-    found = control.all_nodes(runner)
-    held = [record.name for record in found.values() if record.held_for_mount]
+    found = control.query_nodes(runner)
+    held = [record.name for record in found.values() if record.is_drained_for_mount]
     return node in held and 2 * len(held) <= len(found)

@@ -25,7 +25,7 @@ def is_due(options: RunOptions, rows: Sequence[Mapping[str, object]]) -> bool:
 def begin_anew(root: str, ledger: Ledger, job: str, why: str) -> None:
     """Leave what was committed, and put down that this job did. Raises JobError."""
     try:
-        fresh_start.begin_anew(root, by=f"job {job}")
+        fresh_start.record_root_fresh_start(root, by=f"job {job}")
     except (CheckpointError, OSError) as err:
         raise JobError(f"cannot begin anew on {root}: {err}", hint=f"hyperpod-kit checkpoint ls {root}") from err
     ledger.append(EVENT, why=why)

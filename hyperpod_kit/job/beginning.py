@@ -20,7 +20,7 @@ from hyperpod_kit.job.signals import Signals
 from hyperpod_kit.job.sole_run import JobRunLock
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control, verdict
-from hyperpod_kit.slurm.environment import JobEnvironment, auto_resume
+from hyperpod_kit.slurm.environment import JobEnvironment, read_auto_resume_option
 
 CLAIM_WAIT = 120.0
 """Seconds that the end of the job before us on this root is waited for."""
@@ -73,7 +73,7 @@ class Beginning:
         """Take the root, before anything is written there; False when Slurm ends this run meanwhile."""
         limit = min(CLAIM_WAIT, self.options.storage_wait)
         try:
-            self.sole.take(job.id.name, self.signals.pause, limit if job.restart else LAST_RUN_WAIT)
+            self.sole.take(job.id.slurm_id, self.signals.pause, limit if job.restart else LAST_RUN_WAIT)
             ownership.claim(
                 self.runner,
                 self.options.state,
@@ -94,7 +94,7 @@ class Beginning:
         if not name:
             return
         try:
-            done = rewinding.at_the_start(self.options.root, name, ledger, job.id.name)
+            done = rewinding.at_the_start(self.options.root, name, ledger, job.id.slurm_id)
         except (CheckpointError, OSError) as err:
             raise JobError(
                 f"cannot go back to {name}: {err}", hint=f"hyperpod-kit checkpoint ls {self.options.root}"
@@ -106,8 +106,8 @@ class Beginning:
         """The user's choice; a value above 1 is a number of restarts, unless the command line names one."""
         comment = ""
         with contextlib.suppress(RunError):
-            comment = control.job(self.runner, job.id).get("Comment", "")
-        wanted = auto_resume(env, comment) or 0
+            comment = control.query_job_record(self.runner, job.id).get("Comment", "")
+        wanted = read_auto_resume_option(env, comment) or 0
         restarts = self.options.max_restarts
         if restarts is None and wanted > 1:
             restarts = wanted
@@ -120,7 +120,7 @@ class Beginning:
         if end is None:
             return False
         try:
-            queued = control.queued_at(self.runner, job.id)
+            queued = control.query_last_queued_at(self.runner, job.id)
         except RunError:
             return False  # the ranks find out by themselves that they have finished
         if not finished_before.by_slurm(end, queued):

@@ -61,7 +61,7 @@ def _prove(args: argparse.Namespace) -> int:
 
     if args.watch or args.part:  # `job run` started it, and waits no longer than it wants to
         return proving_command.main(args, os.environ)
-    return ending.bounded(lambda: proving_command.main(args, os.environ), args.root)
+    return ending.run_bounded_as_user(lambda: proving_command.main(args, os.environ), args.root)
 
 
 def _goodput(args: argparse.Namespace) -> int:
@@ -73,7 +73,7 @@ def _goodput(args: argparse.Namespace) -> int:
     if owner.is_root() or (args.root and not any(map(is_path, args.root))):
         return goodput.main(args)
     roots = ", ".join(args.root) or "a root of the jobs that are noted"
-    return ending.bounded(lambda: goodput.main(args), roots)
+    return ending.run_bounded_as_user(lambda: goodput.main(args), roots)
 
 
 def _split(argv: List[str]) -> Tuple[List[str], List[str]]:
@@ -374,9 +374,11 @@ def _rewind(args: argparse.Namespace) -> int:
     root = state_place.absolute(args.root)
     made = rewind(root, args.attempt, LocalRunner(), _user())
     if args.json:
-        terminal.data({**made._asdict(), "order": list(made.order)})
+        terminal.print_json({**made._asdict(), "order": list(made.order)})
     else:
-        terminal.out(f"the next start goes on from {made.attempt}; what is newer is left, and lies where it was")
+        terminal.print_stdout(
+            f"the next start goes on from {made.attempt}; what is newer is left, and lies where it was"
+        )
     return 0
 
 
@@ -434,7 +436,7 @@ def _submit(words: List[str], rest: List[str]) -> int:
     argv = [*words, *(["--", *rest] if rest else [])]
     runner = LocalRunner()
     for text in submit.warnings(submit.parse(argv), os.getcwd()):
-        terminal.say(text)
+        terminal.print_stderr(text)
     if control.has_option(runner, "sbatch", "--auto-resume"):
         call, copy = ["sbatch", *argv], None
     else:

@@ -50,7 +50,7 @@ def status_command(args: argparse.Namespace) -> int:
     job, root = _job_and_root(args.job or "", args.root)
     if not is_path(root):
         return _status(args, job, root)
-    return ending.bounded(lambda: _status(args, job, root), root)
+    return ending.run_bounded_as_user(lambda: _status(args, job, root), root)
 
 
 def _status(args: argparse.Namespace, job: str, root: str) -> int:
@@ -83,13 +83,13 @@ def _status(args: argparse.Namespace, job: str, root: str) -> int:
             "odd": odd,
             "attempts": [attempt.to_dict() for attempt in attempts],
         }
-        terminal.data(data, indent=2)
+        terminal.print_json(data, indent=2)
         return 0
     page = "".join(f"{path} written\n" for path in written)
     if not rows:
-        terminal.out("\n".join([f"no `job run` has kept records in {state}", *words]) + f"\n{page}", end="")
+        terminal.print_stdout("\n".join([f"no `job run` has kept records in {state}", *words]) + f"\n{page}", end="")
         return 0
-    terminal.out(status.table(attempts, sums, [*spent, *words], now) + page, end="")
+    terminal.print_stdout(status.table(attempts, sums, [*spent, *words], now) + page, end="")
     return 0
 
 
@@ -168,7 +168,7 @@ def _not_noted(job: str) -> Absent:
         )
     host = ""
     with contextlib.suppress(RunError, HyperpodKitError):
-        host = control.job(LocalRunner(), JobId.parse(job)).get("BatchHost", "")
+        host = control.query_job_record(LocalRunner(), JobId.parse(job)).get("BatchHost", "")
     return Absent(
         f"the checkpoint root of job {job} is not noted in {job_index.notes()}: `job run` notes it in the "
         f"home of the node that ran the batch script{f' ({host})' if host else ''}, of the job's owner",
@@ -185,10 +185,10 @@ def lint_command(args: argparse.Namespace) -> int:
             raise Absent(f"cannot read {file}: {err}") from err
         found += [(file, finding) for finding in lint.lint(script.parse(text), _beside(file))]
     if args.json:
-        terminal.data([{"file": file, **finding.to_dict()} for file, finding in found], indent=2)
+        terminal.print_json([{"file": file, **finding.to_dict()} for file, finding in found], indent=2)
     else:
         for file, finding in found:
-            terminal.out(finding.render(file))
+            terminal.print_stdout(finding.render(file))
     return 1 if found else 0
 
 
@@ -216,20 +216,20 @@ def _beside(batch_script: str) -> lint_captures.Reader:
 def doctor_command(args: argparse.Namespace) -> int:
     found = doctor.examine(doctor_look.look(LocalRunner()))
     if args.json:
-        terminal.data([finding.to_dict() for finding in found], indent=2)
+        terminal.print_json([finding.to_dict() for finding in found], indent=2)
     else:
-        terminal.out("\n".join(finding.render() for finding in found) or "nothing is missing")
+        terminal.print_stdout("\n".join(finding.render() for finding in found) or "nothing is missing")
     return 1 if found else 0
 
 
 def sweep_command(args: argparse.Namespace) -> int:
     runner = LocalRunner()
-    other = "" if args.dry_run else heads.acting_elsewhere(runner)
+    other = "" if args.dry_run else heads.query_other_acting_controller(runner)
     if other:
         if args.json:
-            terminal.data([], indent=2)
+            terminal.print_json([], indent=2)
         else:
-            terminal.out(f"this is done on {other}, the first of the controllers that answers")
+            terminal.print_stdout(f"this is done on {other}, the first of the controllers that answers")
         return 0
     try:
         found, problems = sweep.orphans(sweep.jobs(runner))
@@ -237,11 +237,11 @@ def sweep_command(args: argparse.Namespace) -> int:
         raise Unreachable(f"cannot ask Slurm: {err.message}") from err
     done = [(one, "") for one in found] if args.dry_run else sweep.sweep(runner, found)
     if args.json:
-        terminal.data([{**dataclasses.asdict(one), "problem": problem} for one, problem in done], indent=2)
+        terminal.print_json([{**dataclasses.asdict(one), "problem": problem} for one, problem in done], indent=2)
     else:
         for one, problem in done:
             verb = "would be requeued" if args.dry_run and one.requeue else "requeued"
-            terminal.out(f"job {one.job_id} {one.why} {one.host}: {problem or verb}")
+            terminal.print_stdout(f"job {one.job_id} {one.why} {one.host}: {problem or verb}")
     for problem in problems:
-        terminal.say(problem)
+        terminal.print_stderr(problem)
     return 1 if problems or any(problem for _, problem in done) else 0

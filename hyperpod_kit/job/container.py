@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.exit_codes import ExitCode
-from hyperpod_kit.system.mountinfo import is_below, mount_holding, read
+from hyperpod_kit.system.mountinfo import is_same_or_below, mount_holding, read
 
 PYTHONS = ("python3", "/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python3")
 """Where images have one, best first; PATH is the image's own."""
@@ -100,7 +100,7 @@ def of(srun_args: Sequence[str], env: Mapping[str, str], python: str = "") -> Op
 
 def covered(path: str, places: Sequence[str]) -> bool:
     """Whether `path` is one of the places or below one."""
-    return any(is_below(path, place) for place in places)
+    return any(is_same_or_below(path, place) for place in places)
 
 
 def top(path: str) -> str:

@@ -103,7 +103,7 @@ class Decider:
         self._job = JobEnvironment.read(env)
         self._groups = identity.components(self._job, options.srun_args, options.nodes)
         if self._groups:
-            self._job = self._job.within(self._groups)
+            self._job = self._job.restricted_to_components(self._groups)
         self._ledger = self._own_ledger(self._job)
         self._policy: RetryPolicy = options.policy
         self._signals = Signals()
@@ -113,7 +113,7 @@ class Decider:
         self._storage = CheckpointRoot(options.state, options.storage_wait, self._signals, report, options.root)
         self._away_since: Optional[float] = None
         self._unwritten = 0
-        self._limit = descriptors.soft()  # what the ranks get
+        self._limit = descriptors.soft_limit()  # what the ranks get
         self._container = container.of(options.srun_args, env, options.container_python)
         self._starts, self._heard = ContainerStarts(self._container, options, env), False
         self._launches = FailedLaunches(report)
@@ -139,7 +139,7 @@ class Decider:
         self._report(
             "start",
             f"job {self._job.id}, run {self._job.restart}, auto-resume " + ("on" if enabled else "off"),
-            job=self._job.id.name,
+            job=self._job.id.slurm_id,
             number=self._job.id.raw,
             restart=self._job.restart,
             auto_resume=enabled,
@@ -150,7 +150,7 @@ class Decider:
         if first.one_too_many(self._job, self._ledger):
             return 0
         hyperpod = step.on_hyperpod(self._runner)
-        descriptors.raise_limit()
+        descriptors.raise_soft_limit()
         for doubt in script_containers.doubts_of(self._container, self._options, step.program()):
             self._report("container", doubt)
         if short := lifeline.shortage(len(self._job.nodes)):
@@ -176,7 +176,7 @@ class Decider:
                 raise
 
     def _own_ledger(self, job: JobEnvironment) -> Ledger:
-        return Ledger(self._options.state, job.id.name, job.restart, born=life.birth(self._env))
+        return Ledger(self._options.state, job.id.slurm_id, job.restart, born=life.birth(self._env))
 
     def _batch_host_watch(self, enabled: bool) -> ContextManager[object]:
         """What gives the job back when the root hangs on this host alone."""
@@ -303,7 +303,7 @@ class Decider:
 
     def _begin_anew(self, err: GaveUp) -> None:
         """Raises JobError."""
-        begin_anew.begin_anew(self._options.root, self._ledger, self._job.id.name, err.message)
+        begin_anew.begin_anew(self._options.root, self._ledger, self._job.id.slurm_id, err.message)
         self._report("fresh", f"--fresh: begins anew at step 0, and leaves what was committed: {err.message}")
 
     def _written(self, event: str, **fields: object) -> bool:

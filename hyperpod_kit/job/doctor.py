@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from hyperpod_kit.job.doctor_look import SlurmFacts
 from hyperpod_kit.slurm import findings, versions
-from hyperpod_kit.slurm.running_config import HOOKS, timeouts
+from hyperpod_kit.slurm.running_config import HOOKS, hook_timeout_settings
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def memory_of_its_own(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def hooks_without_deadline(facts: SlurmFacts) -> Iterator[DoctorFinding]:
-    for key in timeouts(facts.config):
+    for key in hook_timeout_settings(facts.config):
         if key in facts.config and _seconds(facts.config[key]) in (None, 65534):
             name = key.replace("prolog", "Prolog").replace("epilog", "Epilog").replace("timeout", "Timeout")
             yield DoctorFinding("S006", "error", f"{name} is unlimited: a hook that hangs holds slurmd", f"{name}=60")

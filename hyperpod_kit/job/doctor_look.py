@@ -15,8 +15,8 @@ from hyperpod_kit.errors import RunError
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control, findings, hyperpod, versions
 from hyperpod_kit.slurm.findings import SlurmFinding
-from hyperpod_kit.slurm.plugin_load import plugin_load
-from hyperpod_kit.slurm.running_config import HOOK_FILES, HOOKS, hook_entries, parse, timeouts, version_of
+from hyperpod_kit.slurm.plugin_load import probe_plugin_load
+from hyperpod_kit.slurm.running_config import HOOK_FILES, HOOKS, hook_entries, hook_timeout_settings, parse, version_of
 from hyperpod_kit.slurm.unanswered import diagnose
 from hyperpod_kit.slurm.versions import Version
 
@@ -61,7 +61,11 @@ def look(
     config = parse(done.stdout)
     number = version_of(config)
     wrong: Dict[str, str] = {}
-    printed = (*PRINTED, *timeouts(config), *(("maxbatchrequeue",) if number >= versions.MAX_BATCH_REQUEUE else ()))
+    printed = (
+        *PRINTED,
+        *hook_timeout_settings(config),
+        *(("maxbatchrequeue",) if number >= versions.MAX_BATCH_REQUEUE else ()),
+    )
     untold = [key for key in printed if key not in config]
     for key, name in HOOK_FILES:
         found = hook_entries(config, key, number)
@@ -69,7 +73,7 @@ def look(
             untold.append(key)
         else:
             wrong[key] = hook_problem(found, name, hooks)
-    plugin = plugin_load(runner)
+    plugin = probe_plugin_load(runner)
     return SlurmFacts(
         number,
         config,
@@ -80,7 +84,7 @@ def look(
         tuple(hook_entries(config, "taskprolog", number) or ()),
         control.has_option(runner, "srun", "--container-image") is True,
         _nodes(runner),
-        descriptors.hard(),
+        descriptors.hard_limit(),
         plugin.error,
         _guard(record),
     )
@@ -90,12 +94,12 @@ def _guard(record: str) -> Tuple[SlurmFinding, ...]:
     """A machine without the kit's units has no record, and nobody has promised one there."""
     if not os.path.exists(record):
         return ()
-    return tuple(findings.current_findings(findings.read_record(record), time.time()))
+    return tuple(findings.findings_or_guard_silent(findings.read_record(record), time.time()))
 
 
 def _nodes(runner: Runner) -> int:
     try:
-        return len(control.all_nodes(runner))
+        return len(control.query_nodes(runner))
     except (RunError, ValueError):
         return 0
 

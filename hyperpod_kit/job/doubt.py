@@ -32,10 +32,10 @@ def ask_slurmctld(runner: Runner) -> Ask:
 
     def ask(names: Sequence[str]) -> Optional[Set[str]]:
         try:
-            found = control.nodes(runner, names)
+            found = control.query_known_nodes(runner, names)
         except (RunError, ValueError):
             return None
-        return {name for name in names if name not in found or found[name].down}
+        return {name for name in names if name not in found or found[name].is_down}
 
     return ask
 

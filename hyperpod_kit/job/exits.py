@@ -104,7 +104,7 @@ def _exit(value: Dict[str, Any]) -> Exit:
 
 def write(state: str, attempt: str, record: Exit) -> None:
     """Write a record once; an earlier one of the same rank stays. Raises OSError."""
-    write_once.write(directory(state, attempt), str(record.rank), asdict(record))
+    write_once.write_new_record(directory(state, attempt), str(record.rank), asdict(record))
 
 
 def describe(record: Exit) -> Dict[str, Any]:

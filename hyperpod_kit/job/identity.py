@@ -24,7 +24,7 @@ def confirm(runner: Runner, job: JobEnvironment) -> Optional[JobEnvironment]:
         return job
     plain = replace(job, id=JobId(job.id.raw))
     try:
-        found = JobId.of(control.job(runner, plain.id))
+        found = JobId.of(control.query_job_record(runner, plain.id))
     except RunError as err:
         return plain if control.is_unknown_job(err) else None
     return job if found == job.id else plain

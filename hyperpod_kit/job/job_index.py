@@ -21,7 +21,7 @@ def notes(env: Mapping[str, str] = os.environ) -> str:
 def note(job: JobEnvironment, root: str, env: Mapping[str, str] = os.environ) -> None:
     """Best effort: a home that cannot be written is no reason to stop a job."""
     path = notes(env)
-    line = json.dumps({"job": job.id.name, "raw": job.id.raw, "root": root}) + "\n"
+    line = json.dumps({"job": job.id.slurm_id, "raw": job.id.raw, "root": root}) + "\n"
     with contextlib.suppress(OSError):
         by_descriptor.make_parents(path)
         fd = by_descriptor.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -52,7 +52,7 @@ def directory(state: str, attempt: str) -> str:
 
 def write(state: str, attempt: str, rank: int, failure: LaunchFailure) -> None:
     """Raises OSError."""
-    write_once.write(directory(state, attempt), str(rank), asdict(failure))
+    write_once.write_new_record(directory(state, attempt), str(rank), asdict(failure))
 
 
 def read(state: str, attempt: str, launch: Optional[str] = None) -> List[LaunchFailure]:

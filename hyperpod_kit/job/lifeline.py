@@ -62,7 +62,7 @@ _IDLE = 120
 
 def shortage(nodes: int) -> str:
     """What to tell the user when this process may not have a descriptor for a line to each of so many nodes, or ""."""
-    wanted, here = 2 * nodes + 100, descriptors.soft()
+    wanted, here = 2 * nodes + 100, descriptors.soft_limit()
     if here >= wanted:
         return ""
     return (
@@ -100,7 +100,7 @@ class Lifelines:
         self.greeted: Set[str] = set()
         """Nodes of which a rank's wrapper has called, in this launch."""
         self._gone: Dict[str, float] = {}
-        self._room = max(1, descriptors.soft() // 2)
+        self._room = max(1, descriptors.soft_limit() // 2)
         self._news: List[str] = []
         self._older_nodes: Set[str] = set()
         self.words: Dict[str, str] = {}
@@ -142,7 +142,7 @@ class Lifelines:
         if self._strangers is None or now < self._looked + _EACH:
             return heard
         room = len(self._lines) + len(self._strangers) < self._room
-        return [*heard, *(sock.fileno() for sock in self._strangers.files(room))]
+        return [*heard, *(sock.fileno() for sock in self._strangers.sockets_to_poll(room))]
 
     @property
     def due(self) -> Optional[float]:
@@ -152,7 +152,7 @@ class Lifelines:
         if now < self._reported + _EACH:
             left.append(self._reported + _EACH - now)
         if self._strangers is not None:
-            strangers_due = self._strangers.due
+            strangers_due = self._strangers.seconds_until_due
             if strangers_due is not None:
                 left.append(strangers_due)
             if now < self._looked + _EACH:
@@ -162,7 +162,7 @@ class Lifelines:
     def cut(self) -> List[str]:
         """Nodes whose part of the step is gone although srun runs on."""
         if self._strangers is not None:
-            guests = self._strangers.arrived(self._room - len(self._lines))
+            guests = self._strangers.accept_and_collect_ready(self._room - len(self._lines))
             if guests or self._strangers:
                 self._looked = self._clock()
             for guest in guests:
@@ -246,10 +246,10 @@ class Lifelines:
         node = self._lines[sock]
         with contextlib.suppress(Untrusted):
             while True:
-                line = node.lines.arrived()
+                line = node.lines.next_nowait()
                 if line is None:
                     break
-                word = node.seal.opened(line).decode("ascii", "replace")
+                word = node.seal.verify_next(line).decode("ascii", "replace")
                 if word.startswith(STEPS):
                     self._take_reports(node, word[len(STEPS) :])
                     continue
@@ -319,7 +319,7 @@ class Lifeline:
         """Say a word."""
         if self._socket is not None:
             with contextlib.suppress(OSError), self._lock:
-                self._socket.sendall(self._seal.sealed(word.encode()) + b"\n")
+                self._socket.sendall(self._seal.seal_next(word.encode()) + b"\n")
 
     def report(self, reports: Sequence[StepReport]) -> bool:
         """Say what the node's ranks have reached. False where there is no line, or `job run` does not read now."""
@@ -329,7 +329,7 @@ class Lifeline:
         with contextlib.suppress(OSError), self._lock:
             if _unread(line) > _UNREAD:
                 return False
-            line.sendall(self._seal.sealed((STEPS + step_report.encoded(reports)).encode()) + b"\n")
+            line.sendall(self._seal.seal_next((STEPS + step_report.encoded(reports)).encode()) + b"\n")
             return True
         return False
 

@@ -48,7 +48,7 @@ def claim(
     root = root or os.path.dirname(state)
     while True:
         number, owner = _last(state, pause)
-        if owner == job.name:
+        if owner == job.slurm_id:
             return
         word = _word(runner, JobId.parse(owner)) if owner else ENDED
         if word in COMING_BACK or (word == COMPLETING and time.monotonic() >= end):
@@ -61,7 +61,7 @@ def claim(
                 )
             pause(1.0)
             continue
-        body = json.dumps({"job": job.name, "t": round(time.time(), 3)}).encode() + b"\n"
+        body = json.dumps({"job": job.slurm_id, "t": round(time.time(), 3)}).encode() + b"\n"
         try:
             durable.write_once(os.path.join(state, f"owner-{number + 1:06d}.json"), body)
             return
@@ -126,6 +126,6 @@ def _named(path: str) -> Optional[str]:
 def _word(runner: Runner, job: JobId) -> str:
     """Slurm's word for that job's state; ENDED when it has forgotten the job, UNHEARD when it does not answer."""
     try:
-        return control.job(runner, job).get("JobState", UNHEARD)
+        return control.query_job_record(runner, job).get("JobState", UNHEARD)
     except RunError as err:
         return ENDED if control.is_unknown_job(err) else UNHEARD

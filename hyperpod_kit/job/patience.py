@@ -167,5 +167,5 @@ class Patience:
             self._signals.wait(5.0)
 
     def _pause(self, failures: int, doing: str) -> None:
-        self._signals.pause(PAUSES.pause(failures))
+        self._signals.pause(PAUSES.pause_seconds(failures))
         self._heed(doing)

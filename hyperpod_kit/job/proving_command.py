@@ -54,7 +54,7 @@ def _prove(root: str, name: str, proven: ProvenFiles, *, as_json: bool) -> None:
         raise CheckpointError(f"{candidate.name}: {err.message}", hint=err.hint) from err
     seconds = time.monotonic() - began
     if as_json:
-        terminal.data(
+        terminal.print_json(
             {
                 "checkpoint": candidate.name,
                 "kind": candidate.kind,
@@ -68,4 +68,4 @@ def _prove(root: str, name: str, proven: ProvenFiles, *, as_json: bool) -> None:
         return
     read = f"{len(left)} files, {size / 1e9:.2f} GB, read in {seconds:.1f} s" if left else "no file had to be read"
     said = checkpoint_choice.PROVEN[proof]
-    terminal.out(f"{candidate.name} ({candidate.kind}, step {candidate.step}): {said}; {read}")
+    terminal.print_stdout(f"{candidate.name} ({candidate.kind}, step {candidate.step}): {said}; {read}")

@@ -19,7 +19,7 @@ from hyperpod_kit.job import checkpoint_choice, step
 from hyperpod_kit.job.foreign import newest, proving
 from hyperpod_kit.job.foreign.candidate import MOST_STEPS, well_named
 from hyperpod_kit.job.foreign.proven import FileState, ProvenFiles, look
-from hyperpod_kit.system.process import dies_with
+from hyperpod_kit.system.process import make_parent_death_hook
 
 INTERVAL = 20.0
 """Seconds between two looks at the root. A checkpoint is read when nothing of it has changed between two."""
@@ -35,7 +35,7 @@ def beside(choice: checkpoint_choice.Choice, root: str) -> Iterator[None]:
         return
     argv = [*step.on_this_node(), "prove", "--watch", root]
     try:
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=dies_with(os.getpid()))
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=make_parent_death_hook(os.getpid()))
     except OSError:  # then the next start reads it
         yield
         return

@@ -29,10 +29,10 @@ from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, Lifeline
 from hyperpod_kit.job.step_reporter import StepReporter
 from hyperpod_kit.job.storage import Probe, RootWatch
 from hyperpod_kit.slurm import tracking
-from hyperpod_kit.slurm.environment import launch
+from hyperpod_kit.slurm.environment import launch_id
 from hyperpod_kit.slurm.job_id import het_size
 from hyperpod_kit.slurm.progress import RankProgress
-from hyperpod_kit.system.process import dies_with
+from hyperpod_kit.system.process import make_parent_death_hook
 
 _LOOK = 1.0
 """Seconds between two looks at our parent."""
@@ -142,7 +142,7 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
         try:
             # It must not outlive its wrapper, or it would write beside the next attempt's ranks.
             child = subprocess.Popen(
-                list(argv), env={**told, HPK_PROGRESS: progress.path}, preexec_fn=dies_with(os.getpid())
+                list(argv), env={**told, HPK_PROGRESS: progress.path}, preexec_fn=make_parent_death_hook(os.getpid())
             )
         except OSError as err:
             print(f"hyperpod-kit: cannot start {argv[0]}: {err.strerror}", file=sys.stderr)
@@ -163,7 +163,7 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
                     lambda away: line.say(STORAGE if away else SERVES),
                     root=checkpoints,
                     inside=inside,
-                    failed=progress.failed,
+                    failed=progress.failed_save_count,
                 )
                 if state and first
                 else None
@@ -185,8 +185,8 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
         signal=-code if code < 0 else None,
         started=round(began, 3),
         ended=round(time.time(), 3),
-        step=progress.read(),
-        begins=progress.begins(),
+        step=progress.completed_step(),
+        begins=progress.first_step(),
         launch=_launch(env),
     )
     if state and attempt:
@@ -212,7 +212,7 @@ def _newest_capture(env: Mapping[str, str], now: float) -> Optional[MemoryCaptur
 
 def _launch(env: Mapping[str, str]) -> str:
     """The components of a heterogeneous step have a port each: what is one launch would look like several."""
-    return "" if het_size(env) else launch(env)
+    return "" if het_size(env) else launch_id(env)
 
 
 def _tell_of_failure(env: Mapping[str, str], failure: LaunchFailure) -> None:

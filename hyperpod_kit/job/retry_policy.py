@@ -199,7 +199,7 @@ def delay(policy: RetryPolicy, crashes: int, draw: Callable[[], float] = random.
 
     A pause is for what fails again and again; after a single crash all GPUs would wait for nothing.
     """
-    return BackOff(policy.backoff, policy.backoff_cap, by_chance=0.5).pause(crashes - 1, draw)
+    return BackOff(policy.backoff, policy.backoff_cap, by_chance=0.5).pause_seconds(crashes - 1, draw)
 
 
 def _order(row: Row) -> Order:

@@ -52,7 +52,7 @@ def at_the_start(root: str, attempt: str, ledger: Ledger, job: str) -> bool:
 def _record(root: str, attempt: str, by: str, epoch: int) -> Rollback:
     for _ in range(10):
         try:
-            return rollbacks.record_rollback(open_store(root), attempt, epoch, by)
+            return rollbacks.pin_and_record_rollback(open_store(root), attempt, epoch, by)
         except FileExistsError:
             continue
     raise CheckpointError(f"{root}: others go back at the same moment, again and again", hint="look who they are")

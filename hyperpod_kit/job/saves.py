@@ -56,12 +56,12 @@ def look(root: str) -> SaveStatus:
     try:
         store = open_store(root)
         durable: Optional[NewestDurable] = None
-        for number, entry in enumerate(selection.walk(store)):
+        for number, entry in enumerate(selection.iter_committed_newest_first(store)):
             at: Optional[float] = None
             tier = ""
             try:
                 body = verify.read_manifest(store, entry.checkpoint_id)
-                at, tier = manifest.seconds(body.time), str(body.job.get("tier") or "")
+                at, tier = manifest.parse_time(body.time), str(body.job.get("tier") or "")
             except (CheckpointError, FileNotFoundError):
                 if number < _TRIED:
                     continue

@@ -75,7 +75,7 @@ class JobSeries:
         known = ledger.Ledger(self._state, job, restart, born=life.birth(self._env))
         self._base = {"job": job, "restart": restart}
         self._rows = known.rows()
-        folder, uid = shm_paths.user_directory(), shm_paths.node_uid()
+        folder, uid = shm_paths.ensure_user_directory(), shm_paths.node_uid()
         job_note.remove_stale(folder, uid)
         self._held = LockedNote(folder, uid, fields["number"])
         self._time = FollowedTime(self._state, job)

@@ -15,12 +15,12 @@ import tempfile
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from hyperpod_kit.checkpoint.repository.fresh_start import begin_anew
+from hyperpod_kit.checkpoint.repository.fresh_start import record_root_fresh_start
 from hyperpod_kit.environment import HPK_FRESH
 from hyperpod_kit.errors import JobError, NoValidCheckpoint, Untrusted
 from hyperpod_kit.job import checkpoint_choice, unfinished_flushes
 from hyperpod_kit.job.foreign.candidate import MOST_STEPS, well_named
-from hyperpod_kit.slurm.environment import launch
+from hyperpod_kit.slurm.environment import launch_id
 from hyperpod_kit.system.wait import fixed_pause, poll_until
 from hyperpod_kit.untrusted import by_descriptor, files, parse
 from hyperpod_kit.untrusted.text import clean
@@ -42,7 +42,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 def key(env: Mapping[str, str]) -> str:
     """Names one launch: HyperPod's step retry keeps job id, restart count and step id, but not srun's port."""
-    return ".".join([env.get("SLURM_JOB_ID", "0"), env.get("SLURM_RESTART_COUNT", "0"), launch(env)])
+    return ".".join([env.get("SLURM_JOB_ID", "0"), env.get("SLURM_RESTART_COUNT", "0"), launch_id(env)])
 
 
 def agree(
@@ -117,7 +117,7 @@ def decide(
         choice = choose()
     except NoValidCheckpoint as err:
         if fresh:
-            begin_anew(root, by=f"{HPK_FRESH} of {by}")
+            record_root_fresh_start(root, by=f"{HPK_FRESH} of {by}")
             return {"by": by, "t": round(time.time(), 3), **choose().fields()}
         return {
             "by": by,

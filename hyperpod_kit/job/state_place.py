@@ -15,7 +15,7 @@ from typing import Iterator, Mapping
 
 from hyperpod_kit.checkpoint.repository import layout, manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.repository.store.open import MOUNTPOINT, is_path, mount_of, open_store
+from hyperpod_kit.checkpoint.repository.store.open import MOUNTPOINT, is_path, mount_type_and_source, open_store
 from hyperpod_kit.errors import Absent, CheckpointError, JobError, NoRecords
 from hyperpod_kit.system.mountinfo import DISKS
 from hyperpod_kit.untrusted.text import clean
@@ -38,7 +38,7 @@ def absolute(root: str) -> str:
 
 def is_inside(root: str) -> bool:
     """Whether the root itself can hold the records."""
-    return is_path(root) and mount_of(root) != ("fuse", MOUNTPOINT)
+    return is_path(root) and mount_type_and_source(root) != ("fuse", MOUNTPOINT)
 
 
 def chosen(root: str, named: str, env: Mapping[str, str]) -> str:
@@ -54,7 +54,7 @@ def chosen(root: str, named: str, env: Mapping[str, str]) -> str:
         return os.path.join(os.path.abspath(named), own)
     looked = []
     for path in _candidates(env):
-        kind = mount_of(path)[0]
+        kind = mount_type_and_source(path)[0]
         # What is no disk of this machine's own is what all nodes of a cluster have in common.
         if kind and kind not in DISKS and is_inside(path):
             return os.path.join(path, FOLDER, own)
@@ -125,7 +125,7 @@ def require(root: str, state: str) -> None:
 
 
 def _named(store: Store) -> str:
-    body = manifest.open_json(store.read(MARK, _LARGEST), MARK)
+    body = manifest.parse_sealed_json(store.read(MARK, _LARGEST), MARK)
     named = body.get("state")
     if body.get("format") != FORMAT or not isinstance(named, str) or not os.path.isabs(named) or "\0" in named:
         raise CheckpointError(f"{store.url}/{MARK} is no word of where the records are")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
-from hyperpod_kit.descriptors import under
+from hyperpod_kit.descriptors import command_with_soft_limit
 from hyperpod_kit.errors import JobError, RunError
 from hyperpod_kit.job import step_name
 from hyperpod_kit.job.container import INSIDE, Container
@@ -22,7 +22,7 @@ from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control, hyperpod
 from hyperpod_kit.slurm.hostlist import compress
 from hyperpod_kit.slurm.job_id import JobId
-from hyperpod_kit.system.mountinfo import is_below
+from hyperpod_kit.system.mountinfo import is_same_or_below
 
 BUNDLES = "/opt/hyperpod-kit"
 """Where each node has its bundles, each by the digest of its bytes; nodes of one job may have different ones."""
@@ -104,7 +104,7 @@ def _own_program() -> Path:
 
 def _is_bundled() -> bool:
     """Whether we run from any of this node's bundles, be it `current` or not."""
-    return is_below(os.path.realpath(_own_program()), os.path.realpath(BUNDLES))
+    return is_same_or_below(os.path.realpath(_own_program()), os.path.realpath(BUNDLES))
 
 
 def step_environment(env: Mapping[str, str], extra: Mapping[str, str]) -> Dict[str, str]:
@@ -128,7 +128,7 @@ def tasks(env: Mapping[str, str], nodes: Sequence[str]) -> Dict[str, str]:
 
 def on_hyperpod(runner: Runner, mark: str = hyperpod.NODE_DIRECTORY) -> bool:
     """Whether HyperPod's own step retry is there to be asked for."""
-    return os.path.isdir(mark) and hyperpod.retries_steps(runner)
+    return os.path.isdir(mark) and hyperpod.has_hyperpod_step_retry(runner)
 
 
 class SrunStep:
@@ -139,7 +139,7 @@ class SrunStep:
 
     def __init__(self, plan: StepPlan, env: Mapping[str, str], descriptors: Optional[int] = None) -> None:
         argv = plan.argv()
-        command = argv if descriptors is None else under(descriptors, argv)
+        command = argv if descriptors is None else command_with_soft_limit(descriptors, argv)
         try:
             if shutil.which(argv[0], path=env.get("PATH")) is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))

@@ -90,7 +90,7 @@ def encoded(reports: Iterable[StepReport]) -> str:
 
 def decoded(text: str, node: str) -> List[StepReport]:
     """Raises ValueError for what no wrapper says."""
-    rows = parse.document(text, _LARGEST)
+    rows = parse.parse_json(text, _LARGEST)
     if not isinstance(rows, list):
         raise ValueError("no list of reports")
     return [_report(row, node) for row in rows]

@@ -246,7 +246,9 @@ def _missing(seen: allocation.Allocation, rules: SupervisionRules, records: Iter
     told = {record.node for record in records} | {name for name, word in rules.lines.words.items() if word == BYE}
     silent = {*rules.nodes.doubted, *rules.nodes.suspects} - told if rules.nodes else set()
     anew = {
-        name for name, start in rules.starts.items() if name in seen.starts and seen.starts[name].is_anew_since(start)
+        name
+        for name, start in rules.starts.items()
+        if name in seen.starts and seen.starts[name].was_rebooted_since(start)
     }
     return (silent | anew | set(seen.before)) & set(rules.used)
 

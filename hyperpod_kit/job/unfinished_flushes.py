@@ -87,7 +87,7 @@ def notes_of(root: str) -> Notes:
         for name in stale:
             flush_note.remove(store, name)
         found = flush_note.read_all(store)
-        standing = rollbacks.read_records(store) if found else []
+        standing = rollbacks.read_active_records(store) if found else []
         return {name: note for name, note in found.items() if note is None or not _is_left(standing, note)}
 
     return read
@@ -95,7 +95,7 @@ def notes_of(root: str) -> Notes:
 
 def _is_left(standing: Sequence[rollbacks.RollbackRecord], note: FlushNote) -> bool:
     """Whether the run has gone back to before that capture, or begun anew since: nobody waits for it."""
-    return rollbacks.find_leaving(standing, CheckpointId(note.seq, note.step, note.epoch, "")) is not None
+    return rollbacks.find_excluding_record(standing, CheckpointId(note.seq, note.step, note.epoch, "")) is not None
 
 
 def outlast(

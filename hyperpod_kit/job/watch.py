@@ -12,7 +12,7 @@ from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.state_place import OURS
-from hyperpod_kit.slurm.reach import OPEN, REFUSED, UNASKED, reach
+from hyperpod_kit.slurm.reach import OPEN, REFUSED, UNASKED, probe_tcp_ports
 
 STARTING = 3
 """How many times the limit a start may take of which nothing is known but its output."""
@@ -43,7 +43,7 @@ class NodeWatch:
         interval: float = 5.0,
         silent_after: float = 6.0,
         refused_after: float = 30.0,
-        probe: Reach = reach,
+        probe: Reach = probe_tcp_ports,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._addresses = dict(addresses)

@@ -49,5 +49,5 @@ def gpu_count(instance_type: str) -> Optional[int]:
 
 
 def efa_count(instance_type: str) -> Optional[int]:
-    """The same for EFA devices."""
+    """EFA devices of an instance of the type; None for a type that is not known here."""
     return next((count for pattern, count in _EFA if re.fullmatch(rf"ml\.({pattern})", instance_type)), None)

@@ -61,7 +61,7 @@ class Package:
         return asdict(self)
 
 
-def client_of(name: str) -> str:
+def client_of_package(name: str) -> str:
     """The client that a package is the own package of, "" for any other."""
     for client, package_name in CLIENTS.items():
         if name == package_name or (package_name.endswith("-") and name.startswith(package_name)):

@@ -19,24 +19,28 @@ PRIVATE_PARENTS = ".homes"
 PRIVATE_PARENT_MODE = 0o710
 
 
-def mount_path(base: str, user: str) -> str:
+def home_mount_path(base: str, user: str) -> str:
     """Where the home of `user` is mounted, for homes at `base`/<user>."""
     return f"{base.rstrip('/')}/{PRIVATE_PARENTS}/{user}/home"
 
 
-def mount_name(user: str, uid: int) -> str:
-    """Name of that mount. User names may hold what mount names may not; uids are unique."""
+def home_mount_name(user: str, uid: int) -> str:
+    """Return the name of the mount of a user's home: `home-USER`, or `home-UID` for a name with an
+    underscore.
+
+    User names may hold what mount names may not; uids are unique.
+    """
     if "_" not in user:
         return f"home-{user}"
     return f"home-{uid}"
 
 
-def private_parent_of(path: str) -> str:
-    """The directory that guards the mount at `path`."""
-    return posixpath.dirname(path)
+def private_parent_of(mounted_at: str) -> str:
+    """Return the directory above the mount at `mounted_at` that only its user can pass."""
+    return posixpath.dirname(mounted_at)
 
 
-def home_of(path: str) -> str:
-    """The home directory that leads to the mount at `path`."""
-    parent = private_parent_of(path)
+def home_path_of_mount(mounted_at: str) -> str:
+    """Return the home directory whose symbolic link leads to the mount at `mounted_at`."""
+    parent = private_parent_of(mounted_at)
     return posixpath.join(posixpath.dirname(posixpath.dirname(parent)), posixpath.basename(parent))

@@ -52,7 +52,7 @@ class MountStatus:
 
     @property
     def unmeasured(self) -> Tuple[str, ...]:
-        """The fields that stand for nothing."""
+        """Return the names of the fields that were not measured."""
         fields: Tuple[str, ...] = ()
         if not self.used_bytes + self.free_bytes:
             fields += _BYTES

@@ -48,8 +48,11 @@ class HealthPolicy:
     textfile_directory: str = "/var/lib/node_exporter/textfile_collector"
 
     def keeps_jobs_away(self, status: MountStatus) -> bool:
-        """Whether a mount in this state is a reason to start no job on a node. Every user can fill a file system that
-        all share, and must not close a cluster with it: unless the configuration says so, `full` is none."""
+        """Return whether a mount in this state keeps jobs off the node: one that does not serve, `full`
+        only with `refuse_when_full`.
+
+        Every user can fill a file system that all share, and must not close a cluster with it.
+        """
         return not status.healthy and (status.state != MountState.FULL or self.refuse_when_full)
 
 

@@ -194,25 +194,27 @@ class OptionalSteps:
     device_checks: Optional[DeviceChecks] = None
 
     @property
-    def names(self) -> Tuple[str, ...]:
+    def enabled_step_names(self) -> Tuple[str, ...]:
         """Keys of those that are on, in their order."""
         return tuple(step_field.name for step_field in fields(self) if getattr(self, step_field.name) is not None)
 
     def upkeep_steps_on(self, role: str) -> Tuple[str, ...]:
-        """Keys of those that want something done again and again on nodes of that role."""
+        """Return the keys of the enabled steps that need regular upkeep on nodes of that role."""
         upkeep_steps = ["log_rotation", "ssh_between_nodes", "podman", "enroot"]
         if role == Role.CONTROLLER:
             upkeep_steps += ["node_exporter", "accounting"]
-        return tuple(name for name in upkeep_steps if name in self.names)
+        return tuple(name for name in upkeep_steps if name in self.enabled_step_names)
 
     def to_dict(self) -> Dict[str, Any]:
-        """Only what is on: a bundle without any is what it always was."""
-        return {name: asdict(getattr(self, name)) for name in self.names}
+        """Return the JSON form of the enabled steps only, so that a bundle without any does not change."""
+        return {name: asdict(getattr(self, name)) for name in self.enabled_step_names}
 
 
 def steps_from_dict(raw: Mapping[str, Any]) -> OptionalSteps:
     """Inverse of `OptionalSteps.to_dict`. Raises TypeError for unknown or missing fields."""
-    steps: Dict[str, Any] = {name: _STEP_CLASSES[name](**_tuples(raw[name])) for name in raw if name != "accounting"}
+    steps: Dict[str, Any] = {
+        name: _STEP_CLASSES[name](**_lists_to_tuples(raw[name])) for name in raw if name != "accounting"
+    }
     if "accounting" in raw:
         accounting = dict(raw["accounting"])
         database = accounting["database"]
@@ -220,17 +222,17 @@ def steps_from_dict(raw: Mapping[str, Any]) -> OptionalSteps:
             accounting["database"] = None
         else:
             accounting["database"] = OutsideDatabase(**database)
-        accounting["accounts"] = tuple(SlurmAccount(**_tuples(account)) for account in accounting["accounts"])
-        accounting["qos"] = tuple(AccountingQos(**_tuples(qos)) for qos in accounting["qos"])
-        steps["accounting"] = Accounting(**_tuples(accounting))
+        accounting["accounts"] = tuple(SlurmAccount(**_lists_to_tuples(account)) for account in accounting["accounts"])
+        accounting["qos"] = tuple(AccountingQos(**_lists_to_tuples(qos)) for qos in accounting["qos"])
+        steps["accounting"] = Accounting(**_lists_to_tuples(accounting))
     return OptionalSteps(**steps)
 
 
-def _tuples(raw: Mapping[str, Any]) -> Dict[str, Any]:
-    return {key: _tuple_of(value) for key, value in raw.items()}
+def _lists_to_tuples(raw: Mapping[str, Any]) -> Dict[str, Any]:
+    return {key: _list_to_tuple(value) for key, value in raw.items()}
 
 
-def _tuple_of(field_value: Any) -> Any:
+def _list_to_tuple(field_value: Any) -> Any:
     if isinstance(field_value, list):
         return tuple(field_value)
     return field_value

@@ -35,14 +35,14 @@ class Group:
 
     @property
     def mode(self) -> int:
-        """Of its directory."""
+        """Return the mode of the group's directory."""
         if self.archived:
             return ARCHIVE_MODE
         return SHARE_MODE
 
     @property
     def owning_gid(self) -> int:
-        """Of its directory."""
+        """Return the gid that the group's directory belongs to: root's once it is archived."""
         if self.archived:
             return 0
         return self.gid

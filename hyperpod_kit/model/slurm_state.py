@@ -16,7 +16,7 @@ OWN_DISK = "own-disk"
 """What the configuration says for: leave StateSaveLocation where the platform has it."""
 
 
-def unfit_reason(mount: Mount, controller_group: str) -> str:
+def slurm_state_unfit_reason(mount: Mount, controller_group: str) -> str:
     """Why slurmctld's state cannot lie on this mount; "" when it can."""
     if not mount.traits.keeps_slurm_state:
         return f"a {mount.kind} mount has no renames, links or locks to build on, or is one node's own"
@@ -30,7 +30,7 @@ def unfit_reason(mount: Mount, controller_group: str) -> str:
 
 
 def not_shared_reason(mount: Mount, cluster: ClusterSpec) -> str:
-    """Why nodes cannot tell each other anything on this mount; "" when they can."""
+    """Return why nodes cannot exchange files on this mount; "" when they can."""
     if not mount.traits.keeps_slurm_state:
         return f"a {mount.kind} mount has no renames to build on, or is one node's own"
     if mount.has_single_owner():
@@ -52,7 +52,7 @@ def choose_state_mount(
     """
     if requested == OWN_DISK or lifecycle_mode == LifecycleMode.AMI_ONLY:
         return ""
-    fitting = [mount.name for mount in mounts if not unfit_reason(mount, controller_group)]
+    fitting = [mount.name for mount in mounts if not slurm_state_unfit_reason(mount, controller_group)]
     if requested is None:
         if fitting:
             return fitting[0]

@@ -60,7 +60,8 @@ class ReadActions(NamedTuple):
 
 
 def read_actions(runner: Runner, since: float) -> ReadActions:
-    """What was done since that time. Raises NodeError, Unreachable, RunError."""
+    """Read from the journal which actions were recorded since that time. Raises NodeError, Unreachable,
+    RunError."""
     matches = [f"MESSAGE_ID={audit.MESSAGE_ID}", "_TRANSPORT=journal"]
     done = runner.run(
         [
@@ -134,7 +135,8 @@ def parse_since(text: str, now: float) -> float:
 
 
 def actions_command(args: argparse.Namespace) -> int:
-    """Exit code 0, whatever was done; 1 when the journal is read in part, 3 when it cannot be read."""
+    """Print the actions since `--since`. Exit code 0, whatever was done; 1 when the journal was read in part;
+    raises where it cannot be read (exit code 3)."""
     import json
 
     from hyperpod_kit.node.context import read_config

@@ -20,10 +20,11 @@ ONE_AT_A_TIME = 300.0
 
 
 def apply(node: Node, planned: Sequence[Step], mode: str, print_line: Callable[[str], None] = print) -> Dict[str, Any]:
-    """Make this node what its configuration says; what became of it, as status.json holds it.
+    """Run the planned steps so that this node becomes what its configuration says; return the outcome as
+    status.json holds it.
 
-    A failure does not keep the other mounts from being made: one run shows everything that is wrong. Raises NodeError
-    when another apply keeps at it for too long.
+    A failure does not keep the other mounts from being made: one run shows everything that is wrong. Raises
+    NodeError when another apply keeps at it for too long.
     """
     with hold_lock(node, "apply", seconds=ONE_AT_A_TIME) as locked:
         if not locked:
@@ -39,7 +40,7 @@ def _apply(node: Node, planned: Sequence[Step], mode: str, print_line: Callable[
     failed: List[str] = []
     for step in planned:
         if failed and step.after_success:
-            record = _record(node, step.name, "skipped", 0, detail=f"because {failed[0]} failed")
+            record = _make_record(node, step.name, "skipped", 0, detail=f"because {failed[0]} failed")
         else:
             record = _run_step(node, step)
             if record.status == "failed" and step.required:
@@ -54,7 +55,7 @@ def _apply(node: Node, planned: Sequence[Step], mode: str, print_line: Callable[
     if failed:
         outcome, error = "failed", f"failed: {reasons}"
     duration_ms = sum(record.duration_ms for record in records)
-    summary = _record(node, "summary", outcome, duration_ms, detail=f"changed={changed}", error=error)
+    summary = _make_record(node, "summary", outcome, duration_ms, detail=f"changed={changed}", error=error)
     append_record(node.paths.log, summary)
     if failed:
         print_line(f"{summary.to_text()} changed={changed}")
@@ -71,13 +72,13 @@ def _apply(node: Node, planned: Sequence[Step], mode: str, print_line: Callable[
         "finished_at": node.clock.wall(),
         "steps": [record.to_dict() for record in records],
     }
-    write_json(node.paths.status, status)
+    write_json(node.paths.apply_status, status)
     return status
 
 
 def preview(node: Node, planned: Sequence[Step]) -> List[Dict[str, Any]]:
-    """What `apply` would do now, a step each: `would` in words ("" when nothing), `error` and `hint` where that cannot
-    be told."""
+    """Return what `apply` would do now, an entry for each step: `would` in words ("" when nothing), `error`
+    and `hint` where that cannot be determined."""
     previews = []
     for step in planned:
         would, error, hint = "", "", ""
@@ -98,10 +99,10 @@ def _run_step(node: Node, step: Step) -> StepRecord:
     try:
         outcome = step.run(node)
     except HyperpodKitError as err:
-        return _record(node, step.name, "failed", spent(), error=err.message, hint=err.hint or "")
+        return _make_record(node, step.name, "failed", spent(), error=err.message, hint=err.hint or "")
     except Exception as err:  # a defect of ours: the log must say where, and the other steps still run
         where = traceback.extract_tb(err.__traceback__)[-1]
-        return _record(
+        return _make_record(
             node,
             step.name,
             "failed",
@@ -112,10 +113,10 @@ def _run_step(node: Node, step: Step) -> StepRecord:
     status = "ok"
     if outcome.changed:
         status = "changed"
-    return _record(node, step.name, status, spent(), detail=outcome.detail)
+    return _make_record(node, step.name, status, spent(), detail=outcome.detail)
 
 
-def _record(
+def _make_record(
     node: Node, step: str, status: str, duration_ms: int, *, detail: str = "", error: str = "", hint: str = ""
 ) -> StepRecord:
     return StepRecord(

@@ -13,7 +13,7 @@ import time
 from typing import Any, Callable, Tuple
 
 from hyperpod_kit.errors import HyperpodKitError, NodeError
-from hyperpod_kit.system.readable import readable
+from hyperpod_kit.system.readable import wait_until_readable
 from hyperpod_kit.system.wait import fixed_pause, poll_until
 
 
@@ -22,7 +22,8 @@ class NoResponse(NodeError):
 
 
 def run_in_child(what: str, work: Callable[[], Any], seconds: float) -> Any:
-    """What `work` returns, through JSON. Raises NodeError with its words when it fails, NoAnswer."""
+    """Run `work` in a forked child that is killed after `seconds`, and return its result, passed through JSON.
+    Raises NodeError when it fails, NoResponse when it takes longer."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -73,7 +74,7 @@ def _read(reader: int, seconds: float) -> bytes:
     text = b""
     while True:
         remaining = end - time.monotonic()
-        if remaining <= 0 or not readable([reader], remaining):
+        if remaining <= 0 or not wait_until_readable([reader], remaining):
             return b""
         part = os.read(reader, 65536)
         if not part:

@@ -21,24 +21,24 @@ STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def run(argv: Sequence[str]) -> int:
-    """As `main`, with errors on standard error and in the exit code."""
+    """Run `main`, with errors printed on standard error and turned into the exit code."""
     return ending.run(lambda: main(argv), _storage_ending)
 
 
 def _storage_ending(error: OSError) -> Optional[ending.Ending]:
     if error.errno not in STORAGE_ERRORS:
-        return ending.of_system(error)
+        return ending.ending_of_os_error(error)
     directory = os.path.dirname(str(error.filename or "/run/hyperpod-kit/"))
     return ending.Ending(f"{error.filename or directory}: {error.strerror}", f"df -h {directory}; df -i {directory}", 1)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command; returns its exit code. Raises HyperpodKitError."""
+    """Run the `hyperpod-kit node` command that argv names, and return its exit code. Raises HyperpodKitError."""
     if list(argv) == ["health"]:
         # What the timer runs for as long as a mount does not serve: a parser alone would be a tenth of its cost.
-        from hyperpod_kit.node.mount_commands import check_once
+        from hyperpod_kit.node.mount_commands import run_health_check
 
-        return check_once(as_json=False)
+        return run_health_check(as_json=False)
     args = build_parser().parse_args(list(argv))
     command: Callable[[argparse.Namespace], int] = args.command
     return command(args)
@@ -59,7 +59,7 @@ def actions_command(args: argparse.Namespace) -> int:
 def audit_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node.file_audit import supervisor
 
-    return supervisor.run(args.place, args.log)
+    return supervisor.supervise_audit(args.place, args.log)
 
 
 def upkeep_command(args: argparse.Namespace) -> int:
@@ -155,9 +155,17 @@ def build_parser() -> argparse.ArgumentParser:
     add("repair", mounts.repair_command, "repair one mount now: what the timer orders", "repair fsx").add_argument(
         "name"
     )
-    add("drain", mounts.drain_command, "tell Slurm whether the mounts serve: what the timer orders")
-    add("slurm-state", creation.slurm_state_command, "keep Slurm's shared state this machine's alone: a unit's")
-    add("memory", mounts.memory_command, "save and free the shared memory that ended jobs left: what a timer runs")
+    add("drain", mounts.update_slurm_drain_command, "tell Slurm whether the mounts serve: what the timer orders")
+    add(
+        "slurm-state",
+        creation.keep_slurm_state_lease_command,
+        "keep Slurm's shared state this machine's alone: a unit's",
+    )
+    add(
+        "memory",
+        mounts.clean_up_memory_command,
+        "save and free the shared memory that ended jobs left: what a timer runs",
+    )
     add("upkeep", upkeep_command, "keep up what optional steps want done again and again: what a timer runs")
     sub = as_json(
         add(

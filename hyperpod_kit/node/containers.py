@@ -23,23 +23,24 @@ FSTAB_TEXT = """\
 """nofail, silent: no container may fail or say anything because of us; rslave: what is mounted below later is seen."""
 
 
-def pending(node: Node) -> str:
-    """What `write_fstab` would do, in words."""
-    if read_text(node.paths.real(FSTAB)) == FSTAB_TEXT:
+def describe_pending_changes(node: Node) -> str:
+    """Return what `write_enroot_fstab` would change, in words; "" for nothing."""
+    if read_text(node.paths.under_root(FSTAB)) == FSTAB_TEXT:
         return ""
     return f"write {FSTAB}"
 
 
-def write_fstab(node: Node) -> bool:
-    """Have enroot mount our directories into every container; True when it was not told before."""
-    changed = write_if_different(node.paths.real(FSTAB), FSTAB_TEXT)
+def write_enroot_fstab(node: Node) -> bool:
+    """Write the fstab by which enroot mounts the kit's directories into every container, and make those in
+    /run; True when the file was changed."""
+    changed = write_if_different(node.paths.under_root(FSTAB), FSTAB_TEXT)
     # The first container may come before the first check of a mount makes the directory.
-    by_descriptor.make_directories(node.paths.real("/run/hyperpod-kit"), 0o755)
+    by_descriptor.make_directories(node.paths.under_root("/run/hyperpod-kit"), 0o755)
     return changed
 
 
-def _run(node: Node) -> StepOutcome:
-    return StepOutcome(write_fstab(node))
+def _apply_enroot_fstab(node: Node) -> StepOutcome:
+    return StepOutcome(write_enroot_fstab(node))
 
 
-STEP = Step("containers", _run, pending, required=False)
+STEP = Step("containers", _apply_enroot_fstab, describe_pending_changes, required=False)

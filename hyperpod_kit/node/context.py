@@ -77,23 +77,23 @@ def read_config(paths: NodePaths) -> NodeConfig:
 def open_node(
     *,
     gather: bool = False,
-    keep: bool = True,
+    save_facts: bool = True,
     within: float = node_facts.PLACED_WITHIN,
     paths: Optional[NodePaths] = None,
     runner: Optional[Runner] = None,
     clock: Optional[Clock] = None,
 ) -> Node:
-    """This machine as a Node.
+    """Return this machine as a Node.
 
-    gather: read the facts anew, waiting up to `within` seconds for them, and, unless `keep` is False, keep them for
-    the node's life, when the environment of the lifecycle script is gone.
+    gather: read the facts anew, waiting up to `within` seconds for them, and, unless `save_facts` is
+    False, keep them for the node's life, when the environment of the lifecycle script is gone.
     """
     paths = paths or NodePaths.from_environment()
     clock = clock or Clock()
     config = read_config(paths)
     if gather:
         facts = node_facts.gather(paths, config, clock, within=within)
-        if keep:
+        if save_facts:
             node_facts.save(paths, facts)
     else:
         facts = node_facts.load(paths, config, clock)

@@ -24,7 +24,7 @@ from hyperpod_kit.node.timing import Clock
 
 
 def facts_command(args: argparse.Namespace) -> int:
-    """Exit code 0; raises what `facts.gather` raises."""
+    """Print this node's facts, read anew. Exit code 0; raises what `facts.gather` raises."""
     paths = NodePaths.from_environment()
     facts = node_facts.gather(paths, read_config(paths), Clock(), within=0.0).to_dict()
     if args.json:
@@ -36,8 +36,8 @@ def facts_command(args: argparse.Namespace) -> int:
 
 
 def plan_command(args: argparse.Namespace) -> int:
-    """Exit code 0."""
-    show_plan(_with_requested_state(open_node(gather=True, keep=False, within=0.0), args), args.mode, args.json)
+    """Print what `apply` would do now. Exit code 0."""
+    show_plan(_with_requested_state(open_node(gather=True, save_facts=False, within=0.0), args), args.mode, args.json)
     return 0
 
 
@@ -62,12 +62,12 @@ def apply_command(args: argparse.Namespace) -> int:
     try:
         node = _with_requested_state(open_node(gather=True), args)
     except HyperpodKitError as err:
-        report_no_facts(err)
+        log_facts_failure(err)
         raise
     mode = args.mode or node.config.lifecycle_mode
     planned = plan(STEPS, node.config, node.facts.role, node.facts.group, mode)
     if mode != node.config.lifecycle_mode:
-        report_other_mode(node, mode)
+        log_mode_mismatch(node, mode)
     if args.json:
         stream = sys.stderr
     else:
@@ -81,7 +81,7 @@ def apply_command(args: argparse.Namespace) -> int:
 
 
 def secrets_command(args: argparse.Namespace) -> int:
-    """Exit code 0; raises NodeError."""
+    """Fetch this node's secrets into their files, and print which changed. Exit code 0; raises NodeError."""
     from hyperpod_kit.node.secrets.secret_files import ensure_secrets
 
     changed = ensure_secrets(open_node())
@@ -117,11 +117,11 @@ def show_plan(node: Node, mode: str, as_json: bool) -> None:
     print(f"changed={changed}")
 
 
-def slurm_state_command(args: argparse.Namespace) -> int:
+def keep_slurm_state_lease_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node.context import open_node
     from hyperpod_kit.node.slurm import lease_keeper
 
-    return lease_keeper.run(open_node())
+    return lease_keeper.run_lease_keeper(open_node())
 
 
 def format_step(step: Dict[str, Any]) -> str:
@@ -139,7 +139,7 @@ def format_step(step: Dict[str, Any]) -> str:
     return line
 
 
-def report_other_mode(node: Node, mode: str) -> None:
+def log_mode_mismatch(node: Node, mode: str) -> None:
     """Log that the bundle runs in another mode than it was rendered for.
 
     This is legitimate beside other lifecycle scripts. Otherwise LifeCycleConfig names the wrong script, and later steps
@@ -159,8 +159,9 @@ def report_other_mode(node: Node, mode: str) -> None:
     )
 
 
-def report_no_facts(err: HyperpodKitError) -> None:
-    """A node that does not know who it is still says so where an admin will look."""
+def log_facts_failure(err: HyperpodKitError) -> None:
+    """Append to provisioning.log that this node's facts could not be gathered, so that an admin finds it
+    there."""
     append_record(
         NodePaths.from_environment().log,
         StepRecord(time.time(), socket.gethostname(), "", "facts", "failed", 0, error=err.message, hint=err.hint or ""),

@@ -20,12 +20,12 @@ RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
 """Of both address families: ports that no connection is given for its own end unless it asks for one by number."""
 
 
-def ports(node: Node) -> Tuple[int, int]:
+def proxy_port_range(node: Node) -> Tuple[int, int]:
     """First and last port that efs-utils gives to a proxy."""
     values = {}
     section = ""
     # Read by hand: a parser of such files costs the check more than all of its probes.
-    for line in (read_text(node.paths.real(EFS_UTILS_CONF)) or "").splitlines():
+    for line in (read_text(node.paths.under_root(EFS_UTILS_CONF)) or "").splitlines():
         line_text = line.split("#", 1)[0].strip()
         if line_text.startswith("[") and line_text.endswith("]"):
             section = line_text[1:-1].strip()
@@ -44,9 +44,10 @@ def ports(node: Node) -> Tuple[int, int]:
 
 
 def reserve(node: Node, low: int, high: int) -> bool:
-    """Add the range to the reserved ones, which stay; True when it was not among them. Without it a connection of any
-    program may hold a port that a proxy is to have, and the rules would cut one that got such a port by chance."""
-    path = node.paths.real(RESERVED)
+    """Add the range to the kernel's reserved ports, which stay; True when it was not among them. Without it a
+    connection of any program may hold a port that a proxy is to have, and the rules would cut one that got
+    such a port by chance."""
+    path = node.paths.under_root(RESERVED)
     with contextlib.suppress(OSError, ValueError):
         present = (read_text(path) or "").strip()
         if _covered(present, low, high):

@@ -71,16 +71,17 @@ def is_local_address(address: str) -> bool:
             return False
 
 
-def find_self(
+def facts_from_resource_config(
     raw: Mapping[str, Any],
     roles: Mapping[str, str],
     hostname: str,
     is_local_address: Callable[[str], bool],
     local_instance_id: Callable[[], str] = lambda: "",
 ) -> Optional[NodeFacts]:
-    """This node's facts, None while it is not in the resource config.
+    """Return this node's facts by the resource config `raw`, None while it is not listed there.
 
-    Raises UnknownRole when it is in a group that the bundle does not know, and what `find_own` raises.
+    Raises UnknownRole when it is in a group that the bundle does not know, and what `find_local_instance`
+    raises.
     """
     instance = resource_config.find_local_instance(raw, is_local_address, local_instance_id)
     if instance is None:
@@ -106,8 +107,9 @@ def find_self(
     )
 
 
-def local_address_test(paths: NodePaths, environ: Mapping[str, str]) -> Callable[[str], bool]:
-    """How to recognise our own address; below a root, `HPK_NODE_ADDRESS` may name it."""
+def local_address_predicate(paths: NodePaths, environ: Mapping[str, str]) -> Callable[[str], bool]:
+    """Return the function that recognises this machine's address; below a root, `HPK_NODE_ADDRESS` may name
+    it."""
     named = None
     if paths.root:
         named = environ.get(HPK_NODE_ADDRESS)
@@ -135,17 +137,18 @@ def gather(
     environ: Mapping[str, str] = os.environ,
     within: float = PLACED_WITHIN,
 ) -> NodeFacts:
-    """Read the facts anew, waiting up to `within` seconds until HyperPod has listed this node and every controller.
+    """Read the facts anew, waiting up to `within` seconds until HyperPod has listed this node and every
+    controller.
 
-    A worker's copy of the file may lag behind: one that never names the controller gives an address of None. Raises
-    NodeError without a resource config or with one that contradicts the bundle, UnknownRole when this node is not in
-    it.
+    A worker's copy of the file may lag behind: one that never names the controller gives an address of
+    None. Raises NodeError without a resource config or with one that contradicts the bundle, UnknownRole
+    when this node is not in it.
     """
     path = environ.get("SAGEMAKER_RESOURCE_CONFIG_PATH") or paths.resource_config
     import socket
 
     hostname = (read_text(paths.hostname) or socket.gethostname()).strip().split(".")[0]
-    is_local_address = local_address_test(paths, environ)
+    is_local_address = local_address_predicate(paths, environ)
     cached_instance_id = functools.lru_cache(maxsize=1)(lambda: local_instance_id(paths, environ))
     observed: List[Optional[NodeFacts]] = [None]
     ambiguous: List[resource_config.AmbiguousAddress] = []
@@ -156,7 +159,9 @@ def gather(
         try:
             raw = json.loads(read_text(path) or "null")
             if isinstance(raw, dict):
-                observed[0] = find_self(raw, config.roles, hostname, is_local_address, cached_instance_id)
+                observed[0] = facts_from_resource_config(
+                    raw, config.roles, hostname, is_local_address, cached_instance_id
+                )
             else:
                 observed[0] = None
         except ValueError:
@@ -180,12 +185,13 @@ def gather(
             f"{path} lists no instance with an address of this machine ({hostname})",
             hint="compare CustomerIpAddress there with: ip -brief address",
         )
-    check_against(read_json(paths.provisioning_parameters), observed[0], paths.provisioning_parameters)
+    require_matching_role(read_json(paths.provisioning_parameters), observed[0], paths.provisioning_parameters)
     return observed[0]
 
 
-def check_against(parameters: Any, facts: NodeFacts, path: str) -> None:
-    """Hold the bundle's roles against the parameters that the cluster was created with. Raises NodeError."""
+def require_matching_role(parameters: Any, facts: NodeFacts, path: str) -> None:
+    """Raise NodeError where the parameters that the cluster was created with give this node's group another
+    role than the bundle."""
     role = resource_config.role_by_parameters(parameters, facts.group)
     if role is not None and role != facts.role:
         raise NodeError(
@@ -201,7 +207,7 @@ def save(paths: NodePaths, facts: NodeFacts) -> None:
 
 
 def load(paths: NodePaths, config: NodeConfig, clock: Clock) -> NodeFacts:
-    """The facts of creation; gathered anew, without waiting, when the node was never provisioned."""
+    """Load the facts of creation; gather them anew, without waiting, when the node was never provisioned."""
     raw = read_json(paths.facts)
     try:
         if raw:

@@ -39,19 +39,23 @@ def write_if_different(path: str, text: str, mode: int = 0o644) -> bool:
 
 
 def _write(path: str, text: str, mode: int, *, durable: bool = False) -> None:
-    """No link of another's on the way to `path` is followed. `durable`: what earlier writers left goes, too."""
+    """Replace the file atomically; no link of another's on the way to `path` is followed. `durable`: sync it,
+    and delete the partial files that earlier writers left."""
     folder, name = os.path.split(path)
     directory = walk.open_directory(folder, make=True)
     try:
         if durable:
             _remove_partials(directory, name)
-        atomic_file.replace(path, text.encode("utf-8", "surrogateescape"), mode, durable=durable, folder=directory)
+        atomic_file.replace(
+            path, text.encode("utf-8", "surrogateescape"), mode, durable=durable, directory_fd=directory
+        )
     finally:
         os.close(directory)
 
 
 def remove_partials(directory: str, name: str = "") -> None:
-    """Remove what writers of the file `name`, or of any, left who were killed before they could put it in place."""
+    """Delete the partial files of the file `name`, or of any, whose writers were killed before they
+    could put them in place."""
     handle = walk.open_directory(directory)
     try:
         _remove_partials(handle, name)
@@ -76,7 +80,7 @@ def _remove_partials(directory: int, name: str) -> None:
 
 
 def read_json(path: str) -> Optional[Any]:
-    """What a JSON file of ours holds; None when it is not there or was cut off by a crash."""
+    """Return what a JSON file holds; None when it is not there or was cut off by a crash."""
     text = read_text(path)
     try:
         if text is None:

@@ -10,7 +10,7 @@ from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.step import Step, StepOutcome
 
 
-def other_users_may(node: Node) -> bool:
+def is_allow_other_enabled(node: Node) -> bool:
     """Whether /etc/fuse.conf lets --allow-other work for a daemon that is not root."""
     lines = (read_text(node.paths.fuse_conf) or "").splitlines()
     return any(line.strip() == "user_allow_other" for line in lines)
@@ -18,7 +18,7 @@ def other_users_may(node: Node) -> bool:
 
 def allow_other_users(node: Node) -> bool:
     """Put `user_allow_other` into /etc/fuse.conf; True when it was not there."""
-    if other_users_may(node):
+    if is_allow_other_enabled(node):
         return False
     text = read_text(node.paths.fuse_conf) or ""
     if not text or text.endswith("\n"):
@@ -32,14 +32,14 @@ def _any_daemon(node: Node) -> bool:
     return any(mount.traits.service.daemon for mount in node.mounts)
 
 
-def _run(node: Node) -> StepOutcome:
+def _apply_user_allow_other(node: Node) -> StepOutcome:
     return StepOutcome(_any_daemon(node) and allow_other_users(node))
 
 
-def _pending(node: Node) -> str:
-    if _any_daemon(node) and not other_users_may(node):
+def _describe_pending_changes(node: Node) -> str:
+    if _any_daemon(node) and not is_allow_other_enabled(node):
         return "user_allow_other in /etc/fuse.conf"
     return ""
 
 
-STEP = Step("fuse", _run, _pending)
+STEP = Step("fuse", _apply_user_allow_other, _describe_pending_changes)

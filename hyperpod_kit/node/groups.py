@@ -14,8 +14,9 @@ from hyperpod_kit.node.step import Step, StepOutcome
 from hyperpod_kit.node.users import getent_entry
 
 
-def missing_parts(node: Node, group: Group) -> List[str]:
-    """What is not as it should be, in words. Raises NodeError for other numbers: files belong to them."""
+def required_group_changes(node: Node, group: Group) -> List[str]:
+    """Return what must be changed for the group to be as configured, in words. Raises NodeError where its name
+    or its gid is taken otherwise: files belong to numbers."""
     group_entry = getent_entry(node, "group", group.name)
     if group_entry is not None and group_entry[2] != str(group.gid):
         raise NodeError(
@@ -39,9 +40,9 @@ def missing_parts(node: Node, group: Group) -> List[str]:
 
 
 def ensure_group(node: Node, group: Group) -> bool:
-    """Make the group and its members what the configuration says; True when something was changed. Who is no member
-    any more loses it with their next login. Raises NodeError, RunError."""
-    missing = missing_parts(node, group)
+    """Make the group and its members what the configuration says; True when something was changed. A user who
+    is no member any more loses the group at the next login. Raises NodeError, RunError."""
+    missing = required_group_changes(node, group)
     if not missing:
         return False
     if getent_entry(node, "group", group.name) is None:
@@ -50,15 +51,15 @@ def ensure_group(node: Node, group: Group) -> bool:
     return True
 
 
-def _run(node: Node) -> StepOutcome:
+def _apply_groups(node: Node) -> StepOutcome:
     changed = [group.name for group in node.config.groups if ensure_group(node, group)]
     if not changed:
         return StepOutcome()
     return StepOutcome(True, f"changed {', '.join(changed)}")
 
 
-def _pending(node: Node) -> str:
-    return ", ".join(change for group in node.config.groups for change in missing_parts(node, group))
+def _describe_pending_changes(node: Node) -> str:
+    return ", ".join(change for group in node.config.groups for change in required_group_changes(node, group))
 
 
-STEP = Step("groups", _run, _pending)
+STEP = Step("groups", _apply_groups, _describe_pending_changes)

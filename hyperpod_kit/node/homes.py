@@ -13,7 +13,7 @@ import stat
 from typing import List, Optional, Tuple
 
 from hyperpod_kit.errors import HyperpodKitError, NodeError
-from hyperpod_kit.model.homes import PRIVATE_PARENT_MODE, home_of, private_parent_of
+from hyperpod_kit.model.homes import PRIVATE_PARENT_MODE, home_path_of_mount, private_parent_of
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.node_config import User
 from hyperpod_kit.node import packet_rules
@@ -32,14 +32,16 @@ def home_mounts(node: Node) -> Tuple[Mount, ...]:
     return tuple(mount for mount in node.mounts if mount.owner)
 
 
-def home_directory(node: Node, user: User) -> Optional[str]:
-    """What /etc/passwd must name for a user whose home is a mount of this node; None for all others."""
-    return next((home_of(mount.path) for mount in home_mounts(node) if mount.owner == user.name), None)
+def home_path_on_mount(node: Node, user: User) -> Optional[str]:
+    """Return the home that /etc/passwd must name for a user whose home is a mount of this node; None for all
+    others."""
+    return next((home_path_of_mount(mount.path) for mount in home_mounts(node) if mount.owner == user.name), None)
 
 
 def make_mount_point(node: Node, mount: Mount) -> None:
-    """Make the directory that `mount` goes to, a home's within its private parent. Raises NodeError."""
-    point = node.paths.real(mount.path)
+    """Make the directory that `mount` goes to, a home's within its private parent; for NFS, set the packet
+    rules first. Raises NodeError."""
+    point = node.paths.under_root(mount.path)
     if mount.traits.nfs:
         try:
             packet_rules.ensure_rules(node)
@@ -56,29 +58,32 @@ def make_mount_point(node: Node, mount: Mount) -> None:
 
 
 def make_private_parent(node: Node, mount: Mount) -> bool:
-    """Make or mend the directory that only the owner of `mount` passes; True when it was not right. Raises NodeError.
+    """Create or repair the directory that only the owner of `mount` passes; True when it was not right. Raises
+    NodeError.
 
     From its first moment on it is never more open than in the end.
     """
     path = private_parent_of(mount.path)
     above = os.path.dirname(path)
-    by_descriptor.make_directories(node.paths.real(os.path.dirname(above)))
+    by_descriptor.make_directories(node.paths.under_root(os.path.dirname(above)))
     changed = _ensure_directory(node, above, 0, ABOVE_MODE)
     return _ensure_directory(node, path, _owner(node, mount).gid, PRIVATE_PARENT_MODE) or changed
 
 
 def has_private_parent(node: Node, mount: Mount) -> bool:
-    """Whether nobody but the owner and root can reach the mount."""
+    """Return whether the directories above the mount let nobody but its owner and root pass."""
     path = private_parent_of(mount.path)
     gid = _owner(node, mount).gid
-    return _is_right(node, os.path.dirname(path), 0, ABOVE_MODE) and _is_right(node, path, gid, PRIVATE_PARENT_MODE)
+    return _is_root_directory_with(node, os.path.dirname(path), 0, ABOVE_MODE) and _is_root_directory_with(
+        node, path, gid, PRIVATE_PARENT_MODE
+    )
 
 
 def ensure_homes(node: Node) -> List[str]:
-    """Private parents, links and first files of all homes; returns what was changed, in words.
+    """Make private parents, links and first files of all homes; return what was changed, in words.
 
-    A home that is not mounted gets its private parent and its link: the mount may come back later.
-    Raises NodeError naming all failures.
+    A home that is not mounted gets its private parent and its link: the mount may come back later. Raises
+    NodeError naming all failures.
     """
     done, failed = [], []
     for mount in home_mounts(node):
@@ -102,14 +107,14 @@ def ensure_homes(node: Node) -> List[str]:
     return done
 
 
-def pending(node: Node) -> str:
+def describe_pending_changes(node: Node) -> str:
     """What `ensure_homes` would change now, in words, but for the first files of homes that are not mounted yet."""
     changes: List[str] = []
     for mount in home_mounts(node):
         if not has_private_parent(node, mount):
             changes.append(f"private parent of {mount.owner}")
         if _link_target(node, mount) != _expected_target(mount):
-            changes.append(f"link {home_of(mount.path)}")
+            changes.append(f"link {home_path_of_mount(mount.path)}")
     return ", ".join(changes)
 
 
@@ -123,9 +128,9 @@ def _owner(node: Node, mount: Mount) -> User:
     )
 
 
-def _is_right(node: Node, path: str, gid: int, mode: int) -> bool:
+def _is_root_directory_with(node: Node, path: str, gid: int, mode: int) -> bool:
     try:
-        status = os.lstat(node.paths.real(path))
+        status = os.lstat(node.paths.under_root(path))
     except OSError:
         return False
     return stat.S_ISDIR(status.st_mode) and (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (
@@ -136,9 +141,9 @@ def _is_right(node: Node, path: str, gid: int, mode: int) -> bool:
 
 
 def _ensure_directory(node: Node, path: str, gid: int, mode: int) -> bool:
-    if _is_right(node, path, gid, mode):
+    if _is_root_directory_with(node, path, gid, mode):
         return False
-    real = node.paths.real(path)
+    real = node.paths.under_root(path)
     with contextlib.suppress(FileExistsError):
         by_descriptor.make_directory(real, 0o700)
     if not stat.S_ISDIR(os.lstat(real).st_mode):
@@ -150,12 +155,12 @@ def _ensure_directory(node: Node, path: str, gid: int, mode: int) -> bool:
 
 def _expected_target(mount: Mount) -> str:
     """Relative, so that it leads to the same place where the homes are bound into a container."""
-    return os.path.relpath(mount.path, os.path.dirname(home_of(mount.path)))
+    return os.path.relpath(mount.path, os.path.dirname(home_path_of_mount(mount.path)))
 
 
 def _link_target(node: Node, mount: Mount) -> Optional[str]:
     try:
-        return os.readlink(node.paths.real(home_of(mount.path)))
+        return os.readlink(node.paths.under_root(home_path_of_mount(mount.path)))
     except OSError:
         return None
 
@@ -163,8 +168,8 @@ def _link_target(node: Node, mount: Mount) -> Optional[str]:
 def _ensure_link(node: Node, mount: Mount) -> bool:
     if _link_target(node, mount) == _expected_target(mount):
         return False
-    home = home_of(mount.path)
-    real = node.paths.real(home)
+    home = home_path_of_mount(mount.path)
+    real = node.paths.under_root(home)
     with contextlib.suppress(OSError):
         by_descriptor.remove_directory(real)  # an empty directory hides nothing
     try:
@@ -182,7 +187,7 @@ def _copy_skeleton(node: Node, mount: Mount) -> bool:
 
     Commands with a deadline, because a file system may begin to hang at any moment.
     """
-    skeleton, home = node.paths.real(SKELETON), node.paths.real(mount.path)
+    skeleton, home = node.paths.under_root(SKELETON), node.paths.under_root(mount.path)
     if not check(node, mount).healthy or not os.path.isdir(skeleton):
         return False
     anything = ["find", home, "-mindepth", "1", "-print", "-quit"]
@@ -193,9 +198,9 @@ def _copy_skeleton(node: Node, mount: Mount) -> bool:
     return bool(node.runner.run(anything, timeout=30).stdout)
 
 
-def _run(node: Node) -> StepOutcome:
+def _apply_homes(node: Node) -> StepOutcome:
     done = ensure_homes(node)
     return StepOutcome(bool(done), "; ".join(done))
 
 
-STEP = Step("homes", _run, pending)
+STEP = Step("homes", _apply_homes, describe_pending_changes)

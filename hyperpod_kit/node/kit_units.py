@@ -28,7 +28,7 @@ from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
 
 
 def timers(node: Node) -> List[str]:
-    """What runs again and again."""
+    """Return the timers that this node runs, by its role and its configuration."""
     of_the_role = [unit for unit in (SWEEP_TIMER, MEMORY_TIMER) if ONLY[unit] == node.facts.role]
     upkeep = []
     if node.config.steps.upkeep_steps_on(node.facts.role):
@@ -43,7 +43,7 @@ def timers(node: Node) -> List[str]:
     return timer_units
 
 
-def at_boot(node: Node) -> List[str]:
+def units_enabled_at_boot(node: Node) -> List[str]:
     """The units that start by themselves."""
     units = [*(carrier_unit(mount) for mount in node.mounts), *timers(node)]
     if secrets.secrets_of(node):
@@ -58,14 +58,16 @@ def _units(node: Node) -> List[str]:
 def _install(node: Node) -> StepOutcome:
     remove_stale.record_mounts(node)
     bring_up.record_running_units(node, node.mounts)
-    return StepOutcome(systemd.install(node, _units(node), at_boot(node)))
+    return StepOutcome(systemd.install(node, _units(node), units_enabled_at_boot(node)))
 
 
 def _install_pending(node: Node) -> str:
     units = _units(node)
     installing = systemd.outdated(node, units)
     # A unit that is not there yet cannot be asked about.
-    enabling = [unit for unit in at_boot(node) if unit not in installing and not systemd.is_enabled(node, unit)]
+    enabling = [
+        unit for unit in units_enabled_at_boot(node) if unit not in installing and not systemd.is_enabled(node, unit)
+    ]
     parts = []
     if installing:
         parts.append(f"install {', '.join(installing)}")

@@ -17,7 +17,7 @@ from hyperpod_kit.untrusted import by_descriptor
 
 @contextlib.contextmanager
 def hold_lock(node: Node, name: str, *, seconds: float) -> Iterator[bool]:
-    """Hold the lock `name`; yields False when another process kept it for `seconds`.
+    """Hold the file lock `name` for the block; yields False when another process kept it for `seconds`.
 
     The kernel releases it when the holder dies, whatever it dies of.
     """

@@ -30,35 +30,36 @@ QUERY = (
 )
 
 
-def _removes(node: Node) -> bool:
-    """Whether the logind that runs would remove it; False where none runs, which reads the file when it starts."""
+def _removes_ipc_at_logout(node: Node) -> bool:
+    """Return whether the logind that runs would remove shared memory at a logout; False where none runs, which
+    reads the file when it starts."""
     try:
         return node.runner.run(QUERY, timeout=20, check=False).stdout.split() == ["b", "true"]
     except RunError:
         return False
 
 
-def pending(node: Node) -> str:
-    """What `ensure_kept` would do, in words."""
-    if read_text(node.paths.real(CONF)) != TEXT:
+def describe_pending_changes(node: Node) -> str:
+    """Return what `disable_remove_ipc` would do, in words; "" for nothing."""
+    if read_text(node.paths.under_root(CONF)) != TEXT:
         return f"write {CONF}"
-    if _removes(node):
+    if _removes_ipc_at_logout(node):
         return "have systemd-logind read its configuration"
     return ""
 
 
-def ensure_kept(node: Node) -> bool:
-    """Have logind leave shared memory alone; True when it did not. Raises RunError."""
-    changed = write_if_different(node.paths.real(CONF), TEXT)
-    if not _removes(node):
+def disable_remove_ipc(node: Node) -> bool:
+    """Configure RemoveIPC=no, and have logind read it; True when that was not in force. Raises RunError."""
+    changed = write_if_different(node.paths.under_root(CONF), TEXT)
+    if not _removes_ipc_at_logout(node):
         return changed
     # SIGHUP is its word for reading the configuration; a restart would close sessions of older versions of systemd.
     node.runner.run(["systemctl", "kill", "--signal=HUP", "systemd-logind.service"], timeout=30)
     return True
 
 
-def _run(node: Node) -> StepOutcome:
-    return StepOutcome(ensure_kept(node))
+def _apply_remove_ipc_setting(node: Node) -> StepOutcome:
+    return StepOutcome(disable_remove_ipc(node))
 
 
-STEP = Step("logind", _run, pending, required=False)
+STEP = Step("logind", _apply_remove_ipc_setting, describe_pending_changes, required=False)

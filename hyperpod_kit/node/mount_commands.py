@@ -42,7 +42,7 @@ def mounts_command(args: argparse.Namespace) -> int:
     serving = [mount for mount, status in zip(mounts, statuses) if status.state == MountState.OK]
     refused = None
     if os.geteuid() == 0:
-        refused = user_access.refusals(node, serving)
+        refused = user_access.find_user_refusals(node, serving)
     warned = warnings.warnings(node, refused)
     slurm = current_findings(node)
     if args.json:
@@ -75,7 +75,7 @@ def mounts_command(args: argparse.Namespace) -> int:
     return 1
 
 
-def ensure_action(node: Node, name: str) -> int:
+def ensure_mounted_action(node: Node, name: str) -> int:
     from hyperpod_kit.model.units import carrier_unit
     from hyperpod_kit.node.mounts.ensure import ensure_mounted
 
@@ -86,7 +86,7 @@ def ensure_action(node: Node, name: str) -> int:
     return 0
 
 
-def prepare_action(node: Node, name: str) -> int:
+def prepare_for_daemon_action(node: Node, name: str) -> int:
     from hyperpod_kit.node.mounts import back_off
     from hyperpod_kit.node.mounts.ensure import prepare_for_daemon
 
@@ -95,20 +95,20 @@ def prepare_action(node: Node, name: str) -> int:
     return 0
 
 
-def await_action(node: Node, name: str) -> int:
+def await_healthy_action(node: Node, name: str) -> int:
     from hyperpod_kit.node.mounts import back_off
     from hyperpod_kit.node.mounts.ensure import await_healthy
     from hyperpod_kit.node.mounts.mount_record import save_record
-    from hyperpod_kit.node.mounts.protect import protect
+    from hyperpod_kit.node.mounts.protect import try_set_protective_flags
 
     await_healthy(node, node.mount(name), seconds=60.0)
-    protect(node, node.mount(name))
+    try_set_protective_flags(node, node.mount(name))
     save_record(node, node.mount(name))  # from now on a mount that is laid above ours is seen as that
     back_off.reset_starts(node, node.mount(name))
     return 0
 
 
-def clear_action(node: Node, name: str) -> int:
+def clear_dead_and_pause_action(node: Node, name: str) -> int:
     from hyperpod_kit.node.mounts import back_off
     from hyperpod_kit.node.mounts.ensure import clear_dead
 
@@ -118,28 +118,28 @@ def clear_action(node: Node, name: str) -> int:
 
 
 ACTIONS: Dict[str, Callable[[Node, str], int]] = {
-    "ensure": ensure_action,
-    "prepare": prepare_action,
-    "await": await_action,
-    "clear": clear_action,
+    "ensure": ensure_mounted_action,
+    "prepare": prepare_for_daemon_action,
+    "await": await_healthy_action,
+    "clear": clear_dead_and_pause_action,
 }
 """Words that no mount may have for a name where they are used: the second word decides."""
 
 
 def health_command(args: argparse.Namespace) -> int:
-    return check_once(args.json)
+    return run_health_check(args.json)
 
 
-def check_once(as_json: bool) -> int:
-    """One check, as the timer starts it. Exit code 0 when all mounts serve and the guard knows of no fault of Slurm's,
-    1 when not or when that cannot be kept, 3 when another check is at it.
-    """
-    from hyperpod_kit.node.health.check_cycle import check_cycle
+def run_health_check(as_json: bool) -> int:
+    """Run one health check, as the timer starts it, and print what changed. Exit code 0 when all mounts serve
+    and the guard knows of no fault of Slurm's, 1 when not or when that cannot be kept, 3 when another check
+    is at it."""
+    from hyperpod_kit.node.health.check_cycle import run_check_cycle
     from hyperpod_kit.node.slurm.guard.report import current_findings
 
     node = open_node()
     try:
-        done = check_cycle(node)
+        done = run_check_cycle(node)
     except PermissionError as err:
         raise NodeError(f"{err.filename}: {err.strerror}", hint="sudo hyperpod-kit node health") from err
     if done is None:
@@ -203,8 +203,9 @@ def repair_command(args: argparse.Namespace) -> int:
     return 1
 
 
-def drain_command(args: argparse.Namespace) -> int:
-    """Exit code 0 when Slurm knows what it should, 1 when it refused or did not answer."""
+def update_slurm_drain_command(args: argparse.Namespace) -> int:
+    """Drain this node in Slurm, or undrain it, by whether its mounts serve. Exit code 0 when Slurm agrees;
+    raises where it refuses or does not respond."""
     from hyperpod_kit.node.slurm.drain import update_slurm
 
     node = open_node()
@@ -216,9 +217,10 @@ def drain_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def memory_command(args: argparse.Namespace) -> int:
-    """Exit code 0 when nothing is left that could be freed, 1 when something had to stay, 3 when another is at it, 86
-    when something whole was given up."""
+def clean_up_memory_command(args: argparse.Namespace) -> int:
+    """Save and free the shared memory that ended jobs left. Exit code 0 when nothing is left that could be
+    freed, 1 when something had to stay, 3 when another process is at it, 86 when something complete was
+    given up."""
     from hyperpod_kit.node.memory.cleanup import clean_up
 
     outcomes = clean_up(open_node())
@@ -241,7 +243,7 @@ def memory_command(args: argparse.Namespace) -> int:
 
 def gate_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node.memory.user_directory import ensure_user_directory
-    from hyperpod_kit.node.prolog_gate import failing_mounts, missing_rules_reason, refusal_text
+    from hyperpod_kit.node.prolog_gate import refusal_text, repair_and_list_failing_mounts, restore_rules_or_reason
 
     node = open_node()
     started_at = node.clock.monotonic()
@@ -250,16 +252,16 @@ def gate_command(args: argparse.Namespace) -> int:
     if job:
         asked_by = f"Prolog of job {job}"
     ensure_user_directory(node, os.environ.get("SLURM_JOB_UID", ""), asked_by=asked_by)
-    failing = failing_mounts(node, os.environ.get("SLURM_JOB_USER", ""))
+    failing = repair_and_list_failing_mounts(node, os.environ.get("SLURM_JOB_USER", ""))
     if failing:
         reason = refusal_text(failing)
     else:
-        reason = missing_rules_reason(node)
+        reason = restore_rules_or_reason(node)
     devices = node.config.steps.device_checks
     if not reason and devices is not None and devices.gate:
-        from hyperpod_kit.node.devices.gate import refusal_reason  # off by default, and dear to import
+        from hyperpod_kit.node.devices.gate import check_devices_or_refuse  # off by default, and dear to import
 
-        reason = refusal_reason(node, devices, started_at)
+        reason = check_devices_or_refuse(node, devices, started_at)
     if reason:
         print(reason, file=sys.stderr)
     if reason:

@@ -74,7 +74,7 @@ def expected_rules(node: Node) -> ExpectedRules:
         uids = tuple(sorted({accounts[name] for name in names if name in accounts} | {0}))
         unknown_names = [name for name in names if name not in accounts]
     if nfs:
-        ports = efs_ports.ports(node)
+        ports = efs_ports.proxy_port_range(node)
     else:
         ports = efs_ports.PORTS
     return ExpectedRules(bool(nfs), homes or names is not None, uids, ports, tuple(unknown_names))
@@ -98,7 +98,7 @@ def ensure_rules(node: Node) -> bool:
     # Not every kernel that has one tool serves the other.
     if expected and _exists(node, IPTABLES):
         try:
-            for rule in _missing(node, expected):
+            for rule in _missing_iptables_rules(node, expected):
                 # First of all: what somebody accepts further down must not come before it.
                 node.runner.run([rule[0], "--wait", "20", "--insert", *rule[1:]], timeout=40)
             return True
@@ -107,13 +107,13 @@ def ensure_rules(node: Node) -> bool:
     if not expected:
         return False
     raise NodeError(
-        f"{reason}: {consequence(expected)}",
+        f"{reason}: {exposure_without_rules(expected)}",
         hint="apt-get install nftables, in the image or as a package of the bundle (docs/clients.md)",
     )
 
 
-def can_set(node: Node) -> bool:
-    """Whether rules are wanted, and there is a tool to set them or nothing may run without."""
+def should_set_rules(node: Node) -> bool:
+    """Return whether rules are configured, and there is a tool to set them or nothing may run without."""
     expected = expected_rules(node)
     return bool(expected) and (expected.required or _exists(node, NFT) or _exists(node, IPTABLES))
 
@@ -124,7 +124,8 @@ def are_in_force(node: Node) -> bool:
 
 
 def restore_rules(node: Node, query_generation: Callable[[], str] = ruleset.generation) -> RulesState:
-    """Look, and set again what is gone. Runs no command while nobody has changed the packet filter. Never raises."""
+    """Set the rules again where they are missing, and record the state. Runs no command while nobody has
+    changed the packet filter. Never raises."""
     expected = expected_rules(node)
     last = _last_note(node)
     if not expected and not last.get("digest"):
@@ -154,12 +155,12 @@ def restore_rules(node: Node, query_generation: Callable[[], str] = ruleset.gene
         message = f"no packet rules: {reason}"
     note = {"holds": in_force, "why": reason, "generation": generation, "digest": digest if expected else ""}
     if note != last:
-        try_write_json(node.paths.packet_rules, note)
+        try_write_json(node.paths.packet_rules_note, note)
     return RulesState(in_force if expected else None, message, reason, expected.required)
 
 
 def _last_note(node: Node) -> Dict[str, Any]:
-    recorded = read_json(node.paths.packet_rules)
+    recorded = read_json(node.paths.packet_rules_note)
     if isinstance(recorded, dict):
         return recorded
     return {}
@@ -172,20 +173,20 @@ def _restored_message(in_force: bool) -> str:
 
 
 def warnings(node: Node) -> List[str]:
-    """What reports say of the rules, by the last look at them: runs no command."""
+    """Return what reports say of the rules, by their recorded state: runs no command."""
     expected = expected_rules(node)
     lines = [
         f"metadata_service.users names {name}, and no account here is called so" for name in expected.unknown_names
     ]
     noted = None
     if expected:
-        noted = read_json(node.paths.packet_rules)
+        noted = read_json(node.paths.packet_rules_note)
     if isinstance(noted, dict) and noted.get("holds") is False:
         lines.append(f"no packet rules: {noted.get('why')}")
     return lines
 
 
-def consequence(expected: ExpectedRules) -> str:
+def exposure_without_rules(expected: ExpectedRules) -> str:
     """What is open without the rules."""
     parts = []
     if expected.nfs:
@@ -196,9 +197,10 @@ def consequence(expected: ExpectedRules) -> str:
 
 
 def nft_table(expected: ExpectedRules) -> str:
-    """Our table as nft reads it; without rules it only goes. A rule on `skuid` does not fit a socket without a process.
+    """Render the kit's table as nft reads it; without rules it is only deleted. A rule on `skuid` does not fit
+    a socket without a process.
 
-    A rule is known by its comment: how nft lists a rule differs from version to version.
+    A rule is recognised by its comment: how nft lists a rule differs from version to version.
     """
     begin = f"table inet {TABLE}\ndelete table inet {TABLE}\n"
     if not expected:
@@ -211,7 +213,8 @@ def nft_table(expected: ExpectedRules) -> str:
 
 
 def _rules(expected: ExpectedRules, hook: str) -> List[str]:
-    """What is forwarded comes from a container or a machine with a network of its own, and belongs to no user here."""
+    """Render the rules of one hook. What is forwarded comes from a container or a machine with a network of
+    its own, and belongs to no user here."""
     who = ""
     if hook == "output":
         who = " meta skuid != 0"
@@ -267,12 +270,12 @@ def _tool_in_force(node: Node, expected: ExpectedRules) -> str:
             return "nft"
     if not expected:
         return "nothing"
-    if _exists(node, IPTABLES) and not _missing(node, expected):
+    if _exists(node, IPTABLES) and not _missing_iptables_rules(node, expected):
         return "iptables"
     return ""
 
 
-def _missing(node: Node, expected: ExpectedRules) -> List[Sequence[str]]:
+def _missing_iptables_rules(node: Node, expected: ExpectedRules) -> List[Sequence[str]]:
     rules = [rule for rule in _iptables_rules(expected) if _exists(node, f"/usr/sbin/{rule[0]}")]
     return [
         rule
@@ -324,8 +327,8 @@ def _iptables_rules(expected: ExpectedRules) -> List[Sequence[str]]:
 
 
 def _accounts(node: Node) -> Dict[str, int]:
-    """The accounts of this node's own file: a directory service may hang."""
-    lines = (read_text(node.paths.real("/etc/passwd")) or "").splitlines()
+    """Return the uid of each account of this node's own file: a directory service may hang."""
+    lines = (read_text(node.paths.under_root("/etc/passwd")) or "").splitlines()
     rows = [line.split(":") for line in lines]
     return {
         account_fields[0]: int(account_fields[2])
@@ -335,10 +338,10 @@ def _accounts(node: Node) -> Dict[str, int]:
 
 
 def _exists(node: Node, program: str) -> bool:
-    return os.path.exists(node.paths.real(program))
+    return os.path.exists(node.paths.under_root(program))
 
 
-def _run(node: Node) -> StepOutcome:
+def _apply_packet_rules(node: Node) -> StepOutcome:
     try:
         return StepOutcome(ensure_rules(node))
     except NodeError as err:
@@ -347,10 +350,10 @@ def _run(node: Node) -> StepOutcome:
         return StepOutcome(detail=f"not set: {err.message}")
 
 
-def _pending(node: Node) -> str:
-    if can_set(node) and not are_in_force(node):
+def _describe_pending_changes(node: Node) -> str:
+    if should_set_rules(node) and not are_in_force(node):
         return "set them"
     return ""
 
 
-STEP = Step("packet-rules", _run, _pending)
+STEP = Step("packet-rules", _apply_packet_rules, _describe_pending_changes)

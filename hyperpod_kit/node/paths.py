@@ -26,17 +26,17 @@ class NodePaths:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> NodePaths:
-        """`HPK_ROOT` moves everything below a directory."""
+        """Return the paths of this node; `HPK_ROOT` moves everything below a directory."""
         return cls(environ.get(HPK_ROOT, "").rstrip("/"))
 
-    def real(self, path: str) -> str:
-        """The place of the node's absolute `path` on this machine."""
+    def under_root(self, path: str) -> str:
+        """Return the path to open on this machine for the node's absolute `path`: the root goes before it."""
         return self.root + path
 
     # Ours
     @property
     def bundle(self) -> str:
-        return self.real("/opt/hyperpod-kit/current")
+        return self.under_root("/opt/hyperpod-kit/current")
 
     @property
     def node_config(self) -> str:
@@ -44,250 +44,251 @@ class NodePaths:
 
     @property
     def spank_plugin(self) -> str:
-        return self.real(SPANK_PLUGIN)
+        return self.under_root(SPANK_PLUGIN)
 
     @property
     def facts(self) -> str:
-        return self.real("/var/lib/hyperpod-kit/facts.json")
+        return self.under_root("/var/lib/hyperpod-kit/facts.json")
 
     @property
-    def status(self) -> str:
-        return self.real("/var/lib/hyperpod-kit/status.json")
+    def apply_status(self) -> str:
+        return self.under_root("/var/lib/hyperpod-kit/status.json")
 
     @property
-    def carried(self) -> str:
-        """The mounts that this node was given, also by earlier configurations."""
-        return self.real("/var/lib/hyperpod-kit/mounts.json")
+    def recorded_mounts(self) -> str:
+        """File with the mounts that this node was given, also by earlier configurations."""
+        return self.under_root("/var/lib/hyperpod-kit/mounts.json")
 
     def deferred_action(self, what: str) -> str:
-        """A note that a daemon has yet to read a file that was changed."""
-        return self.real(f"/var/lib/hyperpod-kit/owed/{what}")
+        """File whose existence says that a daemon has yet to read a file that was changed."""
+        return self.under_root(f"/var/lib/hyperpod-kit/owed/{what}")
 
     @property
     def accounting_copy(self) -> str:
         """The last copy of Slurm's accounting, on this machine's own disk."""
-        return self.real("/var/lib/hyperpod-kit/accounting/slurm_acct_db.sql.gz")
+        return self.under_root("/var/lib/hyperpod-kit/accounting/slurm_acct_db.sql.gz")
 
     @property
-    def accounting_copied(self) -> str:
-        """Looks like this once the copy is where it outlives the machine: a file whose time says since when."""
-        return self.real("/var/lib/hyperpod-kit/accounting/copied")
+    def accounting_copy_stamp(self) -> str:
+        """File whose time says since when the copy is where it outlives the machine."""
+        return self.under_root("/var/lib/hyperpod-kit/accounting/copied")
 
     @property
-    def known_hosts(self) -> str:
-        """The host keys of this cluster's nodes, as the last look found them."""
-        return self.real("/var/lib/hyperpod-kit/ssh/known_hosts")
+    def cluster_known_hosts(self) -> str:
+        """File with the host keys of this cluster's nodes, as they were gathered last."""
+        return self.under_root("/var/lib/hyperpod-kit/ssh/known_hosts")
 
     @property
     def slurmdbd_conf(self) -> str:
-        return self.real("/opt/slurm/etc/slurmdbd.conf")
+        return self.under_root("/opt/slurm/etc/slurmdbd.conf")
 
     def script_directory(self, name: str) -> str:
         """Where a script of the configuration runs: a copy of its files."""
-        return self.real(f"/var/lib/hyperpod-kit/scripts/{name}/files")
+        return self.under_root(f"/var/lib/hyperpod-kit/scripts/{name}/files")
 
     def script_stamp(self, name: str) -> str:
-        """What of a script has run to its end."""
-        return self.real(f"/var/lib/hyperpod-kit/scripts/{name}/done")
+        """File with the digest of the script's files and arguments at its last success."""
+        return self.under_root(f"/var/lib/hyperpod-kit/scripts/{name}/done")
 
-    def running_script(self, name: str) -> str:
-        """Who it is, while it runs."""
-        return self.real(f"/var/lib/hyperpod-kit/scripts/{name}/at-work")
+    def running_script_record(self, name: str) -> str:
+        """File with the process of the script while it runs."""
+        return self.under_root(f"/var/lib/hyperpod-kit/scripts/{name}/at-work")
 
     def script_log(self, name: str) -> str:
-        """What it said the last time; beside the only file that HyperPod ships."""
-        return self.real(f"/var/log/provision/script-{name}.log")
+        """File with the output of the script's last run; beside the only file that HyperPod ships."""
+        return self.under_root(f"/var/log/provision/script-{name}.log")
 
     def optional_mark(self, name: str) -> str:
-        """There since an optional step has begun here, until it is taken back."""
-        return self.real(f"/var/lib/hyperpod-kit/steps/{name}/on")
+        """File that exists since an optional step has begun here, until it is undone."""
+        return self.under_root(f"/var/lib/hyperpod-kit/steps/{name}/on")
 
     def optional_stamp(self, name: str) -> str:
-        """With what an optional step has last run to its end."""
-        return self.real(f"/var/lib/hyperpod-kit/steps/{name}/done")
+        """File with what an optional step has last run to its end with."""
+        return self.under_root(f"/var/lib/hyperpod-kit/steps/{name}/done")
 
     @property
     def package_cache(self) -> str:
         """Packages of mount clients on their way from a URL to apt."""
-        return self.real("/var/cache/hyperpod-kit/packages")
+        return self.under_root("/var/cache/hyperpod-kit/packages")
 
     @property
-    def health(self) -> str:
-        """What the last checks found, of all mounts; as volatile as the mounts are."""
-        return self.real("/run/hyperpod-kit/health.json")
+    def health_records(self) -> str:
+        """File with the records of all mounts by the last checks; as volatile as the mounts are."""
+        return self.under_root("/run/hyperpod-kit/health.json")
 
     @property
     def published_state(self) -> str:
-        """What the last line about the mounts in provisioning.log said, and when."""
-        return self.real("/run/hyperpod-kit/told")
+        """File with what the last line about the mounts in provisioning.log was, and when."""
+        return self.under_root("/run/hyperpod-kit/told")
 
     def repair_result(self, name: str) -> str:
         """How the last repair of a mount ended."""
-        return self.real(f"/run/hyperpod-kit/repairs/{name}.json")
+        return self.under_root(f"/run/hyperpod-kit/repairs/{name}.json")
 
     def degraded_mark(self, name: str) -> str:
-        """There while a mount has failed too many checks in a row."""
-        return self.real(f"/run/hyperpod-kit/degraded/{name}")
+        """File that exists while a mount has failed too many checks in a row."""
+        return self.under_root(f"/run/hyperpod-kit/degraded/{name}")
 
     def secret(self, name: str) -> str:
         """A fetched secret: in memory, for its owner alone."""
-        return self.real(f"/run/hyperpod-kit/secrets/{name}")
+        return self.under_root(f"/run/hyperpod-kit/secrets/{name}")
 
     @property
     def gate_mark(self) -> str:
-        """When the gate last kept a job from starting, and why."""
-        return self.real("/run/hyperpod-kit/gate-closed.json")
+        """File that says when the gate last kept a job from starting, and why."""
+        return self.under_root("/run/hyperpod-kit/gate-closed.json")
 
     @property
     def drain_note(self) -> str:
-        """What we told Slurm about this node; outlives a reboot, as the drain does."""
-        return self.real("/var/lib/hyperpod-kit/drain.json")
+        """File with what was last sent to Slurm about this node's mounts; outlives a reboot, as the drain does."""
+        return self.under_root("/var/lib/hyperpod-kit/drain.json")
 
     @property
-    def devices(self) -> str:
-        """What the last look at GPUs and EFA devices found."""
-        return self.real("/run/hyperpod-kit/devices.json")
+    def device_record(self) -> str:
+        """File with what the last check of GPUs and EFA devices found."""
+        return self.under_root("/run/hyperpod-kit/devices.json")
 
     @property
     def devices_note(self) -> str:
-        """What we told Slurm about them; outlives a reboot, as the drain does."""
-        return self.real("/var/lib/hyperpod-kit/devices.json")
+        """File with what was last sent to Slurm about the devices; outlives a reboot, as the drain does."""
+        return self.under_root("/var/lib/hyperpod-kit/devices.json")
 
     @property
     def devices_gate_mark(self) -> str:
-        """When the gate last kept a job from starting for one of them."""
-        return self.real("/run/hyperpod-kit/devices-gate-closed.json")
+        """File that says when the gate last kept a job from starting for one of the devices."""
+        return self.under_root("/run/hyperpod-kit/devices-gate-closed.json")
 
     @property
-    def slurm_guard(self) -> str:
-        """What the last look at Slurm found; as volatile as that is."""
-        return self.real(findings.RECORD)
+    def slurm_guard_record(self) -> str:
+        """File with what the guard's last check of Slurm found; as volatile as that is."""
+        return self.under_root(findings.RECORD)
 
     def stuck_program(self, name: str) -> str:
-        """Which process of a program that asks the driver was killed and has not ended."""
-        return self.real(f"/run/hyperpod-kit/programs/{name}.json")
+        """File that says which process of a program that asks the driver was killed and has not ended."""
+        return self.under_root(f"/run/hyperpod-kit/programs/{name}.json")
 
     def lock(self, name: str) -> str:
-        return self.real(f"/run/hyperpod-kit/locks/{name}")
+        return self.under_root(f"/run/hyperpod-kit/locks/{name}")
 
     def mount_record(self, name: str) -> str:
-        """Which kernel mount is the one that we made; volatile, as the mount is."""
-        return self.real(f"/run/hyperpod-kit/mounts/{name}.json")
+        """File that says which kernel mount is the one that the kit made; volatile, as the mount is."""
+        return self.under_root(f"/run/hyperpod-kit/mounts/{name}.json")
 
-    def starts(self, name: str) -> str:
-        """How often a daemon was started since it last served."""
-        return self.real(f"/run/hyperpod-kit/starts/{name}.json")
+    def daemon_start_count(self, name: str) -> str:
+        """File with how often a mount's daemon was started since it last served."""
+        return self.under_root(f"/run/hyperpod-kit/starts/{name}.json")
 
     def unit_record(self, name: str) -> str:
-        """Which unit file a mount was brought up with since boot."""
-        return self.real(f"/run/hyperpod-kit/units/{name}.json")
+        """File that says which unit text a mount was brought up with since boot."""
+        return self.under_root(f"/run/hyperpod-kit/units/{name}.json")
 
     def stuck_probe(self, name: str) -> str:
-        return self.real(f"/run/hyperpod-kit/probes/{name}.json")
+        return self.under_root(f"/run/hyperpod-kit/probes/{name}.json")
 
     @property
     def log(self) -> str:
-        return self.real("/var/log/provision/provisioning.log")
+        return self.under_root("/var/log/provision/provisioning.log")
 
     @property
-    def memory_note(self) -> str:
-        """When captures of which job are tried to be saved again."""
-        return self.real("/run/hyperpod-kit/memory.json")
+    def memory_retry_note(self) -> str:
+        """File that says when the captures of which job are tried to be saved again."""
+        return self.under_root("/run/hyperpod-kit/memory.json")
 
     @property
-    def packet_rules(self) -> str:
-        """What the last look at the rules of the packet filter found; as volatile as they are."""
-        return self.real("/run/hyperpod-kit/packet-rules.json")
+    def packet_rules_note(self) -> str:
+        """File with the state of the packet filter's rules at the last check; as volatile as they are."""
+        return self.under_root("/run/hyperpod-kit/packet-rules.json")
 
     @property
-    def munge_note(self) -> str:
-        """How often munged was started since it last ran, and when."""
-        return self.real("/run/hyperpod-kit/munge.json")
+    def munge_start_note(self) -> str:
+        """File that says how often munged was started since it last ran, and when."""
+        return self.under_root("/run/hyperpod-kit/munge.json")
 
     # The system's
     @property
     def munge_key(self) -> str:
-        return self.real("/etc/munge/munge.key")
+        return self.under_root("/etc/munge/munge.key")
 
     @property
     def proc(self) -> str:
-        return self.real("/proc")
+        return self.under_root("/proc")
 
     @property
     def shared_memory(self) -> str:
-        return self.real("/dev/shm")
+        return self.under_root("/dev/shm")
 
     @property
     def mountinfo(self) -> str:
-        return self.real("/proc/self/mountinfo")
+        return self.under_root("/proc/self/mountinfo")
 
     @property
     def hostname(self) -> str:
-        return self.real("/proc/sys/kernel/hostname")
+        return self.under_root("/proc/sys/kernel/hostname")
 
     @property
     def kernel_log(self) -> str:
-        return self.real("/dev/kmsg")
+        return self.under_root("/dev/kmsg")
 
     @property
     def pci_devices(self) -> str:
-        return self.real("/sys/bus/pci/devices")
+        return self.under_root("/sys/bus/pci/devices")
 
     @property
     def boot_id(self) -> str:
-        return self.real("/proc/sys/kernel/random/boot_id")
+        return self.under_root("/proc/sys/kernel/random/boot_id")
 
     @property
     def cgroups(self) -> str:
-        return self.real("/sys/fs/cgroup")
+        return self.under_root("/sys/fs/cgroup")
 
     def cmdline(self, pid: int) -> str:
-        return self.real(f"/proc/{pid}/cmdline")
+        return self.under_root(f"/proc/{pid}/cmdline")
 
     def unit(self, name: str) -> str:
-        return self.real(f"/etc/systemd/system/{name}")
+        return self.under_root(f"/etc/systemd/system/{name}")
 
     @property
     def fuse_conf(self) -> str:
-        return self.real("/etc/fuse.conf")
+        return self.under_root("/etc/fuse.conf")
 
     @property
     def efs_state(self) -> str:
-        """efs-utils keeps one file a TLS mount here: <fs-id>.<path with dots>.<port>."""
-        return self.real("/var/run/efs")
+        """Directory in which efs-utils keeps one file a TLS mount: <fs-id>.<path with dots>.<port>."""
+        return self.under_root("/var/run/efs")
 
     @property
     def uptime(self) -> str:
-        return self.real("/proc/uptime")
+        return self.under_root("/proc/uptime")
 
     # HyperPod's
     @property
     def resource_config(self) -> str:
-        return self.real("/opt/ml/config/resource_config.json")
+        return self.under_root("/opt/ml/config/resource_config.json")
 
     @property
     def provisioning_parameters(self) -> str:
         """What the cluster was created with, where HyperPod keeps it."""
-        return self.real("/opt/ml/config/provisioning_parameters.json")
+        return self.under_root("/opt/ml/config/provisioning_parameters.json")
 
     @property
     def slurm_conf(self) -> str:
-        return self.real("/opt/slurm/etc/slurm.conf")
+        return self.under_root("/opt/slurm/etc/slurm.conf")
 
     @property
     def plugstack_conf(self) -> str:
-        return self.real("/opt/slurm/etc/plugstack.conf")
+        return self.under_root("/opt/slurm/etc/plugstack.conf")
 
     @property
     def hyperpod_mark(self) -> str:
-        """A directory of a HyperPod's nodes."""
-        return self.real(hyperpod.NODE_DIRECTORY)
+        """Directory that HyperPod's nodes have."""
+        return self.under_root(hyperpod.NODE_DIRECTORY)
 
     @property
     def fetched_slurm_conf(self) -> str:
-        """What a slurmd has fetched from the controller (configless), and all Slurm commands of its node go by."""
-        return self.real("/run/slurm/conf/slurm.conf")
+        """The slurm.conf that slurmd has fetched from the controller (configless), by which all Slurm commands of
+        its node go."""
+        return self.under_root("/run/slurm/conf/slurm.conf")
 
     @property
     def scontrol(self) -> str:
-        return self.real("/opt/slurm/bin/scontrol")
+        return self.under_root("/opt/slurm/bin/scontrol")

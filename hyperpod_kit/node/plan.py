@@ -14,8 +14,9 @@ from hyperpod_kit.node.step import Planned, Step
 
 
 def plan(steps: Sequence[Planned], config: NodeConfig, role: str, group: str, mode: str) -> Tuple[Step, ...]:
-    """The steps of a node of `role` in instance group `group`, in order. Raises UsageError for an unknown mode."""
+    """Return the steps that a node of `role` in instance group `group` needs in `mode`, in order. Raises
+    UsageError for an unknown mode."""
     if mode not in LIFECYCLE_MODES:
         raise UsageError(f"no mode {mode}; there are {', '.join(LIFECYCLE_MODES)}")
     needed = [step for step in steps if role in step.roles and mode in step.modes]
-    return tuple(planned for step in needed for planned in step.on(config, role, group))
+    return tuple(planned for step in needed for planned in step.steps_for(config, role, group))

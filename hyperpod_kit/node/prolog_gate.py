@@ -24,8 +24,10 @@ LONGEST_LOOK = 5.0
 """Seconds that one look may take, whatever the timer's deadline is."""
 
 
-def failing_mounts(node: Node, user: str = "") -> List[MountStatus]:
-    """The required mounts that keep a job of `user` from starting; empty when it may. Asks for one repair and waits.
+def repair_and_list_failing_mounts(node: Node, user: str = "") -> List[MountStatus]:
+    """Return the required mounts that keep a job of `user` from starting; empty when it may. Starts one repair
+    of each that does not serve and waits for it; what still fails is recorded as the reason of Slurm's
+    drain.
 
     The homes of others do not matter to a job; with "" every home does.
     """
@@ -52,7 +54,7 @@ def failing_mounts(node: Node, user: str = "") -> List[MountStatus]:
     return bad
 
 
-def missing_rules_reason(node: Node) -> str:
+def restore_rules_or_reason(node: Node) -> str:
     """Why no job may start although the mounts serve: a home or the metadata service is open to every user, and the
     packet rules that close it cannot be set. "" when they hold, or nothing depends on them."""
     if os.geteuid() != 0:

@@ -27,7 +27,7 @@ from hyperpod_kit.node.mounts.ensure import clear_dead
 from hyperpod_kit.node.mounts.mount_record import delete_record, read_record
 from hyperpod_kit.node.observe.check import check
 from hyperpod_kit.node.step import Step, StepOutcome
-from hyperpod_kit.system.mountinfo import find
+from hyperpod_kit.system.mountinfo import find_mount_at
 from hyperpod_kit.untrusted import by_descriptor
 
 MNT_EXPIRE = 4
@@ -38,30 +38,32 @@ unmount what is still marked, and whoever walks over the mount takes the mark aw
 def recorded_mounts(node: Node) -> List[Mount]:
     """The mounts that this node was given so far and that were not taken away."""
     mounts = []
-    for raw in read_json(node.paths.carried) or []:
+    for raw in read_json(node.paths.recorded_mounts) or []:
         with contextlib.suppress(KeyError, TypeError):  # of a version that knew other kinds or fields
             mounts.append(mount_from_dict(raw))
     return mounts
 
 
 def record_mounts(node: Node) -> None:
-    """Note this node's mounts beside the earlier ones, before anything of them is installed."""
+    """Add this node's mounts to the record of those that it was given, before anything of them is installed."""
     earlier = [mount for mount in recorded_mounts(node) if mount not in node.mounts]
-    write_json(node.paths.carried, [mount_to_dict(mount) for mount in (*node.mounts, *earlier)])
+    write_json(node.paths.recorded_mounts, [mount_to_dict(mount) for mount in (*node.mounts, *earlier)])
 
 
 def same_mount(old: Mount, new: Mount) -> bool:
-    """Whether what `old` made is where and what `new` asks for. Other options are bring_up's business."""
+    """Return whether what `old` made is where and what `new` asks for. Other options are
+    bring_up's business."""
     return (old.kind, old.name, old.path, old.target()) == (new.kind, new.name, new.path, new.target())
 
 
 def unwanted_mounts(node: Node) -> List[Mount]:
-    """What the node carries and should not: removed, moved to another path, or made from something else."""
+    """Return the recorded mounts that are not configured any more: removed, moved to another path, or made
+    from something else."""
     return [old for old in recorded_mounts(node) if not any(same_mount(old, new) for new in node.mounts)]
 
 
 def unwanted_units(node: Node) -> List[str]:
-    """Installed units of ours, and halves of their files, that no mount of this node has."""
+    """Return the installed units of the kit, and their drop-in files, that no mount of this node has."""
     expected = set(expected_units(node.mounts, node.facts.role, node.config.steps))
     directory = node.paths.unit("")
     names = []
@@ -72,8 +74,8 @@ def unwanted_units(node: Node) -> List[str]:
     ]
 
 
-def pending(node: Node) -> str:
-    """What `remove_stale` would do, in words."""
+def describe_pending_changes(node: Node) -> str:
+    """Return what `remove_stale_mounts_and_units` would do, in words; "" for nothing."""
     going = removable_mounts(node)
     units = removable_units(node, [mount for mount in unwanted_mounts(node) if mount not in going])
     disabling = [unit for unit in _enabled(node, unwanted_units(node)) if unit not in units]
@@ -90,7 +92,7 @@ def pending(node: Node) -> str:
 
 def removable_mounts(node: Node) -> List[Mount]:
     """The unwanted mounts that can be taken away now."""
-    return [mount for mount in unwanted_mounts(node) if not reason_to_stay(node, mount)]
+    return [mount for mount in unwanted_mounts(node) if not reason_to_keep_mounted(node, mount)]
 
 
 def removable_units(node: Node, staying: Sequence[Mount]) -> List[str]:
@@ -99,8 +101,9 @@ def removable_units(node: Node, staying: Sequence[Mount]) -> List[str]:
     return [name for name in unwanted_units(node) if name not in needed]
 
 
-def remove_stale(node: Node) -> Tuple[bool, List[str]]:
-    """(changed, notes). A note names each mount that has to stay until the next boot, and why."""
+def remove_stale_mounts_and_units(node: Node) -> Tuple[bool, List[str]]:
+    """Unmount and delete what the configuration has no more; return (changed, notes). A note names each mount
+    that has to stay until the next boot, and why."""
     enabled = _enabled(node, unwanted_units(node))
     if enabled:
         node.runner.run(["systemctl", "disable", "--quiet", "--no-reload", *enabled], timeout=30)
@@ -109,9 +112,9 @@ def remove_stale(node: Node) -> Tuple[bool, List[str]]:
     changed, notes = bool(enabled), []
     staying: List[Mount] = []
     for mount in unwanted_mounts(node):
-        reason = reason_to_stay(node, mount)
+        reason = reason_to_keep_mounted(node, mount)
         try:
-            changed = (not reason and _unmount(node, mount)) or changed
+            changed = (not reason and _unmount_and_delete_records(node, mount)) or changed
         except RunError as err:  # it became busy just now
             reason = err.message
         if reason:
@@ -124,25 +127,25 @@ def remove_stale(node: Node) -> Tuple[bool, List[str]]:
             by_descriptor.unlink(node.paths.unit(name))
         systemd.reload(node)
     if recorded_mounts(node) != [*node.mounts, *staying]:
-        write_json(node.paths.carried, [mount_to_dict(mount) for mount in (*node.mounts, *staying)])
+        write_json(node.paths.recorded_mounts, [mount_to_dict(mount) for mount in (*node.mounts, *staying)])
     return changed or bool(units), notes
 
 
-def reason_to_stay(node: Node, mount: Mount) -> str:
+def reason_to_keep_mounted(node: Node, mount: Mount) -> str:
     """Why a mount cannot be taken away now, "" when it can or when there is nothing of ours at its path."""
     if not made_by_us(node, mount):
         return ""
     state = check(node, mount).state
     if state == MountState.HUNG:
         return "does not answer"
-    if state in RESPONSIVE and is_busy(node.paths.real(mount.path)):
+    if state in RESPONSIVE and is_busy(node.paths.under_root(mount.path)):
         return "is in use"
     return ""
 
 
 def made_by_us(node: Node, mount: Mount) -> bool:
-    """Whether what is mounted at the path is there because of this very mount of ours."""
-    entry = find(read_text(node.paths.mountinfo) or "", mount.path)
+    """Return whether what is mounted at the path is there because the kit made this very mount."""
+    entry = find_mount_at(read_text(node.paths.mountinfo) or "", mount.path)
     if entry is None or mount.platform:
         return False
     if mount.traits.service.daemon:
@@ -162,8 +165,9 @@ def is_busy(path: str) -> bool:
     return bool(done != 0 and error_number == errno.EBUSY)
 
 
-def _unmount(node: Node, mount: Mount) -> bool:
-    """Take one mount away; True when it was ours and there. Raises RunError when it is busy."""
+def _unmount_and_delete_records(node: Node, mount: Mount) -> bool:
+    """Unmount one mount if the kit made it, and delete its records; True when it was there. Raises RunError
+    when it is busy."""
     made_here = made_by_us(node, mount)
     clear_dead(node, mount)
     if made_here:
@@ -192,9 +196,9 @@ def _stop(node: Node, units: Sequence[str]) -> None:
         node.runner.run(["systemctl", "stop", *units], timeout=120, check=False)
 
 
-def _run(node: Node) -> StepOutcome:
-    changed, notes = remove_stale(node)
+def _apply_removals(node: Node) -> StepOutcome:
+    changed, notes = remove_stale_mounts_and_units(node)
     return StepOutcome(changed, "; ".join(notes))
 
 
-STEP = Step("retire", _run, pending)
+STEP = Step("retire", _apply_removals, describe_pending_changes)

@@ -28,7 +28,7 @@ class Instance:
 
 
 def instances(resource_config: Mapping[str, Any]) -> Iterator[Instance]:
-    """Every instance with an address; `Instances` may be null or absent, for a group of none."""
+    """Yield every instance with an address; `Instances` may be null or absent, for a group of none."""
     for group in resource_config.get("InstanceGroups") or []:
         for raw in group.get("Instances") or []:
             address = raw.get("CustomerIpAddress")

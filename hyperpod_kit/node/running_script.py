@@ -24,9 +24,10 @@ RECORD_PROCESS = 'echo "$$ $(cut -d " " -f 22 /proc/$$/stat)" >"$1"'
 """What a shell runs to say who it is, before it becomes the script."""
 
 
-def end_earlier(node: Node, name: str, timeout: float) -> None:
-    """Wait for a run of that script that is still at work, for what is left of its time, and end it then."""
-    earlier = _recorded_process(node.paths.running_script(name))
+def await_or_kill_earlier_run(node: Node, name: str, timeout: float) -> None:
+    """Wait for a run of that script that is still at work, for the rest of its timeout; then kill it, and
+    delete its record."""
+    earlier = _recorded_process(node.paths.running_script_record(name))
     if earlier is not None and is_alive(earlier):
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - earlier.started / os.sysconf("SC_CLK_TCK")
         remaining = min(timeout, max(0.0, timeout - age))
@@ -38,9 +39,9 @@ def end_earlier(node: Node, name: str, timeout: float) -> None:
 
 
 def delete_record(node: Node, name: str) -> None:
-    """Its run has ended."""
+    """Delete the record of the script's process, when its run has ended."""
     with suppress(FileNotFoundError):
-        by_descriptor.unlink(node.paths.running_script(name))
+        by_descriptor.unlink(node.paths.running_script_record(name))
 
 
 def _recorded_process(path: str) -> Optional[Process]:

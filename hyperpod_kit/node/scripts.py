@@ -35,7 +35,7 @@ from hyperpod_kit.model.states import LIFECYCLE_MODES, ROLES, Role
 from hyperpod_kit.node import resource_config
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_if_different
-from hyperpod_kit.node.running_script import RECORD_PROCESS, delete_record, end_earlier
+from hyperpod_kit.node.running_script import RECORD_PROCESS, await_or_kill_earlier_run, delete_record
 from hyperpod_kit.node.step import Step, StepOutcome
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.untrusted.text import clean
@@ -55,14 +55,15 @@ class ScriptSteps:
     roles: Tuple[str, ...] = ROLES
     modes: Tuple[str, ...] = LIFECYCLE_MODES
 
-    def on(self, config: NodeConfig, role: str, group: str) -> Tuple[Step, ...]:
-        """In the order of the configuration. Behind the mounts they do not run where a required one is missing: what
-        they write would lie below the mount point."""
+    def steps_for(self, config: NodeConfig, role: str, group: str) -> Tuple[Step, ...]:
+        """Return a step for each script of this place that such a node runs, in the order of the configuration.
+        Behind the mounts they do not run where a required one is missing: what they write would lie below the
+        mount point."""
         return tuple(
             Step(
                 f"script:{script.name}",
                 partial(_run, script),
-                partial(_pending, script),
+                partial(_reason_to_run, script),
                 required=script.required,
                 after_success=self.when != BEFORE_MOUNTS,
             )
@@ -76,8 +77,8 @@ AFTER_MOUNTS_STEPS = ScriptSteps(AFTER_MOUNTS)
 AFTER_SLURM_STEPS = ScriptSteps(AFTER_SLURM)
 
 
-def _pending(script: CustomScript, node: Node) -> str:
-    """Why it would run now, "" when it would not."""
+def _reason_to_run(script: CustomScript, node: Node) -> str:
+    """Return why the script would run now, "" when it would not."""
     if script.always:
         return f"run {script.run}, as at every time"
     stamp = read_text(node.paths.script_stamp(script.name))
@@ -89,13 +90,13 @@ def _pending(script: CustomScript, node: Node) -> str:
 
 
 def _run(script: CustomScript, node: Node) -> StepOutcome:
-    reason = _pending(script, node)
+    reason = _reason_to_run(script, node)
     if not reason:
         return StepOutcome()
-    end_earlier(node, script.name, script.timeout)
+    await_or_kill_earlier_run(node, script.name, script.timeout)
     digest = _digest(node, script)
     directory = _fresh_copy(node, script)
-    log, process_record = node.paths.script_log(script.name), node.paths.running_script(script.name)
+    log, process_record = node.paths.script_log(script.name), node.paths.running_script_record(script.name)
     by_descriptor.make_parents(log)
     try:
         done = node.runner.run(
@@ -121,7 +122,7 @@ def _run(script: CustomScript, node: Node) -> StepOutcome:
 
 
 def _command(node: Node, script: CustomScript, directory: str) -> List[str]:
-    """What is started, with which arguments."""
+    """Return the command line that starts the script: its interpreter, file and arguments."""
     file = os.path.join(directory, script.run)
     with open(file, "rb") as stream:
         says_how = stream.read(2) == b"#!"
@@ -161,7 +162,8 @@ def _environment(node: Node) -> Dict[str, Optional[str]]:
 
 
 def _fresh_copy(node: Node, script: CustomScript) -> str:
-    """The script's files in a directory that is its own to write to; what an earlier run left there is gone."""
+    """Copy the script's files from the bundle to a directory that it may write to, in place of what an earlier
+    run left there, and return that directory."""
     source, target = os.path.join(node.paths.bundle, script.bundle_directory), node.paths.script_directory(script.name)
     by_descriptor.remove_tree(target, ignore_errors=True)
     by_descriptor.make_parents(target)
@@ -181,7 +183,7 @@ def _fresh_copy(node: Node, script: CustomScript) -> str:
 
 
 def _digest(node: Node, script: CustomScript) -> str:
-    """Of what it would do now: its files, what is started, and with what."""
+    """Return a digest of the script's files, of what is started, and with what."""
     source = os.path.join(node.paths.bundle, script.bundle_directory)
     total = hashlib.sha256(repr((script.run, script.arguments)).encode())
     for path in _files(source):
@@ -198,7 +200,7 @@ def _files(directory: str) -> Iterator[str]:
 
 
 def _tail(log: str) -> str:
-    """The end of what it said, as the end of a sentence; it may be anything."""
+    """Return the last lines of the script's log, as the end of a sentence; they may be anything."""
     try:
         with open(log, "rb") as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - TAIL_BYTES))

@@ -44,7 +44,7 @@ def ensure_shares(node: Node) -> List[str]:
         if not check(node, mount).healthy:
             continue
         try:
-            if run_in_child(path, partial(ensure_directory, node.paths.real(path), group), SECONDS):
+            if run_in_child(path, partial(ensure_directory, node.paths.under_root(path), group), SECONDS):
                 done.append(path)
         except NodeError as err:
             failed.append(err.message)
@@ -53,19 +53,19 @@ def ensure_shares(node: Node) -> List[str]:
     return done
 
 
-def pending(node: Node) -> str:
+def describe_pending_changes(node: Node) -> str:
     """What `ensure_shares` would change now, in words, on mounts that serve."""
     paths = []
     for group, mount in shares(node):
         path = share_path(mount.path, group.name)
         if check(node, mount).healthy and not run_in_child(
-            path, partial(is_right, node.paths.real(path), group), SECONDS
+            path, partial(is_share_directory_correct, node.paths.under_root(path), group), SECONDS
         ):
             paths.append(path)
     return ", ".join(paths)
 
 
-def is_right(path: str, group: Group) -> bool:
+def is_share_directory_correct(path: str, group: Group) -> bool:
     """Whether the directory is the group's, or nobody's once it is archived."""
     try:
         status = os.lstat(path)
@@ -75,9 +75,10 @@ def is_right(path: str, group: Group) -> bool:
 
 
 def ensure_directory(path: str, group: Group) -> bool:
-    """Make the directory what it should be; whether something was changed. From its first moment on it is never more
-    open than in the end. Raises NodeError when something else is there, OSError."""
-    if is_right(path, group):
+    """Make the group's directory with its owner and mode, or correct them; return whether something was
+    changed. From its first moment on it is never more open than in the end. Raises NodeError when something
+    else is there, OSError."""
+    if is_share_directory_correct(path, group):
         return False
     with contextlib.suppress(FileExistsError):
         by_descriptor.make_directory(path, ARCHIVE_MODE)
@@ -102,11 +103,11 @@ def _owner_and_mode(status: os.stat_result) -> Tuple[int, int, int]:
     return status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)
 
 
-def _run(node: Node) -> StepOutcome:
+def _apply_shares(node: Node) -> StepOutcome:
     done = ensure_shares(node)
     if not done:
         return StepOutcome()
     return StepOutcome(True, f"made {', '.join(done)}")
 
 
-STEP = Step("shares", _run, pending)
+STEP = Step("shares", _apply_shares, describe_pending_changes)

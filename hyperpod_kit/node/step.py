@@ -40,7 +40,7 @@ class Planned(Protocol):
     @property
     def modes(self) -> Tuple[str, ...]: ...
 
-    def on(self, config: NodeConfig, role: str, group: str) -> Tuple[Step, ...]:
+    def steps_for(self, config: NodeConfig, role: str, group: str) -> Tuple[Step, ...]:
         """The steps that it is on a node of that role, in that instance group."""
 
 
@@ -62,7 +62,7 @@ class Step:
     roles: Tuple[str, ...] = ROLES
     modes: Tuple[str, ...] = LIFECYCLE_MODES
 
-    def on(self, config: NodeConfig, role: str, group: str) -> Tuple[Step, ...]:
+    def steps_for(self, config: NodeConfig, role: str, group: str) -> Tuple[Step, ...]:
         """What it is on a node of that role, in that instance group."""
         return (self,)
 
@@ -80,18 +80,18 @@ class MountStep:
     roles: Tuple[str, ...] = ROLES
     modes: Tuple[str, ...] = LIFECYCLE_MODES
 
-    def on(self, config: NodeConfig, role: str, group: str) -> Tuple[Step, ...]:
+    def steps_for(self, config: NodeConfig, role: str, group: str) -> Tuple[Step, ...]:
         """One step for each mount that such a node carries."""
         return tuple(
             Step(
                 f"{self.name}:{mount.name}",
-                partial(_of_mount, self.run, mount.name),
-                partial(_of_mount, self.pending, mount.name),
+                partial(_call_with_mount_name, self.run, mount.name),
+                partial(_call_with_mount_name, self.pending, mount.name),
                 required=mount.required,
             )
             for mount in config.mounts_for(role, group)
         )
 
 
-def _of_mount(act: Callable[[Node, str], Any], name: str, node: Node) -> Any:
+def _call_with_mount_name(act: Callable[[Node, str], Any], name: str, node: Node) -> Any:
     return act(node, name)

@@ -32,7 +32,7 @@ class StepRecord:
 
     def to_dict(self) -> Dict[str, Any]:
         return {
-            "ts": stamp(self.ts),
+            "ts": format_timestamp(self.ts),
             "node": self.node,
             "role": self.role,
             "step": self.step,
@@ -55,8 +55,8 @@ class StepRecord:
         return line
 
 
-def stamp(seconds: float) -> str:
-    """Unix seconds as the lines of the log have them."""
+def format_timestamp(seconds: float) -> str:
+    """Format Unix seconds as the lines of the log have them, in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 

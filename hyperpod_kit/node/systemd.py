@@ -14,7 +14,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 
 
-def bundled(node: Node, name: str) -> str:
+def read_bundled_unit(node: Node, name: str) -> str:
     """Text of a unit as the bundle has it. Raises NodeError."""
     text = read_text(f"{node.paths.bundle}/units/{name}")
     if text is None:
@@ -24,7 +24,7 @@ def bundled(node: Node, name: str) -> str:
 
 def outdated(node: Node, names: Sequence[str]) -> List[str]:
     """Those whose installed text is not the bundle's, or that are not installed. Raises NodeError."""
-    return [name for name in names if read_text(node.paths.unit(name)) != bundled(node, name)]
+    return [name for name in names if read_text(node.paths.unit(name)) != read_bundled_unit(node, name)]
 
 
 def install(node: Node, names: Sequence[str], at_boot: Sequence[str]) -> bool:
@@ -34,7 +34,7 @@ def install(node: Node, names: Sequence[str], at_boot: Sequence[str]) -> bool:
     """
     changed = outdated(node, names)
     for name in changed:
-        write_if_different(node.paths.unit(name), bundled(node, name))
+        write_if_different(node.paths.unit(name), read_bundled_unit(node, name))
     enabled = enable(node, *at_boot)
     # systemd itself is asked: whoever wrote the files may have been killed before it told systemd.
     reloading = bool(changed) or enabled or must_reload(node, names)
@@ -84,7 +84,7 @@ def start(node: Node, *units: str, timeout: float) -> bool:
 
 
 def properties(node: Node, unit: str, names: Sequence[str]) -> Dict[str, str]:
-    """Properties of a unit; what systemd does not answer is missing from the result."""
+    """Query properties of a unit; what systemd does not print is missing from the result."""
     done = node.runner.run(["systemctl", "show", "--property", ",".join(names), unit], timeout=20, check=False)
     pairs = (line.partition("=") for line in done.stdout.splitlines())
     return {name: value for name, separator, value in pairs if separator}

@@ -38,7 +38,8 @@ def poll_until(
     first: float = 0.1,
     longest: float = 5.0,
 ) -> T:
-    """`wait.poll_until` by the clock of a node, with pauses that double from `first` to `longest`."""
+    """Call `check` until `is_final` accepts its result or `seconds` are over, by the clock of a node, with
+    pauses that double from `first` to `longest`; return the last result. See `wait.poll_until`."""
     pauses = BackOff(first, longest)
     return wait.poll_until(check, is_final, pauses, seconds=seconds, clock=clock.monotonic, sleep=clock.sleep)
 

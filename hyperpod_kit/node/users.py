@@ -29,7 +29,7 @@ def getent_entry(node: Node, database: str, key: str) -> Optional[List[str]]:
     return None
 
 
-def exists(node: Node, user: User) -> bool:
+def is_account_as_configured(node: Node, user: User) -> bool:
     """Whether `user` exists with these ids and the right home. Raises NodeError when it has other ids."""
     account = getent_entry(node, "passwd", user.name)
     if account is not None and (account[2], account[3]) != (str(user.uid), str(user.gid)):
@@ -37,15 +37,16 @@ def exists(node: Node, user: User) -> bool:
             f"user {user.name} has ids {account[2]}:{account[3]} here, expected {user.uid}:{user.gid}",
             hint="choose other ids in the configuration: shared files belong to numbers",
         )
-    home = homes.home_directory(node, user)
+    home = homes.home_path_on_mount(node, user)
     return account is not None and home in (None, account[5])
 
 
 def ensure_user(node: Node, user: User) -> bool:
-    """Create `user` unless it is there with these ids; True when it was changed. Raises NodeError for other ids."""
-    if exists(node, user):
+    """Create `user`, or correct its home, unless it is there as configured; True when it was changed. Raises
+    NodeError for other ids."""
+    if is_account_as_configured(node, user):
         return False
-    home = homes.home_directory(node, user)
+    home = homes.home_path_on_mount(node, user)
     if home is not None and getent_entry(node, "passwd", user.name) is not None:
         node.runner.run(["usermod", "--home", home, user.name], timeout=30)
         return True
@@ -78,18 +79,18 @@ def ensure_user(node: Node, user: User) -> bool:
     return True
 
 
-def _run(node: Node) -> StepOutcome:
+def _apply_users(node: Node) -> StepOutcome:
     created = [user.name for user in node.config.users if ensure_user(node, user)]
     if not created:
         return StepOutcome()
     return StepOutcome(True, f"created {', '.join(created)}")
 
 
-def _pending(node: Node) -> str:
-    missing = [user.name for user in node.config.users if not exists(node, user)]
+def _describe_pending_changes(node: Node) -> str:
+    missing = [user.name for user in node.config.users if not is_account_as_configured(node, user)]
     if missing:
         return f"create {', '.join(missing)}"
     return ""
 
 
-STEP = Step("users", _run, _pending)
+STEP = Step("users", _apply_users, _describe_pending_changes)

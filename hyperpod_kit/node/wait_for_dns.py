@@ -44,9 +44,9 @@ def wait_until_resolvable(node: Node, seconds: float = RESOLVED_WITHIN) -> None:
         )
 
 
-def _run(node: Node) -> StepOutcome:
+def _apply_dns_wait(node: Node) -> StepOutcome:
     wait_until_resolvable(node)
     return StepOutcome()
 
 
-STEP = Step("names", _run, required=False)
+STEP = Step("names", _apply_dns_wait, required=False)

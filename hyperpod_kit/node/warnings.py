@@ -14,13 +14,15 @@ from hyperpod_kit.node.mounts.protect import find_unprotected
 
 
 def warnings(node: Node, refused: Optional[Mapping[str, str]] = None) -> List[str]:
-    """One line each, the same words while it stays the same. Runs no command, touches no mount.
+    """Return a line for each thing that is not as it should be on this node, the same words while it stays the
+    same. Runs no command, touches no mount.
 
-    refused: what users cannot write, where the caller has just tried; without it, what the last health check knew.
+    refused: what users cannot write, where the caller has just tried; without it, what the last
+    health check recorded.
     """
     lines = [*(unprotected_mount.message for unprotected_mount in find_unprotected(node)), *packet_rules.warnings(node)]
     if refused is None:
-        lines += _refused_users(node)
+        lines += _recorded_access_refusals(node)
     else:
         lines += refused.values()
     if node.config.steps.device_checks is not None:
@@ -30,7 +32,7 @@ def warnings(node: Node, refused: Optional[Mapping[str, str]] = None) -> List[st
     return lines
 
 
-def _refused_users(node: Node) -> List[str]:
+def _recorded_access_refusals(node: Node) -> List[str]:
     records = health_record.load(node)
     return [records[mount.name].users_refused for mount in node.mounts if _is_refused(records.get(mount.name))]
 

@@ -28,7 +28,7 @@ CHECKS: tuple[Check, ...] = (
     network.check_service_endpoints,
     network.check_dns,
     network.check_free_addresses,
-    network.check_zones,
+    network.check_instance_type_zones,
     groups.check_efa_rules,
     groups.check_node_traffic,
     groups.check_s3_egress,

@@ -45,7 +45,7 @@ Queried = Union[T, NotQueried]
 
 
 def value_or_none(queried: Queried[Optional[T]]) -> Optional[T]:
-    """The fact, None where it was not asked (and where there is none)."""
+    """Return the fact, None where it was not queried (and where there is none)."""
     if isinstance(queried, NotQueried):
         return None
     return queried
@@ -148,8 +148,8 @@ class FsxFileSystem:
     volumes: Queried[Optional[tuple[str, ...]]]
 
 
-def group_ids(systems: Iterable[Queried[Optional[Union[FileSystem, FsxFileSystem]]]]) -> set[str]:
-    """Security groups of every endpoint that is known."""
+def endpoint_security_group_ids(systems: Iterable[Queried[Optional[Union[FileSystem, FsxFileSystem]]]]) -> set[str]:
+    """Return the ids of the security groups of every endpoint that is known."""
     ids: set[str] = set()
     for system in systems:
         if system is not None and not isinstance(system, NotQueried) and not isinstance(system.endpoints, NotQueried):

@@ -10,12 +10,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Hashable, Mapping, TypeVar
 
 from hyperpod_kit.aws import iam
-from hyperpod_kit.aws.back_off import with_retries
+from hyperpod_kit.aws.back_off import retry_while_throttled
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight import placement
 from hyperpod_kit.preflight.aws_facts import buckets, fsx, limits, network, role, shared
 from hyperpod_kit.preflight.aws_facts.client import QueryClient
-from hyperpod_kit.preflight.facts import AccountFacts, group_ids
+from hyperpod_kit.preflight.facts import AccountFacts, endpoint_security_group_ids
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 from hyperpod_kit.preflight.required_permissions import required_permissions
 
@@ -26,13 +26,14 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
-def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True) -> AccountFacts:
-    """The facts about a configuration. `sound(path)`: whether nothing is wrong with that part of it yet.
+def gather(settings: Settings, is_valid: Callable[[str], bool] = lambda path: True) -> AccountFacts:
+    """Query AWS for all facts about a configuration. `is_valid(path)`: whether nothing is wrong with that part
+    of it yet; what is wrong is not queried.
 
-    Raises Unreachable or AwsError when AWS cannot say who asks: then nothing else can be asked either. Everything else
-    that fails is in `AccountFacts.not_queried`.
+    Raises Unreachable or AwsError when AWS cannot say who the caller is: then nothing else can be queried
+    either. Everything else that fails is in `AccountFacts.not_queried`.
     """
-    caller = with_retries(lambda: iam.caller(settings.cluster.region))
+    caller = retry_while_throttled(lambda: iam.caller_identity(settings.cluster.region))
     client = QueryClient(WORKERS)
     pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="preflight")
 
@@ -45,7 +46,7 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
             kind: {
                 (requested.region, requested.id): submit(its.shared.fetch, requested)
                 for requested in shared.file_system_queries(settings, kind)
-                if sound(requested.path) and sound(requested.region_path)
+                if is_valid(requested.path) and is_valid(requested.region_path)
             }
             for kind, its in INQUIRIES.items()
             if its.shared is not None
@@ -53,32 +54,32 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
         of_fsx = {
             (requested.region, requested.id): submit(fsx.fetch_file_system, requested)
             for requested in fsx.file_system_queries(settings)
-            if sound(requested.path)
+            if is_valid(requested.path)
         }
-        roles = [node_role for node_role in placement.roles(settings) if sound(node_role.path)]
+        roles = [node_role for node_role in placement.roles(settings) if is_valid(node_role.path)]
         role_facts = {node_role.arn: submit(role.fetch_role, settings, node_role) for node_role in roles}
         decisions = {}
         for node_role in roles:
             if node_role.account != caller.account:
                 continue
             for permission in required_permissions(settings, node_role):
-                if sound(permission.path):
+                if is_valid(permission.path):
                     decision = submit(role.simulate_decisions, settings, node_role, permission)
                     decisions[node_role.arn, permission.sid] = decision
         heads = {
             name: submit(buckets.fetch_head, settings, name, path)
-            for name, path in buckets.bucket_paths(settings).items()
-            if sound(path)
+            for name, path in buckets.bucket_config_paths(settings).items()
+            if is_valid(path)
         }
         empty = {
-            key: submit(buckets.is_empty, settings, *key, path)
-            for key, path in buckets.read_prefixes(settings).items()
-            if sound(path)
+            key: submit(buckets.query_prefix_is_empty, settings, *key, path)
+            for key, path in buckets.read_only_prefix_paths(settings).items()
+            if is_valid(path)
         }
         secrets = {
             secret.arn: submit(limits.secret_exists, secret, f"hyperpod_kit.secrets[{index}].arn")
             for index, secret in enumerate(settings.secrets)
-            if sound(f"hyperpod_kit.secrets[{index}].arn")
+            if is_valid(f"hyperpod_kit.secrets[{index}].arn")
         }
         types, offered = submit(network.fetch_instance_types, settings), submit(network.fetch_offerings, settings)
         quotas, used = submit(limits.fetch_quotas, settings), submit(limits.fetch_usage, settings)
@@ -90,7 +91,7 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
             for group in node_placement.vpc.security_group_ids
         ]
         stores = [system for systems in file_systems.values() for system in systems.values()]
-        groups = {*nodes, *group_ids([*stores, *fsx_systems.values()])}
+        groups = {*nodes, *endpoint_security_group_ids([*stores, *fsx_systems.values()])}
         surroundings = network.fetch_network(client, settings, subnets.result(), groups)
         network_facts = None
         if placement.placements(settings):

@@ -24,8 +24,8 @@ class Permission:
     optional: bool = False
     condition: str = "StringEquals"
 
-    def questions(self) -> Iterator[dict[str, str]]:
-        """Yield one context a simulation: every value of a key that has several must be allowed."""
+    def simulation_contexts(self) -> Iterator[dict[str, str]]:
+        """Yield one context for each simulation: every value of a key that has several must be allowed."""
         longest = max((len(values) for values in self.context.values()), default=1)
         for index in range(longest):
             yield {key: values[min(index, len(values) - 1)] for key, values in self.context.items()}
@@ -44,12 +44,12 @@ class Account:
     region: str
 
     def arn(self, service: str, resource: str, region: Optional[str] = None) -> str:
-        """ARN of a resource of this account in the cluster's region, or in another."""
+        """Return the ARN of a resource of this account in the cluster's region, or in `region`."""
         return f"arn:{self.partition}:{service}:{region or self.region}:{self.number}:{resource}"
 
 
-def sid_of(name: str) -> str:
-    """A mount's name as part of a Sid, which takes letters and digits only; `a-1` and `a1` stay apart."""
+def sid_from_name(name: str) -> str:
+    """Convert a name to a part of a Sid, which takes letters and digits only; `a-1` and `a1` stay apart."""
     digest = ""
     if "-" in name:
         digest = hashlib.sha256(name.encode()).hexdigest()[:6]

@@ -51,7 +51,7 @@ class NodeRole:
 
     @property
     def name(self) -> str:
-        """The role's name; its ARN may have a path in front of it."""
+        """Return the role's name; its ARN may have a path in front of it."""
         return self.arn.rpartition("/")[2]
 
     @property
@@ -61,7 +61,7 @@ class NodeRole:
 
 
 def placements(settings: Settings) -> tuple[Placement, ...]:
-    """The cluster's own network first, when any group is in it, then those of single groups."""
+    """Return the cluster's own network first, when any group is in it, then those of single groups."""
     all_placements = []
     shared = tuple(group for group in settings.cluster.groups if group.vpc is None)
     if settings.cluster.vpc is not None and (shared or not settings.cluster.groups):
@@ -73,7 +73,7 @@ def placements(settings: Settings) -> tuple[Placement, ...]:
 
 
 def carrying_subnet_ids(settings: Settings, mounts: Sequence[Mount]) -> set[str]:
-    """Ids of the subnets whose nodes carry one of the mounts."""
+    """Return the ids of the subnets whose nodes carry one of the mounts."""
     ids: set[str] = set()
     for placement in placements(settings):
         if placement.carries(mounts):
@@ -81,8 +81,8 @@ def carrying_subnet_ids(settings: Settings, mounts: Sequence[Mount]) -> set[str]
     return ids
 
 
-def placement_of(settings: Settings, subnet_id: str) -> Optional[str]:
-    """The path of the first place that names a subnet."""
+def subnet_config_path(settings: Settings, subnet_id: str) -> Optional[str]:
+    """Return the path of the first place in the configuration that names a subnet, None when none does."""
     for placement in placements(settings):
         if subnet_id in placement.vpc.subnet_ids:
             return f"{placement.subnets_path}[{placement.vpc.subnet_ids.index(subnet_id)}]"
@@ -90,7 +90,7 @@ def placement_of(settings: Settings, subnet_id: str) -> Optional[str]:
 
 
 def roles(settings: Settings) -> tuple[NodeRole, ...]:
-    """Every role once, the cluster's own first."""
+    """Return every execution role once, the cluster's own first."""
     members: dict[str, list[InstanceGroup]] = {}
     paths: dict[str, str] = {}
     for index, group in enumerate(settings.cluster.groups):

@@ -53,7 +53,8 @@ class Peer:
 
 
 def missing_ports(rules: Iterable[SecurityRule], peer: Peer, ports: Sequence[int]) -> Optional[list[int]]:
-    """List the TCP ports on which the rules do not admit all of the peer; None when that depends on an unread list."""
+    """Return the TCP ports on which the rules do not admit all of the peer; None when that depends on an unread
+    list."""
     given = tuple(rules)
     missing = [port for port in ports if not _admits(given, peer, "tcp", port)]
     if any(rule.unread and rule.covers("tcp", port) for rule in given for port in missing):
@@ -70,21 +71,23 @@ def admits_everything_from(rules: Iterable[SecurityRule], groups: Iterable[str])
     return any(rule.covers(ALL, None) and rule.groups & accepted_groups for rule in rules)
 
 
-def read_group(described: Mapping[str, Any], lists: Mapping[str, Optional[Sequence[str]]]) -> SecurityGroup:
-    """Read one entry of DescribeSecurityGroups.
+def parse_security_group(
+    described: Mapping[str, Any], networks_by_prefix_list: Mapping[str, Optional[Sequence[str]]]
+) -> SecurityGroup:
+    """Parse one entry of DescribeSecurityGroups.
 
-    `lists`: networks of each prefix list, None where it could not be read.
+    `networks_by_prefix_list`: networks of each prefix list, None where it could not be read.
     """
     return SecurityGroup(
         described["GroupId"],
         described.get("VpcId", ""),
-        tuple(_read_rule(entry, lists) for entry in described.get("IpPermissions", [])),
-        tuple(_read_rule(entry, lists) for entry in described.get("IpPermissionsEgress", [])),
+        tuple(_parse_rule(entry, networks_by_prefix_list) for entry in described.get("IpPermissions", [])),
+        tuple(_parse_rule(entry, networks_by_prefix_list) for entry in described.get("IpPermissionsEgress", [])),
     )
 
 
-def prefix_lists(described: Mapping[str, Any]) -> set[str]:
-    """Prefix lists that the rules of one entry of DescribeSecurityGroups name."""
+def referenced_prefix_list_ids(described: Mapping[str, Any]) -> set[str]:
+    """Return the ids of the prefix lists that the rules of one entry of DescribeSecurityGroups name."""
     return {
         entry["PrefixListId"]
         for permission in (*described.get("IpPermissions", []), *described.get("IpPermissionsEgress", []))
@@ -100,9 +103,11 @@ def _admits(rules: Sequence[SecurityRule], peer: Peer, protocol: str, port: int)
     return bool(peer.networks) and all(any(net.subnet_of(wide) for wide in covered) for net in peer.networks)
 
 
-def _read_rule(entry: Mapping[str, Any], lists: Mapping[str, Optional[Sequence[str]]]) -> SecurityRule:
+def _parse_rule(
+    entry: Mapping[str, Any], networks_by_prefix_list: Mapping[str, Optional[Sequence[str]]]
+) -> SecurityRule:
     low, high = entry.get("FromPort"), entry.get("ToPort")
-    named = [lists.get(item["PrefixListId"]) for item in entry.get("PrefixListIds", [])]
+    named = [networks_by_prefix_list.get(item["PrefixListId"]) for item in entry.get("PrefixListIds", [])]
     cidrs = [item["CidrIp"] for item in entry.get("IpRanges", [])]
     for networks in named:
         cidrs += [cidr for cidr in networks or () if ":" not in cidr]

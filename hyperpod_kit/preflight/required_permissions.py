@@ -17,7 +17,7 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.config.sourced import SourcedMount
 from hyperpod_kit.model.secrets import ARN
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
-from hyperpod_kit.preflight.permission import Account, Permission, sid_of
+from hyperpod_kit.preflight.permission import Account, Permission, sid_from_name
 from hyperpod_kit.preflight.placement import NodeRole
 
 CLUSTER_LOGS = "/aws/sagemaker/Clusters"
@@ -35,23 +35,23 @@ def required_permissions(settings: Settings, role: NodeRole) -> tuple[Permission
         if any(written.mount.is_carried_by(group.role, group.name) for group in role.groups):
             carried.setdefault(written.mount.kind, []).append(written)
     return (
-        *_platform(settings, role, account),
-        *_bundle(settings, account),
+        *_platform_permissions(settings, role, account),
+        *_bundle_permissions(settings, account),
         *(
             permission
-            for kind in _order()
+            for kind in _kinds_buckets_first()
             for permission in INQUIRIES[kind].permissions(carried.get(kind, ()), account, role)
         ),
-        *_secrets(settings, role),
+        *_secret_permissions(settings, role),
     )
 
 
-def _order() -> list[str]:
-    """Kinds in the order of the policy's statements: buckets first."""
+def _kinds_buckets_first() -> list[str]:
+    """Return the kinds of mounts in the order of the policy's statements: buckets first."""
     return sorted(INQUIRIES, key=lambda kind: INQUIRIES[kind].bucket is None)
 
 
-def _platform(settings: Settings, role: NodeRole, account: Account) -> Iterator[Permission]:
+def _platform_permissions(settings: Settings, role: NodeRole, account: Account) -> Iterator[Permission]:
     at = role.path
     group = account.arn("logs", f"log-group:{CLUSTER_LOGS}/{settings.cluster.name}/*")
     yield Permission(
@@ -107,7 +107,7 @@ def _platform(settings: Settings, role: NodeRole, account: Account) -> Iterator[
         )
 
 
-def _bundle(settings: Settings, account: Account) -> Iterator[Permission]:
+def _bundle_permissions(settings: Settings, account: Account) -> Iterator[Permission]:
     if not settings.entry_script:
         return
     bucket = f"arn:{account.partition}:s3:::{settings.bundle.bucket}"
@@ -122,7 +122,7 @@ def _bundle(settings: Settings, account: Account) -> Iterator[Permission]:
     )
 
 
-def _secrets(settings: Settings, role: NodeRole) -> Iterator[Permission]:
+def _secret_permissions(settings: Settings, role: NodeRole) -> Iterator[Permission]:
     for index, secret in enumerate(settings.secrets):
         if not ARN.fullmatch(secret.arn) or not any(group.role in secret.roles for group in role.groups):
             continue
@@ -130,7 +130,7 @@ def _secrets(settings: Settings, role: NodeRole) -> Iterator[Permission]:
         if secret.service == "secretsmanager":
             action = "secretsmanager:GetSecretValue"
         yield Permission(
-            f"Secret{sid_of(secret.name)}",
+            f"Secret{sid_from_name(secret.name)}",
             f"secret `{secret.name}`",
             f"hyperpod_kit.secrets[{index}].arn",
             (action,),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Iterable, Mapping
 
-from hyperpod_kit.aws.policies import VERSION, statements, to_text
+from hyperpod_kit.aws.policies import VERSION, statements, to_compact_json
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight.permission import Permission
 from hyperpod_kit.preflight.placement import NodeRole
@@ -16,15 +16,17 @@ INLINE_LIMIT = 10_240
 """Characters, without white space, of all inline policies of a role together; a managed policy takes 6,144."""
 
 
-def permissions(needs: Iterable[Permission], denied: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """The policy that allows exactly these needs, one statement each, in their order; then what it denies."""
-    return {"Version": VERSION, "Statement": [*(_statement(permission) for permission in needs), *denied]}
+def permissions_policy(needs: Iterable[Permission], denials: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Return the policy that allows exactly these needs, one statement each, in their order; then the denials."""
+    return {"Version": VERSION, "Statement": [*(_allow_statement(permission) for permission in needs), *denials]}
 
 
-def bundle_denied(settings: Settings, role: NodeRole) -> list[dict[str, Any]]:
-    """The statement that keeps the role from writing where the bundle is, whatever else lets it write there.
+def bundle_write_denials(settings: Settings, role: NodeRole) -> list[dict[str, Any]]:
+    """Return the statement that keeps the role from writing where the bundle is, whatever else lets it write
+    there.
 
-    Who replaces the bundle is root of each node that is made afterwards, and every process of a node may have its role.
+    Whoever replaces the bundle is root of each node that is made afterwards, and every process of a node may
+    have its role.
     """
     if not settings.entry_script:
         return []
@@ -39,11 +41,11 @@ def bundle_denied(settings: Settings, role: NodeRole) -> list[dict[str, Any]]:
     ]
 
 
-def trust() -> dict[str, Any]:
-    """The role's trust policy: SageMaker and nobody else.
+def trust_policy() -> dict[str, Any]:
+    """Return the trust policy that lets SageMaker and nobody else assume the role.
 
-    AWS's guide for HyperPod has no condition on aws:SourceAccount, and does not say whether SageMaker sends it when it
-    becomes the role on a node: with such a condition the cluster might not come up.
+    AWS's guide for HyperPod has no condition on aws:SourceAccount, and does not say whether SageMaker sends
+    it when it assumes the role on a node: with such a condition the cluster might not come up.
     """
     return {
         "Version": VERSION,
@@ -58,16 +60,16 @@ def trust() -> dict[str, Any]:
     }
 
 
-def length(policy: Mapping[str, Any]) -> int:
-    """Characters that count against IAM's limit."""
-    return len(to_text(policy))
+def policy_length(policy: Mapping[str, Any]) -> int:
+    """Return the number of characters of a policy that count against IAM's limit."""
+    return len(to_compact_json(policy))
 
 
 def trusts_sagemaker(policy: Mapping[str, Any], account: str) -> bool:
     """Whether a trust policy lets SageMaker become the role. Conditions on anything but the account are not judged."""
     allowed = False
     for statement in statements(policy):
-        if not _covers_sagemaker(statement) or not _is_for(statement, account):
+        if not _is_about_sagemaker_assuming_role(statement) or not _is_source_account_met(statement, account):
             continue
         if statement.get("Effect") == "Deny":
             return False
@@ -75,7 +77,7 @@ def trusts_sagemaker(policy: Mapping[str, Any], account: str) -> bool:
     return allowed
 
 
-def _statement(permission: Permission) -> dict[str, Any]:
+def _allow_statement(permission: Permission) -> dict[str, Any]:
     statement: dict[str, Any] = {
         "Sid": permission.sid,
         "Effect": "Allow",
@@ -95,27 +97,27 @@ def _one_or_list(values: tuple[str, ...]) -> Any:
     return sorted(values)
 
 
-def _covers_sagemaker(statement: Mapping[str, Any]) -> bool:
+def _is_about_sagemaker_assuming_role(statement: Mapping[str, Any]) -> bool:
     principal = statement.get("Principal", {})
     if isinstance(principal, str):
         services = principal
     else:
         services = principal.get("Service", [])
-    if SERVICE not in _list(services) and services != "*":
+    if SERVICE not in _as_list(services) and services != "*":
         return False
-    return any(action.lower() in ("sts:assumerole", "sts:*", "*") for action in _list(statement.get("Action", [])))
+    return any(action.lower() in ("sts:assumerole", "sts:*", "*") for action in _as_list(statement.get("Action", [])))
 
 
-def _is_for(statement: Mapping[str, Any], account: str) -> bool:
-    """Whether the statement's condition on the account, if it has one, is met by this one."""
+def _is_source_account_met(statement: Mapping[str, Any], account: str) -> bool:
+    """Whether the statement's condition on the source account, if it has one, is met by this account."""
     for operator, conditions in statement.get("Condition", {}).items():
         for key, values in conditions.items():
             if key.lower() == "aws:sourceaccount" and operator.startswith("StringEquals"):
-                return account in _list(values)
+                return account in _as_list(values)
     return True
 
 
-def _list(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     if isinstance(value, list):
         return value
     return [value]

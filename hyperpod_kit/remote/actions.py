@@ -34,7 +34,8 @@ def query_nodes(
     timeout: float = 60.0,
     progress: Callable[[NodeActions], None] = lambda actions: None,
 ) -> list[NodeActions]:
-    """Ask each node at once; one that cannot be asked is an answer too."""
+    """Query the actions of each node since a time, all nodes at once; a node that cannot be queried has an
+    error."""
 
     def query_one(target: NodeTarget) -> NodeActions:
         skipped = reason_to_skip(target)
@@ -72,6 +73,7 @@ def parse_response(target: NodeTarget, response: Completed) -> NodeActions:
 
 
 def parse_action(raw: dict[str, Any]) -> Action:
+    """Parse one action of a node, with its texts cleaned; 0.0 for a time that is none."""
     at = raw.get("at")
     good = isinstance(at, (int, float)) and not isinstance(at, bool) and math.isfinite(at) and 0 <= at < 1e11
     moment = 0.0

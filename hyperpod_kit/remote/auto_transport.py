@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Callable, Mapping, Sequence
 
 from hyperpod_kit.errors import Absent, AwsError, Unreachable, UsageError
-from hyperpod_kit.remote.target import NodeTarget, sample_of
+from hyperpod_kit.remote.target import NodeTarget, sample_per_group
 from hyperpod_kit.remote.transport import NodeResponse, Progress, Transport
 
 
@@ -56,7 +56,7 @@ class AutoTransport:
                 continue
             try:
                 transport = way.open(frozenset(responses))
-                batch = _query_nodes(transport, way, remaining, progress)
+                batch = _query_by_sample(transport, way, remaining, progress)
             except (Absent, UsageError, AwsError, Unreachable) as err:
                 closed[way.description] = err.message
                 continue
@@ -79,14 +79,15 @@ class AutoTransport:
                 hint="--via names one to insist on; docs/validate-mounts.md has what each needs",
             )
         progress(len(remaining))
-        self._report(
+        self._say_ways_if_changed(
             [responses[target.instance_id].via for target in targets if target.instance_id in responses], closed
         )
         return [
             responses.get(target.instance_id) or _unreached_response(failed[target.instance_id]) for target in targets
         ]
 
-    def _report(self, taken: Sequence[str], closed: Mapping[str, str]) -> None:
+    def _say_ways_if_changed(self, taken: Sequence[str], closed: Mapping[str, str]) -> None:
+        """Say how many nodes were reached by which way and which ways are closed, unless that was the last message."""
         descriptions = {way.name: way.description for way in self._ways}
         parts = [f"{count} node{'s' * (count != 1)} by {descriptions[name]}" for name, count in Counter(taken).items()]
         message = "no node was reached"
@@ -99,19 +100,20 @@ class AutoTransport:
             self._reported = message
 
 
-def _query_nodes(
+def _query_by_sample(
     transport: Transport, way: TransportOption, targets: Sequence[NodeTarget], progress: Progress
 ) -> dict[str, NodeResponse]:
-    """Instance id -> answer; where only a sample was asked and nobody of it reached, that is the answer of all."""
+    """Return instance id -> response. Where `way` has a sample, the rest of a group is queried only if a node of
+    the sample was reached; else they get the response of the sample."""
     if not way.sample:
-        return _by_id(targets, transport.query(targets, progress))
-    first = sample_of(targets, way.sample)
-    responses = _by_id(first, transport.query(first, progress))
+        return _responses_by_id(targets, transport.query(targets, progress))
+    first = sample_per_group(targets, way.sample)
+    responses = _responses_by_id(first, transport.query(first, progress))
     groups = {target.group for target in first if responses[target.instance_id].reached}
     rest = [target for target in targets if target.instance_id not in responses]
     more = [target for target in rest if target.group in groups]
     if more:
-        responses.update(_by_id(more, transport.query(more, progress)))
+        responses.update(_responses_by_id(more, transport.query(more, progress)))
     of_group = {target.group: responses[target.instance_id] for target in first}
     for target in rest:
         if target.group not in groups:
@@ -120,7 +122,7 @@ def _query_nodes(
     return responses
 
 
-def _by_id(targets: Sequence[NodeTarget], responses: Sequence[NodeResponse]) -> dict[str, NodeResponse]:
+def _responses_by_id(targets: Sequence[NodeTarget], responses: Sequence[NodeResponse]) -> dict[str, NodeResponse]:
     return {target.instance_id: response for target, response in zip(targets, responses)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Iterator, Sequence
 
-from hyperpod_kit.cluster.nodes import slurm_name
+from hyperpod_kit.cluster.nodes import slurm_node_name
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.remote.groups import MOST_KINDS, describe_node, shorten_names, troubles
 from hyperpod_kit.remote.node_report import NodeReport
@@ -14,13 +14,13 @@ from hyperpod_kit.remote.target import NodeTarget
 NO_ANSWER = "no answer"
 
 
-def changes(before: Sequence[NodeReport], after: Sequence[NodeReport]) -> list[str]:
+def describe_changes(before: Sequence[NodeReport], after: Sequence[NodeReport]) -> list[str]:
     """Describe what changed, one line a kind: new trouble, nodes that are well again, nodes that came and went."""
     old = {report.target.instance_id: report for report in before}
     new = {report.target.instance_id: report for report in after}
     fresh = [_without_earlier(report, _node_problems(old.get(report.target.instance_id))) for report in after]
     lines = [f"new: {trouble.sentence()}" for trouble in troubles(fresh)]
-    lines += _describe_nodes("well again", [report.target for report in after if _recovered(old, report)])
+    lines += _describe_nodes("well again", [report.target for report in after if _has_recovered(old, report)])
     lines += _describe_nodes("joined", [report.target for key, report in new.items() if key not in old])
     lines += _describe_nodes("left", [report.target for key, report in old.items() if key not in new])
     if len(lines) <= MOST_KINDS:
@@ -46,7 +46,7 @@ def _mount_problem(mount: MountStatus) -> str:
 
 
 def _without_earlier(report: NodeReport, earlier: set[str]) -> NodeReport:
-    """The report without the troubles that were known before."""
+    """Return the report without the problems that were known before."""
     mounts = tuple(mount for mount in report.mounts if _mount_problem(mount) not in earlier)
     warnings = tuple(warning for warning in report.warnings if warning not in earlier)
     slurm = tuple(finding for finding in report.slurm if f"Slurm {finding.code}" not in earlier)
@@ -56,7 +56,7 @@ def _without_earlier(report: NodeReport, earlier: set[str]) -> NodeReport:
     return replace(report, mounts=mounts, warnings=warnings, slurm=slurm, error=error)
 
 
-def _recovered(old: dict[str, NodeReport], report: NodeReport) -> bool:
+def _has_recovered(old: dict[str, NodeReport], report: NodeReport) -> bool:
     earlier = old.get(report.target.instance_id)
     return earlier is not None and bool(_node_problems(earlier)) and not _node_problems(report)
 
@@ -69,5 +69,5 @@ def _describe_nodes(what: str, nodes: Sequence[NodeTarget]) -> Iterator[str]:
         if len(members) == 1:
             yield f"{what}: {describe_node(members[0])}"
         else:
-            names = shorten_names(slurm_name(node.address) or node.instance_id for node in members)
+            names = shorten_names(slurm_node_name(node.address) or node.instance_id for node in members)
             yield f"{what}: {len(members)} nodes of {group}: {names}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Callable, Sequence
 
-from hyperpod_kit.aws.logs import LogLine, Logs, creation_stream, log_group
+from hyperpod_kit.aws.logs import LogLine, Logs, creation_log_stream, log_group
 from hyperpod_kit.remote.report_parser import NoReport, read_report
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import NodeResponse, Progress
@@ -32,7 +32,7 @@ class CloudWatchTransport:
 
     def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
         """Query CloudWatch once for all nodes (see Transport). Raises AwsError, Unreachable."""
-        streams = [creation_stream(target.group, target.instance_id) for target in targets]
+        streams = [creation_log_stream(target.group, target.instance_id) for target in targets]
         expected = set(streams)
         newest: dict[str, LogLine] = {}
         # Twice the age: a node that fell silent is told with how long ago from one that never said a word.
@@ -58,7 +58,7 @@ class CloudWatchTransport:
 
 
 def _is_report(message: str) -> bool:
-    """Whether a line is one of ours; the others are of the node's creation, ours and other scripts'."""
+    """Whether a log line is a report of mounts; the others are of the node's creation."""
     try:
         return bool(read_report(message))
     except NoReport:

@@ -9,9 +9,9 @@ from functools import lru_cache
 from threading import Lock
 from typing import Any, Callable, Collection, Mapping, Optional, Sequence
 
-from hyperpod_kit.aws.logs import Logs, creation_stream, log_group
+from hyperpod_kit.aws.logs import Logs, creation_log_stream, log_group
 from hyperpod_kit.cluster.events import CONTINUOUS, WARN, Event, list_events
-from hyperpod_kit.cluster.nodes import ClusterNode, resolve
+from hyperpod_kit.cluster.nodes import ClusterNode, resolve_nodes
 from hyperpod_kit.errors import AwsError, HyperpodKitError
 from hyperpod_kit.remote.cloudwatch_transport import CloudWatchTransport
 from hyperpod_kit.remote.diagnose import TAIL, AwsNodeStatus, Diagnosis, Shipped, apply_sent_report, diagnose
@@ -57,8 +57,8 @@ class ClusterCase:
     few: tuple[FewNodes, ...] = ()
 
     def diagnose(self, connect: Connect, timeout: float, progress: Callable[[Diagnosis], None]) -> ClusterDiagnosis:
-        """Ask the nodes. Where no way leads to any of them, what they have sent by themselves counts."""
-        shipped = _shipped(self.cluster.region, self.cluster.name, self.arn)
+        """Diagnose the nodes. Where no way leads to any of them, the reports that they have sent count."""
+        shipped = _shipped_log_reader(self.cluster.region, self.cluster.name, self.arn)
         nodes = diagnose(self.targets, connect, shipped=shipped, timeout=timeout, progress=progress)
         if nodes and all(diagnosis.unreachable for diagnosis in nodes):
             nodes = _use_sent_reports(nodes, self.cluster, self.arn)
@@ -96,19 +96,20 @@ class ClusterDiagnosis:
 
 
 def select_targets(cluster: LiveCluster, names: Sequence[str]) -> list[NodeTarget]:
-    """The nodes that `names` are, all without one. Raises UsageError, AwsError, Unreachable."""
+    """Return the nodes that `names` select, all without one. Raises UsageError, AwsError, Unreachable."""
     return [NodeTarget.of(node) for node in _select_nodes(cluster.nodes(), names)]
 
 
-def open_case(cluster: LiveCluster, names: Sequence[str], say: Say) -> ClusterCase:
-    """Ask AWS about the cluster and the nodes that `names` are; without one about all, failed ones that are gone too.
+def fetch_cluster_case(cluster: LiveCluster, names: Sequence[str], say: Say) -> ClusterCase:
+    """Query AWS about the cluster and the nodes that `names` are; without one about all, failed ones that are
+    gone too.
 
     Raises UsageError, AwsError, Unreachable.
     """
     response = cluster.sagemaker.describe_cluster(cluster.name)
     listed = cluster.nodes()
     selected = _select_nodes(listed, names)
-    events = _recent_failures(cluster, response.get("NodeProvisioningMode"), say)
+    events = _fetch_recent_failures(cluster, response.get("NodeProvisioningMode"), say)
     events_by_node = {event.instance_id: event for event in events if event.instance_id}
     targets = [(NodeTarget.of(node), _status_of_node(node, events_by_node.get(node.instance_id))) for node in selected]
     if not names:
@@ -117,7 +118,7 @@ def open_case(cluster: LiveCluster, names: Sequence[str], say: Say) -> ClusterCa
     if names:
         few = ()
     else:
-        few = _few(response["InstanceGroups"], listed)
+        few = _groups_with_missing_nodes(response["InstanceGroups"], listed)
     return ClusterCase(
         cluster,
         response["ClusterStatus"],
@@ -128,7 +129,9 @@ def open_case(cluster: LiveCluster, names: Sequence[str], say: Say) -> ClusterCa
     )
 
 
-def _few(groups: Sequence[Mapping[str, Any]], listed: Sequence[ClusterNode]) -> tuple[FewNodes, ...]:
+def _groups_with_missing_nodes(
+    groups: Sequence[Mapping[str, Any]], listed: Sequence[ClusterNode]
+) -> tuple[FewNodes, ...]:
     counts = Counter(node.group for node in listed)
     aims = ((group["InstanceGroupName"], group.get("TargetCount", 0)) for group in groups)
     return tuple(FewNodes(name, aim, counts[name]) for name, aim in aims if counts[name] < aim)
@@ -136,12 +139,12 @@ def _few(groups: Sequence[Mapping[str, Any]], listed: Sequence[ClusterNode]) -> 
 
 def _select_nodes(listed: list[ClusterNode], names: Sequence[str]) -> list[ClusterNode]:
     if names:
-        return resolve(listed, names)
+        return resolve_nodes(listed, names)
     return listed
 
 
-def _recent_failures(cluster: LiveCluster, provisioning: object, say: Say) -> list[Event]:
-    """List recent failures, oldest first; only clusters with continuous provisioning have events."""
+def _fetch_recent_failures(cluster: LiveCluster, provisioning: object, say: Say) -> list[Event]:
+    """Return recent failures, oldest first; only clusters with continuous provisioning have events."""
     if provisioning != CONTINUOUS:
         return []
     try:
@@ -153,14 +156,14 @@ def _recent_failures(cluster: LiveCluster, provisioning: object, say: Say) -> li
 
 
 def _status_of_node(node: ClusterNode, event: Optional[Event]) -> AwsNodeStatus:
-    """AWS's words about a node that is there. What an event says of one that runs by now is over."""
+    """Return AWS's messages about a node that is there. An event is ignored once the node runs."""
     if event is None or node.status == "Running":
         return AwsNodeStatus(node.message)
     return AwsNodeStatus(node.message or event.failure or event.description, event.lifecycle)
 
 
 def _removed_nodes(events: Sequence[Event], present: Collection[str]) -> list[tuple[NodeTarget, AwsNodeStatus]]:
-    """Nodes that failed and were taken away: AWS tries again with another one, for ever. Newest first."""
+    """Return nodes that failed and were removed, newest first: AWS tries again with another one, for ever."""
     removed: dict[tuple[str, str], tuple[NodeTarget, AwsNodeStatus]] = {}
     counts: Counter[str] = Counter()
     for event in reversed(events):
@@ -174,7 +177,7 @@ def _removed_nodes(events: Sequence[Event], present: Collection[str]) -> list[tu
 
 
 def _use_sent_reports(nodes: Sequence[Diagnosis], cluster: LiveCluster, arn: str) -> list[Diagnosis]:
-    """Add the mounts of each node from its newest report, where that is young enough to count."""
+    """Add the mounts of each node from the newest report that it has sent, where that is young enough to count."""
     max_age = cluster.max_age()
     transport = CloudWatchTransport(Logs(cluster.region), cluster.name, arn, max_age)
     try:
@@ -191,8 +194,8 @@ def _use_sent_reports(nodes: Sequence[Diagnosis], cluster: LiveCluster, arn: str
     ]
 
 
-def _shipped(region: Optional[str], name: str, arn: str) -> Shipped:
-    """Reads logs from CloudWatch; the client is made when the first is needed."""
+def _shipped_log_reader(region: Optional[str], name: str, arn: str) -> Shipped:
+    """Return a function that reads a node's log from CloudWatch; the client is made when the first is needed."""
     opened = lru_cache(maxsize=1)(lambda: Logs(region))
     lock = Lock()
 
@@ -200,6 +203,6 @@ def _shipped(region: Optional[str], name: str, arn: str) -> Shipped:
         with lock:
             logs = opened()
         # Twice as many: lines about mounts among them are left out.
-        return logs.tail(log_group(name, arn), creation_stream(target.group, target.instance_id), 2 * TAIL)
+        return logs.tail(log_group(name, arn), creation_log_stream(target.group, target.instance_id), 2 * TAIL)
 
     return tail

@@ -10,7 +10,7 @@ import json
 import math
 from typing import Any, Mapping, Optional, Sequence
 
-from hyperpod_kit.cluster.nodes import slurm_name
+from hyperpod_kit.cluster.nodes import slurm_node_name
 from hyperpod_kit.errors import RunTimeout, Unreachable
 from hyperpod_kit.remote.report_parser import last_line
 from hyperpod_kit.remote.ssh import SshRunner
@@ -48,7 +48,7 @@ class ControllerTransport:
             "connect_timeout": settings.connect_timeout,
             "timeout": settings.command_timeout,
             "nodes": [
-                {"id": target.instance_id, "address": target.address, "slurm": slurm_name(target.address)}
+                {"id": target.instance_id, "address": target.address, "slurm": slurm_node_name(target.address)}
                 for target in targets
                 if target.address
             ],
@@ -73,7 +73,7 @@ class ControllerTransport:
 
 
 def _parse_responses(text: str) -> dict[str, Mapping[str, Any]]:
-    """Instance id -> what the controller was told by that node."""
+    """Parse the controller's output: instance id -> response of that node. Other lines are ignored."""
     responses: dict[str, Mapping[str, Any]] = {}
     for line in text.splitlines():
         try:
@@ -99,11 +99,11 @@ def _node_response(target: NodeTarget, response: Optional[Mapping[str, Any]]) ->
         str(response.get("stdout", "")),
         returncode,
         str(response.get("stderr", "")),
-        doubt=_doubt(response.get("owner")),
+        doubt=_untrusted_owner_warning(response.get("owner")),
     )
 
 
-def _doubt(owner: object) -> str:
+def _untrusted_owner_warning(owner: object) -> str:
     if not isinstance(owner, int) or owner == 0:
         return ""
     return f"ssh did not let the controller in: this was said inside of a job of uid {owner}, who could have changed it"

@@ -48,16 +48,17 @@ class Deadlines:
         self._ended = False
 
     @contextmanager
-    def within(self, seconds: float, end: Callable[[], None]) -> Iterator[Deadline]:
-        """Call `end` when the block takes longer than that, from another thread."""
-        deadline = Deadline(end)
+    def within(self, seconds: float, on_expiry: Callable[[], None]) -> Iterator[Deadline]:
+        """Call `on_expiry` from another thread when the block takes longer than `seconds`, or at once after
+        `end_all`."""
+        deadline = Deadline(on_expiry)
         with self._changed:
             ended = self._ended
             self._number += 1
             heapq.heappush(self._due, (time.monotonic() + seconds, self._number, deadline))
             if not self._running:
                 self._running = True
-                threading.Thread(target=self._run, name="deadlines", daemon=True).start()
+                threading.Thread(target=self._expire_due_deadlines, name="deadlines", daemon=True).start()
             self._changed.notify()
         if ended:
             deadline.expire()
@@ -74,7 +75,7 @@ class Deadlines:
         for _, _, deadline in due:
             deadline.expire()
 
-    def _run(self) -> None:
+    def _expire_due_deadlines(self) -> None:
         while True:
             with self._changed:
                 if not self._due:

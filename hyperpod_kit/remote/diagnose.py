@@ -100,7 +100,7 @@ def diagnose(
     timeout: float = 60.0,
     progress: Callable[[Diagnosis], None] = lambda diagnosis: None,
 ) -> list[Diagnosis]:
-    """Ask each node at once; of those that do not answer, read what they have shipped."""
+    """Diagnose all nodes at once; of those that do not answer, read the log that they have shipped."""
     status_by_node = {target.instance_id: status for target, status in targets}
 
     def diagnose_one(target: NodeTarget) -> Diagnosis:
@@ -172,12 +172,13 @@ def apply_sent_report(diagnosis: Diagnosis, report: NodeReport) -> Diagnosis:
 
 
 def _shortened(log: Sequence[str]) -> list[str]:
-    """The last lines, and of none more than can be read: `tail` may be another program by now."""
+    """Return the last lines, each cut to what can be read: `tail` may be another program by now."""
     return [line[:LONGEST_LINE] for line in log[-TAIL:]]
 
 
 def with_known_causes(diagnosis: Diagnosis) -> Diagnosis:
-    """Add the known causes that the texts show. The log speaks only where no step does: it holds earlier runs too."""
+    """Add the known causes that the texts show. The log counts only where no step failed: it holds earlier runs
+    too."""
     texts = [
         diagnosis.message,
         *(f"{failure.error}\n{failure.hint}" for failure in diagnosis.failures),
@@ -188,8 +189,9 @@ def with_known_causes(diagnosis: Diagnosis) -> Diagnosis:
     return replace(diagnosis, known=tuple(recognise("\n".join(texts))))
 
 
-def sentences(diagnosis: Diagnosis) -> Iterator[str]:
-    """Describe what is wrong with a node, for a person; of a healthy one what its guard says of Slurm, if anything."""
+def describe_diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
+    """Describe what is wrong with a node, for a person; of a healthy one what its guard says of Slurm, if
+    anything."""
     if diagnosis.healthy and not diagnosis.slurm:
         return
     where = f"{diagnosis.target.group} {diagnosis.target.instance_id}"
@@ -221,7 +223,7 @@ def sentences(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _failures(record: dict[str, Any], log: Sequence[str], odd: list[str]) -> list[Failure]:
-    """The failed steps of the last run: from its record, or from the log when it came to no record."""
+    """Return the failed steps of the last run: from its record, or from the log when there is no record."""
     steps = _object_list(record, "steps", odd)
     if not steps:
         # A line of the log that is no object is a line like another: scripts write there too.
@@ -254,7 +256,7 @@ def _unhealthy_mounts(report: dict[str, Any], odd: list[str]) -> list[str]:
 
 
 def _object_list(record: dict[str, Any], key: str, odd: list[str]) -> list[dict[str, Any]]:
-    """A list of objects in an answer; what is none of it is left out and noted in `odd`."""
+    """Return the list of objects under `key`; what is no object is left out, and noted in `odd`."""
     value = record.get(key) or []
     if not isinstance(value, list):
         odd.append(f"its {key} are of type {type(value).__name__}, expected a list")

@@ -32,7 +32,7 @@ class SkipReason(NamedTuple):
     hint: str = ""
 
 
-def not_running(target: NodeTarget) -> Optional[SkipReason]:
+def reason_if_not_running(target: NodeTarget) -> Optional[SkipReason]:
     """Return why AWS says that a node need not be queried; None for one that runs."""
     if target.status == "Running":
         return None
@@ -45,7 +45,7 @@ def reason_to_skip(target: NodeTarget) -> Optional[SkipReason]:
         missing = None
     else:
         missing = SkipReason("AWS tells no address of the node")
-    return not_running(target) or missing
+    return reason_if_not_running(target) or missing
 
 
 def query_all(
@@ -60,7 +60,7 @@ def query_all(
     Nodes that keep us waiting hold up no others: a thousand that hang take little longer than one. `descriptors`: how
     many files one question keeps open. An exception of `query` is raised here.
     """
-    most = max(1, min(MOST, (_descriptors() - SPARE_DESCRIPTORS) // descriptors))
+    most = max(1, min(MOST, (_descriptor_limit() - SPARE_DESCRIPTORS) // descriptors))
     responses: dict[int, Response] = {}
     done: queue.SimpleQueue[tuple[int, Optional[Response], Optional[BaseException]]] = queue.SimpleQueue()
     started_at: dict[int, float] = {}
@@ -104,7 +104,7 @@ def query_all(
     return [responses[number] for number in range(len(targets))]
 
 
-def _descriptors() -> int:
+def _descriptor_limit() -> int:
     """Return how many files this process may have open."""
     try:
         import resource

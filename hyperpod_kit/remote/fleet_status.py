@@ -31,7 +31,7 @@ class FleetStatus:
 def query_fleet(
     cluster: LiveCluster, transport: Transport, max_age: float, bar: Callable[[int], ContextManager[Progress]]
 ) -> FleetStatus:
-    """Ask AWS for the nodes and the nodes for their mounts. `bar`: shows how many of so many nodes are done.
+    """Query AWS for the nodes, and the nodes for their mounts. `bar`: shows how many of so many nodes are done.
 
     Raises ClusterError, AwsError, Unreachable, UsageError.
     """
@@ -42,13 +42,16 @@ def query_fleet(
     return FleetStatus(reports, time.time(), time.monotonic() - started_at)
 
 
-def poll_fleet(once: Callable[[], FleetStatus], seconds: float) -> Iterator[Union[FleetStatus, FleetError]]:
-    """A look every `seconds` seconds, without an end. The first one raises its error, a later one's is a value."""
+def poll_fleet(query: Callable[[], FleetStatus], seconds: float) -> Iterator[Union[FleetStatus, FleetError]]:
+    """Yield the result of `query` every `seconds` seconds, without an end.
+
+    Raises the error of the first query; that of a later one is yielded.
+    """
     first = True
     while True:
         due = time.monotonic() + seconds
         try:
-            yield once()
+            yield query()
             first = False
         except (AwsError, ClusterError, Unreachable) as err:
             if first:

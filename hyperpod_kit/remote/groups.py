@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Iterable, Iterator, Sequence
 
-from hyperpod_kit.cluster.nodes import slurm_name
+from hyperpod_kit.cluster.nodes import slurm_node_name
 from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.slurm.hostlist import compress
@@ -44,7 +44,7 @@ class Trouble:
 
     def names(self) -> str:
         """The nodes as a host list that scontrol takes, as far as it can be shown."""
-        return shorten_names([slurm_name(node.address) or node.instance_id for node in self.nodes])
+        return shorten_names([slurm_node_name(node.address) or node.instance_id for node in self.nodes])
 
 
 def troubles(reports: Sequence[NodeReport]) -> list[Trouble]:
@@ -62,7 +62,7 @@ def troubles(reports: Sequence[NodeReport]) -> list[Trouble]:
 
 
 def node_problems(report: NodeReport) -> Iterator[tuple[str, str, bool]]:
-    """(what, hint, whether it is optional) of everything that is wrong with one node."""
+    """Yield (what, hint, whether it is optional) of everything that is wrong with one node."""
     if report.error:
         yield report.error, report.hint, False
     for mount in report.mounts:
@@ -87,7 +87,8 @@ def node_problems(report: NodeReport) -> Iterator[tuple[str, str, bool]]:
 
 
 def problems(reports: Sequence[NodeReport]) -> list[str]:
-    """Describe each kind of trouble in one line, with what to do where that is known."""
+    """Describe each kind of trouble in one line, with what to do where that is known, and differing bundles in
+    one more."""
     all_troubles = troubles(reports)
     lines = [trouble.sentence() for trouble in all_troubles[:MOST_KINDS]]
     if len(all_troubles) > MOST_KINDS:
@@ -104,7 +105,7 @@ def problems(reports: Sequence[NodeReport]) -> list[str]:
 
 
 def summary(reports: Sequence[NodeReport]) -> str:
-    """Summarise the reports: `9 mounts on 3 nodes: 2 not healthy; 1 of 3 nodes are healthy`."""
+    """Summarize the reports: `9 mounts on 3 nodes: 2 not healthy; 1 of 3 nodes are healthy`."""
     mounts = [mount for report in reports for mount in report.mounts]
     silent = sum(1 for report in reports if report.error)
     sick = sum(1 for mount in mounts if not mount.healthy)
@@ -134,7 +135,7 @@ def describe_node(node: NodeTarget) -> str:
 
 
 def shorten_names(names: Iterable[str]) -> str:
-    """A host list of these names, the first ones where all are too many."""
+    """Return a host list of these names, the first ones where all are too many."""
     listed = sorted(set(names))
     text = compress(listed)
     if len(text) <= NAMES_SHOWN:
@@ -147,8 +148,8 @@ def shorten_names(names: Iterable[str]) -> str:
 
 
 def _without_node_name(text: str, node: NodeTarget) -> str:
-    """The text without what tells this node from others."""
+    """Return the text with the name, address and id of this node replaced by "it"."""
     # Looked for first: the pattern takes its time with long words, and a node may say what it likes.
     if node.address and node.address in text:
         text = re.sub(rf"(\S+@)?(?<![\d.]){re.escape(node.address)}(?![\d.])(:\d+)?", "it", text)
-    return text.replace(slurm_name(node.address) or node.instance_id, "it").replace(node.instance_id, "it")
+    return text.replace(slurm_node_name(node.address) or node.instance_id, "it").replace(node.instance_id, "it")

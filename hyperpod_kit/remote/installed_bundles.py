@@ -123,15 +123,15 @@ def parse_output(target: NodeTarget, text: str) -> NodeBundle:
         current=current,
         recorded=clean(status.get("bundle_id") or ""),
         created_ok=status.get("ok") is True,
-        finished_at=_seconds(finished),
+        finished_at=_valid_timestamp(finished),
         format=bundle_format,
         files=files,
         damaged=damaged,
     )
 
 
-def _seconds(value: Any) -> float:
-    """A moment of the node's own clock; 0.0 for what is none."""
+def _valid_timestamp(value: Any) -> float:
+    """Return a timestamp of the node's own clock; 0.0 for what is none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
         return 0.0
     return float(value)

@@ -11,11 +11,12 @@ from hyperpod_kit.errors import UsageError
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.system import atomic_file
-from hyperpod_kit.untrusted.text import printable
+from hyperpod_kit.untrusted.text import replace_unprintable
 
 
 def to_xml(cluster: str, reports: Sequence[NodeReport], checked_at: float, seconds: float) -> str:
-    """The document. A required mount that does not serve is a failure, a node without an answer an error.
+    """Return the JUnit document. A required mount that does not serve is a failure, a node without an answer an
+    error.
 
     `checked_at`: Unix seconds; `seconds`: how long all of it took.
     """
@@ -27,35 +28,35 @@ def to_xml(cluster: str, reports: Sequence[NodeReport], checked_at: float, secon
     for group, members in sorted(groups.items()):
         suite = Xml.SubElement(root, "testsuite", name=group, timestamp=when, time=f"{seconds:.3f}")
         for report in members:
-            _node(suite, report)
-        _count(suite, suite)
-    _count(root, root)
+            _add_node_cases(suite, report)
+        _set_counts(suite, suite)
+    _set_counts(root, root)
     for element in root.iter():
         # XML has no way to write most control characters.
-        element.attrib.update({name: printable(value) for name, value in element.attrib.items()})
+        element.attrib.update({name: replace_unprintable(value) for name, value in element.attrib.items()})
         if element.text:
-            element.text = printable(element.text)
+            element.text = replace_unprintable(element.text)
     Xml.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
 
 
-def _node(suite: Xml.Element, report: NodeReport) -> None:
+def _add_node_cases(suite: Xml.Element, report: NodeReport) -> None:
     if report.error or not report.mounts:
-        case = _case(suite, report, "answers", 0.0)
+        case = _add_case(suite, report, "answers", 0.0)
         if report.error:
             error = Xml.SubElement(case, "error", type="no answer", message=report.error)
             error.text = report.hint
     for mount in report.mounts:
-        _mount(suite, report, mount)
+        _add_mount_case(suite, report, mount)
     for finding in report.slurm:
         if finding.fault:
-            failure = Xml.SubElement(_case(suite, report, "Slurm", 0.0), "failure", type=finding.code)
+            failure = Xml.SubElement(_add_case(suite, report, "Slurm", 0.0), "failure", type=finding.code)
             failure.set("message", finding.detail)
             failure.text = finding.remedy
 
 
-def _mount(suite: Xml.Element, report: NodeReport, mount: MountStatus) -> None:
-    case = _case(suite, report, f"{mount.name} at {mount.path}", mount.latency_ms / 1000)
+def _add_mount_case(suite: Xml.Element, report: NodeReport, mount: MountStatus) -> None:
+    case = _add_case(suite, report, f"{mount.name} at {mount.path}", mount.latency_ms / 1000)
     detail = ""
     if mount.detail:
         detail = f": {mount.detail}"
@@ -68,14 +69,14 @@ def _mount(suite: Xml.Element, report: NodeReport, mount: MountStatus) -> None:
         Xml.SubElement(case, "skipped", message=f"{message} (optional)")
 
 
-def _case(suite: Xml.Element, report: NodeReport, name: str, seconds: float) -> Xml.Element:
+def _add_case(suite: Xml.Element, report: NodeReport, name: str, seconds: float) -> Xml.Element:
     node = report.target
     return Xml.SubElement(
         suite, "testcase", classname=f"{node.group}.{node.instance_id}", name=name, time=f"{max(0.0, seconds):.3f}"
     )
 
 
-def _count(element: Xml.Element, below: Xml.Element) -> None:
+def _set_counts(element: Xml.Element, below: Xml.Element) -> None:
     for attribute, tag in (
         ("tests", "testcase"),
         ("failures", "failure"),
@@ -85,8 +86,10 @@ def _count(element: Xml.Element, below: Xml.Element) -> None:
         element.set(attribute, str(sum(1 for _ in below.iter(tag))))
 
 
-def write(path: Path, cluster: str, reports: Sequence[NodeReport], checked_at: float, seconds: float) -> None:
-    """The document as a file, whole or not at all. Raises UsageError when it cannot be written."""
+def write_junit_file(
+    path: Path, cluster: str, reports: Sequence[NodeReport], checked_at: float, seconds: float
+) -> None:
+    """Write the JUnit document to a file, whole or not at all. Raises UsageError when it cannot be written."""
     try:
         atomic_file.replace(path, to_xml(cluster, reports, checked_at, seconds).encode())
     except OSError as err:

@@ -35,7 +35,7 @@ class KnownHosts:
         for line in path.read_text(errors="replace").splitlines():
             names, *rest = line.split(None, 1) or [""]
             if names == REVOKED:
-                self._revoked |= _blobs(rest)
+                self._revoked |= _key_blobs(rest)
             if not names or names[0] in "#@":
                 continue
             for name in names.split(","):
@@ -45,7 +45,7 @@ class KnownHosts:
                     self._clear.setdefault(name, []).append(line.strip())
 
     def keys(self, name: str) -> list[paramiko.PKey]:
-        """The keys that a host may show. `name`: its address, or `[address]:port` where that is not 22."""
+        """Return the keys that a host may show. `name`: its address, or `[address]:port` where that is not 22."""
         from paramiko.hostkeys import HostKeyEntry
 
         encoded_name = name.encode()
@@ -54,7 +54,7 @@ class KnownHosts:
         lines += [line for salt, digest, line in self._hashed if hmac.digest(salt, encoded_name, "sha1") == digest]
         host_keys = []
         for line in lines:
-            if not _is_key(line):
+            if not _has_complete_key(line):
                 continue
             try:
                 entry = HostKeyEntry.from_line(line)
@@ -65,7 +65,7 @@ class KnownHosts:
         return host_keys
 
     def _add_hashed(self, name: str, line: str) -> None:
-        """`|1|salt|digest`: HMAC-SHA1 of the name, both in base64 (sshd(8))."""
+        """Add a line with a hashed name, `|1|salt|digest`: HMAC-SHA1 of the name, both in base64 (sshd(8))."""
         parts = name.split("|")
         try:
             salt, digest = (base64.b64decode(part, validate=True) for part in parts[2:4])
@@ -74,8 +74,9 @@ class KnownHosts:
         self._hashed.append((salt, digest, line))
 
 
-def _is_key(line: str) -> bool:
-    """Whether a line `names type key comment` has a key that is whole. paramiko takes minutes over one that is not."""
+def _has_complete_key(line: str) -> bool:
+    """Whether a line `names type key comment` has a key that is whole. paramiko takes minutes over one that is
+    not."""
     fields = line.split(" ")
     try:
         blob = b""
@@ -89,8 +90,8 @@ def _is_key(line: str) -> bool:
     return 0 < at == len(blob)
 
 
-def _blobs(rest: list[str]) -> set[bytes]:
-    """The key of a line `names type key comment`, as it is sent."""
+def _key_blobs(rest: list[str]) -> set[bytes]:
+    """Return the decoded key of a line `names type key comment`, the empty set without one."""
     if rest:
         fields = rest[0].split()
     else:

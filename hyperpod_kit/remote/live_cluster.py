@@ -28,7 +28,7 @@ class LiveCluster:
 
     @property
     def arn(self) -> str:
-        """The cluster's. Raises AwsError, Unreachable."""
+        """Query and return the ARN of the cluster. Raises AwsError, Unreachable."""
         return str(self.sagemaker.describe_cluster(self.name)["ClusterArn"])
 
     def nodes(self) -> list[ClusterNode]:
@@ -53,7 +53,8 @@ class LiveCluster:
         return targets
 
     def controllers(self) -> list[str]:
-        """The private addresses of the controllers. Raises UsageError when it is not known which nodes those are."""
+        """Return the private addresses of the controllers. Raises UsageError when it is not known which nodes those
+        are."""
         addresses = [target.address for target in self.targets() if target.role == Role.CONTROLLER and target.address]
         if addresses:
             return addresses
@@ -63,14 +64,14 @@ class LiveCluster:
         )
 
     def expected(self) -> dict[str, Sequence[Mount]]:
-        """Instance group -> the mounts that its nodes must have; empty without a configuration."""
+        """Return instance group -> the mounts that its nodes must have; empty without a configuration."""
         if self.settings is None:
             return {}
         config = self.settings.node_config()
         return {group: config.mounts_for(role, group) for group, role in config.roles.items()}
 
     def max_age(self) -> float:
-        """Seconds in which a node sends two reports."""
+        """Return the age in seconds up to which a report that a node sent counts: the time in which it sends two."""
         interval = 30.0
         if self.settings is not None:
             interval = self.settings.node_config().health.interval

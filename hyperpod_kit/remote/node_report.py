@@ -48,12 +48,12 @@ class NodeReport:
             "warnings": list(self.warnings),
             "via": self.via,
             "slurm": [finding.to_dict() for finding in self.slurm],
-            "mounts": [_mount(mount) for mount in self.mounts],
+            "mounts": [_mount_to_dict(mount) for mount in self.mounts],
         }
 
 
-def _mount(mount: MountStatus) -> dict[str, Any]:
-    """JSON form; null for what the node could not measure."""
+def _mount_to_dict(mount: MountStatus) -> dict[str, Any]:
+    """Return the JSON form of a mount; null for what the node could not measure."""
     unmeasured = dict.fromkeys(mount.unmeasured)
     share = None if "used_bytes" in unmeasured else mount.share
     return {**asdict(mount), **unmeasured, "healthy": mount.healthy, "share": share}

@@ -26,7 +26,7 @@ FEW = 12
 
 
 def to_json(cluster: str, reports: Sequence[NodeReport], checked_at: float) -> dict[str, Any]:
-    """The whole answer. `checked_at`: Unix seconds."""
+    """Return the reports of a cluster as one JSON object. `checked_at`: Unix seconds."""
     return {
         "cluster": cluster,
         "checked_at": checked_at,
@@ -35,8 +35,9 @@ def to_json(cluster: str, reports: Sequence[NodeReport], checked_at: float) -> d
     }
 
 
-def counts(cluster: str, reports: Sequence[NodeReport]) -> Table:
-    """A row for each mount of each instance group, a column for each state that occurs: the numbers of nodes."""
+def mount_counts_table(cluster: str, reports: Sequence[NodeReport]) -> Table:
+    """Return a table with a row for each mount of each instance group and a column for each state that occurs:
+    the numbers of nodes."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -77,11 +78,11 @@ def counts(cluster: str, reports: Sequence[NodeReport]) -> Table:
     return grid
 
 
-def rows(cluster: str, reports: Sequence[NodeReport], now: float, width: int) -> Table:
-    """A row for each mount of each node, one for each node that did not answer.
+def mount_rows_table(cluster: str, reports: Sequence[NodeReport], now: float, width: int) -> Table:
+    """Return a table with a row for each mount of each node, and one for each node that did not answer.
 
-    `now`: Unix seconds; `width`: columns of the screen. Below NARROW a row has two lines, group under node and source
-    under path.
+    `now`: Unix seconds; `width`: columns of the screen. Below NARROW a row has two lines, group under node
+    and source under path.
     """
     from rich import box
     from rich.table import Table
@@ -111,7 +112,8 @@ def rows(cluster: str, reports: Sequence[NodeReport], now: float, width: int) ->
 
 
 def _cells(report: NodeReport, now: float) -> Iterator[tuple[str, str, Text, Text, str, str]]:
-    """(mount, path, state, how full it is, what is mounted or why nothing is, age) of every row of one node."""
+    """Yield (mount, path, state, how full it is, what is mounted or why nothing is, age) of every row of one
+    node."""
     from rich.text import Text
 
     if report.error:

@@ -39,7 +39,8 @@ class SentReport:
 
 
 def read_report(text: str) -> SentReport:
-    """The report in a node's standard output, which `hyperpod-kit node mounts --json` prints. Raises NoReport."""
+    """Parse the report in a node's standard output, which `hyperpod-kit node mounts --json` prints. Raises
+    NoReport."""
     raw = _find_report(text)
     mounts = raw.get("mounts")
     if not isinstance(mounts, list) or not all(isinstance(mount, dict) for mount in mounts):
@@ -86,12 +87,12 @@ def _finding(raw: Any) -> SlurmFinding:
 
 
 def parse_after_banner(text: str) -> dict[str, Any]:
-    """A JSON object, and what a login may have said before it. Raises ValueError."""
+    """Parse the JSON object in a text, after whatever a login printed before it. Raises ValueError."""
     return json_object(text[max(0, text.find("{")) :])
 
 
 def last_line(*texts: str) -> str:
-    """The last line of the first text that has one, for a message."""
+    """Return the last line of the first text that has one, cut for a message; "nothing" without one."""
     for text in texts:
         lines = text[-4000:].strip().splitlines()
         if lines:
@@ -100,13 +101,13 @@ def last_line(*texts: str) -> str:
 
 
 def _find_report(text: str) -> Mapping[str, Any]:
-    """The last line that holds a JSON object with mounts."""
+    """Return the last line that is a JSON object with mounts. Raises NoReport."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in reversed(lines[-LATEST_LINES:]):
         if not line.startswith("{"):
             continue
         try:
-            value = json.loads(line, parse_constant=_refuse)
+            value = json.loads(line, parse_constant=_raise_no_number)
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict) and "mounts" in value:
@@ -114,7 +115,7 @@ def _find_report(text: str) -> Mapping[str, Any]:
     raise NoReport(f"its answer is not a report: {last_line(text)}")
 
 
-def _refuse(word: str) -> NoReturn:
+def _raise_no_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is no number")
 
 

@@ -13,7 +13,7 @@ from hyperpod_kit.remote.fan_out import reason_to_skip
 from hyperpod_kit.remote.live_cluster import LiveCluster
 from hyperpod_kit.remote.target import NodeTarget, SshSettings
 from hyperpod_kit.remote.transport_choice import choose_transport
-from hyperpod_kit.run import Completed, Runner, env_words
+from hyperpod_kit.run import Completed, Runner, env_arguments
 
 MOST_TRIED = 4
 """Nodes that are asked for a Slurm that answers."""
@@ -43,7 +43,7 @@ class SlurmRunner:
         env: Optional[Mapping[str, Optional[str]]] = None,
     ) -> Completed:
         """Run a command of Slurm's (see Runner). sudo drops the environment, so that it goes as words of env(1)."""
-        command = ["sh", "-c", AS_ROOT, "sh", *env_words(env), *argv]
+        command = ["sh", "-c", AS_ROOT, "sh", *env_arguments(env), *argv]
         return self._runner.run(command, timeout=timeout, check=check, input=input)
 
 
@@ -56,7 +56,7 @@ def open_slurm_runner(cluster: LiveCluster, ssh: SshSettings, say: Callable[[str
 
 
 def _candidate_nodes(targets: Sequence[NodeTarget]) -> list[NodeTarget]:
-    """A few nodes that can be asked, controllers first, then one of each other group."""
+    """Return a few nodes that can be reached, controllers first, then one of each other group."""
     reachable = [target for target in targets if reason_to_skip(target) is None]
     controllers = [target for target in reachable if target.role == Role.CONTROLLER]
     group_members = {target.group: target for target in reversed(reachable) if target.role != Role.CONTROLLER}

@@ -9,8 +9,8 @@ import time
 from typing import TYPE_CHECKING, Mapping, Optional, Sequence
 
 from hyperpod_kit.errors import RunError, RunTimeout, Unreachable
-from hyperpod_kit.remote.ssh_access import SshAccess, cut
-from hyperpod_kit.run import Completed, env_words
+from hyperpod_kit.remote.ssh_access import SshAccess, shut_down_socket
+from hyperpod_kit.run import Completed, env_arguments
 
 if TYPE_CHECKING:
     import paramiko
@@ -45,7 +45,7 @@ class SshRunner:
     ) -> Completed:
         """Run `argv` there. The login shell sees it quoted word by word; `env` travels as a prefix of `env`."""
         if env:
-            command = ["env", *env_words(env), *argv]
+            command = ["env", *env_arguments(env), *argv]
         else:
             command = list(argv)
         with self._access.session(self.target) as client:
@@ -60,9 +60,9 @@ class SshRunner:
         until = time.monotonic() + timeout
         out, err = bytearray(), bytearray()
         # A node that never says whether it will run the command is waited for without end inside of paramiko.
-        with self._access.deadlines.within(timeout, lambda: _end(client)) as deadline:
+        with self._access.deadlines.within(timeout, lambda: _cut_connection(client)) as deadline:
             try:
-                returncode = self._talk(client, argv, line, until, stdin_text, out, err)
+                returncode = self._run_on_channel(client, argv, line, until, stdin_text, out, err)
             except RunError:
                 raise
             except Exception as failure:  # what a peer sends may raise anything inside of paramiko
@@ -74,7 +74,7 @@ class SshRunner:
                 raise Unreachable(f"the connection to {self.target} broke: {cause}") from failure
         return returncode, out.decode(errors="replace"), err.decode(errors="replace")
 
-    def _talk(
+    def _run_on_channel(
         self,
         client: paramiko.SSHClient,
         argv: Sequence[str],
@@ -119,7 +119,7 @@ class SshRunner:
         return returncode
 
 
-def _end(client: paramiko.SSHClient) -> None:
+def _cut_connection(client: paramiko.SSHClient) -> None:
     transport = client.get_transport()
     if transport is not None:
-        cut(transport.sock)
+        shut_down_socket(transport.sock)

@@ -44,7 +44,7 @@ class SshAccess:
 
     @contextmanager
     def session(self, address: str) -> Iterator[paramiko.SSHClient]:
-        """A session with the node at `address`, its host key verified, closed at the end.
+        """Open a session with the node at `address`, its host key verified, and close it at the end.
 
         Raises Unreachable, UsageError.
         """
@@ -58,7 +58,7 @@ class SshAccess:
                 except OSError as err:
                     raise UsageError(f"{argv[0]} cannot be started: {err.strerror}", hint="--ssh-proxy") from err
             else:
-                sock = stack.enter_context(_socket(address, settings.port))
+                sock = stack.enter_context(_create_socket(address, settings.port))
             client = stack.enter_context(load_paramiko().SSHClient())
             self._log_in(client, sock, address, proxy_output)
             yield client
@@ -66,7 +66,10 @@ class SshAccess:
     def _log_in(
         self, client: paramiko.SSHClient, sock: socket.socket, address: str, proxy_output: Callable[[], str]
     ) -> None:
-        """`proxy_output`: what the program behind the connection wrote to standard error, "" without one."""
+        """Connect and log in within the time limit. Raises Unreachable.
+
+        `proxy_output`: what the program behind the connection wrote to standard error, "" without one.
+        """
         known_hosts, settings = self.load(), self.settings
         client.set_missing_host_key_policy(load_paramiko().RejectPolicy())
         if settings.port == 22:
@@ -78,7 +81,7 @@ class SshAccess:
         limit = settings.connect_timeout
         connected = bool(settings.proxy)
         # The phases have a limit each inside of paramiko; this one is for all of them.
-        with self.deadlines.within(limit, lambda: cut(sock)) as deadline:
+        with self.deadlines.within(limit, lambda: shut_down_socket(sock)) as deadline:
             try:
                 sock.settimeout(limit)
                 if not connected:
@@ -112,13 +115,13 @@ class SshAccess:
                 raise failure from err
 
 
-def cut(sock: socket.socket | paramiko.Channel) -> None:
+def shut_down_socket(sock: socket.socket | paramiko.Channel) -> None:
     """End a connection, or the attempt to make one, under the threads that wait for it."""
     with suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
 
 
-def _socket(address: str, port: int) -> socket.socket:
+def _create_socket(address: str, port: int) -> socket.socket:
     family, kind, protocol, _, _ = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     sock = socket.socket(family, kind, protocol)
     # Login and command are short messages, one after the other: held back, they would wait 40 ms for each other.
@@ -127,7 +130,7 @@ def _socket(address: str, port: int) -> socket.socket:
 
 
 def load_paramiko() -> Any:
-    """The library, without what its threads write to stderr of broken connections: those are answers here."""
+    """Import paramiko, with its log of broken connections silenced: those are answers here."""
     import paramiko
 
     logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
@@ -145,7 +148,7 @@ def _known_hosts(settings: SshSettings) -> KnownHosts:
 
 
 def _private_key(settings: SshSettings) -> Optional[paramiko.PKey]:
-    """The key itself, not its file: paramiko tries a file as every kind of key and reports the last attempt."""
+    """Read the private key: paramiko would try its file as every kind of key and report the last attempt."""
     if settings.key is None:
         return None
     if not settings.key.is_file():
@@ -162,7 +165,10 @@ def _private_key(settings: SshSettings) -> Optional[paramiko.PKey]:
 
 
 def _unreachable(where: str, settings: SshSettings, err: Exception, *, connected: bool) -> Unreachable:
-    """Say in one sentence what went wrong between here and a session. `connected`: whether TCP was."""
+    """Return the error that says in one sentence what went wrong between here and a session.
+
+    `connected`: whether TCP was.
+    """
     ssh = load_paramiko()
     if isinstance(err, ssh.BadHostKeyException):
         return _other_host_key(where, settings)

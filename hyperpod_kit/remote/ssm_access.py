@@ -6,8 +6,8 @@ import shutil
 from contextlib import suppress
 
 from hyperpod_kit.aws.ssm import Ssm, session_request
-from hyperpod_kit.aws.ssm import target as ssm_target
-from hyperpod_kit.cluster.session import PLUGIN, plugin_start
+from hyperpod_kit.aws.ssm import node_session_target as ssm_target
+from hyperpod_kit.cluster.session import PLUGIN, session_plugin_program
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 from hyperpod_kit.remote.live_cluster import LiveCluster
 from hyperpod_kit.remote.ssm_sessions import SsmSession, SsmSessions
@@ -15,8 +15,8 @@ from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import LocalRunner
 
 
-def sessions_with(cluster: LiveCluster) -> SsmSessions:
-    """Make a factory of sessions with the nodes of a cluster."""
+def create_ssm_sessions(cluster: LiveCluster) -> SsmSessions:
+    """Return a factory of sessions with the nodes of a cluster. Raises UsageError without AWS's plugin."""
     # Before any call: a session that nobody takes up stays open on the node.
     if shutil.which(PLUGIN) is None:
         raise UsageError(f"{PLUGIN} is not on PATH", hint="install it, or --via ssh, controller or pull")
@@ -32,7 +32,7 @@ def sessions_with(cluster: LiveCluster) -> SsmSessions:
             with suppress(HyperpodKitError):
                 ssm.terminate_session(token["SessionId"])
 
-        start = plugin_start(token, request, region=ssm.region, endpoint=ssm.endpoint, version=version)
+        start = session_plugin_program(token, request, region=ssm.region, endpoint=ssm.endpoint, version=version)
         return SsmSession(start, end)
 
     return SsmSessions(begin)

@@ -49,7 +49,7 @@ class SsmSessions:
         """
         last = Unreachable("not tried")
         for _ in range(TRIES):
-            self._bucket.take()
+            self._bucket.wait_and_take()
             if self._stopped:
                 break
             session = self._begin(target)

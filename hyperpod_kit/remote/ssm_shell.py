@@ -24,7 +24,7 @@ from hyperpod_kit.errors import RunTimeout, Unreachable
 from hyperpod_kit.remote.deadlines import Deadlines
 from hyperpod_kit.remote.report_parser import last_line
 from hyperpod_kit.run import Completed
-from hyperpod_kit.system.readable import readable
+from hyperpod_kit.system.readable import wait_until_readable
 
 LONGEST_LINE = 3000
 """Bytes that can be typed in one line."""
@@ -54,7 +54,7 @@ def run_in_shell(
     else after Ctrl-C. Raises Unreachable when the session ends before the answer, RunTimeout.
     """
     marker = f"hpk{secrets.token_hex(8)}"
-    typed = _command_line(argv, marker)
+    typed = _encode_command_line(argv, marker)
     terminal, plugin_terminal = pty.openpty()
     try:
         plugin = subprocess.Popen(
@@ -71,11 +71,11 @@ def run_in_shell(
     finally:
         os.close(plugin_terminal)
     try:
-        with deadlines.within(timeout + 1, lambda: _signal(plugin, signal.SIGTERM)):
-            text = _exchange(terminal, typed, marker, time.monotonic() + timeout, limit)
+        with deadlines.within(timeout + 1, lambda: _signal_process_group(plugin, signal.SIGTERM)):
+            text = _type_and_read_output(terminal, typed, marker, time.monotonic() + timeout, limit)
     finally:
         os.close(terminal)
-        _end(plugin)
+        _wait_or_kill(plugin)
     done = _parse_output(text, marker)
     if done is not None:
         return Completed(tuple(argv), done[1], done[0], "")
@@ -90,7 +90,7 @@ def run_in_shell(
 _TIMED_OUT = b"\0late"
 
 
-def _command_line(argv: Sequence[str], marker: str) -> bytes:
+def _encode_command_line(argv: Sequence[str], marker: str) -> bytes:
     script = (
         f"said=$({shlex.join(argv)} 2>/dev/null </dev/null); code=$?; "
         f'echo "{marker}-begin"; printf %s "$said" | base64; echo "{marker}-end-$code"'
@@ -101,7 +101,7 @@ def _command_line(argv: Sequence[str], marker: str) -> bytes:
     return typed
 
 
-def _exchange(terminal: int, typed: bytes, marker: str, until: float, limit: int) -> bytes:
+def _type_and_read_output(terminal: int, typed: bytes, marker: str, until: float, limit: int) -> bytes:
     """Type the command and return everything that came until the last marker, the end, the deadline or the limit."""
     text = b""
     sent = False
@@ -114,7 +114,7 @@ def _exchange(terminal: int, typed: bytes, marker: str, until: float, limit: int
         remaining = (until if sent else prompt_until) - time.monotonic()
         if remaining <= 0 and sent:
             return text + _TIMED_OUT
-        if not readable([terminal], remaining):
+        if not wait_until_readable([terminal], remaining):
             continue
         try:
             chunk = os.read(terminal, 65536)
@@ -127,7 +127,7 @@ def _exchange(terminal: int, typed: bytes, marker: str, until: float, limit: int
 
 
 def _parse_output(text: bytes, marker: str) -> Optional[tuple[str, int]]:
-    """(output, exit code) of the command; None when they are not whole."""
+    """Return (output, exit code) of the command; None when they are not whole."""
     match = re.search(rf"{marker}-begin\s(.*?){marker}-end-(\d+)\s".encode(), text, re.DOTALL)
     if match is None:
         return None
@@ -137,16 +137,16 @@ def _parse_output(text: bytes, marker: str) -> Optional[tuple[str, int]]:
         return None
 
 
-def _end(plugin: subprocess.Popen[bytes]) -> None:
-    """The session ends with its shell; a plugin that stays is ended, and waited for."""
+def _wait_or_kill(plugin: subprocess.Popen[bytes]) -> None:
+    """Wait for the plugin, which ends with the session's shell; terminate or kill one that stays."""
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         if number is not None:
-            _signal(plugin, number)
+            _signal_process_group(plugin, number)
         with suppress(subprocess.TimeoutExpired):
             plugin.wait(2.0 if number != signal.SIGKILL else None)
             return
 
 
-def _signal(plugin: subprocess.Popen[bytes], number: int) -> None:
+def _signal_process_group(plugin: subprocess.Popen[bytes], number: int) -> None:
     with suppress(ProcessLookupError):
         os.killpg(plugin.pid, number)

@@ -22,7 +22,7 @@ class NodeTarget:
 
     @classmethod
     def of(cls, node: ClusterNode, role: str = "") -> NodeTarget:
-        """A node as AWS tells of it."""
+        """Make a target of a node that AWS lists."""
         return cls(node.instance_id, node.group, role, node.address, node.status)
 
 
@@ -44,8 +44,8 @@ class SshSettings:
     named: bool = True
 
 
-def sample_of(targets: Sequence[NodeTarget], most: int) -> list[NodeTarget]:
-    """The first nodes of each instance group, so many of each, in the order of the targets."""
+def sample_per_group(targets: Sequence[NodeTarget], most: int) -> list[NodeTarget]:
+    """Return the first `most` nodes of each instance group, in the order of the targets."""
     taken: Counter[str] = Counter()
     sample = []
     for target in targets:

@@ -15,9 +15,9 @@ from hyperpod_kit.remote.fan_out import query_all, reason_to_skip
 from hyperpod_kit.remote.live_cluster import LiveCluster
 from hyperpod_kit.remote.ssh import SshRunner
 from hyperpod_kit.remote.ssh_access import SshAccess
-from hyperpod_kit.remote.ssm_access import sessions_with
+from hyperpod_kit.remote.ssm_access import create_ssm_sessions
 from hyperpod_kit.remote.ssm_sessions import SsmRunner, SsmSessions
-from hyperpod_kit.remote.target import NodeTarget, SshSettings, sample_of
+from hyperpod_kit.remote.target import NodeTarget, SshSettings, sample_per_group
 from hyperpod_kit.run import Runner
 
 SAMPLE = 3
@@ -35,9 +35,9 @@ Say = Callable[[str], None]
 def choose_transport(
     cluster: LiveCluster, ssh: SshSettings, targets: Sequence[NodeTarget], say: Say
 ) -> Iterator[Connect]:
-    """A Runner for each node by the first way that is open for its group. `say`: takes which ways those are.
+    """Yield a function that returns a Runner for a node, by the first way that is open for its group.
 
-    Raises UsageError: what was said of how to log in must be right.
+    `say`: takes which ways those are. Raises UsageError when the given login settings are wrong.
     """
     connections: dict[str, Connect] = {}
     closed: list[str] = []
@@ -51,7 +51,7 @@ def choose_transport(
         return lambda target: SshRunner(target.address, access)
 
     def by_ssm() -> Connect:
-        sessions.append(sessions_with(cluster))
+        sessions.append(create_ssm_sessions(cluster))
         return lambda target: SsmRunner(target, sessions[-1])
 
     with SshAccess(ssh) as access:
@@ -64,7 +64,9 @@ def choose_transport(
                 break
             try:
                 connect = begin()
-                opened, reason = _try_groups(connect, remaining, samples, ssh.connect_timeout + ssh.command_timeout)
+                opened, reason = _find_open_groups(
+                    connect, remaining, samples, ssh.connect_timeout + ssh.command_timeout
+                )
             except HyperpodKitError as err:
                 closed.append(f"{name}: {err.message}")
                 continue
@@ -90,12 +92,12 @@ def choose_transport(
             raise
 
 
-def _try_groups(
+def _find_open_groups(
     connect: Connect, targets: Sequence[NodeTarget], samples: Sequence[int], timeout: float
 ) -> tuple[frozenset[str], str]:
-    """(groups of which a node has answered, why the first of the others has not, "" when all have).
+    """Return the groups of which a node has answered, and why the first of the others has not, "" when all have.
 
-    samples: how many nodes of a group are tried, one such number after the other.
+    `samples`: how many nodes of a group are tried, one such number after the other.
     """
 
     def try_one(target: NodeTarget) -> str:
@@ -110,7 +112,7 @@ def _try_groups(
     opened: frozenset[str] = frozenset()
     reason = ""
     for most in samples:
-        sample = sample_of([target for target in targets if target.group not in opened], most)
+        sample = sample_per_group([target for target in targets if target.group not in opened], most)
         errors = query_all(sample, try_one, lambda error: None, descriptors=3)
         opened |= {target.group for target, error in zip(sample, errors) if not error}
         reason = next((error for target, error in zip(sample, errors) if target.group not in opened), "")

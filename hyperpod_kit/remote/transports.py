@@ -21,7 +21,7 @@ SAMPLE = 2
 
 
 @contextmanager
-def opened(
+def open_transport(
     via: str,
     cluster: LiveCluster,
     ssh: SshSettings,
@@ -29,26 +29,26 @@ def opened(
     controller: Optional[str],
     say: Callable[[str], None],
 ) -> Iterator[Transport]:
-    """The transport, closed at the end. `say`: takes which way was chosen, where that is left to us.
+    """Open the transport of `via`, and close it at the end.
 
-    Raises UsageError, AwsError, Unreachable.
+    `say`: takes which way was chosen, where that is left to us. Raises UsageError, AwsError, Unreachable.
     """
     with ExitStack() as stack:
         if via == AUTO:
-            yield _any_way(stack, cluster, ssh, max_age, controller, say)
+            yield _auto_transport(stack, cluster, ssh, max_age, controller, say)
         elif via == "pull":
-            yield _pull(cluster, max_age)
+            yield _cloudwatch_transport(cluster, max_age)
         elif via == "ssm":
-            yield _ssm(cluster, ssh)
+            yield _ssm_transport(cluster, ssh)
         else:
-            access = _access(stack, ssh)
+            access = _open_ssh_access(stack, ssh)
             if via == "controller":
-                yield _by_controller(access, cluster, controller)
+                yield _controller_transport(access, cluster, controller)
             else:
-                yield _ssh(access)
+                yield _ssh_transport(access)
 
 
-def _any_way(
+def _auto_transport(
     stack: ExitStack,
     cluster: LiveCluster,
     ssh: SshSettings,
@@ -56,7 +56,7 @@ def _any_way(
     controller: Optional[str],
     say: Callable[[str], None],
 ) -> Transport:
-    """Make a transport that tries every way. Raises UsageError: what was said of how to log in must be right."""
+    """Return a transport that tries every way. Raises UsageError when the given login settings are wrong."""
     from hyperpod_kit.remote.auto_transport import AutoTransport, TransportOption
     from hyperpod_kit.remote.ssh_access import SshAccess
 
@@ -66,7 +66,7 @@ def _any_way(
 
     def over_ssh(answered: frozenset[str]) -> Transport:
         access.load()
-        return _ssh(access)
+        return _ssh_transport(access)
 
     def by_controller(answered: frozenset[str]) -> Transport:
         if controller is None and not any(
@@ -74,22 +74,25 @@ def _any_way(
         ):
             raise Unreachable("it does not let us in either")
         access.load()
-        return _by_controller(access, cluster, controller)
+        return _controller_transport(access, cluster, controller)
 
     return AutoTransport(
         (
             TransportOption("ssh", "ssh", over_ssh),
             TransportOption("controller", "the controller", by_controller),
-            TransportOption("ssm", "SSM sessions", lambda answered: _ssm(cluster, ssh), sample=SAMPLE),
+            TransportOption("ssm", "SSM sessions", lambda answered: _ssm_transport(cluster, ssh), sample=SAMPLE),
             TransportOption(
-                "pull", "what they have sent to CloudWatch", lambda answered: _pull(cluster, max_age), late=True
+                "pull",
+                "what they have sent to CloudWatch",
+                lambda answered: _cloudwatch_transport(cluster, max_age),
+                late=True,
             ),
         ),
         say,
     )
 
 
-def _access(stack: ExitStack, ssh: SshSettings) -> SshAccess:
+def _open_ssh_access(stack: ExitStack, ssh: SshSettings) -> SshAccess:
     from hyperpod_kit.remote.ssh_access import SshAccess
 
     access = stack.enter_context(SshAccess(ssh))
@@ -97,13 +100,13 @@ def _access(stack: ExitStack, ssh: SshSettings) -> SshAccess:
     return access
 
 
-def _ssh(access: SshAccess) -> Transport:
+def _ssh_transport(access: SshAccess) -> Transport:
     from hyperpod_kit.remote.ssh_transport import SshTransport
 
     return SshTransport(access)
 
 
-def _by_controller(access: SshAccess, cluster: LiveCluster, named: Optional[str]) -> Transport:
+def _controller_transport(access: SshAccess, cluster: LiveCluster, named: Optional[str]) -> Transport:
     from hyperpod_kit.remote.controller import ControllerTransport
 
     if named:
@@ -113,15 +116,15 @@ def _by_controller(access: SshAccess, cluster: LiveCluster, named: Optional[str]
     return ControllerTransport(access, addresses)
 
 
-def _pull(cluster: LiveCluster, max_age: float) -> Transport:
+def _cloudwatch_transport(cluster: LiveCluster, max_age: float) -> Transport:
     from hyperpod_kit.aws.logs import Logs
     from hyperpod_kit.remote.cloudwatch_transport import CloudWatchTransport
 
     return CloudWatchTransport(Logs(cluster.region), cluster.name, cluster.arn, max_age)
 
 
-def _ssm(cluster: LiveCluster, ssh: SshSettings) -> Transport:
-    from hyperpod_kit.remote.ssm_access import sessions_with
+def _ssm_transport(cluster: LiveCluster, ssh: SshSettings) -> Transport:
+    from hyperpod_kit.remote.ssm_access import create_ssm_sessions
     from hyperpod_kit.remote.ssm_transport import SsmTransport
 
-    return SsmTransport(sessions_with(cluster), ssh.connect_timeout + ssh.command_timeout)
+    return SsmTransport(create_ssm_sessions(cluster), ssh.connect_timeout + ssh.command_timeout)

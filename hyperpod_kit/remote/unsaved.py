@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Callable, Iterator, Mapping, Optional, Sequence
 
-from hyperpod_kit.cluster.nodes import slurm_name
+from hyperpod_kit.cluster.nodes import slurm_node_name
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.remote.fan_out import reason_to_skip
 from hyperpod_kit.remote.live_cluster import LiveCluster
@@ -30,9 +30,11 @@ CountUnsaved = Callable[[Sequence[str]], Mapping[str, Optional[int]]]
 
 
 @contextmanager
-def counting_unsaved(cluster: LiveCluster, ssh: SshSettings, say: Callable[[str], None]) -> Iterator[CountUnsaved]:
-    """A function that counts the captures on nodes of this cluster. Raises AwsError, UsageError."""
-    targets = {slurm_name(target.address): target for target in cluster.targets() if reason_to_skip(target) is None}
+def open_unsaved_counter(cluster: LiveCluster, ssh: SshSettings, say: Callable[[str], None]) -> Iterator[CountUnsaved]:
+    """Yield a function that counts the captures on nodes of this cluster. Raises AwsError, UsageError."""
+    targets = {
+        slurm_node_name(target.address): target for target in cluster.targets() if reason_to_skip(target) is None
+    }
     with choose_transport(cluster, ssh, list(targets.values()), say) as connect:
 
         def count_on(name: str) -> Optional[int]:
@@ -49,7 +51,7 @@ def counting_unsaved(cluster: LiveCluster, ssh: SshSettings, say: Callable[[str]
 
 
 def _count_on(connect: Callable[[NodeTarget], Runner], target: NodeTarget) -> Optional[int]:
-    """The captures on one node, None where it does not answer."""
+    """Count the captures in the memory of one node, None where it does not answer."""
     try:
         output = SlurmRunner(connect(target)).run(["sh", "-c", COUNT], timeout=30.0).stdout.strip()
     except HyperpodKitError:

@@ -55,7 +55,7 @@ class Vacated:
 
 
 def jobs_on(runner: Runner, nodes: Sequence[str]) -> list[NodeJob]:
-    """The jobs that have any of these nodes. Raises RunError where Slurm does not say."""
+    """Return the jobs that have any of these nodes. Raises RunError where Slurm does not answer."""
     return node_jobs.jobs_on(runner, nodes)
 
 
@@ -86,20 +86,21 @@ def vacate(
         if how == Vacating.DRAIN:
             _requeue(runner, nodes, patience, report)
         _wait_until_idle(runner, nodes, patience, report)
-        _wait_for_captures(nodes, patience, report, count_unsaved)
-        return Vacated(reason, drained, node_jobs.served_since(runner, drained))
+        _wait_until_captures_saved(nodes, patience, report, count_unsaved)
+        return Vacated(reason, drained, node_jobs.query_slurmd_start_times(runner, drained))
     except BaseException:
         undrain(runner, drained, reason, report)
         raise
 
 
-def readmit_jobs(runner: Runner, vacated: Vacated, patience: WaitLimit, report: Callable[[str], None]) -> None:
-    """Let jobs in again on nodes that were restarted, when Slurm has heard of each after that. Raises WaitTimeout."""
+def undrain_after_restart(runner: Runner, vacated: Vacated, patience: WaitLimit, report: Callable[[str], None]) -> None:
+    """Wait until Slurm has heard from each node after its restart, then undrain those; raise WaitTimeout if one
+    is not back."""
     absent: list[str] = []
 
     def all_returned() -> bool:
         try:
-            now = node_jobs.served_since(runner, vacated.drained)
+            now = node_jobs.query_slurmd_start_times(runner, vacated.drained)
         except (RunError, Unreachable):
             return False
         # Another moment than before, not a later one: the node's clock may have been set back.
@@ -120,7 +121,8 @@ def readmit_jobs(runner: Runner, vacated: Vacated, patience: WaitLimit, report: 
 
 
 def undrain(runner: Runner, nodes: Sequence[str], reason: str, report: Callable[[str], None]) -> None:
-    """Let jobs in again where that reason still stands; says so, or how a person does it."""
+    """Undrain the nodes that are drained for this reason, and report it; on failure, report the command that a
+    person can use."""
     try:
         undrained = node_jobs.undrain_nodes(runner, nodes, reason)
     except (RunError, Unreachable) as err:
@@ -141,7 +143,7 @@ class _Queue:
         self._silent = 0
 
     def query_jobs(self) -> Optional[list[NodeJob]]:
-        """None where Slurm does not say. Raises Unreachable when it has not said PATIENCE times in a row."""
+        """Return the jobs, None where Slurm does not answer. Raises Unreachable after PATIENCE failures in a row."""
         try:
             jobs = node_jobs.jobs_on(self._runner, self._nodes)
         except (RunError, Unreachable) as err:
@@ -211,11 +213,11 @@ def _wait_until_idle(runner: Runner, nodes: Sequence[str], patience: WaitLimit, 
     )
 
 
-def _wait_for_captures(
+def _wait_until_captures_saved(
     nodes: Sequence[str], patience: WaitLimit, report: Callable[[str], None], count_unsaved: CountUnsaved
 ) -> None:
-    """Return when storage has what ended jobs left on these nodes. A node that does not answer is not waited for: what
-    its memory held can be saved by nobody. Raises WaitTimeout."""
+    """Wait until storage has what ended jobs left on these nodes. A node that does not answer is not waited for:
+    nobody can save what its memory held. Raises WaitTimeout."""
     shown = ""
     holding: dict[str, int] = {}
     silent: set[str] = set()

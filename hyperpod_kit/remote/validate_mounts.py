@@ -10,11 +10,11 @@ import time
 from dataclasses import replace
 from typing import Callable, Iterator, Mapping, Optional, Sequence
 
-from hyperpod_kit.cluster.nodes import slurm_name
+from hyperpod_kit.cluster.nodes import slurm_node_name
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import MountState
-from hyperpod_kit.remote.fan_out import not_running
+from hyperpod_kit.remote.fan_out import reason_if_not_running
 from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.report_parser import NoReport, SentReport, last_line, read_report
 from hyperpod_kit.remote.target import NodeTarget
@@ -41,7 +41,7 @@ def validate_mounts(
     `expected`: instance group -> mounts that a node of it must report, empty when no configuration is known;
     `max_age`: seconds after which a report that a node sent by itself is too old. Raises what the transport raises.
     """
-    silent = {target.instance_id: not_running(target) for target in targets}
+    silent = {target.instance_id: reason_if_not_running(target) for target in targets}
     running = [target for target in targets if silent[target.instance_id] is None]
     progress(len(targets) - len(running))
     responses = dict(zip((target.instance_id for target in running), transport.query(running, progress)))
@@ -64,7 +64,7 @@ def judge_report(
     if response.error:
         return NodeReport(target, error=clean(response.error), hint=response.hint)
     if response.returncode not in (0, 1, None):
-        return NodeReport(target, error=_not_checked(response.returncode, response.stderr), hint=LOG)
+        return NodeReport(target, error=_describe_failed_check(response.returncode, response.stderr), hint=LOG)
     try:
         sent = read_report(response.text)
     except NoReport as err:
@@ -99,7 +99,7 @@ def _rejection_reason(
 ) -> Optional[str]:
     """Return why the report is not taken for the node's present state; None when it is."""
     # By its address a node is known too: resource_config.json may lag behind a replacement and still have the old id.
-    names = ((sent.instance_id, target.instance_id), (sent.node, slurm_name(target.address)))
+    names = ((sent.instance_id, target.instance_id), (sent.node, slurm_node_name(target.address)))
     if not any(reported and reported == expected for reported, expected in names):
         return f"another node answers there: {sent.instance_id or 'without an instance id'} ({sent.node or '-'})"
     off = sent.checked_at - now
@@ -116,7 +116,7 @@ def _rejection_reason(
 
 
 def _compare_mounts(statuses: Sequence[MountStatus], expected: Sequence[Mount], now: float) -> Iterator[MountStatus]:
-    """The mounts that were reported, held against the configuration, and those that were not reported."""
+    """Yield the reported mounts as the configuration has them, and those that were not reported as absent."""
     mounts_by_name = {mount.name: mount for mount in expected}
     for status in statuses:
         mount = mounts_by_name.get(status.name)
@@ -147,7 +147,7 @@ def format_duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min"
 
 
-def _not_checked(returncode: Optional[int], stderr: str) -> str:
+def _describe_failed_check(returncode: Optional[int], stderr: str) -> str:
     if returncode in (126, 127):
         return "hyperpod-kit is not installed there: its lifecycle script did not run to the end"
     message = "no message"

@@ -30,8 +30,8 @@ class AwsFiles(NamedTuple):
     endpoint: str
 
 
-def profile(environ: Mapping[str, str]) -> AwsFiles:
-    """The profile that AWS_PROFILE names, or `default`. A file that cannot be read says nothing."""
+def read_profile(environ: Mapping[str, str]) -> AwsFiles:
+    """Read the profile that AWS_PROFILE names, or `default`. A file that cannot be read counts as empty."""
     name = environ.get("AWS_PROFILE") or "default"
     section = f"profile {name}"
     if name == "default":
@@ -59,13 +59,15 @@ def _section(path: Optional[str], name: str, section: str) -> Dict[str, str]:
 
 def region(environ: Mapping[str, str]) -> str:
     """The region, "" where nobody says."""
-    named = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or profile(environ).region
+    named = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or read_profile(environ).region
     return named or role.region(environ)
 
 
 def endpoint(environ: Mapping[str, str], service: str) -> str:
     """Where a service is when it is not where AWS has it; else "". `service` in capitals, as in the variable's name."""
-    named = environ.get(f"AWS_ENDPOINT_URL_{service}") or environ.get("AWS_ENDPOINT_URL") or profile(environ).endpoint
+    named = (
+        environ.get(f"AWS_ENDPOINT_URL_{service}") or environ.get("AWS_ENDPOINT_URL") or read_profile(environ).endpoint
+    )
     return named.rstrip("/")
 
 
@@ -79,7 +81,8 @@ class CredentialChain:
         self._until = 0.0
 
     def get(self) -> Credentials:
-        """Raises PermissionError, which says where was looked."""
+        """Return the credentials, loaded again before they end. Raises PermissionError, which names the places
+        looked at."""
         with self._lock:
             if self._credentials is None or time.time() >= self._until:
                 self._credentials, reason = self._load()
@@ -92,12 +95,12 @@ class CredentialChain:
             return self._credentials
 
     def forget(self) -> None:
-        """The service does not take them any more."""
+        """Discard the cached credentials: the service does not accept them any more."""
         with self._lock:
             self._credentials = None
 
     def _load(self) -> Tuple[Optional[Credentials], str]:
-        credentials = role.environment_credentials(self._environ) or profile(self._environ).credentials
+        credentials = role.environment_credentials(self._environ) or read_profile(self._environ).credentials
         if credentials:
             return credentials, ""
         credentials, reason = role.node_role_credentials(self._environ)

@@ -32,10 +32,13 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """A signed request goes where it was signed for, and nowhere else."""
 
 
-def exchange(
+def send_http_request(
     method: str, url: str, headers: Mapping[str, str], body: Optional[bytes] = None, *, proxies: bool = True
 ) -> HttpResponse:
-    """Ask once; never raises. `proxies`: whether the environment's may be used (never for the metadata service)."""
+    """Send one HTTP request and return its response; never raises.
+
+    `proxies`: whether the environment's may be used (never for the metadata service).
+    """
     handlers: List[urllib.request.BaseHandler] = [_NoRedirect()]
     if not proxies:
         handlers.append(urllib.request.ProxyHandler({}))

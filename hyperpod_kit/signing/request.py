@@ -35,14 +35,14 @@ def sign(
     method: str,
     url: str,
     headers: Mapping[str, str],
-    payload: str,
+    payload_sha256: str,
     now: float,
 ) -> Dict[str, str]:
-    """The headers of a request, those that sign it included.
+    """Return the headers of a request, those that sign it included.
 
-    `url`: path and query as they are sent, the parameters of the query sorted and each with its "=". `headers`:
-    lower-case names. `payload`: SHA-256 of the body in hexadecimal, or a word that S3 takes for it. `now`: Unix
-    seconds.
+    `url`: path and query as they are sent, the parameters of the query sorted and each with its "=".
+    `headers`: lower-case names. `payload_sha256`: SHA-256 of the body in hexadecimal, or a word that S3
+    takes for it. `now`: Unix seconds.
     """
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     parts = urlsplit(url)
@@ -58,7 +58,7 @@ def sign(
             *(f"{name}:{full[name].strip()}" for name in names),
             "",
             ";".join(names),
-            payload,
+            payload_sha256,
         ]
     )
     scope = f"{stamp[:8]}/{region}/{service}/aws4_request"

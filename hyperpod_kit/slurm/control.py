@@ -50,9 +50,10 @@ class NodeStart(NamedTuple):
     booted: float
     served_since: float
 
-    def is_anew_since(self, before: NodeStart) -> bool:
-        """Whether the machine was started between the two. A clock that was set changes the one moment and not the
-        other, and what is not known says nothing."""
+    def was_rebooted_since(self, before: NodeStart) -> bool:
+        """Return whether the machine was started again after `before` was taken: its boot time and slurmd's start
+        time both differ. A clock that was set changes only one of the two; False where any of the four times is
+        unknown."""
         if not (self.booted and self.served_since and before.booted and before.served_since):
             return False
         return abs(self.booted - before.booted) > _ROUNDED and self.served_since != before.served_since
@@ -77,36 +78,39 @@ class NodeRecord:
     served_since: float = 0.0
 
     @property
-    def start(self) -> NodeStart:
-        """As its slurmd has said it."""
+    def start_times(self) -> NodeStart:
+        """The boot time and the slurmd start time that this node's slurmd reported."""
         return NodeStart(self.booted, self.served_since)
 
     @property
-    def usable(self) -> bool:
-        """Whether a step can be started there."""
+    def can_start_steps(self) -> bool:
+        """Whether a step can be started on this node, by its state."""
         return _BAD.search(self.state) is None
 
     @property
-    def awaited(self) -> bool:
-        """Whether it may well be there, and a slurmctld that was started just now has not heard of it yet."""
-        return not self.is_registered and (self.usable or self.state.startswith("UNKNOWN"))
+    def awaits_registration(self) -> bool:
+        """Whether the node has not registered with slurmctld since that was started, but may well be up."""
+        return not self.is_registered and (self.can_start_steps or self.state.startswith("UNKNOWN"))
 
     @property
-    def held_for_mount(self) -> bool:
-        """Whether it is drained for a mount of ours; a reason may outlive the drain."""
+    def is_drained_for_mount(self) -> bool:
+        """Whether the node is drained for a mount of the kit's. A reason may outlive the drain, so the state
+        counts too."""
         return self.reason.startswith(MOUNT_REASON) and HOLDS_BY_REASON.search(self.state) is not None
 
     @property
-    def down(self) -> bool:
-        """Whether Slurm has lost it, which is more than that it must not be used."""
+    def is_down(self) -> bool:
+        """Whether Slurm has lost the node (down, failed, not responding), which is more than that it must not be
+        used."""
         return _DOWN.search(self.state) is not None
 
 
 def node_fields(line: str) -> Dict[str, str]:
-    """One line of `scontrol -o show node` as a dictionary, `Reason` with who gave it and when; {} when it is none.
+    """Parse one line of `scontrol -o show node` into a dictionary, `Reason` with who gave it and when; {} for
+    any other line.
 
-    What is free text (Reason, Comment, Extra: 22.05 and 24.11 print them last) ends the fields, and of a field that is
-    there twice the first counts. A job has no text in the record of a node.
+    What is free text (Reason, Comment, Extra: 22.05 and 24.11 print them last) ends the fields, and of a
+    field that is there twice the first counts. A job has no text in the record of a node.
     """
     if not line.startswith("NodeName="):
         return {}
@@ -120,18 +124,19 @@ def node_fields(line: str) -> Dict[str, str]:
     return fields
 
 
-def nodes(runner: Runner, names: Sequence[str]) -> Dict[str, NodeRecord]:
-    """Records of these nodes. A name that slurmctld does not know is left out. Raises RunError."""
+def query_known_nodes(runner: Runner, names: Sequence[str]) -> Dict[str, NodeRecord]:
+    """Query the records of these nodes, by name. A name that slurmctld does not know is left out. Raises
+    RunError."""
     names = [name for name in names if _NODE.fullmatch(name)]
     if not names:
         return {}
-    records_by_name = all_nodes(runner, compress(names))
+    records_by_name = query_nodes(runner, compress(names))
     return {name: records_by_name[name] for name in records_by_name if name in names}
 
 
-def all_nodes(runner: Runner, hosts: str = "") -> Dict[str, NodeRecord]:
-    """Records of all nodes, or of those of a host list. Raises RunError, also when there are none."""
-    done = _show_node(runner, hosts)
+def query_nodes(runner: Runner, hostlist: str = "") -> Dict[str, NodeRecord]:
+    """Query the records of all nodes, or of those of a host list. Raises RunError, also when there are none."""
+    done = _show_node(runner, hostlist)
     records_by_name: Dict[str, NodeRecord] = {}
     twice: List[str] = []
     for line in done.stdout.splitlines():
@@ -170,22 +175,23 @@ def _node_record(line: str) -> Optional[NodeRecord]:
             number,
             record.get("State", "UNKNOWN"),
             record.get("Reason", ""),
-            _latest(parse_time(record.get("BootTime", ""))),
+            _latest_boot_time(parse_time(record.get("BootTime", ""))),
             record.get("SlurmdStartTime") != UNHEARD,
             parse_time(record.get("SlurmdStartTime", "")),
         )
     return None
 
 
-def _latest(booted: float) -> float:
-    """slurmd takes the machine's uptime from the time, both in whole seconds: a second too early at most."""
+def _latest_boot_time(booted: float) -> float:
+    """Return the latest time at which the machine may have booted, 0 for unknown: slurmd subtracts the uptime
+    from the time, both in whole seconds, which is a second too early at most."""
     if booted:
         return booted + 1.0
     return 0.0
 
 
 def parse_time(text: str) -> float:
-    """Unix seconds of a time as Slurm prints it, 0 for what is none."""
+    """Parse a time as Slurm prints it, or Unix seconds; return Unix seconds, 0 for anything else."""
     if text.isascii() and text.isdigit():
         return float(text)
     try:
@@ -201,8 +207,8 @@ def job_records(
 
     Raises RunError when Slurm does not answer or does not know the job, JobError when it answers with other jobs.
     """
-    records_read = records.read(runner, job.name, fields=fields)
-    job_entries = [record for record in records_read if job.has(record)]
+    records_read = records.query_squeue(runner, job.slurm_id, fields=fields)
+    job_entries = [record for record in records_read if job.matches_record(record)]
     if not job_entries or (len(job_entries) > 1 and not job.components):
         shown = ", ".join(str(JobId.of(record)) for record in records_read[:8]) or "no job"
         raise JobError(
@@ -212,52 +218,55 @@ def job_records(
     return sorted(job_entries, key=lambda record: int(record.get("HetJobOffset") or 0))
 
 
-def job(runner: Runner, job_id: JobId) -> Dict[str, str]:
-    """The one record of this job, of its leader when it is heterogeneous. Raises RunError, JobError."""
+def query_job_record(runner: Runner, job_id: JobId) -> Dict[str, str]:
+    """Query the one record of this job, of its leader when it is heterogeneous. Raises RunError, JobError."""
     return job_records(runner, job_id)[0]
 
 
-def times(runner: Runner, job_id: JobId) -> Dict[str, str]:
-    """The same with records.TIME_FIELDS: its times are for `parse_time`. Raises RunError, JobError."""
+def query_job_times(runner: Runner, job_id: JobId) -> Dict[str, str]:
+    """Query this job's record with records.TIME_FIELDS; its times are for `parse_time`. Raises RunError,
+    JobError."""
     return job_records(runner, job_id, records.TIME_FIELDS)[0]
 
 
-def queued_at(runner: Runner, job_id: JobId) -> float:
-    """When the job came into the queue last, by a requeue too, Unix seconds; 0 when squeue does not say. Raises
-    RunError."""
-    argv = ["squeue", "--local", "--all", "--noheader", "--states=all", "-j", job_id.name, "-o", "%V"]
+def query_last_queued_at(runner: Runner, job_id: JobId) -> float:
+    """Query when the job came into the queue last, by a requeue too, in Unix seconds; 0 when squeue prints
+    none. Raises RunError."""
+    argv = ["squeue", "--local", "--all", "--noheader", "--states=all", "-j", job_id.slurm_id, "-o", "%V"]
     done = runner.run(argv, timeout=DEADLINE, check=False, env={**records.UNSET, **records.UNIX_TIMES})
     return max((parse_time(line.strip()) for line in done.stdout.splitlines()), default=0.0)
 
 
 def is_unknown_job(err: RunError) -> bool:
-    """Whether `job` failed because Slurm knows no such job (any more), and not because slurmctld did not answer."""
+    """Return whether `query_job_record` failed because Slurm knows no such job (any more), and not because
+    slurmctld did not answer."""
     return isinstance(err, records.UnknownJob)
 
 
 def requeue(runner: Runner, job_id: JobId) -> None:
     """Put the job back into the queue; Slurm then ends this run of it. Raises RunError when Slurm refuses."""
-    runner.run(["scontrol", "requeue", job_id.name], timeout=DEADLINE)
+    runner.run(["scontrol", "requeue", job_id.slurm_id], timeout=DEADLINE)
 
 
 def set_comment(runner: Runner, job_id: JobId, comment: str) -> None:
     """Replace the job's comment; its owner may. Raises RunError."""
-    runner.run(["scontrol", "update", f"jobid={job_id.name}", f"comment={comment}"], timeout=DEADLINE)
+    runner.run(["scontrol", "update", f"jobid={job_id.slurm_id}", f"comment={comment}"], timeout=DEADLINE)
 
 
-def signal_steps(runner: Runner, job_id: JobId, prefix: str, name: str) -> None:
-    """Send a signal to the steps whose name begins with `prefix`. Raises RunError."""
-    steps = running_steps(runner, job_id, prefix)
+def signal_steps(runner: Runner, job_id: JobId, step_name_prefix: str, signal_name: str) -> None:
+    """Send a signal to the job's steps whose name begins with `step_name_prefix`. Raises RunError."""
+    steps = running_steps(runner, job_id, step_name_prefix)
     if steps:
-        runner.run(["scancel", f"--signal={name}", *steps], timeout=DEADLINE)
+        runner.run(["scancel", f"--signal={signal_name}", *steps], timeout=DEADLINE)
 
 
-def running_steps(runner: Runner, job_id: JobId, prefix: str) -> List[str]:
-    """Ids (`12.0`, `11_2.0`) of the job's steps whose name begins with `prefix` and that Slurm still holds.
+def running_steps(runner: Runner, job_id: JobId, step_name_prefix: str) -> List[str]:
+    """Query the ids (`12.0`, `11_2.0`) of the job's steps whose name begins with `step_name_prefix` and that
+    Slurm still lists.
 
     Raises RunError.
     """
-    ids = job_id.steps_of
+    ids = job_id.step_job_ids
     done = runner.run(
         ["squeue", "--steps", "--noheader", "-j", ",".join(ids), "-o", "%i %j"],
         timeout=DEADLINE,
@@ -266,29 +275,33 @@ def running_steps(runner: Runner, job_id: JobId, prefix: str) -> List[str]:
     )
     pairs = (line.split(None, 1) for line in done.stdout.splitlines())
     return [
-        pair[0] for pair in pairs if len(pair) == 2 and pair[1].startswith(prefix) and pair[0].rpartition(".")[0] in ids
+        pair[0]
+        for pair in pairs
+        if len(pair) == 2 and pair[1].startswith(step_name_prefix) and pair[0].rpartition(".")[0] in ids
     ]
 
 
-def kill_steps(runner: Runner, job_id: JobId, prefix: str) -> List[str]:
-    """SIGKILL those steps and return their ids. Raises RunError."""
-    steps = running_steps(runner, job_id, prefix)
+def kill_steps(runner: Runner, job_id: JobId, step_name_prefix: str) -> List[str]:
+    """Send SIGKILL to the job's steps whose name begins with `step_name_prefix`, and return their ids. Raises
+    RunError."""
+    steps = running_steps(runner, job_id, step_name_prefix)
     if steps:
         runner.run(["scancel", "--signal=KILL", *steps], timeout=DEADLINE, check=False)
     return steps
 
 
 def option_help(runner: Runner, program: str, option: str) -> Optional[str]:
-    """What `program --help` says of the option, "" where it lists none; None when the program cannot be run."""
+    """Return what `program --help` prints about the option, "" where it lists none; None when the program
+    cannot be run."""
     try:
         done = runner.run([program, "--help"], timeout=DEADLINE, check=False)
     except RunError:
         return None
-    return listed_option(done.stdout + done.stderr, option)
+    return find_option_help(done.stdout + done.stderr, option)
 
 
-def listed_option(help_text: str, option: str) -> str:
-    """What the output of `--help` says of the option, "" where it lists none."""
+def find_option_help(help_text: str, option: str) -> str:
+    """Return what the output of `--help` has about the option, on one line; "" where it lists none."""
     # Slurm breaks the words of a plugin's option over several lines; the next option begins one with a dash.
     match = re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])(?:.*)(?:\n(?!\s*-)[^\n]*\S[^\n]*)*", help_text)
     if match:

@@ -26,13 +26,14 @@ OPTION_VARIABLES = (HPK_AUTO_RESUME, f"SLURM_SPANK_{HPK_AUTO_RESUME}", f"SPANK_{
 """Where the choice is found, best first. `--export=NONE` loses the first and keeps the second; hooks see the third."""
 
 
-def launch(env: Mapping[str, str]) -> str:
-    """Tells one start of a step's ranks from another: HyperPod's step retry may keep the step id, but not srun's port.
+def launch_id(env: Mapping[str, str]) -> str:
+    """Return an id that tells one launch of a step's ranks from another: HyperPod's step retry may keep the
+    step id, but not srun's port.
 
-    A step over several components of a heterogeneous job has a port for each: there its nodes stand in for it. What is
-    no step of srun's, the batch script for one, is `0.0`.
+    A step over several components of a heterogeneous job has a port for each: there its nodes stand in for
+    it. What is no step of srun's, the batch script for one, is `0.0`.
     """
-    step = versions.step_number(env.get("SLURM_STEP_ID", ""))
+    step = versions.srun_step_number(env.get("SLURM_STEP_ID", ""))
     port = env.get("SLURM_STEP_LAUNCHER_PORT") or env.get("SLURM_SRUN_COMM_PORT") or "0"
     if het_size(env):
         port = f"het{zlib.crc32(env.get('SLURM_STEP_NODELIST', '').encode()):08x}"
@@ -54,7 +55,7 @@ class JobEnvironment:
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> JobEnvironment:
-        """From the environment of a batch script. Raises NotInAJob outside of a job."""
+        """Read the job from the environment of its batch script. Raises NotInAJob outside of a job."""
         job_id = JobId.read(env)
         if not job_id.raw:
             raise NotInAJob(
@@ -69,23 +70,24 @@ class JobEnvironment:
         return cls(
             id=job_id,
             restart=_number(env.get("SLURM_RESTART_COUNT")),
-            nodes=_each_once(groups) or tuple(expand(hosts)),
+            nodes=_distinct_nodes(groups) or tuple(expand(hosts)),
             tasks=_number(env.get("SLURM_NTASKS")),
             groups=groups,
         )
 
-    def within(self, offsets: Sequence[int]) -> JobEnvironment:
-        """The same with the nodes of some components only."""
-        return replace(self, nodes=_each_once([self.groups[offset] for offset in offsets]))
+    def restricted_to_components(self, offsets: Sequence[int]) -> JobEnvironment:
+        """Return a copy that has only the nodes of the components with these offsets."""
+        return replace(self, nodes=_distinct_nodes([self.groups[offset] for offset in offsets]))
 
 
-def _each_once(groups: Sequence[Sequence[str]]) -> Tuple[str, ...]:
-    """Two components may share a node."""
+def _distinct_nodes(groups: Sequence[Sequence[str]]) -> Tuple[str, ...]:
+    """Return the node names of all groups, each once: two components may share a node."""
     return tuple(dict.fromkeys(name for group in groups for name in group))
 
 
-def auto_resume(env: Mapping[str, str], comment: str = "") -> Optional[int]:
-    """The value given to --auto-resume: 0 off, 1 on, more: that many restarts. None: nobody said anything."""
+def read_auto_resume_option(env: Mapping[str, str], comment: str = "") -> Optional[int]:
+    """Return the value given to --auto-resume, from the environment or else from the job's comment: 0 off, 1
+    on, more: that many restarts; None where neither has it."""
     for name in OPTION_VARIABLES:
         text = env.get(name, "")
         if text.isdigit():

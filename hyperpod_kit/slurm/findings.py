@@ -79,7 +79,7 @@ class GuardRecord:
 
 
 def read_record(path: str = RECORD) -> Optional[GuardRecord]:
-    """The last record; None where there is none that can be understood."""
+    """Read the guard's last record; None where there is none that can be understood."""
     try:
         with open(path, "rb", opener=open_nonblocking) as stream:
             raw = parse.json_object(stream.read(LARGEST))
@@ -95,20 +95,20 @@ def read_record(path: str = RECORD) -> Optional[GuardRecord]:
         return None
 
 
-def current_findings(record: Optional[GuardRecord], now: float) -> List[SlurmFinding]:
-    """What holds now by this record. Pure. Without one, or with an old one, nothing is known: that is told, and it is
-    neither health nor a fault."""
+def findings_or_guard_silent(record: Optional[GuardRecord], now: float) -> List[SlurmFinding]:
+    """Return the record's findings, or the one finding `guard-silent` where there is no record, or one too old
+    or from the future: nothing is known then, which is neither health nor a fault. Pure."""
     if record is None:
-        return [_silent("the guard of Slurm has left no record on this node")]
+        return [_guard_silent_finding("the guard of Slurm has left no record on this node")]
     age = now - record.checked_at
     if age > SILENT_AFTER:
-        return [_silent(f"the guard of Slurm has not looked for {age:.0f} s, expected a look every 20 s")]
+        return [_guard_silent_finding(f"the guard of Slurm has not looked for {age:.0f} s, expected a look every 20 s")]
     if age < -AHEAD:
-        return [_silent(f"the guard's last record is {-age:.0f} s ahead of this node's clock")]
+        return [_guard_silent_finding(f"the guard's last record is {-age:.0f} s ahead of this node's clock")]
     return list(record.findings)
 
 
-def _silent(detail: str) -> SlurmFinding:
+def _guard_silent_finding(detail: str) -> SlurmFinding:
     return SlurmFinding(
         SILENT,
         f"unknown whether Slurm is well here: {detail}",

@@ -29,12 +29,13 @@ class SlurmHead:
 
 
 def parse_ping(output: str) -> Tuple[SlurmHead, ...]:
-    """What `scontrol ping` has printed; lines that it does not print are no controllers."""
+    """Parse the output of `scontrol ping`; lines of another form are skipped."""
     return tuple(SlurmHead(host.split(".")[0], word == "UP") for host, word in _LINE.findall(output))
 
 
-def acting_instead_of(heads: Sequence[SlurmHead], local: str) -> str:
-    """Name of the controller that acts in place of `local`; "" where `local` does, or nothing says who else would."""
+def other_acting_controller(heads: Sequence[SlurmHead], local: str) -> str:
+    """Return the name of the controller that acts in place of `local`, the first that is up; "" where `local`
+    acts itself, or nothing says who else would."""
     if len(heads) < 2 or local not in [head.host for head in heads]:
         return ""
     first = next((head.host for head in heads if head.up), local)
@@ -43,10 +44,11 @@ def acting_instead_of(heads: Sequence[SlurmHead], local: str) -> str:
     return first
 
 
-def acting_elsewhere(runner: Runner, scontrol: str = "scontrol") -> str:
-    """The same of this machine, as Slurm says now."""
+def query_other_acting_controller(runner: Runner, scontrol: str = "scontrol") -> str:
+    """Run `scontrol ping` and return the controller that acts in place of this machine; "" where this one
+    acts, or scontrol cannot be run."""
     try:
         output = runner.run([scontrol, "ping"], timeout=PING_WITHIN, check=False).stdout
     except RunError:
         return ""
-    return acting_instead_of(parse_ping(output), socket.gethostname().split(".")[0])
+    return other_acting_controller(parse_ping(output), socket.gethostname().split(".")[0])

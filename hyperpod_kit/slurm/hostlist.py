@@ -43,11 +43,11 @@ def compress(names: Iterable[str]) -> str:
             numbers.setdefault(head, []).append(name[len(head) :])
         else:
             plain.append(name)
-    return ",".join(plain + [_bracket(prefix, digits) for prefix, digits in sorted(numbers.items())])
+    return ",".join(plain + [_compress_numbers(prefix, digits) for prefix, digits in sorted(numbers.items())])
 
 
 def _split(text: str) -> List[str]:
-    """Cut at the commas that are outside of brackets."""
+    """Split a host list at the commas outside of brackets. Raises ValueError where brackets do not match."""
     items, depth, start = [], 0, 0
     for index, char in enumerate(text):
         if char == "[":
@@ -65,21 +65,21 @@ def _split(text: str) -> List[str]:
     return [item.strip() for item in items if item.strip()]
 
 
-def _expand_item(item: str, most: int) -> List[str]:
+def _expand_item(item: str, max_names: int) -> List[str]:
     names, rest = [""], item
     while rest:
         head, bracket, rest = rest.partition("[")
         inside, _, rest = rest.partition("]")
         if bracket:
-            numbers = _numbers(inside, item, most)
+            numbers = _numbers(inside, item, max_names)
         else:
             numbers = [""]
         if len(names[-1]) + len(head) > LONGEST_NAME:
             raise ValueError(f"a name of more than {LONGEST_NAME} characters in host list {shortened(item, 80)!r}")
-        if len(names) * len(numbers) > most:
+        if len(names) * len(numbers) > max_names:
             raise _too_many(item)
         names = [name + head + number for name in names for number in numbers]
-    if len(names) > most:
+    if len(names) > max_names:
         raise _too_many(item)
     return names
 
@@ -88,9 +88,9 @@ def _too_many(item: str) -> ValueError:
     return ValueError(f"host list {shortened(item, 80)!r} has more than {MOST} names")
 
 
-def _numbers(inside: str, item: str, most: int) -> List[str]:
+def _numbers(ranges: str, item: str, max_names: int) -> List[str]:
     numbers: List[str] = []
-    for part in inside.split(","):
+    for part in ranges.split(","):
         match = _RANGE.match(part.strip())
         if not match:
             raise ValueError(
@@ -99,13 +99,13 @@ def _numbers(inside: str, item: str, most: int) -> List[str]:
         first, last = match.group(1), match.group(2) or match.group(1)
         if int(last) < int(first):
             raise ValueError(f"range {part!r} in host list {shortened(item, 80)!r} runs backwards")
-        if len(numbers) + int(last) - int(first) >= most:
+        if len(numbers) + int(last) - int(first) >= max_names:
             raise _too_many(item)
         numbers.extend(str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
     return numbers
 
 
-def _bracket(prefix: str, digits: List[str]) -> str:
+def _compress_numbers(prefix: str, digits: List[str]) -> str:
     """`n[1-3,007]`: numbers written with leading zeros make ranges only with numbers of their own width."""
     padded = {len(number) for number in digits if len(number) > 1 and number[0] == "0"}
     groups: Dict[int, List[int]] = {}

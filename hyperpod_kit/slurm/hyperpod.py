@@ -17,7 +17,8 @@ KIT_OPTION_TEXT = "hyperpod-kit"
 """In the help of our own plugin's option of the same name."""
 
 
-def retries_steps(runner: Runner) -> bool:
-    """Whether srun has HyperPod's option, and not ours: then it replaces a node and starts the step again."""
+def has_hyperpod_step_retry(runner: Runner) -> bool:
+    """Return whether srun has HyperPod's own --auto-resume, and not the kit's: then it replaces a node and
+    starts the step again."""
     help_text = control.option_help(runner, "srun", OPTION)
     return help_text is not None and help_text != "" and KIT_OPTION_TEXT not in help_text

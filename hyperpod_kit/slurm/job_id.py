@@ -29,26 +29,27 @@ class JobId:
     components: Tuple[str, ...] = ()
 
     @property
-    def name(self) -> str:
-        """What every command of Slurm takes for this job alone, and what people are told."""
+    def slurm_id(self) -> str:
+        """The id that every command of Slurm takes for this job alone, and that people see: `11`, or `11_2` for a
+        task."""
         if self.task:
             return f"{self.array}_{self.task}"
         return self.raw
 
     @property
-    def steps_of(self) -> Tuple[str, ...]:
-        """Ids under which its steps run: each component of a heterogeneous job has its own."""
-        return self.components or (self.name,)
+    def step_job_ids(self) -> Tuple[str, ...]:
+        """Job ids under which its steps run: each component of a heterogeneous job has its own."""
+        return self.components or (self.slurm_id,)
 
     def __str__(self) -> str:
-        return self.name
+        return self.slurm_id
 
     def is_sibling(self, other: JobId) -> bool:
-        """Whether both are tasks of one array."""
+        """Return whether both are tasks of one array, and not the same task."""
         return bool(self.task) and self.array == other.array and self.task != other.task
 
-    def has(self, record: Mapping[str, str]) -> bool:
-        """Whether a record of `scontrol show job` is of this job (of any component of it)."""
+    def matches_record(self, record: Mapping[str, str]) -> bool:
+        """Return whether a job's record is of this job (of any component of it)."""
         if self.components:
             return record.get("HetJobId", record.get("JobId")) == self.raw
         if self.raw:
@@ -57,7 +58,8 @@ class JobId:
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> JobId:
-        """From the environment of a job. What a job inherited from the one that submitted it does not count."""
+        """Read the job id from the environment of a job. What a job inherited from the one that submitted it does
+        not count."""
         raw = env.get("SLURM_JOB_ID", "")
         parts = tuple(env.get(f"SLURM_JOB_ID_HET_GROUP_{offset}", "") for offset in range(het_size(env)))
         if len(parts) > 1 and parts[0] == raw and all(parts):
@@ -69,7 +71,7 @@ class JobId:
 
     @classmethod
     def parse(cls, text: str) -> JobId:
-        """From what a person types, or what was written down: `11` or `11_2`."""
+        """Parse what a person types, or what was stored: `11` or `11_2`."""
         match = _TASK.fullmatch(text)
         if match:
             return cls("", match.group(1), match.group(2))
@@ -77,7 +79,7 @@ class JobId:
 
     @classmethod
     def of(cls, record: Mapping[str, str]) -> JobId:
-        """Of a record of `scontrol show job`."""
+        """Return the id of the job or array task that a job's record describes."""
         task = record.get("ArrayTaskId", "")
         if task.isdigit() and "ArrayJobId" in record:
             return cls(record.get("JobId", ""), record["ArrayJobId"], task)

@@ -68,9 +68,10 @@ class NodeJob:
 
 
 def jobs_on(runner: Runner, nodes: Sequence[str]) -> List[NodeJob]:
-    """The jobs that have any of these nodes, by number. Raises RunError where Slurm does not say.
+    """Query the jobs that have any of these nodes, sorted by number. Raises RunError where squeue fails.
 
-    All jobs are asked for: squeue ends with an error where it is given a node that Slurm does not know (yet).
+    All jobs are asked for: squeue ends with an error where it is given a node that Slurm does not know
+    (yet).
     """
     delimiter = f"@{os.urandom(16).hex()}@"
     squeue_format = ",".join(f"{word}:0{delimiter}" for _, word in FIELDS)
@@ -89,9 +90,8 @@ def jobs_on(runner: Runner, nodes: Sequence[str]) -> List[NodeJob]:
 
 
 def drain_nodes(runner: Runner, nodes: Sequence[str], reason: str) -> List[str]:
-    """Keep new jobs from these nodes; those that were not kept from jobs before. Others' drains stay as they are, and
-    nodes that Slurm does not know are left out. Raises RunError.
-    """
+    """Drain these nodes, and return those that this call drained or that already have this reason. Other
+    drains stay as they are, and nodes that Slurm does not know are left out. Raises RunError."""
     records_by_name = _node_records(runner, nodes)
     open_nodes = [name for name, record in records_by_name.items() if "DRAIN" not in record.state]
     if open_nodes:
@@ -102,7 +102,8 @@ def drain_nodes(runner: Runner, nodes: Sequence[str], reason: str) -> List[str]:
 
 
 def undrain_nodes(runner: Runner, nodes: Sequence[str], reason: str) -> List[str]:
-    """Let jobs in again on those of these nodes that still have that reason; which those were. Raises RunError."""
+    """Undrain those of these nodes that are drained with exactly this reason, and return them. Raises
+    RunError."""
     records_by_name = _node_records(runner, nodes)
     with_reason = [
         name
@@ -117,15 +118,16 @@ def undrain_nodes(runner: Runner, nodes: Sequence[str], reason: str) -> List[str
     return with_reason
 
 
-def served_since(runner: Runner, nodes: Sequence[str]) -> Dict[str, float]:
-    """When the slurmd of each of these nodes that serves was started, Unix seconds. Raises RunError."""
-    return {name: record.served_since for name, record in _node_records(runner, nodes).items() if not record.down}
+def query_slurmd_start_times(runner: Runner, nodes: Sequence[str]) -> Dict[str, float]:
+    """Query when slurmd was started on each of these nodes that is not down, in Unix seconds. Raises RunError."""
+    return {name: record.served_since for name, record in _node_records(runner, nodes).items() if not record.is_down}
 
 
 def _node_records(runner: Runner, nodes: Sequence[str]) -> Dict[str, control.NodeRecord]:
-    """Records of those that Slurm knows: a controller and a login node are none of its nodes. Raises RunError."""
+    """Query the records of those nodes that Slurm knows, {} where it knows none: a controller and a login node
+    are no nodes of Slurm's. Raises RunError."""
     try:
-        return control.nodes(runner, nodes)
+        return control.query_known_nodes(runner, nodes)
     except RunError as err:
         if "not found" in f"{err.stdout}{err.stderr}":
             return {}
@@ -164,7 +166,7 @@ def _numbers(job: str) -> Tuple[int, ...]:
 
 
 def requeue(runner: Runner, job: NodeJob) -> Optional[str]:
-    """Put a job back into the queue; why Slurm refuses, None when it does not."""
+    """Put a job back into the queue; return Slurm's error message where it refuses, else None."""
     done = runner.run(["scontrol", "requeue", job.id], timeout=records.DEADLINE, check=False)
     if done.returncode:
         return clean(done.stderr.strip() or done.stdout.strip(), 200)

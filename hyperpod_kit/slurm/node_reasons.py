@@ -109,7 +109,8 @@ REASONS: Tuple[NodeReason, ...] = (
 
 
 def judge_state(node: str, state: str, reason: str) -> Optional[SlurmFinding]:
-    """What keeps jobs from this node; None when nothing does. `reason`: without its author."""
+    """Return the finding that says what keeps jobs from this node and what to do; None when its state keeps
+    none away. `reason`: without its author."""
     if not HOLDS_BY_REASON.search(state):
         return None
     node_reason = next(

@@ -69,19 +69,19 @@ class PhaseClock:
         )
 
     def enter(self, phase: Phase) -> None:
-        """The rank is in this phase from now on."""
-        reading = self._counted()
+        """Count the time so far to the current phase, and switch to this one."""
+        reading = self._reading_until_now()
         if phase is not reading.phase:
             reading = reading._replace(phase=phase, since=reading.counted)
         self.reading = reading
 
-    def begins(self, step: int) -> None:
-        """The first step that the rank does."""
+    def set_first_step(self, step: int) -> None:
+        """Set which step is the first that the rank does."""
         self.reading = self.reading._replace(begins=step)
 
-    def reached(self, step: int) -> None:
-        """The rank has completed this step; the same step twice counts once."""
-        reading = self.reading = self._counted()
+    def count_completed_step(self, step: int) -> None:
+        """Count this step as completed, with the time that it took; the same step twice counts once."""
+        reading = self.reading = self._reading_until_now()
         if step == reading.step:
             return
         before = reading.step
@@ -99,7 +99,8 @@ class PhaseClock:
         self.reading = reading._replace(open_step=0.0, step=step, seconds={**reading.seconds, Phase.STEP: completed})
 
     def encode(self) -> bytes:
-        """For `decode_reading`; the number at both ends shows that the line is whole."""
+        """Serialize the reading for `decode_reading`, with a new number at both ends that shows that the line is
+        whole."""
         self._number += 1
         reading = self.reading
         numbers: List[int] = [
@@ -116,8 +117,8 @@ class PhaseClock:
         ]
         return " ".join(map(str, numbers)).encode() + b"\n"
 
-    def _counted(self) -> ClockReading:
-        """With the time since the last count."""
+    def _reading_until_now(self) -> ClockReading:
+        """Return the reading with the time since the last count added to its phase."""
         reading, now, waited = self.reading, self._clock(), self._waited()
         passed = max(0.0, now - reading.counted)
         data = min(passed, max(0.0, waited - self._waited_before))
@@ -130,7 +131,7 @@ class PhaseClock:
 
 
 def decode_reading(text: bytes) -> Optional[ClockReading]:
-    """None for what is no whole reading."""
+    """Parse what `encode` wrote; None for what is no whole reading."""
     fields = text.split(b"\n")[0].split()
     try:
         numbers = [int(word) for word in fields]

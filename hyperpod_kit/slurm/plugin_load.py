@@ -33,20 +33,21 @@ class PluginLoad:
     error: str = ""
 
 
-def plugin_load(runner: Runner, sbatch: str = "sbatch", become: Sequence[str] = ()) -> PluginLoad:
-    """Ask sbatch. `become`: words before the command that have it run as another user."""
+def probe_plugin_load(runner: Runner, sbatch: str = "sbatch", command_prefix: Sequence[str] = ()) -> PluginLoad:
+    """Run `sbatch --help` to see whether the kit's SPANK plugin loads. `command_prefix`: words before the
+    command that have it run as another user."""
     try:
-        done = runner.run([*become, sbatch, "--help"], timeout=WITHIN, check=False)
+        done = runner.run([*command_prefix, sbatch, "--help"], timeout=WITHIN, check=False)
     except RunError:
         return PluginLoad()
     if done.returncode != 0:
         return PluginLoad(None, "")
-    offered = control.listed_option(done.stdout, hyperpod.OPTION)
-    return PluginLoad(bool(offered), _own_error(done.stderr))
+    offered = control.find_option_help(done.stdout, hyperpod.OPTION)
+    return PluginLoad(bool(offered), _kit_plugin_error(done.stderr))
 
 
-def _own_error(stderr: str) -> str:
-    """The line that says most about our plugin; of another's plugin nothing is said here."""
+def _kit_plugin_error(stderr: str) -> str:
+    """Return Slurm's first error line about the kit's plugin, "" without any; other plugins are ignored."""
     lines: List[str] = [line for line in _ERROR.findall(stderr) if "auto_resume" in line]
     if lines:
         return lines[0].strip()

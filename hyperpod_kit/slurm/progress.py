@@ -58,21 +58,22 @@ class ReportedProgress:
     def __init__(self, descriptor: int) -> None:
         self._fd = descriptor
 
-    def read(self) -> Optional[int]:
-        """The step; None when nobody has said any."""
+    def completed_step(self) -> Optional[int]:
+        """Return the last step that the rank completed; None when none was written."""
         return self._number(0)
 
-    def begins(self) -> Optional[int]:
-        """The first step that the rank is to do; None when nobody has said it."""
+    def first_step(self) -> Optional[int]:
+        """Return the first step that the rank is to do; None when none was written."""
         return self._number(_BEGINS)
 
-    def failed(self) -> int:
-        """How many saves of the rank came to nothing, as it says."""
+    def failed_save_count(self) -> int:
+        """Return how many saves of the rank came to nothing, as it has written."""
         return self._number(_FAILED) or 0
 
     def state(self) -> RankState:
-        """All that is known of the rank now."""
-        step, begins = self.read(), self.begins()
+        """Return the steps and the phase of the rank now. Where its processes are in several phases, the one that
+        the others wait for counts."""
+        step, begins = self.completed_step(), self.first_step()
         phases = self._phases()
         moved = sum(count for _, count in phases)
         present = {phase for phase, _ in phases}
@@ -84,7 +85,8 @@ class ReportedProgress:
         return RankState(step, begins, Phase.STEP, moved)
 
     def clock(self) -> Optional[ClockReading]:
-        """How the first process below this wrapper has spent its time; None when none has said it."""
+        """Return how the first process below this wrapper has spent its time; None when it has written nothing
+        whole."""
         for _ in range(_LOOKS):
             reading = phase_clock.decode_reading(os.pread(self._fd, phase_clock.WIDTH, _CLOCK))
             if reading is not None:
@@ -101,7 +103,8 @@ class ReportedProgress:
         return os.pread(self._fd, _WIDTH, offset).split(b"\n")[0].split()
 
     def _phases(self) -> List[Tuple[Phase, int]]:
-        """Of each process that has told one; a shell's stands behind its step."""
+        """Return the phase, and the count of its advances, of each process that has written one; a shell's stands
+        behind its step."""
         data = os.pread(self._fd, _WIDTH * _PROCESSES, _PHASES)
         entries = [data[offset : offset + _WIDTH].split(b"\n")[0].split() for offset in range(0, len(data), _WIDTH)]
         entries.append([*self._fields_at(0)[1:2], b"0"])
@@ -128,14 +131,14 @@ class RankProgress(ReportedProgress):
 
     @property
     def path(self) -> str:
-        """What a process of the same user opens to write; it is there as long as the wrapper lives."""
+        """The path that a process of the same user opens to write; it is there as long as the wrapper lives."""
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
 
 @contextlib.contextmanager
 def open_progress(path: str) -> Iterator[ReportedProgress]:
-    """For another process of the same user, by what HPK_PROGRESS names. Raises OSError; ValueError for what is no such
-    memory."""
+    """Open for reading the memory that HPK_PROGRESS names, from another process of the same user. Raises
+    OSError; ValueError for what is no such memory."""
     if not _PATH.fullmatch(path) or not os.readlink(path).startswith(f"/memfd:{NAME}"):
         raise ValueError(f"{path} is no memory of a rank's wrapper")
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -162,29 +165,30 @@ class ProgressWriter:
         if self._path and not number:
             self._clock = PhaseClock(waited=waited)
 
-    def reached(self, step: int) -> None:
-        """The rank has completed this step. Five system calls on memory, no file system."""
+    def report_completed_step(self, step: int) -> None:
+        """Write that the rank has completed this step. Five system calls on memory, no file system."""
         if self._phase is not Phase.STEP:
             self.enter(Phase.STEP)
         if self._clock is not None:
-            self._clock.reached(step)
-        self._write(_number(step, 0), *self._time())
+            self._clock.count_completed_step(step)
+        self._write(_number(step, 0), *self._encode_clock_at_offset())
 
-    def begins(self, step: int) -> None:
-        """The rank has restored its state, and this is the first step that it does."""
+    def report_first_step(self, step: int) -> None:
+        """Write that the rank has restored its state and which step is its first, and enter the phase STEP."""
         self._write(_number(step, _BEGINS))
         if self._clock is not None:
-            self._clock.begins(step)
+            self._clock.set_first_step(step)
         self.enter(Phase.STEP)
 
-    def failed(self) -> None:
-        """A save came to nothing: the wrapper asks the checkpoint root now, and not at its next look."""
+    def report_failed_save(self) -> None:
+        """Count one more save that came to nothing, upon which the wrapper reads the checkpoint root without
+        delay."""
         self._failed += 1
         self._write(_number(self._failed, _FAILED))
 
     @contextlib.contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        """The rank is in this phase, and then in the one before again unless it has entered another."""
+        """Report this phase, and at the end the one before again unless the rank has entered another."""
         before = self._phase
         self.enter(phase)
         try:
@@ -193,22 +197,22 @@ class ProgressWriter:
             if self._phase is phase:
                 self.enter(before)
 
-    def moved(self) -> None:
-        """The phase gets on: bytes were read or written."""
+    def report_phase_advance(self) -> None:
+        """Write that the current phase gets on: bytes were read or written."""
         self._moved += 1
         self._write(self._phase_line())
 
     def enter(self, phase: Phase) -> None:
-        """The rank is in this phase from now on."""
+        """Write that the rank is in this phase from now on."""
         self._phase = phase
         if self._clock is not None:
             self._clock.enter(phase)
-        self._write(self._phase_line(), *self._time())
+        self._write(self._phase_line(), *self._encode_clock_at_offset())
 
     def _phase_line(self) -> Tuple[bytes, int]:
         return b"%s %d\n" % (self._phase.value.encode(), self._moved), self._offset
 
-    def _time(self) -> List[Tuple[bytes, int]]:
+    def _encode_clock_at_offset(self) -> List[Tuple[bytes, int]]:
         if self._clock is not None:
             return [(self._clock.encode(), _CLOCK)]
         return []

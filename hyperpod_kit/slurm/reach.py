@@ -28,19 +28,19 @@ AT_ONCE = 256
 """Connections on their way at the same time. A thousand nodes that answer take four round trips instead of one."""
 
 
-def reach(addresses: Mapping[str, Tuple[str, int]], timeout: float = 2.0) -> Dict[str, str]:
+def probe_tcp_ports(addresses: Mapping[str, Tuple[str, int]], timeout: float = 2.0) -> Dict[str, str]:
     """Connect to every (host, port), many at the same time; `open`, `refused`, `silent` or `unasked` per name.
 
     Each gets `timeout` seconds, so that all take that long for every `AT_ONCE` nodes that stay silent. No more than a
     quarter of this process's descriptors are used. Hosts should be numeric or resolvable from a cache: resolving a name
     may take longer than `timeout`.
     """
-    with contextlib.closing(_Round(timeout, min(AT_ONCE, max(1, descriptors.soft() // 4)))) as connections:
+    with contextlib.closing(_Round(timeout, min(AT_ONCE, max(1, descriptors.soft_limit() // 4)))) as connections:
         waiting = list(reversed(list(addresses.items())))
         while waiting or connections.busy:
             while waiting and connections.room:
                 name, address = waiting.pop()
-                if not connections.connect(name, *address):
+                if not connections.try_start_connect(name, *address):
                     waiting.append((name, address))
                     break
             connections.wait()
@@ -66,7 +66,7 @@ class _Round:
     def room(self) -> bool:
         return len(self._socks) < self._at_once
 
-    def connect(self, name: str, host: str, port: int) -> bool:
+    def try_start_connect(self, name: str, host: str, port: int) -> bool:
         """Begin to connect; False when that must wait until another connection has ended."""
         sock: Optional[socket.socket] = None
         try:
@@ -95,7 +95,8 @@ class _Round:
         return True
 
     def wait(self) -> None:
-        """Take up what has come, waiting for it until the oldest connection's time is over."""
+        """Wait until a connect ends or the oldest one's time is over, and record the outcome of each that has
+        ended."""
         if not self._socks:
             return
         oldest = next(iter(self._ends.values()))

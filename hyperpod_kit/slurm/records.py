@@ -91,15 +91,17 @@ class UnknownJob(RunError):
     """slurmctld answers, and knows no such job (any more)."""
 
 
-def read(
-    runner: Runner, name: str = "", *, squeue: str = "squeue", fields: Tuple[Tuple[str, str], ...] = FIELDS
+def query_squeue(
+    runner: Runner, job_id: str = "", *, squeue: str = "squeue", fields: Tuple[Tuple[str, str], ...] = FIELDS
 ) -> List[Dict[str, str]]:
-    """One dictionary a job, ended ones too, of all jobs without a name; fields of which nothing is said are left out.
+    """Query squeue, and return one dictionary a job, ended ones too; fields of which nothing is said are left
+    out.
 
-    `name`: a number (of an array: all that is left of it) or an array's task, `11_2`. Raises Unknown, RunError.
+    `job_id`: a number (of an array: all that is left of it) or an array's task, `11_2`; "" for all jobs.
+    Raises UnknownJob, RunError.
     """
-    if name and not _NAME.fullmatch(name):
-        raise RunError([squeue, "-j", name], 2, stderr=f"{name!r} is no number of a job")
+    if job_id and not _NAME.fullmatch(job_id):
+        raise RunError([squeue, "-j", job_id], 2, stderr=f"{job_id!r} is no number of a job")
     delimiter = f"@{os.urandom(16).hex()}@"
     squeue_format = ",".join(f"{word}:0{delimiter}" for _, word in fields)
     argv = [
@@ -109,10 +111,10 @@ def read(
         "--noheader",
         "--states=all",
     ]
-    if "_" in name:
+    if "_" in job_id:
         argv.append("--array")
-    if name:
-        argv += ["-j", name]
+    if job_id:
+        argv += ["-j", job_id]
     done = runner.run(argv, timeout=DEADLINE, check=False, env={**UNSET, **UNIX_TIMES, "SQUEUE_FORMAT2": squeue_format})
     if done.returncode:
         if "invalid job id" in done.stderr.lower():
@@ -121,15 +123,15 @@ def read(
     job_records = split_records(done.stdout, delimiter, fields)
     if job_records is None:
         raise RunError(argv, 1, stderr="squeue printed something else than the fields that it was asked for")
-    if name and not job_records:
-        raise UnknownJob(argv, 1, stderr=f"Job {name} not found")
+    if job_id and not job_records:
+        raise UnknownJob(argv, 1, stderr=f"Job {job_id} not found")
     return job_records
 
 
 def split_records(
     printed: str, delimiter: str, fields: Tuple[Tuple[str, str], ...] = FIELDS
 ) -> Optional[List[Dict[str, str]]]:
-    """The records in what was printed with `delimiter` behind each field; None when it is something else."""
+    """Return the records in output that has `delimiter` behind each field; None when it is something else."""
     values = printed.split(delimiter)
     count, rest = divmod(len(values) - 1, len(fields))
     if rest or values[-1].strip():

@@ -21,7 +21,8 @@ PROGRAMS = ("prolog", "epilog", "taskprolog")
 
 
 def parse(text: str) -> Dict[str, str]:
-    """`Key = value` lines; Slurm's words for nothing become ""."""
+    """Parse the `Key = value` lines of `scontrol show config`, with keys in lower case; Slurm's words for
+    nothing become ""."""
     settings: Dict[str, str] = {}
     for row in text.splitlines():
         key, given, value = row.partition("=")
@@ -35,11 +36,11 @@ def parse(text: str) -> Dict[str, str]:
 
 
 def version_of(config: Mapping[str, str]) -> Version:
-    """The version of the slurmctld that has printed this."""
+    """Return the version of the slurmctld that printed this."""
     return versions.parse(config.get("slurm_version", ""))
 
 
-def hook_entries(config: Mapping[str, str], key: str, number: Version) -> Optional[List[str]]:
+def hook_entries(config: Mapping[str, str], key: str, version: Version) -> Optional[List[str]]:
     """The programs of one hook, in either form that Slurm prints; None when this is neither."""
     if key in config:
         return [word for word in re.split(r"[,\s]+", config[key]) if word]
@@ -49,14 +50,15 @@ def hook_entries(config: Mapping[str, str], key: str, number: Version) -> Option
         if match
     )
     lists = any(re.fullmatch(r"(prolog|epilog)\[\d+\]", name) for name in config)
-    is_known_version = versions.LISTED_HOOKS <= number <= versions.NEWEST
+    is_known_version = versions.LISTED_HOOKS <= version <= versions.NEWEST
     if listed or ((is_known_version or lists) and key != "taskprolog"):
         return [value for _, value in listed if value]
     return None
 
 
-def timeouts(config: Mapping[str, str]) -> Tuple[str, ...]:
-    """The settings that bound the hooks, as this Slurm prints them: a bound for each, or one for both."""
+def hook_timeout_settings(config: Mapping[str, str]) -> Tuple[str, ...]:
+    """Return the names of the settings that bound the hooks, as this Slurm prints them: one for each hook, or
+    one for both."""
     apart = any(key in config for key in versions.HOOK_TIMEOUTS)
     if apart:
         return versions.HOOK_TIMEOUTS

@@ -17,13 +17,14 @@ _SCOPE = re.compile(r"^0::.*slurmstepd\.scope/", re.M)
 """With v2, where all of Slurm's cgroup plugins use the same groups."""
 
 
-def only_tasks_are_signalled(cgroups: str) -> bool:
-    """`cgroups`: the text of a task's /proc/self/cgroup. False also where the task cannot see its group."""
-    return bool(_FREEZER.search(cgroups) or _SCOPE.search(cgroups))
+def only_tasks_are_signalled(cgroup_text: str) -> bool:
+    """Return whether a signal that Slurm sends to a step reaches only its tasks. `cgroup_text`: a task's
+    /proc/self/cgroup. False also where the task cannot see its group."""
+    return bool(_FREEZER.search(cgroup_text) or _SCOPE.search(cgroup_text))
 
 
 def process_cgroups() -> str:
-    """That text of this process, "" where there is none."""
+    """Return the text of this process's /proc/self/cgroup, "" where there is none."""
     try:
         with open(_CGROUP_FILE, encoding="utf-8", errors="replace") as file:
             return file.read()

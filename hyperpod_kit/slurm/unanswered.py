@@ -43,7 +43,7 @@ _CLOSED = re.compile(r"Zero Bytes were transmitted or received")
 
 
 def diagnose(err: RunError) -> Unanswered:
-    """What a failed Slurm command says of the way to slurmctld. Pure."""
+    """Return what a failed Slurm command's output says of the way to slurmctld, and what to do. Pure."""
     output = err.stderr + err.stdout
     if err.returncode == 127:
         return Unanswered(

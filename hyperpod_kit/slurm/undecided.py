@@ -24,14 +24,14 @@ def is_undecided(env: Mapping[str, str]) -> bool:
     """Whether a rank's environment lacks the decision that its job asks for. Pure."""
     if not env.get(HPK_CHECKPOINT_ROOT) or env.get(HPK_ATTEMPT) or env.get(HPK_RESUME_FROM):
         return False
-    if not env.get("SLURM_JOB_ID") or not versions.step_number(env.get("SLURM_STEP_ID", "")):
+    if not env.get("SLURM_JOB_ID") or not versions.srun_step_number(env.get("SLURM_STEP_ID", "")):
         return False
     choice = next((env[name] for name in OPTION_VARIABLES if env.get(name)), "")
     return choice != "0"
 
 
 def explain_undecided(env: Mapping[str, str]) -> str:
-    """Why a trainer in such a step does not begin."""
+    """Return the message with which a trainer in such a step refuses to begin."""
     return (
         f"step {env.get('SLURM_JOB_ID')}.{env.get('SLURM_STEP_ID')} was started without a checkpoint being chosen from "
         f"{HPK_CHECKPOINT_ROOT}={env.get(HPK_CHECKPOINT_ROOT)}: {HPK_RESUME_FROM} is not set"

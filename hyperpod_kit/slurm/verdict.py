@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_STATE
 from hyperpod_kit.slurm import write_once
-from hyperpod_kit.slurm.environment import launch
+from hyperpod_kit.slurm.environment import launch_id
 from hyperpod_kit.untrusted.text import clean
 
 STEM = "restored"
@@ -31,7 +31,7 @@ class RestoreVerdict:
     says why there is none, in the words of `why`.
 
     `order`: its (epoch, seq); `tier`: `memory`, `local`, `storage`, joined by "+"; `rejected`: newer ones, and why.
-    `launch`: which start of the ranks it was (`slurm.environment.launch`).
+    `launch`: which start of the ranks it was (`slurm.environment.launch_id`).
     """
 
     source: str
@@ -44,7 +44,7 @@ class RestoreVerdict:
     launch: str = ""
 
     def fields(self) -> Dict[str, Any]:
-        """For the ledger and the report."""
+        """Return the dictionary that the ledger and the report hold."""
         return {
             "from": self.source or None,
             "step": self.step,
@@ -55,7 +55,7 @@ class RestoreVerdict:
         }
 
     def sentence(self) -> str:
-        """What the ranks did, in words."""
+        """Return one sentence that says what the ranks restored, or why they could not."""
         passed = "".join(f"; passed over {name}: {reason}" for name, reason in self.rejected)
         if self.error:
             return f"the ranks could not restore: {self.error}: {self.why}"
@@ -64,26 +64,28 @@ class RestoreVerdict:
         return f"the ranks restored {self.source}, step {self.step}, from {self.tier}{passed}"
 
 
-def verdict_directory(state: str, attempt: str) -> str:
-    """Where the verdicts on an attempt of a job lie. Raises ValueError for what is no attempt's name."""
+def verdict_directory(state_directory: str, attempt: str) -> str:
+    """Return the directory of the verdicts on an attempt of a job. Raises ValueError for what is no attempt's
+    name."""
     if not _ATTEMPT.fullmatch(attempt):
         raise ValueError(f"{attempt!r} is no name of a job's attempt")
-    return os.path.join(state, "verdicts", attempt)
+    return os.path.join(state_directory, "verdicts", attempt)
 
 
 def write_verdict(env: Mapping[str, str], verdict: RestoreVerdict) -> None:
-    """Write it for the `job run` above us, if there is one. Raises OSError."""
+    """Write the verdict for the `job run` that the environment names, if it names one. Raises OSError."""
     state, attempt = env.get(HPK_STATE), env.get(HPK_ATTEMPT)
     if state and attempt and _ATTEMPT.fullmatch(attempt):
         kept = [{"attempt": name, "why": clean(reason, 500)} for name, reason in verdict.rejected[:50]]
-        value = {**asdict(verdict), "launch": launch(env), "why": clean(verdict.why, 2000), "rejected": kept}
-        write_once.write(verdict_directory(state, attempt), STEM, value)
+        value = {**asdict(verdict), "launch": launch_id(env), "why": clean(verdict.why, 2000), "rejected": kept}
+        write_once.write_new_record(verdict_directory(state, attempt), STEM, value)
 
 
-def read(state: str, attempt: str) -> List[RestoreVerdict]:
-    """Those on an attempt, in the order of its launches; what no rank of ours writes is skipped. Raises OSError."""
+def read(state_directory: str, attempt: str) -> List[RestoreVerdict]:
+    """Read the verdicts on an attempt, the last of each launch, in order; what no rank writes is skipped.
+    Raises OSError."""
     try:
-        folder = verdict_directory(state, attempt)
+        folder = verdict_directory(state_directory, attempt)
     except ValueError:
         return []  # the ledger that names it may be another's words
     values_by_number = {number: value for stem, number, value in write_once.read_all(folder) if stem == STEM}
@@ -98,7 +100,7 @@ def read(state: str, attempt: str) -> List[RestoreVerdict]:
 
 
 def _verdict(value: Mapping[str, Any]) -> Optional[RestoreVerdict]:
-    """None for what no rank of ours writes."""
+    """Parse a verdict; None for what no rank writes."""
     source, step, order = value.get("source"), value.get("step"), value.get("order")
     texts = [value.get(name, "") for name in ("tier", "error", "why", "launch")]
     rejected = value.get("rejected") or []
@@ -107,7 +109,7 @@ def _verdict(value: Mapping[str, Any]) -> Optional[RestoreVerdict]:
         and type(step) is int
         and 0 <= step < _MOST
         and all(isinstance(word, str) for word in texts)
-        and (order is None or _is_order(order))
+        and (order is None or _is_epoch_and_seq(order))
         and isinstance(rejected, list)
         and all(isinstance(entry, dict) for entry in rejected)
     ):
@@ -120,7 +122,7 @@ def _verdict(value: Mapping[str, Any]) -> Optional[RestoreVerdict]:
     return RestoreVerdict(clean(source, 200), step, at, tier, reasons, error, reason, launched)
 
 
-def _is_order(value: Any) -> bool:
+def _is_epoch_and_seq(value: Any) -> bool:
     return (
         isinstance(value, list)
         and len(value) == 2

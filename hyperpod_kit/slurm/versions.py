@@ -64,9 +64,9 @@ def format_version(version: Version) -> str:
     return f"{version[0]}.{version[1]:02}"
 
 
-def step_number(text: str) -> str:
-    """The number of one of srun's steps, "" for none: 26.05 calls the batch script -5 in its own environment, where
-    all before it have no SLURM_STEP_ID there."""
+def srun_step_number(text: str) -> str:
+    """Return the number of one of srun's steps, "" for none: 26.05 gives the batch script the step id -5 in
+    its own environment, where all before it have no SLURM_STEP_ID there."""
     if _STEP.fullmatch(text):
         return text
     return ""

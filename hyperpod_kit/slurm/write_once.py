@@ -21,9 +21,10 @@ _LONGEST = 1 << 16
 _NAME = re.compile(r"(.+?)(?:\.(\d{1,3}))?\.json")
 
 
-def write(folder: str, stem: str, value: Mapping[str, Any]) -> None:
-    """Write `<stem>.json`; an earlier one stays, and this is `<stem>.1.json` then, and so on: HyperPod starts a step
-    again under the name of one attempt. Raises OSError."""
+def write_new_record(folder: str, stem: str, value: Mapping[str, Any]) -> None:
+    """Write the object to a new file `<stem>.json`; an earlier one stays, and the new one is `<stem>.1.json`
+    then, and so on: HyperPod starts a step again under the name of one attempt. After MOST files nothing is
+    written. Raises OSError."""
     folder = by_descriptor.resolve_parent(folder)
     by_descriptor.make_directories(folder, 0o750)
     data = json.dumps(value).encode()
@@ -45,7 +46,8 @@ def write(folder: str, stem: str, value: Mapping[str, Any]) -> None:
 
 
 def read_all(folder: str) -> Iterator[Tuple[str, int, Dict[str, Any]]]:
-    """(stem, number, object) of what lies there, in no order. What is not whole, or no file, is skipped.
+    """Yield (stem, number, object) of each record in the folder, in no order. What is not whole, or no file,
+    is skipped.
 
     Raises OSError when the folder is there and cannot be read.
     """

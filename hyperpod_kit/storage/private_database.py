@@ -6,15 +6,15 @@ import os
 import sqlite3
 from pathlib import Path
 
-from hyperpod_kit.untrusted.closed import closed_directory
+from hyperpod_kit.untrusted.closed import require_closed_directory
 
 
-def connect(path: Path, *, timeout: float) -> sqlite3.Connection:
+def open_private_database(path: Path, *, timeout: float) -> sqlite3.Connection:
     """Open the database at `path`, made when it is not there; each statement is its own transaction.
 
     Raises UntrustedPlace when others may write to its directory or have laid a link on the way to it, sqlite3.Error,
     OSError.
     """
     directory, name = os.path.split(path)
-    closed = closed_directory(directory or ".")
+    closed = require_closed_directory(directory or ".")
     return sqlite3.connect(os.path.join(closed, name), isolation_level=None, timeout=timeout)

@@ -22,20 +22,21 @@ def replacing(
     *,
     owner: Optional[Tuple[int, int]] = None,
     durable: bool = False,
-    folder: Optional[int] = None,
+    directory_fd: Optional[int] = None,
 ) -> Iterator[BinaryIO]:
-    """A new file beside `path`, to be written and read, that takes its place when the block ends, and of which nothing
-    stays when the block raises.
+    """Open a new file beside `path`, to be written and read, that takes its place when the block ends; it is
+    removed when the block raises.
 
-    `mode`: exactly this, or what the umask leaves of 0666. `owner`: (uid, gid), from before its first byte. `durable`:
-    its bytes are on disk before it takes the place. `folder`: a descriptor of the directory of `path`, where
-    it is open already. The directory may be another's: the way there leads through no link of his, the new file's name
-    cannot be foreseen, and nothing that is there already is opened. Raises Untrusted, OSError.
+    `mode`: exactly this, or what the umask leaves of 0666. `owner`: (uid, gid), from before its first byte.
+    `durable`: its bytes are on disk before it takes the place. `directory_fd`: a descriptor of the
+    directory of `path`, where it is open already. The directory may be another user's: the way there leads
+    through no link of that user's, the new file's name cannot be foreseen, and nothing that is there
+    already is opened. Raises Untrusted, OSError.
     """
     parent, name = os.path.split(os.fspath(path))
     # node/files.py finds by this name what a killed process left.
     partial = f"{name}.{os.getpid()}.{os.urandom(8).hex()}.partial"
-    directory = walk.open_traversable(parent) if folder is None else folder
+    directory = walk.open_traversable(parent) if directory_fd is None else directory_fd
     try:
         if mode is None:
             handle = os.open(partial, _CREATE, 0o666, dir_fd=directory)
@@ -55,7 +56,7 @@ def replacing(
                 os.unlink(partial, dir_fd=directory)
             raise
     finally:
-        if folder is None:
+        if directory_fd is None:
             os.close(directory)
 
 
@@ -66,15 +67,16 @@ def replace(
     *,
     owner: Optional[Tuple[int, int]] = None,
     durable: bool = False,
-    folder: Optional[int] = None,
+    directory_fd: Optional[int] = None,
 ) -> None:
-    """Make `path` a file that holds `data`: see `replacing`."""
-    with replacing(path, mode, owner=owner, durable=durable, folder=folder) as stream:
+    """Replace `path` atomically by a file that holds `data`; parameters as for `replacing`. Raises Untrusted,
+    OSError."""
+    with replacing(path, mode, owner=owner, durable=durable, directory_fd=directory_fd) as stream:
         stream.write(data)
 
 
 def move_into_place(part: Union[str, os.PathLike[str]], path: Union[str, os.PathLike[str]]) -> None:
-    """A whole file that another program has written takes the place of `path`, once its bytes are on disk.
+    """Move a complete file that another program has written to `path`, once its bytes are on disk.
 
     Both are in one file system. Raises Untrusted, OSError.
     """

@@ -18,11 +18,11 @@ class WaitedSeconds:
         self.total = 0.0
 
     def read(self) -> float:
-        """Seconds so far."""
+        """Return the seconds waited so far."""
         return self.total
 
-    def measured(self, batches: Iterator[T], clock: Callable[[], float] = time.monotonic) -> Iterator[T]:
-        """The same batches; the time until each is there is counted."""
+    def iter_counting_waits(self, batches: Iterator[T], clock: Callable[[], float] = time.monotonic) -> Iterator[T]:
+        """Yield the same batches, and add the time until each is there. Closes `batches` at the end."""
         try:
             while True:
                 begin = clock()

@@ -13,7 +13,7 @@ from hyperpod_kit.system.wait import BackOff, poll_until
 
 
 def try_lock(handle: int, *, shared: bool = False) -> bool:
-    """Whether the lock is this descriptor's now; False when another's keeps it. Raises OSError."""
+    """Take the lock without waiting; return whether this descriptor has it now. Raises OSError."""
     operation = fcntl.LOCK_EX
     if shared:
         operation = fcntl.LOCK_SH
@@ -32,5 +32,5 @@ def lock_within(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """`try_lock` again and again; False when another's kept it for `seconds`."""
+    """Try to take the lock until `seconds` are over; return whether this descriptor has it now."""
     return poll_until(lambda: try_lock(handle), bool, pauses, seconds=seconds, clock=clock, sleep=sleep)

@@ -8,6 +8,7 @@ from __future__ import annotations
 UP, DOWN = 0.80, 0.75
 
 
-def nearly_full(share: float, was: bool) -> bool:
-    """`share`: what is used, 0 to 1 and beyond; `was`: whether it was nearly full when it was last looked at."""
-    return share >= (DOWN if was else UP)
+def is_nearly_full(share: float, was_nearly_full: bool) -> bool:
+    """Return whether `share` (0 to 1 and beyond) is nearly full: from 80 % on, and until it is below 75 %
+    where it was nearly full before."""
+    return share >= (DOWN if was_nearly_full else UP)

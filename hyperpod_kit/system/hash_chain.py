@@ -16,26 +16,26 @@ START = "0" * 64
 KEY = "chain"
 
 
-def link(previous: str, body: Mapping[str, Any]) -> str:
-    """Digest of a body behind `previous`."""
+def chain_digest(previous: str, body: Mapping[str, Any]) -> str:
+    """Return the digest of a body that follows the digest `previous`."""
     text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(f"{previous}{text}".encode()).hexdigest()
 
 
-def line(previous: str, body: Mapping[str, Any]) -> Tuple[str, str]:
+def encode_line(previous: str, body: Mapping[str, Any]) -> Tuple[str, str]:
     """The line to write, without its end, and its digest."""
-    digest = link(previous, body)
+    digest = chain_digest(previous, body)
     return json.dumps({**body, KEY: digest}, separators=(",", ":"), ensure_ascii=True), digest
 
 
-def read(lines: Iterable[str], previous: str = START) -> Iterator[Tuple[int, Dict[str, Any], bool]]:
+def iter_checked_lines(lines: Iterable[str], previous: str = START) -> Iterator[Tuple[int, Dict[str, Any], bool]]:
     """(number of the line from 1, its body, whether it follows from the one before it). A line that is no object is
     `({}, False)`; what follows is measured against the digest that each line has itself."""
     for number, text in enumerate(lines, 1):
         try:
             body = parse.json_object(text)
             digest = body.pop(KEY)
-            follows = digest == link(previous, body)
+            follows = digest == chain_digest(previous, body)
         except (ValueError, KeyError, RecursionError):
             yield number, {}, False
             continue

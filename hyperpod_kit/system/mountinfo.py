@@ -79,7 +79,7 @@ def _entries(mountinfo: str) -> Iterator[MountEntry]:
         )
 
 
-def find(mountinfo: str, path: str) -> Optional[MountEntry]:
+def find_mount_at(mountinfo: str, path: str) -> Optional[MountEntry]:
     """What is mounted at exactly `path`, the topmost; None when nothing is.
 
     An automount that waits to be touched is not there yet: its line of type autofs is passed over.
@@ -98,12 +98,12 @@ def mount_holding(mountinfo: str, path: str) -> Optional[MountEntry]:
     """
     best: Optional[MountEntry] = None
     for entry in parse(mountinfo):
-        if is_below(path, entry.path) and (best is None or len(entry.path) >= len(best.path)):
+        if is_same_or_below(path, entry.path) and (best is None or len(entry.path) >= len(best.path)):
             best = entry
     return best
 
 
-def is_below(path: str, directory: str) -> bool:
+def is_same_or_below(path: str, directory: str) -> bool:
     """Whether a path is a directory's or that of something in it."""
     return (path + "/").startswith(directory.rstrip("/") + "/")
 

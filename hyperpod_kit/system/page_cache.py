@@ -6,8 +6,8 @@ import os
 from typing import Iterable
 
 
-def forget(paths: Iterable[str]) -> None:
-    """The next read of these files is the disk's, but for what is not written yet. Raises OSError."""
+def drop_cached_pages(paths: Iterable[str]) -> None:
+    """Drop the clean pages of these files from the kernel's page cache. Raises OSError."""
     for path in paths:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)  # it may be a fifo by now
         try:

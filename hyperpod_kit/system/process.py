@@ -44,7 +44,7 @@ def this_process() -> Process:
     return process
 
 
-def uid_of(pid: int) -> Optional[int]:
+def effective_uid(pid: int) -> Optional[int]:
     """The user that a process acts as, None when there is none."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
@@ -67,8 +67,9 @@ def is_owned_by_root(pid: int, proc: str = "/proc") -> bool:
     return len(uids) == 4 and set(uids) == {b"0"}
 
 
-def dies_with(parent: int) -> Callable[[], None]:
-    """What a process calls to be killed when the thread of `parent` that started it has ended; `preexec_fn` too."""
+def make_parent_death_hook(parent: int) -> Callable[[], None]:
+    """Return a function that has the calling process killed when the thread of `parent` that started it ends;
+    may be a `preexec_fn`."""
     import ctypes  # dear to the programs that only identify
 
     prctl = ctypes.CDLL(None, use_errno=True).prctl

@@ -22,15 +22,18 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def write(directory: str, limits: Dict[str, int], descriptor: Optional[int] = None) -> None:
-    """`limits`: name -> bytes or files. No link of another user on the way is followed. `descriptor`: a descriptor of
-    the directory, which stays open. Raises Untrusted, OSError."""
+    """Write a note of the limits (name -> bytes or files) to the directory. No link of another user on the way
+    is followed.
+
+    `descriptor`: a descriptor of the directory, which stays open. Raises Untrusted, OSError.
+    """
     if descriptor is None:
         folder = walk.open_directory(directory)
     else:
         folder = os.open(".", _DIRECTORY, dir_fd=descriptor)
     try:
         body = json.dumps({"format": "hpk-quota/1", "directory": directory, **limits}) + "\n"
-        replace(NAME, body.encode(), 0o644, folder=folder, durable=True)
+        replace(NAME, body.encode(), 0o644, directory_fd=folder, durable=True)
     finally:
         os.close(folder)
 

@@ -10,10 +10,11 @@ import select
 from typing import Sequence
 
 
-def readable(descriptors: Sequence[int], seconds: float) -> bool:
-    """Whether one of them can be read within `seconds`, an end included.
+def wait_until_readable(descriptors: Sequence[int], seconds: float) -> bool:
+    """Wait at most `seconds` until one of the descriptors can be read or is at its end; return whether one is.
 
-    poll(2), because select(2) refuses descriptors above 1023, which a process with many connections has.
+    Uses poll(2), because select(2) refuses descriptors above 1023, which a process with many connections
+    has.
     """
     poll = select.poll()
     for descriptor in descriptors:

@@ -31,7 +31,7 @@ class TokenBucket:
         """Seconds in which an empty bucket has all tokens but the one that is taken next."""
         return (self._burst - 1) / self._rate
 
-    def take(self, count: float = 1) -> None:
+    def wait_and_take(self, count: float = 1) -> None:
         """Wait for a token, and take `count`: those who come next wait for what is owed.
 
         The moment is settled at once, so that nobody is overtaken.

@@ -25,15 +25,15 @@ class BackOff(NamedTuple):
     factor: float = 2.0
     by_chance: float = 0.0
 
-    def full(self, failures: int) -> float:
+    def seconds_without_jitter(self, failures: int) -> float:
         """Seconds to wait after so many failures in a row, as if nothing were drawn; 0.0 after none."""
         if failures <= 0:
             return 0.0
         return float(min(self.longest, self.first * self.factor ** min(failures - 1, _MOST_GROWTH)))
 
-    def pause(self, failures: int, draw: Optional[Callable[[], float]] = None) -> float:
+    def pause_seconds(self, failures: int, draw: Optional[Callable[[], float]] = None) -> float:
         """Seconds to wait after so many failures in a row. `draw`: a number from 0.0 to 1.0 by chance."""
-        full = self.full(failures)
+        full = self.seconds_without_jitter(failures)
         if not self.by_chance:
             return full
         if draw is None:
@@ -57,9 +57,9 @@ def poll_until(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """What the first good look found, or the last one after `seconds`.
+    """Call `check` until `is_final` is true of its result or `seconds` are over; return the last result.
 
-    There is at least one look, and one more at the very end.
+    It is called at least once, and once more at the very end.
     """
     end = clock() + seconds
     failures = 0
@@ -69,4 +69,4 @@ def poll_until(
         if is_final(outcome) or remaining <= 0:
             return outcome
         failures += 1
-        sleep(min(pauses.pause(failures), remaining))
+        sleep(min(pauses.pause_seconds(failures), remaining))

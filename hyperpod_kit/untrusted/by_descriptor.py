@@ -69,14 +69,14 @@ def resolve_parent(path: AnyPath) -> str:
 
 
 def make_directory(path: AnyPath, mode: int = DIRECTORY_MODE) -> None:
-    """A directory that was not there. Raises FileExistsError, Untrusted, OSError."""
+    """Make a directory that is not there yet. Raises FileExistsError, Untrusted, OSError."""
     with parent_directory(path) as (folder, name):
         os.mkdir(name, mode, dir_fd=folder)
 
 
 def make_directories(path: AnyPath, mode: int = DIRECTORY_MODE, *, shared: bool = False) -> None:
-    """The directory `path`, with those above it; one that is there is this user's or root's, or, where it is `shared`,
-    anybody's.
+    """Make the directory `path`, with those above it; one that is there must be this user's or root's, or,
+    where it is `shared`, may be anybody's.
 
     Raises Untrusted, FileExistsError for a file in its place, OSError.
     """
@@ -96,19 +96,19 @@ def make_directories(path: AnyPath, mode: int = DIRECTORY_MODE, *, shared: bool 
 
 
 def make_parents(path: AnyPath) -> None:
-    """The directories above `path`, whoever's are there already. Raises Untrusted, OSError."""
+    """Make the directories above `path`; those that are there may be anybody's. Raises Untrusted, OSError."""
     with parent_directory(path, make=True):
         pass
 
 
 def remove_directory(path: AnyPath) -> None:
-    """An empty directory. Raises Untrusted, OSError."""
+    """Remove an empty directory. Raises Untrusted, OSError."""
     with parent_directory(path) as (folder, name):
         os.rmdir(name, dir_fd=folder)
 
 
 def remove_tree(path: AnyPath, *, ignore_errors: bool = False) -> None:
-    """A directory with what is in it, through no link. `ignore_errors`: whatever cannot be removed stays, in silence.
+    """Remove a directory with what is in it, through no link. `ignore_errors`: what cannot be removed stays.
 
     Raises FileNotFoundError, Untrusted, OSError.
     """
@@ -129,7 +129,8 @@ def copy_tree(
     ignore: Optional[Callable[[str, List[str]], Any]] = None,
     exist_ok: bool = False,
 ) -> None:
-    """A copy of a tree in a directory of this user; `exist_ok`: that may be there. Raises Untrusted, OSError."""
+    """Copy a tree into a directory of this user, which is made; `exist_ok`: it may be there. Raises Untrusted,
+    OSError."""
     import shutil
 
     with parent_directory(target, make=True) as (folder, name):
@@ -179,26 +180,28 @@ def symlink(target: AnyPath, path: AnyPath) -> None:
 
 
 def set_mode(path: AnyPath, mode: int) -> None:
-    """The mode of a file or directory that is no link. Raises Untrusted, OSError."""
-    with _descriptor_path(path) as handle:
+    """Set the mode of a file or directory that is no link. Raises Untrusted, OSError."""
+    with _open_as_proc_path(path) as handle:
         os.chmod(handle, mode)
 
 
 def set_times(path: AnyPath, times: Optional[Tuple[float, float]] = None) -> None:
-    """The times of access and change, by default now, of a file or directory that is no link. Raises Untrusted,
-    OSError."""
-    with _descriptor_path(path) as handle:
+    """Set the times of access and change, by default to now, of a file or directory that is no link.
+
+    Raises Untrusted, OSError.
+    """
+    with _open_as_proc_path(path) as handle:
         os.utime(handle, times)
 
 
 def set_owner(path: AnyPath, user: int, group: int) -> None:
-    """The owner of a file or directory that is no link. Raises Untrusted, OSError."""
-    with _descriptor_path(path) as handle:
+    """Set the owner of a file or directory that is no link. Raises Untrusted, OSError."""
+    with _open_as_proc_path(path) as handle:
         os.chown(handle, user, group)
 
 
 @contextlib.contextmanager
-def _descriptor_path(path: AnyPath) -> Iterator[str]:
+def _open_as_proc_path(path: AnyPath) -> Iterator[str]:
     with parent_directory(path) as (folder, name):
         handle = os.open(name, _NAME, dir_fd=folder)
     try:
@@ -270,7 +273,7 @@ def stream(path: AnyPath, mode: str, *, encoding: Optional[str] = None, bufferin
 
 
 def write_bytes(path: AnyPath, data: bytes) -> None:
-    """A file that holds `data`, written into the one that is there. Raises Untrusted, OSError."""
+    """Write `data` into a file, in place of what it held. Raises Untrusted, OSError."""
     with stream(path, "wb") as out:
         out.write(data)
 
@@ -281,7 +284,7 @@ def write_text(path: AnyPath, text: str) -> None:
 
 
 def touch(path: AnyPath, mode: int = 0o666) -> None:
-    """A file that is there; one that was is changed now. Raises Untrusted, OSError."""
+    """Create a file, or set the times of the one that is there to now. Raises Untrusted, OSError."""
     handle = open_file(path, os.O_WRONLY | os.O_CREAT, mode)
     try:
         os.utime(handle)
@@ -290,7 +293,7 @@ def touch(path: AnyPath, mode: int = 0o666) -> None:
 
 
 def copy_file(source: AnyPath, target: AnyPath) -> None:
-    """A file's bytes and mode. Raises Untrusted, OSError."""
+    """Copy a file's bytes and mode. Raises Untrusted, OSError."""
     import shutil
 
     with open(source, "rb") as source_stream, stream(target, "wb") as copy:

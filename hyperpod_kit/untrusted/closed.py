@@ -13,21 +13,21 @@ from hyperpod_kit.errors import UntrustedPlace
 from hyperpod_kit.untrusted import walk
 
 
-def closed_directory(path: str) -> str:
-    """The directory `path` by a name that nobody else can make lead elsewhere: without any link.
+def require_closed_directory(path: str) -> str:
+    """Return the path of the directory without any link, so that nobody else can make it lead elsewhere.
 
-    Each directory down to it is this user's or root's, and none that others may write to is without the sticky bit,
-    which the last may not be at all. Raises UntrustedPlace where that is not so, and where a link of another user lies
-    on the way; OSError.
+    Each directory down to it must be this user's or root's, and one that others may write to must have the
+    sticky bit; the last may not be such a one at all. Raises UntrustedPlace where that is not so, and where
+    a link of another user lies on the way; OSError.
     """
     handle = walk.open_directory(path)
     try:
         name = os.readlink(f"/proc/self/fd/{handle}")
-        _require_closed(name, os.fstat(handle), sticky_will_do=False)
+        _require_closed(name, os.fstat(handle), sticky_is_enough=False)
         parent = name
         while parent != "/":
             parent = os.path.dirname(parent)
-            _require_closed(parent, os.stat(parent, follow_symlinks=False), sticky_will_do=True)
+            _require_closed(parent, os.stat(parent, follow_symlinks=False), sticky_is_enough=True)
         # Nobody else can exchange anything on that way now: does it still lead to what was reached?
         if not os.path.samestat(os.stat(name, follow_symlinks=False), os.fstat(handle)):
             raise UntrustedPlace(f"{path} was exchanged while it was opened", hint=f"namei -l {path}")
@@ -36,11 +36,11 @@ def closed_directory(path: str) -> str:
         os.close(handle)
 
 
-def _require_closed(path: str, facts: os.stat_result, *, sticky_will_do: bool) -> None:
+def _require_closed(path: str, facts: os.stat_result, *, sticky_is_enough: bool) -> None:
     owned = facts.st_uid in (0, os.geteuid())
     group_writes = facts.st_mode & stat.S_IWGRP and facts.st_gid not in (0, os.getegid())
     open_to_others = bool(group_writes or facts.st_mode & stat.S_IWOTH)
-    if sticky_will_do and facts.st_mode & stat.S_ISVTX:
+    if sticky_is_enough and facts.st_mode & stat.S_ISVTX:
         open_to_others = False
     if stat.S_ISDIR(facts.st_mode) and owned and not open_to_others:
         return

@@ -34,10 +34,10 @@ def mount_id_of(fd: int) -> str:
     return ""
 
 
-def serving_uid(mount: str) -> int:
+def serving_uid(mount_id: str) -> int:
     """The uid of the user who serves that mount (FUSE), as the kernel has it; 0 for one that the kernel or root serves.
     Raises OSError."""
-    first = mount.encode()
+    first = mount_id.encode()
     for line in _read_proc("/proc/self/mountinfo").split(b"\n"):
         before, _, after = line.partition(b" - ")
         if before.split(b" ", 1)[0] != first:
@@ -77,7 +77,7 @@ def mount_id_by_handle(fd: int) -> str:
     raise OSError(ctypes.get_errno(), "the kernel does not say which mount it is of")
 
 
-def open_name(name: str, folder: int, mount: str = "") -> int:
+def open_as_path(name: str, folder: int, mount: str = "") -> int:
     """A descriptor that names what lies in the directory `folder` under `name`: a link itself, not what it leads to.
 
     `mount`: the directory's, where it is known. Raises OSError: EXDEV where something is mounted on that name.

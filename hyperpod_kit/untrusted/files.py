@@ -103,15 +103,15 @@ def read(path: str, most: int = SMALL, *, owner: Optional[int] = None, error: Ty
         os.close(fd)
 
 
-def read_given(
+def read_file_or_pipe(
     path: str, most: int = SMALL, *, seconds: float = PIPE_SECONDS, opener: Optional[Callable[[str], int]] = None
 ) -> bytes:
-    """A file that a command line names, whole: what a link leads to, too, and of a pipe what is written within
-    `seconds`, as `<(command)` of a shell gives one. `opener`: in place of `open_nonblocking`, as
-    `source_owner.open_nonblocking`.
+    """Return the bytes of a file that a command line names: what a link leads to, too, and of a pipe what is
+    written within `seconds`, as `<(command)` of a shell gives one.
 
-    The directory may be another's, who can put a fifo there to which nobody writes.
-    Raises Untrusted also when it is larger than `most` bytes, FileNotFoundError, OSError.
+    `opener`: in place of `open_nonblocking`, as `source_owner.open_nonblocking`. The directory may be
+    another user's, who can put a fifo there to which nobody writes. Raises Untrusted also when it is larger
+    than `most` bytes, FileNotFoundError, OSError.
     """
     fd = (opener or open_nonblocking)(path)
     try:

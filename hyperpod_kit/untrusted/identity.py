@@ -22,7 +22,7 @@ def require_user_owned(facts: os.stat_result, path: str, folder: int, *, root_to
     user_id = os.geteuid()
     if facts.st_uid == user_id or (root_too and facts.st_uid == 0):
         return
-    if facts.st_dev == os.fstat(folder).st_dev and facts.st_uid == effective_owner(folder):
+    if facts.st_dev == os.fstat(folder).st_dev and facts.st_uid == probe_effective_owner(folder):
         return
     if stat.S_ISDIR(facts.st_mode):
         kind = "a directory"
@@ -46,7 +46,7 @@ def not_regular_error(path: str) -> UntrustedPlace:
     return UntrustedPlace(f"{path} is not a regular file", hint=f"ls -ld {path}")
 
 
-def effective_owner(folder: int) -> int:
+def probe_effective_owner(folder: int) -> int:
     """The uid that a file has which this process makes in that directory; its own where it can make none."""
     name = f".hpk-owner-{os.urandom(8).hex()}"
     try:

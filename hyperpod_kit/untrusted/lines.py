@@ -32,12 +32,13 @@ class Lines:
         """The other end is closed: what `arrived` and `next` still give is the last."""
 
     @property
-    def waiting(self) -> bool:
+    def has_complete_line(self) -> bool:
         """Whether a line is here already: the socket does not become readable for it."""
         return bool(self._complete)
 
-    def arrived(self) -> Optional[bytes]:
-        """The next line, without its end, if it can be had now. A socket that can be read needs one call at least.
+    def next_nowait(self) -> Optional[bytes]:
+        """Return the next line, without its end, if it can be had now. A socket that can be read needs one call at
+        least.
 
         Raises Untrusted when it is longer than it may be.
         """

@@ -28,7 +28,7 @@ def local_addresses(name: str, peers: Sequence[str] = ()) -> List[str]:
     if _numeric(name):
         return [name]
     other_peers = [peer for peer in peers if peer != name]
-    source_address = next((source for other in other_peers for source in _sources(other)), None)
+    source_address = next((source for other in other_peers for source in _source_addresses_to(other)), None)
     meant = [source for source in _resolved(name) if not peers or not _loopback(source)]
     if source_address:
         meant.insert(0, source_address)
@@ -97,7 +97,7 @@ def _resolved(name: str) -> List[str]:
     return [str(address[0]) for _, _, _, _, address in results]
 
 
-def _sources(other: str) -> Iterator[str]:
+def _source_addresses_to(other: str) -> Iterator[str]:
     """The addresses from which this machine would talk to the other one; connecting UDP sends nothing."""
     try:
         results = socket.getaddrinfo(other, _DISCARD, type=socket.SOCK_DGRAM)

@@ -22,13 +22,13 @@ def nonce() -> str:
 
 
 def proof(key: bytes, *parts: Union[str, int]) -> str:
-    """What only somebody with the key can say about these parts, in hexadecimal."""
-    return hmac.digest(key, _bytes(parts), "sha256").hex()
+    """Return the HMAC-SHA256 of these parts with the key, in hexadecimal."""
+    return hmac.digest(key, _encode_parts(parts), "sha256").hex()
 
 
 def derive_key(key: bytes, *parts: Union[str, int]) -> bytes:
-    """A key of its own for what the parts say, of no use for anything else."""
-    return hmac.digest(key, b"key" + _bytes(parts), "sha256")
+    """Return a key of its own for the purpose that the parts name."""
+    return hmac.digest(key, b"key" + _encode_parts(parts), "sha256")
 
 
 def matches(received: object, expected: str) -> bool:
@@ -36,7 +36,7 @@ def matches(received: object, expected: str) -> bool:
     return hmac.compare_digest(str(received).encode("utf-8", "replace"), expected.encode())
 
 
-def _bytes(parts: object) -> bytes:
+def _encode_parts(parts: object) -> bytes:
     """No two lists of parts are the same bytes."""
     assert isinstance(parts, tuple)
     encoded_parts = [str(part).encode("utf-8", "surrogatepass") for part in parts]
@@ -51,17 +51,17 @@ class Seal:
         self._key = key
         self._count = 0
 
-    def _next(self, body: bytes) -> bytes:
+    def _next_mac(self, body: bytes) -> bytes:
         self._count += 1
         return hmac.digest(self._key, b"%d:" % self._count + body, "sha256").hex().encode()
 
-    def sealed(self, body: bytes) -> bytes:
-        """The next message to say, as a line without its end."""
-        return self._next(body) + b" " + body
+    def seal_next(self, body: bytes) -> bytes:
+        """Return the next message to send with its MAC, as a line without its end."""
+        return self._next_mac(body) + b" " + body
 
-    def opened(self, line: bytes) -> bytes:
-        """The next message that was said. Raises Untrusted."""
+    def verify_next(self, line: bytes) -> bytes:
+        """Check the MAC of the next received line, and return its message. Raises Untrusted."""
         body = line[_MAC + 1 :]
-        if line[_MAC : _MAC + 1] != b" " or not hmac.compare_digest(line[:_MAC], self._next(body)):
+        if line[_MAC : _MAC + 1] != b" " or not hmac.compare_digest(line[:_MAC], self._next_mac(body)):
             raise Untrusted("a message without its proof: it is not of who greeted, or it was changed on its way")
         return body

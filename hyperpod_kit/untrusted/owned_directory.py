@@ -36,7 +36,7 @@ class OwnedDirectory:
         self.path = path
 
     @classmethod
-    def at(cls, path: str, *, make: bool = True, mode: int = 0o755) -> OwnedDirectory:
+    def open_or_make(cls, path: str, *, make: bool = True, mode: int = 0o755) -> OwnedDirectory:
         """The directory `path`, which is this user's, or root's.
 
         `make`: make what is missing of it. Raises Untrusted when it is another's, with whose it is, OSError.
@@ -84,7 +84,7 @@ class OwnedDirectory:
         self.close()
 
     def close(self) -> None:
-        """Give the directory back; twice is once."""
+        """Close the directory's descriptor; a second call does nothing."""
         handle, self.handle = self.handle, -1
         if handle >= 0:
             os.close(handle)
@@ -107,11 +107,11 @@ class OwnedDirectory:
         A file that is opened for writing has no other name. Raises Untrusted for anything else in its place,
         FileNotFoundError, OSError.
         """
-        with self.folder(name, make) as (folder, last):
+        with self.open_containing_directory(name, make) as (folder, last):
             try:
                 handle = os.open(last, flags | _WRITE, mode, dir_fd=folder)
             except OSError as err:
-                if err.errno in (*MAYBE_NO_FILE, errno.EISDIR) and self._lies(last, folder):
+                if err.errno in (*MAYBE_NO_FILE, errno.EISDIR) and self._exists_but_not_regular(last, folder):
                     raise not_regular_error(self.path_of(name)) from None
                 raise
         try:
@@ -126,7 +126,7 @@ class OwnedDirectory:
     def status(self, name: str) -> Optional[os.stat_result]:
         """What lies under a name, a link itself; None for nothing. Raises Untrusted, OSError."""
         try:
-            with self.folder(name, make=False) as (folder, last):
+            with self.open_containing_directory(name, make=False) as (folder, last):
                 return os.stat(last, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             return None
@@ -135,13 +135,13 @@ class OwnedDirectory:
         """What is in it. Raises OSError."""
         return os.listdir(self.handle)
 
-    def free(self) -> int:
-        """Bytes that this user may still write to its file system. Raises OSError."""
+    def free_bytes(self) -> int:
+        """Return the bytes that this user may still write to its file system. Raises OSError."""
         room = os.fstatvfs(self.handle)
         return room.f_bavail * room.f_frsize
 
-    def take(self, source: OwnedDirectory, name: str, target: str, *, durable: bool = True) -> None:
-        """A file of `source` takes the place `target` in this directory, once its bytes are on disk.
+    def move_from(self, source: OwnedDirectory, name: str, target: str, *, durable: bool = True) -> None:
+        """Move a file of `source` to `target` in this directory, once its bytes are on disk.
 
         Directories on the way are made. Raises Untrusted, OSError.
         """
@@ -151,8 +151,8 @@ class OwnedDirectory:
                 os.fsync(handle)
             finally:
                 os.close(handle)
-        with source.folder(name, make=False) as (source_folder, last):  # noqa: SIM117  # not in one line on Python 3.8
-            with self.folder(target, make=True) as (target_folder, target_name):
+        with source.open_containing_directory(name, make=False) as (source_folder, last):  # noqa: SIM117  # not in one line on Python 3.8
+            with self.open_containing_directory(target, make=True) as (target_folder, target_name):
                 os.replace(last, target_name, src_dir_fd=source_folder, dst_dir_fd=target_folder)
 
     def remove(self, name: str) -> None:
@@ -160,7 +160,7 @@ class OwnedDirectory:
 
         Raises Untrusted, OSError.
         """
-        with contextlib.suppress(FileNotFoundError), self.folder(name, make=False) as (folder, last):
+        with contextlib.suppress(FileNotFoundError), self.open_containing_directory(name, make=False) as (folder, last):
             remove(last, folder)
 
     def clear(self, keep: Container[str] = ()) -> None:
@@ -170,7 +170,7 @@ class OwnedDirectory:
                 remove(name, self.handle)
 
     @contextlib.contextmanager
-    def folder(self, name: str, make: bool) -> Iterator[Tuple[int, str]]:
+    def open_containing_directory(self, name: str, make: bool) -> Iterator[Tuple[int, str]]:
         """(a descriptor of the directory in which `name` lies, its last part), for `dir_fd=`; `make`: make the
         directories on the way. Raises Untrusted, OSError."""
         *parts, last = name.split("/")
@@ -205,7 +205,7 @@ class OwnedDirectory:
             raise foreign_error(status, os.path.join(above, name), "a directory") from None
 
     @staticmethod
-    def _lies(name: str, folder: int) -> bool:
+    def _exists_but_not_regular(name: str, folder: int) -> bool:
         with contextlib.suppress(OSError):
             return not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
         return False
@@ -257,7 +257,7 @@ def _remove_directory(name: str, folder: int, level: int, top: int, moved: List[
         os.rmdir(name, dir_fd=folder)
 
 
-def read(tree: OwnedDirectory, name: str, most: int) -> bytes:
+def read_up_to(tree: OwnedDirectory, name: str, most: int) -> bytes:
     """A small file of this user in that directory, whole; more than `most` bytes are cut. Raises Untrusted, OSError."""
     handle = tree.open(name, READ)
     try:

@@ -74,7 +74,7 @@ class OwnerLimits(NamedTuple):
         """Seconds since its last report, for `moved` bytes and `worked` seconds of processor time since then."""
         return min(self.longest, self.silence + moved / _RATE + 100.0 * worked)
 
-    def still(self, moved: int) -> float:
+    def allowed_standstill(self, moved: int) -> float:
         """Seconds in which nothing moves, after `moved` bytes, which a system may have to write out first."""
         return min(self.longest, self.silence + moved / _RATE)
 
@@ -93,14 +93,16 @@ def is_root() -> bool:
         return False
 
 
-def uid_for(path: str, limits: OwnerLimits = DEFAULT_LIMITS) -> Optional[int]:
-    """As whom a process that is root works on `path`, 0 for root: see `walk.owner_uid`. None where it is not root.
+def uid_to_act_as(path: str, limits: OwnerLimits = DEFAULT_LIMITS) -> Optional[int]:
+    """Return the uid as which a process that is root works on `path`, 0 for root: see
+    `walk.trusted_owner_uid`. None where it is not root.
 
-    Raises Untrusted for a link that leads to what is another's, Unreachable when it does not answer, OSError.
+    Raises Untrusted for a link that leads to what is another's, Unreachable when it does not answer,
+    OSError.
     """
     if not is_root():
         return None
-    return int(run_as_user(lambda: walk.owner_uid(path), 0, path, limits))
+    return int(run_as_user(lambda: walk.trusted_owner_uid(path), 0, path, limits))
 
 
 def run_as_owner(path: str, work: Callable[[], Any], limits: OwnerLimits = DEFAULT_LIMITS) -> Any:
@@ -111,13 +113,13 @@ def run_as_owner(path: str, work: Callable[[], Any], limits: OwnerLimits = DEFAU
     Raises what `work` raises of HyperpodKitError (as UsageError, Unreachable or HyperpodKitError) and OSError,
     Unreachable when it does not get on.
     """
-    uid = uid_for(path, limits)
+    uid = uid_to_act_as(path, limits)
     if uid is None:
         return work()
     return run_as_user(work, uid, path, limits)
 
 
-def run_streamed(
+def run_as_user_with_reports(
     path: str,
     uid: Optional[int],
     work: Callable[[Receiver], Any],
@@ -131,15 +133,15 @@ def run_streamed(
     """
     if uid is None:
         return work(receive)
-    return _result(work, uid, path, limits, receive)
+    return _run_in_child(work, uid, path, limits, receive)
 
 
 def run_as_user(work: Callable[[], Any], uid: int, path: str, limits: OwnerLimits = DEFAULT_LIMITS) -> Any:
     """What `work` gives as that user. `path`: for messages. Raises as `run_as_owner`."""
-    return _result(lambda report: work(), uid, path, limits, lambda value: None)
+    return _run_in_child(lambda report: work(), uid, path, limits, lambda value: None)
 
 
-def _result(work: Callable[[Receiver], Any], uid: int, path: str, limits: OwnerLimits, receive: Receiver) -> Any:
+def _run_in_child(work: Callable[[Receiver], Any], uid: int, path: str, limits: OwnerLimits, receive: Receiver) -> Any:
     if _SILENT.get(uid, 0) >= SILENCES:
         raise Unreachable(f"{path} was not asked: {SILENCES} others of uid {uid} do not answer", hint="findmnt --list")
     sys.stdout.flush()
@@ -152,7 +154,7 @@ def _result(work: Callable[[Receiver], Any], uid: int, path: str, limits: OwnerL
     os.close(sink)
     response = None
     try:
-        for line in _lines(pid, source, uid, path, limits):
+        for line in _read_lines_of_child(pid, source, uid, path, limits):
             message = _message(line, uid, path)
             if "report" in message:
                 receive(message["report"])
@@ -165,9 +167,9 @@ def _result(work: Callable[[Receiver], Any], uid: int, path: str, limits: OwnerL
         raise
     finally:
         os.close(source)
-        status = _end(pid)
+        status = _kill_and_reap(pid)
     if response is None:
-        raise Untrusted(f"{path}: a process of uid {uid} ended without an answer{_of_a_signal(status)}")
+        raise Untrusted(f"{path}: a process of uid {uid} ended without an answer{_describe_signal(status)}")
     if "value" in response:
         return response["value"]
     _raise(response)
@@ -237,28 +239,28 @@ class _Watch:
     def __init__(self, pid: int, limits: OwnerLimits) -> None:
         self._pid, self._limits = pid, limits
         self._started_at = time.monotonic()
-        self.reported()
+        self.reset_silence()
 
-    def reported(self) -> None:
-        """It gets on."""
+    def reset_silence(self) -> None:
+        """Start to count the silence anew: the child has reported."""
         self._latest = self._moving = time.monotonic()
         self._first = self._progress = process_progress(self._pid)
 
-    def silence(self) -> Optional[float]:
+    def excessive_silence(self) -> Optional[float]:
         """Seconds for which nothing has come of it, where these are more than it may take."""
         now, current = time.monotonic(), process_progress(self._pid)
         if current != self._progress:
             self._progress, self._moving = current, now
         moved, worked = current[0] - self._first[0], current[1] - self._first[1]
         # Who hangs has worked before: what is allowed for that must not lengthen the wait for what does not move.
-        if now - self._moving > self._limits.still(moved):
+        if now - self._moving > self._limits.allowed_standstill(moved):
             return now - self._moving
         if now - self._latest > self._limits.allowed(moved, worked) or now - self._started_at > self._limits.longest:
             return now - self._latest
         return None
 
 
-def _lines(pid: int, source: int, uid: int, path: str, limits: OwnerLimits) -> Iterator[bytes]:
+def _read_lines_of_child(pid: int, source: int, uid: int, path: str, limits: OwnerLimits) -> Iterator[bytes]:
     """Each line that it writes. Raises Unreachable when it does not get on."""
     watch = _Watch(pid, limits)
     data = bytearray()
@@ -280,11 +282,11 @@ def _lines(pid: int, source: int, uid: int, path: str, limits: OwnerLimits) -> I
             if lines:
                 data = bytearray(rest)
                 yield from lines
-                watch.reported()
+                watch.reset_silence()
                 pause = _POLL_SECONDS
             continue
         pause = min(1.0, pause * 2)
-        silence = watch.silence()
+        silence = watch.excessive_silence()
         if silence is not None:
             _count_silence(uid)
             raise Unreachable(
@@ -312,7 +314,7 @@ def _interrupt(pid: int) -> None:
     _wait_briefly(lambda: os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None)
 
 
-def _end(pid: int) -> int:
+def _kill_and_reap(pid: int) -> int:
     """End it, and its status, which is how it has ended itself where it had; 0 for one that the kernel does not let go,
     which is not waited for."""
     with contextlib.suppress(ProcessLookupError):
@@ -330,7 +332,7 @@ def _end(pid: int) -> int:
     return 0
 
 
-def _of_a_signal(status: int) -> str:
+def _describe_signal(status: int) -> str:
     """For a message: the system ends who takes too much memory."""
     if os.WIFSIGNALED(status):
         return f", by {signal.Signals(os.WTERMSIG(status)).name}"
@@ -450,7 +452,7 @@ def groups_of(uid: int) -> Tuple[int, List[int]]:
 
 
 def become(uid: int) -> None:
-    """That user for good, with the user's groups; one without an entry has none."""
+    """Become that user for good, with the user's groups; one without an entry has none."""
     try:
         entry = pwd.getpwuid(uid)
         os.initgroups(entry.pw_name, entry.pw_gid)

@@ -12,7 +12,7 @@ LARGEST = 4 << 20
 """Bytes or characters of a document where nothing else is said."""
 
 
-def document(
+def parse_json(
     data: Union[bytes, bytearray, str],
     most: int = LARGEST,
     pairs: Optional[Callable[[List[Tuple[str, Any]]], Any]] = None,
@@ -29,21 +29,21 @@ def document(
 def json_object(data: Union[bytes, bytearray, str], most: int = LARGEST, *, distinct: bool = False) -> Dict[str, Any]:
     """The same for a document that must be an object. Raises ValueError; with `distinct` also for a name that is twice
     in an object of it."""
-    value = document(data, most, _distinct if distinct else None)
+    value = parse_json(data, most, _object_without_repeats if distinct else None)
     if not isinstance(value, dict):
         raise ValueError(f"its JSON is of type {type(value).__name__}, expected an object")
     return value
 
 
-def count(text: str) -> Optional[int]:
-    """The number that a few ASCII digits write, None for anything else. `str.isdigit` is true of "²" and of 4,301
-    nines, too, of which `int` makes no number."""
+def parse_decimal(text: str) -> Optional[int]:
+    """Return the number that up to 18 ASCII digits write, None for anything else. `str.isdigit` is true of "²"
+    and of 4,301 nines, too, of which `int` makes no number."""
     if text.isascii() and text.isdigit() and len(text) <= 18:
         return int(text)
     return None
 
 
-def _distinct(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+def _object_without_repeats(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
     made: Dict[str, Any] = {}
     for name, value in pairs:
         if name in made:

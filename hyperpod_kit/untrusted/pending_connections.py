@@ -74,14 +74,14 @@ class Unauthenticated:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def files(self, room: bool = True) -> List[socket.socket]:
+    def sockets_to_poll(self, room: bool = True) -> List[socket.socket]:
         """What to wait for. A listener that nobody is taken from, for want of `room`, would be ready all the time."""
         if room and self._paused_until is None:
             return [*self._listeners, *self._entries]
         return list(self._entries)
 
     @property
-    def due(self) -> Optional[float]:
+    def seconds_until_due(self) -> Optional[float]:
         """Seconds until there is something to do without anything happening; None: never."""
         first = next(iter(self._entries.values()), None)
         ends: List[float] = []
@@ -93,7 +93,7 @@ class Unauthenticated:
             return max(0.0, min(ends) - self._clock())
         return None
 
-    def arrived(self, room: Optional[int] = None) -> List[PendingConnection]:
+    def accept_and_collect_ready(self, room: Optional[int] = None) -> List[PendingConnection]:
         """Those whose first line has come since; they are the caller's now, to keep or to close.
 
         `room`: how many connections the caller has room for, theirs among them.
@@ -105,7 +105,7 @@ class Unauthenticated:
         arrivals = [guest for sock in list(self._entries) for guest in self._read(sock)]
         now = self._clock()
         for sock in [sock for sock, entry in self._entries.items() if entry.until <= now]:
-            self._drop(sock)
+            self._remove_and_close(sock)
         if self._paused_until is not None and now >= self._paused_until:
             self._paused_until, self.exhausted = None, ""
         for listener in list(self._listeners):
@@ -118,11 +118,13 @@ class Unauthenticated:
                 arrivals += self._read(newcomer)
                 while len(self._entries) > most - len(arrivals):
                     worst = max(self._sources, key=lambda source: self._sources[source])
-                    self._drop(next(waiting for waiting, entry in self._entries.items() if entry.source == worst))
+                    self._remove_and_close(
+                        next(waiting for waiting, entry in self._entries.items() if entry.source == worst)
+                    )
         return arrivals
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Close the listeners and all pending connections."""
         for sock in (*self._listeners, *self._entries):
             sock.close()
         self._listeners.clear()
@@ -157,15 +159,15 @@ class Unauthenticated:
     def _read(self, sock: socket.socket) -> List[PendingConnection]:
         entry = self._entries[sock]
         try:
-            line = entry.lines.arrived()
+            line = entry.lines.next_nowait()
         except Untrusted:
-            self._drop(sock)
+            self._remove_and_close(sock)
             return []
         if line is not None:
             self._forget(sock)
             return [PendingConnection(sock, entry.lines, entry.welcome, line)]
         if entry.lines.ended:
-            self._drop(sock)
+            self._remove_and_close(sock)
         return []
 
     def _forget(self, sock: socket.socket) -> None:
@@ -174,6 +176,6 @@ class Unauthenticated:
         if not self._sources[source]:
             del self._sources[source]
 
-    def _drop(self, sock: socket.socket) -> None:
+    def _remove_and_close(self, sock: socket.socket) -> None:
         self._forget(sock)
         sock.close()

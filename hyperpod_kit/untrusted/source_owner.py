@@ -34,13 +34,15 @@ EACH_ITS_OWN = -1
 to it must belong that is not root's."""
 
 
-def current() -> Optional[int]:
-    """As whom this process opens its sources, for a process that it starts; None for its own user."""
+def current_source_uid() -> Optional[int]:
+    """Return the uid as which this process opens its sources, for a process that it starts; None for its own
+    user."""
     return _owner
 
 
-def set_current(uid: Optional[int]) -> None:
-    """Open sources as this user from now on: what `current` gave in the process that started this one."""
+def set_source_uid(uid: Optional[int]) -> None:
+    """Set the uid as which sources are opened from now on: what `current_source_uid` returned in the process
+    that started this one."""
     global _owner
     _owner = uid
 
@@ -50,7 +52,9 @@ def _run_directly(path: str, what: Callable[[], int]) -> int:
 
 
 @contextlib.contextmanager
-def reading(paths: Sequence[str], query: Callable[[str, Callable[[], int]], int] = _run_directly) -> Iterator[None]:
+def reading_as_owner_of(
+    paths: Sequence[str], query: Callable[[str, Callable[[], int]], int] = _run_directly
+) -> Iterator[None]:
     """In the block sources are opened as whoever owns these places, where this process is root and they are another's.
 
     `query(place, what)` gives what `what()` does, in bounded time where the place may hang.
@@ -60,7 +64,7 @@ def reading(paths: Sequence[str], query: Callable[[str, Callable[[], int]], int]
     if owner.is_root() and paths:
         uid = _owner_of(paths, query) or EACH_ITS_OWN
     outer = _owner
-    set_current(uid)
+    set_source_uid(uid)
     try:
         yield
     except PermissionError as err:
@@ -71,11 +75,11 @@ def reading(paths: Sequence[str], query: Callable[[str, Callable[[], int]], int]
             hint="root reads what a user owns with that user's rights: give the file to that user",
         ) from None
     finally:
-        set_current(outer)
+        set_source_uid(outer)
 
 
 @contextlib.contextmanager
-def rights(path: Optional[str] = None) -> Iterator[None]:
+def acting_as_source_owner(path: Optional[str] = None) -> Iterator[None]:
     """What is opened in the block by this thread is opened as the owner of the sources. `path`: what is opened, for
     sources that are each its own owner's; without it root lists them. Raises Untrusted, OSError."""
     uid = _owner
@@ -85,27 +89,27 @@ def rights(path: Optional[str] = None) -> Iterator[None]:
     if uid == EACH_ITS_OWN:
         uid = 0
         if path is not None:
-            uid = walk.owner_uid(os.path.abspath(path))
+            uid = walk.trusted_owner_uid(os.path.abspath(path))
         if not uid:
             yield
             return
     before, after = (os.getegid(), os.getgroups()), owner.groups_of(uid)
     try:
-        _become(uid, *after)
+        _set_thread_user(uid, *after)
     except OSError:
-        _become(0, *before)
+        _set_thread_user(0, *before)
         raise
     _thread.acting = True  # and not before: what could not become the user must not open anything as root
     try:
         yield
     finally:
-        _become(0, *before)
+        _set_thread_user(0, *before)
         _thread.acting = False
 
 
 def open_nonblocking(path: str, _flags: int = 0) -> int:
     """`files.open_nonblocking` with these rights: the `opener` of an `open` that reads a source."""
-    with rights(path):
+    with acting_as_source_owner(path):
         if _owner == EACH_ITS_OWN and not getattr(_thread, "acting", False):
             return _open_as_root(path)
         return files.open_nonblocking(path)
@@ -120,11 +124,11 @@ def _open_as_root(path: str) -> int:
         os.close(folder)
 
 
-def with_rights(what: Callable[[], T]) -> Callable[[], T]:
+def wrap_as_source_owner(what: Callable[[], T]) -> Callable[[], T]:
     """The same call, which whatever thread it is made by makes as the owner of the sources."""
 
     def call() -> T:
-        with rights():
+        with acting_as_source_owner():
             return what()
 
     return call
@@ -133,7 +137,7 @@ def with_rights(what: Callable[[], T]) -> Callable[[], T]:
 def _owner_of(paths: Sequence[str], query: Callable[[str, Callable[[], int]], int]) -> Optional[int]:
     """None for root's own."""
     absolute = [os.path.abspath(path) for path in paths]
-    owners = {query(path, functools.partial(walk.owner_uid, path)) for path in absolute} - {0}
+    owners = {query(path, functools.partial(walk.trusted_owner_uid, path)) for path in absolute} - {0}
     if len(owners) > 1:
         names = " and ".join(sorted(map(_name, owners)))
         raise UsageError(
@@ -152,7 +156,7 @@ def _name(uid: int) -> str:
         return f"uid {uid}"
 
 
-def _become(uid: int, gid: int, groups: List[int]) -> None:
+def _set_thread_user(uid: int, gid: int, groups: List[int]) -> None:
     """This thread alone: groups first, for root alone may change them. Raises OSError, with nothing half done."""
     number = _SETGROUPS.get(os.uname().machine)
     if number is None:

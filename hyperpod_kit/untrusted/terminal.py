@@ -15,7 +15,7 @@ import re
 import sys
 from typing import Any, Dict, List, Optional, TextIO
 
-from hyperpod_kit.untrusted.text import printable_lines, shortened
+from hyperpod_kit.untrusted.text import replace_unprintable_in_lines, shortened
 
 _KIT_LINE = re.compile(r"\n((?:error|hint):)")
 
@@ -23,40 +23,40 @@ LONGEST_LINE = 4096
 """Characters of one line: more of them are nobody's reading."""
 
 
-def out(text: str = "", *, end: str = "\n", flush: bool = False) -> None:
-    """Data for a person, on standard output."""
-    write(sys.stdout, lines(text) + end)
+def print_stdout(text: str = "", *, end: str = "\n", flush: bool = False) -> None:
+    """Write sanitized text to standard output."""
+    write(sys.stdout, sanitize_lines(text) + end)
     if flush:
         sys.stdout.flush()
 
 
-def say(text: str) -> None:
-    """A sentence for a person, on standard error. Where that cannot be written, as when a job's log was on a mount that
-    is lost, the program ends as it would have all the same."""
+def print_stderr(text: str) -> None:
+    """Write a sanitized line to standard error. Where that cannot be written, as when a job's log was on a
+    mount that is lost, the program ends as it would have all the same."""
     try:
-        write(sys.stderr, lines(text) + "\n")
+        write(sys.stderr, sanitize_lines(text) + "\n")
         sys.stderr.flush()
     except OSError:
-        discard(sys.stderr)
+        redirect_to_devnull(sys.stderr)
 
 
 def error(message: object, hint: Optional[str] = None) -> None:
-    """What failed and what to type next, on standard error. No line of the message can pass for one of ours."""
-    say("error: " + indented(str(message)))
+    """Write an error message and its hint to standard error. No line of the message can pass for one of ours."""
+    print_stderr("error: " + indented(str(message)))
     if hint:
-        say("hint: " + indented(hint))
+        print_stderr("hint: " + indented(hint))
 
 
-def data(value: Any, *, indent: Optional[int] = None) -> None:
-    """`--json`: one value on standard output."""
+def print_json(value: Any, *, indent: Optional[int] = None) -> None:
+    """Write one value as JSON to standard output, for `--json`."""
     write(sys.stdout, json_text(value, indent=indent) + "\n")
 
 
-def lines(text: str) -> str:
+def sanitize_lines(text: str) -> str:
     """Text of several lines as it may be shown: printable, no line without end, and none but the first that passes for
     an error or a hint of ours: names of files have line ends too."""
     if not printable_already(text):
-        text = printable_lines(text)
+        text = replace_unprintable_in_lines(text)
     clean = _KIT_LINE.sub(r"\n  \1", text)
     if len(clean) <= LONGEST_LINE:
         return clean
@@ -79,25 +79,25 @@ def json_text(value: Any, *, indent: Optional[int] = None) -> str:
     try:
         return json.dumps(value, indent=indent, default=str, allow_nan=False)
     except ValueError:
-        return json.dumps(_finite(value), indent=indent, default=str)
+        return json.dumps(_replace_non_finite(value), indent=indent, default=str)
 
 
-def _finite(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     if isinstance(value, float):
         if math.isfinite(value):
             return value
         return None
     if isinstance(value, dict):
-        mapping: Dict[Any, Any] = {key: _finite(inner) for key, inner in value.items()}
+        mapping: Dict[Any, Any] = {key: _replace_non_finite(inner) for key, inner in value.items()}
         return mapping
     if isinstance(value, (list, tuple)):
-        listed: List[Any] = [_finite(inner) for inner in value]
+        listed: List[Any] = [_replace_non_finite(inner) for inner in value]
         return listed
     return value
 
 
-def discard(stream: TextIO) -> None:
-    """Let what is written to a stream go nowhere from now on: Python flushes it at its end, and would exit with 120."""
+def redirect_to_devnull(stream: TextIO) -> None:
+    """Redirect a stream to /dev/null: Python flushes it at its end, and would exit with 120."""
     null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     os.dup2(null, stream.fileno())
     os.close(null)

@@ -11,19 +11,19 @@ LONGEST = 300
 
 def clean(value: object, most: int = LONGEST) -> str:
     """One line, printable, of at most `most` characters; what cannot be printed becomes a blank, blanks become one."""
-    return shortened(" ".join(printable(str(value)[: 4 * most]).split()), most)
+    return shortened(" ".join(replace_unprintable(str(value)[: 4 * most]).split()), most)
 
 
-def printable(text: str) -> str:
+def replace_unprintable(text: str) -> str:
     """The text with a blank for each character that cannot be printed, line ends and tabs among them."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else " " for char in text)
 
 
-def printable_lines(text: str) -> str:
-    """The same for a text of several lines: line feeds and tabs stay."""
-    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
+def replace_unprintable_in_lines(text: str) -> str:
+    """Return the text with a blank for each character that cannot be printed, except line feeds and tabs."""
+    return "\n".join("\t".join(map(replace_unprintable, line.split("\t"))) for line in text.split("\n"))
 
 
 def shortened(text: str, most: int) -> str:

@@ -38,7 +38,8 @@ def open_directory(path: str, *, make: bool = False) -> int:
 
 
 def open_traversable(path: str, *, make: bool = False) -> int:
-    """The same for `dir_fd=` only: a directory in which this user may make files need not be one that it may list."""
+    """Return a descriptor as `open_directory` does, but for `dir_fd=` only: a directory in which this user may
+    make files need not be one that it may list."""
     return _walk_to(path, path, None, make, True)
 
 
@@ -67,20 +68,19 @@ NOBODY = 65534
 """Who looks for what is not there, in a directory into which anybody may put it the moment after."""
 
 
-def owner_uid(path: str) -> int:
-    """The uid of whom root is to be while it works on `path`, whose links are followed.
+def trusted_owner_uid(path: str) -> int:
+    """Return the uid that root is to act as while it works on `path`, whose links are followed.
 
-    What a user serves is that user's, whatever it says of itself. What is not there is looked for as whoever could put
-    it there. Each link on the way has to be root's or that user's own: nobody has root act on what is another's.
-
-    Raises Untrusted for a link of anybody else, OSError.
+    What a user serves is that user's, whatever it says of itself. What is not there is looked for as
+    whoever could put it there. Each link on the way has to be root's or that user's own: nobody has root
+    act on what is another's. Raises Untrusted for a link of anybody else, OSError.
     """
     way = _OwnersOnTheWay(path)
     todo: List[str] = path.split("/")[::-1]
     here = _open_start(_split_start(path)[0], None)
     mount = dirfd.mount_id_of(here)
     try:
-        way.directory(here)
+        way.record_directory(here)
         while todo:
             name = todo.pop()
             if name in ("", "."):
@@ -88,7 +88,7 @@ def owner_uid(path: str) -> int:
             try:
                 there = os.open(name, _STEP, dir_fd=here)
             except (FileNotFoundError, NotADirectoryError):
-                return way.of_absent(here)
+                return way.uid_for_absent_file(here)
             try:
                 number = dirfd.mount_id_of(there)
                 if number == mount:
@@ -96,22 +96,22 @@ def owner_uid(path: str) -> int:
                 else:
                     server = dirfd.serving_uid(number)
                 if server:
-                    return way.of(server)
+                    return way.require_links_owned_by(server)
                 status = os.fstat(there)
                 if not stat.S_ISLNK(status.st_mode):
                     mount = number
                     here, there = there, here
-                    way.directory(here)
+                    way.record_directory(here)
                     continue
                 target = os.readlink("", dir_fd=there)
-                way.link(name, status.st_uid, len(todo))
+                way.record_link(name, status.st_uid, len(todo))
             finally:
                 os.close(there)
             todo += target.split("/")[::-1]
             if target.startswith("/"):
                 here = _open_start("/", here)
                 mount = dirfd.mount_id_of(here)
-        return way.of(os.fstat(here).st_uid)
+        return way.require_links_owned_by(os.fstat(here).st_uid)
     finally:
         os.close(here)
 
@@ -124,15 +124,15 @@ class _OwnersOnTheWay:
         self._links: List[Tuple[str, int]] = []
         self._latest = 0
 
-    def directory(self, handle: int) -> None:
+    def record_directory(self, handle: int) -> None:
         self._latest = os.fstat(handle).st_uid or self._latest
 
-    def link(self, name: str, uid: int, steps: int) -> None:
+    def record_link(self, name: str, uid: int, steps: int) -> None:
         self._links.append((name, uid))
         if len(self._links) > _MOST_LINKS or steps > _MOST_STEPS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), self._path)
 
-    def of(self, uid: int) -> int:
+    def require_links_owned_by(self, uid: int) -> int:
         for name, owner in self._links:
             if owner not in (0, uid):
                 raise Untrusted(
@@ -141,13 +141,13 @@ class _OwnersOnTheWay:
                 )
         return uid
 
-    def of_absent(self, folder: int) -> int:
+    def uid_for_absent_file(self, folder: int) -> int:
         writable_by_others = os.fstat(folder).st_mode & 0o022
         if self._latest:
-            return self.of(self._latest)
+            return self.require_links_owned_by(self._latest)
         if writable_by_others:
-            return self.of(NOBODY)
-        return self.of(0)
+            return self.require_links_owned_by(NOBODY)
+        return self.require_links_owned_by(0)
 
 
 def _walk_to(way: str, path: str, seen_from: Optional[int], make: bool, own_mounts: bool) -> int:
@@ -166,11 +166,11 @@ def _walk_to(way: str, path: str, seen_from: Optional[int], make: bool, own_moun
             name = todo.pop()
             if name in ("", "."):
                 continue
-            there, is_directory = _step(name, here, make)
-            mount = _check_mount(there, mount, name, path, own_mounts)
+            there, is_directory = _open_step(name, here, make)
+            mount = _require_trusted_mount_id(there, mount, name, path, own_mounts)
             walked.append(name)
             if is_directory:
-                here = _replace_descriptor(here, there)
+                here = _close_and_return(here, there)
                 continue
             try:
                 if not stat.S_ISLNK(os.fstat(there).st_mode):
@@ -201,16 +201,16 @@ def _open_start(start: str, seen_from: Optional[int]) -> int:
     origin = os.open(start or ".", os.O_PATH | os.O_CLOEXEC)
     if seen_from is None:
         return origin
-    return _replace_descriptor(seen_from, origin)
+    return _close_and_return(seen_from, origin)
 
 
 def require_trusted_mount(there: int, folder: int, name: str, path: str, own_mounts: bool = True) -> None:
     """Raises Untrusted where a file system that another user serves is mounted on an entry of `folder`, before anything
     is asked of it; OSError."""
-    _check_mount(there, dirfd.mount_id_of(folder), name, path, own_mounts)
+    _require_trusted_mount_id(there, dirfd.mount_id_of(folder), name, path, own_mounts)
 
 
-def _check_mount(there: int, mount: str, name: str, path: str, own_mounts: bool) -> str:
+def _require_trusted_mount_id(there: int, mount: str, name: str, path: str, own_mounts: bool) -> str:
     """The mount that a descriptor is of; `mount`: that of the one before. It takes the descriptor when it raises
     Untrusted, OSError."""
     try:
@@ -241,7 +241,7 @@ def _split_start(way: str) -> Tuple[str, str]:
     return ("", way)
 
 
-def _replace_descriptor(here: int, there: int) -> int:
+def _close_and_return(here: int, there: int) -> int:
     os.close(here)
     return there
 
@@ -277,7 +277,7 @@ def _link_target(link: int, name: str, path: str) -> str:
     return os.readlink("", dir_fd=link)
 
 
-def _step(name: str, here: int, make: bool) -> Tuple[int, bool]:
+def _open_step(name: str, here: int, make: bool) -> Tuple[int, bool]:
     """A descriptor of what lies at `name`, a link itself; whether it is a directory. Raises OSError."""
     try:
         return os.open(name, _STEP_INTO, dir_fd=here), True
@@ -288,4 +288,4 @@ def _step(name: str, here: int, make: bool) -> Tuple[int, bool]:
             raise
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o775, dir_fd=here)
-    return _step(name, here, False)
+    return _open_step(name, here, False)

@@ -68,14 +68,16 @@ def test_where_the_time_is_short_three_samples_are_enough_for_all_ranks(tmp_path
         return TimedAssignment("save", "tiny", "single", 0, 1, 1, 5, str(tmp_path), "1", deadline, 0.0)
 
     late, early = job(time.monotonic() - 1), job(time.monotonic() + 3600)
-    assert [late.enough(taken, float) for taken in range(1, 6)] == [False, False, True, True, True]
-    assert [early.enough(taken, float) for taken in range(1, 6)] == [False, False, False, False, True]
-    assert early.enough(3, lambda clock: clock + 7200)  # another rank's clock says that it is late: all end together
+    assert [late.has_enough_samples(taken, float) for taken in range(1, 6)] == [False, False, True, True, True]
+    assert [early.has_enough_samples(taken, float) for taken in range(1, 6)] == [False, False, False, False, True]
+    assert early.has_enough_samples(
+        3, lambda clock: clock + 7200
+    )  # another rank's clock says that it is late: all end together
 
 
 def test_what_an_early_phase_leaves_later_ones_have() -> None:
     pace = run.TimeShare(100.0, 3)
-    assert [pace.deadline() for _ in range(3)] == [210.0, 320.0, 430.0] and pace.last == 550.0
+    assert [pace.next_phase_deadline() for _ in range(3)] == [210.0, 320.0, 430.0] and pace.training_deadline == 550.0
 
 
 def test_restores_are_ratios_in_their_own_direction() -> None:
@@ -88,7 +90,7 @@ def test_restores_are_ratios_in_their_own_direction() -> None:
 
 
 def test_the_summary_is_the_worst_run() -> None:
-    worst = summary.worst(
+    worst = summary.worst_ratios(
         [{"stall_over_floor": 1.1, "persist_over_limit": 0.8}, {"stall_over_floor": 1.3, "persist_over_limit": 0.9}]
     )
     assert worst["stall_over_floor"] == 1.3
@@ -105,7 +107,7 @@ def test_the_proof_digests_every_byte_and_then_copies_it(monkeypatch: pytest.Mon
     counting = real._replace(leaf=lambda data: digested.append(len(data)) or real.leaf(data))
     monkeypatch.setattr(digest, "algorithm", lambda name: counting)
     monkeypatch.setattr(digest, "CHUNK", 65536)
-    assert floor.proof_seconds(count, "blake2b") > 0
+    assert floor.measure_digest_and_copy(count, "blake2b") > 0
     assert sum(digested) == sum(tensor.numel() * 4 for tensor in tensors) and max(digested) <= 65536
     for target, source in floor._pairs:
         assert torch.equal(target, source)
@@ -116,7 +118,7 @@ def test_the_memory_floor_copies_every_byte(way: str) -> None:
     tensors = [torch.arange(size, dtype=torch.float32) + 1 for size in (1, 4097, 0, 333, 70_000)]
     floor = limits.MemoryFloor(tensors, 3)
     assert floor.bytes == 4 * (1 + 4097 + 333 + 70_000)
-    floor.seconds(way)
+    floor.measure_copy(way)
     at = 0
     for tensor in tensors:
         size = tensor.numel() * 4
@@ -133,7 +135,7 @@ def test_the_write_limit_writes_all_pages_and_leaves_nothing(
     written = []
     pwrite = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: written.append(len(data)) or pwrite(fd, data, at))
-    limits.write_seconds(source, size, tmp_path, "x", threads)
+    limits.measure_write(source, size, tmp_path, "x", threads)
     assert sum(written) == 5 * 4096
     assert list(tmp_path.iterdir()) == []
 
@@ -150,7 +152,7 @@ def test_the_read_limit_reads_all_bytes_of_all_files(tmp_path: Path, monkeypatch
         return read[-1]
 
     monkeypatch.setattr(os, "preadv", counted)
-    limits.read_seconds(paths, 3)
+    limits.measure_read(paths, 3)
     assert sum(read) == limits.BLOCK + 105
 
 

@@ -30,7 +30,7 @@ def fleet() -> ModuleType:
 def test_forty_nodes_with_every_kind_of_trouble(fleet: ModuleType) -> None:
     with tempfile.TemporaryDirectory() as directory:
         args = Namespace(nodes=40, all="", timeout=9.0, connect_timeout=8.0, words=["--json"])
-        found = fleet.measure(Path(directory), args)
+        found = fleet.measure_validate_mounts(Path(directory), args)
     assert set(found["kinds"]) == {"ok", *fleet.KINDS}
     assert found["wrong_verdicts"] == [] and found["exit_code"] == 1
     assert found["peak_memory_mib"] < 300

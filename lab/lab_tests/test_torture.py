@@ -22,7 +22,7 @@ from hyperpod_kit.checkpoint.agent import capture_age
 from hyperpod_kit.errors import NoValidCheckpoint
 from hyperpod_lab.torture import cli, damage, damage_case, damage_kinds, damage_special, days, failpoint_names, lies
 from hyperpod_lab.torture.damage_case import CaseResult
-from hyperpod_lab.torture.ground import ground
+from hyperpod_lab.torture.ground import temporary_ground
 from hyperpod_lab.torture.ledger import RootHistory
 
 
@@ -57,9 +57,9 @@ def test_there_are_enough_kinds_of_damage_and_each_damages() -> None:
     files = ["MANIFEST.json", "extra.json", "index.bin", "shard-00000.safetensors", "shard-00001.safetensors"]
     objects = {f"{attempt}/{file}": shard[n:] for n, (attempt, file) in enumerate(itertools.product(attempts, files))}
     objects |= {"RUN.json": shard[:300], "LATEST": shard[:100], "epoch-000001.json": shard[:200]}
-    kinds = damage_kinds.kinds(objects, random.Random(5))
+    kinds = damage_kinds.object_damage_kinds(objects, random.Random(5))
     assert len({kind.name for kind in kinds}) > 1400 and all(kind.change is not None for kind in kinds)
-    special = damage_special.kinds(objects)
+    special = damage_special.file_system_damage_kinds(objects)
     assert len({kind.name for kind in special}) > 350
     unchanged = [kind.name for kind in kinds if kind.change is not None and kind.change(objects) == objects]
     assert unchanged == []
@@ -230,6 +230,6 @@ def test_runs_older_than_a_day_lose_nothing_in_silence(capsys, tmp_path: Path) -
 def test_an_engine_that_takes_the_age_of_the_run_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the one did that asked the files for their times."""
     monkeypatch.setattr(capture_age, "age", lambda page, moment: 48 * 3600.0)
-    with ground(str(tmp_path)) as here:
-        outcome = days.play(here.fresh("one"), 5, days.DayScene(days.DayEvent.STORAGE_AWAY))
+    with temporary_ground(str(tmp_path)) as here:
+        outcome = days.play(here.make_subground("one"), 5, days.DayScene(days.DayEvent.STORAGE_AWAY))
     assert outcome.lost and "lost [" in outcome.wrong, outcome

@@ -25,19 +25,19 @@ from hyperpod_kit.data import (
     megatron,
     order_of,
 )
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 
 TOKENS, WINDOW = 64 << 20, 4096
 ROWS, GROUPS = 8000, 48
 
 
-def processor() -> float:
+def processor_seconds() -> float:
     """Seconds of this process so far."""
     return sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
 
 
-def windows(folder: str) -> None:
-    """An epoch of windows of tokens, shuffled by documents."""
+def measure_windows(folder: str) -> None:
+    """Write a Megatron corpus, read a shuffled epoch of windows and print the processor time of a window."""
     rng = np.random.default_rng(0)
     text = rng.integers(0, 60_000, 1 << 20)
     sizes = rng.integers(250, 750, TOKENS // 500).tolist()
@@ -46,15 +46,18 @@ def windows(folder: str) -> None:
     tokens = MegatronTokens(os.path.join(folder, "c"))
     order = order_of(tokens, 1)
     packed = PackedDataset(tokens, None, tokens.lengths, window=WINDOW, order=order)
-    started_at = processor()
+    started_at = processor_seconds()
     for _ in ElasticLoader(packed, 8, order=packed.windows):
         pass
-    each = (processor() - started_at) / len(packed)
+    each = (processor_seconds() - started_at) / len(packed)
     print(f"{len(packed)} windows of {WINDOW}: {each * 1e6:.0f} µs each, {WINDOW / each / 1e6:.1f} million tokens/s")
 
 
-def row_groups(folder: str) -> None:
-    """Samples of large row groups: the default order, and those of 48 and of 8 lanes that know of no row groups."""
+def measure_row_groups(folder: str) -> None:
+    """Write Parquet files and print what three orders decode and read.
+
+    The orders: the default, and those of 48 and of 8 lanes that know of no row groups.
+    """
     import pyarrow
     import pyarrow.parquet
 
@@ -65,7 +68,7 @@ def row_groups(folder: str) -> None:
         ) as out:
             for _ in range(GROUPS // 4):
                 out.write_table(pyarrow.table({"text": [rng.bytes(2000) for _ in range(ROWS)]}), row_group_size=ROWS)
-    index = build([folder], os.path.join(folder, "index")).index
+    index = build_index([folder], os.path.join(folder, "index")).index
     counter = RowGroupCounter(pyarrow.parquet.ParquetFile)
     default = order_of(IndexedDataset(index), 1)
     for what, count, order in (
@@ -75,14 +78,14 @@ def row_groups(folder: str) -> None:
     ):
         data = IndexedDataset(index)
         counter.groups = received = 0
-        started_at = processor()
+        started_at = processor_seconds()
         for batch in ElasticLoader(data, 64, order=order, collate_fn=list):
             received += len(batch)
             if received >= count:
                 break
         print(
             f"{what}: {received} of {len(data)} samples: {counter.groups} of {GROUPS} row groups decoded, "
-            f"{data.bytes_read >> 20} MiB read, {processor() - started_at:.1f} s"
+            f"{data.bytes_read >> 20} MiB read, {processor_seconds() - started_at:.1f} s"
         )
 
 
@@ -105,7 +108,7 @@ def main() -> None:
     parser.add_argument("what", choices=["windows", "row-groups"])
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        {"windows": windows, "row-groups": row_groups}[args.what](folder)
+        {"windows": measure_windows, "row-groups": measure_row_groups}[args.what](folder)
 
 
 if __name__ == "__main__":

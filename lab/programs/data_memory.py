@@ -31,13 +31,13 @@ def anonymous_bytes(pid: int) -> int:
     return int(match[1]) << 10 if match else 0
 
 
-def print_epochs(folder: str, workers: int, count: int) -> None:
-    """Prints a line an epoch: bytes of this process, bytes of all its workers, seconds."""
+def print_memory_of_epochs(index_folder: str, workers: int, epoch_count: int) -> None:
+    """Read epochs; print a line for each: bytes of this process, bytes of all its workers, seconds."""
     from hyperpod_kit.data import ElasticLoader, IndexedDataset, SampleIndex
 
-    data = IndexedDataset(SampleIndex.open(folder))
+    data = IndexedDataset(SampleIndex.open(index_folder))
     loader = ElasticLoader(data, 256, collate_fn=list, num_workers=workers, persistent_workers=workers > 0)
-    for _ in range(count):
+    for _ in range(epoch_count):
         started_at = time.perf_counter()
         for _batch in loader:
             pass
@@ -48,7 +48,7 @@ def print_epochs(folder: str, workers: int, count: int) -> None:
 
 
 def main() -> None:
-    from hyperpod_kit.data.index.build import build
+    from hyperpod_kit.data.index.build import build_index
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--epochs", type=int, default=10)
@@ -58,14 +58,14 @@ def main() -> None:
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
-        return print_epochs(args.measure[0], int(args.measure[1]), args.epochs)
+        return print_memory_of_epochs(args.measure[0], int(args.measure[1]), args.epochs)
     with tempfile.TemporaryDirectory() if args.folder is None else nullcontext(args.folder) as folder:
         for what, workers in CASES:
             corpus_folder = f"{folder}/{what}-{args.mib}"
             if not os.path.isdir(corpus_folder):
                 os.makedirs(corpus_folder)
                 CORPORA[what](corpus_folder, args.mib)
-            index = build([corpus_folder], f"{folder}/index-{what}-{args.mib}").index.folder
+            index = build_index([corpus_folder], f"{folder}/index-{what}-{args.mib}").index.folder
             command = [sys.executable, __file__, "--epochs", str(args.epochs), "--measure", index, str(workers)]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             lines = [line.split() for line in done.stdout.splitlines()]

@@ -29,8 +29,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, SampleIndex, ShuffledOrder
-from hyperpod_kit.data.index.build import build
-from hyperpod_kit.data.mixing import mixing_of
+from hyperpod_kit.data.index.build import build_index
+from hyperpod_kit.data.mixing import measure_mixing
 from hyperpod_kit.data.reading import objects
 from hyperpod_kit.data.spread_order import SpreadOrder
 from hyperpod_kit.system import page_cache
@@ -65,7 +65,7 @@ class Turn(NamedTuple):
     """The same of all its workers together."""
 
 
-def make_texts(size: int) -> Iterator[str]:
+def generate_texts(size: int) -> Iterator[str]:
     """Texts of so many letters."""
     rng = random.Random(7)
     vocabulary = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(4000)]
@@ -75,30 +75,30 @@ def make_texts(size: int) -> Iterator[str]:
         yield pool[at : at + size]
 
 
-def lines(folder: str, mib: int, size: int) -> None:
-    """An id and a text of `size` bytes a line, in four files."""
-    texts = make_texts(size)
+def write_jsonl_corpus(folder: str, mib: int, size: int) -> None:
+    """Write lines of an id and a text of `size` bytes into four files."""
+    texts = generate_texts(size)
     for file in range(4):
         with open(f"{folder}/{file}.jsonl", "w") as out:
             for number in range((mib << 20) // 4 // (size + 30)):
                 out.write(f'{{"id": {number}, "text": "{next(texts)}"}}\n')
 
 
-def parquet(folder: str, mib: int, rows: int) -> None:
-    """Rows of 1 KB in row groups of `rows`, in four files."""
+def write_parquet_corpus(folder: str, mib: int, rows: int) -> None:
+    """Write rows of 1 KB in row groups of `rows` into four files."""
     import pyarrow
     import pyarrow.parquet
 
-    texts = make_texts(1000)
+    texts = generate_texts(1000)
     for file in range(4):
         count = (mib << 20) // 4 // 1008
         table = pyarrow.table({"id": list(range(count)), "text": [next(texts) for _ in range(count)]})
         pyarrow.parquet.write_table(table, f"{folder}/{file}.parquet", row_group_size=rows)
 
 
-def tars(folder: str, mib: int, size: int) -> None:
-    """Files of `size` bytes in tars of 64 MiB."""
-    texts = make_texts(size)
+def write_tar_corpus(folder: str, mib: int, size: int) -> None:
+    """Write files of `size` bytes into tars of 64 MiB."""
+    texts = generate_texts(size)
     for number in range(max(1, mib // 64)):
         with tarfile.open(f"{folder}/{number}.tar", "w") as out:
             for file in range((64 << 20) // (size + 1024)):
@@ -107,36 +107,36 @@ def tars(folder: str, mib: int, size: int) -> None:
                 out.addfile(facts, io.BytesIO(next(texts).encode()))
 
 
-def single_files(folder: str, mib: int, size: int) -> None:
-    """Files of `size` bytes."""
-    texts = make_texts(size)
+def write_file_corpus(folder: str, mib: int, size: int) -> None:
+    """Write files of `size` bytes."""
+    texts = generate_texts(size)
     for number in range((mib << 20) // size):
         with open(f"{folder}/{number:06d}.jpg", "w") as out:
             out.write(next(texts))
 
 
 CORPORA: dict[str, Callable[[str, int], None]] = {
-    "lines-1k": lambda folder, mib: lines(folder, mib, 1000),
-    "lines-8k": lambda folder, mib: lines(folder, mib, 8000),
-    "lines-64k": lambda folder, mib: lines(folder, mib, 64_000),
-    "parquet-1000": lambda folder, mib: parquet(folder, mib, 1000),
-    "parquet-64000": lambda folder, mib: parquet(folder, mib, 64_000),
-    "tars": lambda folder, mib: tars(folder, mib, 8000),
-    "whole": lambda folder, mib: single_files(folder, mib, 570_000),
-    "s3": lambda folder, mib: lines(folder, mib, 1000),
-    "s3-8k": lambda folder, mib: lines(folder, mib, 8000),
+    "lines-1k": lambda folder, mib: write_jsonl_corpus(folder, mib, 1000),
+    "lines-8k": lambda folder, mib: write_jsonl_corpus(folder, mib, 8000),
+    "lines-64k": lambda folder, mib: write_jsonl_corpus(folder, mib, 64_000),
+    "parquet-1000": lambda folder, mib: write_parquet_corpus(folder, mib, 1000),
+    "parquet-64000": lambda folder, mib: write_parquet_corpus(folder, mib, 64_000),
+    "tars": lambda folder, mib: write_tar_corpus(folder, mib, 8000),
+    "whole": lambda folder, mib: write_file_corpus(folder, mib, 570_000),
+    "s3": lambda folder, mib: write_jsonl_corpus(folder, mib, 1000),
+    "s3-8k": lambda folder, mib: write_jsonl_corpus(folder, mib, 8000),
 }
 
 
-def order_of(name: str, index: SampleIndex) -> Any:
-    """None for the default."""
+def parse_order(name: str, index: SampleIndex) -> Any:
+    """Return the order that `kind:lanes:KiB` describes, None for the default."""
     if name == "default":
         return None
     kind, lanes, kib = name.split(":")
     return KINDS[kind](index.samples, 1, index.block_for(int(kib) << 10), int(lanes))
 
 
-def processor() -> float:
+def processor_seconds() -> float:
     """Seconds of this process and of its children that have ended."""
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
@@ -149,11 +149,11 @@ def anonymous_bytes(pid: int | str) -> int:
 
 
 def measure_turn(index: SampleIndex, name: str, count: int, workers: int) -> Turn:
-    """So many samples of a new loader."""
+    """Read `count` samples with a new loader and return what that took."""
     data = IndexedDataset(SampleIndex.open(index.folder))
-    spent, started_at = processor(), time.perf_counter()
+    spent, started_at = processor_seconds(), time.perf_counter()
     options: dict[str, Any] = {"collate_fn": list, "num_workers": workers}
-    loader = ElasticLoader(data, BATCH, order=order_of(name, index), **options)
+    loader = ElasticLoader(data, BATCH, order=parse_order(name, index), **options)
     first, done, self_bytes, worker_bytes = 0.0, 0, 0, 0
     batches = iter(loader)
     for batch in batches:
@@ -162,15 +162,15 @@ def measure_turn(index: SampleIndex, name: str, count: int, workers: int) -> Tur
         if done >= count:
             self_bytes, worker_bytes = (
                 anonymous_bytes("self"),
-                sum(map(anonymous_bytes, workers_of(os.getpid()))) if workers else 0,
+                sum(map(anonymous_bytes, child_pids(os.getpid()))) if workers else 0,
             )
             break
     wall = time.perf_counter() - started_at
     del batches, loader  # workers end, and are counted
-    return Turn((processor() - spent) / done, wall / done, first, self_bytes >> 20, worker_bytes >> 20)
+    return Turn((processor_seconds() - spent) / done, wall / done, first, self_bytes >> 20, worker_bytes >> 20)
 
 
-def workers_of(pid: int) -> list[int]:
+def child_pids(pid: int) -> list[int]:
     """The children of a process."""
     with open(f"/proc/{pid}/task/{pid}/children") as children:
         return [int(word) for word in children.read().split()]
@@ -186,15 +186,15 @@ def serve_corpus(directory: str) -> Iterator[str]:
             os.environ["AWS_ENDPOINT_URL"] = server.stdout.readline().strip()
             os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_DEFAULT_REGION="us-east-1")
             try:
-                objects.client().create_bucket(Bucket="corpus")
+                objects.cached_s3_client().create_bucket(Bucket="corpus")
                 for entry in os.scandir(directory):
-                    objects.client().upload_file(entry.path, "corpus", entry.name)
+                    objects.cached_s3_client().upload_file(entry.path, "corpus", entry.name)
                 yield "s3://corpus"
             finally:
                 server.stdin.close()
 
 
-def print_corpus_table(what: str, args: argparse.Namespace, folder: str) -> None:
+def measure_and_print_corpus(what: str, args: argparse.Namespace, folder: str) -> None:
     """The table of one corpus."""
     directory = f"{folder}/{what}"
     if not os.path.isdir(directory):
@@ -202,7 +202,7 @@ def print_corpus_table(what: str, args: argparse.Namespace, folder: str) -> None
         CORPORA[what](directory, args.mib)
         os.sync()
     with serve_corpus(directory) if what.startswith("s3") else contextlib.nullcontext(directory) as source:
-        index = build([source], f"{folder}/index-{what}").index
+        index = build_index([source], f"{folder}/index-{what}").index
         count = min(args.samples or index.samples, index.samples) // BATCH * BATCH
         paths = [entry.path for entry in os.scandir(directory) if entry.is_file()]
         turns_by_order: dict[str, list[Turn]] = {name: [] for name in args.orders}
@@ -214,7 +214,7 @@ def print_corpus_table(what: str, args: argparse.Namespace, folder: str) -> None
         for _ in range(args.passes):
             for name in args.orders:
                 if args.cold:
-                    page_cache.forget(paths)
+                    page_cache.drop_cached_pages(paths)
                 turns_by_order[name].append(measure_turn(index, name, count, args.workers))
     print(
         f"{what}: {count} of {index.samples} samples, {index.bytes >> 20} MiB, {args.passes} passes, "
@@ -222,14 +222,14 @@ def print_corpus_table(what: str, args: argparse.Namespace, folder: str) -> None
     )
     base = turns_by_order[args.orders[0]]
     for name, turns in turns_by_order.items():
-        loader = ElasticLoader(IndexedDataset(index), BATCH, order=order_of(name, index))
+        loader = ElasticLoader(IndexedDataset(index), BATCH, order=parse_order(name, index))
         middle = Turn(*(statistics.median(values) for values in zip(*turns, strict=True)))
         least = min(loader_turn.processor for loader_turn in turns) / min(loader_turn.processor for loader_turn in base)
         ratios = [statistics.median(a[n] / b[n] for a, b in zip(turns, base, strict=True)) for n in range(2)]
         print(
             f"  {name:18} {middle.processor * 1e6:8.1f} µs of processor ({ratios[0]:.2f}; least {least:.2f}), "
             f"{middle.wall * 1e6:8.1f} µs ({ratios[1]:.2f}), first batch {middle.first:.2f} s, {middle.anon:.0f} MiB, "
-            f"workers {middle.workers:.0f} MiB, mixes {mixing_of(loader.sample_order).share:.0%}",
+            f"workers {middle.workers:.0f} MiB, mixes {measure_mixing(loader.sample_order).share_of_uniform:.0%}",
             flush=True,
         )
 
@@ -248,7 +248,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() if args.folder is None else contextlib.nullcontext(args.folder) as folder:
         for what in args.corpora:
-            print_corpus_table(what, args, folder)
+            measure_and_print_corpus(what, args, folder)
 
 
 if __name__ == "__main__":

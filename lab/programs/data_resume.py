@@ -39,7 +39,7 @@ print(json.dumps({"what": what, "seconds": wall, "processor": processor, "bytes"
 """
 
 
-def corpus(folder: str, samples: int) -> list[str]:
+def write_corpus(folder: str, samples: int) -> list[str]:
     """Lines of some 190 bytes in a few files."""
     paths = [os.path.join(folder, f"{number}.txt") for number in range(FILES)]
     for number, path in enumerate(paths):
@@ -53,7 +53,7 @@ def corpus(folder: str, samples: int) -> list[str]:
 def main() -> None:
     import numpy as np
 
-    from hyperpod_kit.data.index.build import build
+    from hyperpod_kit.data.index.build import build_index
     from hyperpod_kit.system import page_cache
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -63,9 +63,9 @@ def main() -> None:
     parser.add_argument("--rows", help="a file to which each start appends a row of JSON")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        paths = corpus(folder, args.samples)
+        paths = write_corpus(folder, args.samples)
         index_folder = os.path.join(folder, "index")
-        index = build(paths, index_folder).index
+        index = build_index(paths, index_folder).index
         lengths = index.where(np.arange(index.samples))[2]
         np.save(f"{index_folder}.lengths.npy", lengths.astype("<u4"))
         os.sync()
@@ -76,7 +76,7 @@ def main() -> None:
         ]
         for _ in range(args.times):
             for what in ("lines", "windows"):
-                page_cache.forget(kept)
+                page_cache.drop_cached_pages(kept)
                 command = [sys.executable, "-c", FIRST_BATCH, index_folder, what]
                 row = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
                 print("{what}: {seconds:.2f} s, {processor:.2f} s of processor, {bytes} bytes read".format(**row))

@@ -34,8 +34,12 @@ class Stub:
         return lambda *_, **__: True
 
 
-def prepare() -> None:
-    """Before DLRover is imported, and once for each folder: its sockets and its shared memory have the run's name."""
+def prepare_dlrover_environment() -> None:
+    """Set DLRover's environment variables and install the stub of its master's client.
+
+    Call before DLRover is imported, and once for each folder: its sockets and its shared memory have the run's
+    name.
+    """
     os.environ.update(TORCHELASTIC_RUN_ID=uuid.uuid4().hex, LOCAL_RANK="0", RANK="0", WORLD_SIZE="1")
     os.environ.update(LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0", DS_ACCELERATOR="cpu")
     stub: Any = types.ModuleType("dlrover.python.elastic_agent.master_client")
@@ -43,8 +47,8 @@ def prepare() -> None:
     sys.modules.setdefault(stub.__name__, stub)
 
 
-def end() -> None:
-    """DLRover's process, which would outlive the row, and its shared memory."""
+def kill_dlrover_processes() -> None:
+    """Kill DLRover's process, which would outlive the row, and delete its shared memory."""
     for child in multiprocessing.active_children():
         child.kill()
         child.join()
@@ -52,7 +56,7 @@ def end() -> None:
         path.unlink()
 
 
-def group(folder: Path) -> None:
+def init_single_rank_group(folder: Path) -> None:
     """One rank, over gloo, where there is none yet."""
     import torch.distributed as dist
 
@@ -60,7 +64,7 @@ def group(folder: Path) -> None:
         dist.init_process_group("gloo", init_method=f"file://{folder}.ranks", rank=0, world_size=1)
 
 
-def wait_durable(folder: Path, step: object) -> None:
+def wait_for_tracked_step(folder: Path, step: object) -> None:
     """Waits until the tracker names that step. Raises TimeoutError."""
     end = time.monotonic() + LONGEST
     path = folder / TRACKER
@@ -71,7 +75,7 @@ def wait_durable(folder: Path, step: object) -> None:
         time.sleep(0.005)
 
 
-def time_call(call: Callable[[], Any], into: Times) -> Any:
+def append_call_seconds(call: Callable[[], Any], into: Times) -> Any:
     begin = time.perf_counter()
     try:
         return call()
@@ -79,9 +83,9 @@ def time_call(call: Callable[[], Any], into: Times) -> Any:
         into.append(time.perf_counter() - begin)
 
 
-def plain(net: Any, saves: int, steps: int, folder: Path) -> Times:
+def time_ddp_checkpointer(net: Any, saves: int, steps: int, folder: Path) -> Times:
     """`DdpCheckpointer`, DLRover's adapter of a loop of one's own."""
-    prepare()
+    prepare_dlrover_environment()
     from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer, StorageType
 
     optimizer = torch.optim.AdamW(net.parameters())
@@ -94,50 +98,53 @@ def plain(net: Any, saves: int, steps: int, folder: Path) -> Times:
             optimizer.step()
         state = {"model": net.state_dict(), "optimizer": optimizer.state_dict()}
         path = str(folder / f"{save}.pt")
-        time_call(lambda: checkpointer.save_checkpoint(save, state, path, storage_type=StorageType.DISK), times)  # noqa: B023
-        wait_durable(folder, save)
+        append_call_seconds(
+            lambda: checkpointer.save_checkpoint(save, state, path, storage_type=StorageType.DISK),  # noqa: B023
+            times,
+        )
+        wait_for_tracked_step(folder, save)
     return times
 
 
-def trainer_class() -> Any:
+def import_flash_trainer_class() -> Any:
     """`FlashCkptTrainer`, DLRover's adapter of the Trainer."""
-    prepare()
+    prepare_dlrover_environment()
     from dlrover.trainer.torch.flash_checkpoint.hf_trainer import FlashCkptTrainer
 
     return FlashCkptTrainer
 
 
-def zero(engine: Any, step: Callable[[int], None], saves: int, folder: Path) -> Times:
+def time_deepspeed_checkpointer(engine: Any, step: Callable[[int], None], saves: int, folder: Path) -> Times:
     """`DeepSpeedCheckpointer`, DLRover's adapter of DeepSpeed."""
-    prepare()
+    prepare_dlrover_environment()
     from dlrover.trainer.torch.flash_checkpoint.deepspeed import DeepSpeedCheckpointer, StorageType
 
     checkpointer = DeepSpeedCheckpointer(engine, str(folder))
     times: Times = []
     for save in range(1, saves + 1):
         step(save)
-        time_call(
+        append_call_seconds(
             lambda: checkpointer.save_checkpoint(str(folder), str(save), storage_type=StorageType.DISK),  # noqa: B023
             times,
         )
-        wait_durable(folder, save)
+        wait_for_tracked_step(folder, save)
     return times
 
 
-def megatron_with_dlrover(folder: Path) -> Times:
+def try_megatron_with_dlrover(folder: Path) -> Times:
     """`save_checkpoint`, DLRover's adapter of Megatron-LM."""
-    prepare()
-    group(folder)
+    prepare_dlrover_environment()
+    init_single_rank_group(folder)
     from dlrover.trainer.torch.flash_checkpoint import megatron
 
     megatron.save_checkpoint(1, [], None, None)
     return []
 
 
-def megatron(how: str, net: Any, saves: int, steps: int, folder: Path) -> Times:
+def time_megatron(how: str, net: Any, saves: int, steps: int, folder: Path) -> Times:
     """Megatron-core's `dist_checkpointing` of tensors that are whole on one rank: `own`, its own `async`, `ours`."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "frameworks"))
-    group(folder)
+    init_single_rank_group(folder)
     import megatron_on_cpu  # noqa: F401
     from megatron.core import dist_checkpointing, parallel_state
     from megatron.core.dist_checkpointing.mapping import ShardedTensor
@@ -180,7 +187,7 @@ def megatron(how: str, net: Any, saves: int, steps: int, folder: Path) -> Times:
     times: Times = []
     for number in range(1, saves + 1):
         train(number)
-        time_call(lambda: save_checkpoint(folder / f"iter_{number:07d}"), times)  # noqa: B023
+        append_call_seconds(lambda: save_checkpoint(folder / f"iter_{number:07d}"), times)  # noqa: B023
         if checkpoints is not None:
             assert handles[-1].wait("durable", LONGEST)
         elif queue is not None:

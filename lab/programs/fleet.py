@@ -61,7 +61,7 @@ class Control:
 
 
 @contextmanager
-def run_fleet(directory: Path, count: int, only: str) -> Iterator[Dict[str, Any]]:
+def run_fleet(directory: Path, count: int, only_kind: str) -> Iterator[Dict[str, Any]]:
     """The nodes, in a process of their own, and the endpoint, in another; yields where they are."""
     nodes = subprocess.Popen(
         [
@@ -69,7 +69,7 @@ def run_fleet(directory: Path, count: int, only: str) -> Iterator[Dict[str, Any]
             str(Path(__file__).with_name("fleet_nodes.py")),
             str(directory),
             str(count),
-            *([only] if only else []),
+            *([only_kind] if only_kind else []),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -85,7 +85,7 @@ def run_fleet(directory: Path, count: int, only: str) -> Iterator[Dict[str, Any]
     try:
         yield {
             **where,
-            "url": (directory / "url").read_text() if wait_for(directory / "url") else "",
+            "url": (directory / "url").read_text() if wait_until_exists(directory / "url") else "",
             "pids": [nodes.pid, endpoint],
         }
     finally:
@@ -114,7 +114,7 @@ def serve_endpoint(directory: Path, nodes: List[Dict[str, str]], reader: int, wr
     os._exit(0)
 
 
-def wait_for(path: Path) -> bool:
+def wait_until_exists(path: Path) -> bool:
     end = time.monotonic() + 30
     while not path.exists():
         if time.monotonic() > end:
@@ -128,7 +128,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def measure(directory: Path, args: argparse.Namespace) -> Dict[str, Any]:
+def measure_validate_mounts(directory: Path, args: argparse.Namespace) -> Dict[str, Any]:
     with run_fleet(directory, args.nodes, args.all) as where:
         environment = {
             **os.environ,
@@ -206,7 +206,7 @@ def main() -> None:
     args = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="hyperpod-kit-fleet-"))
     try:
-        print(json.dumps(measure(directory, args), indent=1))
+        print(json.dumps(measure_validate_mounts(directory, args), indent=1))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -59,7 +59,7 @@ KINDS: Dict[str, Kind] = {
 """All others answer at once that every mount is ok."""
 
 
-def kind_of(index: int, count: int) -> str:
+def kind_of_node(index: int, count: int) -> str:
     """What node `index` of `count` is like: each kind at least once where there are enough nodes, spread out."""
     turn = index * 7919 % count  # 7919 is prime: neighbours are not alike
     begin = 0
@@ -71,15 +71,15 @@ def kind_of(index: int, count: int) -> str:
     return "ok"
 
 
-def address_of(index: int) -> str:
+def node_address(index: int) -> str:
     return f"127.77.{index // 250}.{index % 250 + 1}"
 
 
-def instance_of(index: int) -> str:
+def node_instance_id(index: int) -> str:
     return f"i-{index:017x}"
 
 
-def report(index: int, kind: str) -> Tuple[int, str]:
+def build_check_report(index: int, kind: str) -> Tuple[int, str]:
     """(exit code, standard output) of the node's own check."""
     mounts: List[Dict[str, Any]] = [
         {
@@ -110,8 +110,8 @@ def report(index: int, kind: str) -> Tuple[int, str]:
         mounts[0]["path"] = "/fsx2"
     text = json.dumps(
         {
-            "node": f"ip-{address_of(identity).replace('.', '-')}",
-            "instance_id": instance_of(identity),
+            "node": f"ip-{node_address(identity).replace('.', '-')}",
+            "instance_id": node_instance_id(identity),
             "bundle_id": "0123456789abcdef",
             "role": "compute",
             "checked_at": time.time(),
@@ -134,15 +134,15 @@ class DelayedCalls:
         self._due: List[Tuple[float, int, Callable[[], None]]] = []
         self._changed = threading.Condition()
         self._number = 0
-        threading.Thread(target=self._run, daemon=True).start()
+        threading.Thread(target=self._run_due_calls, daemon=True).start()
 
-    def call(self, seconds: float, what: Callable[[], None]) -> None:
+    def call_later(self, seconds: float, what: Callable[[], None]) -> None:
         with self._changed:
             self._number += 1
             heapq.heappush(self._due, (time.monotonic() + seconds, self._number, what))
             self._changed.notify()
 
-    def _run(self) -> None:
+    def _run_due_calls(self) -> None:
         while True:
             with self._changed:
                 while not self._due or self._due[0][0] > time.monotonic():
@@ -174,12 +174,12 @@ class Session(paramiko.ServerInterface):
         if self._kind == "hangs":
             self._world.kept.append(channel)
         elif self._kind == "slow":
-            self._world.later.call(3.0, lambda: self._world.submit(self._run_command, channel))
+            self._world.later.call_later(3.0, lambda: self._world.submit(self._respond_to_command, channel))
         else:
-            self._world.submit(self._run_command, channel)
+            self._world.submit(self._respond_to_command, channel)
         return True
 
-    def _run_command(self, channel: paramiko.Channel) -> None:
+    def _respond_to_command(self, channel: paramiko.Channel) -> None:
         try:
             # Nothing may come before the word that the command was begun; after that the client ends its side.
             while channel.recv(65536):
@@ -189,13 +189,13 @@ class Session(paramiko.ServerInterface):
                 return
             if self._kind == "endless":
                 # In a thread of its own: it fills its window and waits there for as long as the client listens.
-                threading.Thread(target=self._babble, args=(channel,), daemon=True).start()
+                threading.Thread(target=self._send_endlessly, args=(channel,), daemon=True).start()
                 return
             if self._kind == "absent":
                 channel.sendall_stderr(b"bash: hyperpod-kit: No such file or directory\n")
                 channel.send_exit_status(127)
             else:
-                code, text = report(self._index, self._kind)
+                code, text = build_check_report(self._index, self._kind)
                 channel.sendall(text.encode())
                 if self._kind == "no-exit":
                     self._world.kept.append(channel)
@@ -206,7 +206,7 @@ class Session(paramiko.ServerInterface):
         except (OSError, EOFError, paramiko.SSHException):
             pass  # the client has gone
 
-    def _babble(self, channel: paramiko.Channel) -> None:
+    def _send_endlessly(self, channel: paramiko.Channel) -> None:
         try:
             while True:
                 channel.sendall(b'{"mounts": "' + b"x" * 30000)
@@ -219,7 +219,7 @@ class World:
 
     def __init__(self, directory: Path, count: int, only: str) -> None:
         self.count = count
-        self.kinds = [only or kind_of(index, count) for index in range(count)]
+        self.kinds = [only or kind_of_node(index, count) for index in range(count)]
         self.client_key = paramiko.ECDSAKey.generate()
         self.client_key.write_private_key_file(str(directory / "id_ecdsa"))
         self.later = DelayedCalls()
@@ -233,12 +233,12 @@ class World:
         for index in range(count):
             kind = self.kinds[index]
             if kind != "refuses":
-                listener = socket.create_server((address_of(index), self.port), backlog=8)
+                listener = socket.create_server((node_address(index), self.port), backlog=8)
                 listener.setblocking(False)
                 self.port = listener.getsockname()[1]
                 self._selector.register(listener, selectors.EVENT_READ, index)
             shown = strange if kind == "other-key" else self._keys[index]
-            lines.append((address_of(index), shown))
+            lines.append((node_address(index), shown))
         (directory / "known_hosts").write_text(
             "".join(f"[{address}]:{self.port} {key.get_name()} {key.get_base64()}\n" for address, key in lines)
         )
@@ -246,7 +246,7 @@ class World:
     def submit(self, what: Callable[[paramiko.Channel], None], channel: paramiko.Channel) -> None:
         self._answers.submit(what, channel)
 
-    def serve(self) -> None:
+    def accept_forever(self) -> None:
         """Take connections for ever."""
         while True:
             for key, _ in self._selector.select():
@@ -255,28 +255,28 @@ class World:
                     connection, _ = listener.accept()
                 except OSError:
                     continue
-                self._accept(key.data, connection)
+                self._start_connection(key.data, connection)
 
-    def _accept(self, index: int, connection: socket.socket) -> None:
+    def _start_connection(self, index: int, connection: socket.socket) -> None:
         kind = self.kinds[index]
         connection.setblocking(True)
         if kind == "silent":
             self.kept.append(connection)
             return
         if kind == "drip":
-            self._drip(connection)
+            self._send_bytes_slowly(connection)
             return
         transport = paramiko.Transport(connection)
         transport.add_server_key(self._keys[index])
         # With an event it does not wait: one thread takes the connections of all nodes.
         transport.start_server(threading.Event(), Session(self, index, transport))
 
-    def _drip(self, connection: socket.socket) -> None:
+    def _send_bytes_slowly(self, connection: socket.socket) -> None:
         try:
             connection.sendall(b"x\n")
         except OSError:
             return
-        self.later.call(1.0, lambda: self._drip(connection))
+        self.later.call_later(1.0, lambda: self._send_bytes_slowly(connection))
 
 
 def main(directory: str, count: str, only: str = "") -> None:
@@ -285,11 +285,11 @@ def main(directory: str, count: str, only: str = "") -> None:
     logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
     world = World(Path(directory), int(count), only)
     nodes = [
-        {"instance_id": instance_of(index), "address": address_of(index), "kind": world.kinds[index]}
+        {"instance_id": node_instance_id(index), "address": node_address(index), "kind": world.kinds[index]}
         for index in range(world.count)
     ]
     print(json.dumps({"port": world.port, "nodes": nodes}), flush=True)
-    threading.Thread(target=world.serve, daemon=True).start()
+    threading.Thread(target=world.accept_forever, daemon=True).start()
     sys.stdin.read()
 
 

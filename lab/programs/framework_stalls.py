@@ -61,8 +61,8 @@ class Rows(torch.utils.data.Dataset[Any]):
 
 
 @contextmanager
-def calls_timed(owner: Any, name: str, into: Times) -> Iterator[None]:
-    """Every call of `owner.name` is timed."""
+def time_calls_of(owner: Any, name: str, into: Times) -> Iterator[None]:
+    """Time every call of `owner.name` within the block; the seconds are appended to `into`."""
     real = getattr(owner, name)
 
     def call(*args: Any, **options: Any) -> Any:
@@ -79,8 +79,8 @@ def calls_timed(owner: Any, name: str, into: Times) -> Iterator[None]:
         setattr(owner, name, real)
 
 
-def hugging_face(how: str, megabytes: int, saves: int, folder: Path) -> Times:
-    flash = dlrover_stalls.trainer_class() if how == "dlrover" else None
+def time_hugging_face_saves(how: str, megabytes: int, saves: int, folder: Path) -> Times:
+    flash = dlrover_stalls.import_flash_trainer_class() if how == "dlrover" else None
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     from hyperpod_kit.checkpoint.adapters.huggingface import CheckpointedTrainer
@@ -92,7 +92,7 @@ def hugging_face(how: str, megabytes: int, saves: int, folder: Path) -> Times:
             if uses_kit:
                 trainer._running.newest.wait()
             elif flash is not None:
-                dlrover_stalls.wait_durable(folder, trainer.state.global_step)
+                dlrover_stalls.wait_for_tracked_step(folder, trainer.state.global_step)
             else:
                 os.sync()
 
@@ -111,12 +111,12 @@ def hugging_face(how: str, megabytes: int, saves: int, folder: Path) -> Times:
     kind = flash or (CheckpointedTrainer if uses_kit else Trainer)
     trainer = kind(Net(megabytes), arguments, train_dataset=Rows(saves * STEPS_BETWEEN), callbacks=[Durable()])
     times: Times = []
-    with calls_timed(trainer, "_save_checkpoint", times):
+    with time_calls_of(trainer, "_save_checkpoint", times):
         trainer.train()
     return times
 
 
-def lightning(uses_kit: bool, megabytes: int, saves: int, folder: Path) -> Times:
+def time_lightning_saves(uses_kit: bool, megabytes: int, saves: int, folder: Path) -> Times:
     import lightning as pl
     from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -154,12 +154,12 @@ def lightning(uses_kit: bool, megabytes: int, saves: int, folder: Path) -> Times
     )
     times: Times = []
     owner, name = (fit, "_save") if uses_kit else (trainer, "save_checkpoint")
-    with calls_timed(owner, name, times):
+    with time_calls_of(owner, name, times):
         trainer.fit(Module(), torch.utils.data.DataLoader(Rows(saves * STEPS_BETWEEN + 1)))
     return times
 
 
-def dcp(how: str, megabytes: int, saves: int, folder: Path) -> Times:
+def time_dcp_saves(how: str, megabytes: int, saves: int, folder: Path) -> Times:
     import torch.distributed as dist
     import torch.distributed.checkpoint as torch_dcp
 
@@ -183,9 +183,9 @@ def dcp(how: str, megabytes: int, saves: int, folder: Path) -> Times:
             if checkpoints is not None:
                 done: Any = checkpoints.async_save(state, step=save)
             elif how == "async":
-                done = torch_dcp.async_save(_plain(state), checkpoint_id=folder / str(save))
+                done = torch_dcp.async_save(_state_dicts(state), checkpoint_id=folder / str(save))
             else:
-                done = torch_dcp.save(_plain(state), checkpoint_id=folder / str(save))
+                done = torch_dcp.save(_state_dicts(state), checkpoint_id=folder / str(save))
             times.append(time.perf_counter() - begin)
             if how == "save":
                 os.sync()
@@ -198,7 +198,7 @@ def dcp(how: str, megabytes: int, saves: int, folder: Path) -> Times:
     return times
 
 
-def zero(how: str, megabytes: int, saves: int, folder: Path) -> Times:
+def time_zero_saves(how: str, megabytes: int, saves: int, folder: Path) -> Times:
     os.environ.update(DS_ACCELERATOR="cpu", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
     os.environ["MASTER_PORT"] = "0"
     import deepspeed
@@ -225,14 +225,14 @@ def zero(how: str, megabytes: int, saves: int, folder: Path) -> Times:
             engine.step()
 
     if how == "dlrover":
-        return dlrover_stalls.zero(engine, train, saves, folder)
+        return dlrover_stalls.time_deepspeed_checkpointer(engine, train, saves, folder)
     checkpoints = ZeroCheckpoints(engine, folder / "ours", keep=None) if how == "ours" else None
     if checkpoints is not None:
         checkpoints.load()
     times: Times = []
     for save in range(saves):
         train(save)
-        with calls_timed(engine, "save_checkpoint", times):
+        with time_calls_of(engine, "save_checkpoint", times):
             engine.save_checkpoint(str(folder / "theirs"), f"step-{save}")
         if checkpoints is None:
             os.sync()
@@ -243,11 +243,11 @@ def zero(how: str, megabytes: int, saves: int, folder: Path) -> Times:
     return times
 
 
-def _plain(state: dict[str, Any]) -> dict[str, Any]:
+def _state_dicts(state: dict[str, Any]) -> dict[str, Any]:
     return {name: thing.state_dict() for name, thing in state.items()}
 
 
-def memcpy(megabytes: int, saves: int) -> Times:
+def time_memcpy(megabytes: int, saves: int) -> Times:
     source, target = (torch.ones(megabytes * 1024 * 1024 // 4) for _ in range(2))
     times = []
     for _ in range(saves):
@@ -257,42 +257,66 @@ def memcpy(megabytes: int, saves: int) -> Times:
     return times
 
 
-def rows(size: int, saves: int) -> list[tuple[str, str, Callable[[Path], Times]]]:
-    """(what it says, the package that it needs, what does it)."""
+def benchmark_rows(size: int, saves: int) -> list[tuple[str, str, Callable[[Path], Times]]]:
+    """Return (label, package that it needs, function) of each row."""
     return [
-        ("memcpy", "torch", lambda _: memcpy(size, saves)),
-        ("Trainer of transformers, its own", "transformers", lambda folder: hugging_face("own", size, saves, folder)),
-        ("`CheckpointedTrainer`", "transformers", lambda folder: hugging_face("ours", size, saves, folder)),
-        ("DLRover's `FlashCkptTrainer`", "dlrover", lambda folder: hugging_face("dlrover", size, saves, folder)),
-        ("Lightning, `ModelCheckpoint`", "lightning", lambda folder: lightning(False, size, saves, folder)),
-        ("`CheckpointedFit`", "lightning", lambda folder: lightning(True, size, saves, folder)),
-        ("`dcp.save`", "torch", lambda folder: dcp("save", size, saves, folder)),
-        ("`dcp.async_save`", "torch", lambda folder: dcp("async", size, saves, folder)),
-        ("`Checkpoints.async_save`", "torch", lambda folder: dcp("ours", size, saves, folder)),
+        ("memcpy", "torch", lambda _: time_memcpy(size, saves)),
+        (
+            "Trainer of transformers, its own",
+            "transformers",
+            lambda folder: time_hugging_face_saves("own", size, saves, folder),
+        ),
+        ("`CheckpointedTrainer`", "transformers", lambda folder: time_hugging_face_saves("ours", size, saves, folder)),
+        (
+            "DLRover's `FlashCkptTrainer`",
+            "dlrover",
+            lambda folder: time_hugging_face_saves("dlrover", size, saves, folder),
+        ),
+        ("Lightning, `ModelCheckpoint`", "lightning", lambda folder: time_lightning_saves(False, size, saves, folder)),
+        ("`CheckpointedFit`", "lightning", lambda folder: time_lightning_saves(True, size, saves, folder)),
+        ("`dcp.save`", "torch", lambda folder: time_dcp_saves("save", size, saves, folder)),
+        ("`dcp.async_save`", "torch", lambda folder: time_dcp_saves("async", size, saves, folder)),
+        ("`Checkpoints.async_save`", "torch", lambda folder: time_dcp_saves("ours", size, saves, folder)),
         (
             "DLRover's `DdpCheckpointer`, a plain loop",
             "dlrover",
-            lambda folder: dlrover_stalls.plain(Net(size), saves, STEPS_BETWEEN, folder),
+            lambda folder: dlrover_stalls.time_ddp_checkpointer(Net(size), saves, STEPS_BETWEEN, folder),
         ),
-        ("DeepSpeed's `save_checkpoint`, its own", "deepspeed", lambda folder: zero("own", size, saves, folder)),
-        ("the same with `ZeroCheckpoints`", "deepspeed", lambda folder: zero("ours", size, saves, folder)),
-        ("DLRover's `DeepSpeedCheckpointer`", "dlrover", lambda folder: zero("dlrover", size, saves, folder)),
-        ("Megatron-core's `dist_checkpointing.save`", "megatron", lambda folder: megatron("own", size, saves, folder)),
+        (
+            "DeepSpeed's `save_checkpoint`, its own",
+            "deepspeed",
+            lambda folder: time_zero_saves("own", size, saves, folder),
+        ),
+        ("the same with `ZeroCheckpoints`", "deepspeed", lambda folder: time_zero_saves("ours", size, saves, folder)),
+        (
+            "DLRover's `DeepSpeedCheckpointer`",
+            "dlrover",
+            lambda folder: time_zero_saves("dlrover", size, saves, folder),
+        ),
+        (
+            "Megatron-core's `dist_checkpointing.save`",
+            "megatron",
+            lambda folder: time_megatron_saves("own", size, saves, folder),
+        ),
         (
             "Megatron-core's `async_sharded_save`, its own",
             "megatron",
-            lambda folder: megatron("async", size, saves, folder),
+            lambda folder: time_megatron_saves("async", size, saves, folder),
         ),
-        ("the same with `MegatronCheckpoints`", "megatron", lambda folder: megatron("ours", size, saves, folder)),
-        ("DLRover's `save_checkpoint` for Megatron", "dlrover", dlrover_stalls.megatron_with_dlrover),
+        (
+            "the same with `MegatronCheckpoints`",
+            "megatron",
+            lambda folder: time_megatron_saves("ours", size, saves, folder),
+        ),
+        ("DLRover's `save_checkpoint` for Megatron", "dlrover", dlrover_stalls.try_megatron_with_dlrover),
     ]
 
 
-def megatron(how: str, megabytes: int, saves: int, folder: Path) -> Times:
-    return dlrover_stalls.megatron(how, Net(megabytes), saves, STEPS_BETWEEN, folder)
+def time_megatron_saves(how: str, megabytes: int, saves: int, folder: Path) -> Times:
+    return dlrover_stalls.time_megatron(how, Net(megabytes), saves, STEPS_BETWEEN, folder)
 
 
-def run_row(run: Callable[[Path], Times], folder: Path, sender: Any) -> None:
+def run_row_in_child(run: Callable[[Path], Times], folder: Path, sender: Any) -> None:
     """In a process of its own: what one framework changes in torch, another row must not see."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -304,7 +328,7 @@ def run_row(run: Callable[[Path], Times], folder: Path, sender: Any) -> None:
         message = str(err).strip().splitlines()[0][:160]
         sender.send(f"{type(err).__name__} in {Path(where.filename).name}:{where.lineno}: {message} | |")
     sender.close()
-    dlrover_stalls.end()
+    dlrover_stalls.kill_dlrover_processes()
     os._exit(0)  # not after a queue or a pool of a framework
 
 
@@ -319,7 +343,7 @@ def main() -> None:
     print(f"| {args.megabytes} MB of state, {args.saves} saves | first, s | median of the others, s | longest, s |")
     print("| --- | --- | --- | --- |", flush=True)
     forked = multiprocessing.get_context("fork")
-    for name, needs, run in rows(args.megabytes, args.saves):
+    for name, needs, run in benchmark_rows(args.megabytes, args.saves):
         if args.only not in f"{name} {needs}":
             continue
         if importlib.util.find_spec(needs) is None:
@@ -327,7 +351,7 @@ def main() -> None:
             continue
         folder = Path(tempfile.mkdtemp(dir=args.folder)).resolve()
         receiver, sender = forked.Pipe(duplex=False)
-        process = forked.Process(target=run_row, args=(run, folder, sender))
+        process = forked.Process(target=run_row_in_child, args=(run, folder, sender))
         process.start()
         sender.close()
         try:

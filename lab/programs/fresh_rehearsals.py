@@ -26,7 +26,7 @@ from driver import CONFIG, DemoError, Driver, wait_until  # noqa: E402
 STEPS = ("up", "create", "validate", "delete", "down")
 
 
-def run_round(name: str, logs: Path) -> Dict[str, Any]:
+def run_rehearsal_round(name: str, logs: Path) -> Dict[str, Any]:
     """Seconds of each step, and `sick`: what was not ok, one line each."""
     driver = Driver(name, logs)
     round_: Dict[str, Any] = {"sick": []}
@@ -75,7 +75,7 @@ def main() -> int:
     rounds: List[Dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="hyperpod-kit-fresh-") as logs:
         for number in range(1, options.rounds + 1):
-            rounds.append(run_round(options.name, Path(logs)))
+            rounds.append(run_rehearsal_round(options.name, Path(logs)))
             times = "  ".join(f"{step} {rounds[-1][step]:.1f}" for step in STEPS if step in rounds[-1])
             print(f"{number:3}  {'; '.join(rounds[-1]['sick']) or 'healthy'}  ({times} s)", file=sys.stderr, flush=True)
     healthy = sum(not round_["sick"] for round_ in rounds)

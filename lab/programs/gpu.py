@@ -43,7 +43,7 @@ BATCH = 16384
 BEGIN = time.monotonic()
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     print(f"{time.monotonic() - BEGIN:5.0f} s  {text}", file=sys.stderr, flush=True)
 
 
@@ -53,18 +53,18 @@ def build_state(gigabytes: float) -> tuple[Any, Any]:
     layers = max(1, round(gigabytes * 1e9 / (12 * WIDTH * WIDTH)))
     model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, device="cuda") for _ in range(layers)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-    step(model, optimizer)
+    train_step(model, optimizer)
     return model, optimizer
 
 
-def step(model: Any, optimizer: Any) -> None:
+def train_step(model: Any, optimizer: Any) -> None:
     with torch.autocast("cuda", torch.bfloat16):
         model(torch.ones(BATCH, WIDTH, device="cuda")).float().square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
 
 
-def tensors_of(model: Any, optimizer: Any) -> list[Any]:
+def state_tensors(model: Any, optimizer: Any) -> list[Any]:
     tensors = list(model.state_dict().values())
     for values in optimizer.state_dict()["state"].values():
         tensors += [value for value in values.values() if value.numel() > 1]
@@ -81,30 +81,30 @@ def time_on_device(work: Callable[[], Any]) -> float:
 
 
 def time_call(work: Callable[[], Any]) -> float:
-    """Seconds until the call of `work` returns."""
+    """Return the seconds until the call of `work` returns; the device may go on."""
     torch.cuda.synchronize()
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin
 
 
-def copy(targets: list[Any], sources: list[Any]) -> None:
+def copy_tensors(targets: list[Any], sources: list[Any]) -> None:
     for target, source in zip(targets, sources, strict=True):
         target.copy_(source, non_blocking=True)
 
 
-def both_ways(tensors: list[Any], count: int) -> dict[str, list[float]]:
+def time_copies_both_ways(tensors: list[Any], count: int) -> dict[str, list[float]]:
     """Plain copies into registered memory and back."""
     pinned = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
-    copy(pinned, tensors)
+    copy_tensors(pinned, tensors)
     return {
-        "floor_s": [time_on_device(lambda: copy(pinned, tensors)) for _ in range(count)],
-        "up_s": [time_on_device(lambda: copy(tensors, pinned)) for _ in range(count)],
+        "floor_s": [time_on_device(lambda: copy_tensors(pinned, tensors)) for _ in range(count)],
+        "up_s": [time_on_device(lambda: copy_tensors(tensors, pinned)) for _ in range(count)],
     }
 
 
-def proofs(tensors: list[Any], count: int) -> list[float]:
-    """Digest the same bytes in host memory, then copy them to the device."""
+def time_digest_and_copy(tensors: list[Any], count: int) -> list[float]:
+    """Return the seconds of digesting the same bytes in host memory and copying them to the device."""
     host = [tensor.cpu().pin_memory() for tensor in tensors]
     leaf = digest.algorithm("xxh3").leaf
     parts = [
@@ -116,21 +116,21 @@ def proofs(tensors: list[Any], count: int) -> list[float]:
     def proof() -> None:
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             list(pool.map(leaf, parts))
-        copy(tensors, host)
+        copy_tensors(tensors, host)
 
     return [time_on_device(proof) for _ in range(count)]
 
 
 def measure_saves(gigabytes: float, count: int, folder: Path) -> dict[str, Any]:
     model, optimizer = build_state(gigabytes)
-    tensors = tensors_of(model, optimizer)
+    tensors = state_tensors(model, optimizer)
     figures: dict[str, Any] = {"bytes": sum(tensor.nbytes for tensor in tensors), "layers": len(model)}
-    say("floor")
-    figures |= both_ways(tensors, count)
-    figures["step_s"] = [time_on_device(lambda: step(model, optimizer)) for _ in range(2 * count)]
+    print_progress("floor")
+    figures |= time_copies_both_ways(tensors, count)
+    figures["step_s"] = [time_on_device(lambda: train_step(model, optimizer)) for _ in range(2 * count)]
     state = State(model, optimizer)
     for overlap, name in ((False, "save"), (True, "overlapped")):
-        say(name)
+        print_progress(name)
         with Manager(folder / name, overlap=overlap, compare=None) as manager:
             manager.restore(state)
             for number in range(2):  # slots are made and registered meanwhile
@@ -145,11 +145,11 @@ def measure_saves(gigabytes: float, count: int, folder: Path) -> dict[str, Any]:
 
                 begin = time.perf_counter()
                 figures[f"{name}_s"].append(time_call(save))
-                figures[f"{name}_step_s"].append(time_on_device(lambda: step(model, optimizer)))
+                figures[f"{name}_step_s"].append(time_on_device(lambda: train_step(model, optimizer)))
                 assert handle.wait("durable", 300), handle
                 figures[f"{name}_durable_s"].append(time.perf_counter() - begin)
         shutil.rmtree(folder / name)
-    say("torch.save and dcp.async_save")
+    print_progress("torch.save and dcp.async_save")
     state_dicts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     file = Path("/dev/shm", f"hpk-bench-{os.getpid()}")
     try:
@@ -157,13 +157,13 @@ def measure_saves(gigabytes: float, count: int, folder: Path) -> dict[str, Any]:
     finally:
         file.unlink(missing_ok=True)
     try:
-        figures["dcp_s"] = pinned_dcp(state_dicts, count, folder)
+        figures["dcp_s"] = time_pinned_dcp_saves(state_dicts, count, folder)
     except Exception as err:
         figures["dcp_error"] = f"{type(err).__name__}: {err}"[:300]
     return figures
 
 
-def pinned_dcp(state_dicts: Any, count: int, folder: Path) -> list[float]:
+def time_pinned_dcp_saves(state_dicts: Any, count: int, folder: Path) -> list[float]:
     """The calls of torch's asynchronous save after the first, one after the other."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.staging import BlockingAsyncStager
@@ -180,27 +180,27 @@ def pinned_dcp(state_dicts: Any, count: int, folder: Path) -> list[float]:
     return taken[1:]
 
 
-def save_and_die(gigabytes: float, folder: Path) -> None:
+def save_and_kill_self(gigabytes: float, folder: Path) -> None:
     """A process that saved and is killed."""
     model, optimizer = build_state(gigabytes)
     state, manager = State(model, optimizer), Manager(folder / "hot", compare=None)
     manager.restore(state)
     assert manager.save(0, state).wait("durable", 300)
     assert manager.save(1, state).wait("captured", 300)
-    size = sum(tensor.nbytes for tensor in tensors_of(model, optimizer))
-    print(json.dumps({"sum": sums(model, optimizer), "bytes": size}), flush=True)
+    size = sum(tensor.nbytes for tensor in state_tensors(model, optimizer))
+    print(json.dumps({"sum": tensor_sums(model, optimizer), "bytes": size}), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def sums(model: Any, optimizer: Any) -> list[float]:
-    return [float(tensor.double().sum()) for tensor in tensors_of(model, optimizer)]
+def tensor_sums(model: Any, optimizer: Any) -> list[float]:
+    return [float(tensor.double().sum()) for tensor in state_tensors(model, optimizer)]
 
 
-def run_restore(gigabytes: float, folder: Path, *, die: bool) -> None:
+def restore_and_print(gigabytes: float, folder: Path, *, die: bool) -> None:
     """A restore in a new process; from memory where one was left."""
     model, optimizer = build_state(gigabytes)
-    tensors = tensors_of(model, optimizer)
-    proved = proofs(tensors, 3)
+    tensors = state_tensors(model, optimizer)
+    proved = time_digest_and_copy(tensors, 3)
     with torch.no_grad():
         for tensor in tensors:
             tensor.zero_()
@@ -212,14 +212,14 @@ def run_restore(gigabytes: float, folder: Path, *, die: bool) -> None:
     torch.cuda.synchronize()
     taken = time.perf_counter() - made
     report = {"tier": got.tier, "step": got.step, "manager_s": made - begin, "restore_s": taken, "proof_s": proved}
-    print(json.dumps({**report, "sum": sums(model, optimizer)}), flush=True)
+    print(json.dumps({**report, "sum": tensor_sums(model, optimizer)}), flush=True)
     if die:
         os.kill(os.getpid(), signal.SIGKILL)
     manager.close()
 
 
-def run_child(role: str, gigabytes: float, folder: Path) -> dict[str, Any]:
-    say(f"restores: {role}")
+def run_role_in_subprocess(role: str, gigabytes: float, folder: Path) -> dict[str, Any]:
+    print_progress(f"restores: {role}")
     command = [sys.executable, __file__, "--gigabytes", str(gigabytes), "--folder", str(folder), "--role", role]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=240, check=False)
     if not done.stdout.strip():
@@ -229,10 +229,10 @@ def run_child(role: str, gigabytes: float, folder: Path) -> dict[str, Any]:
 
 
 def measure_restores(gigabytes: float, count: int, folder: Path) -> dict[str, Any]:
-    saved = run_child("leave", gigabytes, folder)
-    hot = [run_child("hot", gigabytes, folder) for _ in range(count)]
-    last = run_child("end", gigabytes, folder)
-    cold = [run_child("end", gigabytes, folder)]
+    saved = run_role_in_subprocess("leave", gigabytes, folder)
+    hot = [run_role_in_subprocess("hot", gigabytes, folder) for _ in range(count)]
+    last = run_role_in_subprocess("end", gigabytes, folder)
+    cold = [run_role_in_subprocess("end", gigabytes, folder)]
     assert all(sample["sum"] == saved["sum"] for sample in [*hot, last]), "a hot restore is not what was saved"
     return {
         "bytes": saved["bytes"],
@@ -291,9 +291,9 @@ def main() -> None:
         print("not run: no CUDA device")
         return
     if args.role == "leave":
-        save_and_die(args.gigabytes, args.folder)
+        save_and_kill_self(args.gigabytes, args.folder)
     elif args.role:
-        run_restore(args.gigabytes, args.folder, die=args.role == "hot")
+        restore_and_print(args.gigabytes, args.folder, die=args.role == "hot")
     else:
         with tempfile.TemporaryDirectory(prefix="hpk-gpu-", dir=args.folder) as name:
             folder = Path(name)

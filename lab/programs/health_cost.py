@@ -52,7 +52,7 @@ session.run()
 """
 
 
-def mounts_of(count: int) -> List[Mount]:
+def make_mounts(count: int) -> List[Mount]:
     made: List[Mount] = []
     for number in range(count):
         name, path = f"m{number}", f"/mnt/m{number}"
@@ -67,7 +67,7 @@ def mounts_of(count: int) -> List[Mount]:
     return made
 
 
-def source_of(mount: Mount) -> tuple[str, str]:
+def kernel_source_and_subtype(mount: Mount) -> tuple[str, str]:
     """(what the kernel shows as source, subtype of FUSE)."""
     if isinstance(mount, EfsMount):
         return "127.0.0.1:/", "efs"
@@ -76,10 +76,10 @@ def source_of(mount: Mount) -> tuple[str, str]:
     return "mountpoint-s3", ""
 
 
-def install(root: Path, config: NodeConfig, python: str) -> None:
-    """A bundle as on_create.sh leaves it, without its units: the timer is us."""
+def install_bundle(root: Path, config: NodeConfig, python: str) -> None:
+    """Install a bundle below a root as on_create.sh leaves it, without its units."""
     home = root / "opt/hyperpod-kit"
-    for relative_path, path in contents.copied(sources.locate()):
+    for relative_path, path in contents.list_copied_sources(sources.locate_sources()):
         target = home / "0123456789abcdef" / relative_path
         target.parent.mkdir(parents=True, exist_ok=True)
         text = path.read_bytes()
@@ -95,7 +95,7 @@ def install(root: Path, config: NodeConfig, python: str) -> None:
 
 
 @contextlib.contextmanager
-def mounts_made(root: Path, mounts: List[Mount]) -> Iterator[Dict[str, subprocess.Popen[str]]]:
+def mounted_below(root: Path, mounts: List[Mount]) -> Iterator[Dict[str, subprocess.Popen[str]]]:
     """All mounts below root, and what a node has beside them to tell what they are; yields the daemons by name."""
     daemons: Dict[str, subprocess.Popen[str]] = {}
     try:
@@ -112,7 +112,7 @@ def mounts_made(root: Path, mounts: List[Mount]) -> Iterator[Dict[str, subproces
                 subprocess.run(["mount", "--bind", str(directory), str(target)], check=True)
                 continue
             daemon = subprocess.Popen(
-                [sys.executable, "-c", DAEMON, str(store), str(target), *source_of(mount)],
+                [sys.executable, "-c", DAEMON, str(store), str(target), *kernel_source_and_subtype(mount)],
                 stdout=subprocess.PIPE,
                 text=True,
             )
@@ -138,7 +138,7 @@ def mounts_made(root: Path, mounts: List[Mount]) -> Iterator[Dict[str, subproces
         subprocess.run(["umount", "--lazy", str(instance_store)], check=False, stderr=subprocess.DEVNULL)
 
 
-def run_check(root: Path, python: str) -> Dict[str, float]:
+def run_health_check(root: Path, python: str) -> Dict[str, float]:
     """Run the command once: CPU seconds and peak memory (bytes) of all its processes, the abandoned ones too."""
     started_at = time.monotonic()
     # What the unit's ExecStart says.
@@ -186,7 +186,7 @@ def main() -> None:
     args = parser.parse_args()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     root = Path(tempfile.mkdtemp(prefix="health-cost-"))
-    mounts = mounts_of(args.mounts)
+    mounts = make_mounts(args.mounts)
     config = NodeConfig(
         "bench",
         "on_create",
@@ -195,23 +195,23 @@ def main() -> None:
         health=HealthPolicy(interval=args.interval, deadline=min(5.0, args.interval / 2)),
     )
     try:
-        install(root, config, args.python)
-        with mounts_made(root, mounts) as daemons:
+        install_bundle(root, config, args.python)
+        with mounted_below(root, mounts) as daemons:
             for daemon in list(daemons.values())[: args.hung]:
                 daemon.send_signal(signal.SIGSTOP)
-            print(json.dumps(measure(root, args), indent=2))
+            print(json.dumps(measure_ticks(root, args), indent=2))
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def measure(root: Path, args: argparse.Namespace) -> Dict[str, object]:
-    run_check(root, args.python)  # compiles the program, as creation's first commands do
+def measure_ticks(root: Path, args: argparse.Namespace) -> Dict[str, object]:
+    run_health_check(root, args.python)  # compiles the program, as creation's first commands do
     first = count_state_files(root)
     ticks: List[Dict[str, float]] = []
     started_at = time.monotonic()
     for number in range(max(2, round(args.minutes * 60 / args.interval))):
         time.sleep(max(0.0, started_at + number * args.interval - time.monotonic()))
-        ticks.append(run_check(root, args.python))
+        ticks.append(run_health_check(root, args.python))
     seconds = max(time.monotonic() - started_at, len(ticks) * args.interval)
     cpu = [sample["cpu"] for sample in ticks]
     states: Dict[str, int] = {}
@@ -226,20 +226,24 @@ def measure(root: Path, args: argparse.Namespace) -> Dict[str, object]:
         "seconds": round(seconds, 1),
         "python": version,
         "percent_of_one_core": round(100 * sum(cpu) / seconds, 3),
-        "cpu_ms_a_tick": spread([1000 * value for value in cpu]),
-        "wall_ms_a_tick": spread([1000 * sample["wall"] for sample in ticks]),
-        "peak_memory_mib": {"first": memory(ticks[0]), "last": memory(ticks[-1]), "max": max(map(memory, ticks))},
+        "cpu_ms_a_tick": min_median_max([1000 * value for value in cpu]),
+        "wall_ms_a_tick": min_median_max([1000 * sample["wall"] for sample in ticks]),
+        "peak_memory_mib": {
+            "first": peak_memory_mib(ticks[0]),
+            "last": peak_memory_mib(ticks[-1]),
+            "max": max(map(peak_memory_mib, ticks)),
+        },
         "kept_on_disk": {"first": first, "last": count_state_files(root)},
         "exit_codes": sorted({sample["exit"] for sample in ticks}),
         "said": (root / "said").read_text().splitlines()[:5],
     }
 
 
-def spread(values: List[float]) -> Dict[str, float]:
+def min_median_max(values: List[float]) -> Dict[str, float]:
     return {"min": round(min(values), 1), "median": round(statistics.median(values), 1), "max": round(max(values), 1)}
 
 
-def memory(tick: Dict[str, float]) -> float:
+def peak_memory_mib(tick: Dict[str, float]) -> float:
     return round(tick["memory"] / 2**20, 1)
 
 

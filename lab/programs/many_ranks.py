@@ -34,7 +34,7 @@ LAYERS = 4
 DEADLINE = 300.0
 
 
-def build(width: int) -> tuple[Any, Any]:
+def build_sharded_model(width: int) -> tuple[Any, Any]:
     model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(LAYERS)))
     for layer in model:
         fully_shard(layer)
@@ -42,7 +42,7 @@ def build(width: int) -> tuple[Any, Any]:
     return model, torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
-def train(model: Any, optimizer: Any, width: int) -> None:
+def train_step(model: Any, optimizer: Any, width: int) -> None:
     model(torch.randn(2, width)).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -55,7 +55,7 @@ def tensors_by_name(model: Any, optimizer: Any) -> dict[str, torch.Tensor]:
     return by_name
 
 
-def digest(data: bytes) -> str:
+def hex_digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
@@ -65,7 +65,7 @@ def local_digest(model: Any, optimizer: Any) -> str:
         getattr(tensor, "to_local", lambda tensor=tensor: tensor)()
         for tensor in tensors_by_name(model, optimizer).values()
     ]
-    return digest(b"".join(tensor.detach().contiguous().numpy().tobytes() for tensor in local))
+    return hex_digest(b"".join(tensor.detach().contiguous().numpy().tobytes() for tensor in local))
 
 
 def full_digest(model: Any, optimizer: Any) -> str:
@@ -74,10 +74,10 @@ def full_digest(model: Any, optimizer: Any) -> str:
         getattr(tensor, "full_tensor", lambda tensor=tensor: tensor)()
         for tensor in tensors_by_name(model, optimizer).values()
     ]
-    return digest(b"".join(tensor.detach().contiguous().numpy().tobytes() for tensor in full))
+    return hex_digest(b"".join(tensor.detach().contiguous().numpy().tobytes() for tensor in full))
 
 
-def rank_main(rank: int, world: int, port: int, folder: str, shm: str, do: str, width: int) -> None:
+def rank_main(rank: int, world: int, port: int, folder: str, shm: str, task: str, width: int) -> None:
     os.environ.update(
         RANK=str(rank),
         WORLD_SIZE=str(world),
@@ -98,9 +98,9 @@ def rank_main(rank: int, world: int, port: int, folder: str, shm: str, do: str, 
 
     torch.distributed.init_process_group("gloo")
     lap("process group")
-    torch.manual_seed(7 if do == "save" else 99)
-    model, optimizer = build(width)
-    extra = {"mine": rank if do == "save" else None}
+    torch.manual_seed(7 if task == "save" else 99)
+    model, optimizer = build_sharded_model(width)
+    extra = {"mine": rank if task == "save" else None}
     state = State(model, optimizer, extra=extra)
     lap("model")
     manager = Manager(folder + "/root")
@@ -108,9 +108,9 @@ def rank_main(rank: int, world: int, port: int, folder: str, shm: str, do: str, 
     got = manager.restore(state)
     lap("restore")
     report["tier"] = getattr(got, "tier", "")
-    if do == "save":
+    if task == "save":
         torch.manual_seed(1000 + rank)
-        train(model, optimizer, width)
+        train_step(model, optimizer, width)
         lap("a step")
         handle = manager.save(1, state, on_busy="wait")
         lap("save returns")
@@ -118,39 +118,39 @@ def rank_main(rank: int, world: int, port: int, folder: str, shm: str, do: str, 
         lap("durable")
     report["pieces"], report["whole"] = local_digest(model, optimizer), full_digest(model, optimizer)
     report["extra"], report["random"] = extra["mine"], float(torch.rand(1))
-    Path(folder, f"{do}-{rank}.new").write_text(json.dumps(report))
-    Path(folder, f"{do}-{rank}.new").rename(Path(folder, f"{do}-{rank}.json"))
-    if do == "save":
+    Path(folder, f"{task}-{rank}.new").write_text(json.dumps(report))
+    Path(folder, f"{task}-{rank}.new").rename(Path(folder, f"{task}-{rank}.json"))
+    if task == "save":
         signal.pause()  # until it is killed
     manager.close()
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
 
-def launch(world: int, folder: Path, shm: Path, do: str, width: int) -> list[dict[str, Any]]:
-    """What each rank said. Those that save are killed."""
+def run_ranks(world: int, folder: Path, shm: Path, task: str, width: int) -> list[dict[str, Any]]:
+    """Run the ranks of a task and return the report of each. Those that save are killed."""
     shm.mkdir(exist_ok=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     context = multiprocessing.get_context("fork")  # so that torch is imported once
     ranks: list[BaseProcess] = [
-        context.Process(target=rank_main, args=(rank, world, port, str(folder), str(shm), do, width))
+        context.Process(target=rank_main, args=(rank, world, port, str(folder), str(shm), task, width))
         for rank in range(world)
     ]
     for process in ranks:
         process.start()
-    report_paths = [folder / f"{do}-{rank}.json" for rank in range(world)]
+    report_paths = [folder / f"{task}-{rank}.json" for rank in range(world)]
     end = time.monotonic() + DEADLINE
     try:
         while not all(path.exists() for path in report_paths):
             ended = [process.exitcode for process in ranks if process.exitcode not in (None, 0)]
             if ended or time.monotonic() > end:
                 raise SystemExit(
-                    f"{do}: exit codes {ended}, {sum(path.exists() for path in report_paths)} of {world} ready"
+                    f"{task}: exit codes {ended}, {sum(path.exists() for path in report_paths)} of {world} ready"
                 )
             time.sleep(0.05)
-        if do != "save":
+        if task != "save":
             for process in ranks:
                 process.join(max(0.0, end - time.monotonic()))
     finally:
@@ -179,7 +179,7 @@ def main() -> int:
         folder = Path(name)
 
         def phase(do: str, world: int, shm: str, tier: str) -> list[dict[str, Any]]:
-            reports = launch(world, folder, folder / shm, do, args.width)
+            reports = run_ranks(world, folder, folder / shm, do, args.width)
             seconds_by_phase[do] = slowest_times(reports)
             print(
                 f"{do:<8}{world:>4} ranks  "

@@ -38,11 +38,13 @@ FAULTS = ("kill-daemon", "unmount", "hang-daemon")
 PATIENCE = 300.0
 
 
-def is_serving(at: MountPoint) -> bool:
+def is_serving(mount_point: MountPoint) -> bool:
     """Whether something is mounted there and statvfs of it succeeds within a second."""
-    command = command_in_machine(at.leader, ["timeout", "-s", "KILL", "1", "stat", "--file-system", at.path])
+    command = command_in_machine(
+        mount_point.leader, ["timeout", "-s", "KILL", "1", "stat", "--file-system", mount_point.path]
+    )
     return (
-        at.mounted() is not None
+        mount_point.top_mount() is not None
         and subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
     )
 
@@ -53,9 +55,9 @@ def fault_applies(fault: str, kind: str) -> bool:
     return bool({"unmount": True, "kill-daemon": not traits.local_disk, "hang-daemon": traits.service.daemon}[fault])
 
 
-def run_round(spots: Dict[str, MountPoint], fault: str) -> Dict[str, float]:
+def break_and_time_repairs(mount_points: Dict[str, MountPoint], fault: str) -> Dict[str, float]:
     """Seconds to the repair of each kind that the fault is made on. Raises TimeoutError."""
-    broken = {kind: at for kind, at in spots.items() if fault_applies(fault, kind)}
+    broken = {kind: at for kind, at in mount_points.items() if fault_applies(fault, kind)}
     started_at: Dict[str, float] = {}
     took: Dict[str, float] = {}
     for kind, at in broken.items():
@@ -74,8 +76,8 @@ def run_round(spots: Dict[str, MountPoint], fault: str) -> Dict[str, float]:
     return took
 
 
-def create(driver: Driver, directory: Path, interval: float) -> Tuple[Path, Dict[str, MountPoint]]:
-    """The cluster, and where its worker's mounts are, by kind."""
+def create_cluster(driver: Driver, directory: Path, interval: float) -> Tuple[Path, Dict[str, MountPoint]]:
+    """Create the cluster; returns its configuration's path and its worker's mount points by kind."""
     values = json.loads(EXAMPLE.read_text())
     values["hyperpod_kit"]["health"] = {"interval": interval, "deadline": min(5, interval / 2)}
     config = directory / "provisioning_parameters.json"
@@ -84,21 +86,21 @@ def create(driver: Driver, directory: Path, interval: float) -> Tuple[Path, Dict
     driver.kit("upload", str(config))
     driver.kit("create-cluster", str(config), "--wait", "--interval", "1", "--timeout", "300")
     layout, data = boot.require_running(driver.name)
-    node = targets.find(data, WORKER)
+    node = targets.find_node(data, WORKER)
     paths = {mount["kind"]: mount["path"] for mount in values["hyperpod_kit"]["mounts"]}
     return config, {
         kind: mount_faults.find_mount_point(layout, node, path) for kind, path in {**paths, "lustre": "/fsx"}.items()
     }
 
 
-def measure(args: argparse.Namespace) -> Dict[str, Dict[str, List[float]]]:
+def measure_repairs(args: argparse.Namespace) -> Dict[str, Dict[str, List[float]]]:
     """fault -> kind -> seconds, one for each round."""
     seconds_by_fault: Dict[str, Dict[str, List[float]]] = {}
     with tempfile.TemporaryDirectory() as directory:
         driver = Driver(f"repair-{args.interval:g}", Path(directory))
         try:
             driver.up({})
-            config, spots = create(driver, Path(directory), args.interval)
+            config, spots = create_cluster(driver, Path(directory), args.interval)
             for fault in args.fault or FAULTS:
                 for number in range(args.rounds):
                     time.sleep(args.interval + 5 + random.uniform(0, args.interval))
@@ -107,7 +109,7 @@ def measure(args: argparse.Namespace) -> Dict[str, Dict[str, List[float]]]:
                         lambda: driver.data("validate-mounts", str(config), check=False)["healthy"],
                         timeout=PATIENCE,
                     )
-                    took = run_round(spots, fault)
+                    took = break_and_time_repairs(spots, fault)
                     for kind, seconds in took.items():
                         seconds_by_fault.setdefault(fault, {}).setdefault(kind, []).append(round(seconds, 1))
                     print(f"{fault} {number + 1}/{args.rounds}: {took}", file=sys.stderr, flush=True)
@@ -125,7 +127,7 @@ def main() -> None:
     args = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("machines are root's: sudo")
-    seconds_by_fault = measure(args)
+    seconds_by_fault = measure_repairs(args)
     if args.json:
         print(json.dumps({"interval": args.interval, "seconds": seconds_by_fault}, indent=1))
         return

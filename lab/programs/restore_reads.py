@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.distributed import reads_job, sharded_job
 
 
-def measure(kind: str, world: int, width: int) -> None:
+def print_restore_reads(kind: str, world: int, width: int) -> None:
     with tempfile.TemporaryDirectory(prefix="hyperpod-kit-reads-") as name:
         folder, root = Path(name), name + "/root"
         saved = sharded_job.run(folder, world, reads_job.save, kind, root, width, timeout=600.0)
@@ -47,7 +47,7 @@ def main() -> None:
     args = parser.parse_args()
     for world in map(int, args.ranks.split(",")):
         for kind in ("ddp", "fsdp2", "hsdp")[: 2 if world < 4 else 3]:
-            measure(kind, world, args.width)
+            print_restore_reads(kind, world, args.width)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,9 @@ from tests.unit.job.private_slurm import PrivateSlurm, missing  # noqa: E402
 RANKS = 2
 
 
-def run_job(slurm: PrivateSlurm, gigabytes: float, memory: str, directory: Path, trace: str = "") -> dict[str, Any]:
+def run_killed_job(
+    slurm: PrivateSlurm, gigabytes: float, memory: str, directory: Path, trace: str = ""
+) -> dict[str, Any]:
     directory.mkdir()
     shm = Path(tempfile.mkdtemp(prefix="hpk-bench-", dir="/dev/shm"))
     trainer = [
@@ -59,19 +61,19 @@ def run_job(slurm: PrivateSlurm, gigabytes: float, memory: str, directory: Path,
         if slurm.state(job) != "COMPLETED":
             raise SystemExit(text)
         events = [json.loads(line[7:]) for line in text.splitlines() if line.startswith("bench: ")]
-        return {"job_run_read": bytes_read_below(directory)} if trace else figures(events)
+        return {"job_run_read": bytes_read_in_trace(directory)} if trace else resume_figures(events)
     finally:
         shutil.rmtree(shm, ignore_errors=True)
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def bytes_read_below(directory: Path) -> int:
+def bytes_read_in_trace(directory: Path) -> int:
     """Bytes of the root that a trace has seen read."""
     done = re.compile(rf"(?:read|pread64|readv|preadv)\(\d+<{re.escape(str(directory))}/root/[^>]*>.*= (\d+)")
     return sum(int(match[1]) for match in map(done.search, (directory / "trace").read_text().splitlines()) if match)
 
 
-def figures(events: list[dict[str, Any]]) -> dict[str, Any]:
+def resume_figures(events: list[dict[str, Any]]) -> dict[str, Any]:
     killed = next(event["t"] for event in events if event["what"] == "killed")
     after = [event for event in events if event["t"] > killed]
     restored = [event for event in after if event["what"] == "restored"]
@@ -101,10 +103,12 @@ def main() -> None:
     try:
         slurm.start()
         counted: dict[str, Any] = {}
-        runs = [run_job(slurm, args.gigabytes, args.memory, base / f"run-{number}") for number in range(args.repeat)]
+        runs = [
+            run_killed_job(slurm, args.gigabytes, args.memory, base / f"run-{number}") for number in range(args.repeat)
+        ]
         if shutil.which("strace"):
             trace = f"strace -f -y -e trace=read,pread64,readv,preadv -o {base}/traced/trace"
-            counted = run_job(slurm, args.gigabytes, args.memory, base / "traced", trace)
+            counted = run_killed_job(slurm, args.gigabytes, args.memory, base / "traced", trace)
     finally:
         slurm.stop()
         shutil.rmtree(base, ignore_errors=True)

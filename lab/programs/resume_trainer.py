@@ -22,12 +22,12 @@ from hyperpod_kit.checkpoint import Manager, State
 SAVED, KILLED, LAST = 2, 4, 6
 
 
-def say(**fields: object) -> None:
+def print_event(**fields: object) -> None:
     os.write(1, ("bench: " + json.dumps({"t": time.time(), **fields}) + "\n").encode())
 
 
 def bytes_read_by(pid: int) -> int:
-    """Bytes."""
+    """Return the bytes that a process has read through read(2)."""
     fields = Path(f"/proc/{pid}/io").read_text().split()
     return int(fields[fields.index("rchar:") + 1])
 
@@ -52,12 +52,12 @@ def main() -> None:
         DTensor.from_local(torch.ones(1 << 14, 1 << 12), mesh, [Shard(0)]) for _ in range(max(1, int(gigabytes * 4)))
     ]
     state = State(torch.nn.ParameterList(pieces), rng=False)  # 256 MiB of each are this rank's
-    say(what="built", rank=rank, start_up=process_age())
+    print_event(what="built", rank=rank, start_up=process_age())
     manager = Manager(root)
     before = bytes_read_by(os.getpid())
     begin = time.monotonic()
     got = manager.restore(state)
-    say(
+    print_event(
         what="restored",
         rank=rank,
         next=got.next_step,
@@ -67,13 +67,13 @@ def main() -> None:
     )
     for step in range(got.next_step, LAST + 1):
         torch.distributed.barrier()
-        say(what="step", rank=rank, step=step)
+        print_event(what="step", rank=rank, step=step)
         if step == SAVED:
             handle = manager.save(step, state)
             assert handle.wait("durable", 600), handle.reason
         if step == KILLED and rank == 1 and not once.exists():
             once.write_text("")
-            say(what="killed", rank=rank)
+            print_event(what="killed", rank=rank)
             os.kill(os.getpid(), signal.SIGKILL)
     manager.close()
 

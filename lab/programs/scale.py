@@ -35,7 +35,7 @@ print(time.perf_counter() - begin, found.step)
 """
 
 
-def model() -> State:
+def build_state() -> State:
     torch.manual_seed(1)
     layers = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(20)])
     return State(layers, torch.optim.AdamW(layers.parameters()))
@@ -48,19 +48,19 @@ def save_durable(manager: Manager, step: int, state: State) -> str:
     return handle.checkpoint_id
 
 
-def one_checkpoint(root: Path, step: int) -> str:
+def create_one_checkpoint(root: Path, step: int) -> str:
     """A root with one real checkpoint; its attempt."""
-    manager, state = Manager(root), model()
+    manager, state = Manager(root), build_state()
     manager.restore(state)
     attempt = save_durable(manager, step, state)
     manager.close()
     return attempt
 
 
-def discovery(directory: Path, count: int) -> dict[str, object]:
-    """A real checkpoint that is newer than `count` - 1 others, which are not looked into."""
+def measure_discovery(directory: Path, count: int) -> dict[str, object]:
+    """Time the search for a real checkpoint that is newer than `count` - 1 others, which are not looked into."""
     root = directory / "many"
-    real = root / one_checkpoint(root, 77)
+    real = root / create_one_checkpoint(root, 77)
     body = (real / "MANIFEST.json").read_bytes()
     for number in range(count - 1):
         folder = root / f"seq-{number:06d}.step-{number:010d}.e0-abcdef"
@@ -82,9 +82,9 @@ def discovery(directory: Path, count: int) -> dict[str, object]:
     return times
 
 
-def start(directory: Path) -> dict[str, object]:
+def measure_ls_command(directory: Path) -> dict[str, object]:
     root = directory / "one"
-    one_checkpoint(root, 1)
+    create_one_checkpoint(root, 1)
     taken = []
     for _ in range(11):
         begin = time.perf_counter()
@@ -97,13 +97,13 @@ def start(directory: Path) -> dict[str, object]:
     return {"ls_s": taken, "ls_median_s": statistics.median(taken)}
 
 
-def soak(directory: Path, saves: int) -> dict[str, object]:
+def measure_many_saves(directory: Path, saves: int) -> dict[str, object]:
     """Private memory and descriptors of trainer and agent, ten times over the saves; and the most that both together
     had open at one moment, looked for every 20 ms, files that are being written included."""
     root = directory / "soak"
     trainer_pid = os.getpid()
-    before = usage.descriptors(trainer_pid)
-    manager, state = Manager(root), model()
+    before = usage.descriptor_count(trainer_pid)
+    manager, state = Manager(root), build_state()
     manager.restore(state)
     (agent,) = usage.find_agents()
     rows = []
@@ -120,8 +120,8 @@ def soak(directory: Path, saves: int) -> dict[str, object]:
                         "after": number + 1,
                         "trainer": usage.private_bytes(trainer_pid),
                         "agent": usage.private_bytes(agent),
-                        "trainer_descriptors": usage.descriptors(trainer_pid) - before,
-                        "agent_descriptors": usage.descriptors(agent),
+                        "trainer_descriptors": usage.descriptor_count(trainer_pid) - before,
+                        "agent_descriptors": usage.descriptor_count(agent),
                     }
                 )
     manager.close()
@@ -141,9 +141,9 @@ def main() -> None:
             print(
                 json.dumps(
                     {
-                        "discovery": discovery(base, args.checkpoints),
-                        "start": start(base),
-                        "soak": soak(base, args.saves),
+                        "discovery": measure_discovery(base, args.checkpoints),
+                        "start": measure_ls_command(base),
+                        "soak": measure_many_saves(base, args.saves),
                     },
                     indent=1,
                 )

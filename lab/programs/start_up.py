@@ -31,11 +31,15 @@ CASES = {
 COMPLETING = {"_HYPERPOD_KIT_COMPLETE": "bash_complete", "COMP_WORDS": "hyperpod-kit val", "COMP_CWORD": "1"}
 
 
-def seconds(argv: list[str], extra: dict[str, str]) -> float:
+def processor_seconds(argv: list[str], extra_environment: dict[str, str]) -> float:
     """User and system time of one run."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
-        argv, check=True, stdout=subprocess.DEVNULL, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), **extra}
+        argv,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **extra_environment},
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
@@ -47,7 +51,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="figures as JSON")
     args = parser.parse_args()
     best = {
-        name: min(seconds(argv, COMPLETING if "TAB" in name else {}) for _ in range(args.repeat))
+        name: min(processor_seconds(argv, COMPLETING if "TAB" in name else {}) for _ in range(args.repeat))
         for name, argv in CASES.items()
     }
     slow = [name for name, value in best.items() if value > BAR]

@@ -42,17 +42,19 @@ class ObservationTimer:
         self.enabled = True
         self.seconds = 0.0
 
-    def install(self) -> None:
+    def patch_observations(self) -> None:
         """Put it in the place of what staging calls."""
         timer, observe, changed = self, Sources.observe, Sources.changed
         replaced: Any = Sources
         stage: Any = staging
-        replaced.observe = lambda sources: timer._timed(lambda: observe(sources), copied_sources.SourceState([], []))
-        replaced.changed = lambda sources, before: timer._timed(lambda: changed(sources, before), [])
+        replaced.observe = lambda sources: timer._time_or_skip(
+            lambda: observe(sources), copied_sources.SourceState([], [])
+        )
+        replaced.changed = lambda sources, before: timer._time_or_skip(lambda: changed(sources, before), [])
         nothing = Sources([])
-        stage.CopiedSources = lambda pieces: timer._timed(lambda: Sources(pieces), nothing)
+        stage.CopiedSources = lambda pieces: timer._time_or_skip(lambda: Sources(pieces), nothing)
 
-    def _timed(self, work: Callable[[], Any], instead: Any) -> Any:
+    def _time_or_skip(self, work: Callable[[], Any], instead: Any) -> Any:
         if not self.enabled:
             return instead
         begin = time.thread_time()
@@ -62,7 +64,7 @@ class ObservationTimer:
             self.seconds += time.thread_time() - begin
 
 
-def measure(root: str, shape: Shape, saves: int, timer: ObservationTimer) -> dict[str, Any]:
+def measure_shape(root: str, shape: Shape, saves: int, timer: ObservationTimer) -> dict[str, Any]:
     model = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(shape.items)) for _ in range(shape.parameters)])
     optimizer = torch.optim.AdamW(model.parameters(), 0.0)
     for parameter in model:
@@ -105,9 +107,9 @@ def main() -> None:
     parser.add_argument("--saves", type=int, default=41)
     args = parser.parse_args()
     timer = ObservationTimer()
-    timer.install()
+    timer.patch_observations()
     for number, shape in enumerate(SHAPES):
-        print(json.dumps(measure(os.path.join(args.root, str(number)), shape, args.saves, timer)), flush=True)
+        print(json.dumps(measure_shape(os.path.join(args.root, str(number)), shape, args.saves, timer)), flush=True)
 
 
 if __name__ == "__main__":

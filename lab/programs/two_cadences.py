@@ -43,7 +43,7 @@ PATIENCE = 300.0
 
 
 @contextlib.contextmanager
-def throttled(directory: Path, rate: float) -> Iterator[str]:
+def throttled_group(directory: Path, rate: float) -> Iterator[str]:
     """A control group whose processes write to the disk below `directory` with `rate` MB/s; "" for rate 0."""
     if not rate:
         yield ""
@@ -63,7 +63,7 @@ def throttled(directory: Path, rate: float) -> Iterator[str]:
             time.sleep(0.05)
 
 
-def bytes_written(group: str) -> int | None:
+def group_bytes_written(group: str) -> int | None:
     """What its processes have written to disks."""
     if not group:
         return None
@@ -89,7 +89,7 @@ class Run:
     def __post_init__(self) -> None:
         (self.base / "shm").mkdir(parents=True)
 
-    def start(self, steps: int = 10**9) -> None:
+    def start_ranks(self, steps: int = 10**9) -> None:
         self._number += 1
         env = {"HPK_SHM_DIR": str(self.base / "shm"), "GLOO_SOCKET_IFNAME": "lo", "HPK_AGENT_LINGER": "20"}
         common = [str(self.base / "root"), f"--world={self.ranks}", f"--mb={self.mb}"]
@@ -98,7 +98,7 @@ class Run:
         common += [f"--store={self.base / f'store-{self._number}'}", *(["--wait"] if self.wait else [])]
         self._processes = [
             CONTEXT.Process(
-                target=two_cadences_trainer.start,
+                target=two_cadences_trainer.run_rank_and_exit,
                 args=([*common, f"--rank={rank}", f"--told={self._events_path(rank)}"], env, str(self.base / "output")),
                 daemon=True,
             )
@@ -111,14 +111,17 @@ class Run:
         return self.base / f"told-{self._number}.{rank}"
 
     def read_events(self, what: str, rank: int = 0) -> list[dict[str, Any]]:
-        """What that rank of the newest start has said of that kind."""
+        """Return the events of a kind that a rank of the newest start has written."""
         path = self._events_path(rank)
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         events = [json.loads(line) for line in lines if line.endswith(b"\n")]
         return [event for event in events if event["what"] == what]
 
     def wait_for_event(self, what: str, least: int = 0) -> dict[str, Any]:
-        """The newest such word of all ranks, once there is one (of that step at least). Raises RuntimeError."""
+        """Wait for such an event of every rank, of step `least` or later; return that of the slowest rank.
+
+        Raises RuntimeError.
+        """
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             newest = [self.read_events(what, rank)[-1:] for rank in range(self.ranks)]
@@ -129,8 +132,8 @@ class Run:
             time.sleep(0.002)
         raise RuntimeError(f"no {what!r}: {(self.base / 'output').read_text()[-2000:]}")
 
-    def kill(self, *, agents: bool) -> int:
-        """SIGKILL to all ranks; the step that they were in."""
+    def kill_ranks(self, *, agents: bool) -> int:
+        """SIGKILL all ranks, and their agents with `agents`; returns the step that they had reached."""
         for process in self._processes:
             assert process.pid is not None
             os.kill(process.pid, signal.SIGSTOP)
@@ -160,6 +163,7 @@ class Run:
                 os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
+        """Kill all ranks and agents of this run."""
         for process in self._processes:
             process.kill()
             process.join()
@@ -171,13 +175,13 @@ class Run:
 
 def measure_undisturbed(run: Run, steps: int) -> dict[str, Any]:
     """One run to its end: bytes on storage, stall of the saves, time of the steps."""
-    before = bytes_written(run.group)
-    run.start(steps)
+    before = group_bytes_written(run.group)
+    run.start_ranks(steps)
     begin, first = time.monotonic(), run.wait_for_event("begins")["step"]
     run.wait_for_event("begins", first + steps - 1)
     trained = time.monotonic() - begin
     closed = run.wait_for_event("closed")
-    written = bytes_written(run.group)
+    written = group_bytes_written(run.group)
     saves = [event for rank in range(run.ranks) for event in run.read_events("saved", rank)]
     stalls = [event["stall_ms"] for event in saves if not event["skipped"]]
     return {
@@ -199,7 +203,7 @@ def measure_kills(run: Run, kills: int, seed: int, *, least: int = 1, most: int 
     lost, tiers, wrong = [], [], 0
     reached = 0
     for number in range(kills + 1):
-        run.start()
+        run.start_ranks()
         got = run.wait_for_event("restored")
         wrong += sum(run.read_events("restored", rank)[-1]["wrong"] for rank in range(run.ranks))
         if number:
@@ -207,7 +211,7 @@ def measure_kills(run: Run, kills: int, seed: int, *, least: int = 1, most: int 
             tiers.append(got["tier"])
         run.wait_for_event("begins", got["next"] + dice.randint(least, most))
         time.sleep(dice.random() * run.step_ms / 1000.0)
-        reached = run.kill(agents=number % 2 == 1)
+        reached = run.kill_ranks(agents=number % 2 == 1)
     return {
         "kills": len(lost),
         "lost_most": max(lost),
@@ -235,7 +239,9 @@ def main() -> int:
     args = parser.parse_args()
     args.directory.mkdir(parents=True, exist_ok=True)
     figures: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory(dir=args.directory) as directory, throttled(Path(directory), args.rate) as group:
+    with tempfile.TemporaryDirectory(dir=args.directory) as directory, throttled_group(
+        Path(directory), args.rate
+    ) as group:
         shared = Path(tempfile.mkdtemp(prefix="hpk-cadences-", dir="/dev/shm"))
         try:
             for name, storage_every in (("every", 0), ("two cadences", args.storage_every)):

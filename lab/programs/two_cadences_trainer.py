@@ -21,8 +21,8 @@ from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.save_schedule import Cadences
 
 
-def start(argv: list[str], env: dict[str, str], output: str) -> None:
-    """Be a rank, in a process that has torch already; what it prints goes to `output`."""
+def run_rank_and_exit(argv: list[str], env: dict[str, str], output: str) -> None:
+    """Run a rank in this process, which has torch already, with its output in `output`, then exit."""
     out = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(out, 1)
     os.dup2(out, 2)

@@ -22,8 +22,8 @@ RUNS, STEPS, FILES = 40, 60, 417
 WALK = "import sys; from hyperpod_kit.cli.main import run; sys.exit(run(sys.argv[1:]))"
 
 
-def make(tree: Path) -> None:
-    """Raises FileExistsError."""
+def create_test_tree(tree: Path) -> None:
+    """Create a tree of a million empty files. Raises FileExistsError."""
     for number in range(RUNS * STEPS):
         directory = tree / f"run{number // STEPS:02}" / f"step{number % STEPS:04}"
         directory.mkdir(parents=True)
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--make", action="store_true")
     args = parser.parse_args()
     if args.make:
-        make(args.tree)
+        create_test_tree(args.tree)
     programs = {
         "storage usage": [sys.executable, "-c", WALK, "storage", "usage", "--fresh", str(args.tree)],
         "du -s": ["du", "-s", str(args.tree)],

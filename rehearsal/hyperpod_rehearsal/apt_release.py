@@ -20,7 +20,7 @@ HELPER = "/usr/lib/apt/apt-helper"
 DEADLINE = 60.0
 
 
-def release_day(codename: str, sources: Sequence[str], runner: Runner) -> str:
+def fetch_archive_timestamp(codename: str, sources: Sequence[str], runner: Runner) -> str:
     """When the archive of a changing release was made, `20261030T080801`; "" for one that does not change.
 
     Raises RehearsalError when the mirror does not answer, or with something else than a release file.
@@ -59,6 +59,6 @@ def release_day(codename: str, sources: Sequence[str], runner: Runner) -> str:
     return f"{archive_date.astimezone(timezone.utc):%Y%m%dT%H%M%S}"
 
 
-def format_day(day: str) -> str:
-    """That day as a person writes it."""
-    return f"{datetime.strptime(day, '%Y%m%dT%H%M%S'):%Y-%m-%d}"
+def format_archive_date(timestamp: str) -> str:
+    """Return an archive timestamp (`20261030T080801`) as YYYY-MM-DD."""
+    return f"{datetime.strptime(timestamp, '%Y%m%dT%H%M%S'):%Y-%m-%d}"

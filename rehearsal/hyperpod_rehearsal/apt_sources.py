@@ -26,7 +26,7 @@ class Distribution:
     codename: str
 
 
-def host_distribution(root: Path = Path("/")) -> Distribution:
+def detect_supported_distribution(root: Path = Path("/")) -> Distribution:
     """Distribution under `root`. Raises RehearsalError when the node image cannot be built from it."""
     try:
         text = (root / "etc/os-release").read_text()
@@ -43,14 +43,14 @@ def host_distribution(root: Path = Path("/")) -> Distribution:
     return Distribution(key[0], key[1], SUPPORTED[key])
 
 
-def _one_line_entries(text: str) -> Iterator[str]:
+def _parse_sources_list(text: str) -> Iterator[str]:
     for raw in text.splitlines():
         line = raw.split("#", 1)[0].strip()
         if line.startswith("deb "):
             yield line
 
 
-def _deb822_entries(text: str) -> Iterator[str]:
+def _parse_deb822_sources(text: str) -> Iterator[str]:
     for stanza in re.split(r"\n\s*\n", text):
         fields: dict[str, str] = {}
         key = ""
@@ -75,7 +75,7 @@ def _deb822_entries(text: str) -> Iterator[str]:
                 yield f"deb {options}{uri} {suite} {fields.get('components', '')}".strip()
 
 
-def host_sources(codename: str, root: Path = Path("/")) -> list[str]:
+def read_host_sources(codename: str, root: Path = Path("/")) -> list[str]:
     """One-line entries of the host whose suite belongs to `codename` (with -updates, -security), in file order.
 
     Raises RehearsalError when there is none.
@@ -92,9 +92,9 @@ def host_sources(codename: str, root: Path = Path("/")) -> list[str]:
             continue
         text = file.read_text(errors="replace")
         if file.suffix == ".sources":
-            entries = _deb822_entries(text)
+            entries = _parse_deb822_sources(text)
         else:
-            entries = _one_line_entries(text)
+            entries = _parse_sources_list(text)
         for entry in entries:
             fields = re.sub(r"\[[^]]*\]", "", entry).split()
             suite = ""
@@ -112,7 +112,7 @@ def host_sources(codename: str, root: Path = Path("/")) -> list[str]:
     return sources
 
 
-def sources_of(release: str, host: Distribution, root: Path = Path("/")) -> list[str]:
+def apt_sources_for_release(release: str, host: Distribution, root: Path = Path("/")) -> list[str]:
     """One-line entries from which a node image of `release` is built: the host's own, with the suite renamed.
 
     The security archives of other releases are left out: an older one's index names packages that are gone (munge of
@@ -126,15 +126,17 @@ def sources_of(release: str, host: Distribution, root: Path = Path("/")) -> list
             f"node images of {release} cannot be built on this machine ({host.id} {host.version}); "
             f"there are: {', '.join(releases)}"
         )
-    sources = host_sources(host.codename, root)
+    sources = read_host_sources(host.codename, root)
     if release == host.codename:
         return sources
     return [
-        _of_release(entry, host.codename, release) for entry in sources if f" {host.codename}-security " not in entry
+        _rewrite_entry_for_release(entry, host.codename, release)
+        for entry in sources
+        if f" {host.codename}-security " not in entry
     ]
 
 
-def _of_release(entry: str, codename: str, release: str) -> str:
+def _rewrite_entry_for_release(entry: str, codename: str, release: str) -> str:
     """`entry` for another release of the same distribution."""
     options, rest = re.match(r"deb (\[[^]]*\] )?(.*)", entry).groups("")  # type: ignore[union-attr]
     uri, suite, *components = rest.split()

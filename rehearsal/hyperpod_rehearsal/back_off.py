@@ -20,21 +20,21 @@ class NodeBackOff:
 
     _tries: Dict[str, Tuple[int, float]] = field(default_factory=dict)
 
-    def is_steady(self, age: float) -> bool:
-        """Whether a machine that ran for `age` seconds has nothing to do with the deaths before it."""
-        return age >= STEADY
+    def is_steady(self, uptime: float) -> bool:
+        """Return whether a machine that ran for `uptime` seconds counts as one that had come up well."""
+        return uptime >= STEADY
 
-    def count(self, node_key: str) -> int:
-        """Tries in a row that did not last."""
+    def consecutive_tries(self, node_key: str) -> int:
+        """Return the number of tries in a row that did not last."""
         return self._tries.get(node_key, (0, 0.0))[0]
 
-    def due_at(self, node_key: str, steady: bool) -> float:
+    def next_try_at(self, node_key: str, was_steady: bool) -> float:
         """Time (same clock as `record_try`) from which the place may be given a machine; 0 when it may at once."""
         count, last = self._tries.get(node_key, (0, 0.0))
-        if steady or not count:
+        if was_steady or not count:
             return 0.0
-        return last + PAUSES.pause(count)
+        return last + PAUSES.pause_seconds(count)
 
-    def record_try(self, node_key: str, now: float, steady: bool) -> None:
+    def record_try(self, node_key: str, now: float, was_steady: bool) -> None:
         """Note a try. `steady`: the machine before had come up well, so that this is the first in a row."""
-        self._tries[node_key] = (1 if steady else self.count(node_key) + 1, now)
+        self._tries[node_key] = (1 if was_steady else self.consecutive_tries(node_key) + 1, now)

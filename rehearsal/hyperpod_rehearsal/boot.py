@@ -21,7 +21,7 @@ from hyperpod_kit.system.wait import fixed_pause
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_rehearsal import cleanup, host, image, state, trusted_directory
 from hyperpod_rehearsal.image import Progress
-from hyperpod_rehearsal.layout import NAME_PATTERN, Layout, cache_dir, existing, lock_file
+from hyperpod_rehearsal.layout import NAME_PATTERN, Layout, cache_dir, existing_rehearsals, lock_file_path
 from hyperpod_rehearsal.profiles import STOCK, Profile
 from hyperpod_rehearsal.settings import RehearsalSettings, parse_share, parse_tree
 
@@ -31,9 +31,12 @@ LOCK_PATIENCE = 90.0
 
 
 @contextmanager
-def _exclusive(layout: Layout, patience: float = LOCK_PATIENCE) -> Iterator[None]:
-    """One `up` or `down` of a rehearsal at a time. Raises RehearsalError when another keeps at it."""
-    with by_descriptor.stream(lock_file(f"rehearsal-{layout.id}"), "w") as handle:
+def _rehearsal_lock(layout: Layout, patience: float = LOCK_PATIENCE) -> Iterator[None]:
+    """Hold the lock of a rehearsal, so that one `up` or `down` runs at a time.
+
+    Raises RehearsalError when another command does not release it within `patience` seconds.
+    """
+    with by_descriptor.stream(lock_file_path(f"rehearsal-{layout.id}"), "w") as handle:
         if not lock_within(handle.fileno(), patience, fixed_pause(0.1)):
             raise RehearsalError(
                 f"another command has been starting or stopping rehearsal {layout.root.name} for {patience:.0f} s",
@@ -44,7 +47,7 @@ def _exclusive(layout: Layout, patience: float = LOCK_PATIENCE) -> Iterator[None
 
 @contextmanager
 def _signals_as_interrupt() -> Iterator[None]:
-    """SIGTERM and a closed terminal end a start as Ctrl-C does: with everything removed."""
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt within the block, so that a start cleans up after itself."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -59,7 +62,7 @@ def _signals_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def _signals_ignored() -> Iterator[None]:
-    """A clean-up that has begun is finished: a second Ctrl-C would leave half of it."""
+    """Ignore SIGINT, SIGTERM and SIGHUP within the block, so that a clean-up is finished once it has begun."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -73,8 +76,8 @@ def _signals_ignored() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def is_up(layout: Layout) -> bool:
-    """Whether its daemon lives and is ready."""
+def is_daemon_ready(layout: Layout) -> bool:
+    """Return whether the rehearsal's daemon is alive and ready."""
     ready = state.read_json(layout.ready_file)
     return bool(ready and "endpoint" in ready) and is_alive(state.read_process(layout.daemon_file))
 
@@ -82,11 +85,11 @@ def is_up(layout: Layout) -> bool:
 def require_running(name: str) -> tuple[Layout, Dict[str, Any]]:
     """Layout and state.json of a rehearsal that is up. Raises RehearsalError when it is not."""
     host.require_root(f"rehearsal {name}")
-    layout = Layout.of(name)
-    trusted_directory.require(layout.root)
+    layout = Layout.for_name(name)
+    trusted_directory.require_trusted(layout.root)
     data = state.read_json(layout.state_file)
-    if data is None or not is_up(layout):
-        names = [other.root.name for other in existing() if is_up(other)]
+    if data is None or not is_daemon_ready(layout):
+        names = [other.root.name for other in existing_rehearsals() if is_daemon_ready(other)]
         running_names = ""
         if names:
             running_names = f"; up are: {', '.join(names)}"
@@ -94,7 +97,7 @@ def require_running(name: str) -> tuple[Layout, Dict[str, Any]]:
     return layout, data
 
 
-def up(
+def start_rehearsal(
     name: str,
     shares: Sequence[str],
     progress: Progress,
@@ -115,24 +118,24 @@ def up(
     """
     if not NAME_PATTERN.fullmatch(name):
         raise RehearsalError(f"a rehearsal's name has lower-case letters, digits and -, at most 31: {name!r}")
-    host.require()
+    host.require_rehearsal_support()
     parsed = tuple(parse_share(share) for share in shares)
     laid_over = tuple(parse_tree(tree) for tree in trees)
-    layout = Layout.of(name)
-    trusted_directory.require(layout.root)
-    trusted_directory.require(cache_dir())
-    if is_up(layout):
+    layout = Layout.for_name(name)
+    trusted_directory.require_trusted(layout.root)
+    trusted_directory.require_trusted(cache_dir())
+    if is_daemon_ready(layout):
         return layout, False
-    with _signals_as_interrupt(), _exclusive(layout):
-        if is_up(layout):
+    with _signals_as_interrupt(), _rehearsal_lock(layout):
+        if is_daemon_ready(layout):
             return layout, False  # another `up` was faster
         if layout.root.exists():
             progress("removing what an earlier run left")
-            cleanup.down(layout)
-        built = image.ensure(cache_dir(), progress, release or profile.release)
+            cleanup.stop_and_remove(layout)
+        built = image.ensure_image_built(cache_dir(), progress, release or profile.release)
         progress("starting the daemon")
         try:
-            trusted_directory.make(layout.root)
+            trusted_directory.make_trusted(layout.root)
             RehearsalSettings(
                 name,
                 str(built),
@@ -143,20 +146,20 @@ def up(
                 trees=laid_over,
                 profile_name=profile.name,
             ).save(layout.root)
-            _start_daemon(layout)
+            _start_daemon_and_wait(layout)
         except BaseException:
             with _signals_ignored():
-                cleanup.down(layout)
+                cleanup.stop_and_remove(layout)
             raise
     return layout, True
 
 
-def _start_daemon(layout: Layout) -> None:
+def _start_daemon_and_wait(layout: Layout) -> None:
     package_roots = [str(Path(file).parent.parent) for file in (hyperpod_kit.__file__, hyperpod_rehearsal.__file__)]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, [*package_roots, os.environ.get("PYTHONPATH", "")])),
-        "PATH": host.search_path(),
+        "PATH": host.path_with_sbin(),
     }
     with by_descriptor.stream(layout.daemon_log, "ab") as log:
         proc = subprocess.Popen(
@@ -188,14 +191,14 @@ def _start_daemon(layout: Layout) -> None:
         time.sleep(0.05)
 
 
-def down(name: str) -> bool:
+def take_down_rehearsal(name: str) -> bool:
     """Take a rehearsal down; False when there was none. Raises RehearsalError naming what could not be removed."""
     host.require_root(f"taking rehearsal {name} down")
-    layout = Layout.of(name)
-    trusted_directory.require(layout.root)
+    layout = Layout.for_name(name)
+    trusted_directory.require_trusted(layout.root)
     # Also without a directory: an `up` that holds the lock may be about to make it.
-    with _exclusive(layout):
+    with _rehearsal_lock(layout):
         if not layout.root.exists():
             return False
-        cleanup.down(layout)
+        cleanup.stop_and_remove(layout)
     return True

@@ -24,7 +24,7 @@ def read_object(store: StoredBuckets, bucket: str, key: str) -> bytes:
     return b"".join(parts)
 
 
-def provisioning_parameters(store: StoredBuckets, request: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
+def read_provisioning_parameters(store: StoredBuckets, request: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
     """The first provisioning_parameters.json beside the entry script of any group, None when there is none.
 
     Raises RehearsalError when it is no JSON object.

@@ -34,8 +34,11 @@ class Hierarchy:
     mount: Path
 
 
-def hierarchies(mountinfo: str = "") -> list[Hierarchy]:
-    """The hierarchies in which machines get a group. `mountinfo`: text of /proc/self/mountinfo, read when empty."""
+def mounted_hierarchies(mountinfo: str = "") -> list[Hierarchy]:
+    """Return the mounted hierarchies in which machines get a group.
+
+    `mountinfo`: text of /proc/self/mountinfo, read when empty.
+    """
     by_kind: dict[str, Hierarchy] = {}
     for entry in parse(mountinfo or read()):
         if entry.fs_type == "cgroup2":
@@ -47,7 +50,7 @@ def hierarchies(mountinfo: str = "") -> list[Hierarchy]:
     return list(by_kind.values())
 
 
-def refuses_v1(root: Path) -> bool:
+def systemd_requires_cgroup_v2(root: Path) -> bool:
     """Whether the systemd below `root` boots in a v2 hierarchy alone; one without controllers is enough for it."""
     matches = [
         re.fullmatch(r"libsystemd-shared-(\d+)\.so", file.name)
@@ -57,14 +60,14 @@ def refuses_v1(root: Path) -> bool:
     return any(match and int(match.group(1)) >= UNIFIED_ONLY for match in matches)
 
 
-def create(path: str, available: Iterable[Hierarchy] | None = None) -> list[Path]:
+def create_group(path: str, available: Iterable[Hierarchy] | None = None) -> list[Path]:
     """Make the group `path` ("hyperpod-kit/ab12/i-…") in every hierarchy and return the directories to join.
 
     Raises RehearsalError when there is no hierarchy or it cannot be written.
     """
     directories: list[Path] = []
     try:
-        for hierarchy in hierarchies() if available is None else available:
+        for hierarchy in mounted_hierarchies() if available is None else available:
             directory = hierarchy.mount / path
             by_descriptor.make_directories(directory, shared=True)
             directories.append(directory)
@@ -73,7 +76,7 @@ def create(path: str, available: Iterable[Hierarchy] | None = None) -> list[Path
                 for device in ALLOWED_DEVICES:
                     by_descriptor.write_text(directory / "devices.allow", f"c {device} rwm")
             elif hierarchy.kind == "v2":
-                _delegate(hierarchy.mount, path)
+                _enable_controllers(hierarchy.mount, path)
     except OSError as err:
         raise RehearsalError(f"cannot make a control group for a machine: {err}") from err
     if not directories:
@@ -81,7 +84,7 @@ def create(path: str, available: Iterable[Hierarchy] | None = None) -> list[Path
     return directories
 
 
-def _delegate(mount: Path, path: str) -> None:
+def _enable_controllers(mount: Path, path: str) -> None:
     """Pass memory and pids down to the machine's group where the host has them in v2."""
     directory = mount
     for part in Path(path).parts:
@@ -95,10 +98,10 @@ def _delegate(mount: Path, path: str) -> None:
 
 
 def _existing_directories(path: str) -> list[Path]:
-    return [hierarchy.mount / path for hierarchy in hierarchies() if (hierarchy.mount / path).is_dir()]
+    return [hierarchy.mount / path for hierarchy in mounted_hierarchies() if (hierarchy.mount / path).is_dir()]
 
 
-def members(path: str) -> set[int]:
+def member_pids(path: str) -> set[int]:
     """Pids of all processes in the group and below."""
     pids: set[int] = set()
     for top in _existing_directories(path):
@@ -108,16 +111,16 @@ def members(path: str) -> set[int]:
     return pids - {0}
 
 
-def freeze(path: str, frozen: bool) -> None:
-    """Stop or continue every process of the group: a machine that hangs, seen from outside.
+def set_group_frozen(path: str, frozen: bool) -> None:
+    """Freeze or thaw every process of the group: seen from outside, a frozen machine hangs.
 
-    What its own Slurm has stopped in a group below, this does not continue: see `kill`.
+    A group below that the machine's own Slurm has frozen is not thawed: see `kill_members`.
     """
-    for hierarchy in hierarchies():
-        _freeze(hierarchy.kind, hierarchy.mount / path, frozen)
+    for hierarchy in mounted_hierarchies():
+        _write_frozen_state(hierarchy.kind, hierarchy.mount / path, frozen)
 
 
-def _freeze(kind: str, directory: Path, frozen: bool) -> None:
+def _write_frozen_state(kind: str, directory: Path, frozen: bool) -> None:
     with contextlib.suppress(OSError):
         if kind == "freezer":
             by_descriptor.write_text(directory / "freezer.state", "FROZEN" if frozen else "THAWED")
@@ -125,29 +128,29 @@ def _freeze(kind: str, directory: Path, frozen: bool) -> None:
             by_descriptor.write_text(directory / "cgroup.freeze", "1" if frozen else "0")
 
 
-def kill(path: str, seconds: float = 10.0) -> bool:
+def kill_members(path: str, seconds: float = 10.0) -> bool:
     """SIGKILL everything in the group until nothing is left; False when something is after `seconds`."""
     if not _existing_directories(path):
         return True
-    mounted = hierarchies()
+    mounted = mounted_hierarchies()
 
-    def is_empty() -> bool:
+    def kill_remaining() -> bool:
         for hierarchy in mounted:  # a frozen process of v1 does not die
             for directory, _, _ in os.walk(hierarchy.mount / path):
-                _freeze(hierarchy.kind, Path(directory), False)
-        pids = members(path) - {os.getpid()}
+                _write_frozen_state(hierarchy.kind, Path(directory), False)
+        pids = member_pids(path) - {os.getpid()}
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return not pids
 
-    return poll_until(is_empty, bool, fixed_pause(0.02), seconds=seconds)
+    return poll_until(kill_remaining, bool, fixed_pause(0.02), seconds=seconds)
 
 
-def remove(path: str, seconds: float = 5.0) -> bool:
+def remove_group(path: str, seconds: float = 5.0) -> bool:
     """Remove the group and all below it; it takes a few tries after a SIGKILL. False when one stays."""
 
-    def removed() -> bool:
+    def try_to_remove() -> bool:
         tops = _existing_directories(path)
         for top in tops:
             for directory, _, _ in os.walk(top, topdown=False):
@@ -155,10 +158,10 @@ def remove(path: str, seconds: float = 5.0) -> bool:
                     by_descriptor.remove_directory(directory)
         return not any(top.is_dir() for top in tops)
 
-    return poll_until(removed, bool, fixed_pause(0.02), seconds=seconds)
+    return poll_until(try_to_remove, bool, fixed_pause(0.02), seconds=seconds)
 
 
-def groups_below(path: str) -> set[str]:
+def child_group_names(path: str) -> set[str]:
     """Names of the direct sub-groups of `path` over all hierarchies."""
     names: set[str] = set()
     for top in _existing_directories(path):

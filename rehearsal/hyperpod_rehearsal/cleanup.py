@@ -16,27 +16,27 @@ from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.system.process import Process
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_rehearsal import cgroups, host, host_mounts, network, processes, state, trusted_directory
-from hyperpod_rehearsal.layout import CGROUP_PARENT, Layout, existing
+from hyperpod_rehearsal.layout import CGROUP_PARENT, Layout, existing_rehearsals
 
 DAEMON_PATIENCE = 60.0
 """Seconds that a daemon may take to end its machines before it is killed."""
 
 
-def stop_daemon(layout: Layout) -> None:
+def stop_daemon_and_guardian(layout: Layout) -> None:
     """Ask the daemon to take everything down, kill it when it does not; then wait for its guardian."""
-    daemon = _recorded_process(layout, layout.daemon_file, "hyperpod_rehearsal.daemon")
+    daemon = _read_recorded_process(layout, layout.daemon_file, "hyperpod_rehearsal.daemon")
     processes.send_signal(daemon, signal.SIGTERM)
     if not processes.wait_for_exit(daemon, DAEMON_PATIENCE):
         processes.send_signal(daemon, signal.SIGKILL)
         processes.wait_for_exit(daemon, 10.0)
     # Still at work for a killed daemon, it would remove what the next one makes under the same names.
-    guardian = _recorded_process(layout, layout.guardian_file, "hyperpod_rehearsal.guardian")
+    guardian = _read_recorded_process(layout, layout.guardian_file, "hyperpod_rehearsal.guardian")
     if not processes.wait_for_exit(guardian, DAEMON_PATIENCE):
         processes.send_signal(guardian, signal.SIGKILL)
         processes.wait_for_exit(guardian, 10.0)
 
 
-def _recorded_process(layout: Layout, file: Path, module: str) -> Optional[Process]:
+def _read_recorded_process(layout: Layout, file: Path, module: str) -> Optional[Process]:
     """The process that a state file names, None unless it is the one that this rehearsal started."""
     process = state.read_process(file)
     # One that was started before the rehearsal had a distribution of its own runs on under its former name.
@@ -47,31 +47,33 @@ def _recorded_process(layout: Layout, file: Path, module: str) -> Optional[Proce
     return None
 
 
-def remove_traces(layout: Layout) -> list[str]:
+def remove_host_resources(layout: Layout) -> list[str]:
     """Remove every machine, mount, link, namespace and cgroup of a rehearsal; returns what could not be removed."""
     runner = LocalRunner()
     remaining: list[str] = []
-    if not cgroups.kill(layout.cgroup):
-        remaining += [f"process {pid}" for pid in sorted(cgroups.members(layout.cgroup))]
+    if not cgroups.kill_members(layout.cgroup):
+        remaining += [f"process {pid}" for pid in sorted(cgroups.member_pids(layout.cgroup))]
     remaining += [f"mount {point}" for point in host_mounts.unmount_below(layout.root, runner)]
-    network.remove_all(layout, runner)
-    remaining += [f"network namespace {name}" for name in network.namespaces() if name.startswith(layout.netns(""))]
-    remaining += [f"link {name}" for name in network.links(runner) if name == layout.bridge]
-    if not cgroups.remove(layout.cgroup):
+    network.remove_rehearsal_network(layout, runner)
+    remaining += [
+        f"network namespace {name}" for name in network.list_network_namespaces() if name.startswith(layout.netns(""))
+    ]
+    remaining += [f"link {name}" for name in network.list_links(runner) if name == layout.bridge]
+    if not cgroups.remove_group(layout.cgroup):
         remaining.append(f"cgroup {layout.cgroup}")
-    if not cgroups.groups_below(CGROUP_PARENT):
-        cgroups.remove(CGROUP_PARENT)
+    if not cgroups.child_group_names(CGROUP_PARENT):
+        cgroups.remove_group(CGROUP_PARENT)
     return remaining
 
 
-def down(layout: Layout) -> None:
+def stop_and_remove(layout: Layout) -> None:
     """Stop a rehearsal and remove all of it, its state directory too.
 
     Raises RehearsalError naming what stayed, Untrusted when its directory is somebody else's.
     """
-    trusted_directory.require(layout.root)
-    stop_daemon(layout)
-    remaining = remove_traces(layout)
+    trusted_directory.require_trusted(layout.root)
+    stop_daemon_and_guardian(layout)
+    remaining = remove_host_resources(layout)
     if remaining:
         # With a mount still in place, removing the directory would remove what is mounted there.
         raise RehearsalError(f"could not remove: {', '.join(remaining)}", hint="hyperpod-kit rehearse down")
@@ -88,25 +90,25 @@ class _Stray(Layout):
         return self.root.name
 
 
-def down_all() -> list[str]:
+def stop_and_remove_all() -> list[str]:
     """Take down every rehearsal, also those whose state directory was deleted; returns their names."""
     host.require_root("taking every rehearsal down")
     names = []
-    for layout in existing():
-        down(layout)
+    for layout in existing_rehearsals():
+        stop_and_remove(layout)
         names.append(layout.root.name)
-    for stray in sorted(stray_ids()):
-        remaining = remove_traces(_Stray(Path("/nonexistent") / stray))
+    for stray in sorted(find_stray_ids()):
+        remaining = remove_host_resources(_Stray(Path("/nonexistent") / stray))
         if remaining:
             raise RehearsalError(f"could not remove: {', '.join(remaining)}")
         names.append(f"(stray {stray})")
     return names
 
 
-def stray_ids() -> set[str]:
-    """Ids found in cgroups, namespaces and links of this machine."""
-    ids = {name for name in cgroups.groups_below(CGROUP_PARENT) if re.fullmatch("[0-9a-f]{4}", name)}
-    for name in [*network.namespaces(), *network.links(LocalRunner())]:
+def find_stray_ids() -> set[str]:
+    """Return the rehearsal ids that appear in the names of cgroups, namespaces and links of this machine."""
+    ids = {name for name in cgroups.child_group_names(CGROUP_PARENT) if re.fullmatch("[0-9a-f]{4}", name)}
+    for name in [*network.list_network_namespaces(), *network.list_links(LocalRunner())]:
         match = re.fullmatch(r"hpk-([0-9a-f]{4})(-[0-9a-f]{8})?", name)
         if match:
             ids.add(match.group(1))

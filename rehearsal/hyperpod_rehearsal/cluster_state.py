@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional
 
-from hyperpod_rehearsal.network import host_name
+from hyperpod_rehearsal.network import host_name_from_ip
 
 ACCOUNT = "111122223333"
 REGION = "us-east-1"
@@ -42,7 +42,7 @@ class RehearsedNode:
 
     @property
     def host(self) -> str:
-        return host_name(self.ip)
+        return host_name_from_ip(self.ip)
 
     @property
     def stable_name(self) -> str:
@@ -69,7 +69,7 @@ class RehearsedCluster:
     additions: Dict[str, List[str]] = field(default_factory=dict)
 
     @property
-    def continuous(self) -> bool:
+    def is_continuously_provisioned(self) -> bool:
         """Whether nodes come, and are tried again, while the cluster is InService."""
         return bool(self.request.get("NodeProvisioningMode") == "Continuous")
 
@@ -95,7 +95,7 @@ class RehearsedCluster:
         """Whether dead nodes are replaced by themselves (NodeRecovery, Automatic unless the request says None)."""
         return bool(self.request.get("NodeRecovery", "Automatic") == "Automatic")
 
-    def in_group(self, name: str) -> List[RehearsedNode]:
+    def nodes_in_group(self, name: str) -> List[RehearsedNode]:
         """Nodes of a group in order of their index."""
         return sorted((node for node in self.nodes.values() if node.group == name), key=lambda node: node.index)
 
@@ -106,7 +106,7 @@ class RehearsedCluster:
 
     @property
     def controller(self) -> Optional[RehearsedNode]:
-        """The first of them."""
+        """Return the primary controller, None without Slurm."""
         return next(iter(self.controllers), None)
 
 
@@ -117,7 +117,7 @@ def instance_type(group: Mapping[str, Any]) -> str:
     return str(group["InstanceRequirements"]["InstanceTypes"][0])
 
 
-def to_state(clusters: Mapping[str, RehearsedCluster]) -> List[Dict[str, Any]]:
+def serialize_clusters(clusters: Mapping[str, RehearsedCluster]) -> List[Dict[str, Any]]:
     """JSON form of all clusters."""
     return [
         {

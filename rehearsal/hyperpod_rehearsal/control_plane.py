@@ -31,7 +31,7 @@ class RehearsalControlPlane:
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
 
-    def _find(self, name: str) -> RehearsedCluster:
+    def _find_cluster(self, name: str) -> RehearsedCluster:
         with self._operations.lock:
             for cluster in self._operations.clusters.values():
                 if name in (cluster.name, cluster.arn):
@@ -54,7 +54,7 @@ class RehearsalControlPlane:
                 )
             operations.clusters[cluster.name] = cluster
         operations.changed()
-        operations.spawn(operations.create, cluster)
+        operations.run_in_background(operations.create, cluster)
         return cluster.arn
 
     def lifecycle_script_locations(self) -> List[Tuple[str, str]]:
@@ -64,14 +64,14 @@ class RehearsalControlPlane:
         return [split_uri(uri) for uri in sorted(filter(None, uris))]
 
     def describe_cluster(self, name: str) -> Dict[str, Any]:
-        cluster = self._find(name)
+        cluster = self._find_cluster(name)
         with self._operations.lock:
             description: Dict[str, Any] = {
                 "ClusterArn": cluster.arn,
                 "ClusterName": cluster.name,
                 "ClusterStatus": cluster.status,
                 "CreationTime": cluster.created_at,
-                "InstanceGroups": [_group(cluster, group) for group in cluster.groups],
+                "InstanceGroups": [_describe_group(cluster, group) for group in cluster.groups],
                 "NodeRecovery": cluster.request.get("NodeRecovery", "Automatic"),
             }
             if cluster.failure_message:
@@ -94,12 +94,12 @@ class RehearsalControlPlane:
             ]
 
     def list_cluster_nodes(self, name: str) -> List[Dict[str, Any]]:
-        cluster = self._find(name)
+        cluster = self._find_cluster(name)
         with self._operations.lock:
-            return [_summary(node) for node in cluster.nodes.values()]
+            return [_summarize_node(node) for node in cluster.nodes.values()]
 
     def describe_cluster_node(self, name: str, node_id: str) -> Dict[str, Any]:
-        cluster = self._find(name)
+        cluster = self._find_cluster(name)
         with self._operations.lock:
             node = cluster.nodes.get(node_id) or next(
                 (node for node in cluster.nodes.values() if node.logical_id == node_id), None
@@ -107,7 +107,7 @@ class RehearsalControlPlane:
             if node is None:
                 raise ApiError("ResourceNotFound", f"Instance with id {node_id} not found.")
             details = {
-                **_summary(node),
+                **_summarize_node(node),
                 "PrivatePrimaryIp": node.ip,
                 "Placement": {"AvailabilityZone": ZONE, "AvailabilityZoneId": "use1-az1"},
             }
@@ -117,8 +117,8 @@ class RehearsalControlPlane:
             return details
 
     def list_cluster_events(self, name: str) -> List[Dict[str, Any]]:
-        cluster = self._find(name)
-        if not cluster.continuous:
+        cluster = self._find_cluster(name)
+        if not cluster.is_continuously_provisioned:
             raise ApiError(
                 "ValidationException",
                 "ListClusterEvents is only supported for cluster with NodeProvisioningMode set to Continuous",
@@ -129,43 +129,46 @@ class RehearsalControlPlane:
     def update_cluster(self, request: Mapping[str, Any]) -> str:
         operations = self._operations
         with operations.lock:
-            cluster = self._in_service(request["ClusterName"])
+            cluster = self._require_in_service(request["ClusterName"])
             request_rules.check_update(cluster, request)
             # A cluster that is provisioned continuously stays in service while its nodes come and go.
-            cluster.status, cluster.failure_message = "InService" if cluster.continuous else "Updating", ""
-        operations.spawn(scaling.resize, operations, cluster, copy.deepcopy(dict(request)))
+            cluster.status, cluster.failure_message = (
+                "InService" if cluster.is_continuously_provisioned else "Updating",
+                "",
+            )
+        operations.run_in_background(scaling.apply_cluster_update, operations, cluster, copy.deepcopy(dict(request)))
         return cluster.arn
 
     def delete_cluster(self, name: str) -> str:
         operations = self._operations
         with operations.lock:
-            cluster = self._find(name)
+            cluster = self._find_cluster(name)
             if cluster.status == "Deleting":
                 raise ApiError("ConflictException", f"Cluster {cluster.name} is Deleting.")
             cluster.status = "Deleting"
-        operations.spawn(operations.delete, cluster)
+        operations.run_in_background(operations.delete, cluster)
         return cluster.arn
 
     def update_cluster_software(self, request: Mapping[str, Any]) -> str:
         operations = self._operations
         with operations.lock:
-            cluster = self._in_service(request["ClusterName"])
-            request_rules.check_software(cluster, request)
+            cluster = self._require_in_service(request["ClusterName"])
+            request_rules.check_software_update(cluster, request)
             cluster.status, cluster.failure_message = software_update.UPDATING, ""
-        operations.spawn(software_update.update, operations, cluster, copy.deepcopy(dict(request)))
+        operations.run_in_background(software_update.update_software, operations, cluster, copy.deepcopy(dict(request)))
         return cluster.arn
 
     def batch_replace_cluster_nodes(self, request: Mapping[str, Any]) -> Dict[str, Any]:
-        return node_batches.replace(self._operations, self._in_service(request["ClusterName"]), request)
+        return node_batches.replace_nodes(self._operations, self._require_in_service(request["ClusterName"]), request)
 
     def batch_reboot_cluster_nodes(self, request: Mapping[str, Any]) -> Dict[str, Any]:
-        return node_batches.reboot(self._operations, self._in_service(request["ClusterName"]), request)
+        return node_batches.reboot_nodes(self._operations, self._require_in_service(request["ClusterName"]), request)
 
     def batch_delete_cluster_nodes(self, request: Mapping[str, Any]) -> Dict[str, Any]:
-        return node_batches.delete(self._operations, self._in_service(request["ClusterName"]), request)
+        return node_batches.delete_nodes(self._operations, self._require_in_service(request["ClusterName"]), request)
 
     def batch_add_cluster_nodes(self, request: Mapping[str, Any]) -> Dict[str, Any]:
-        return node_batches.add(self._operations, self._in_service(request["ClusterName"]), request)
+        return node_batches.add_nodes(self._operations, self._require_in_service(request["ClusterName"]), request)
 
     def tags(self, arn: str) -> Dict[str, str]:
         with self._operations.lock:
@@ -191,16 +194,16 @@ class RehearsalControlPlane:
         # What AWS answers for an ARN of nothing is not known.
         raise ApiError("ValidationException", f"The request cannot be processed. Resource {arn} does not exist.")
 
-    def _in_service(self, name: str) -> RehearsedCluster:
-        """The cluster, when it can be changed now."""
-        cluster = self._find(name)
+    def _require_in_service(self, name: str) -> RehearsedCluster:
+        """Return the cluster. Raises ApiError when it is not InService and so cannot be changed now."""
+        cluster = self._find_cluster(name)
         if cluster.status != "InService":
             raise ApiError("ConflictException", f"Cluster {cluster.name} is {cluster.status}.")
         return cluster
 
 
-def _group(cluster: RehearsedCluster, group: Mapping[str, Any]) -> Dict[str, Any]:
-    running = [node for node in cluster.in_group(group["InstanceGroupName"]) if node.status == "Running"]
+def _describe_group(cluster: RehearsedCluster, group: Mapping[str, Any]) -> Dict[str, Any]:
+    running = [node for node in cluster.nodes_in_group(group["InstanceGroupName"]) if node.status == "Running"]
     optional_members: Dict[str, Any] = {}
     if "MinInstanceCount" in group:
         optional_members["MinCount"] = group["MinInstanceCount"]
@@ -215,7 +218,7 @@ def _group(cluster: RehearsedCluster, group: Mapping[str, Any]) -> Dict[str, Any
     }
 
 
-def _summary(node: RehearsedNode) -> Dict[str, Any]:
+def _summarize_node(node: RehearsedNode) -> Dict[str, Any]:
     optional_members: Dict[str, Any] = {}
     status = {"Status": node.status}
     if node.message:

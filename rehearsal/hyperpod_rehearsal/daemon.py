@@ -26,14 +26,14 @@ from hyperpod_kit.system.process import identify
 from hyperpod_kit.system.wait import fixed_pause
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_rehearsal import cleanup, host_keys, layer, network, state, storage
-from hyperpod_rehearsal.cluster_state import to_state
+from hyperpod_rehearsal.cluster_state import serialize_clusters
 from hyperpod_rehearsal.control_plane import RehearsalControlPlane
 from hyperpod_rehearsal.dns import DnsResponder
 from hyperpod_rehearsal.efs.service import EfsService
 from hyperpod_rehearsal.fleet import Fleet
 from hyperpod_rehearsal.guardian import Guardian
 from hyperpod_rehearsal.keys import Keys
-from hyperpod_rehearsal.layout import Layout, lock_file
+from hyperpod_rehearsal.layout import Layout, lock_file_path
 from hyperpod_rehearsal.logs.service import LogsService
 from hyperpod_rehearsal.machine import MachineOptions, Machines
 from hyperpod_rehearsal.metadata_server import MetadataServers
@@ -70,12 +70,12 @@ class Daemon:
         bridge = self._make_network()
         self._gateway = bridge.gateway
         self._mount_image()
-        layer.rebuild(layout.layer, self.settings.trees, self.settings.profile.step_retry)
+        layer.rebuild_layer(layout.layer, self.settings.trees, self.settings.profile.step_retry)
         self._make_fuse_device()
         for directory in (layout.nodes, layout.logs):
             by_descriptor.make_directories(directory)
-        storage.create(layout, bridge.gateway)
-        host_keys.generate(layout.ssh_key, f"hyperpod-kit rehearsal {self.settings.name}")
+        storage.create_file_systems(layout, bridge.gateway)
+        host_keys.create_key_pair_if_missing(layout.ssh_key, f"hyperpod-kit rehearsal {self.settings.name}")
         store = StoredBuckets(layout.s3)
         for bucket in BUCKETS:
             store.create_bucket(bucket)
@@ -84,7 +84,7 @@ class Daemon:
         keys.save(layout.root)
         secrets = NodeSecrets(Path(f"{layout.ssh_key}.pub").read_text(), os.urandom(1024), keys.node)
         fleet = Fleet(layout, self.settings, bridge, MetadataServers(), machines, secrets, "", self.stopping)
-        self._operations = Operations(fleet, SlurmControl(machines), store, self.save)
+        self._operations = Operations(fleet, SlurmControl(machines), store, self.write_state_file)
         self._server = serve(
             [("127.0.0.1", 0), (bridge.gateway, 0)],
             store,
@@ -95,17 +95,19 @@ class Daemon:
         )
         bridge.require_reachable(self._server.port)
         fleet.endpoint = f"http://{bridge.gateway}:{self._server.port}"
-        self._dns = _dns(bridge.gateway)
-        threading.Thread(target=Recovery(self._operations, self.stopping).run, daemon=True, name="recovery").start()
-        self.save()
+        self._dns = _start_dns_responder(bridge.gateway)
+        threading.Thread(
+            target=Recovery(self._operations, self.stopping).recover_until_stopped, daemon=True, name="recovery"
+        ).start()
+        self.write_state_file()
         state.write_json(
             layout.ready_file, {"endpoint": f"http://127.0.0.1:{self._server.port}", "gateway": bridge.gateway}
         )
 
     def _make_network(self) -> Network:
-        """Choose a subnet and take it, one rehearsal at a time."""
+        """Choose a free subnet and create the bridge on it, under a lock: one rehearsal at a time."""
         runner = LocalRunner()
-        with by_descriptor.stream(lock_file("network"), "w") as handle:
+        with by_descriptor.stream(lock_file_path("network"), "w") as handle:
             if not lock_within(handle.fileno(), 30.0, fixed_pause(0.05)):
                 raise RehearsalError("another rehearsal has held the network lock for too long")
             subnet = network.choose_subnet(network.networks_in_use(runner))
@@ -123,14 +125,14 @@ class Daemon:
             os.mknod(name, stat.S_IFCHR | 0o666, os.makedev(10, 229), dir_fd=folder)
         by_descriptor.set_mode(path, 0o666)
 
-    def save(self) -> None:
+    def write_state_file(self) -> None:
         """Write state.json."""
         operations, server = self._operations, self._server
         with self._saving:
             clusters = []
             if operations is not None:
                 with operations.lock:
-                    clusters = to_state(operations.clusters)
+                    clusters = serialize_clusters(operations.clusters)
             data = {
                 "name": self.settings.name,
                 "id": self.layout.id,
@@ -153,16 +155,16 @@ class Daemon:
             with self._operations.lock:
                 clusters = list(self._operations.clusters.values())
             with ThreadPoolExecutor(max_workers=max(1, len(clusters))) as pool:
-                list(pool.map(self._operations.remove_nodes, clusters))
+                list(pool.map(self._operations.remove_machines, clusters))
         if self._dns is not None:
             self._dns.close()
-        remaining = cleanup.remove_traces(self.layout)
+        remaining = cleanup.remove_host_resources(self.layout)
         if self._guardian is not None:
-            self._guardian.dismiss()
+            self._guardian.end_without_cleanup()
         return remaining
 
 
-def _dns(address: str) -> DnsResponder:
+def _start_dns_responder(address: str) -> DnsResponder:
     try:
         return DnsResponder(address)
     except OSError as err:

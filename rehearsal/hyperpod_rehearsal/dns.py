@@ -51,43 +51,43 @@ class DnsResponder:
         while not self._closing.is_set():
             query, client = self._socket.recvfrom(4096)
             try:
-                reply = respond(query, self._address)
+                reply = build_response(query, self._address)
             except (IndexError, struct.error, ValueError):
                 continue  # not a question
             if reply is None:
-                reply = _reply(query, NAME_ERROR)
+                reply = _encode_reply(query, NAME_ERROR)
             # Whoever asked may be gone, or never was there: one answer that cannot be sent must not end all others.
             with contextlib.suppress(OSError):
                 self._socket.sendto(reply, client)
 
 
-def respond(query: bytes, endpoint: str) -> bytes | None:
-    """The reply to a query, or None for a name that is not ours.
+def build_response(query: bytes, endpoint_ip: str) -> bytes | None:
+    """Return the reply to a query, None for a name that this responder does not serve.
 
     Raises IndexError, struct.error or ValueError for what is no query.
     """
     if query[2] & RESPONSE_BIT:
         raise ValueError("an answer: two responders would talk to each other for ever")
-    labels, end = _question(query)
+    labels, end = _parse_question(query)
     kind = struct.unpack_from(">H", query, end)[0]
     name = ".".join(labels)
     node = NODE_NAME.fullmatch(name)
     if node:
         octets = [int(part) for part in node.groups()[:4]]
         if max(octets) > 255:
-            return _reply(query, NAME_ERROR)
-        return _reply(query, NO_ERROR, A, bytes(octets) if kind == A else b"")
+            return _encode_reply(query, NAME_ERROR)
+        return _encode_reply(query, NO_ERROR, A, bytes(octets) if kind == A else b"")
     if name == "amazonaws.com" or name.endswith(".amazonaws.com"):
-        return _reply(query, NO_ERROR, A, ipaddress.IPv4Address(endpoint).packed if kind == A else b"")
+        return _encode_reply(query, NO_ERROR, A, ipaddress.IPv4Address(endpoint_ip).packed if kind == A else b"")
     if len(labels) == 6 and labels[4:] == ["in-addr", "arpa"]:
         host = (f"ip-{'-'.join(reversed(labels[:4]))}", "ec2", "internal")
         data = b"".join(bytes([len(label)]) + label.encode("ascii") for label in host) + b"\0"
-        return _reply(query, NO_ERROR, PTR, data if kind == PTR else b"")
+        return _encode_reply(query, NO_ERROR, PTR, data if kind == PTR else b"")
     return None
 
 
-def _question(query: bytes) -> tuple[list[str], int]:
-    """Labels of the first question, lower case, and where its type begins."""
+def _parse_question(query: bytes) -> tuple[list[str], int]:
+    """Return the labels of the first question, lower case, and the offset of its type."""
     position, labels = 12, []
     while length := query[position]:
         if length > 63:
@@ -97,9 +97,9 @@ def _question(query: bytes) -> tuple[list[str], int]:
     return labels, position + 1
 
 
-def _reply(query: bytes, code: int, kind: int = A, data: bytes = b"") -> bytes:
+def _encode_reply(query: bytes, code: int, kind: int = A, data: bytes = b"") -> bytes:
     """A reply with the question and, when there is data, one answer that points back at its name."""
-    _, end = _question(query)
+    _, end = _parse_question(query)
     flags = 0x8580 | code  # response, authoritative, recursion desired and available
     header = query[:2] + struct.pack(">HHHHH", flags, 1, 1 if data else 0, 0, 0)
     record = b""

@@ -13,7 +13,7 @@ MAX_EVENTS = 1000
 """Events of one cluster; older ones go. AWS keeps them for a time that it does not tell."""
 
 
-def record(
+def record_event(
     cluster: RehearsedCluster,
     description: str,
     *,
@@ -22,8 +22,11 @@ def record(
     node: Optional[RehearsedNode] = None,
     metadata: Optional[Mapping[str, Any]] = None,
 ) -> None:
-    """Add an event to a Continuous cluster; others have none. `metadata`: EventMetadata's member for the resource."""
-    if not cluster.continuous:
+    """Append an event to a continuously provisioned cluster; other clusters have none.
+
+    `metadata`: EventMetadata's member for the resource.
+    """
+    if not cluster.is_continuously_provisioned:
         return
     resource = "Cluster"
     if node is not None:
@@ -48,9 +51,9 @@ def record(
     del cluster.events[:-MAX_EVENTS]
 
 
-def record_script(cluster: RehearsedCluster, node: RehearsedNode, state: str) -> None:
-    """The lifecycle script of a node has `Started` or `Succeeded`."""
-    record(
+def record_script_state(cluster: RehearsedCluster, node: RehearsedNode, state: str) -> None:
+    """Record that the lifecycle script of a node has `Started` or `Succeeded`."""
+    record_event(
         cluster,
         f"Instance lifecycle script execution for EC2InstanceId {node.instance_id} has {state}",
         node=node,
@@ -58,9 +61,9 @@ def record_script(cluster: RehearsedCluster, node: RehearsedNode, state: str) ->
     )
 
 
-def record_failure(cluster: RehearsedCluster, node: RehearsedNode) -> None:
-    """A node could not be created; its message says why."""
-    record(
+def record_creation_failure(cluster: RehearsedCluster, node: RehearsedNode) -> None:
+    """Record that a node could not be created; its message says why."""
+    record_event(
         cluster,
         f"Instance creation in RehearsedCluster {cluster.name} and InstanceGroup {node.group} failed",
         level=ERROR,
@@ -70,8 +73,8 @@ def record_failure(cluster: RehearsedCluster, node: RehearsedNode) -> None:
 
 
 def record_replacement(cluster: RehearsedCluster, old: RehearsedNode, new: RehearsedNode, reason: str) -> None:
-    """A node gives way to a new instance. AWS's own words for this and what follows are not known."""
-    record(
+    """Record that a node is replaced by a new instance. AWS's own wording here and below is not known."""
+    record_event(
         cluster,
         f"Instance {old.instance_id} in InstanceGroup {old.group} is being replaced by {new.instance_id}: {reason}",
         level=WARN,
@@ -80,8 +83,8 @@ def record_replacement(cluster: RehearsedCluster, old: RehearsedNode, new: Rehea
 
 
 def record_reboot(cluster: RehearsedCluster, node: RehearsedNode, state: str, reason: str) -> None:
-    """The reboot of a node has `Started`, `Succeeded` or `Failed`."""
-    record(
+    """Record that the reboot of a node has `Started`, `Succeeded` or `Failed`."""
+    record_event(
         cluster,
         f"Reboot of instance {node.instance_id} has {state}: {reason}",
         node=node,
@@ -90,15 +93,17 @@ def record_reboot(cluster: RehearsedCluster, node: RehearsedNode, state: str, re
 
 
 def record_removal(cluster: RehearsedCluster, node: RehearsedNode) -> None:
-    """A node has left with its machine."""
-    record(cluster, f"Instance {node.instance_id} in InstanceGroup {node.group} was deleted", node=node)
+    """Record that a node was deleted with its machine."""
+    record_event(cluster, f"Instance {node.instance_id} in InstanceGroup {node.group} was deleted", node=node)
 
 
 def record_software_update(cluster: RehearsedCluster, node: RehearsedNode) -> None:
-    """A node has its new software."""
-    record(cluster, f"Software update of instance {node.instance_id} has Succeeded", node=node)
+    """Record that the software update of a node has succeeded."""
+    record_event(cluster, f"Software update of instance {node.instance_id} has Succeeded", node=node)
 
 
 def record_scaling(cluster: RehearsedCluster, group: str, before: int, after: int) -> None:
-    """The wanted count of a group has changed."""
-    record(cluster, f"Scaling of InstanceGroup {group} from {before} to {after} instances has Started", group=group)
+    """Record that the requested instance count of a group has changed."""
+    record_event(
+        cluster, f"Scaling of InstanceGroup {group} from {before} to {after} instances has Started", group=group
+    )

@@ -61,7 +61,7 @@ class Fleet:
             return self._locks.setdefault(instance_id, threading.Lock())
 
     def _require_not_removed(self, node: RehearsedNode) -> None:
-        """An operation that was under way when its node was removed, or everything was, must not bring it back."""
+        """Raise RehearsalError when the node was removed or the rehearsal stops: it must not be started again."""
         if node.instance_id in self._removed_ids or self.stopping.is_set():
             raise RehearsalError(f"{node.instance_id} was removed")
 
@@ -98,7 +98,7 @@ class Fleet:
 
     def _prepare_root(self, cluster: RehearsedCluster, node: RehearsedNode, memory_mb: int) -> None:
         """A fresh root with all that a node has before its first boot."""
-        root = self.machines.prepare(node.instance_id)
+        root = self.machines.mount_overlay_root(node.instance_id)
         group, controller = cluster.group(node.group), cluster.controller
         node_files.write_identity(
             root,
@@ -107,8 +107,8 @@ class Fleet:
             gateway=self.network.gateway,
             endpoint=self.endpoint,
             secrets=self.secrets,
-            host_key=self._keys.create(node.ip, node.host),
-            agent={
+            host_key=self._keys.generate_and_record_host_key(node.ip, node.host),
+            agent_config={
                 "instance_id": node.instance_id,
                 "endpoint": self.endpoint,
                 "lifecycle": group.get("LifeCycleConfig") or {},
@@ -120,24 +120,26 @@ class Fleet:
                 "step_retry": self.settings.profile.step_retry,
             },
         )
-        node_files.write(root, node_files.RESOURCE_CONFIG, resource_config.render(cluster))
+        node_files.write_node_file(root, node_files.RESOURCE_CONFIG, resource_config.render(cluster))
         if any(entry.get("SlurmConfig") for entry in cluster.groups):
-            node_files.write(
-                root, node_files.PROVISIONING_PARAMETERS, json.dumps(slurm_conf.parameters_of(cluster), indent=1) + "\n"
+            node_files.write_node_file(
+                root,
+                node_files.PROVISIONING_PARAMETERS,
+                json.dumps(slurm_conf.provisioning_parameters_for(cluster), indent=1) + "\n",
             )
         if self.settings.profile.tracking == BY_CGROUP:
-            node_files.write(root, node_files.SLURMD_DROP_IN, node_files.WRITABLE_FREEZER)
+            node_files.write_node_file(root, node_files.SLURMD_DROP_IN, node_files.WRITABLE_FREEZER)
         if node.role == CONTROLLER:
             settings = self.settings
-            text = slurm_conf.render(
+            text = slurm_conf.render_slurm_conf(
                 cluster, memory_mb, settings.cred_expire, settings.slurmd_timeout, settings.profile
             )
-            node_files.write(root, node_files.SLURM_CONF, text)
-            kinds = {hierarchy.kind for hierarchy in cgroups.hierarchies()}
-            untracked = cgroups.refuses_v1(self.layout.image) and kinds != {"v2"}
-            conf = slurm_conf.cgroup_conf(settings.profile, v1="freezer" in kinds, untracked=untracked)
+            node_files.write_node_file(root, node_files.SLURM_CONF, text)
+            kinds = {hierarchy.kind for hierarchy in cgroups.mounted_hierarchies()}
+            untracked = cgroups.systemd_requires_cgroup_v2(self.layout.image) and kinds != {"v2"}
+            conf = slurm_conf.render_cgroup_conf(settings.profile, v1="freezer" in kinds, untracked=untracked)
             if conf:
-                node_files.write(root, node_files.CGROUP_CONF, conf)
+                node_files.write_node_file(root, node_files.CGROUP_CONF, conf)
             by_descriptor.make_directories(root / "var/spool/slurmctld", shared=True)
 
     def _boot(self, node: RehearsedNode) -> None:
@@ -154,7 +156,7 @@ class Fleet:
                 # What the agent said of the last boot is no news of this one; its "Running" must stay, though.
                 path = self.machines.root(node.instance_id) / node_files.AGENT_STATUS.lstrip("/")
                 data = json.loads(path.read_text())
-                node_files.write(
+                node_files.write_node_file(
                     self.machines.root(node.instance_id), node_files.AGENT_STATUS, json.dumps({**data, "at": 0.0})
                 )
             self._boot(node)
@@ -167,8 +169,8 @@ class Fleet:
             self.metadata.stop(node.instance_id)
             self.network.detach(node.instance_id)
 
-    def agent_report(self, node: RehearsedNode) -> tuple[str, str]:
-        """(state, message) of the agent since this boot; ("", "") before its first word."""
+    def read_agent_report(self, node: RehearsedNode) -> tuple[str, str]:
+        """Return (state, message) of the agent since this boot; ("", "") before its first report."""
         path = self.machines.root(node.instance_id) / node_files.AGENT_STATUS.lstrip("/")
         try:
             data = json.loads(path.read_text())
@@ -178,11 +180,11 @@ class Fleet:
         except (OSError, ValueError, KeyError):
             return "", ""
 
-    def wait_created(self, node: RehearsedNode, is_desired: Callable[[], bool] = lambda: True) -> None:
-        """Wait until the agent says Running. Raises CreationFailed, also when `is_desired()` turns false."""
+    def wait_until_created(self, node: RehearsedNode, is_desired: Callable[[], bool] = lambda: True) -> None:
+        """Wait until the agent reports Running. Raises CreationFailed, also when `is_desired()` turns false."""
         booted = time.monotonic()
         while True:
-            state, message = self.agent_report(node)
+            state, message = self.read_agent_report(node)
             if state == "Running":
                 return
             if state == "Failed":
@@ -207,18 +209,20 @@ class Fleet:
             return "(no console)"
         return " / ".join(text.splitlines()[-5:]) or "(silent console)"
 
-    def refresh(self, cluster: RehearsedCluster, memory_mb: int, skip: Optional[RehearsedNode] = None) -> None:
-        """Rewrite what the platform tells running nodes: resource config, node lines of slurm.conf."""
+    def rewrite_cluster_configs(
+        self, cluster: RehearsedCluster, memory_mb: int, skip: Optional[RehearsedNode] = None
+    ) -> None:
+        """Rewrite resource configs of running nodes but `skip`, and the controllers' slurm.conf node lines."""
         text = resource_config.render(cluster)
         for node in list(cluster.nodes.values()):
             root = self.machines.root(node.instance_id)
             if node is skip or self.machines.exit_code(node.instance_id) is not None or not (root / "etc").is_dir():
                 continue
             with suppress(OSError):
-                node_files.write(root, node_files.RESOURCE_CONFIG, text)
+                node_files.write_node_file(root, node_files.RESOURCE_CONFIG, text)
                 if node.role == CONTROLLER:
                     conf = root / node_files.SLURM_CONF.lstrip("/")
-                    merged = slurm_conf.merge(
+                    merged = slurm_conf.replace_node_lines(
                         conf.read_text(), slurm_conf.node_lines(cluster, memory_mb, self.settings.profile)
                     )
-                    node_files.write(root, node_files.SLURM_CONF, merged)
+                    node_files.write_node_file(root, node_files.SLURM_CONF, merged)

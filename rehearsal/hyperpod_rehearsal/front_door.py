@@ -44,11 +44,11 @@ class FrontDoor(BaseHTTPRequestHandler):
     read_body: Optional[bytes] = None
 
     def handle_expect_100(self) -> bool:
-        """Said only to those who are let in."""
+        """Return True without answering: `100 Continue` is sent in `_authenticate`, to authenticated clients only."""
         return True
 
     def parse_request(self) -> bool:
-        """False, after an answer, for what is not to be served."""
+        """Parse and authenticate a request. Returns False, after a response, for one that is not to be served."""
         self.claim, self.body_signature, self.read_body = None, None, None
         if not super().parse_request():
             self.close_connection = True
@@ -64,7 +64,7 @@ class FrontDoor(BaseHTTPRequestHandler):
             self._authenticate(headers)
         except SignatureRefused as err:
             self.close_connection = True
-            self.send_http_response(refusals.refusal(err, headers, self.path))
+            self.send_http_response(refusals.signature_refusal_response(err, headers, self.path))
             self._drain_input()
             return False
         except (S3Error, OSError):
@@ -97,7 +97,10 @@ class FrontDoor(BaseHTTPRequestHandler):
         self.claim = claim
 
     def _drain_input(self) -> None:
-        """Forget what still comes: a connection closed over unread bytes is reset, and the answer lost with it."""
+        """Shut down writing and discard what the client still sends.
+
+        A connection that is closed over unread bytes is reset, and the response is lost with it.
+        """
         self.wfile.flush()
         self.connection.settimeout(LINGER)
         self.connection.shutdown(socket.SHUT_WR)
@@ -108,12 +111,12 @@ class FrontDoor(BaseHTTPRequestHandler):
                 return
             remaining -= count
 
-    def authorize_admin(self, what: str) -> bool:
-        """Whether the admin asks. The nodes' role gets an answer, with `what` it may not."""
+    def send_refusal_unless_admin(self, operation: str) -> bool:
+        """Return whether the request is signed with the admin's key; send a refusal of `operation` otherwise."""
         if self.claim is not None and not self.claim.key.node:
             return True
         self.send_http_response(
-            refusals.not_allowed({name.lower(): value for name, value in self.headers.items()}, what)
+            refusals.access_denied_response({name.lower(): value for name, value in self.headers.items()}, operation)
         )
         return False
 
@@ -131,15 +134,15 @@ class FrontDoor(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-def _framing_error(headers: Any, defects: bool) -> str:
-    """Why nobody could say where this request ends, or what it says; "" when all is well."""
+def _framing_error(headers: Any, has_defects: bool) -> str:
+    """Return why the request's framing is ambiguous or malformed, "" when it is well-formed."""
     values: Dict[str, str] = {}
     for name, value in headers:
         if name.lower() in values:
             return "a header is there twice"
         values[name.lower()] = value
     length, coding = values.get("content-length"), values.get("transfer-encoding")
-    if defects:
+    if has_defects:
         return "a header is malformed"
     if coding is not None and (length is not None or coding.lower() != "chunked"):
         return "Transfer-Encoding must be chunked, and alone"
@@ -168,11 +171,11 @@ class Listener(ThreadingHTTPServer):
             if len(self._unauthenticated) > self.max_unauthenticated:
                 oldest = self._unauthenticated.pop(next(iter(self._unauthenticated)))
                 # Not closed: its thread reads the end of it, and closes it itself.
-                _shut_down(oldest)
+                _shut_down_socket(oldest)
         super().process_request(request, client_address)
 
     def mark_authenticated(self, request: Any) -> None:
-        """A connection has shown a signature."""
+        """Remove a connection from those that are closed first when too many are unauthenticated."""
         with self._guard:
             self._unauthenticated.pop(id(request), None)
 
@@ -186,7 +189,7 @@ class Listener(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def _shut_down(request: socket.socket) -> None:
+def _shut_down_socket(request: socket.socket) -> None:
     try:
         request.shutdown(socket.SHUT_RDWR)
     except OSError:

@@ -34,7 +34,7 @@ class Guardian:
         if identity is not None:
             state.write_process(layout.guardian_file, identity)
 
-    def dismiss(self) -> None:
+    def end_without_cleanup(self) -> None:
         """End the process without any clean-up."""
         self._process.communicate(ALL_IS_WELL, timeout=30)
 
@@ -49,7 +49,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     if os.read(sys.stdin.fileno(), 1) == ALL_IS_WELL:
         return 0
     print("the daemon was killed: removing its machines", flush=True)
-    remaining = cleanup.remove_traces(layout)
+    remaining = cleanup.remove_host_resources(layout)
     if remaining:
         print("left behind:", ", ".join(remaining), flush=True)
     if remaining:

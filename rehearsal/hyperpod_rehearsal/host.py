@@ -32,9 +32,9 @@ def missing_requirements() -> list[str]:
     reasons: list[str] = []
     if os.geteuid() != 0:
         reasons.append("root (machines, mounts and networks are made)")
-    elif not _capable(_CAP_SYS_ADMIN):
+    elif not _has_capability(_CAP_SYS_ADMIN):
         reasons.append("CAP_SYS_ADMIN (a container? run it privileged)")
-    packages = sorted({package for tool, package in TOOLS.items() if shutil.which(tool, path=search_path()) is None})
+    packages = sorted({package for tool, package in TOOLS.items() if shutil.which(tool, path=path_with_sbin()) is None})
     if packages:
         reasons.append(f"the package{'s' if len(packages) > 1 else ''} {', '.join(packages)}")
     if not _has_filesystem("overlay"):
@@ -46,19 +46,19 @@ def missing_requirements() -> list[str]:
     if not Path("/proc/self/timens_offsets").exists():
         reasons.append("time namespaces in the kernel (CONFIG_TIME_NS, Linux 5.6)")
     try:
-        apt_sources.host_distribution()
+        apt_sources.detect_supported_distribution()
     except RehearsalError as err:
         reasons.append(f"a supported distribution ({err.message})")
     return reasons
 
 
-def _capable(number: int) -> bool:
+def _has_capability(number: int) -> bool:
     status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
     return bool(int(status["CapEff"], 16) >> number & 1)
 
 
-def search_path() -> str:
-    """PATH with the places of administration programs, which an ordinary user's may lack."""
+def path_with_sbin() -> str:
+    """Return PATH with the directories of administration programs, which an ordinary user's may lack."""
     return os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
 
 
@@ -71,7 +71,7 @@ def _has_filesystem(name: str) -> bool:
     return name in listed or any(Path("/lib/modules").glob(f"{os.uname().release}/kernel/fs/{name}*/{name}.ko*"))
 
 
-def other_users(passwd: Path = Path("/etc/passwd"), environ: Mapping[str, str] = os.environ) -> list[str]:
+def other_login_users(passwd: Path = Path("/etc/passwd"), environ: Mapping[str, str] = os.environ) -> list[str]:
     """Names of those who can log in here besides root and whoever called sudo."""
     names = []
     for line in passwd.read_text(errors="replace").splitlines():
@@ -104,8 +104,8 @@ def require_root(what: str) -> None:
         raise RehearsalError(f"{what} needs root: the machines are root's", hint="sudo hyperpod-kit rehearse …")
 
 
-def require() -> None:
-    """Raise RehearsalError, in two sentences, when nodes cannot boot on this machine."""
+def require_rehearsal_support() -> None:
+    """Raise RehearsalError when nodes cannot boot on this machine."""
     reasons = missing_requirements()
     if reasons:
         raise RehearsalError(

@@ -12,7 +12,7 @@ from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor
 
 
-def generate(path: Path, comment: str) -> None:
+def create_key_pair_if_missing(path: Path, comment: str) -> None:
     """Make an ed25519 key pair at `path` and `path`.pub unless it is there. Raises RunError."""
     if not path.exists():
         LocalRunner().run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)], timeout=20)
@@ -27,11 +27,14 @@ class HostKeys:
         self._lines: Dict[str, str] = {}
         by_descriptor.touch(known_hosts, 0o644)
 
-    def create(self, ip: str, host: str) -> str:
-        """A new private host key for the machine at `ip`; whoever had that address before is forgotten."""
+    def generate_and_record_host_key(self, ip: str, host: str) -> str:
+        """Generate the host key of the machine at `ip`, put it into known_hosts, return the private key.
+
+        The key of the machine that had the address before is removed there.
+        """
         with tempfile.TemporaryDirectory(prefix="hostkey-") as directory:
             key = Path(directory) / "key"
-            generate(key, host)
+            create_key_pair_if_missing(key, host)
             public = " ".join((key.parent / "key.pub").read_text().split()[:2])
             private = key.read_text()
         with self._lock:

@@ -6,13 +6,13 @@ import time
 from pathlib import Path
 
 from hyperpod_kit.run import Runner
-from hyperpod_kit.system.mountinfo import is_below, parse, read
+from hyperpod_kit.system.mountinfo import is_same_or_below, parse, read
 
 
 def mount_points_below(directory: Path, mountinfo: str = "") -> list[Path]:
     """Mount points at and below `directory`, newest first. `mountinfo`: its text, read from /proc when empty."""
     points = [entry.path for entry in parse(mountinfo or read())]
-    return [Path(point) for point in reversed(points) if is_below(point, str(directory))]
+    return [Path(point) for point in reversed(points) if is_same_or_below(point, str(directory))]
 
 
 def unmount_below(directory: Path, runner: Runner, seconds: float = 10.0) -> list[Path]:

@@ -65,7 +65,7 @@ KEPT_IMAGES = 6
 Progress = Callable[[str], None]
 
 
-def _apt_options() -> list[str]:
+def _read_host_apt_options() -> list[str]:
     """Proxy and date settings that this host's apt needs to reach its sources."""
     done = LocalRunner().run(["apt-config", "dump", "Acquire"], timeout=30, check=False)
     relevant = re.compile(r'^Acquire::(https?::[^ ]+|Check-Valid-Until|Check-Date|Retries) "[^"]+";$')
@@ -93,35 +93,35 @@ class Recipe:
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
 
     def path(self, cache: Path) -> Path:
-        """Where the image lies, built or not."""
+        """Return the path of the image, built or not."""
         return cache / f"node-{self.codename}-{self.digest}{'-' if self.day else ''}{self.day}.squashfs"
 
 
-def recipe_of(release: str = "") -> Recipe:
+def recipe_for_release(release: str = "") -> Recipe:
     """The image of a release of this machine's distribution, of its own when none is named.
 
     Raises RehearsalError on a distribution or release that is not supported.
     """
-    host = apt_sources.host_distribution()
+    host = apt_sources.detect_supported_distribution()
     codename = release or host.codename
     return Recipe(
         codename,
         os.uname().machine,
         PACKAGES,
-        tuple(apt_sources.sources_of(codename, host)),
+        tuple(apt_sources.apt_sources_for_release(codename, host)),
         hashlib.sha256(Path(image_root.__file__).read_bytes()).hexdigest(),
     )
 
 
-def _of_today(recipe: Recipe, cache: Path, progress: Progress) -> Recipe:
+def _with_archive_timestamp(recipe: Recipe, cache: Path, progress: Progress) -> Recipe:
     """The recipe with the day of its archive; of the newest image that is there when the mirror does not say it."""
     try:
-        return replace(recipe, day=apt_release.release_day(recipe.codename, recipe.sources, LocalRunner()))
+        return replace(recipe, day=apt_release.fetch_archive_timestamp(recipe.codename, recipe.sources, LocalRunner()))
     except RehearsalError as err:
         built = sorted(path.stem.rpartition("-")[2] for path in cache.glob(f"{recipe.path(cache).stem}-*.squashfs"))
         if not built:
             raise
-        progress(f"{err.message}; the image of {apt_release.format_day(built[-1])} is taken")
+        progress(f"{err.message}; the image of {apt_release.format_archive_date(built[-1])} is taken")
         return replace(recipe, day=built[-1])
 
 
@@ -136,7 +136,7 @@ def _builder_lock(cache: Path, progress: Progress) -> Iterator[None]:
 
 
 def _run_reporting(argv: list[str], progress: Progress, log: Path) -> None:
-    """Run a long build command, report its own headlines, keep everything in `log`. Raises RehearsalError."""
+    """Run a long build command, report its headlines as progress, write all output to `log`. Raises RehearsalError."""
     # Were this process killed, nobody would end the build. In namespaces of its own all of it goes at once then, with
     # what it has mounted.
     argv_tied = [
@@ -189,7 +189,7 @@ def _run_reporting(argv: list[str], progress: Progress, log: Path) -> None:
         raise RehearsalError(f"`{argv[0]}` exited {code} while building the node image:\n{tail}", hint=f"less {log}")
 
 
-def _install(root: Path, recipe: Recipe, progress: Progress, log: Path) -> None:
+def _bootstrap_root(root: Path, recipe: Recipe, progress: Progress, log: Path) -> None:
     sources = root.parent / "sources.list"
     by_descriptor.write_text(sources, "\n".join(recipe.sources) + "\n")
     argv = [
@@ -198,7 +198,7 @@ def _install(root: Path, recipe: Recipe, progress: Progress, log: Path) -> None:
         "--format=directory",
         f"--include={','.join(recipe.packages)}",
         '--aptopt=Acquire::Languages "none"',
-        *(f"--aptopt={option}" for option in _apt_options()),
+        *(f"--aptopt={option}" for option in _read_host_apt_options()),
         "--dpkgopt=force-unsafe-io",
     ]
     if recipe.codename in SPLIT_USR:
@@ -209,21 +209,21 @@ def _install(root: Path, recipe: Recipe, progress: Progress, log: Path) -> None:
     _run_reporting(argv, progress, log)
 
 
-def _remove_left_behind(cache: Path) -> None:
+def _remove_stale_builds(cache: Path) -> None:
     for path in cache.glob("build-*"):
         # Never remove what is mounted there: it may be this machine's own /proc.
         if not host_mounts.unmount_below(path.absolute(), LocalRunner()):
             by_descriptor.remove_tree(path, ignore_errors=True)
 
 
-def _forget_oldest(cache: Path) -> None:
-    """Keep the images used last; one that is mounted lives on without its name."""
+def _delete_oldest_images(cache: Path) -> None:
+    """Delete all but the images used last; one that is mounted goes on working without its name."""
     images = sorted(cache.glob("node-*.squashfs"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in images[KEPT_IMAGES:]:
         by_descriptor.unlink(path, missing_ok=True)
 
 
-def ensure(cache: Path, progress: Progress = lambda text: None, release: str = "") -> Path:
+def ensure_image_built(cache: Path, progress: Progress = lambda text: None, release: str = "") -> Path:
     """The image of a release (this host's own when none is named), built if it is not there yet (about a minute).
 
     Needs root.
@@ -231,7 +231,7 @@ def ensure(cache: Path, progress: Progress = lambda text: None, release: str = "
     One builder at a time; the file appears by a rename when it is complete. Raises RehearsalError with the end of
     the build's log; the whole log stays at <cache>/image-build.log.
     """
-    recipe = _of_today(recipe_of(release), cache, progress)
+    recipe = _with_archive_timestamp(recipe_for_release(release), cache, progress)
     target = recipe.path(cache)
     if target.exists():
         by_descriptor.set_times(target)
@@ -240,14 +240,14 @@ def ensure(cache: Path, progress: Progress = lambda text: None, release: str = "
     with _builder_lock(cache, progress):
         if target.exists():
             return target
-        _remove_left_behind(cache)
+        _remove_stale_builds(cache)
         log = cache / "image-build.log"
         by_descriptor.write_bytes(log, b"")
         work = Path(tempfile.mkdtemp(prefix="build-", dir=cache))
         by_descriptor.set_mode(work, 0o755)  # apt drops to its own user and must reach the root below
         try:
             root = work / "root"
-            _install(root, recipe, progress, log)
+            _bootstrap_root(root, recipe, progress, log)
             progress("shaping it like a HyperPod node")
             image_root.customize(root, LocalRunner())
             progress("packing the squashfs")
@@ -269,7 +269,7 @@ def ensure(cache: Path, progress: Progress = lambda text: None, release: str = "
                 log,
             )
             by_descriptor.rename(packed, target)
-            _forget_oldest(cache)
+            _delete_oldest_images(cache)
         finally:
             by_descriptor.remove_tree(work, ignore_errors=True)
     return target

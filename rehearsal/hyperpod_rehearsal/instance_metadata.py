@@ -38,7 +38,7 @@ class InstanceIdentity:
     token: str = ""
 
 
-def entries(instance: InstanceIdentity, now: float) -> Dict[str, str]:
+def metadata_entries(instance: InstanceIdentity, now: float) -> Dict[str, str]:
     """Path below /latest -> content. InstanceIdentity types are EC2's, without `ml.`."""
     zone = f"{instance.region}a"
     if instance.type.startswith("ml."):
@@ -74,20 +74,20 @@ def entries(instance: InstanceIdentity, now: float) -> Dict[str, str]:
         contents[f"meta-data/iam/security-credentials/{role}"] = json.dumps(
             {
                 "Code": "Success",
-                "LastUpdated": _stamp(now),
+                "LastUpdated": _format_timestamp(now),
                 "Type": "AWS-HMAC",
                 "AccessKeyId": instance.access_key,
                 "SecretAccessKey": instance.secret_key,
                 "Token": instance.token,
-                "Expiration": _stamp(now + CREDENTIALS_TTL),
+                "Expiration": _format_timestamp(now + CREDENTIALS_TTL),
             },
             indent=2,
         )
     return contents
 
 
-def _stamp(at: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+def _format_timestamp(unix_time: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_time))
 
 
 @dataclass
@@ -102,14 +102,14 @@ class Metadata:
         """Status, headers and body for one request; header names in small letters."""
         path = path.partition("?")[0]
         if method == "PUT" and path.rstrip("/") == "/latest/api/token":
-            return self._token(headers)
+            return self._issue_token(headers)
         if method not in ("GET", "HEAD"):
             return _text_response(405, "Method Not Allowed")
         if self._tokens.get(headers.get(TOKEN, ""), 0.0) <= self.clock():
             return _text_response(401, "Unauthorized")
-        return self._read(path)
+        return self._respond_to_read(path)
 
-    def _token(self, headers: Mapping[str, str]) -> HttpResponse:
+    def _issue_token(self, headers: Mapping[str, str]) -> HttpResponse:
         requested_ttl = headers.get(TTL, "")
         if "x-forwarded-for" in headers:
             return _text_response(403, "Forbidden")
@@ -121,10 +121,10 @@ class Metadata:
         status, more, body = _text_response(200, token)
         return status, {**more, TTL: requested_ttl}, body
 
-    def _read(self, path: str) -> HttpResponse:
+    def _respond_to_read(self, path: str) -> HttpResponse:
         if not path.startswith("/latest/"):
             return _text_response(404, "Not Found")
-        requested, contents = path[len("/latest/") :].rstrip("/"), entries(self.instance, self.clock())
+        requested, contents = path[len("/latest/") :].rstrip("/"), metadata_entries(self.instance, self.clock())
         if requested in contents:
             return _text_response(200, contents[requested])
         below = ""

@@ -39,15 +39,15 @@ class Keys:
 
     @classmethod
     def generate(cls) -> Keys:
-        """Random ones."""
+        """Return new random keys."""
         return cls(
-            Key(_id("AKIA"), secrets.token_urlsafe(30)),
-            Key(_id("ASIA"), secrets.token_urlsafe(30), secrets.token_urlsafe(48), node=True),
+            Key(_random_key_id("AKIA"), secrets.token_urlsafe(30)),
+            Key(_random_key_id("ASIA"), secrets.token_urlsafe(30), secrets.token_urlsafe(48), node=True),
         )
 
     @classmethod
     def load(cls, root: Path) -> Keys:
-        """Those of the rehearsal whose state directory this is. Raises RehearsalError."""
+        """Return the keys stored in a rehearsal's state directory. Raises RehearsalError."""
         data = state.read_json(root / FILE)
         try:
             assert data is not None
@@ -59,13 +59,13 @@ class Keys:
             ) from None
 
     def save(self, root: Path) -> None:
-        """Note them, for root alone."""
+        """Write the keys to keys.json, readable by root alone."""
         state.write_json(root / FILE, {"admin": vars(self.admin), "node": vars(self.node)})
 
     def by_id(self) -> Mapping[str, Key]:
-        """By id."""
+        """Return both keys by their id."""
         return {key.id: key for key in (self.admin, self.node)}
 
 
-def _id(prefix: str) -> str:
+def _random_key_id(prefix: str) -> str:
     return prefix + "".join(secrets.choice(_LETTERS) for _ in range(16))

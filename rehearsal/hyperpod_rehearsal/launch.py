@@ -14,7 +14,7 @@ import sys
 CLONE_NEWTIME = 0x80
 
 
-def main(argv: list[str]) -> None:
+def exec_in_time_namespace_and_cgroups(argv: list[str]) -> None:
     """Prepare this process and replace it by the command. Raises OSError when the kernel refuses a step."""
     split = argv.index("--")
     groups, command = argv[:split], argv[split + 1 :]
@@ -37,4 +37,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    exec_in_time_namespace_and_cgroups(sys.argv[1:])

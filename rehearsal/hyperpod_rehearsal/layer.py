@@ -54,9 +54,12 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def build(layer: Path, step_retry: bool = False) -> None:
-    """Fill an empty directory. `step_retry`: with what HyperPod has for it. Raises OSError."""
-    from hyperpod_rehearsal.standins.install import install
+def build_layer(layer: Path, step_retry: bool = False) -> None:
+    """Write the agent, its units and the stand-ins into an empty directory. Raises OSError.
+
+    `step_retry`: with the directories and unit that HyperPod has for it.
+    """
+    from hyperpod_rehearsal.standins.install import install_standins
 
     by_descriptor.make_directories(layer, shared=True)
     by_descriptor.set_mode(layer, 0o755)
@@ -85,13 +88,16 @@ def build(layer: Path, step_retry: bool = False) -> None:
         put(layer, "/etc/systemd/system/sagemaker-cluster-agent.service", CLUSTER_AGENT_UNIT)
         for path in ("opt/sagemaker_cluster", "var/log/aws/clusters"):
             by_descriptor.make_directories(layer / path, shared=True)
-    install(layer)
+    install_standins(layer)
 
 
-def rebuild(layer: Path, trees: Sequence[str] = (), step_retry: bool = False) -> None:
-    """Replace whatever is there; only while no machine runs on it. `trees`: directories whose content goes on top."""
+def rebuild_layer(layer: Path, trees: Sequence[str] = (), step_retry: bool = False) -> None:
+    """Remove the layer and build it anew; only while no machine runs on it.
+
+    `trees`: directories whose content is copied on top.
+    """
     by_descriptor.remove_tree(layer, ignore_errors=True)
-    build(layer, step_retry)
+    build_layer(layer, step_retry)
     for tree in trees:
         by_descriptor.copy_tree(tree, layer, symlinks=True, exist_ok=True)
     by_descriptor.set_mode(layer, 0o755)

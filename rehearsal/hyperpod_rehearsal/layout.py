@@ -34,10 +34,10 @@ def cache_dir() -> Path:
     return Path(os.environ.get(HPK_CACHE) or Path.home() / ".cache" / "hyperpod-kit")
 
 
-def lock_file(name: str) -> Path:
+def lock_file_path(name: str) -> Path:
     """A file to lock; kept beside the images, because locks outlive what they guard. Raises Untrusted."""
     directory = cache_dir() / "locks"
-    trusted_directory.require(directory)
+    trusted_directory.require_trusted(directory)
     by_descriptor.make_directories(directory)
     return directory / f"{name}.lock"
 
@@ -49,7 +49,7 @@ class Layout:
     root: Path
 
     @classmethod
-    def of(cls, name: str) -> Layout:
+    def for_name(cls, name: str) -> Layout:
         """The rehearsal of that name under `state_base()`."""
         return cls(Path(os.path.abspath(state_base() / name)))
 
@@ -133,18 +133,18 @@ class Layout:
         """Host end of a node's link: 14 characters, the kernel allows 15."""
         return f"hv{self.id}{instance_id[-8:]}"
 
-    def machine(self, instance_id: str) -> str:
+    def machine_name(self, instance_id: str) -> str:
         """Name that systemd-nspawn knows the machine by."""
         return f"hpk-{self.id}-{instance_id[-8:]}"
 
 
-def existing() -> list[Layout]:
+def existing_rehearsals() -> list[Layout]:
     """All rehearsals that have a state directory, in order of name."""
     base = Path(os.path.abspath(state_base()))
-    return [Layout(base / name) for name in _names(base)]
+    return [Layout(base / name) for name in _rehearsal_names(base)]
 
 
-def _names(base: Path) -> list[str]:
+def _rehearsal_names(base: Path) -> list[str]:
     if not base.is_dir():
         return []
     return [entry.name for entry in sorted(base.iterdir()) if entry.is_dir() and NAME_PATTERN.fullmatch(entry.name)]

@@ -75,7 +75,7 @@ class Machines:
         """The node's root file system, seen from the host."""
         return self.directory(instance_id) / "root"
 
-    def prepare(self, instance_id: str) -> Path:
+    def mount_overlay_root(self, instance_id: str) -> Path:
         """Mount a fresh overlay and return its root. Raises RunError when the kernel refuses it."""
         directory = self.directory(instance_id)
         for name in ("up", "work", "root"):
@@ -94,7 +94,7 @@ class Machines:
 
         instance_store: with local NVMe, mounted where the AMI's own service puts it and empty after every boot.
         """
-        groups = cgroups.create(f"{self.layout.cgroup}/{instance_id}")
+        groups = cgroups.create_group(f"{self.layout.cgroup}/{instance_id}")
         argv = [
             sys.executable,
             "-I",
@@ -102,10 +102,10 @@ class Machines:
             str(Path(launch.__file__)),
             *map(str, groups),
             "--",
-            *self._command(instance_id, host_name, instance_store),
+            *self._nspawn_command(instance_id, host_name, instance_store),
         ]
         # Where this host has both, systemd-nspawn gives the machine what the host's own systemd has, which is v1.
-        if cgroups.refuses_v1(self.layout.image):
+        if cgroups.systemd_requires_cgroup_v2(self.layout.image):
             unified = {"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}
         else:
             unified = {}
@@ -117,7 +117,7 @@ class Machines:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 close_fds=True,
-                env={"PATH": host.search_path(), "HOME": "/root", **unified},
+                env={"PATH": host.path_with_sbin(), "HOME": "/root", **unified},
             )
         self._running[instance_id] = proc
         identity = identify(proc.pid)
@@ -125,7 +125,7 @@ class Machines:
             raise RehearsalError(f"machine {instance_id} ended at once")
         return identity
 
-    def _command(self, instance_id: str, host_name: str, instance_store: bool) -> list[str]:
+    def _nspawn_command(self, instance_id: str, host_name: str, instance_store: bool) -> list[str]:
         layout = self.layout
         binds = [f"--bind-ro={here}:{there}" for here, there in self.options.shares]
         binds += [f"--bind={here}:/hpk/{kind}" for kind, here in layout.file_systems.items()]
@@ -136,7 +136,7 @@ class Machines:
             "--quiet",
             "--register=no",
             "--keep-unit",
-            f"--machine={layout.machine(instance_id)}",
+            f"--machine={layout.machine_name(instance_id)}",
             f"--directory={self.root(instance_id)}",
             f"--network-namespace-path=/run/netns/{layout.netns(instance_id)}",
             f"--hostname={host_name}",
@@ -162,7 +162,7 @@ class Machines:
             return None
         return proc.poll()
 
-    def leader(self, instance_id: str) -> Optional[int]:
+    def leader_pid(self, instance_id: str) -> Optional[int]:
         """Pid, on the host, of the machine's PID 1; None when the machine does not run."""
         proc = self._running.get(instance_id)
         if proc is None or proc.poll() is not None:
@@ -174,27 +174,27 @@ class Machines:
 
     def execute(self, instance_id: str, argv: Sequence[str], timeout: float = 20.0, check: bool = True) -> Completed:
         """Run a command inside as the platform's agent would: root, no login. Raises RehearsalError, RunError."""
-        leader = self.leader(instance_id)
+        leader = self.leader_pid(instance_id)
         if leader is None:
             raise RehearsalError(f"machine {instance_id} does not run")
         return self._runner.run(command_in_machine(leader, argv), timeout=timeout, check=check)
 
     def kill(self, instance_id: str) -> None:
         """SIGKILL the whole machine and wait until the kernel has taken every process of it away."""
-        leader = self.leader(instance_id)
+        leader = self.leader_pid(instance_id)
         if leader is not None:
             with suppress(ProcessLookupError):
                 os.kill(leader, signal.SIGKILL)
         proc = self._running.get(instance_id)
         if proc is not None:
             proc.kill()  # in its first milliseconds it has not joined the cgroup yet
-        cgroups.kill(f"{self.layout.cgroup}/{instance_id}")
+        cgroups.kill_members(f"{self.layout.cgroup}/{instance_id}")
         if proc is not None:
             with suppress(subprocess.TimeoutExpired):
                 proc.wait(timeout=10)
 
-    def retain_logs(self, instance_id: str) -> None:
-        """Copy the logs of a machine that is about to go to <state>/logs/<instance>/."""
+    def copy_retained_logs(self, instance_id: str) -> None:
+        """Copy the logs of a machine that is about to be removed to <state>/logs/<instance>/."""
         target = self.layout.logs / instance_id
         for name in RETAINED_LOGS:
             source = self.directory(instance_id) / name
@@ -207,7 +207,7 @@ class Machines:
         """End a machine and remove its cgroup, mount and directory (network: see Network.detach); repeatable."""
         self.kill(instance_id)
         self._running.pop(instance_id, None)
-        self.retain_logs(instance_id)
-        cgroups.remove(f"{self.layout.cgroup}/{instance_id}")
+        self.copy_retained_logs(instance_id)
+        cgroups.remove_group(f"{self.layout.cgroup}/{instance_id}")
         host_mounts.unmount_below(self.directory(instance_id), self._runner)
         by_descriptor.remove_tree(self.directory(instance_id), ignore_errors=True)

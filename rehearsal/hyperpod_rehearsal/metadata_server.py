@@ -26,7 +26,7 @@ MAX_CONNECTIONS = 32
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def listen_inside(netns: str) -> socket.socket:
+def listen_in_namespace(netns: str) -> socket.socket:
     """A listening socket on the metadata address of a named network namespace. Raises OSError."""
 
     def enter() -> socket.socket:
@@ -72,10 +72,13 @@ class _Listener(Listener):
         super().__init__(listening.getsockname()[:2], handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listening
-        threading.Thread(target=self._accept, daemon=True, name="metadata").start()
+        threading.Thread(target=self._accept_connections, daemon=True, name="metadata").start()
 
-    def _accept(self) -> None:
-        """Unlike serve_forever this sleeps until somebody comes: there is one of these for every node."""
+    def _accept_connections(self) -> None:
+        """Accept connections until the socket is closed.
+
+        Unlike serve_forever this blocks in accept: there is one listener for every node.
+        """
         while True:
             try:
                 request, client = self.socket.accept()
@@ -91,12 +94,12 @@ class _Listener(Listener):
 class MetadataServers:
     """One service for each node that was started and not stopped. `listen`: of a network namespace's name."""
 
-    def __init__(self, listen: Callable[[str], socket.socket] = listen_inside) -> None:
+    def __init__(self, listen: Callable[[str], socket.socket] = listen_in_namespace) -> None:
         self._listen = listen
         self._running: Dict[str, _Listener] = {}
 
     def start(self, netns: str, instance: InstanceIdentity) -> None:
-        """Answer for an instance in its network. Raises OSError."""
+        """Start the metadata service of an instance in its network namespace. Raises OSError."""
         self._running[instance.id] = _Listener(self._listen(netns), Metadata(instance))
 
     def stop(self, instance_id: str) -> None:

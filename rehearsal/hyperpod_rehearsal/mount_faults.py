@@ -36,35 +36,38 @@ class MountPoint:
     path: str
     runner: Runner
 
-    def run(self, *argv: str) -> str:
+    def run_in_machine(self, *argv: str) -> str:
         """Run a command inside the machine; its standard output. Raises RunError."""
         return self.runner.run(command_in_machine(self.leader, argv), timeout=60).stdout
 
-    def mounted(self) -> Optional[List[str]]:
+    def top_mount(self) -> Optional[List[str]]:
         """[file system type, source] of what is on top there, None for nothing."""
         entries = [entry for entry in parse(read(f"/proc/{self.leader}/mountinfo")) if entry.path == self.path]
         if entries:
             return [entries[-1].fs_type, entries[-1].source]
         return None
 
-    def server(self) -> Optional[Process]:
+    def find_serving_process(self) -> Optional[Process]:
         """The process that serves the mount, the youngest one; None where the kernel alone does."""
         servers: List[Process] = []
-        for pid in cgroups.members(f"{self.layout.cgroup}/{self.node['instance_id']}"):
+        for pid in cgroups.member_pids(f"{self.layout.cgroup}/{self.node['instance_id']}"):
             process = identify(pid)
-            if process is not None and self._serves(pid):
+            if process is not None and self._is_served_by(pid):
                 servers.append(process)
         return max(servers, key=lambda process: (process.started, process.pid), default=None)
 
-    def _serves(self, pid: int) -> bool:
+    def _is_served_by(self, pid: int) -> bool:
         arguments = command_line(pid)
         return any(word.strip("/") == str(LIBRARY) for word in arguments[:5]) and self.path in arguments[5:]
 
-    def require_server(self) -> Process:
-        """The same, or RehearsalError that says what is there."""
-        server = self.server()
+    def require_serving_process(self) -> Process:
+        """Return the process that serves the mount.
+
+        Raises RehearsalError that says what is mounted when there is none.
+        """
+        server = self.find_serving_process()
         if server is None:
-            mounted = self.mounted()
+            mounted = self.top_mount()
             what = "nothing"
             if mounted:
                 what = f"{mounted[0]} from {mounted[1]}, which no process serves"
@@ -94,78 +97,78 @@ def find_mount_point(layout: Layout, node: Dict[str, Any], path: str, runner: Op
 
 
 def kill_daemon(mount_point: MountPoint) -> str:
-    """SIGKILL: the kernel goes on listing the mount, and answers ENOTCONN."""
-    process = mount_point.require_server()
+    """Send SIGKILL to the mount's daemon: the kernel goes on listing the mount and returns ENOTCONN."""
+    process = mount_point.require_serving_process()
     command = " ".join(command_line(process.pid)[4:6])
     processes.send_signal(process)
     return f"killed {command} (pid {process.pid} on this machine)"
 
 
 def hang_daemon(mount_point: MountPoint) -> str:
-    """SIGSTOP: whoever touches the mount waits, as for a server that has gone away."""
-    process = mount_point.require_server()
+    """Send SIGSTOP to the mount's daemon: every access to the mount blocks, as with an unreachable server."""
+    process = mount_point.require_serving_process()
     processes.send_signal(process, signal.SIGSTOP)
     return f"stopped pid {process.pid} (of this machine)"
 
 
 def resume_daemon(mount_point: MountPoint) -> str:
-    process = mount_point.require_server()
+    process = mount_point.require_serving_process()
     processes.send_signal(process, signal.SIGCONT)
     return f"pid {process.pid} goes on"
 
 
 def unmount(mount_point: MountPoint) -> str:
-    """What an admin's `umount -l` leaves: an empty directory."""
-    mount_point.run("umount", "--lazy", mount_point.path)
+    """Detach the mount lazily, as an admin's `umount -l` does; an empty directory remains."""
+    mount_point.run_in_machine("umount", "--lazy", mount_point.path)
     return "unmounted"
 
 
-def read_only(mount_point: MountPoint) -> str:
+def remount_read_only(mount_point: MountPoint) -> str:
     # bind: the mount point alone; -i: no helper of the type is asked.
-    mount_point.run("mount", "-i", "-o", "remount,bind,ro", mount_point.path)
+    mount_point.run_in_machine("mount", "-i", "-o", "remount,bind,ro", mount_point.path)
     return "remounted read-only"
 
 
-def read_write(mount_point: MountPoint) -> str:
-    mount_point.run("mount", "-i", "-o", "remount,bind,rw", mount_point.path)
+def remount_read_write(mount_point: MountPoint) -> str:
+    mount_point.run_in_machine("mount", "-i", "-o", "remount,bind,rw", mount_point.path)
     return "remounted read-write"
 
 
-def other_target(mount_point: MountPoint) -> str:
-    """Another source of the same kind in its place, as by an admin's hand: the unit stopped, unmounted, mounted."""
-    mounted, process = mount_point.mounted(), mount_point.server()
-    command = _foreign_mount_over(mounted, process, mount_point.path)
+def replace_with_foreign_mount(mount_point: MountPoint) -> str:
+    """Stop the mount's unit, unmount it, and mount another source of the same kind in its place."""
+    mounted, process = mount_point.top_mount(), mount_point.find_serving_process()
+    command = _foreign_mount_command_like(mounted, process, mount_point.path)
     unit = ""
     if process:
-        unit = unit_of(process.pid)
+        unit = systemd_unit_of_process(process.pid)
     if unit:
-        mount_point.run("systemctl", "stop", unit)
-    if mount_point.mounted():
-        mount_point.run("umount", "--lazy", mount_point.path)
-    _mount(mount_point, command)
+        mount_point.run_in_machine("systemctl", "stop", unit)
+    if mount_point.top_mount():
+        mount_point.run_in_machine("umount", "--lazy", mount_point.path)
+    _run_mount_command(mount_point, command)
     return f"now mounted there: {' '.join(command)}"
 
 
-def cover(mount_point: MountPoint) -> str:
-    """Another source of the same kind laid over the mount, which serves on below."""
-    mounted, process = mount_point.mounted(), mount_point.server()
+def cover_with_foreign_mount(mount_point: MountPoint) -> str:
+    """Mount another source of the same kind over the mount, which goes on serving below."""
+    mounted, process = mount_point.top_mount(), mount_point.find_serving_process()
     aside = ASIDE + mount_point.path
-    command = _foreign_mount_over(mounted, process, aside)
-    mount_point.run("mkdir", "-p", aside)
-    _mount(mount_point, command)
-    mount_point.run("mount", "--bind", aside, mount_point.path)
+    command = _foreign_mount_command_like(mounted, process, aside)
+    mount_point.run_in_machine("mkdir", "-p", aside)
+    _run_mount_command(mount_point, command)
+    mount_point.run_in_machine("mount", "--bind", aside, mount_point.path)
     return f"now on top of it: {' '.join(command)}"
 
 
-def uncover(mount_point: MountPoint) -> str:
-    mount_point.run("umount", mount_point.path)
-    mount_point.run("umount", ASIDE + mount_point.path)
+def remove_covering_mount(mount_point: MountPoint) -> str:
+    mount_point.run_in_machine("umount", mount_point.path)
+    mount_point.run_in_machine("umount", ASIDE + mount_point.path)
     return "uncovered"
 
 
-def _mount(mount_point: MountPoint, command: List[str]) -> None:
+def _run_mount_command(mount_point: MountPoint, command: List[str]) -> None:
     # In a unit of its own, so that the daemon belongs to the machine; it outlives the command that started it.
-    mount_point.run(
+    mount_point.run_in_machine(
         "systemd-run",
         "--quiet",
         "--wait",
@@ -176,7 +179,7 @@ def _mount(mount_point: MountPoint, command: List[str]) -> None:
     )
 
 
-def unit_of(pid: int) -> str:
+def systemd_unit_of_process(pid: int) -> str:
     """The service whose control group a process of a machine is in, "" for none."""
     try:
         groups = Path(f"/proc/{pid}/cgroup").read_text()
@@ -188,19 +191,25 @@ def unit_of(pid: int) -> str:
     return ""
 
 
-def _foreign_mount_over(mounted: Optional[List[str]], server: Optional[Process], path: str) -> List[str]:
-    """The command that mounts, at `path`, another source of the same kind as a mount. `mounted`, `server`: its own."""
+def _foreign_mount_command_like(mounted: Optional[List[str]], server: Optional[Process], path: str) -> List[str]:
+    """Return the command that mounts another source of the same kind as the given mount at `path`.
+
+    `mounted`, `server`: file system type, source and process of the present mount.
+    """
     fs_type = ""
     if mounted:
         fs_type = mounted[0]
     serving: List[str] = []
     if server:
         serving = command_line(server.pid)
-    return foreign_mount(fs_type, serving, path)
+    return foreign_mount_command(fs_type, serving, path)
 
 
-def foreign_mount(fs_type: str, serving: List[str], path: str) -> List[str]:
-    """A command that mounts something else of the same kind at `path`. `serving`: words of the present server."""
+def foreign_mount_command(fs_type: str, serving: List[str], path: str) -> List[str]:
+    """Return the command that mounts something else of the same kind at `path`.
+
+    `serving`: words of the present server's command line.
+    """
     for rehearsed_mount in REHEARSED.values():
         command = rehearsed_mount.substitute_command(fs_type, serving)
         if command is not None:
@@ -212,15 +221,15 @@ FAULTS: Dict[str, Callable[[MountPoint], str]] = {
     "kill-daemon": kill_daemon,
     "hang-daemon": hang_daemon,
     "unmount": unmount,
-    "read-only": read_only,
-    "other-target": other_target,
-    "cover": cover,
+    "read-only": remount_read_only,
+    "other-target": replace_with_foreign_mount,
+    "cover": cover_with_foreign_mount,
 }
 
 UNDO: Dict[str, Callable[[MountPoint], str]] = {
     "hang-daemon": resume_daemon,
-    "read-only": read_write,
+    "read-only": remount_read_write,
     "other-target": unmount,
-    "cover": uncover,
+    "cover": remove_covering_mount,
 }
 """What takes a fault back where nothing on the node does so by itself."""

@@ -21,19 +21,22 @@ from hyperpod_rehearsal.keys import Keys
 from hyperpod_rehearsal.node_files import aws_environment
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from hyperpod_rehearsal.sagemaker.server import serve
-from hyperpod_rehearsal.standins.install import LIBRARY, install
+from hyperpod_rehearsal.standins.install import LIBRARY, install_standins
 
 BUCKET = "mounted"
 _PYTHON = "/usr/bin/python3"
 _SECONDS = 60.0
 
 
-def run(options: Sequence[str], command: Sequence[str]) -> int:
-    """The command's exit code. Raises RehearsalError when nothing can be mounted here."""
+def run_with_bucket_mounted(options: Sequence[str], command: Sequence[str]) -> int:
+    """Run a command with a bucket mounted and return its exit code.
+
+    Raises RehearsalError when nothing can be mounted here.
+    """
     with tempfile.TemporaryDirectory(prefix="hpk-mounted-") as temporary_directory:
         directory, point = Path(temporary_directory), Path(temporary_directory, "mount")
         by_descriptor.make_directory(point)
-        install(directory / "root")
+        install_standins(directory / "root")
         store = StoredBuckets(directory / "s3")
         store.create_bucket(BUCKET)
         key = Keys.generate().admin
@@ -69,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     at = list(argv).index("--")
     try:
-        return run(argv[:at], argv[at + 1 :])
+        return run_with_bucket_mounted(argv[:at], argv[at + 1 :])
     except RehearsalError as err:
         print(f"error: {err}\nhint: {err.hint}", file=sys.stderr)
         return err.exit_code

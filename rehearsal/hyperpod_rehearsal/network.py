@@ -56,7 +56,7 @@ def networks_in_use(runner: Runner) -> list[str]:
     return networks
 
 
-def host_name(ip: str) -> str:
+def host_name_from_ip(ip: str) -> str:
     """EC2's name of an address: ip-10-1-41-18."""
     return "ip-" + ip.replace(".", "-")
 
@@ -73,28 +73,31 @@ class Network:
     def gateway(self) -> str:
         return f"10.{self.subnet}.0.1"
 
-    def address(self, group_index: int, instance_index: int) -> str:
+    def instance_address(self, group_index: int, instance_index: int) -> str:
         """Address of the n-th instance of the n-th group: 10.x.41.18 is the very first."""
         host = 18 + instance_index
         return f"10.{self.subnet}.{41 + group_index + 32 * (host // 250)}.{host % 250}"
 
-    def _ip(self, command: str, check: bool = True) -> None:
+    def _run_ip(self, command: str, check: bool = True) -> None:
         self._runner.run(["ip", *command.split()], timeout=20, check=check)
 
     def create_bridge(self) -> None:
         """Make the bridge and give it the gateway's address. Raises RunError when the name or address is taken."""
         bridge = self.layout.bridge
-        self._ip(f"link add {bridge} type bridge")
-        self._ip(f"addr add {self.gateway}/16 dev {bridge}")
-        self._ip(f"link set {bridge} up")
+        self._run_ip(f"link add {bridge} type bridge")
+        self._run_ip(f"addr add {self.gateway}/16 dev {bridge}")
+        self._run_ip(f"link set {bridge} up")
         # A node must never reach beyond the rehearsal, even where the host forwards for its containers.
         settings = Path(f"/proc/sys/net/ipv4/conf/{bridge}")
         by_descriptor.write_text(settings / "forwarding", "0")
         Path(f"/proc/sys/net/ipv6/conf/{bridge}/disable_ipv6").write_text("1")
-        self._accept_bridged("-I")
+        self._change_forward_rule("-I")
 
-    def _accept_bridged(self, action: str) -> None:
-        """Where bridged frames pass the host's firewall (Docker loads br_netfilter), let ours through."""
+    def _change_forward_rule(self, iptables_action: str) -> None:
+        """Insert (-I) or delete (-D) the rule that accepts this bridge's frames.
+
+        Only where bridged frames pass the host's firewall (Docker loads br_netfilter).
+        """
         switch = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
         if switch.exists() and switch.read_text().strip() == "1":
             bridge = self.layout.bridge
@@ -102,7 +105,9 @@ class Network:
             # No iptables program, no iptables rules in the way.
             with suppress(RunError):
                 self._runner.run(
-                    ["iptables", "-w", action, chain, "-i", bridge, "-o", bridge, *target], timeout=20, check=False
+                    ["iptables", "-w", iptables_action, chain, "-i", bridge, "-o", bridge, *target],
+                    timeout=20,
+                    check=False,
                 )
 
     def attach(self, instance_id: str, ip: str) -> None:
@@ -121,7 +126,7 @@ class Network:
             f"-n {netns} link set eth0 up",
             f"-n {netns} route add default via {self.gateway}",
         ):
-            self._ip(command)
+            self._run_ip(command)
 
     def require_reachable(self, port: int) -> None:
         """Connect to the gateway as a node would. Raises RehearsalError when this machine's firewall is in the way."""
@@ -152,28 +157,28 @@ class Network:
             self.detach(probe)
 
     def detach(self, instance_id: str) -> None:
-        """Remove a node's link and namespace; what is not there is not missed."""
-        self._ip(f"link del {self.layout.veth(instance_id)}", check=False)
-        self._ip(f"netns del {self.layout.netns(instance_id)}", check=False)
+        """Remove a node's link and network namespace; missing ones are ignored."""
+        self._run_ip(f"link del {self.layout.veth(instance_id)}", check=False)
+        self._run_ip(f"netns del {self.layout.netns(instance_id)}", check=False)
 
 
-def set_link(layout: Layout, instance_id: str, up: bool) -> None:
+def set_node_link_state(layout: Layout, instance_id: str, up: bool) -> None:
     """Connect a node or cut it off. Raises RunError when it has no link."""
     LocalRunner().run(["ip", "link", "set", layout.veth(instance_id), "up" if up else "down"], timeout=20)
 
 
-def remove_all(layout: Layout, runner: Runner) -> None:
+def remove_rehearsal_network(layout: Layout, runner: Runner) -> None:
     """Remove every link, namespace and the bridge that carry this rehearsal's id, whoever made them."""
-    Network(layout, 0, runner)._accept_bridged("-D")
+    Network(layout, 0, runner)._change_forward_rule("-D")
     prefix = layout.netns("")
-    for netns in sorted(name for name in namespaces() if name.startswith(prefix)):
+    for netns in sorted(name for name in list_network_namespaces() if name.startswith(prefix)):
         runner.run(["ip", "netns", "del", netns], timeout=20, check=False)
-    for link in links(runner):
+    for link in list_links(runner):
         if link == layout.bridge or re.fullmatch(f"hv{layout.id}[0-9a-f]{{8}}", link):
             runner.run(["ip", "link", "del", link], timeout=20, check=False)
 
 
-def namespaces() -> list[str]:
+def list_network_namespaces() -> list[str]:
     """Names of all named network namespaces of this machine."""
     directory = Path("/run/netns")
     if directory.is_dir():
@@ -181,6 +186,6 @@ def namespaces() -> list[str]:
     return []
 
 
-def links(runner: Runner) -> list[str]:
+def list_links(runner: Runner) -> list[str]:
     """Names of all links of this machine."""
     return [str(link["ifname"]) for link in json.loads(runner.run(["ip", "-j", "link"], timeout=20).stdout or "[]")]

@@ -15,8 +15,8 @@ DELETE = {"absent": "NodeIdNotFound", "status": "InvalidNodeStatus", "taken": "N
 Refusal = Tuple[str, str]
 
 
-def replace(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> Dict[str, Any]:
-    """BatchReplaceClusterNodes."""
+def replace_nodes(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> Dict[str, Any]:
+    """Execute BatchReplaceClusterNodes: claim the nodes and replace them in the background."""
     claimed, response = _claim_nodes(
         operations,
         cluster,
@@ -26,20 +26,23 @@ def replace(operations: Operations, cluster: RehearsedCluster, request: Mapping[
         lambda node: "the controller cannot be replaced" if node.role == CONTROLLER else None,
     )
     for node in claimed:
-        operations.spawn(operations.replace, cluster, node, "asked for: replace")
+        operations.run_in_background(operations.replace, cluster, node, "asked for: replace")
     return response
 
 
-def reboot(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> Dict[str, Any]:
-    """BatchRebootClusterNodes."""
+def reboot_nodes(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> Dict[str, Any]:
+    """Execute BatchRebootClusterNodes: claim the nodes and reboot them in the background."""
     claimed, response = _claim_nodes(operations, cluster, request, REPLACE_OR_REBOOT, "ErrorCode", lambda node: None)
     for node in claimed:
-        operations.spawn(operations.reboot, cluster, node, "asked for: reboot")
+        operations.run_in_background(operations.reboot, cluster, node, "asked for: reboot")
     return response
 
 
-def delete(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> Dict[str, Any]:
-    """BatchDeleteClusterNodes. The groups' counts go down with their nodes; lists without content are left out."""
+def delete_nodes(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> Dict[str, Any]:
+    """Execute BatchDeleteClusterNodes.
+
+    The groups' counts are lowered by their nodes; lists without content are left out of the response.
+    """
     claimed, response = _claim_nodes(
         operations,
         cluster,
@@ -50,12 +53,15 @@ def delete(operations: Operations, cluster: RehearsedCluster, request: Mapping[s
     )
     if claimed:
         scaling.remove_from_counts(operations, cluster, claimed)
-        operations.spawn(scaling.remove_machines, operations, cluster, claimed)
+        operations.run_in_background(scaling.remove_machines, operations, cluster, claimed)
     return {name: content for name, content in response.items() if content}
 
 
-def add(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> Dict[str, Any]:
-    """BatchAddClusterNodes; a request with a ClientToken that is known adds nothing and tells of the same nodes."""
+def add_nodes(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> Dict[str, Any]:
+    """Execute BatchAddClusterNodes.
+
+    A request whose ClientToken was used before adds nothing and returns the same nodes.
+    """
     request_rules.check_addition(cluster, request)
     token = request.get("ClientToken", "")
     with operations.lock:
@@ -66,9 +72,9 @@ def add(operations: Operations, cluster: RehearsedCluster, request: Mapping[str,
             new_nodes: List[RehearsedNode] = []
             failed: List[Dict[str, Any]] = []
             for entry in request["NodesToAdd"]:
-                refusal = _addition_error(cluster, entry)
+                refusal = _find_addition_error(cluster, entry)
                 if refusal is None:
-                    new_nodes += scaling.grow(
+                    new_nodes += scaling.grow_group(
                         operations, cluster, entry["InstanceGroupName"], entry["IncrementTargetCountBy"]
                     )
                 else:
@@ -84,7 +90,7 @@ def add(operations: Operations, cluster: RehearsedCluster, request: Mapping[str,
             if token:
                 cluster.additions[token] = logical_ids
             if new_nodes:
-                operations.spawn(scaling.bring_up, operations, cluster, new_nodes)
+                operations.run_in_background(scaling.bring_up_nodes, operations, cluster, new_nodes)
         else:
             failed = []
         nodes = {node.logical_id: node for node in cluster.nodes.values()}
@@ -96,8 +102,8 @@ def add(operations: Operations, cluster: RehearsedCluster, request: Mapping[str,
     return {"Successful": successful, "Failed": failed}
 
 
-def _addition_error(cluster: RehearsedCluster, entry: Mapping[str, Any]) -> Optional[Refusal]:
-    """Why no node can be added for one entry of NodesToAdd: (error code, words)."""
+def _find_addition_error(cluster: RehearsedCluster, entry: Mapping[str, Any]) -> Optional[Refusal]:
+    """Return (error code, message) why no node can be added for one entry of NodesToAdd, None when it can."""
     name = entry["InstanceGroupName"]
     try:
         kind = instance_type(cluster.group(name))
@@ -114,12 +120,15 @@ def _claim_nodes(
     operations: Operations,
     cluster: RehearsedCluster,
     request: Mapping[str, Any],
-    codes: Mapping[str, str],
-    code: str,
+    error_codes: Mapping[str, str],
+    code_member: str,
     rejection: Callable[[RehearsedNode], Optional[str]],
 ) -> Tuple[List[RehearsedNode], Dict[str, Any]]:
-    """(nodes that are now ours, the answer). `code`: what the operation calls the member with the error's code."""
-    request_rules.check_nodes(cluster, request)
+    """Claim the requested nodes; returns (nodes claimed, response).
+
+    `error_codes`: problem -> code; `code_member`: the operation's name for the member with the code.
+    """
+    request_rules.check_node_selection(cluster, request)
     claimed: List[RehearsedNode] = []
 
     def claim(
@@ -139,7 +148,7 @@ def _claim_nodes(
                 claimed.append(node)
                 successful.append(each)
                 continue
-            failed.append({member: each, code: codes[problem], "Message": message})
+            failed.append({member: each, code_member: error_codes[problem], "Message": message})
         return successful, failed
 
     with operations.lock:

@@ -38,7 +38,9 @@ class NodeSecrets:
     key: Key
 
 
-def write(root: Path, path: str, data: str | bytes, mode: int = 0o644, owner: Optional[Tuple[int, int]] = None) -> None:
+def write_node_file(
+    root: Path, path: str, data: str | bytes, mode: int = 0o644, owner: Optional[Tuple[int, int]] = None
+) -> None:
     """Replace a file of a node, atomically, through its root directory on the host.
 
     A running program of the node never sees half a file; a symbolic link in the way is replaced, not followed.
@@ -48,7 +50,7 @@ def write(root: Path, path: str, data: str | bytes, mode: int = 0o644, owner: Op
     atomic_file.replace(target, data if isinstance(data, bytes) else data.encode(), mode, owner=owner)
 
 
-def _user_ids(root: Path, user: str) -> Tuple[int, int]:
+def _read_user_ids(root: Path, user: str) -> Tuple[int, int]:
     for line in (root / "etc/passwd").read_text().splitlines():
         fields = line.split(":")
         if fields[0] == user:
@@ -56,7 +58,7 @@ def _user_ids(root: Path, user: str) -> Tuple[int, int]:
     raise KeyError(user)
 
 
-def _aws_config(endpoint: str, key: Key) -> str:
+def _render_aws_config(endpoint: str, key: Key) -> str:
     return (
         f"[default]\nregion = {REGION}\nendpoint_url = {endpoint}\naws_access_key_id = {key.id}\n"
         f"aws_secret_access_key = {key.secret}\naws_session_token = {key.token}\n"
@@ -65,7 +67,7 @@ def _aws_config(endpoint: str, key: Key) -> str:
 
 
 def aws_environment(endpoint: str, key: Key) -> Dict[str, str]:
-    """Variables that lead AWS's tools to the rehearsal's endpoint."""
+    """Return the variables that point AWS's tools at the rehearsal's endpoint."""
     # The token also where it is empty: one that the shell has of another account would be sent with our key.
     return {
         "AWS_ENDPOINT_URL": endpoint,
@@ -86,32 +88,37 @@ def write_identity(
     endpoint: str,
     secrets: NodeSecrets,
     host_key: str,
-    agent: Dict[str, Any],
+    agent_config: Dict[str, Any],
 ) -> None:
-    """Everything a node has before it boots. `host_key`: private ssh host key; `agent`: the agent's node.json."""
-    write(root, "/etc/hostname", f"{host}\n")
-    write(root, "/etc/hosts", f"127.0.0.1 localhost\n{ip} {host}.ec2.internal {host}\n")
-    write(root, "/etc/resolv.conf", f"search ec2.internal\nnameserver {gateway}\noptions timeout:1 attempts:2\n")
+    """Write all files that a node has before it boots: names, network, credentials and keys.
+
+    `host_key`: private ssh host key; `agent_config`: content of the agent's node.json.
+    """
+    write_node_file(root, "/etc/hostname", f"{host}\n")
+    write_node_file(root, "/etc/hosts", f"127.0.0.1 localhost\n{ip} {host}.ec2.internal {host}\n")
+    write_node_file(
+        root, "/etc/resolv.conf", f"search ec2.internal\nnameserver {gateway}\noptions timeout:1 attempts:2\n"
+    )
     environment = aws_environment(endpoint, secrets.key)
     assignments = " ".join(f'"{key}={value}"' for key, value in environment.items())
     # At a reboot PID 1 waits so long for each process that came in from outside: such a one is no child of its.
-    write(
+    write_node_file(
         root,
         "/etc/systemd/system.conf.d/rehearsal.conf",
         f"[Manager]\nDefaultEnvironment={assignments}\nDefaultTimeoutStopSec=15s\n",
     )
-    write(
+    write_node_file(
         root,
         "/etc/environment",
         "".join(f"{key}={value}\n" for key, value in environment.items()) + f"PATH={NODE_PATH}\n",
     )
-    config = _aws_config(endpoint, secrets.key)
-    write(root, "/root/.aws/config", config, 0o600)
-    ubuntu = _user_ids(root, "ubuntu")
-    write(root, "/home/ubuntu/.aws/config", config, 0o600, ubuntu)
+    config = _render_aws_config(endpoint, secrets.key)
+    write_node_file(root, "/root/.aws/config", config, 0o600)
+    ubuntu = _read_user_ids(root, "ubuntu")
+    write_node_file(root, "/home/ubuntu/.aws/config", config, 0o600, ubuntu)
     by_descriptor.set_owner(root / "home/ubuntu/.aws", *ubuntu)
-    write(root, "/root/.ssh/authorized_keys", secrets.authorized_key, 0o600)
+    write_node_file(root, "/root/.ssh/authorized_keys", secrets.authorized_key, 0o600)
     by_descriptor.set_mode(root / "root/.ssh", 0o700)
-    write(root, "/etc/ssh/ssh_host_ed25519_key", host_key, 0o600)
-    write(root, "/etc/munge/munge.key", secrets.munge_key, 0o400, _user_ids(root, "munge"))
-    write(root, AGENT_CONFIG, json.dumps(agent, indent=1) + "\n")
+    write_node_file(root, "/etc/ssh/ssh_host_ed25519_key", host_key, 0o600)
+    write_node_file(root, "/etc/munge/munge.key", secrets.munge_key, 0o400, _read_user_ids(root, "munge"))
+    write_node_file(root, AGENT_CONFIG, json.dumps(agent_config, indent=1) + "\n")

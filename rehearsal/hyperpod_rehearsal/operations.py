@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.system.wait import fixed_pause, poll_until
 from hyperpod_rehearsal import events, slurm_conf
-from hyperpod_rehearsal.bundle_source import provisioning_parameters
+from hyperpod_rehearsal.bundle_source import read_provisioning_parameters
 from hyperpod_rehearsal.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode, instance_type
 from hyperpod_rehearsal.fleet import CreationFailed, Fleet, new_instance_id
 from hyperpod_rehearsal.s3.store import StoredBuckets
@@ -22,11 +22,11 @@ REGISTRATION_DEADLINE = 300.0
 """Seconds that a replaced node's slurmd has to register before the node is left down."""
 
 
-def memory_per_node(nodes: int) -> int:
+def memory_mb_per_node(node_count: int) -> int:
     """RealMemory in MB: an even share of this machine's memory, so that Slurm's sum is not more than there is."""
     with open("/proc/meminfo") as handle:
         total_kb = int(handle.readline().split()[1])
-    return max(512, total_kb // 1024 // (nodes + 1))
+    return max(512, total_kb // 1024 // (node_count + 1))
 
 
 RELEASE_DEADLINE = 180.0
@@ -70,8 +70,8 @@ class Operations:
         """Instances that an operation works on: the recovery loop leaves them alone."""
         self.changed = changed
 
-    def spawn(self, work: Callable[..., None], *args: Any) -> None:
-        """Run `work` in the background; what it raises goes to the daemon's log."""
+    def run_in_background(self, work: Callable[..., None], *args: Any) -> None:
+        """Run `work` in a thread; print what it raises to the daemon's log and call `changed()` at the end."""
 
         def guarded() -> None:
             try:
@@ -83,17 +83,22 @@ class Operations:
 
         threading.Thread(target=guarded, daemon=True, name=work.__name__).start()
 
-    def add_nodes(self, cluster: RehearsedCluster, group: Mapping[str, Any], count: int) -> List[RehearsedNode]:
-        """Give a group `count` instances in all, in its free places; returns the new ones. Call with the lock held."""
+    def add_missing_nodes(
+        self, cluster: RehearsedCluster, group: Mapping[str, Any], target_count: int
+    ) -> List[RehearsedNode]:
+        """Add nodes to a group until it has `target_count`, at free indices; returns the new, claimed ones.
+
+        Call with the lock held.
+        """
         name = group["InstanceGroupName"]
         position = [entry["InstanceGroupName"] for entry in cluster.groups].index(name)
         taken = {node.ip for other in self.clusters.values() for node in other.nodes.values()}
-        indices = {node.index for node in cluster.in_group(name)}
+        indices = {node.index for node in cluster.nodes_in_group(name)}
         free = (index for index in itertools.count() if index not in indices)
         added = []
         offset = 0
-        for index in itertools.islice(free, max(0, count - len(indices))):
-            while (address := self.fleet.network.address(position, index + offset)) in taken:
+        for index in itertools.islice(free, max(0, target_count - len(indices))):
+            while (address := self.fleet.network.instance_address(position, index + offset)) in taken:
                 offset += 1
             taken.add(address)
             node = RehearsedNode(
@@ -110,23 +115,23 @@ class Operations:
         Where nodes are provisioned continuously the controller decides, and the others come while it is in service.
         """
         try:
-            parameters = provisioning_parameters(self.store, cluster.request)
+            parameters = read_provisioning_parameters(self.store, cluster.request)
             with self.lock:
                 if cluster.status != "Creating":
                     return  # deleted before it had a node: the deletion would not see what came now
-                cluster.slurm, cluster.partitions = slurm_conf.roles_of(cluster.request, parameters)
+                cluster.slurm, cluster.partitions = slurm_conf.roles_and_partitions(cluster.request, parameters)
                 for group in cluster.groups:
-                    self.add_nodes(cluster, group, group.get("InstanceCount", 0))
+                    self.add_missing_nodes(cluster, group, group.get("InstanceCount", 0))
                 nodes = list(cluster.nodes.values())
             self.changed()
-            events.record(cluster, f"Cluster {cluster.name} creation has Started")
+            events.record_event(cluster, f"Cluster {cluster.name} creation has Started")
             heads = [node for node in nodes if node.role == CONTROLLER]
-            self.launch_all(cluster, nodes, heads if cluster.continuous else nodes)
+            self.launch_and_wait_for_required(cluster, nodes, heads if cluster.is_continuously_provisioned else nodes)
         except HyperpodKitError as err:
             with self.lock:
                 if cluster.status == "Creating":
                     cluster.status, cluster.failure_message = "Failed", err.message
-                    events.record(
+                    events.record_event(
                         cluster,
                         f"Cluster {cluster.name} creation failed",
                         level=events.ERROR,
@@ -137,38 +142,39 @@ class Operations:
             if cluster.status == "Creating":
                 cluster.status = "InService"
 
-    def launch_all(
-        self, cluster: RehearsedCluster, nodes: Sequence[RehearsedNode], needed: Sequence[RehearsedNode]
+    def launch_and_wait_for_required(
+        self, cluster: RehearsedCluster, nodes: Sequence[RehearsedNode], required: Sequence[RehearsedNode]
     ) -> None:
-        """Launch nodes side by side and wait for the scripts of those that are needed.
+        """Launch nodes in parallel and wait for the lifecycle scripts of the required ones.
 
         Raises CreationFailed naming those that failed.
         """
-        memory = memory_per_node(len(cluster.nodes))
+        memory = memory_mb_per_node(len(cluster.nodes))
         pool = ThreadPoolExecutor(max_workers=max(1, len(nodes)), thread_name_prefix="create")
         launched = {node.instance_id: pool.submit(self._bring_up_node, cluster, node, memory) for node in nodes}
-        futures: List[Future[None]] = [launched[node.instance_id] for node in needed]
+        futures: List[Future[None]] = [launched[node.instance_id] for node in required]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
             # The first failure decides; others that fail in the same moment are worth naming too.
             wait(futures, timeout=2.0)
         finally:
             pool.shutdown(wait=False)
-        failed = [node for node in needed if node.status == "Failure"]
+        failed = [node for node in required if node.status == "Failure"]
         if failed:
             raise CreationFailed(failure_message(failed))
 
     def _bring_up_node(self, cluster: RehearsedCluster, node: RehearsedNode, memory: int) -> None:
+        """Launch a node, wait until it is created, record status and events; its claim ends in any case."""
         try:
             self.fleet.launch(cluster, node, memory)
             self.changed()
-            events.record_script(cluster, node, "Started")
-            self.fleet.wait_created(node, is_desired=lambda: cluster.status != "Deleting")
+            events.record_script_state(cluster, node, "Started")
+            self.fleet.wait_until_created(node, is_desired=lambda: cluster.status != "Deleting")
             node.status, node.message = "Running", ""
-            events.record_script(cluster, node, "Succeeded")
+            events.record_script_state(cluster, node, "Succeeded")
         except Exception as err:
             node.status, node.message = "Failure", error_message(err)
-            events.record_failure(cluster, node)
+            events.record_creation_failure(cluster, node)
             raise
         finally:
             with self.lock:
@@ -184,7 +190,7 @@ class Operations:
             return True
 
     def replace(self, cluster: RehearsedCluster, old: RehearsedNode, reason: str) -> None:
-        """Swap a claimed node's machine: Slurm is told, the place and address stay, the instance is new."""
+        """Replace a claimed node by a new instance with the same index and address, and mark it down meanwhile."""
         new = RehearsedNode(
             new_instance_id(),
             old.group,
@@ -201,7 +207,7 @@ class Operations:
         print(f"{time.time():.2f} replacing {old.instance_id} ({old.stable_name}): {reason}", flush=True)
         events.record_replacement(cluster, old, new, reason)
         if self.fleet.settings.profile.step_retry:
-            self._wait_until_unused(cluster, old)
+            self._mark_failing_and_wait_until_unused(cluster, old)
         self.slurm.mark_down(cluster, old)
         self.fleet.remove(old)
         with self.lock:
@@ -212,19 +218,19 @@ class Operations:
             self.claimed_ids.add(new.instance_id)
             cluster.nodes[new.instance_id] = new
         self.changed()
-        memory = memory_per_node(len(cluster.nodes))
-        self.fleet.refresh(cluster, memory, skip=new)
+        memory = memory_mb_per_node(len(cluster.nodes))
+        self.fleet.rewrite_cluster_configs(cluster, memory, skip=new)
         self._bring_up_node(cluster, new, memory)
-        self.resume(cluster, new)
+        self.resume_when_registered(cluster, new)
 
-    def _wait_until_unused(self, cluster: RehearsedCluster, node: RehearsedNode) -> None:
+    def _mark_failing_and_wait_until_unused(self, cluster: RehearsedCluster, node: RehearsedNode) -> None:
         """Leave a node to its job, whose step HyperPod retries, until the job has let it go. AWS takes half an hour for
         a replacement: no job still waits for the old machine then."""
         if node.role in ("", CONTROLLER):
             return
         self.slurm.mark_failing(cluster, node)
         poll_until(
-            lambda: self.fleet.stopping.is_set() or not self.slurm.is_used(cluster, node),
+            lambda: self.fleet.stopping.is_set() or not self.slurm.is_used_by_running_job(cluster, node),
             bool,
             fixed_pause(0.5),
             seconds=RELEASE_DEADLINE,
@@ -239,7 +245,7 @@ class Operations:
         self.slurm.mark_down(cluster, node)
         try:
             self.fleet.restart(node)
-            self.fleet.wait_created(node, is_desired=lambda: cluster.status != "Deleting")
+            self.fleet.wait_until_created(node, is_desired=lambda: cluster.status != "Deleting")
             node.status, node.message = "Running", ""
             events.record_reboot(cluster, node, "Succeeded", reason)
         except HyperpodKitError as err:
@@ -250,10 +256,10 @@ class Operations:
             with self.lock:
                 self.claimed_ids.discard(node.instance_id)
             self.changed()
-        self.resume(cluster, node)
+        self.resume_when_registered(cluster, node)
 
-    def resume(self, cluster: RehearsedCluster, node: RehearsedNode) -> None:
-        """Give the node back to Slurm once its new slurmd has registered, not before."""
+    def resume_when_registered(self, cluster: RehearsedCluster, node: RehearsedNode) -> None:
+        """Wait until the node's new slurmd has registered, then resume the node in Slurm."""
         if node.role in ("", CONTROLLER):
             return
         deadline = time.monotonic() + REGISTRATION_DEADLINE
@@ -270,12 +276,12 @@ class Operations:
 
     def delete(self, cluster: RehearsedCluster) -> None:
         """Remove all machines of a cluster, then the cluster."""
-        self.remove_nodes(cluster)
+        self.remove_machines(cluster)
         with self.lock:
             self.clusters.pop(cluster.name, None)
 
-    def remove_nodes(self, cluster: RehearsedCluster, only: Optional[Sequence[RehearsedNode]] = None) -> None:
-        """End machines side by side."""
+    def remove_machines(self, cluster: RehearsedCluster, only: Optional[Sequence[RehearsedNode]] = None) -> None:
+        """Mark all nodes of a cluster, or those of `only`, ShuttingDown and remove their machines in parallel."""
         nodes = list(cluster.nodes.values() if only is None else only)
         for node in nodes:
             node.status = "ShuttingDown"

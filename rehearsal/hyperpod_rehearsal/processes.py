@@ -18,7 +18,7 @@ EXEC_PATIENCE = 5.0
 
 
 def command_line(process: Process) -> list[str]:
-    """The words of this very process; none when it is gone."""
+    """Return the words of the command line of exactly this process; none when it is gone."""
 
     def read() -> Optional[bytes]:
         """None when the process is gone, empty in the middle of its exec."""
@@ -37,7 +37,7 @@ def command_line(process: Process) -> list[str]:
 
 
 def is_running_command(process: Optional[Process], expected_words: Sequence[str]) -> bool:
-    """Whether this very process still runs, is this user's, and has these words in a row on its command line."""
+    """Return whether exactly this process runs as this user with these words in a row on its command line."""
     if process is None or not is_alive(process):
         return False
     try:
@@ -59,7 +59,7 @@ def children(pid: int) -> list[int]:
 
 
 def send_signal(process: Optional[Process], sig: int = signal.SIGKILL) -> None:
-    """Send a signal to this very process; nothing happens when it is gone."""
+    """Send a signal to exactly this process, by pidfd where there is one; nothing happens when it is gone."""
     if process is None:
         return
     # First a hold on whatever has the pid, then the look at it, then the signal: no other process gets it in between.

@@ -45,8 +45,8 @@ HYPERPOD = Profile(
 PROFILES: Dict[str, Profile] = {profile.name: profile for profile in (STOCK, TODAY, NEWEST, HYPERPOD)}
 
 
-def profile_of(name: str) -> Profile:
-    """Raises RehearsalError when there is none of this name."""
+def profile_by_name(name: str) -> Profile:
+    """Return the profile of a name. Raises RehearsalError when there is none."""
     if name not in PROFILES:
         raise RehearsalError(f"no profile {name}; there are: {', '.join(PROFILES)}")
     return PROFILES[name]

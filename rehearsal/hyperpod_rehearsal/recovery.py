@@ -29,11 +29,11 @@ class Recovery:
         self._clock = clock
         self._back_off = NodeBackOff()
 
-    def run(self) -> None:
+    def recover_until_stopped(self) -> None:
         while not self._stopping.wait(INTERVAL):
             for cluster in self._supervised_clusters():
                 try:
-                    self.check_cluster(cluster)
+                    self.recover_cluster_nodes(cluster)
                 except Exception:  # one bad round must not end the loop that everybody relies on
                     traceback.print_exc()
 
@@ -43,56 +43,56 @@ class Recovery:
                 cluster for cluster in self._operations.clusters.values() if cluster.status in ("InService", "Updating")
             ]
 
-    def check_cluster(self, cluster: RehearsedCluster) -> None:
-        """One round over a cluster. Starts what is needed in the background."""
+    def recover_cluster_nodes(self, cluster: RehearsedCluster) -> None:
+        """Start in the background to replace or reboot each node that ended, failed or carries an action."""
         for node in list(cluster.nodes.values()):
             code = self._operations.fleet.machines.exit_code(node.instance_id)
             if code is not None and node.status in ("Running", "Failure", "Pending"):
-                self._handle_exit(cluster, node, code)
+                self._recover_exited_node(cluster, node, code)
             elif (
-                cluster.continuous
+                cluster.is_continuously_provisioned
                 and node.status == "Failure"
                 and node.role != CONTROLLER
                 and node.instance_id not in self._operations.claimed_ids
             ):
                 # Its script failed. HyperPod tries again for ever, and bills for it.
-                self._recover(cluster, node, self._operations.replace, "its creation failed")
-        for node, action in self._requested_actions(cluster):
+                self._recover_with_back_off(cluster, node, self._operations.replace, "its creation failed")
+        for node, action in self._actions_requested_in_slurm(cluster):
             if self._operations.claim(node):
                 work: Callable[[RehearsedCluster, RehearsedNode, str], None] = self._operations.reboot
                 if action == ACTION_REPLACE:
                     work = self._operations.replace
-                self._operations.spawn(work, cluster, node, f"Slurm's reason: {action}")
+                self._operations.run_in_background(work, cluster, node, f"Slurm's reason: {action}")
 
-    def _handle_exit(self, cluster: RehearsedCluster, node: RehearsedNode, code: int) -> None:
+    def _recover_exited_node(self, cluster: RehearsedCluster, node: RehearsedNode, code: int) -> None:
         operations = self._operations
         if code == REBOOT_EXIT:
-            self._recover(cluster, node, operations.reboot, "rebooted from inside")
+            self._recover_with_back_off(cluster, node, operations.reboot, "rebooted from inside")
         elif cluster.replaces_dead_nodes:
-            self._recover(cluster, node, operations.replace, "the machine died")
+            self._recover_with_back_off(cluster, node, operations.replace, "the machine died")
         elif node.status != "Failure" and node.instance_id not in operations.claimed_ids:
             # NodeRecovery None: the fault is labelled, nobody acts, Slurm finds out by itself.
             node.status = "Failure"
             node.message = f"the machine ended at {time.strftime('%H:%M:%S')}; NodeRecovery is None"
             operations.changed()
 
-    def _recover(
+    def _recover_with_back_off(
         self,
         cluster: RehearsedCluster,
         node: RehearsedNode,
         work: Callable[[RehearsedCluster, RehearsedNode, str], None],
         reason: str,
     ) -> None:
-        """Act at once on the first death of a place, later and later when what comes up there dies again and again."""
+        """Start `work` on a node at once at its first death, after growing pauses when it dies repeatedly."""
         operations, now = self._operations, self._clock()
         node_key = f"{cluster.id}/{node.stable_name}"
         steady = node.status == "Running" and self._back_off.is_steady(now - node.booted_at)
-        due_at = self._back_off.due_at(node_key, steady)
+        due_at = self._back_off.next_try_at(node_key, steady)
         if now < due_at:
             if node.status == "Running":
                 node.status = "Failure"
             note = (
-                f"{reason}, time {self._back_off.count(node_key) + 1} in a row; next try at "
+                f"{reason}, time {self._back_off.consecutive_tries(node_key) + 1} in a row; next try at "
                 f"{time.strftime('%H:%M:%S', time.localtime(due_at))}"
             )
             if not node.message.startswith(note):
@@ -105,13 +105,13 @@ class Recovery:
             return
         if operations.claim(node):
             self._back_off.record_try(node_key, now, steady)
-            operations.spawn(work, cluster, node, reason)
+            operations.run_in_background(work, cluster, node, reason)
 
-    def _requested_actions(self, cluster: RehearsedCluster) -> List[Tuple[RehearsedNode, str]]:
-        """Nodes whose reason is exactly an action and that no job uses any more."""
+    def _actions_requested_in_slurm(self, cluster: RehearsedCluster) -> List[Tuple[RehearsedNode, str]]:
+        """Return (node, action) for nodes whose Slurm reason is exactly an action and that no job uses any more."""
         if cluster.controller is None or not cluster.replaces_dead_nodes:
             return []
-        reasons = self._operations.slurm.reasons(cluster)
+        reasons = self._operations.slurm.nodes_with_reasons(cluster)
         requests = []
         for node in list(cluster.nodes.values()):
             slurm_node = reasons.get(node.host)

@@ -66,8 +66,11 @@ _JSON = {
 TARGET = "application/x-amz-json-1.1"
 
 
-def refusal(error: SignatureRefused, headers: Mapping[str, str], path: str) -> HttpResponse:
-    """Status, headers and body. `headers`: of the request, lower-case names; `path`: of it, for S3's document."""
+def signature_refusal_response(error: SignatureRefused, headers: Mapping[str, str], path: str) -> HttpResponse:
+    """Return status, headers and body for a request whose signature was refused.
+
+    `headers`: of the request, lower-case names; `path`: of it, for S3's document.
+    """
     target = "x-amz-target" in headers
     if target or signed_service(headers) not in ("", "s3"):
         status, code, message = _JSON.get(error.reason, _JSON[signature.MALFORMED])
@@ -82,9 +85,9 @@ def refusal(error: SignatureRefused, headers: Mapping[str, str], path: str) -> H
     return status, {"Content-Type": "application/xml"}, document
 
 
-def not_allowed(headers: Mapping[str, str], what: str) -> HttpResponse:
-    """The role of the nodes asks for what is the admin's."""
-    message = f"User: arn:aws:sts::111122223333:assumed-role/rehearsal/node is not authorized to perform: {what}"
+def access_denied_response(headers: Mapping[str, str], operation: str) -> HttpResponse:
+    """Return the response to an operation that the nodes' role may not execute."""
+    message = f"User: arn:aws:sts::111122223333:assumed-role/rehearsal/node is not authorized to perform: {operation}"
     if "x-amz-target" in headers or signed_service(headers) != "s3":
         return (
             400 if "x-amz-target" in headers else 403,

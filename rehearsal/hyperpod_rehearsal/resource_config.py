@@ -24,7 +24,7 @@ def render(cluster: RehearsedCluster) -> str:
                         "AgentIpAddress": node.ip,
                         "CustomerIpAddress": node.ip,
                     }
-                    for node in cluster.in_group(name)
+                    for node in cluster.nodes_in_group(name)
                 ],
             }
         )

@@ -59,7 +59,7 @@ class SandboxResult:
         return asdict(self)
 
 
-def run(config: str, keep: bool = False) -> SandboxResult:
+def run_sandbox(config: str, keep: bool = False) -> SandboxResult:
     """Render the bundle of a configuration and run its entry script once per role.
 
     Raises ConfigError, BundleError, or RehearsalError when there is no entry script or it does not end in time.
@@ -71,11 +71,14 @@ def run(config: str, keep: bool = False) -> SandboxResult:
     if not settings.entry_script:
         raise RehearsalError("lifecycle mode ami_only has no script of ours to run")
     bundle = rendering.render(settings)
-    cluster = sandbox_root.cluster_of(settings.cluster)
+    cluster = sandbox_root.cluster_from_spec(settings.cluster)
     work = Path(tempfile.mkdtemp(prefix="hyperpod-kit-sandbox-"))
     try:
-        rendering.write(bundle, work / "bundle")
-        runs = [_run_role(work, settings.entry_script, cluster, node) for node in _first_node_of_each_role(cluster)]
+        rendering.replace_bundle_directory(bundle, work / "bundle")
+        runs = [
+            _run_script_for_role(work, settings.entry_script, cluster, node)
+            for node in _first_node_of_each_role(cluster)
+        ]
     finally:
         if not keep:
             by_descriptor.remove_tree(work, ignore_errors=True)
@@ -89,10 +92,10 @@ def _first_node_of_each_role(cluster: RehearsedCluster) -> List[RehearsedNode]:
     return list(by_role.values())
 
 
-def _run_role(work: Path, script: str, cluster: RehearsedCluster, node: RehearsedNode) -> RoleRun:
+def _run_script_for_role(work: Path, script: str, cluster: RehearsedCluster, node: RehearsedNode) -> RoleRun:
     directory = work / node.role.lower()
     by_descriptor.make_directory(directory)
-    shims, root = sandbox_root.build(directory, cluster, node)
+    shims, root = sandbox_root.build_sandbox(directory, cluster, node)
     environment = {
         "PATH": f"{shims}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": str(root / "home"),
@@ -121,17 +124,17 @@ def _run_role(work: Path, script: str, cluster: RehearsedCluster, node: Rehearse
         node.group,
         done.returncode,
         done.stdout.strip(),
-        tuple(_as_on_a_node(line, root) for line in _lines(root / "sandbox/commands.jsonl")),
-        tuple(_lines(root / "var/log/provision/provisioning.log")),
+        tuple(_parse_recorded_command(line, root) for line in _read_lines(root / "sandbox/commands.jsonl")),
+        tuple(_read_lines(root / "var/log/provision/provisioning.log")),
     )
 
 
-def _as_on_a_node(line: str, root: Path) -> Tuple[str, ...]:
+def _parse_recorded_command(line: str, root: Path) -> Tuple[str, ...]:
     return tuple(word.replace(str(root), "") for word in json.loads(line))
 
 
 def is_query(command: Tuple[str, ...]) -> bool:
-    """Whether a recorded command only asked for something and would have changed nothing."""
+    """Return whether a recorded command only queries and would have changed nothing."""
     queries = {
         "systemctl": ("is-enabled", "is-active", "show", "status"),
         "getent": (),
@@ -143,7 +146,7 @@ def is_query(command: Tuple[str, ...]) -> bool:
     return verbs is not None and (not verbs or (len(command) > 1 and command[1] in verbs))
 
 
-def _lines(path: Path) -> List[str]:
+def _read_lines(path: Path) -> List[str]:
     if os.path.exists(path):
         return path.read_text(errors="replace").splitlines()
     return []

@@ -59,7 +59,7 @@ PRESENT = (*(client for its in REHEARSED.values() for client in its.clients), "u
 NODE_TYPES: dict[str, str] = {Role.CONTROLLER: CONTROLLER, Role.LOGIN: LOGIN, Role.COMPUTE: COMPUTE}
 
 
-def cluster_of(spec: ClusterSpec) -> RehearsedCluster:
+def cluster_from_spec(spec: ClusterSpec) -> RehearsedCluster:
     """The cluster as the control plane would know it, with made-up instances."""
     groups = [
         {"InstanceGroupName": group.name, "InstanceType": group.instance_type, "InstanceCount": group.count}
@@ -87,12 +87,12 @@ def cluster_of(spec: ClusterSpec) -> RehearsedCluster:
     return cluster
 
 
-def shown_mounts() -> str:
-    """What the shim of mount(8) reads: how the kernel would list the mounts of each kind."""
+def shown_mounts_json() -> str:
+    """Return the JSON that the shim of mount(8) reads: how the kernel would list the mounts of each kind."""
     return json.dumps({word: how for its in REHEARSED.values() for word, how in its.shown.items()})
 
 
-def build(root: Path, cluster: RehearsedCluster, node: RehearsedNode) -> Tuple[Path, Path]:
+def build_sandbox(root: Path, cluster: RehearsedCluster, node: RehearsedNode) -> Tuple[Path, Path]:
     """Fill an empty directory for `node`; returns the shims' directory and the root that is HPK_ROOT."""
     shims, inside = root / "shims", root / "root"
     for directory in (
@@ -115,7 +115,7 @@ def build(root: Path, cluster: RehearsedCluster, node: RehearsedNode) -> Tuple[P
     by_descriptor.set_mode(program, 0o755)
     for name in RECORDED:
         by_descriptor.symlink(program, shims / name)
-    by_descriptor.write_text(inside / "sandbox" / "shown.json", shown_mounts())
+    by_descriptor.write_text(inside / "sandbox" / "shown.json", shown_mounts_json())
     for name in ("scontrol", "sinfo", "srun", "sbatch", "squeue"):
         by_descriptor.symlink(program, inside / "opt/slurm/bin" / name)
     for client in PRESENT:
@@ -133,5 +133,7 @@ def build(root: Path, cluster: RehearsedCluster, node: RehearsedNode) -> Tuple[P
     by_descriptor.write_text(inside / "etc/group", "root:x:0:\nubuntu:x:1000:\n")
     by_descriptor.write_text(inside / "opt/ml/config/resource_config.json", resource_config.render(cluster))
     if node.role == CONTROLLER:
-        by_descriptor.write_text(inside / "opt/slurm/etc/slurm.conf", slurm_conf.render(cluster, 4096, 10, 30))
+        by_descriptor.write_text(
+            inside / "opt/slurm/etc/slurm.conf", slurm_conf.render_slurm_conf(cluster, 4096, 10, 30)
+        )
     return shims, inside

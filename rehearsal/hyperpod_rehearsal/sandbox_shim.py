@@ -24,7 +24,7 @@ MOUNTINFO = f"{ROOT}/proc/self/mountinfo"
 UNITS = f"{ROOT}/etc/systemd/system"
 
 
-def text_of(path: str) -> str:
+def read_text(path: str) -> str:
     with open(path) as file:
         return file.read()
 
@@ -34,29 +34,29 @@ def write_text(path: str, text: str) -> None:
         file.write(text)
 
 
-def append(path: str, text: str) -> None:
+def append_text(path: str, text: str) -> None:
     with open(path, "a") as file:
         file.write(text)
 
 
 def read_state(name: str) -> Dict[str, Any]:
-    """A dict that an earlier call kept."""
+    """Return the dict that an earlier call wrote, {} when there is none."""
     try:
-        data: Dict[str, Any] = json.loads(text_of(f"{STATE}/{name}"))
+        data: Dict[str, Any] = json.loads(read_text(f"{STATE}/{name}"))
         return data
     except OSError:
         return {}
 
 
-def keep_state(name: str, data: Dict[str, Any]) -> None:
-    """Keep a dict for later calls."""
+def write_state(name: str, data: Dict[str, Any]) -> None:
+    """Write a dict for later calls."""
     write_text(f"{STATE}/{name}", json.dumps(data))
 
 
-def add_mount(path: str, kind: str, source: str) -> None:
+def add_to_mountinfo(path: str, kind: str, source: str) -> None:
     """List a mount as the kernel would; of kind `none` a directory of another mount, bound."""
     os.makedirs(f"{ROOT}/{path.lstrip('/')}", exist_ok=True)
-    lines = [line.split() for line in text_of(MOUNTINFO).splitlines()]
+    lines = [line.split() for line in read_text(MOUNTINFO).splitlines()]
     number = 100 + len(lines)
     device, root = f"0:{number}", "/"
     if kind == "none":
@@ -64,57 +64,59 @@ def add_mount(path: str, kind: str, source: str) -> None:
         nearest = max(above, key=lambda line: len(line[4]))
         device, root, kind = nearest[2], source[len(nearest[4].rstrip("/")) :] or "/", nearest[-3]
         source = nearest[-2]
-    append(MOUNTINFO, f"{number} 1 {device} {root} {path} rw,nosuid,nodev,relatime shared:1 - {kind} {source} rw\n")
+    append_text(
+        MOUNTINFO, f"{number} 1 {device} {root} {path} rw,nosuid,nodev,relatime shared:1 - {kind} {source} rw\n"
+    )
 
 
-def operands(args: Sequence[str], with_value: Sequence[str]) -> List[str]:
-    """Positional arguments, where the options of `with_value` take the next word."""
+def positional_arguments(args: Sequence[str], value_options: Sequence[str]) -> List[str]:
+    """Return the positional arguments, where the options of `value_options` take the next word."""
     positional: List[str] = []
     arguments = iter(args)
     for argument in arguments:
-        if argument in with_value:
+        if argument in value_options:
             next(arguments, None)
         elif not argument.startswith("-"):
             positional.append(argument)
     return positional
 
 
-def mount(args: List[str]) -> int:
+def imitate_mount(args: List[str]) -> int:
     """mount -t TYPE SOURCE PATH, shown as the real client's mounts are."""
-    rest = operands(args, ("-t", "-o", "--types", "--options"))
+    rest = positional_arguments(args, ("-t", "-o", "--types", "--options"))
     kind = "none"
     if "-t" in args:
         kind = args[args.index("-t") + 1]
     if len(rest) == 2:
         fs_type, source = read_state("shown.json").get(kind, (kind, "{source}"))
-        add_mount(rest[1], fs_type, source.format(source=rest[0], name=rest[0].rpartition(":/")[2]))
+        add_to_mountinfo(rest[1], fs_type, source.format(source=rest[0], name=rest[0].rpartition(":/")[2]))
     return 0
 
 
-def mount_s3(args: List[str]) -> int:
+def imitate_mount_s3(args: List[str]) -> int:
     """mount-s3 … BUCKET PATH."""
     if "--version" in args:
-        return client_version(args)
-    add_mount(args[-1], "fuse", "mountpoint-s3")
+        return print_client_version(args)
+    add_to_mountinfo(args[-1], "fuse", "mountpoint-s3")
     return 0
 
 
-def client_version(args: List[str]) -> int:
-    """What a client says of itself: new enough for every mount, and that it is none."""
+def print_client_version(args: List[str]) -> int:
+    """Print a version that is new enough for every mount and says that it is the sandbox's."""
     print("99.0 (sandbox of hyperpod-kit: no mount client)")
     return 0
 
 
-def modinfo(args: List[str]) -> int:
-    """Every module is there."""
+def imitate_modinfo(args: List[str]) -> int:
+    """Print a version: every module exists."""
     print("99.0")
     return 0
 
 
-def umount(args: List[str]) -> int:
+def imitate_umount(args: List[str]) -> int:
     """Take the newest mount at a path off the list."""
-    path = operands(args, ())[-1]
-    lines = text_of(MOUNTINFO).splitlines()
+    path = positional_arguments(args, ())[-1]
+    lines = read_text(MOUNTINFO).splitlines()
     for index in range(len(lines) - 1, -1, -1):
         if lines[index].split()[4] == path:
             del lines[index]
@@ -123,51 +125,51 @@ def umount(args: List[str]) -> int:
     return 0
 
 
-def unit_lines(unit: str, key: str) -> List[str]:
+def unit_key_values(unit: str, key: str) -> List[str]:
     """Values of a key in a unit's file, in order, without systemd's prefixes."""
     path = f"{UNITS}/{unit}"
     if not os.path.exists(path):
         return []
-    lines = (line.strip() for line in text_of(path).splitlines())
+    lines = (line.strip() for line in read_text(path).splitlines())
     return [line.partition("=")[2].lstrip("-@+!:") for line in lines if line.startswith(key + "=")]
 
 
-def run(command: Sequence[str]) -> int:
-    """A program, to its end."""
+def run_program(command: Sequence[str]) -> int:
+    """Run a program and return its exit code."""
     import subprocess
 
     return subprocess.run(command, timeout=300).returncode
 
 
-def run_line(line: str) -> int:
+def run_unit_command(line: str) -> int:
     """Run a line of a unit: a program of the bundle below the root, anything else as a shim."""
     import shlex
 
     command = shlex.split(line)
     program = f"{ROOT}/{command[0].lstrip('/')}"
     if os.path.exists(program) and os.path.getsize(program):
-        return run([program, *command[1:]])
-    return call(os.path.basename(command[0]), command[1:])
+        return run_program([program, *command[1:]])
+    return record_and_imitate(os.path.basename(command[0]), command[1:])
 
 
-def full_name(unit: str) -> str:
+def full_unit_name(unit: str) -> str:
     """Add `.service` to a unit's name without a type."""
     if "." in unit:
         return unit
     return unit + ".service"
 
 
-def start_unit(unit: str) -> int:
+def imitate_unit_start(unit: str) -> int:
     """Do what starting a service would: its commands, in systemd's order. Timers and others only become active."""
     import shlex
 
     running = read_state("running")
-    unit = full_name(unit)
+    unit = full_unit_name(unit)
     if unit in running:
         return 0
     running[unit] = 4000 + len(running)
-    keep_state("running", running)
-    for line in unit_lines(unit, "ExecStart")[:1]:
+    write_state("running", running)
+    for line in unit_key_values(unit, "ExecStart")[:1]:
         process = f"{ROOT}/proc/{running[unit]}"
         os.makedirs(process, exist_ok=True)
         write_text(f"{process}/cmdline", "\0".join(shlex.split(line)) + "\0")
@@ -175,17 +177,17 @@ def start_unit(unit: str) -> int:
     if not unit.endswith(".service"):
         return 0
     for key in ("ExecStartPre", "ExecStart", "ExecStartPost"):
-        for line in unit_lines(unit, key):
-            code = run_line(line)
+        for line in unit_key_values(unit, key):
+            code = run_unit_command(line)
             if code != 0:
                 running = read_state("running")
                 running.pop(unit, None)
-                keep_state("running", running)
+                write_state("running", running)
                 return code
     return 0
 
 
-def show_units(units: Sequence[str], running: Dict[str, Any]) -> None:
+def print_unit_states(units: Sequence[str], running: Dict[str, Any]) -> None:
     """Print what `systemctl show` says of each unit. `running`: process ids by unit."""
     for unit in units:
         state = "inactive"
@@ -194,12 +196,12 @@ def show_units(units: Sequence[str], running: Dict[str, Any]) -> None:
         print(f"MainPID={running.get(unit, 0)}\nActiveState={state}")
 
 
-def systemctl(args: List[str]) -> int:
-    """Units that are enabled and active, as far as asked for here."""
-    positional = operands(args, ("--property", "-p"))
+def imitate_systemctl(args: List[str]) -> int:
+    """Imitate the verbs of systemctl that the scripts use, over the recorded states of units."""
+    positional = positional_arguments(args, ("--property", "-p"))
     verb, units = "".join(positional[:1]), positional[1:]
     enabled, running = read_state("enabled"), read_state("running")
-    named = [full_name(unit) for unit in units]
+    named = [full_unit_name(unit) for unit in units]
     if verb == "is-enabled":
         if all(unit in enabled for unit in named):
             return 0
@@ -209,24 +211,24 @@ def systemctl(args: List[str]) -> int:
             return 0
         return 3
     if verb == "show":
-        show_units(named, running)
+        print_unit_states(named, running)
         return 0
     if verb == "enable":
-        keep_state("enabled", {**enabled, **{unit: True for unit in named}})
+        write_state("enabled", {**enabled, **{unit: True for unit in named}})
     if verb in ("stop", "restart", "kill"):
-        keep_state("running", {unit: pid for unit, pid in running.items() if unit not in named})
+        write_state("running", {unit: pid for unit, pid in running.items() if unit not in named})
     if verb in ("start", "restart") or (verb == "enable" and "--now" in args):
-        return max([start_unit(unit) for unit in named], default=0)
+        return max([imitate_unit_start(unit) for unit in named], default=0)
     return 0
 
 
-def getent(args: List[str]) -> int:
+def imitate_getent(args: List[str]) -> int:
     """Users and groups of the sandbox's own files; every host name resolves."""
     database, keys = args[0], args[1:]
     if database in ("hosts", "ahosts", "ahostsv4"):
         print("\n".join(f"10.1.0.1 STREAM {key}" for key in keys))
         return 0
-    lines = text_of(f"{ROOT}/etc/{database}").splitlines()
+    lines = read_text(f"{ROOT}/etc/{database}").splitlines()
     matches = []
     for line in lines:
         fields = line.split(":")
@@ -237,7 +239,7 @@ def getent(args: List[str]) -> int:
     return 2
 
 
-def option(args: Sequence[str], names: Sequence[str], default: str) -> str:
+def option_value(args: Sequence[str], names: Sequence[str], default: str) -> str:
     """Value of the first of an option's spellings."""
     for index, word in enumerate(args):
         for name in names:
@@ -248,21 +250,21 @@ def option(args: Sequence[str], names: Sequence[str], default: str) -> str:
     return default
 
 
-def useradd(args: List[str]) -> int:
-    """A line in the sandbox's passwd."""
-    uid = option(args, ("--uid", "-u"), "1001")
-    gid = option(args, ("--gid", "-g"), uid)
-    append(f"{ROOT}/etc/passwd", f"{args[-1]}:x:{uid}:{gid}::/home/{args[-1]}:/bin/bash\n")
+def imitate_useradd(args: List[str]) -> int:
+    """Append a user to the sandbox's passwd file."""
+    uid = option_value(args, ("--uid", "-u"), "1001")
+    gid = option_value(args, ("--gid", "-g"), uid)
+    append_text(f"{ROOT}/etc/passwd", f"{args[-1]}:x:{uid}:{gid}::/home/{args[-1]}:/bin/bash\n")
     return 0
 
 
-def groupadd(args: List[str]) -> int:
-    """A line in the sandbox's group file."""
-    append(f"{ROOT}/etc/group", f"{args[-1]}:x:{option(args, ('--gid', '-g'), '1001')}:\n")
+def imitate_groupadd(args: List[str]) -> int:
+    """Append a group to the sandbox's group file."""
+    append_text(f"{ROOT}/etc/group", f"{args[-1]}:x:{option_value(args, ('--gid', '-g'), '1001')}:\n")
     return 0
 
 
-def scontrol(args: List[str]) -> int:
+def imitate_scontrol(args: List[str]) -> int:
     """A controller that is up and a node that has registered just now.
 
     Like the real one it does nothing, not even --version, on a node that has no configuration yet.
@@ -280,11 +282,11 @@ def scontrol(args: List[str]) -> int:
     return 0
 
 
-def nft(args: List[str]) -> int:
-    """Remembers the rules that it was given, and lists them."""
+def imitate_nft(args: List[str]) -> int:
+    """Store the rules given with --file; otherwise print the stored ones."""
     if "--file" in args:
         # It lists what the table holds, not the words that replaced it.
-        keep_state("nft", {"rules": "\n".join(sys.stdin.read().splitlines()[2:])})
+        write_state("nft", {"rules": "\n".join(sys.stdin.read().splitlines()[2:])})
         return 0
     print(read_state("nft").get("rules", ""))
     if read_state("nft"):
@@ -292,16 +294,16 @@ def nft(args: List[str]) -> int:
     return 1
 
 
-def compiler(args: List[str]) -> int:
-    """An empty file where the compiler's output would be."""
-    target = option(args, ("-o",), "")
+def imitate_compiler(args: List[str]) -> int:
+    """Write an empty file where the compiler's output would be."""
+    target = option_value(args, ("-o",), "")
     if target:
         write_text(target, "")
     return 0
 
 
-def sudo(args: List[str]) -> int:
-    """Run the rest as oneself."""
+def imitate_sudo(args: List[str]) -> int:
+    """Run the command behind sudo's options as the present user."""
     rest = list(args)
     while rest and rest[0].startswith("-"):
         if rest[0] in ("-u", "--user", "-g"):
@@ -309,37 +311,37 @@ def sudo(args: List[str]) -> int:
         else:
             rest = rest[1:]
     if rest:
-        return run(rest)
+        return run_program(rest)
     return 0
 
 
 HANDLERS: Dict[str, Callable[[List[str]], int]] = {
-    "mount": mount,
-    "mount-s3": mount_s3,
-    "umount": umount,
-    "systemctl": systemctl,
-    "getent": getent,
-    "useradd": useradd,
-    "groupadd": groupadd,
-    "scontrol": scontrol,
-    "cc": compiler,
-    "gcc": compiler,
-    "sudo": sudo,
-    "modinfo": modinfo,
-    "nft": nft,
+    "mount": imitate_mount,
+    "mount-s3": imitate_mount_s3,
+    "umount": imitate_umount,
+    "systemctl": imitate_systemctl,
+    "getent": imitate_getent,
+    "useradd": imitate_useradd,
+    "groupadd": imitate_groupadd,
+    "scontrol": imitate_scontrol,
+    "cc": imitate_compiler,
+    "gcc": imitate_compiler,
+    "sudo": imitate_sudo,
+    "modinfo": imitate_modinfo,
+    "nft": imitate_nft,
 }
 
 
-def call(name: str, args: List[str]) -> int:
+def record_and_imitate(name: str, args: List[str]) -> int:
     """Record a command and imitate it. A name without a handler succeeds in silence."""
-    append(f"{STATE}/commands.jsonl", json.dumps([name, *args]) + "\n")
+    append_text(f"{STATE}/commands.jsonl", json.dumps([name, *args]) + "\n")
     handler = HANDLERS.get(name)
     if name.startswith("mount."):
-        handler = client_version
+        handler = print_client_version
     if handler:
         return handler(args)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(call(os.path.basename(sys.argv[0]), sys.argv[1:]))
+    sys.exit(record_and_imitate(os.path.basename(sys.argv[0]), sys.argv[1:]))

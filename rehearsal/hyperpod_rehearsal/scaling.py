@@ -6,18 +6,18 @@ from typing import Any, Dict, List, Mapping, Sequence
 
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_rehearsal import events, slurm_conf
-from hyperpod_rehearsal.bundle_source import provisioning_parameters
+from hyperpod_rehearsal.bundle_source import read_provisioning_parameters
 from hyperpod_rehearsal.cluster_state import RehearsedCluster, RehearsedNode
-from hyperpod_rehearsal.operations import Operations, memory_per_node
+from hyperpod_rehearsal.operations import Operations, memory_mb_per_node
 
 
-def resize(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> None:
+def apply_cluster_update(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> None:
     """Apply an UpdateCluster request: groups grow, shrink, come and go; the cluster is Updating meanwhile.
 
     Where nodes are provisioned continuously it stays InService, and a node that fails fails no update.
     """
     with operations.lock:
-        if cluster.status != ("InService" if cluster.continuous else "Updating"):
+        if cluster.status != ("InService" if cluster.is_continuously_provisioned else "Updating"):
             return
         groups = {group["InstanceGroupName"]: group for group in cluster.groups}
         groups.update({group["InstanceGroupName"]: dict(group) for group in request.get("InstanceGroups", [])})
@@ -32,62 +32,67 @@ def resize(operations: Operations, cluster: RehearsedCluster, request: Mapping[s
         leaving = [
             node
             for name in {node.group for node in cluster.nodes.values()}
-            for node in cluster.in_group(name)[limits.get(name, 0) :]
+            for node in cluster.nodes_in_group(name)[limits.get(name, 0) :]
         ]
         for node in leaving:
             operations.claimed_ids.add(node.instance_id)
             node.status = "ShuttingDown"
         if cluster.slurm:
-            parameters = provisioning_parameters(operations.store, cluster.request)
-            cluster.slurm, cluster.partitions = slurm_conf.roles_of(cluster.request, parameters)
+            parameters = read_provisioning_parameters(operations.store, cluster.request)
+            cluster.slurm, cluster.partitions = slurm_conf.roles_and_partitions(cluster.request, parameters)
         arriving = [
             node
             for group in cluster.groups
-            for node in operations.add_nodes(cluster, group, group.get("InstanceCount", 0))
+            for node in operations.add_missing_nodes(cluster, group, group.get("InstanceCount", 0))
         ]
-        _record_counts(cluster, before, limits)
-    failure = _change(operations, cluster, leaving, arriving)
+        _record_count_changes(cluster, before, limits)
+    failure = _remove_and_launch_nodes(operations, cluster, leaving, arriving)
     with operations.lock:
         if cluster.status == "Updating":
             cluster.status, cluster.failure_message = "InService", failure
 
 
-def grow(operations: Operations, cluster: RehearsedCluster, name: str, by: int) -> List[RehearsedNode]:
-    """Raise the count of a group; returns its new nodes, which `bring_up` boots. Call with the lock held."""
-    group = cluster.group(name)
+def grow_group(
+    operations: Operations, cluster: RehearsedCluster, group_name: str, increment: int
+) -> List[RehearsedNode]:
+    """Raise the count of a group; returns its new nodes, which `bring_up_nodes` boots. Call with the lock held."""
+    group = cluster.group(group_name)
     before = group.get("InstanceCount", 0)
-    group["InstanceCount"] = before + by
-    _record_counts(cluster, {name: before}, {name: before + by})
-    return operations.add_nodes(cluster, group, len(cluster.in_group(name)) + by)
+    group["InstanceCount"] = before + increment
+    _record_count_changes(cluster, {group_name: before}, {group_name: before + increment})
+    return operations.add_missing_nodes(cluster, group, len(cluster.nodes_in_group(group_name)) + increment)
 
 
-def bring_up(operations: Operations, cluster: RehearsedCluster, arriving: Sequence[RehearsedNode]) -> None:
-    """Boot nodes that `grow` has made."""
-    _change(operations, cluster, [], arriving)
+def bring_up_nodes(operations: Operations, cluster: RehearsedCluster, arriving: Sequence[RehearsedNode]) -> None:
+    """Boot nodes that `grow_group` has added."""
+    _remove_and_launch_nodes(operations, cluster, [], arriving)
 
 
 def remove_from_counts(operations: Operations, cluster: RehearsedCluster, leaving: Sequence[RehearsedNode]) -> None:
-    """Take claimed nodes out of their groups' counts, before anybody could bring them back."""
+    """Lower the counts of the groups of claimed nodes and mark the nodes ShuttingDown: none is brought back."""
     with operations.lock:
         before = {node.group: cluster.group(node.group).get("InstanceCount", 0) for node in leaving}
         for node in leaving:
             cluster.group(node.group)["InstanceCount"] -= 1
             node.status = "ShuttingDown"
-        _record_counts(cluster, before, {name: cluster.group(name)["InstanceCount"] for name in before})
+        _record_count_changes(cluster, before, {name: cluster.group(name)["InstanceCount"] for name in before})
 
 
 def remove_machines(operations: Operations, cluster: RehearsedCluster, leaving: Sequence[RehearsedNode]) -> None:
     """End the machines of nodes that `remove_from_counts` has taken out."""
-    _change(operations, cluster, leaving, [])
+    _remove_and_launch_nodes(operations, cluster, leaving, [])
 
 
-def _change(
+def _remove_and_launch_nodes(
     operations: Operations,
     cluster: RehearsedCluster,
     leaving: Sequence[RehearsedNode],
     arriving: Sequence[RehearsedNode],
 ) -> str:
-    """Remove and boot machines, tell those that stay; returns what failed, "" when nothing did."""
+    """Remove and launch nodes, rewrite the configs of the others, reconfigure Slurm.
+
+    Returns the message of a failure, "" when there was none.
+    """
     operations.changed()
     try:
         for node in leaving:
@@ -97,16 +102,18 @@ def _change(
                 cluster.nodes.pop(node.instance_id, None)
                 operations.claimed_ids.discard(node.instance_id)
             events.record_removal(cluster, node)
-        operations.fleet.refresh(cluster, memory_per_node(len(cluster.nodes)))
+        operations.fleet.rewrite_cluster_configs(cluster, memory_mb_per_node(len(cluster.nodes)))
         if leaving or arriving:
-            operations.slurm.reconfigure(cluster)
-        operations.launch_all(cluster, arriving, [] if cluster.continuous else arriving)
+            operations.slurm.restart_and_reconfigure(cluster)
+        operations.launch_and_wait_for_required(
+            cluster, arriving, [] if cluster.is_continuously_provisioned else arriving
+        )
     except HyperpodKitError as err:
         return err.message
     return ""
 
 
-def _record_counts(cluster: RehearsedCluster, before: Mapping[str, int], after: Mapping[str, int]) -> None:
+def _record_count_changes(cluster: RehearsedCluster, before: Mapping[str, int], after: Mapping[str, int]) -> None:
     changed: Dict[str, tuple[int, int]] = {
         name: (before.get(name, 0), after.get(name, 0))
         for name in {**before, **after}

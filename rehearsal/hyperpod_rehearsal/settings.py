@@ -8,7 +8,7 @@ from typing import Tuple
 
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_rehearsal import state
-from hyperpod_rehearsal.profiles import STOCK, Profile, profile_of
+from hyperpod_rehearsal.profiles import STOCK, Profile, profile_by_name
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class RehearsalSettings:
 
     @property
     def profile(self) -> Profile:
-        """Raises RehearsalError when it is of another release."""
-        return profile_of(self.profile_name)
+        """Return the profile. Raises RehearsalError when its name is of another release."""
+        return profile_by_name(self.profile_name)
 
     def save(self, root: Path) -> None:
         state.write_json(root / "settings.json", asdict(self))
 
     @classmethod
     def load(cls, root: Path) -> RehearsalSettings:
-        """Raises RehearsalError when `up` left none."""
+        """Read the settings that `up` has written. Raises RehearsalError when there are none."""
         data = state.read_json(root / "settings.json")
         if data is None:
             raise RehearsalError(f"no settings in {root}", hint="hyperpod-kit rehearse up")
@@ -60,7 +60,7 @@ def parse_share(text: str) -> Tuple[str, str]:
 
 
 def parse_tree(text: str) -> str:
-    """The directory of `--tree`. Raises RehearsalError."""
+    """Return the directory of `--tree`. Raises RehearsalError when it cannot be laid over the image."""
     path = Path(text).resolve()
     if not path.is_dir():
         raise RehearsalError(f"--tree {text}: {path} is no directory")

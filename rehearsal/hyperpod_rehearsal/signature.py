@@ -101,17 +101,20 @@ class Claim:
     @property
     def signing_key(self) -> bytes:
         """The key with which chunks of the body are signed too."""
-        return sigv4.signing_key(self.key.secret, self.scope)
+        return sigv4.derive_signing_key(self.key.secret, self.scope)
 
-    def verify(self, payload: str) -> None:
-        """`payload`: digest of the body, or what stands for it. Raises SignatureRefused WRONG."""
+    def verify(self, payload_digest: str) -> None:
+        """Raise SignatureRefused WRONG unless the signature is right.
+
+        `payload_digest`: digest of the body, or what stands for it.
+        """
         if self.verified:
             return
         key = self.signing_key
-        for path in dict.fromkeys(_paths(self.path)):
-            for query in dict.fromkeys(_queries(self.query)):
-                canonical = sigv4.canonical_request(self.method, path, query, self.headers, self.names, payload)
-                expected = sigv4.signature(
+        for path in dict.fromkeys(_possible_signed_paths(self.path)):
+            for query in dict.fromkeys(_possible_signed_queries(self.query)):
+                canonical = sigv4.canonical_request(self.method, path, query, self.headers, self.names, payload_digest)
+                expected = sigv4.compute_signature(
                     key, sigv4.ALGORITHM, self.stamp, self.scope, hashlib.sha256(canonical).hexdigest()
                 )
                 if hmac.compare_digest(expected, self.signature):
@@ -120,13 +123,16 @@ class Claim:
 
 
 def parse_claim(keys: Mapping[str, Key], method: str, target: str, headers: Mapping[str, str], now: float) -> Claim:
-    """What a request claims. `target`: of the request line; `headers`: lower-case names. Raises SignatureRefused."""
+    """Return what a request claims. Raises SignatureRefused.
+
+    `target`: of the request line; `headers`: lower-case names.
+    """
     url = urlsplit(target)
     query = dict(parse_qsl(url.query, keep_blank_values=True))
     if "X-Amz-Signature" in query or "X-Amz-Expires" in query:
-        return _presigned(keys, method, url.path, url.query, query, headers, now)
+        return _parse_presigned_claim(keys, method, url.path, url.query, query, headers, now)
     if "Signature" in query and "authorization" not in headers:
-        return _version_2(keys, method, url.path, query, headers, now)
+        return _verify_version_2_claim(keys, method, url.path, query, headers, now)
     authorization = headers.get("authorization")
     if authorization is None:
         raise SignatureRefused(ABSENT)
@@ -134,9 +140,9 @@ def parse_claim(keys: Mapping[str, Key], method: str, target: str, headers: Mapp
     if match is None:
         raise SignatureRefused(MALFORMED)
     access, scope, names, signature = match.groups()
-    key = _key(keys, access, headers.get("x-amz-security-token", ""))
+    key = _find_key(keys, access, headers.get("x-amz-security-token", ""))
     service, stamp = scope.split("/")[2], headers.get("x-amz-date", "")
-    if abs(_parse_stamp(stamp, scope) - now) > SKEW:
+    if abs(_parse_timestamp(stamp, scope) - now) > SKEW:
         raise SignatureRefused(SKEWED, stamp)
     payload = headers.get("x-amz-content-sha256")
     if payload is None and service == "s3":
@@ -146,7 +152,7 @@ def parse_claim(keys: Mapping[str, Key], method: str, target: str, headers: Mapp
         service,
         stamp,
         scope,
-        _signed_names(names, headers),
+        _parse_signed_headers(names, headers),
         signature,
         payload,
         method,
@@ -156,7 +162,7 @@ def parse_claim(keys: Mapping[str, Key], method: str, target: str, headers: Mapp
     )
 
 
-def _key(keys: Mapping[str, Key], access: str, token: str) -> Key:
+def _find_key(keys: Mapping[str, Key], access: str, token: str) -> Key:
     key = keys.get(access)
     if key is None:
         raise SignatureRefused(UNKNOWN_KEY, access)
@@ -165,7 +171,7 @@ def _key(keys: Mapping[str, Key], access: str, token: str) -> Key:
     return key
 
 
-def _parse_stamp(stamp: str, scope: str) -> float:
+def _parse_timestamp(stamp: str, scope: str) -> float:
     """Unix seconds of an x-amz-date that is of the scope's day. Raises SignatureRefused."""
     try:
         moment = calendar.timegm(time.strptime(stamp, "%Y%m%dT%H%M%SZ"))
@@ -176,8 +182,8 @@ def _parse_stamp(stamp: str, scope: str) -> float:
     return moment
 
 
-def _signed_names(listed: str, headers: Mapping[str, str]) -> Sequence[str]:
-    """The headers that are signed. Raises SignatureRefused where one that counts is not."""
+def _parse_signed_headers(listed: str, headers: Mapping[str, str]) -> Sequence[str]:
+    """Return the names of the signed headers. Raises SignatureRefused where one that must be signed is not."""
     names = listed.split(";")
     if "host" not in names or names != sorted(set(names)) or any(name not in headers for name in names):
         raise SignatureRefused(MALFORMED if "host" not in names else WRONG)
@@ -186,7 +192,7 @@ def _signed_names(listed: str, headers: Mapping[str, str]) -> Sequence[str]:
     return names
 
 
-def _presigned(
+def _parse_presigned_claim(
     keys: Mapping[str, Key],
     method: str,
     path: str,
@@ -198,7 +204,7 @@ def _presigned(
     access, _, scope = query.get("X-Amz-Credential", "").partition("/")
     try:
         signed, lasts = (
-            _parse_stamp(query.get("X-Amz-Date", ""), query.get("X-Amz-Date", "")[:8] + "/"),
+            _parse_timestamp(query.get("X-Amz-Date", ""), query.get("X-Amz-Date", "")[:8] + "/"),
             int(query["X-Amz-Expires"]),
         )
     except (KeyError, ValueError, SignatureRefused):
@@ -224,14 +230,14 @@ def _presigned(
         raise SignatureRefused(
             QUERY, "X-Amz-Algorithm, X-Amz-Credential, X-Amz-SignedHeaders or X-Amz-Signature is wrong"
         )
-    key = _key(keys, access, query.get("X-Amz-Security-Token", ""))
+    key = _find_key(keys, access, query.get("X-Amz-Security-Token", ""))
     rest = "&".join(part for part in raw.split("&") if not part.startswith("X-Amz-Signature="))
     return Claim(
         key,
         scope.split("/")[2],
         query["X-Amz-Date"],
         scope,
-        _signed_names(form.group(3), headers),
+        _parse_signed_headers(form.group(3), headers),
         form.group(4),
         headers.get("x-amz-content-sha256", sigv4.UNSIGNED),
         method,
@@ -241,7 +247,7 @@ def _presigned(
     )
 
 
-def _version_2(
+def _verify_version_2_claim(
     keys: Mapping[str, Key], method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], now: float
 ) -> Claim:
     """A URL presigned as S3 took it before version 4, and still takes it in old regions. Raises SignatureRefused."""
@@ -250,7 +256,7 @@ def _version_2(
         raise SignatureRefused(ABSENT)
     if now > int(expires):
         raise SignatureRefused(EXPIRED)
-    key = _key(keys, query.get("AWSAccessKeyId", ""), query.get("x-amz-security-token", ""))
+    key = _find_key(keys, query.get("AWSAccessKeyId", ""), query.get("x-amz-security-token", ""))
     amz = {name: value.strip() for name, value in headers.items() if name.startswith("x-amz-")}
     if key.token:
         amz["x-amz-security-token"] = key.token
@@ -276,16 +282,16 @@ def _version_2(
     return Claim(key, "s3", "", "", (), "", sigv4.UNSIGNED, method, path, "", headers, verified=True)
 
 
-def _paths(path: str) -> Iterator[str]:
-    """The forms that clients sign a path in: as they sent it, spelt as the standard says, and quoted once more."""
+def _possible_signed_paths(path: str) -> Iterator[str]:
+    """Yield the forms in which clients sign a path: as they sent it, spelt as the standard says, quoted once more."""
     raw = path.encode("latin-1")
     yield path or "/"
     yield quote(unquote_to_bytes(raw), safe="/-_.~") or "/"
     yield quote(raw, safe="/-_.~")
 
 
-def _queries(query: str) -> Iterator[str]:
-    """The same of a query: its parts in order."""
+def _possible_signed_queries(query: str) -> Iterator[str]:
+    """Yield the forms in which clients sign a query, its parts in order: as sent, and quoted anew."""
     parts = [part.partition("=")[::2] for part in query.split("&") if part]
     yield "&".join(f"{name}={value}" for name, value in sorted(parts))
     spelt = [tuple(quote(unquote_to_bytes(word.encode("latin-1")), safe="-_.~") for word in part) for part in parts]

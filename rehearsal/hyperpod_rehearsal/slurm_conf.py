@@ -66,7 +66,7 @@ ConstrainSwapSpace=no
 """cgroup.conf where processes are tracked by the freezer of cgroup v1, and by nothing else of it."""
 
 
-def roles_of(
+def roles_and_partitions(
     request: Mapping[str, object],
     parameters: Mapping[str, object] | None,
 ) -> tuple[Dict[str, str], Dict[str, List[str]]]:
@@ -111,7 +111,7 @@ def roles_of(
     return roles, partitions
 
 
-def parameters_of(cluster: RehearsedCluster) -> Dict[str, object]:
+def provisioning_parameters_for(cluster: RehearsedCluster) -> Dict[str, object]:
     """The provisioning_parameters.json that the platform itself writes for a cluster with SlurmConfig."""
 
     def first(role: str) -> str:
@@ -138,7 +138,7 @@ def node_lines(cluster: RehearsedCluster, memory_mb: int, profile: Profile = STO
     gres = ""
     if profile.step_retry:
         gres = " Gres=gpu:1"
-    members: Dict[str, List[RehearsedNode]] = {name: cluster.in_group(name) for name in cluster.slurm}
+    members: Dict[str, List[RehearsedNode]] = {name: cluster.nodes_in_group(name) for name in cluster.slurm}
     for name, role in cluster.slurm.items():
         if role == CONTROLLER:
             continue
@@ -157,10 +157,10 @@ def node_lines(cluster: RehearsedCluster, memory_mb: int, profile: Profile = STO
     return "\n".join([*lines, END, ""])
 
 
-def render(
+def render_slurm_conf(
     cluster: RehearsedCluster, memory_mb: int, cred_expire: int, slurmd_timeout: int, profile: Profile = STOCK
 ) -> str:
-    """The whole file for a new controller."""
+    """Return the text of slurm.conf for a new controller. Raises RehearsalError when the cluster has none."""
     heads = cluster.controllers
     if not heads:
         raise RehearsalError(f"cluster {cluster.name} has no Slurm controller")
@@ -177,7 +177,7 @@ def render(
     return base + node_lines(cluster, memory_mb, profile)
 
 
-def cgroup_conf(profile: Profile, *, v1: bool, untracked: bool) -> str:
+def render_cgroup_conf(profile: Profile, *, v1: bool, untracked: bool) -> str:
     """The file beside slurm.conf, "" for none: Slurm finds v2 by itself where it is alone.
 
     v1: this host has the freezer of version 1. untracked: nodes do not boot with it, and find it all the same.
@@ -198,9 +198,9 @@ def cgroup_conf(profile: Profile, *, v1: bool, untracked: bool) -> str:
     return ""
 
 
-def merge(existing: str, nodes: str) -> str:
+def replace_node_lines(existing: str, node_lines_text: str) -> str:
     """`existing` with the platform's node lines replaced; everything that others added stays (strategy Merge)."""
     pattern = re.compile(re.escape(BEGIN) + r".*?" + re.escape(END) + r"\n?", re.S)
     if pattern.search(existing):
-        return pattern.sub(lambda match: nodes, existing, count=1)
-    return existing.rstrip("\n") + "\n" + nodes
+        return pattern.sub(lambda match: node_lines_text, existing, count=1)
+    return existing.rstrip("\n") + "\n" + node_lines_text

@@ -36,40 +36,47 @@ class SlurmControl:
     def __init__(self, machines: Machines) -> None:
         self._machines = machines
 
-    def _run(self, cluster: RehearsedCluster, *argv: str, timeout: float = 15.0) -> Optional[str]:
-        """On the first controller that can; Slurm's commands go from there to the one in control."""
+    def _run_on_controller(self, cluster: RehearsedCluster, *argv: str, timeout: float = 15.0) -> Optional[str]:
+        """Run a command on the first controller that can; returns its output, None when none can.
+
+        Slurm's commands go from there to the one in control.
+        """
         for controller in cluster.controllers:
             with suppress(HyperpodKitError):
                 return self._machines.execute(controller.instance_id, argv, timeout=timeout).stdout
         return None
 
     def mark_down(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
-        """Tell Slurm at once that a machine is gone: its jobs are requeued now, not after SlurmdTimeout."""
+        """Set a node's Slurm state to down at once: its jobs are requeued now, not after SlurmdTimeout."""
         if node.role in ("", CONTROLLER):
             return False
         return (
-            self._run(cluster, SCONTROL, "update", f"nodename={node.host}", "state=down", f"reason={DEAD_REASON}")
+            self._run_on_controller(
+                cluster, SCONTROL, "update", f"nodename={node.host}", "state=down", f"reason={DEAD_REASON}"
+            )
             is not None
         )
 
     def mark_failing(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
         """Mark a node as HyperPod's agents do: its jobs go on, or end by themselves, and it gets no others."""
         return (
-            self._run(cluster, SCONTROL, "update", f"nodename={node.host}", "state=fail", f"reason={ACTION_REPLACE}")
+            self._run_on_controller(
+                cluster, SCONTROL, "update", f"nodename={node.host}", "state=fail", f"reason={ACTION_REPLACE}"
+            )
             is not None
         )
 
-    def is_used(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
-        """Whether a job that runs has the node; True also while Slurm does not answer."""
-        return self._run(cluster, SQUEUE, "-h", "-w", node.host, "-t", "RUNNING", "-o", "%A") != ""
+    def is_used_by_running_job(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
+        """Return whether a running job has the node; True also while Slurm is not responding."""
+        return self._run_on_controller(cluster, SQUEUE, "-h", "-w", node.host, "-t", "RUNNING", "-o", "%A") != ""
 
     def resume(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
         """Let Slurm use a node again."""
-        return self._run(cluster, SCONTROL, "update", f"nodename={node.host}", "state=resume") is not None
+        return self._run_on_controller(cluster, SCONTROL, "update", f"nodename={node.host}", "state=resume") is not None
 
-    def reasons(self, cluster: RehearsedCluster) -> Dict[str, SlurmNode]:
-        """Host name -> what Slurm says, for the nodes that carry a reason."""
-        text = self._run(cluster, SINFO, "-h", "-N", "-o", "%N|%T|%E") or ""
+    def nodes_with_reasons(self, cluster: RehearsedCluster) -> Dict[str, SlurmNode]:
+        """Return host name -> state and reason of the nodes that carry a reason."""
+        text = self._run_on_controller(cluster, SINFO, "-h", "-N", "-o", "%N|%T|%E") or ""
         by_host: Dict[str, SlurmNode] = {}
         for line in text.splitlines():
             parts = line.split("|", 2)
@@ -78,30 +85,31 @@ class SlurmControl:
         return by_host
 
     def describe(self, cluster: RehearsedCluster, node: RehearsedNode) -> Optional[SlurmNode]:
-        """What Slurm says of one node."""
-        text = self._run(cluster, SCONTROL, "-o", "show", "node", node.host)
+        """Return Slurm's state of one node, None while no controller is responding."""
+        text = self._run_on_controller(cluster, SCONTROL, "-o", "show", "node", node.host)
         if text is None:
             return None
         return parse_node(text)
 
     def is_registered(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
-        """Whether slurmd of the machine that runs now, not of the one before it, has registered."""
+        """Return whether the slurmd of the present machine, not that of an earlier one, has registered."""
         slurm_node = self.describe(cluster, node)
         return slurm_node is not None and slurm_node.registered_at >= int(node.booted_at)
 
-    def reconfigure(self, cluster: RehearsedCluster) -> bool:
-        """Make a running slurmctld read changed node lines; adding nodes needs its restart in Slurm before 23.11.
+    def restart_and_reconfigure(self, cluster: RehearsedCluster) -> bool:
+        """Restart slurmctld and reconfigure Slurm, so that changed node lines take effect.
 
-        False at once where none runs: a bundle may start no Slurm at all.
+        Adding nodes needs the restart before 23.11. False at once where no slurmctld runs: a bundle may start no
+        Slurm.
         """
-        if self._run(cluster, "systemctl", "is-active", "--quiet", "slurmctld") is None:
+        if self._run_on_controller(cluster, "systemctl", "is-active", "--quiet", "slurmctld") is None:
             return False
         for controller in cluster.controllers:  # those that stand by too: they read their files when they start
             with suppress(HyperpodKitError):
                 self._machines.execute(controller.instance_id, ("systemctl", "try-restart", "slurmctld"), timeout=60)
         if (
             poll_until(
-                lambda: self._run(cluster, SCONTROL, "ping"),
+                lambda: self._run_on_controller(cluster, SCONTROL, "ping"),
                 lambda output: output is not None,
                 fixed_pause(0.2),
                 seconds=30,
@@ -109,7 +117,7 @@ class SlurmControl:
             is None
         ):
             return False
-        return self._run(cluster, SCONTROL, "reconfigure", timeout=30) is not None
+        return self._run_on_controller(cluster, SCONTROL, "reconfigure", timeout=30) is not None
 
 
 def parse_node(text: str) -> SlurmNode:

@@ -13,12 +13,12 @@ from typing import Any, List, Mapping, Sequence
 
 from hyperpod_rehearsal import events
 from hyperpod_rehearsal.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode
-from hyperpod_rehearsal.operations import Operations, error_message, failure_message, memory_per_node
+from hyperpod_rehearsal.operations import Operations, error_message, failure_message, memory_mb_per_node
 
 UPDATING = "SystemUpdating"
 
 
-def update(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> None:
+def update_software(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> None:
     """Update the groups that are named, or all; the cluster is SystemUpdating meanwhile and InService afterwards.
 
     Batch after batch where a RollingUpdatePolicy says so, the controller first; the first batch with a failure is the
@@ -34,10 +34,10 @@ def update(operations: Operations, cluster: RehearsedCluster, request: Mapping[s
     failure = ""
     pending = list(nodes)
     try:
-        for number, batch in enumerate(batches(nodes, deployment.get("RollingUpdatePolicy"))):
+        for number, batch in enumerate(split_into_batches(nodes, deployment.get("RollingUpdatePolicy"))):
             if number and operations.fleet.stopping.wait(deployment.get("WaitIntervalInSeconds", 0)):
                 return
-            _update_batch(operations, cluster, batch)
+            _reimage_batch(operations, cluster, batch)
             pending = [node for node in pending if node not in batch]
             failed = [node for node in batch if node.status == "Failure"]
             if failed:
@@ -51,7 +51,7 @@ def update(operations: Operations, cluster: RehearsedCluster, request: Mapping[s
                 cluster.status, cluster.failure_message = "InService", failure
 
 
-def batches(nodes: Sequence[RehearsedNode], policy: Mapping[str, Any] | None) -> List[List[RehearsedNode]]:
+def split_into_batches(nodes: Sequence[RehearsedNode], policy: Mapping[str, Any] | None) -> List[List[RehearsedNode]]:
     """Nodes in portions of the policy's size, at least one; all at once without a policy."""
     if policy is None:
         if nodes:
@@ -66,8 +66,8 @@ def batches(nodes: Sequence[RehearsedNode], policy: Mapping[str, Any] | None) ->
     return [list(nodes[start : start + step]) for start in range(0, len(nodes), step)]
 
 
-def _update_batch(operations: Operations, cluster: RehearsedCluster, batch: Sequence[RehearsedNode]) -> None:
-    memory = memory_per_node(len(cluster.nodes))
+def _reimage_batch(operations: Operations, cluster: RehearsedCluster, batch: Sequence[RehearsedNode]) -> None:
+    memory = memory_mb_per_node(len(cluster.nodes))
     for node in batch:
         node.status, node.message = UPDATING, "its software is being updated"
         operations.slurm.mark_down(cluster, node)
@@ -76,12 +76,12 @@ def _update_batch(operations: Operations, cluster: RehearsedCluster, batch: Sequ
     def update_node(node: RehearsedNode) -> None:
         try:
             operations.fleet.reimage(cluster, node, memory)
-            operations.fleet.wait_created(node, is_desired=lambda: cluster.status != "Deleting")
+            operations.fleet.wait_until_created(node, is_desired=lambda: cluster.status != "Deleting")
             node.status, node.message, node.updated_at = "Running", "", time.time()
             events.record_software_update(cluster, node)
         except Exception as err:  # a node must not stay SystemUpdating, whatever happened to it
             node.status, node.message = "Failure", error_message(err)
-            events.record_failure(cluster, node)
+            events.record_creation_failure(cluster, node)
         finally:
             with operations.lock:
                 operations.claimed_ids.discard(node.instance_id)
@@ -91,4 +91,4 @@ def _update_batch(operations: Operations, cluster: RehearsedCluster, batch: Sequ
         list(pool.map(update_node, batch))
     for node in batch:
         if node.status == "Running":
-            operations.spawn(operations.resume, cluster, node)
+            operations.run_in_background(operations.resume_when_registered, cluster, node)

@@ -22,7 +22,7 @@ def write_json(path: Path, data: Any, mode: int = 0o600) -> None:
 
 
 def read_json(path: Path) -> Optional[Dict[str, Any]]:
-    """The object in `path`, None when there is none that can be read, or that is not a file of our own."""
+    """Return the object in `path`, None when there is none that can be read, or the file is not this user's."""
     try:
         data = json.loads(files.read(str(path), MOST, owner=os.geteuid()))
     except (OSError, ValueError, RecursionError, Untrusted):
@@ -33,7 +33,7 @@ def read_json(path: Path) -> Optional[Dict[str, Any]]:
 
 
 def read_process(path: Path) -> Optional[Process]:
-    """Process identity in a file that `write_process` wrote."""
+    """Return the process identity in a file that `write_process` wrote, None when there is none."""
     data = read_json(path)
     try:
         if data:
@@ -44,5 +44,5 @@ def read_process(path: Path) -> Optional[Process]:
 
 
 def write_process(path: Path, process: Process) -> None:
-    """Note a process identity."""
+    """Write a process identity."""
     write_json(path, {"pid": process.pid, "started": process.started})

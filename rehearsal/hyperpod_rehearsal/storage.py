@@ -14,23 +14,26 @@ from hyperpod_rehearsal.layout import Layout
 from hyperpod_rehearsal.mounts.registry import REHEARSED
 
 
-def registries(gateway: str) -> Dict[str, Mapping[str, Any]]:
-    """registry.json by directory. `gateway`: address that serves as the servers'."""
+def initial_registries(gateway: str) -> Dict[str, Mapping[str, Any]]:
+    """Return the initial content of registry.json by directory.
+
+    `gateway`: address that serves as the servers'.
+    """
     return {its.data: its.registry(gateway) for its in REHEARSED.values() if its.data}
 
 
-def create(layout: Layout, gateway: str) -> None:
+def create_file_systems(layout: Layout, gateway: str) -> None:
     """Make the data directories, and the registries where there are none yet: the endpoint adds to them later."""
-    for name, registry in registries(gateway).items():
+    for name, registry in initial_registries(gateway).items():
         directory = layout.file_systems[name]
-        _directory(directory, 0o755)
+        _make_directory(directory, 0o755)
         if not (directory / "registry.json").exists():
             state.write_json(directory / "registry.json", registry, 0o644)
     for its in REHEARSED.values():
         for path, mode in its.directories.items():
-            _directory(layout.file_systems[its.data] / path, mode)
+            _make_directory(layout.file_systems[its.data] / path, mode)
 
 
-def _directory(path: Path, mode: int) -> None:
+def _make_directory(path: Path, mode: int) -> None:
     by_descriptor.make_directories(path, shared=True)
     by_descriptor.set_mode(path, mode)

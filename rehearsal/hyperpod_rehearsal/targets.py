@@ -18,7 +18,7 @@ def all_nodes(state: Dict[str, Any]) -> List[Dict[str, Any]]:
     return [{**node, "cluster": cluster["name"]} for cluster in state["clusters"] for node in cluster["nodes"]]
 
 
-def find(state: Dict[str, Any], text: str) -> Dict[str, Any]:
+def find_node(state: Dict[str, Any], text: str) -> Dict[str, Any]:
     """The node that `text` names: instance id, host name, address, `group/index` or `controller`.
 
     Raises RehearsalError when none or more than one is meant.
@@ -42,17 +42,17 @@ def find(state: Dict[str, Any], text: str) -> Dict[str, Any]:
     raise RehearsalError(f"{text} means more than one node: {several}")
 
 
-def supervisor(node: Dict[str, Any]) -> Process:
+def supervisor_process(node: Dict[str, Any]) -> Process:
     """The systemd-nspawn process of a node."""
     return Process(node["pid"], node["pid_started"])
 
 
 def is_running(node: Dict[str, Any]) -> bool:
     """Whether the node's machine runs."""
-    return bool(node["pid"]) and is_alive(supervisor(node))
+    return bool(node["pid"]) and is_alive(supervisor_process(node))
 
 
-def kill(node: Dict[str, Any]) -> None:
+def kill_machine(node: Dict[str, Any]) -> None:
     """SIGKILL the whole machine, as a power failure would. Raises RehearsalError when it does not run."""
     if is_running(node):
         leaders = processes.children(node["pid"])
@@ -64,7 +64,7 @@ def kill(node: Dict[str, Any]) -> None:
         )
     # The machine's PID 1: with it the kernel ends every process of the machine's pid namespace.
     processes.send_signal(identify(leaders[0]))
-    if not processes.wait_for_exit(supervisor(node), 10.0):
+    if not processes.wait_for_exit(supervisor_process(node), 10.0):
         raise RehearsalError(f"{node['place']} ({node['instance_id']}) still ends after 10 s")
 
 
@@ -94,8 +94,8 @@ def ssh_command(layout: Layout, node: Dict[str, Any], command: List[str], tty: b
     ]
 
 
-def environment(layout: Layout, state: Dict[str, Any]) -> Dict[str, str]:
-    """What a shell needs so that hyperpod-kit, boto3 and AWS's CLI talk to the rehearsal. Raises RehearsalError."""
+def shell_environment(layout: Layout, state: Dict[str, Any]) -> Dict[str, str]:
+    """Return the variables with which hyperpod-kit, boto3 and AWS's CLI use the rehearsal. Raises RehearsalError."""
     from hyperpod_rehearsal.node_files import aws_environment
 
     return {
@@ -106,7 +106,7 @@ def environment(layout: Layout, state: Dict[str, Any]) -> Dict[str, str]:
     }
 
 
-def logs(layout: Layout, state: Dict[str, Any], text: str) -> list[tuple[str, str]]:
+def read_node_logs(layout: Layout, state: Dict[str, Any], text: str) -> list[tuple[str, str]]:
     """(name, content) of the logs of a node, or of an instance that is gone. Raises RehearsalError."""
     from hyperpod_rehearsal.machine import RETAINED_LOGS
 
@@ -114,6 +114,6 @@ def logs(layout: Layout, state: Dict[str, Any], text: str) -> list[tuple[str, st
     if text.startswith("i-") and retained_logs.is_dir():
         paths = sorted(retained_logs.iterdir())
     else:
-        directory = layout.nodes / find(state, text)["instance_id"]
+        directory = layout.nodes / find_node(state, text)["instance_id"]
         paths = [directory / name for name in RETAINED_LOGS if (directory / name).is_file()]
     return [(path.name, path.read_text(errors="replace")) for path in paths]

@@ -17,17 +17,17 @@ from hyperpod_kit.untrusted import files
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def require(path: Path) -> None:
-    """Look at `path` and all above it, as far as they are there.
+def require_trusted(path: Path) -> None:
+    """Check `path` and all directories above it, as far as they exist.
 
-    Raises Untrusted with the first level that is not ours.
+    Raises Untrusted with the first level that somebody else owns or may write to.
     """
     for level in reversed([path, *path.parents]):
         try:
             status = os.lstat(level)
         except FileNotFoundError:
             return
-        problem = _trust_problem(str(level), status, last=level == path)
+        problem = _find_trust_problem(str(level), status, last=level == path)
         if problem:
             raise Untrusted(
                 f"{level} {problem}, so nothing in {path} is believed",
@@ -36,24 +36,24 @@ def require(path: Path) -> None:
 
 
 def is_trusted(path: Path) -> bool:
-    """Whether `path` is there and `require` has nothing against it."""
+    """Return whether `path` exists and `require_trusted` accepts it."""
     try:
-        require(path)
+        require_trusted(path)
     except Untrusted:
         return False
     return os.path.lexists(path)
 
 
-def make(path: Path) -> None:
+def make_trusted(path: Path) -> None:
     """Make `path`, 0700 and with whatever is missing above it; it may be there. Raises Untrusted, OSError."""
-    require(path)
+    require_trusted(path)
     for level in reversed([path, *path.parents]):
         if not level.exists():
             files.ensure_own_directory(str(level))
-    require(path)
+    require_trusted(path)
 
 
-def _trust_problem(path: str, status: os.stat_result, last: bool) -> Optional[str]:
+def _find_trust_problem(path: str, status: os.stat_result, last: bool) -> Optional[str]:
     owner = f"of uid {status.st_uid}"
     if stat.S_ISLNK(status.st_mode):
         return f"is {files.kind_of(path)} {owner}"

@@ -23,8 +23,8 @@ def signed_service(headers: Mapping[str, str]) -> str:
     return ""
 
 
-def refusal(headers: Mapping[str, str], body: bytes) -> HttpResponse:
-    """Status, headers and body for such a request."""
+def unsupported_service_response(headers: Mapping[str, str], body: bytes) -> HttpResponse:
+    """Return the error response for a service that a rehearsal does not have, in the service's own format."""
     service, target = signed_service(headers), headers.get("x-amz-target", "")
     kind = headers.get("content-type", "")
     if "x-www-form-urlencoded" in kind:
@@ -38,9 +38,9 @@ def refusal(headers: Mapping[str, str], body: bytes) -> HttpResponse:
         what = called or service
     message = f"only SageMaker's clusters, S3, EFS and the nodes' logs are here: this is a rehearsal and has no {what}"
     if form and service == "ec2":
-        return 400, {"Content-Type": "text/xml"}, _xml(message, "<Response><Errors>{}</Errors></Response>")
+        return 400, {"Content-Type": "text/xml"}, _xml_error(message, "<Response><Errors>{}</Errors></Response>")
     if form or service in XML_BY_REST:
-        return 400, {"Content-Type": "text/xml"}, _xml(message, "<ErrorResponse>{}</ErrorResponse>")
+        return 400, {"Content-Type": "text/xml"}, _xml_error(message, "<ErrorResponse>{}</ErrorResponse>")
     return (
         400,
         {"Content-Type": kind if "json" in kind else "application/json", "x-amzn-ErrorType": CODE},
@@ -48,6 +48,6 @@ def refusal(headers: Mapping[str, str], body: bytes) -> HttpResponse:
     )
 
 
-def _xml(message: str, around: str) -> bytes:
+def _xml_error(message: str, around: str) -> bytes:
     error = f"<Error><Type>Sender</Type><Code>{CODE}</Code><Message>{escape(message)}</Message></Error>"
     return ('<?xml version="1.0" encoding="UTF-8"?>\n' + around.format(error)).encode()

@@ -43,7 +43,7 @@ class DirectoryMachines:
     def root(self, instance_id):
         return self.directory(instance_id) / "root"
 
-    def prepare(self, instance_id):
+    def mount_overlay_root(self, instance_id):
         root = self.root(instance_id)
         (root / "etc").mkdir(parents=True)
         ids = f"x:{os.getuid()}:{os.getgid()}"

@@ -3,7 +3,12 @@ from __future__ import annotations
 import pytest
 
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_rehearsal.apt_sources import Distribution, host_distribution, host_sources, sources_of
+from hyperpod_rehearsal.apt_sources import (
+    Distribution,
+    apt_sources_for_release,
+    detect_supported_distribution,
+    read_host_sources,
+)
 
 DEB822 = """\
 # comment
@@ -42,7 +47,7 @@ def root_with(tmp_path, files):
 def test_deb822_entries_become_lines_and_third_parties_stay_out(tmp_path):
     root = root_with(tmp_path, {"apt/sources.list.d/debian.sources": DEB822})
     key = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
-    assert host_sources("bookworm", root) == [
+    assert read_host_sources("bookworm", root) == [
         f"deb {key} http://mirror.example/debian bookworm main",
         f"deb {key} http://mirror.example/debian bookworm-updates main",
         "deb http://mirror.example/security bookworm-security main",
@@ -62,7 +67,7 @@ deb [arch=amd64] https://vendor.example/apt jammy vendor
 """
         },
     )
-    assert host_sources("jammy", root) == [
+    assert read_host_sources("jammy", root) == [
         "deb http://archive.example/ubuntu jammy main universe",
         "deb [arch=amd64] http://archive.example/ubuntu jammy-updates main universe",
     ]
@@ -70,7 +75,7 @@ deb [arch=amd64] https://vendor.example/apt jammy vendor
 
 def test_no_source_is_an_error_with_the_code_name(tmp_path):
     with pytest.raises(RehearsalError, match="bookworm"):
-        host_sources("bookworm", tmp_path)
+        read_host_sources("bookworm", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -81,13 +86,13 @@ def test_no_source_is_an_error_with_the_code_name(tmp_path):
     ],
 )
 def test_supported_distributions(tmp_path, release, expected):
-    assert host_distribution(root_with(tmp_path, {"os-release": release})) == expected
+    assert detect_supported_distribution(root_with(tmp_path, {"os-release": release})) == expected
 
 
 @pytest.mark.parametrize("release", ["ID=fedora\nVERSION_ID=41\n", "ID=debian\n", ""])
 def test_other_distributions_are_refused_by_name(tmp_path, release):
     with pytest.raises(RehearsalError, match="debian 12"):
-        host_distribution(root_with(tmp_path, {"os-release": release}))
+        detect_supported_distribution(root_with(tmp_path, {"os-release": release}))
 
 
 BOOKWORM = Distribution("debian", "12", "bookworm")
@@ -104,15 +109,15 @@ deb http://mirror.example/security bookworm-security main
 """
         },
     )
-    assert sources_of("bullseye", BOOKWORM, root) == [
+    assert apt_sources_for_release("bullseye", BOOKWORM, root) == [
         "deb [signed-by=/k.gpg] http://mirror.example/debian bullseye main",
         "deb http://mirror.example/debian bullseye-updates main",
     ]
-    assert "non-free-firmware" in sources_of("trixie", BOOKWORM, root)[0]
-    assert sources_of("forky", BOOKWORM, root)[1] == "deb http://mirror.example/debian forky-updates main"
-    assert sources_of("bookworm", BOOKWORM, root) == host_sources("bookworm", root)
+    assert "non-free-firmware" in apt_sources_for_release("trixie", BOOKWORM, root)[0]
+    assert apt_sources_for_release("forky", BOOKWORM, root)[1] == "deb http://mirror.example/debian forky-updates main"
+    assert apt_sources_for_release("bookworm", BOOKWORM, root) == read_host_sources("bookworm", root)
 
 
 def test_a_release_of_another_distribution_is_refused_with_those_that_work(tmp_path):
     with pytest.raises(RehearsalError, match=r"jammy.*bullseye, bookworm, trixie, forky"):
-        sources_of("jammy", BOOKWORM, tmp_path)
+        apt_sources_for_release("jammy", BOOKWORM, tmp_path)

@@ -12,10 +12,10 @@ from tests.support.wait import until
 def test_pauses_double_up_to_the_longest():
     back_off, now, pauses = NodeBackOff(), 0.0, []
     for _ in range(10):
-        due = back_off.due_at("c/gpu/0", steady=False)
+        due = back_off.next_try_at("c/gpu/0", was_steady=False)
         pauses.append(max(0.0, due - now))
         now = max(now, due)
-        back_off.record_try("c/gpu/0", now, steady=False)
+        back_off.record_try("c/gpu/0", now, was_steady=False)
     assert pauses[:4] == [0.0, PAUSES.first, 2 * PAUSES.first, 4 * PAUSES.first]
     assert pauses[-1] == PAUSES.longest
 
@@ -23,11 +23,11 @@ def test_pauses_double_up_to_the_longest():
 def test_a_machine_that_ran_for_a_while_starts_afresh_and_places_do_not_share():
     back_off = NodeBackOff()
     for _ in range(5):
-        back_off.record_try("c/gpu/0", 100.0, steady=False)
-    assert back_off.due_at("c/gpu/1", steady=False) == 0.0
-    assert back_off.due_at("c/gpu/0", steady=back_off.is_steady(STEADY)) == 0.0
-    back_off.record_try("c/gpu/0", 200.0, steady=True)
-    assert back_off.due_at("c/gpu/0", steady=False) == 200.0 + PAUSES.first
+        back_off.record_try("c/gpu/0", 100.0, was_steady=False)
+    assert back_off.next_try_at("c/gpu/1", was_steady=False) == 0.0
+    assert back_off.next_try_at("c/gpu/0", was_steady=back_off.is_steady(STEADY)) == 0.0
+    back_off.record_try("c/gpu/0", 200.0, was_steady=True)
+    assert back_off.next_try_at("c/gpu/0", was_steady=False) == 200.0 + PAUSES.first
 
 
 class Time:
@@ -61,7 +61,7 @@ def dying_cluster(operations, code):
         return process
 
     machines.start = start_and_die
-    machines.exit_codes[cluster.in_group("gpu")[0].instance_id] = code
+    machines.exit_codes[cluster.nodes_in_group("gpu")[0].instance_id] = code
     return cluster
 
 
@@ -73,7 +73,7 @@ def let_it_run(operations, cluster, seconds):
     for second in range(seconds):
         clock.now += 1.0
         started = len(operations.fleet.machines.started)
-        recovery.check_cluster(cluster)
+        recovery.recover_cluster_nodes(cluster)
         until(lambda: not operations.claimed_ids)
         starts += [second] * (len(operations.fleet.machines.started) - started)
     return starts
@@ -84,13 +84,13 @@ def test_a_node_that_dies_at_every_boot_is_replaced_later_and_later(operations):
     starts = let_it_run(operations, cluster, 120)
     assert starts[0] == 0 and 4 <= len(starts) <= 6, starts
     assert [later - earlier for earlier, later in zip(starts, starts[1:])][:3] == [5, 10, 20], starts
-    node = cluster.in_group("gpu")[0]
+    node = cluster.nodes_in_group("gpu")[0]
     assert node.status == "Failure" and "in a row; next try at" in node.message and "code 137" in node.message
 
 
 def test_a_node_that_reboots_itself_for_ever_is_slowed_too(operations):
     cluster = dying_cluster(operations, REBOOT_EXIT)
-    before = cluster.in_group("gpu")[0].instance_id
+    before = cluster.nodes_in_group("gpu")[0].instance_id
     starts = let_it_run(operations, cluster, 60)
     assert 3 <= len(starts) <= 5, starts
-    assert cluster.in_group("gpu")[0].instance_id == before
+    assert cluster.nodes_in_group("gpu")[0].instance_id == before

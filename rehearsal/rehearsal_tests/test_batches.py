@@ -6,7 +6,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from hyperpod_rehearsal.cluster_state import RehearsedNode
-from hyperpod_rehearsal.software_update import batches
+from hyperpod_rehearsal.software_update import split_into_batches
 from rehearsal_tests.test_continuous import SLURM, events, groups
 from rehearsal_tests.test_control_plane import endpoint, group, nodes, sagemaker, wait, with_slurm
 from rehearsal_tests.test_request_rules import refused
@@ -79,7 +79,7 @@ def test_deleted_nodes_leave_with_their_groups_count(sagemaker, operations, endp
         wait(sagemaker)
         assert {second, third} <= set(workers(sagemaker)) and len(workers(sagemaker)) == count
     cluster = operations.clusters["demo"]
-    assert [node.index for node in cluster.in_group("gpu")] == [0, 1, 2]
+    assert [node.index for node in cluster.nodes_in_group("gpu")] == [0, 1, 2]
 
 
 def test_nodes_are_added_once_for_a_token_and_followed_by_their_logical_ids(continuous, operations):
@@ -196,5 +196,5 @@ def test_a_software_update_that_fails_says_why_and_goes_no_further(sagemaker, op
 def test_batches_of_a_rolling_update(kind, value, sizes):
     five = [RehearsedNode(f"i-{number}", "gpu", "ml.m5.large", number, "10.1.0.1") for number in range(5)]
     policy = {"MaximumBatchSize": {"Type": kind, "Value": value}}
-    assert [len(batch) for batch in batches(five, policy)] == sizes
-    assert batches(five, None) == [five] and batches([], None) == []
+    assert [len(batch) for batch in split_into_batches(five, policy)] == sizes
+    assert split_into_batches(five, None) == [five] and split_into_batches([], None) == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_rehearsal.cgroups import refuses_v1
+from hyperpod_rehearsal.cgroups import systemd_requires_cgroup_v2
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,4 @@ def test_an_image_says_itself_whether_its_systemd_refuses_v1(tmp_path: Path, fil
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    assert refuses_v1(tmp_path) is refuses
+    assert systemd_requires_cgroup_v2(tmp_path) is refuses

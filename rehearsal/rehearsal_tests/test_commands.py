@@ -62,8 +62,8 @@ def test_down_twice_is_fine(monkeypatch):
 def up(monkeypatch):
     """State files of a rehearsal whose daemon is this process."""
     monkeypatch.setattr(host, "require_root", lambda what: None)
-    layout = Layout.of("demo")
-    trusted_directory.make(layout.root)
+    layout = Layout.for_name("demo")
+    trusted_directory.make_trusted(layout.root)
     state.write_process(layout.daemon_file, this_process())
     state.write_json(layout.ready_file, {"endpoint": "http://127.0.0.1:1"})
     Keys.generate().save(layout.root)
@@ -114,9 +114,9 @@ def test_killing_a_dead_node_says_so(up):
 
 
 def test_a_daemon_that_died_is_not_up(up):
-    assert boot.is_up(up)
+    assert boot.is_daemon_ready(up)
     state.write_process(up.daemon_file, Process(os.getpid(), 1))
-    assert not boot.is_up(up)
+    assert not boot.is_daemon_ready(up)
 
 
 def test_a_process_is_its_pid_and_its_start():
@@ -144,7 +144,7 @@ def test_what_every_node_has_besides(tmp_path):
     (tree / "usr/bin/tool").write_text("")
     (tree / "usr/bin/tool").chmod(0o755)
     (tree / "usr/bin/link").symlink_to("tool")
-    layer.rebuild(layer_directory, [parse_tree(str(tree))])
+    layer.rebuild_layer(layer_directory, [parse_tree(str(tree))])
     assert os.access(layer_directory / "usr/bin/link", os.X_OK) and (layer_directory / "usr/bin/mount-s3").exists()
     (tree / "lib").mkdir()
     with pytest.raises(RehearsalError, match="lib would take the place of the image's own"):

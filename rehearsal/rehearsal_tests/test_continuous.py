@@ -48,11 +48,11 @@ def test_a_worker_that_fails_is_tried_again_and_the_cluster_is_in_service_all_th
     broken[0] = False
     cluster = operations.clusters["demo"]
     until(lambda: not operations.claimed_ids)
-    Recovery(operations, operations.fleet.stopping).check_cluster(cluster)
+    Recovery(operations, operations.fleet.stopping).recover_cluster_nodes(cluster)
     until(lambda: [node["InstanceStatus"]["Status"] for node in nodes(sagemaker)] == ["Running", "Running"])
     described = sagemaker.describe_cluster(ClusterName="demo")["InstanceGroups"]
     assert [entry["CurrentCount"] for entry in described] == [1, 1]
-    new = cluster.in_group("gpu")[0]
+    new = cluster.nodes_in_group("gpu")[0]
     assert new.replaces == failed["InstanceId"]
     newest = [event["Description"] for event in events(sagemaker, NodeId=new.instance_id)]
     assert newest[0].endswith("has Succeeded") and newest[1].endswith("has Started")

@@ -188,15 +188,15 @@ def test_a_dead_worker_is_down_replaced_and_resumed(sagemaker, operations, endpo
     sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("head", 1), group("gpu", 1)])
     wait(sagemaker)
     cluster = operations.clusters["demo"]
-    worker = cluster.in_group("gpu")[0]
+    worker = cluster.nodes_in_group("gpu")[0]
     conf = (machines.root(cluster.controller.instance_id) / "opt/slurm/etc/slurm.conf").read_text()
     assert "PartitionName=p Nodes=ip-10-1-42-18" in conf
     machines.exit_codes[worker.instance_id] = 137
-    Recovery(operations, operations.fleet.stopping).check_cluster(cluster)
+    Recovery(operations, operations.fleet.stopping).recover_cluster_nodes(cluster)
     until(lambda: any("state=resume" in line for line in machines.executed))
     slurm = [line for line in machines.executed if "update" in line]
     assert "state=down" in slurm[0] and "state=resume" in slurm[-1]
-    new = cluster.in_group("gpu")[0]
+    new = cluster.nodes_in_group("gpu")[0]
     assert (new.replaces, new.ip, new.status) == (worker.instance_id, worker.ip, "Running")
 
 
@@ -206,23 +206,23 @@ def test_a_reason_asks_for_replacement_only_when_it_is_exact(sagemaker, operatio
     sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("head", 1), group("gpu", 1)])
     wait(sagemaker)
     cluster = operations.clusters["demo"]
-    before = cluster.in_group("gpu")[0].instance_id
+    before = cluster.nodes_in_group("gpu")[0].instance_id
     recovery = Recovery(operations, operations.fleet.stopping)
     for state_and_reason in ("failing|Action:Replace", "fail|Action:Replace.", "idle|none"):
         machines.answers = {"/opt/slurm/bin/sinfo": f"ip-10-1-42-18|{state_and_reason}"}
-        recovery.check_cluster(cluster)
-        assert cluster.in_group("gpu")[0].instance_id == before
+        recovery.recover_cluster_nodes(cluster)
+        assert cluster.nodes_in_group("gpu")[0].instance_id == before
     machines.answers = {"/opt/slurm/bin/sinfo": "ip-10-1-42-18|fail*|Action:Replace"}
-    recovery.check_cluster(cluster)
-    until(lambda: [node.instance_id for node in cluster.in_group("gpu")] not in ([before], []))
+    recovery.recover_cluster_nodes(cluster)
+    until(lambda: [node.instance_id for node in cluster.nodes_in_group("gpu")] not in ([before], []))
 
 
 def test_without_recovery_a_dead_node_is_only_labelled(sagemaker, operations):
     sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("gpu", 1)], NodeRecovery="None")
     wait(sagemaker)
-    node = operations.clusters["demo"].in_group("gpu")[0]
+    node = operations.clusters["demo"].nodes_in_group("gpu")[0]
     operations.fleet.machines.exit_codes[node.instance_id] = 137
-    Recovery(operations, operations.fleet.stopping).check_cluster(operations.clusters["demo"])
+    Recovery(operations, operations.fleet.stopping).recover_cluster_nodes(operations.clusters["demo"])
     found = nodes(sagemaker)[0]
     assert found["InstanceId"] == node.instance_id and found["InstanceStatus"]["Status"] == "Failure"
 

@@ -20,9 +20,9 @@ half a line
 
 def test_who_else_can_log_in(tmp_path):
     (tmp_path / "passwd").write_text(PASSWD)
-    users = host.other_users(tmp_path / "passwd", {"SUDO_UID": "1000"})
+    users = host.other_login_users(tmp_path / "passwd", {"SUDO_UID": "1000"})
     assert users == ["alice", "bob\x1b]0;x", "carol", "dave"]
     warning = host.other_users_warning(users)
     assert warning.startswith("warning: alice, bob ]0;x, carol and 1 more can log in") and "\x1b" not in warning
     assert host.other_users_warning([]) == ""
-    assert host.other_users(tmp_path / "passwd", {})[0] == "me"
+    assert host.other_login_users(tmp_path / "passwd", {})[0] == "me"

@@ -37,13 +37,13 @@ def test_every_input_is_in_the_digest(field, value):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(image, "recipe_of", lambda release: RECIPE)
+    monkeypatch.setattr(image, "recipe_for_release", lambda release: RECIPE)
     return tmp_path
 
 
 def test_an_image_that_is_there_is_used(cache):
     RECIPE.path(cache).write_bytes(b"image")
-    assert image.ensure(cache) == RECIPE.path(cache)
+    assert image.ensure_image_built(cache) == RECIPE.path(cache)
 
 
 def fake_build(monkeypatch, log):
@@ -65,7 +65,7 @@ def test_a_build_appears_complete_and_leaves_nothing_else(cache, monkeypatch):
     steps: list[Any] = []
     fake_build(monkeypatch, steps)
     (cache / "build-interrupted").mkdir()
-    assert image.ensure(cache).read_bytes() == b"squashed"
+    assert image.ensure_image_built(cache).read_bytes() == b"squashed"
     assert steps == ["mmdebstrap", "mksquashfs"] and list(cache.glob("build-*")) == []
 
 
@@ -76,7 +76,7 @@ def test_a_second_builder_waits_and_uses_the_first_ones(cache, monkeypatch):
     with open(cache / "image.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         result = []
-        waiting = threading.Thread(target=lambda: result.append(image.ensure(cache, messages.append)))
+        waiting = threading.Thread(target=lambda: result.append(image.ensure_image_built(cache, messages.append)))
         waiting.start()
         while not messages:
             waiting.join(0.01)
@@ -98,8 +98,8 @@ def changing(tmp_path, monkeypatch):
             raise RehearsalError("mirror.example does not say of which day it is")
         return said["day"]
 
-    monkeypatch.setattr(image, "recipe_of", lambda release: FORKY)
-    monkeypatch.setattr(apt_release, "release_day", day_of)
+    monkeypatch.setattr(image, "recipe_for_release", lambda release: FORKY)
+    monkeypatch.setattr(apt_release, "fetch_archive_timestamp", day_of)
     return said
 
 
@@ -107,11 +107,11 @@ def test_an_image_of_a_changing_release_is_of_a_day(changing, tmp_path, monkeypa
     steps: list[Any] = []
     fake_build(monkeypatch, steps)
     changing["day"] = "20261030T080801"
-    first = image.ensure(tmp_path)
+    first = image.ensure_image_built(tmp_path)
     assert first.name == f"node-forky-{FORKY.digest}-20261030T080801.squashfs"
-    assert image.ensure(tmp_path) == first and steps == ["mmdebstrap", "mksquashfs"]
+    assert image.ensure_image_built(tmp_path) == first and steps == ["mmdebstrap", "mksquashfs"]
     changing["day"] = "20261031T080802"
-    assert image.ensure(tmp_path) != first and len(steps) == 4
+    assert image.ensure_image_built(tmp_path) != first and len(steps) == 4
 
 
 def test_where_the_mirror_is_silent_the_newest_image_is_taken_and_that_is_said(changing, tmp_path):
@@ -119,13 +119,13 @@ def test_where_the_mirror_is_silent_the_newest_image_is_taken_and_that_is_said(c
         dataclasses.replace(FORKY, day=day).path(tmp_path).touch()
     dataclasses.replace(FORKY, packages=(), day="20261031T080801").path(tmp_path).touch()
     messages: list[Any] = []
-    assert "20261030" in image.ensure(tmp_path, messages.append).name
+    assert "20261030" in image.ensure_image_built(tmp_path, messages.append).name
     assert messages == ["mirror.example does not say of which day it is; the image of 2026-10-30 is taken"]
 
 
 def test_where_the_mirror_is_silent_and_no_image_is_there_nothing_is_built(changing, tmp_path):
     with pytest.raises(RehearsalError, match="does not say of which day"):
-        image.ensure(tmp_path)
+        image.ensure_image_built(tmp_path)
 
 
 def test_a_failed_build_shows_the_end_of_its_log(cache, tmp_path):
@@ -138,7 +138,7 @@ def test_only_the_last_images_stay(cache):
         path = cache / f"node-bookworm-{number}.squashfs"
         path.touch()
         os.utime(path, (number, number))
-    image._forget_oldest(cache)
+    image._delete_oldest_images(cache)
     assert sorted(path.name[-10] for path in cache.glob("node-*")) == ["2", "3", "4", "5", "6", "7"]
 
 

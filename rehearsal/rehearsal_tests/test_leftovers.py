@@ -40,10 +40,10 @@ def processes(lines: Set[str]) -> Set[int]:
 
 
 def test_what_carries_the_marks_of_a_rehearsal_is_found() -> None:
-    layout = Layout.of("demo")
+    layout = Layout.for_name("demo")
     with ExitStack() as stack:
         daemon = stack.enter_context(process("-m", "hyperpod_rehearsal.daemon", "--state", str(layout.root)))
-        machine = stack.enter_context(process("systemd-nspawn", f"--machine={layout.machine(INSTANCE)}"))
+        machine = stack.enter_context(process("systemd-nspawn", f"--machine={layout.machine_name(INSTANCE)}"))
         assert processes(leftovers("demo")) == {daemon, machine}
     assert leftovers("demo") == set()
 
@@ -58,7 +58,7 @@ def test_jobs_and_rehearsals_of_others_are_not_counted(base: Path) -> None:
         segment.touch()
         job = stack.enter_context(process("-m", "hyperpod_kit.checkpoint.agent.agent_main"))
         longer = stack.enter_context(process("hyperpod_rehearsal.daemon", "--state", str(base / "demo-2")))
-        same = stack.enter_context(process("systemd-nspawn", f"--machine={other.machine(INSTANCE)}"))
+        same = stack.enter_context(process("systemd-nspawn", f"--machine={other.machine_name(INSTANCE)}"))
         assert leftovers("demo") == set()
         everything = leftovers()
         assert {job, longer, same} <= processes(everything)
@@ -66,7 +66,7 @@ def test_jobs_and_rehearsals_of_others_are_not_counted(base: Path) -> None:
 
 
 def test_names_of_links_and_namespaces_tell_whose_they_are() -> None:
-    layout, other_layout = Layout.of("demo"), Layout.of("other")
+    layout, other_layout = Layout.for_name("demo"), Layout.for_name("other")
     own = {layout.veth(INSTANCE), layout.bridge, layout.netns(INSTANCE)}
     foreign = {other_layout.veth(INSTANCE), other_layout.bridge, other_layout.netns(INSTANCE)}
     names = own | foreign | {"hvc0", "eth0", "lo"}

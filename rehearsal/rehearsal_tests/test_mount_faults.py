@@ -12,7 +12,7 @@ from hyperpod_kit.model.instance_types import has_instance_store
 from hyperpod_rehearsal import mount_faults, storage
 from hyperpod_rehearsal.cli.commands import break_mount
 from hyperpod_rehearsal.layout import Layout
-from hyperpod_rehearsal.mount_faults import MountPoint, foreign_mount
+from hyperpod_rehearsal.mount_faults import MountPoint, foreign_mount_command
 from hyperpod_rehearsal.mounts.efs import OTHER_EFS_ID
 from hyperpod_rehearsal.mounts.mountpoint_s3 import BUCKETS
 from hyperpod_rehearsal.mounts.openzfs import OTHER_OPENZFS_DNS_NAME
@@ -44,20 +44,20 @@ def test_the_command_offers_every_fault():
     ],
 )
 def test_something_else_of_the_same_kind(fs_type, serving, expected):
-    assert foreign_mount(fs_type, serving, "/m") == expected
+    assert foreign_mount_command(fs_type, serving, "/m") == expected
 
 
 def test_every_foreign_source_is_one_that_the_stand_ins_know():
-    registries = str(storage.registries("10.1.0.1"))
+    registries = str(storage.initial_registries("10.1.0.1"))
     for fs_type in ("fuse.efs", "fuse.s3files", "fuse.lustre", "fuse.nfs4"):
-        source = foreign_mount(fs_type, [], "/m")[-2]
+        source = foreign_mount_command(fs_type, [], "/m")[-2]
         assert source.split("@")[0].split(":")[0] in registries, source
 
 
 def test_a_mount_without_a_process_has_none_to_signal():
     """This process's own root stands for a mount that the kernel alone serves."""
     node = {"place": "gpu/0", "instance_id": "i-0"}
-    at = MountPoint(Layout.of("absent"), node, os.getpid(), "/", RecordingRunner())
+    at = MountPoint(Layout.for_name("absent"), node, os.getpid(), "/", RecordingRunner())
     with pytest.raises(RehearsalError, match=r"no process to signal: mounted at / of gpu/0 is \S+ from \S+, which no"):
         mount_faults.kill_daemon(at)
 

@@ -33,15 +33,15 @@ def test_every_name_carries_the_id_and_fits_the_kernel():
 
 def test_existing_rehearsals_are_directories_with_a_name(tmp_path, monkeypatch):
     monkeypatch.setenv(HPK_REHEARSAL_STATE, str(tmp_path / "base"))
-    assert layout.existing() == []
+    assert layout.existing_rehearsals() == []
     (tmp_path / "base/demo").mkdir(parents=True)
     (tmp_path / "base/.hidden").mkdir()
     (tmp_path / "base/file").touch()
-    assert [existing.root.name for existing in layout.existing()] == ["demo"]
+    assert [existing.root.name for existing in layout.existing_rehearsals()] == ["demo"]
 
 
 def test_hierarchies_of_a_hybrid_host():
-    mounts = {entry.kind: str(entry.mount) for entry in cgroups.hierarchies(HYBRID)}
+    mounts = {entry.kind: str(entry.mount) for entry in cgroups.mounted_hierarchies(HYBRID)}
     assert mounts == {
         "v2": "/sys/fs/cgroup/unified",
         "name=systemd": "/sys/fs/cgroup/systemd",
@@ -53,7 +53,9 @@ def test_hierarchies_of_a_hybrid_host():
 
 
 def test_hierarchies_of_a_v2_host():
-    hierarchies = cgroups.hierarchies("30 24 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n")
+    hierarchies = cgroups.mounted_hierarchies(
+        "30 24 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+    )
     assert [(entry.kind, str(entry.mount)) for entry in hierarchies] == [("v2", "/sys/fs/cgroup")]
 
 
@@ -97,17 +99,17 @@ STATE = {
     "text", ["i-1", "ip-10-1-41-18", "ip-10-1-41-18.ec2.internal", "10.1.41.18", "head/0", "controller"]
 )
 def test_a_node_is_found_by_all_its_names(text):
-    assert targets.find(STATE, text)["instance_id"] == "i-1"
+    assert targets.find_node(STATE, text)["instance_id"] == "i-1"
 
 
 def test_an_ambiguous_name_lists_the_candidates():
     with pytest.raises(RehearsalError, match=r"i-2 of demo, i-3 of other"):
-        targets.find(STATE, "gpu/0")
+        targets.find_node(STATE, "gpu/0")
 
 
 def test_an_unknown_name_lists_what_is_there():
     with pytest.raises(RehearsalError, match=r"no node gpu/7; there are: head/0, gpu/0, gpu/0"):
-        targets.find(STATE, "gpu/7")
+        targets.find_node(STATE, "gpu/7")
 
 
 def test_ssh_verifies_the_host_key(tmp_path):

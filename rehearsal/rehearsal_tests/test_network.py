@@ -48,9 +48,13 @@ def test_routes_and_addresses_count_as_used():
 
 def test_addresses_are_unique_and_named_as_in_ec2():
     net = Network(LAYOUT, 7, RecordingRunner(otherwise=""))
-    assert net.gateway == "10.7.0.1" and net.address(0, 0) == "10.7.41.18" and net.address(1, 2) == "10.7.42.20"
-    assert network.host_name(net.address(1, 2)) == "ip-10-7-42-20"
-    addresses = {net.address(group, index) for group in range(5) for index in range(500)}
+    assert (
+        net.gateway == "10.7.0.1"
+        and net.instance_address(0, 0) == "10.7.41.18"
+        and net.instance_address(1, 2) == "10.7.42.20"
+    )
+    assert network.host_name_from_ip(net.instance_address(1, 2)) == "ip-10-7-42-20"
+    addresses = {net.instance_address(group, index) for group in range(5) for index in range(500)}
     assert len(addresses) == 2500 and all(int(address.split(".")[3]) < 250 for address in addresses)
 
 
@@ -78,6 +82,6 @@ def test_removal_touches_only_links_of_this_rehearsal():
         },
         otherwise="",
     )
-    network.remove_all(LAYOUT, runner)
+    network.remove_rehearsal_network(LAYOUT, runner)
     deleted = [command for command in runner.calls if "link del" in command]
     assert deleted == [f"ip link del {LAYOUT.bridge}", f"ip link del {veth}"]

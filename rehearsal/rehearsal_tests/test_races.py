@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hyperpod_rehearsal.cluster_state import RehearsedCluster
-from hyperpod_rehearsal.scaling import resize
+from hyperpod_rehearsal.scaling import apply_cluster_update
 
 GROUP = {"InstanceGroupName": "gpu", "InstanceType": "ml.m5.large", "InstanceCount": 2}
 
@@ -27,5 +27,5 @@ def test_a_cluster_that_is_deleted_before_its_update_began_gets_no_machine(opera
     operations.create(cluster)
     cluster.status = "Deleting"
     operations.delete(cluster)
-    resize(operations, cluster, {"InstanceGroups": [{**GROUP, "InstanceCount": 5}]})
+    apply_cluster_update(operations, cluster, {"InstanceGroups": [{**GROUP, "InstanceCount": 5}]})
     assert len(operations.fleet.machines.started) == 2

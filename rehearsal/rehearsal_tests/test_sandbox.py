@@ -24,7 +24,7 @@ def shim(tmp_path):
     (root / "proc/self/mountinfo").write_text("1 0 0:1 / / rw - overlay overlay rw\n")
     (root / "etc/passwd").write_text("root:x:0:0::/root:/bin/bash\n")
     (root / "etc/group").write_text("root:x:0:\n")
-    (root / "sandbox/shown.json").write_text(sandbox_root.shown_mounts())
+    (root / "sandbox/shown.json").write_text(sandbox_root.shown_mounts_json())
     program = tmp_path / "shim"
     shutil.copyfile(sandbox_shim.__file__, program)
     program.chmod(0o755)
@@ -117,7 +117,7 @@ def test_the_example_with_every_kind_of_mount_runs_on_every_kind_of_node(tmp_pat
     ]
     config = tmp_path / "provisioning_parameters.json"
     config.write_text(json.dumps(values))
-    result = sandbox.run(str(config))
+    result = sandbox.run_sandbox(str(config))
     assert [run.role for run in result.runs] == ["controller", "compute"]
     for run in result.runs:
         assert run.exit_code == 0, run.output
@@ -145,7 +145,7 @@ def test_homes_need_no_root_there(tmp_path):
     (tmp_path / "parameters.access-points.json").write_text(
         json.dumps({"format": "hpk-access-points/1", "access_points": [point]})
     )
-    result = sandbox.run(str(config))
+    result = sandbox.run_sandbox(str(config))
     for run in result.runs:
         assert run.exit_code == 0, run.output
         assert ("chown", "--no-dereference", "0:2001", "/home/.homes/trainer") in run.commands

@@ -41,23 +41,23 @@ def api_groups():
     "request_, parameters", [({"InstanceGroups": GROUPS}, PARAMETERS), ({"InstanceGroups": api_groups()}, None)]
 )
 def test_both_sources_give_the_same_roles(request_, parameters):
-    roles, partitions = slurm_conf.roles_of(request_, parameters)
+    roles, partitions = slurm_conf.roles_and_partitions(request_, parameters)
     assert roles == {"head": "Controller", "login": "Login", "gpu": "Compute"}
     assert partitions == {"dev": ["gpu"], "train": ["gpu"]}
 
 
 def test_both_sources_together_are_what_hyperpod_refuses():
     with pytest.raises(RehearsalError, match="cannot include both"):
-        slurm_conf.roles_of({"InstanceGroups": api_groups()}, PARAMETERS)
+        slurm_conf.roles_and_partitions({"InstanceGroups": api_groups()}, PARAMETERS)
 
 
 def test_a_bundle_without_either_gets_no_slurm():
-    assert slurm_conf.roles_of({"InstanceGroups": GROUPS}, None) == ({}, {})
+    assert slurm_conf.roles_and_partitions({"InstanceGroups": GROUPS}, None) == ({}, {})
 
 
 def test_slurm_without_a_controller_is_refused():
     with pytest.raises(RehearsalError, match="controller"):
-        slurm_conf.roles_of({"InstanceGroups": api_groups()[1:]}, None)
+        slurm_conf.roles_and_partitions({"InstanceGroups": api_groups()[1:]}, None)
 
 
 def cluster():
@@ -78,7 +78,7 @@ def cluster():
 
 
 def test_slurm_conf_names_controller_nodes_and_partitions():
-    text = slurm_conf.render(cluster(), 4096, cred_expire=7, slurmd_timeout=31)
+    text = slurm_conf.render_slurm_conf(cluster(), 4096, cred_expire=7, slurmd_timeout=31)
     lines = text.splitlines()
     assert "SlurmctldHost=ip-10-1-41-18(10.1.41.18)" in lines
     assert "AuthInfo=cred_expire=7" in lines and "SlurmdTimeout=31" in lines and "ReturnToService=1" in lines
@@ -93,7 +93,7 @@ def test_of_two_controllers_the_first_place_is_the_primary_and_slurm_is_asked_wh
     two = cluster()
     two.nodes["i-0"] = RehearsedNode("i-0", "head", "ml.x", 1, "10.1.41.19", role=CONTROLLER)
     two.nodes["i-1"] = two.nodes.pop("i-1")  # replaced: it comes last, and keeps its place
-    lines = slurm_conf.render(two, 4096, cred_expire=7, slurmd_timeout=31).splitlines()
+    lines = slurm_conf.render_slurm_conf(two, 4096, cred_expire=7, slurmd_timeout=31).splitlines()
     hosts = [line for line in lines if line.startswith("SlurmctldHost=")]
     assert hosts == ["SlurmctldHost=ip-10-1-41-18(10.1.41.18)", "SlurmctldHost=ip-10-1-41-19(10.1.41.19)"]
     config = json.loads(resource_config.render(two))["SlurmConfig"]
@@ -113,25 +113,25 @@ def test_of_two_controllers_the_first_place_is_the_primary_and_slurm_is_asked_wh
 
 
 def test_a_profile_that_tracks_by_cgroup_says_so_and_how():
-    assert "ProctrackType=proctrack/cgroup\n" in slurm_conf.render(cluster(), 1000, 10, 30, HYPERPOD)
-    assert "CgroupPlugin=cgroup/v1\n" in slurm_conf.cgroup_conf(HYPERPOD, v1=True, untracked=False)
-    assert slurm_conf.cgroup_conf(HYPERPOD, v1=False, untracked=False) == ""
+    assert "ProctrackType=proctrack/cgroup\n" in slurm_conf.render_slurm_conf(cluster(), 1000, 10, 30, HYPERPOD)
+    assert "CgroupPlugin=cgroup/v1\n" in slurm_conf.render_cgroup_conf(HYPERPOD, v1=True, untracked=False)
+    assert slurm_conf.render_cgroup_conf(HYPERPOD, v1=False, untracked=False) == ""
     with pytest.raises(RehearsalError, match="profile hyperpod tracks processes by cgroup"):
-        slurm_conf.cgroup_conf(HYPERPOD, v1=True, untracked=True)
+        slurm_conf.render_cgroup_conf(HYPERPOD, v1=True, untracked=True)
 
 
 def test_a_profile_that_does_not_leaves_hierarchies_alone_that_slurmd_would_end_at():
-    assert slurm_conf.cgroup_conf(STOCK, v1=True, untracked=False) == ""
-    assert slurm_conf.cgroup_conf(NEWEST, v1=True, untracked=True) == "CgroupPlugin=disabled\n"
+    assert slurm_conf.render_cgroup_conf(STOCK, v1=True, untracked=False) == ""
+    assert slurm_conf.render_cgroup_conf(NEWEST, v1=True, untracked=True) == "CgroupPlugin=disabled\n"
 
 
 def test_new_node_lines_leave_what_others_added():
-    before = slurm_conf.render(cluster(), 4096, 10, 30) + "# >>> somebody\nProlog=/x.sh\n# <<< somebody\n"
+    before = slurm_conf.render_slurm_conf(cluster(), 4096, 10, 30) + "# >>> somebody\nProlog=/x.sh\n# <<< somebody\n"
     smaller = cluster()
     del smaller.nodes["i-3"]
-    after = slurm_conf.merge(before, slurm_conf.node_lines(smaller, 4096))
+    after = slurm_conf.replace_node_lines(before, slurm_conf.node_lines(smaller, 4096))
     assert "ip-10-1-43-19" not in after and "Prolog=/x.sh" in after
-    assert slurm_conf.merge(after, slurm_conf.node_lines(cluster(), 4096)) == before
+    assert slurm_conf.replace_node_lines(after, slurm_conf.node_lines(cluster(), 4096)) == before
 
 
 def test_resource_config_lists_instances_in_order():
@@ -179,5 +179,5 @@ def test_a_slurmctld_that_was_never_started_is_not_waited_for():
     cluster = RehearsedCluster("demo", "abc", {})
     cluster.nodes["i-1"] = RehearsedNode("i-1", "head", "ml.m5.large", 0, "10.1.41.18", role=CONTROLLER)
     machines: Any = Machines()
-    assert SlurmControl(machines).reconfigure(cluster) is False
+    assert SlurmControl(machines).restart_and_reconfigure(cluster) is False
     assert machines.commands == ["systemctl is-active --quiet slurmctld"]

@@ -23,7 +23,7 @@ class Slurm:
         self.commands: List[str] = []
         self.sick: List[str] = []
         self._job = JOB.format(state=state, gres=gres)
-        monkeypatch.setattr(cluster_agent, "scontrol", self.scontrol)
+        monkeypatch.setattr(cluster_agent, "run_scontrol", self.scontrol)
         monkeypatch.setattr(cluster_agent, "is_healthy", lambda node: node not in self.sick)
 
     def scontrol(self, *argv: str) -> str:
@@ -36,7 +36,7 @@ class Slurm:
 
 
 def agent_request(action: str, uid: int = 2001) -> Dict[str, object]:
-    return cluster_agent.ClusterAgent().respond({"action": action, "job": "7", "uid": uid})
+    return cluster_agent.ClusterAgent().execute_request({"action": action, "job": "7", "uid": uid})
 
 
 def test_only_a_sick_node_brings_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_a_job_that_slurm_has_ended_is_left_alone_and_so_is_anothers(monkeypatch
 
 def test_nodes_that_srun_was_told_by_name_become_the_jobs_own() -> None:
     arguments = ["--nodes=2", "--nodelist=n[1-2]", "python", "--nodelist"]
-    assert [retry.renamed(word, "n1,n3") for word in arguments] == [
+    assert [retry.with_new_nodelist(word, "n1,n3") for word in arguments] == [
         "--nodes=2",
         "--nodelist=n1,n3",
         "python",

@@ -16,20 +16,20 @@ pytestmark = [pytest.mark.rehearsal, pytest.mark.needs("slurm", "cgroup-v1", "sy
 
 def test_what_is_frozen_in_a_group_below_is_ended_too() -> None:
     path = f"tests-{secrets.token_hex(4)}"
-    [freezer] = [one for one in cgroups.hierarchies() if one.kind == "freezer"]
+    [freezer] = [one for one in cgroups.mounted_hierarchies() if one.kind == "freezer"]
     below = freezer.mount / path / "slurm_node" / "step_0"
     process = subprocess.Popen(["sleep", "600"])
     try:
         below.mkdir(parents=True)
         (below / "cgroup.procs").write_text(str(process.pid))
         (below / "freezer.state").write_text("FROZEN")
-        assert cgroups.members(path) == {process.pid}
-        assert cgroups.kill(path), "something is left"
+        assert cgroups.member_pids(path) == {process.pid}
+        assert cgroups.kill_members(path), "something is left"
         assert process.wait(10) < 0
-        assert cgroups.remove(path) and not Path(freezer.mount, path).exists()
+        assert cgroups.remove_group(path) and not Path(freezer.mount, path).exists()
     finally:
         if os.path.isdir(below):
             (below / "freezer.state").write_text("THAWED")
         process.kill()
         process.wait(10)
-        cgroups.remove(path)
+        cgroups.remove_group(path)

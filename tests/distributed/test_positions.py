@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.data.index.build import build  # noqa: E402
+from hyperpod_kit.data.index.build import build_index  # noqa: E402
 from tests.distributed import position_job, sharded_job  # noqa: E402
 from tests.support.rows import full  # noqa: E402
 
@@ -20,7 +20,7 @@ def test_all_ranks_go_back_to_the_newest_with_a_position(tmp_path: Path, ranks: 
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     (corpus / "a.txt").write_text("".join(f"{n}\n" for n in range(200)))
-    index = build([str(corpus)]).index.folder
+    index = build_index([str(corpus)]).index.folder
     for answer in sharded_job.run(tmp_path, ranks, position_job.job, index, str(tmp_path / "root")):
         assert "in another order: seed: 1 then, 2 now" in answer["refused"] and "seed" in answer["refused"]
         assert answer["untouched"], "what does not fit is found before a tensor is written to"

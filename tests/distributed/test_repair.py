@@ -50,4 +50,4 @@ def test_two_ranks_lose_their_manifests_and_go_on_bit_identical(
     mine.start(STEPS, "--save-every", "4")
     assert mine.weights() == undisturbed
     found = mine.find("restored")
-    assert (found["kind"], found["tier"], found["attempt"]) == ("Restored", "storage", max(original))
+    assert (found["kind"], found["tier"], found["checkpoint_id"]) == ("Restored", "storage", max(original))

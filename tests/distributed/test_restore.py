@@ -42,9 +42,9 @@ def test_other_ranks_restore_every_bit(tmp_path: Path, kind: str, before: int, a
     assert found[0]["holds"] == saved[0]["holds"]
     assert all(answer["extra_is_as_saved"] for answer in found[:before])
     read = [answer["progress"] for answer in found]  # each chunk by one rank
-    assert all(one[-1]["done"] == one[-1]["whole"] >= one[0]["done"] for one in read if one)
+    assert all(one[-1]["bytes_read"] == one[-1]["bytes_total"] >= one[0]["bytes_read"] for one in read if one)
     shards = Path(root).glob("seq-*/shard-*")
-    assert sum(one[-1]["whole"] for one in read if one) == sum(path.stat().st_size for path in shards)
+    assert sum(one[-1]["bytes_total"] for one in read if one) == sum(path.stat().st_size for path in shards)
 
 
 @pytest.mark.full

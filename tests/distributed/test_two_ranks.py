@@ -117,7 +117,7 @@ def test_damaged_storage_is_walked_back_by_all_ranks_and_never_from_scratch(
     mine.start(STEPS, "--save-every", "4")
     assert mine.weights() == undisturbed
     got = mine.find("restored")
-    assert got["attempt"] == older[0].checkpoint_id and got["step"] == 19
+    assert got["checkpoint_id"] == older[0].checkpoint_id and got["step"] == 19
     ((rejected, why),) = got["rejected"]
     assert rejected == newest.checkpoint_id and "rank 1: shard-00001.safetensors bytes" in why
 

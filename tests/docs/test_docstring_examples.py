@@ -97,13 +97,13 @@ def starts_an_agent(example: Example) -> bool:
 def directory(tmp_path: Path) -> Path:
     """A directory in the place of /tmp, with the data that examples read."""
     from hyperpod_kit.data import megatron
-    from hyperpod_kit.data.index.build import build
+    from hyperpod_kit.data.index.build import build_index
 
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     lines = [f'{{"text": "Document {number} says nothing of interest."}}\n' for number in range(64)]
     (corpus / "documents.jsonl").write_text("".join(lines))
-    build([str(corpus)], str(tmp_path / "index"))
+    build_index([str(corpus)], str(tmp_path / "index"))
     megatron.write_documents(str(tmp_path / "tokens"), [list(range(50))] * 20, 256)
     (tmp_path / "shm").mkdir()
     return tmp_path

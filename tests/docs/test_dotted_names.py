@@ -9,7 +9,7 @@ from typing import Any, List, Set
 
 import pytest
 
-from hyperpod_kit.config.schema import schema
+from hyperpod_kit.config.schema import build_schema
 
 pytest.importorskip("torch")
 
@@ -19,7 +19,7 @@ NAME = re.compile(r"\bhyperpod_kit(?:\.[A-Za-z_]\w*)+")
 HAS = re.compile(r"`(hyperpod_kit[.\w]+)`\s+has\s+((?:(?:an?\s+)?`\w+`(?:,\s+|\s+and\s+)?)+)")
 """A sentence that says what a module has."""
 METRICS_FILE = "hyperpod_kit.prom"
-SETTINGS = set(schema(limits=False)["properties"]["hyperpod_kit"]["properties"])
+SETTINGS = set(build_schema(limits=False)["properties"]["hyperpod_kit"]["properties"])
 
 
 def names_in(text: str) -> Set[str]:

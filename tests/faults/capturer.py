@@ -21,7 +21,7 @@ def capture(
     from hyperpod_kit.checkpoint.repository import digest, identity
     from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
 
-    who = identity.open_root(root)
+    who = identity.ensure_run_identity(root)
     layout = lay_out(
         [TensorSpec(f"w{rank}", "F32", (3000,))],
         rank=rank,
@@ -56,7 +56,7 @@ def capture(
             tensors=1,
             plan_tensors=world,
             extra_size=2,
-            extra_root=digest.small(b"{}"),
+            extra_root=digest.small_object_digest(b"{}"),
         ),
     )
     slot.write_page(page.transition(control_page.SlotState.WRITING))
@@ -76,7 +76,9 @@ def main() -> None:
     rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
     own = process.this_process()
     owner = (own.pid, own.started)
-    capture(shm_paths.user_directory(), root, job=os.environ["SLURM_JOB_ID"], owner=owner, rank=rank, world=world)
+    capture(
+        shm_paths.ensure_user_directory(), root, job=os.environ["SLURM_JOB_ID"], owner=owner, rank=rank, world=world
+    )
     print(f"captured {rank}", flush=True)
     time.sleep(600)
 

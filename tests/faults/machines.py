@@ -17,7 +17,7 @@ from hyperpod_rehearsal import boot, mount_faults, processes, targets
 from hyperpod_rehearsal.layout import cache_dir
 from hyperpod_rehearsal.machine import command_in_machine
 from hyperpod_rehearsal.mounts.lustre import LUSTRE_MOUNT_NAME
-from hyperpod_rehearsal.network import set_link
+from hyperpod_rehearsal.network import set_node_link_state
 from hyperpod_rehearsal.node_files import SLURM_CONF
 from hyperpod_rehearsal.profiles import PROFILES, STOCK
 from tests.faults.profiles import CONTAINER, IN_S3, MOUNTPOINT, PROFILE
@@ -151,7 +151,7 @@ class MachineSite:
         return targets.all_nodes(boot.require_running(self.driver.name)[1])
 
     def _node(self, name: str) -> Dict[str, Any]:
-        return targets.find(boot.require_running(self.driver.name)[1], name)
+        return targets.find_node(boot.require_running(self.driver.name)[1], name)
 
     def on(self, node: str, *argv: str, check: bool = True) -> str:
         """A command in a machine, as root."""
@@ -175,11 +175,11 @@ class MachineSite:
 
     def kill_machine(self, name: str) -> None:
         """SIGKILL all of it; the platform replaces it."""
-        targets.kill(self._node(name))
+        targets.kill_machine(self._node(name))
 
     def cut_off(self, name: str, *, heal: bool = False) -> None:
         """Take a machine off the network, or connect it again; it runs on."""
-        set_link(self._layout, self._node(name)["instance_id"], up=heal)
+        set_node_link_state(self._layout, self._node(name)["instance_id"], up=heal)
 
     def kill_controller(self) -> None:
         self.on("controller", "systemctl", "kill", "--signal=KILL", "slurmctld")

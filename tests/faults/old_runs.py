@@ -26,7 +26,7 @@ from typing import Any, Callable, Dict, Iterator, List
 
 from hyperpod_lab.torture import day, days
 from hyperpod_lab.torture.days import DayEvent, DayOutcome, DayScene, DayWay
-from hyperpod_lab.torture.ground import ground
+from hyperpod_lab.torture.ground import temporary_ground
 
 EVENTS = (
     DayEvent.STORAGE_AWAY,
@@ -54,12 +54,12 @@ def played(
 ) -> Iterator[Dict[str, Any]]:
     """Runs until they have left so many captures, copies included: a row for each."""
     left = 0
-    with ground() as here:
+    with temporary_ground() as here:
         for number, scene in enumerate(itertools.cycle(every)):
             if left >= captures:
                 return
             began = time.monotonic()
-            outcome = days.play(here.fresh(str(number)), seed + number, scene, pass_day)
+            outcome = days.play(here.make_subground(str(number)), seed + number, scene, pass_day)
             left += outcome.captures + outcome.copies
             yield row(scene, outcome, seed + number, time.monotonic() - began)
 
@@ -138,7 +138,7 @@ def main(argv: List[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--faketime", metavar="LIBRARY")
     args = parser.parse_args(argv)
-    pass_day: Callable[[str], None] = day.age_run
+    pass_day: Callable[[str], None] = day.backdate_run
     if args.faketime:
         pass_day = WallClock.begin(args.faketime).day_passes
     rows = []

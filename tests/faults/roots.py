@@ -13,7 +13,7 @@ from hyperpod_rehearsal.keys import Key
 from hyperpod_rehearsal.s3.faults import S3Fault
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from hyperpod_rehearsal.sagemaker.server import serve
-from hyperpod_rehearsal.standins.install import LIBRARY, install
+from hyperpod_rehearsal.standins.install import LIBRARY, install_standins
 from tests.support.damage import flip
 from tests.support.output import output
 
@@ -155,7 +155,7 @@ class PrivateBuckets:
 
     def _serve(self, programs: Path, point: Path, user: int) -> None:
         point.mkdir()
-        install(programs)
+        install_standins(programs)
         options = ["--allow-delete", "--allow-other", "--uid", str(user), "--gid", str(user)]
         mount = ["/usr/bin/python3", "-I", "-S", str(programs / LIBRARY), "mount-s3", *options, BUCKET, str(point)]
         output(["/usr/bin/env", *(f"{name}={value}" for name, value in self._values.items()), *mount])

@@ -50,7 +50,7 @@ def launch() -> str:
     """Tells a start of the ranks from others: HyperPod may start those of one attempt several times."""
     from hyperpod_kit.slurm import environment  # LIB is in the path only now
 
-    return environment.launch(os.environ)
+    return environment.launch_id(os.environ)
 
 
 class Ranks:
@@ -115,7 +115,7 @@ class Checkpoints:
         self._store = open_store(root)
         if rank == 0:
             # Now and at no save: a root that is taken away must not be made anew.
-            identity.write(self._store, identity.RunIdentity("faults", "faults"))
+            identity.write_run_file(self._store, identity.RunIdentity("faults", "faults"))
         # No rank saves before all have met, so every rank finds the same.
         there = [layout.parse_checkpoint_id(name.rstrip("/")) for name in self._store.list()]
         self._epoch = 1 + max((one.epoch for one in there if one), default=0)
@@ -134,7 +134,9 @@ class Checkpoints:
         wanted, rejected = os.environ["HPK_RESUME_FROM"], []
         say_so = (lambda found: verdict.write_verdict(os.environ, found)) if self._rank == 0 else (lambda found: None)
         first = None if wanted == verdict.NONE else wanted
-        for entry in selection.walk(self._root, first=first, attempt=os.environ["HPK_ATTEMPT"]):
+        for entry in selection.iter_committed_newest_first(
+            self._root, start_at=first, saved_by_attempt=os.environ["HPK_ATTEMPT"]
+        ):
             try:
                 verify.verify_checkpoint(self._root, entry.checkpoint_id)
             except CheckpointError as err:
@@ -193,7 +195,7 @@ class Checkpoints:
                 raise
             failed = err
             say(attempt=os.environ["HPK_ATTEMPT"], rank=self._rank, failed=step, why=str(err))
-            ProgressWriter().failed()
+            ProgressWriter().report_failed_save()
         if ranks.agree({"failed": failed is not None})["failed"] or self._rank:
             return
         size = len(state) + len(leaves)
@@ -220,7 +222,7 @@ class Checkpoints:
                 tensors=self._ranks,
                 time=now(),
                 shards=tuple(shards),
-                extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra)),
+                extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small_object_digest(extra)),
             ),
             extra,
         )
@@ -254,7 +256,7 @@ def main() -> int:
             return 1
         state = after(state, step)
         agreed = ranks.agree({"save": bool(wanted)})
-        told.reached(step)
+        told.report_completed_step(step)
         if rank == 0:
             say(attempt=attempt, step=step, launch=launch())
         if agreed["save"] or step % args.every == 0:

@@ -226,15 +226,15 @@ def a_rewind(write: Callable[[MemoryStore], object]) -> bytes:
 def read_rewind(data: bytes) -> Tuple[Any, ...]:
     store = a_root(f"{layout.ROLLBACKS}/000001.json", data)
     store._objects[layout.epoch_file(9)] = b"{}"
-    return tuple(type(record).__name__ for record in rollbacks.read_records(store))
+    return tuple(type(record).__name__ for record in rollbacks.read_active_records(store))
 
 
 def a_pin(data: bytes) -> Any:
-    return pins.pinned(a_root(f"{layout.PINS}/{ATTEMPT}.json", data))
+    return pins.pinned_checkpoints(a_root(f"{layout.PINS}/{ATTEMPT}.json", data))
 
 
 def a_lease(data: bytes) -> Any:
-    until = manifest.open_json(data, "lease")["until"]
+    until = manifest.parse_sealed_json(data, "lease")["until"]
     store = a_root(f"{layout.LEASES}/{ATTEMPT}.{until:010d}-00000000.json", data)
     return lease.leased_checkpoints(store, now=lease.Moment(until - 60.0, 0.0), watch=lease.LeaseWatch())
 
@@ -254,12 +254,12 @@ def an_extra(
     places: dict[int, Optional[RankStateLocation]], *, stages: bool, more: tuple[tuple[str, str], ...] = ()
 ) -> Callable[[], bytes]:
     parts = {rank: (*own, *more) for rank, own in PARTS.items()}
-    return lambda: extra_state.encode(parts, places, stages=stages, checkpoint_key=(2, 5, 50))
+    return lambda: extra_state.encode(parts, places, has_pipeline_stages=stages, checkpoint_key=(2, 5, 50))
 
 
 def a_note(body: Any) -> Callable[[], bytes]:
     def write(directory: Path) -> None:
-        descriptor = note_page.open_owned(str(directory / "note"))
+        descriptor = note_page.open_or_create_own(str(directory / "note"))
         try:
             note_page.put(descriptor, body._asdict())
         finally:
@@ -282,8 +282,8 @@ def a_sample_ledger(directory: Path) -> None:
     book = SampleLog(
         directory, rank=0, ranks=1, meant={"data": "d", "samples": 4, "seed": 1, "last": "drop"}, launch="l"
     )
-    book.begin(0)
-    book.received(DataStep(0, 2, 0, 2), [3, 1])
+    book.write_segment_header(0)
+    book.log_received_samples(DataStep(0, 2, 0, 2), [3, 1])
 
 
 def tables_of(make: Callable[[Path], Any]) -> bytes:
@@ -321,7 +321,7 @@ def resumed(path: Path) -> bool:
 def verified(path: Path) -> Any:
     ledger = AuditLedger(path)
     try:
-        return type(ledger.verify()).__name__
+        return type(ledger.verify_chain()).__name__
     finally:
         ledger.close()
 
@@ -338,11 +338,11 @@ def greeted(data: bytes) -> Any:
 
 
 def the_tensors(data: bytes) -> Any:
-    return {name: [piece.begin for piece in pieces] for name, pieces in rows.read(data).items()}
+    return {name: [piece.begin for piece in pieces] for name, pieces in rows.decode(data).items()}
 
 
 def a_config(directory: Path) -> None:
-    access_points.write(directory / "c.json", [HOME])
+    access_points.write_access_points(directory / "c.json", [HOME])
 
 
 FORMATS = (
@@ -352,12 +352,12 @@ FORMATS = (
         "RUN.json",
         lambda data: identity.read_run_file(a_root(layout.RUN_FILE, data)).identity,
         WHOSE,
-        lambda: stored(lambda store: identity.write(store, WHOSE)),
+        lambda: stored(lambda store: identity.write_run_file(store, WHOSE)),
     ),
     Format(
         "epoch file (1)",
         "epoch-000001.json",
-        lambda data: manifest.open_json(data, "epoch")["id"],
+        lambda data: manifest.parse_sealed_json(data, "epoch")["id"],
         WHOSE.run_id,
         lambda: stored(lambda store: commit.claim_epoch(store, WHOSE, above=0, job={"slurm_job_id": "7"})),
     ),
@@ -365,28 +365,28 @@ FORMATS = (
     Format(
         "hpk-extra/1",
         "extra-1.json",
-        lambda data: extra_state.tree_of(data, 1),
+        lambda data: extra_state.parse_rank_tree_outside_shard(data, 1),
         {"model": {"a": 2}, "step": 50},
         an_extra({}, stages=False),
     ),
     Format(
         "hpk-extra/2",
         "extra-2.json",
-        lambda data: extra_state.tree_of(data, 1),
+        lambda data: extra_state.parse_rank_tree_outside_shard(data, 1),
         {"model": {"a": 2}, "step": 50},
         an_extra({}, stages=True),
     ),
     Format(
         "hpk-extra/3",
         "extra-3.json",
-        lambda data: extra_state.parts_of(data, 2)[1][1].location,
+        lambda data: extra_state.split_shared_and_rank_parts(data, 2)[1][1].location,
         RankStateLocation(4096, 20, "blake2b:" + "0" * 32),
         an_extra({1: RankStateLocation(4096, 20, "blake2b:" + "0" * 32)}, stages=False),
     ),
     Format(
         "hpk-extra/4",
         "extra-4.json",
-        lambda data: extra_state.tree_of(data, 1),
+        lambda data: extra_state.parse_rank_tree_outside_shard(data, 1),
         {"model": {"a": 2}, "step": 50, "dtype": {"$": "torch", "v": "bfloat16"}, "records": 3},
         an_extra({}, stages=False, more=TYPED),
     ),
@@ -436,16 +436,16 @@ FORMATS = (
     Format(
         "hpk-proof/1",
         "proof.json",
-        lambda data: proofs.recorded(a_root(f"{layout.PROOFS}/{ATTEMPT}.json", data)),
+        lambda data: proofs.proved_checkpoints(a_root(f"{layout.PROOFS}/{ATTEMPT}.json", data)),
         {ATTEMPT},
-        lambda: stored(lambda store: proofs.record(store, ATTEMPT, "verify")),
+        lambda: stored(lambda store: proofs.record_proof(store, ATTEMPT, "verify")),
     ),
     Format(
         "hpk-rewind/1",
         "rewind.json",
         read_rewind,
         ("Rollback",),
-        lambda: a_rewind(lambda store: rollbacks.record_rollback(store, ATTEMPT, 7, "ana")),
+        lambda: a_rewind(lambda store: rollbacks.pin_and_record_rollback(store, ATTEMPT, 7, "ana")),
     ),
     Format(
         "hpk-fresh/1",
@@ -468,7 +468,7 @@ FORMATS = (
     Format(
         "hpk-state/1",
         "state.json",
-        lambda data: manifest.open_json(data, "state")["state"],
+        lambda data: manifest.parse_sealed_json(data, "state")["state"],
         "/home/ana/.hpk",
         lambda: manifest.seal_json({"format": layout.JOBS_ELSEWHERE_FORMAT, "state": "/home/ana/.hpk"}),
     ),
@@ -513,7 +513,7 @@ FORMATS = (
     Format(
         "report (1)",
         "report.json",
-        lambda data: Report.from_json(manifest.open_json(data, "report")),
+        lambda data: Report.from_json(manifest.parse_sealed_json(data, "report")),
         REPORT,
         lambda: manifest.seal_json(REPORT.to_json()),
     ),
@@ -539,9 +539,9 @@ FORMATS = (
     Format(
         "hpk-bundle/2",
         "bundle.json",
-        bundle_manifest.format_of,
+        bundle_manifest.parse_bundle_format,
         bundle_manifest.FORMAT,
-        lambda: bundle_manifest.description(RELEASE, "0" * 16),
+        lambda: bundle_manifest.make_bundle_json(RELEASE, "0" * 16),
     ),
     Format(
         "hpk-slurm-guard/1",
@@ -583,7 +583,9 @@ FORMATS = (
     Format(
         "hpk-access-points/1",
         "access-points.json",
-        lambda data: from_file(data, "c.access-points.json", lambda path: access_points.read(path.parent / "c.json")),
+        lambda data: from_file(
+            data, "c.access-points.json", lambda path: access_points.read_access_points(path.parent / "c.json")
+        ),
         {"ana": HOME},
         lambda: in_directory(a_config),
     ),
@@ -627,7 +629,9 @@ FORMATS = (
     Format(
         "hpk-ledger/1",
         "samples.jsonl",
-        lambda data: type(from_file(data, "l.jsonl", lambda path: sample_log_check.check(path.parent))).__name__,
+        lambda data: (
+            type(from_file(data, "l.jsonl", lambda path: sample_log_check.check_sample_log(path.parent))).__name__
+        ),
         "SampleLogReport",
         lambda: in_directory(a_sample_ledger),
     ),

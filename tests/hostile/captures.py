@@ -23,7 +23,7 @@ def lay(base: Path, root: Path, *, uid: int = VICTIM, loose: bool = False, seq: 
 
     def work() -> None:
         os.environ["HPK_SHM_DIR"] = str(base)
-        capture(str(base) if loose else shm_paths.user_directory(), str(root), job=JOB, owner=DEAD, seq=seq)
+        capture(str(base) if loose else shm_paths.ensure_user_directory(), str(root), job=JOB, owner=DEAD, seq=seq)
 
     assert as_user(uid, work) == 0
 

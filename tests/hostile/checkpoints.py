@@ -20,7 +20,7 @@ def put(root: Path, seq: int, change: Optional[Callable[[Dict[str, Any]], None]]
     """A committed checkpoint of one shard. `fields`: of its manifest; `change`: what to make of its JSON then, which is
     sealed anew."""
     store = PosixStore(str(root))
-    whose = identity.open_root(store)
+    whose = identity.ensure_run_identity(store)
     alg = digest.algorithm("blake2b")
     leaves = alg.leaf(DATA)
     size = len(DATA) + len(leaves)
@@ -51,7 +51,7 @@ def put(root: Path, seq: int, change: Optional[Callable[[Dict[str, Any]], None]]
     store.create(f"{attempt}/extra.json", b"{}")
     data = made.encode()
     if change is not None:
-        body = manifest.open_json(data, "MANIFEST.json")
+        body = manifest.parse_sealed_json(data, "MANIFEST.json")
         change(body)
         data = manifest.seal_json(body)
     store.create(f"{attempt}/{layout.MANIFEST_FILE}", data)

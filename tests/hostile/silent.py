@@ -57,9 +57,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     times = slowness()
     patience = OwnerLimits(silence=1.0 * times, longest=5.0 * times)
     monkeypatch.setattr(owner.OwnerLimits, "allowed", lambda self, moved, worked: 2.0 * times)
-    for function in (owner.run_as_owner, owner.uid_for, owner.run_as_user):
+    for function in (owner.run_as_owner, owner.uid_to_act_as, owner.run_as_user):
         monkeypatch.setattr(function, "__defaults__", (patience,))
-    monkeypatch.setattr(owner.run_streamed, "__defaults__", (patience,))
+    monkeypatch.setattr(owner.run_as_user_with_reports, "__defaults__", (patience,))
     monkeypatch.setattr(preloading, "LFS", patience)
     monkeypatch.setattr(walking, "HANG_SECONDS", 2.0 * times)
 

@@ -29,7 +29,7 @@ class Leader:
         self.address = ("127.0.0.1", self.hub.port)
 
     def join(self, rank: int, **options: Any) -> Uplink:
-        channel = rpc.join([self.address], TOKEN, rank, **options)
+        channel = rpc.connect_to_leader([self.address], TOKEN, rank, **options)
         assert channel is not None
         return channel
 
@@ -149,7 +149,7 @@ def test_who_fills_the_room_keeps_out_himself() -> None:
             said, seals = handshake.build_response(TOKEN.encode(), asked, 1, False)
             slow.sendall(said + b"\n")
             welcome = slow.recv(4096).rstrip(b"\n")
-        assert json.loads(seals.incoming.opened(welcome)) == {"op": handshake.WELCOME}
+        assert json.loads(seals.incoming.verify_next(welcome)) == {"op": handshake.WELCOME}
 
 
 # --- who was heard on the way ---------------------------------------------------------------------------------------
@@ -170,14 +170,14 @@ def between(leader: Leader) -> Iterator[Callable[..., Between]]:
 
 def test_the_token_does_not_pass_by(leader: Leader, between: Callable[..., Between]) -> None:
     way = between()
-    channel = rpc.join([("127.0.0.1", way.port)], TOKEN, 1)
+    channel = rpc.connect_to_leader([("127.0.0.1", way.port)], TOKEN, 1)
     assert channel and channel.send({"op": "done"}) and leader.next() == (1, {"op": "done"})
     assert not [line for line in (*way.up, *way.down) if TOKEN.encode() in line or TOKEN[:16].encode() in line]
 
 
 def test_a_greeting_that_was_recorded_is_of_no_use(leader: Leader, between: Callable[..., Between]) -> None:
     way = between()
-    channel = rpc.join([("127.0.0.1", way.port)], TOKEN, 1)
+    channel = rpc.connect_to_leader([("127.0.0.1", way.port)], TOKEN, 1)
     assert channel and channel.send({"op": "done"}) and leader.next() == (1, {"op": "done"})
     channel.close()
     assert leader.next() == (1, None)
@@ -205,7 +205,7 @@ def test_what_was_changed_on_its_way_is_not_believed(
     leader: Leader, between: Callable[..., Between], name: str, change: Callable[[int, bytes], bytes], heard: int
 ) -> None:
     way = between(change)
-    channel = rpc.join([("127.0.0.1", way.port)], TOKEN, 2)
+    channel = rpc.connect_to_leader([("127.0.0.1", way.port)], TOKEN, 2)
     assert channel is not None
     for number in range(1, 5):
         channel.send({"op": "done", "n": number})
@@ -222,7 +222,7 @@ def test_what_was_changed_on_its_way_is_not_believed(
 @pytest.mark.parametrize("at", range(0, 90, 6))
 def test_a_bit_that_was_flipped_ends_the_connection(leader: Leader, between: Callable[..., Between], at: int) -> None:
     way = between(lambda number, line: flipped(line, at) if number == 1 else line)
-    channel = rpc.join([("127.0.0.1", way.port)], TOKEN, 2)
+    channel = rpc.connect_to_leader([("127.0.0.1", way.port)], TOKEN, 2)
     assert channel and channel.send({"op": "done", "n": 1})
     assert leader.next() == (2, None) and leader.nothing_heard()
 
@@ -236,7 +236,7 @@ def test_messages_that_change_places_are_not_believed(leader: Leader, between: C
             return b""
         return line + kept.pop() if number == 2 else line
 
-    channel = rpc.join([("127.0.0.1", between(change).port)], TOKEN, 2)
+    channel = rpc.connect_to_leader([("127.0.0.1", between(change).port)], TOKEN, 2)
     assert channel and channel.send({"n": 1}) and channel.send({"n": 2})
     assert leader.next() == (2, None) and leader.nothing_heard()
 
@@ -257,9 +257,9 @@ def test_an_order_of_another_connection_is_not_obeyed(leader: Leader) -> None:
         sock.sendall(welcome)  # once more, as an order
 
     threading.Thread(target=pose, daemon=True).start()
-    channel = rpc.join([impostor.getsockname()[:2]], TOKEN, 1)
+    channel = rpc.connect_to_leader([impostor.getsockname()[:2]], TOKEN, 1)
     assert channel is not None, "a machine that only passes on what it hears is not noticed"
-    channel.listen(orders.put, lambda: orders.put("ended"))
+    channel.start_receiving(orders.put, lambda: orders.put("ended"))
     assert orders.get(timeout=60) == "ended" and orders.empty()
     impostor.close()
 
@@ -279,7 +279,7 @@ def test_an_impostor_at_the_port_learns_nothing_and_leads_nobody(soon: None) -> 
             sock.sendall(b'{"op":"welcome"}\n' + b"0" * 64 + b' {"op":"welcome"}\n')
 
     threading.Thread(target=pose, daemon=True).start()
-    assert rpc.join([impostor.getsockname()[:2]], TOKEN, 1, deadline=2.0) is None
+    assert rpc.connect_to_leader([impostor.getsockname()[:2]], TOKEN, 1, deadline=2.0) is None
     assert heard and not [line for line in heard if TOKEN.encode() in line]
     impostor.close()
 
@@ -290,7 +290,7 @@ def test_an_impostor_at_the_port_learns_nothing_and_leads_nobody(soon: None) -> 
 @pytest.mark.parametrize("rank", [0, -1, 4, 10**30])
 def test_a_rank_that_is_none_is_refused(soon: None, rank: int) -> None:
     leader = Leader()
-    assert rpc.join([leader.address], TOKEN, rank, deadline=0.5) is None
+    assert rpc.connect_to_leader([leader.address], TOKEN, rank, deadline=0.5) is None
     assert leader.nothing_heard()
 
 
@@ -301,8 +301,8 @@ def test_a_second_agent_does_not_take_the_place_of_one_that_answers(
     monkeypatch.setattr(rpc, "RESPONSE_TIMEOUT", 0.3)
     first = leader.join(1)
     ends: queue.SimpleQueue[str] = queue.SimpleQueue()
-    first.listen(lambda message: None, lambda: ends.put("ended"))
-    assert rpc.join([leader.address], TOKEN, 1, again=again, deadline=1.5) is None
+    first.start_receiving(lambda message: None, lambda: ends.put("ended"))
+    assert rpc.connect_to_leader([leader.address], TOKEN, 1, again=again, deadline=1.5) is None
     first.send({"op": "done"})
     assert leader.next() == (1, {"op": "done"}) and leader.nothing_heard() and ends.empty()
 

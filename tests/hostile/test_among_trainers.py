@@ -43,7 +43,7 @@ def test_who_has_heard_all_of_gloo_does_not_have_the_token_of_a_job_s_agents(
 ) -> None:
     monkeypatch.setenv("HPK_ATTEMPT_KEY", KEY)
     ranks = Gloo()
-    token = startup.identify(ranks, tmp_path / "root", None, None).token
+    token = startup.agree_on_start_identity(ranks, tmp_path / "root", None, None).token
     assert len(token) == 64 and not [said for said in ranks.passed if token.encode() in said or KEY.encode() in said]
 
 
@@ -60,7 +60,7 @@ def test_ranks_of_which_not_all_have_the_key_still_have_one_token(
     for key in (KEY, ""):
         monkeypatch.setenv("HPK_ATTEMPT_KEY", key)
         ranks = Gloo(without)
-        token = startup.identify(ranks, tmp_path / "root", None, None).token
+        token = startup.agree_on_start_identity(ranks, tmp_path / "root", None, None).token
         assert [said for said in ranks.passed if token.encode() in said]
 
 
@@ -74,13 +74,13 @@ def test_agents_of_several_releases_are_not_started_together(tmp_path: Path) -> 
         )
 
     with pytest.raises(CheckpointError, match="several releases"):
-        startup.identify(Gloo(older), tmp_path / "root", None, None)
+        startup.agree_on_start_identity(Gloo(older), tmp_path / "root", None, None)
 
 
 def test_a_rank_of_the_release_before_is_named_instead_of_waited_for(tmp_path: Path) -> None:
     import pickle
 
     with pytest.raises(CheckpointError, match="rank 1 runs another release"):
-        startup.identify(
+        startup.agree_on_start_identity(
             Gloo(lambda said: b"\x40" + bytes(7) + pickle.dumps(("n2", ["xxh3"], None))), tmp_path / "root", None, None
         )

@@ -129,7 +129,7 @@ def judged(data: bytes) -> None:
     text = json.dumps({"__metadata__": {"hpk": meta}, shard.digests_name(0): {"data_offsets": [0, LARGE]}}).encode()
     path = places.file_of(struct.pack("<Q", len(text)) + text, f"holes/{checkpoint_parsers.ATTEMPT}/{name}")
     os.truncate(path, 8 + len(text) + LARGE)
-    found = leftovers.judge(PosixStore(places.folder("holes")), checkpoint_parsers.ATTEMPT, "")
+    found = leftovers.classify_leftover(PosixStore(places.folder("holes")), checkpoint_parsers.ATTEMPT, "")
     assert found is leftovers.Leftover.PARTIAL
 
 
@@ -144,7 +144,7 @@ def hollow(data: bytes) -> None:
     if name == layout.shard_file(0):
         rank_extra_state.read(store, checkpoint_parsers.ATTEMPT, 0, place)
     else:
-        verify.read_extra(store, checkpoint_parsers.ATTEMPT, record)
+        verify.read_verified_small_file(store, checkpoint_parsers.ATTEMPT, record)
 
 
 BOMBS: Dict[str, tuple[str, Callable[[], bytes], int]] = {

@@ -10,7 +10,7 @@ import pytest
 
 from hyperpod_kit.errors import UntrustedPlace
 from hyperpod_kit.storage import private_database
-from hyperpod_kit.untrusted.closed import closed_directory
+from hyperpod_kit.untrusted.closed import require_closed_directory
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, place
 
 pytestmark = ROOT
@@ -32,9 +32,9 @@ def refused(path: Path) -> int:
 
     def work() -> None:
         with pytest.raises(UntrustedPlace):
-            closed_directory(str(path))
+            require_closed_directory(str(path))
         with pytest.raises(UntrustedPlace):
-            private_database.connect(path / "state", timeout=0.1)
+            private_database.open_private_database(path / "state", timeout=0.1)
 
     return as_user(VICTIM, work)
 
@@ -57,8 +57,8 @@ def test_what_is_closed_is_named_without_the_links_of_its_user(closed: Path) -> 
     link.symlink_to(closed)  # root's
 
     def work() -> None:
-        assert closed_directory(str(link)) == str(closed)
-        private_database.connect(link / "state", timeout=0.1).execute("create table rows (row)")
+        assert require_closed_directory(str(link)) == str(closed)
+        private_database.open_private_database(link / "state", timeout=0.1).execute("create table rows (row)")
 
     assert as_user(VICTIM, work) == 0
     assert os.listdir(closed) == ["state"]

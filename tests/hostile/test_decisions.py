@@ -302,5 +302,7 @@ def test_a_row_names_no_directory_elsewhere(root: Path, attempt: str) -> None:
 
 def test_a_nodes_name_out_of_a_row_orders_nothing_of_slurm() -> None:
     runner = RecordingRunner({"scontrol": "NodeName=n1 State=IDLE"})
-    assert list(control.nodes(runner, ["-M", "--all", "n[0-99999999]", "n1 n2", "n1,n2", "ALL\n", "n1", ""])) == ["n1"]
+    assert list(
+        control.query_known_nodes(runner, ["-M", "--all", "n[0-99999999]", "n1 n2", "n1,n2", "ALL\n", "n1", ""])
+    ) == ["n1"]
     assert runner.calls == ["scontrol -o show node n1"]

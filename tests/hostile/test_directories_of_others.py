@@ -153,7 +153,7 @@ def test_a_tree_is_emptied_while_its_names_are_exchanged(shared: Path) -> None:
     before, target = thesis(shared), shared / "scratch" / "open"
 
     def fill_and_clear() -> None:
-        with OwnedDirectory.at(str(target)) as tree:
+        with OwnedDirectory.open_or_make(str(target)) as tree:
             for turn in range(100):
                 for number in range(4):
                     with contextlib.suppress(OSError, Untrusted):
@@ -182,7 +182,7 @@ def test_a_tree_of_any_depth_is_removed(tmp_path: Path) -> None:
         os.close(here)
         here = inner
     os.close(here)
-    with OwnedDirectory.at(str(tmp_path)) as tree:
+    with OwnedDirectory.open_or_make(str(tmp_path)) as tree:
         tree.remove("deep")
     assert os.listdir(tmp_path) == []
     owned_directory.remove("deep", handle)
@@ -191,7 +191,7 @@ def test_a_tree_of_any_depth_is_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a//b", "a/../b", "", "."])
 def test_names_stay_below(name: str, tmp_path: Path) -> None:
-    with OwnedDirectory.at(str(tmp_path)) as tree:
+    with OwnedDirectory.open_or_make(str(tmp_path)) as tree:
         for act in (tree.remove, tree.status, lambda name: tree.open(name, os.O_RDONLY)):
             with pytest.raises(ValueError, match="no name below"):
                 act(name)
@@ -201,7 +201,7 @@ def test_a_file_with_another_name_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("kept")
     os.link(tmp_path / "kept", tmp_path / "log")
     os.mkfifo(tmp_path / "fifo")
-    with OwnedDirectory.at(str(tmp_path)) as tree:
+    with OwnedDirectory.open_or_make(str(tmp_path)) as tree:
         with pytest.raises(Untrusted, match="2 names"):
             tree.open("log", os.O_WRONLY | os.O_APPEND)
         with pytest.raises(Untrusted, match="regular file"):

@@ -79,11 +79,11 @@ def writers(path: Path) -> Iterator[str]:
 
 
 def _of_a_console(called: ast.expr) -> bool:
-    """`screen.print(…)`: of a console that `console()` made."""
+    """`screen.print(…)`: of a console that `make_console` made."""
     return (
         isinstance(called, ast.Attribute)
         and called.attr == "print"
-        and ast.unparse(called.value) in ("screen", "console()", "self._console")
+        and ast.unparse(called.value) in ("screen", "make_console()", "self._console")
     )
 
 

@@ -77,7 +77,7 @@ def test_a_preload_names_what_was_exchanged_and_reads_the_rest(
     wanted = files.list_files([str(data)])
     assert len(wanted.files) == 6 and not wanted.unread
     exchange(kind, data, silent)
-    done = run.run_preload(wanted, run.plan_ways(wanted), LocalRunner(), lambda line: None)
+    done = run.run_preload(wanted, run.group_files_by_way(wanted), LocalRunner(), lambda line: None)
     assert set(done.failed) == set(of_mallory(data)), done.failed
     for why in done.failed.values():
         # At once, from what the kernel has written down, and not at the end of somebody's patience.
@@ -99,8 +99,8 @@ def lustre(shared: Path, monkeypatch: pytest.MonkeyPatch) -> PreloadList:
     program.chmod(0o755)
     monkeypatch.setenv("FAKE_LFS", str(state))
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    defaults = hsm.restore.__kwdefaults__ or {}
-    monkeypatch.setattr(hsm.restore, "__kwdefaults__", {**defaults, "sleep": lambda seconds: None})
+    defaults = hsm.restore_and_wait.__kwdefaults__ or {}
+    monkeypatch.setattr(hsm.restore_and_wait, "__kwdefaults__", {**defaults, "sleep": lambda seconds: None})
     return wanted
 
 
@@ -141,7 +141,7 @@ def test_what_was_read_before_a_file_system_died_stays_read(shared: Path, monkey
         return open_file(file)
 
     monkeypatch.setattr(sys.modules["hyperpod_kit.storage.preload.read_through"], "open_file", opened)
-    done = run.run_preload(wanted, run.plan_ways(wanted), LocalRunner(), lambda line: None)
+    done = run.run_preload(wanted, run.group_files_by_way(wanted), LocalRunner(), lambda line: None)
     assert list(done.failed) == [dead] and "does not answer" in done.failed[dead]
 
 
@@ -192,7 +192,7 @@ def test_as_many_processes_as_one_user_can_hold_up_do_not_end_a_count(
     monkeypatch.setattr(walking, "MAX_HANGS", 1)
     for name in ("BATCH", "LIMIT", "FIRST_LIMIT"):  # so that every process gets some of them
         monkeypatch.setattr(walking, name, 1)
-    known, started = walking._Pool._config, []
+    known, started = walking._Pool._render_config, []
 
     def ignorant(pool: walking._Pool) -> str:
         config = json.loads(known(pool))
@@ -201,10 +201,10 @@ def test_as_many_processes_as_one_user_can_hold_up_do_not_end_a_count(
             config["elsewhere"] = []
         return json.dumps(config)
 
-    monkeypatch.setattr(walking._Pool, "_config", ignorant)
+    monkeypatch.setattr(walking._Pool, "_render_config", ignorant)
     asked = WalkRequest(str(data), workers=processes)
-    ledger = UsageLedger(shared / "archive" / "state", asked.about())
-    walking.walk_tree(asked, ledger, lambda count: None)
+    ledger = UsageLedger(shared / "archive" / "state", asked.resume_identity())
+    walking.walk_tree_into_ledger(asked, ledger, lambda count: None)
     found = report.make_report(str(data), ledger)
     ledger.close()
     assert len(started) > processes + 1 and found.users[str(VICTIM)].entries == 3

@@ -343,7 +343,7 @@ while True:
 """
     with busy_as(ATTACKER, program):
         for _ in range(300):
-            found = [(uid, name) for uid, name, _ in shm_paths.list_files(str(base), "", 100)]
+            found = [(uid, name) for uid, name, _ in shm_paths.iter_user_files(str(base), "", 100)]
             assert {uid for uid, _ in found} == {VICTIM} and len(found) == 2
             assert shm_paths.users(str(base)) in ([VICTIM], [ATTACKER, VICTIM])
     assert [one.removed for one in flushed(base)] == [True]
@@ -371,5 +371,5 @@ def test_a_lock_is_told_to_stop_only_when_its_process_is_ours(base: Path, monkey
         monkeypatch.setattr(lock, "try_acquire", lambda *_: None)
         monkeypatch.setattr(os, "kill", lambda pid, sign: told.append(pid))
         with pytest.raises(Exception, match="does not go"):
-            lock.take_over(path, lock.NOBODY, grace=0.1)
+            lock.acquire_ending_stale_agent(path, lock.NOBODY, grace=0.1)
     assert told == []

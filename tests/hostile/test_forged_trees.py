@@ -124,8 +124,8 @@ def test_buffers_are_no_larger_than_those_of_a_writer(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="chunk is '1073741824', which it cannot be"):
         manifest.decode(PosixStore(root).read(f"{ATTEMPTS[1]}/MANIFEST.json"))
     with pytest.raises(ValueError, match="more leaves than are read"):
-        digest.split(1 << 40, 4096)
-    assert digest.split(1 << 44)[1] * digest.LEAF_BYTES < digest.MOST_LEAVES
+        digest.split_file_size(1 << 40, 4096)
+    assert digest.split_file_size(1 << 44)[1] * digest.LEAF_BYTES < digest.MOST_LEAVES
 
 
 def test_what_is_counted_anew_is_as_what_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_layouts_that_are_cut_in_too_many_ways_are_written_piece_by_piece(monkey
     assert rows.encode({0: placed})[:8] == compact_index.MAGIC
     monkeypatch.setattr(shard_table, "_MOST_COUNTS", 24)
     written = rows.encode({0: placed})
-    assert written[:8] != compact_index.MAGIC and sorted(rows.read(written)) == ["0", "1", "2", "3", "4"]
+    assert written[:8] != compact_index.MAGIC and sorted(rows.decode(written)) == ["0", "1", "2", "3", "4"]
 
 
 def test_an_index_that_packs_too_well_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,4 +151,4 @@ def test_an_index_that_packs_too_well_is_stored(monkeypatch: pytest.MonkeyPatch)
     pattern = json.dumps([["a" * 20_000], [0]])
     own = json.dumps([0, [["F32", [1], [0], [2]]], []])
     written = compact_index.encode([(pattern, own)])
-    assert len(written) > 20_000 and list(rows.read(written)) == ["a" * 20_000]
+    assert len(written) > 20_000 and list(rows.decode(written)) == ["a" * 20_000]

@@ -41,8 +41,8 @@ def test_the_seeds_of_the_fuzzer_are_what_the_programs_keep(tmp_path: Path) -> N
     assert file_of(cache).read_bytes() == KEPT
     parts = Parts(str(tmp_path / "parts"), "x")
     for key in KEYS:
-        parts.put(key, SCAN)
-    parts.flush()
+        parts.append_scan(key, SCAN)
+    parts.flush_and_close()
     assert (tmp_path / "parts" / "scans-x").read_bytes() == PARTS
 
 
@@ -77,7 +77,7 @@ def test_a_store_takes_only_chunks_that_are_as_long_as_it_asked_for(tmp_path: Pa
     disk.put('s3://corpus/a "0a" 0-64', CHUNK[:-1])
     store = ChunkStore(chunks.CHUNK_BYTES, disk)
     try:
-        assert store.request(Source(), 0, 64).result() == CHUNK  # type: ignore[arg-type]
+        assert store.request_chunk(Source(), 0, 64).result() == CHUNK  # type: ignore[arg-type]
     finally:
         store.close()
 
@@ -137,11 +137,11 @@ def test_scans_that_say_more_than_they_have_are_made_anew(tmp_path: Path) -> Non
         folder.mkdir()
         parts = records(folder, body, kept_parsers.BODY)
         try:
-            assert parts.get(KEYS[0]) is None
-            kept = parts.get(KEYS[1])
+            assert parts.read_scan(KEYS[0]) is None
+            kept = parts.read_scan(KEYS[1])
             assert kept is not None and kept.digest == SCAN.digest and kept.starts.tolist() == SCAN.starts.tolist()
         finally:
-            parts.flush()
+            parts.flush_and_close()
 
 
 def test_no_key_is_as_long_as_a_file_of_holes(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_no_key_is_as_long_as_a_file_of_holes(tmp_path: Path) -> None:
     path.write_bytes(kept_parsers._part(b"k", b"", 2**32 - 1))
     os.truncate(path, 5 << 30)
     parts = Parts(str(tmp_path / "parts"), "x")
-    parts.flush()
+    parts.flush_and_close()
     assert path.stat().st_size == 0
 
 
@@ -189,7 +189,7 @@ def committed(**changed: Any) -> manifest.Manifest:
     store._objects[name] = manifest.seal_json({**kept_parsers.REPORTS[name], **changed})
     found = partial_commit_reports.read_reports(store, ATTEMPT, kept_parsers.WORLD)
     assert found is not None
-    return assemble.assemble(found, {}).manifest
+    return assemble.build_commit_files(found, {}).manifest
 
 
 def page(**changed: Any) -> Dict[str, Any]:
@@ -235,4 +235,4 @@ def test_words_of_rank_0_that_are_no_texts() -> None:
     whole = kept_parsers._of_rank(0)
     reports = {0: replace(whole, extra="{}"), 1: kept_parsers._of_rank(1)}
     with pytest.raises(CheckpointError, match="non-tensor state"):
-        assemble.assemble(reports, {})
+        assemble.build_commit_files(reports, {})

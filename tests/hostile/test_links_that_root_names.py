@@ -56,7 +56,12 @@ def test_links_of_ones_own_and_of_roots_are_followed(shared: Path, capsys: pytes
     names = a_run(fsx / "run", VICTIM, 0o700, count=4)
     mine = link(fsx / "mine", fsx / "run", VICTIM)
     roots = link(fsx / "roots", mine, 0)
-    assert owner.uid_for(str(mine)) == owner.uid_for(str(roots)) == owner.uid_for(str(fsx / "run")) == VICTIM
+    assert (
+        owner.uid_to_act_as(str(mine))
+        == owner.uid_to_act_as(str(roots))
+        == owner.uid_to_act_as(str(fsx / "run"))
+        == VICTIM
+    )
     assert run(["checkpoint", "ls", str(roots)]) == 0 and names[0] in capsys.readouterr().out
     assert run(["checkpoint", "prune", str(roots), "--latest", "1"]) == 0
     assert names[-1] in os.listdir(fsx / "run") and names[0] not in os.listdir(fsx / "run")
@@ -69,7 +74,7 @@ def test_what_is_not_there_is_looked_for_as_who_could_put_it_there(shared: Path)
     os.chown(fsx / "mallory", ATTACKER, ATTACKER)
     (fsx / "mallory" / "roots").mkdir()
     found = {
-        name: owner.uid_for(str(place))
+        name: owner.uid_to_act_as(str(place))
         for name, place in {
             "everybody's": fsx / "absent",
             "root's": shared / "archive" / "absent" / "below",
@@ -83,16 +88,16 @@ def test_what_is_not_there_is_looked_for_as_who_could_put_it_there(shared: Path)
     assert found == {"everybody's": NOBODY, "root's": 0, **dict.fromkeys(theirs, ATTACKER)}
     assert run(["checkpoint", "ls", str(fsx / "absent")]) == 3
     with pytest.raises(Untrusted, match=f"symbolic link of uid {ATTACKER}"):
-        owner.uid_for(str(link(fsx / "odd", shared / "archive" / "absent", ATTACKER)))
+        owner.uid_to_act_as(str(link(fsx / "odd", shared / "archive" / "absent", ATTACKER)))
     link(fsx / "loop", fsx / "loop", ATTACKER)
     with pytest.raises(OSError, match="levels of symbolic links"):
-        owner.uid_for(str(fsx / "loop"))
+        owner.uid_to_act_as(str(fsx / "loop"))
 
 
 def test_what_a_user_serves_is_theirs_and_is_not_asked(shared: Path, silent: Callable[..., None]) -> None:
     mine = shared / "fsx" / "mallory"
     (mine / "run").mkdir(parents=True)
     silent(mine / "run")
-    assert owner.uid_for(str(mine / "run" / "below")) == ATTACKER
+    assert owner.uid_to_act_as(str(mine / "run" / "below")) == ATTACKER
     with pytest.raises(Untrusted, match="symbolic link"):
-        owner.uid_for(str(link(mine / "victims", mine / "run", VICTIM)))
+        owner.uid_to_act_as(str(link(mine / "victims", mine / "run", VICTIM)))

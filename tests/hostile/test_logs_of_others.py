@@ -59,14 +59,14 @@ def test_a_name_is_never_a_record(numbers: Tuple[int, ...], tmp_path: Path) -> N
 
 def test_two_records_of_one_number_in_two_files_are_a_gap_that_names_both(tmp_path: Path) -> None:
     ledger = AuditLedger(tmp_path / "audit.sqlite", create=True)
-    first = ledger.add(changelog.read_entries([line(1, "a"), line(2, "b")], "MDT0"))
+    first = ledger.add_entries(changelog.read_entries([line(1, "a"), line(2, "b")], "MDT0"))
     assert (first.records, first.gaps) == (2, 0)
-    same = ledger.add(changelog.read_entries([line(1, "a"), line(2, "b")], "MDT0"))
+    same = ledger.add_entries(changelog.read_entries([line(1, "a"), line(2, "b")], "MDT0"))
     assert (same.records, same.gaps, same.duplicates) == (0, 0, 2)
     for _ in range(2):
-        other = ledger.add(changelog.read_entries([line(2, "quite another")], "MDT0"))
+        other = ledger.add_entries(changelog.read_entries([line(2, "quite another")], "MDT0"))
         assert other.records == 0
-    (gap,) = ledger.gaps(0.0, 4e9)
+    (gap,) = ledger.gaps_overlapping(0.0, 4e9)
     assert "two different records" in gap.why and "/b" in gap.why and "quite another" in gap.why
     ledger.close()
 
@@ -76,7 +76,7 @@ def test_a_dump_that_follows_itself_is_read_once(tmp_path: Path) -> None:
     lines = [line(number, f"file-{number}") for number in range(1, 200)]
     log.write_text("".join(lines + lines[99:]))
     ledger = AuditLedger(tmp_path / "audit.sqlite", create=True)
-    added = ledger.add(sources.read_entries("changelog", log))
+    added = ledger.add_entries(sources.read_entries("changelog", log))
     assert (added.records, added.gaps) == (199, 0)
     ledger.close()
 
@@ -85,7 +85,7 @@ def node_log(path: Path, count: int) -> bytes:
     chain, made = hash_chain.START, b""
     for number in range(count):
         body = {"time": 1.7e9 + number, "host": "n1", "number": number, "op": "read", "path": f"/f{number}", "uid": 1}
-        text, chain = hash_chain.line(chain, body)
+        text, chain = hash_chain.encode_line(chain, body)
         made += text.encode() + b"\n"
     return made
 
@@ -112,7 +112,7 @@ def test_one_odd_line_is_a_gap_and_the_others_are_kept(odd: Any, tmp_path: Path)
     log = tmp_path / "log"
     log.write_bytes(b"".join([*good[:2], bad, *good[2:]]))
     ledger = AuditLedger(tmp_path / "audit.sqlite", create=True)
-    added = ledger.add(sources.read_entries("node", log))
+    added = ledger.add_entries(sources.read_entries("node", log))
     assert added.records >= 4 and added.gaps >= 1
     ledger.close()
 

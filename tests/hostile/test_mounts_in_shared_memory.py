@@ -28,7 +28,7 @@ BEGIN = """
 import contextlib, ctypes, os, signal, stat, sys
 from pathlib import Path
 from hyperpod_kit.checkpoint.agent import flush, shm_paths, failure_note, shm_slots
-from hyperpod_kit.node.memory.orphaned_snapshots import find_orphans
+from hyperpod_kit.node.memory.orphaned_snapshots import list_snapshot_owners
 from hyperpod_kit.untrusted.dirfd import mount_id_by_handle, mount_id_of
 from tests.hostile.captures import committed, flushed, lay
 from tests.hostile.users import ATTACKER, VICTIM, as_user
@@ -62,16 +62,17 @@ def hangs(path):
 def look_at_all():
     "What root does at each tick of its timers, and before each job."
     signal.alarm(20)
-    list(shm_paths.list_files(str(base), ".saves", 1))
+    list(shm_paths.iter_user_files(str(base), ".saves", 1))
     failure_note.read_all(str(base))
-    found = find_orphans(str(base))
+    found = list_snapshot_owners(str(base))
     shm_paths.users(str(base))
     signal.alarm(0)
     return found
 """
 
 PLACES = {
-    "own directory": "shm_paths.prepare(str(base), ATTACKER); target = base / 'hyperpod-kit' / str(ATTACKER)",
+    "own directory": "shm_paths.make_directories_as_root(str(base), ATTACKER); target = base / 'hyperpod-kit' / "
+    "str(ATTACKER)",
     "a directory beside": "target = base / f'hyperpod-kit-{ATTACKER}'; mine(target, True)",
     "the victim's directory": "target = base / f'hyperpod-kit-{VICTIM}'; mine(target, True)",
     "root's directory": "target = base / 'hyperpod-kit'; mine(target, True)",
@@ -94,9 +95,10 @@ lay(base, root)
 assert [(one.uid, one.job, one.alive) for one in look_at_all()] == [(VICTIM, "7", False)]
 assert [one.removed for one in flushed(base)] == [True] and committed(root)
 if target.name == "hyperpod-kit":
-    assert "something is mounted there" in shm_paths.prepare(str(base), VICTIM, aside=True)
+    reason = shm_paths.make_directories_as_root(str(base), VICTIM, move_foreign_aside=True)
+    assert "something is mounted there" in reason
 elif target.parent == base:
-    assert shm_paths.prepare(str(base), VICTIM, aside=True) == ""
+    assert shm_paths.make_directories_as_root(str(base), VICTIM, move_foreign_aside=True) == ""
 lay(base, root, seq=2)
 assert [one.removed for one in flushed(base)] == [True]
 # What a build before 0.1.0 would have called the run, its lock being where the attacker can mount something.

@@ -77,7 +77,7 @@ def test_a_directory_of_no_user_is_nobodys(base: Path, uid: str) -> None:
     lay(base, root)
     assert as_user(ATTACKER, lambda: os.mkdir(str(base / f"{shm_paths.PARENT}-{uid}"))) == 0
     assert shm_paths.users(str(base)) == [VICTIM]
-    assert [user for user, _, _ in shm_paths.list_files(str(base), ".ctl", 10)] == [VICTIM]
+    assert [user for user, _, _ in shm_paths.iter_user_files(str(base), ".ctl", 10)] == [VICTIM]
     [outcome] = flushed(base)
     assert outcome.removed and committed(root)
 
@@ -122,13 +122,13 @@ def test_root_moves_aside_what_another_made_in_its_place(base: Path) -> None:
 
     assert as_user(ATTACKER, squat) == 0
     with pytest.raises(OSError, match=f"of uid {ATTACKER}, expected a directory of root"):
-        shm_paths.prepare(str(base), VICTIM)
-    said = shm_paths.prepare(str(base), VICTIM, aside=True)
+        shm_paths.make_directories_as_root(str(base), VICTIM)
+    said = shm_paths.make_directories_as_root(str(base), VICTIM, move_foreign_aside=True)
     assert f"uid {ATTACKER}" in said and "moved-aside" in said
     own = base / f"hyperpod-kit/{VICTIM}"
     assert (own.stat().st_uid, own.stat().st_mode & 0o777) == (VICTIM, 0o700)
     assert (own.parent.stat().st_uid, own.parent.stat().st_mode & 0o777) == (0, 0o711)
-    assert shm_paths.prepare(str(base), VICTIM, aside=True) == ""
+    assert shm_paths.make_directories_as_root(str(base), VICTIM, move_foreign_aside=True) == ""
     assert as_user(ATTACKER, lambda: (own.parent / "4003").mkdir()) == 1
     assert as_user(ATTACKER, lambda: os.rename(own.parent, base / "elsewhere")) == 1
     lay(base, base.parent / "root")
@@ -159,19 +159,19 @@ def test_in_a_container_roots_directory_is_known_and_anothers_is_not(base: Path,
 
         assert as_user(ATTACKER, make) == 0
     else:
-        shm_paths.prepare(str(base), VICTIM)
+        shm_paths.make_directories_as_root(str(base), VICTIM)
 
     def look() -> None:
         in_a_container(inside)
         assert shm_paths.node_uid() == VICTIM
-        found = shm_paths.user_directory()
+        found = shm_paths.ensure_user_directory()
         assert found == str(base / f"hyperpod-kit-{VICTIM}" if squat else own), found
         assert shm_paths.user_directories() == [found, str(base)]
         (Path(found) / f"hpk-{VICTIM}-aaaaaaaaaaaa-00000.saves").touch()
 
     code = as_user(VICTIM, look)
     assert code == 0
-    assert [uid for uid, _, _ in shm_paths.list_files(str(base), ".saves", 9)] == [VICTIM]
+    assert [uid for uid, _, _ in shm_paths.iter_user_files(str(base), ".saves", 9)] == [VICTIM]
 
 
 def test_a_lock_of_anothers_makes_the_victim_signal_nobody(base: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_lock_of_anothers_makes_the_victim_signal_nobody(base: Path) -> None:
 
         def begin() -> None:
             with pytest.raises(Untrusted, match=f"of uid {ATTACKER}"):
-                lock.take_over(str(path), process.this_process(), grace=0.2)
+                lock.acquire_ending_stale_agent(str(path), process.this_process(), grace=0.2)
             assert lock.holder(str(path)) is None
 
         assert as_user(VICTIM, within(30, begin)) == 0
@@ -205,13 +205,13 @@ def test_a_lock_of_the_victims_under_a_second_name_is_none(base: Path) -> None:
     another run's."""
 
     def begin() -> None:
-        path = str(base / shm_slots.lock_file(VICTIM, "a" * 12, 0))
+        path = str(base / shm_slots.lock_file_name(VICTIM, "a" * 12, 0))
         held = lock.try_acquire(path, process.this_process())
         assert held is not None
-        other = str(base / shm_slots.lock_file(VICTIM, "b" * 12, 0))
+        other = str(base / shm_slots.lock_file_name(VICTIM, "b" * 12, 0))
         os.link(path, other)
         with pytest.raises(Untrusted, match="with 2 names"):
-            lock.take_over(other, process.Process(1, 1), grace=0.2)
+            lock.acquire_ending_stale_agent(other, process.Process(1, 1), grace=0.2)
 
     assert as_user(VICTIM, within(30, begin)) == 0
 

@@ -14,9 +14,9 @@ from hyperpod_kit.checkpoint.commands import cli as checkpoint_cli
 from hyperpod_kit.cli import diff_rows
 from hyperpod_kit.job import cli as job_cli
 from hyperpod_kit.job import ledger_row
-from hyperpod_kit.remote.diagnose import AwsNodeStatus, diagnose, sentences
+from hyperpod_kit.remote.diagnose import AwsNodeStatus, describe_diagnosis, diagnose
 from hyperpod_kit.remote.installed_bundles import NodeBundle, query_bundles
-from hyperpod_kit.remote.known_issues import CAUSES, LONGEST_TEXT, recognise, searched
+from hyperpod_kit.remote.known_issues import CAUSES, LONGEST_TEXT, recognise, searched_part
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed
 from tests.hostile.checkpoints import put
@@ -71,7 +71,7 @@ def test_diagnose_tells_of_the_others(odd: str) -> None:
     first, strange, last = diagnose(targets, lambda one: nodes[one.instance_id])
     assert first.healthy and last.healthy
     json.dumps(strange.to_dict())
-    assert strange.healthy or list(sentences(strange))
+    assert strange.healthy or list(describe_diagnosis(strange))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_diagnose_tells_of_the_others(odd: str) -> None:
 )
 def test_its_line_says_what_is_odd(status: str, why: str) -> None:
     [one] = diagnose([(target(1), AwsNodeStatus())], lambda one: Node(status, GOOD))
-    assert not one.healthy and why in "\n".join(sentences(one))
+    assert not one.healthy and why in "\n".join(describe_diagnosis(one))
 
 
 def test_what_nobody_thought_of_is_the_nodes_own_trouble() -> None:
@@ -98,7 +98,7 @@ def test_what_nobody_thought_of_is_the_nodes_own_trouble() -> None:
     well, odd = diagnose(
         [(target(0), AwsNodeStatus()), (target(1), AwsNodeStatus())], lambda one: nodes[one.instance_id]
     )
-    assert well.healthy and "cannot be read: KeyError" in "".join(sentences(odd))
+    assert well.healthy and "cannot be read: KeyError" in "".join(describe_diagnosis(odd))
     _, bad = query_bundles([target(0), target(1)], lambda one: nodes[one.instance_id])
     assert "its answer cannot be read: KeyError" in bad.error
 
@@ -123,14 +123,14 @@ def test_diff_tells_of_the_others(said: str) -> None:
     assert first.current == "abcd"
     bundle: Any = type("Bundle", (), {"bundle_id": "abcd"})()
     for answer in (first, strange):
-        assert diff_rows.of_node(bundle, answer).what == "node"
+        assert diff_rows.node_row(bundle, answer).what == "node"
     json.dumps(strange.to_dict())
 
 
 def test_a_clock_of_a_node_may_say_anything() -> None:
     bundle: Any = type("Bundle", (), {"bundle_id": "abcd"})()
     for moment in (1e11, 9e99, -1e300, float("nan"), float("inf")):
-        row = diff_rows.of_node(bundle, NodeBundle(target(1), "abcd", "abcd", True, moment))
+        row = diff_rows.node_row(bundle, NodeBundle(target(1), "abcd", "abcd", True, moment))
         assert row.state == "same"
 
 
@@ -206,4 +206,4 @@ def test_no_pattern_repeats_without_a_bound() -> None:
 def test_the_end_of_a_text_is_what_is_searched() -> None:
     last = "No space left on device"
     assert [known.cause.code for known in recognise("x" * 9_000_000 + "\n" + last)] == ["no-space"]
-    assert len(searched("x" * 9_000_000)) <= LONGEST_TEXT
+    assert len(searched_part("x" * 9_000_000)) <= LONGEST_TEXT

@@ -60,7 +60,7 @@ def _with(root: Path, change: Callable[[Dict[str, Any]], None]) -> None:
     good = path.with_name("good")
     if not good.exists():
         good.write_bytes(path.read_bytes())
-    body = manifest.open_json(good.read_bytes(), "MANIFEST.json")
+    body = manifest.parse_sealed_json(good.read_bytes(), "MANIFEST.json")
     change(body)
     try:
         path.write_bytes(manifest.seal_json(body))
@@ -93,7 +93,7 @@ def test_no_value_in_any_field_hides_the_older_one(root: Path, field: str, value
     _with(root, change)
     assert selection.newest_valid(str(root)).checkpoint_id in (name_of(1), name_of(2))
     store = PosixStore(str(root))
-    assert len(retention.survey(store)) == 2
+    assert len(retention.judge_all_checkpoints(store)) == 2
     assert len(list(catalog.newest_first(store))) == 2
 
 
@@ -195,7 +195,7 @@ def test_a_listing_of_odd_names_ends_and_hides_nothing() -> None:
     assert [entry.checkpoint_id for entry in found if entry.committed] == [good]
     assert (
         catalog.highest_epoch_and_seq(store)[0] == 2
-        and pins.pinned(store) == set()
+        and pins.pinned_checkpoints(store) == set()
         and tombstone.read(store, good) is None
     )
 

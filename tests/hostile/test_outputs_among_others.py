@@ -61,7 +61,9 @@ COMMANDS: Dict[str, str] = {
 
 FUNCTIONS: Dict[str, Callable[[Path], object]] = {
     "storage bench, calibration": lambda target: calibration.save(seeds.CHECKPOINTS, target),
-    "validate-mounts, page": lambda target: html_page.write(target, html_page.page("title", "<p>body</p>")),
+    "validate-mounts, page": lambda target: html_page.write_html_page(
+        target, html_page.render_html_page("title", "<p>body</p>")
+    ),
 }
 """What writes for commands that need a cluster, or a mount of their own for minutes."""
 

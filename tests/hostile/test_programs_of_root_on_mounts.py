@@ -30,8 +30,8 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.facts import NodeFacts
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
-from hyperpod_kit.node.mounts.protect import find_unprotected, protect
-from hyperpod_kit.system.mountinfo import find
+from hyperpod_kit.node.mounts.protect import find_unprotected, try_set_protective_flags
+from hyperpod_kit.system.mountinfo import find_mount_at
 from hyperpod_kit.node.paths import NodePaths
 from hyperpod_kit.node.timing import Clock
 from hyperpod_kit.run import LocalRunner
@@ -69,15 +69,16 @@ assert (who(BASE), device(BASE)) == ("0", True), "the attack itself works: " + w
 node = node_of(mount)
 assert [found.missing_flags for found in find_unprotected(node) if found.path == BASE] == [("nosuid", "nodev")]
 with open(f"{BASE}/open", "w") as held:
-    assert protect(node, mount)
+    assert try_set_protective_flags(node, mount)
     held.write("somebody works there")
 assert (who(BASE), device(BASE)) == (BE[1].partition("=")[2], False), who(BASE)
-flags = find(read_text("/proc/self/mountinfo"), BASE).flags
+flags = find_mount_at(read_text("/proc/self/mountinfo"), BASE).flags
 assert {"nosuid", "nodev", "noatime"} <= set(flags) and "noexec" not in flags, flags
-assert not protect(node, mount) and not [found for found in find_unprotected(node) if found.path == BASE]
+assert not try_set_protective_flags(node, mount)
+assert not [found for found in find_unprotected(node) if found.path == BASE]
 subprocess.run(["mount", "-o", "remount,bind,ro,noexec,suid,dev", BASE], check=True)
-assert protect(node, mount)
-flags = find(read_text("/proc/self/mountinfo"), BASE).flags
+assert try_set_protective_flags(node, mount)
+flags = find_mount_at(read_text("/proc/self/mountinfo"), BASE).flags
 assert {"nosuid", "nodev", "noexec", "ro"} <= set(flags), flags
 print("all of it")
 """
@@ -115,7 +116,7 @@ for mount in mounts:
     subprocess.run(kind_of(mount).command(node, mount), check=True, timeout=30)
     plant(mount.path)
     assert (who(mount.path), device(mount.path)) == (BE[1].partition("=")[2], False), mount
-    assert not protect(node, mount)
+    assert not try_set_protective_flags(node, mount)
 print("all of it")
 """
 )

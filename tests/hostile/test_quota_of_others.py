@@ -46,7 +46,7 @@ class Limiter:
         self.shared = shared
         self.limited: List[int] = []
 
-    def show(self, directory: str) -> QuotaUsed:
+    def read_usage(self, directory: str) -> QuotaUsed:
 
         def is_exchanged() -> bool:
             os.close(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
@@ -56,7 +56,7 @@ class Limiter:
         until(is_exchanged, what="exchange")
         return QuotaUsed(directory, 0, 0, QuotaLimits(hard_bytes=1 << 40), "")
 
-    def commands(self, directory: str, limits: QuotaLimits, grace: int) -> list[list[str]]:
+    def build_limit_commands(self, directory: str, limits: QuotaLimits, grace: int) -> list[list[str]]:
         self.limited.append(os.stat(directory).st_uid)
         return [["true", directory]]
 
@@ -64,7 +64,7 @@ class Limiter:
 @pytest.fixture
 def shared() -> Iterator[Path]:
     with place() as top:
-        request_box.make_box(str(top))
+        request_box.make_request_box(str(top))
         for uid, name in ((ATTACKER, "mallory"), (VICTIM, "bob")):
             (top / name).mkdir()
             os.chown(top / name, uid, uid)
@@ -74,23 +74,23 @@ def shared() -> Iterator[Path]:
 def ask(shared: Path) -> str:
     def put() -> None:
         box = request_box.RequestBox(str(shared))
-        box.put(requests.QuotaRequest(str(shared / "mallory"), 1 << 20, 0, "please", 1.7e9))
+        box.add_request(requests.QuotaRequest(str(shared / "mallory"), 1 << 20, 0, "please", 1.7e9))
 
     assert as_user(ATTACKER, put) == 0
     box = request_box.RequestBox(str(shared))
-    (one,) = box.pending()[0]
+    (one,) = box.list_pending_and_refused()[0]
     box.close()
     return one.id
 
 
 def test_a_directory_that_is_exchanged_meanwhile(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limiter = Limiter(shared)
-    monkeypatch.setattr(backends, "backend_of", lambda directory, runner, project=None: limiter)
+    monkeypatch.setattr(backends, "choose_backend", lambda directory, runner, project=None: limiter)
     mine, his = shared / "mallory", shared / "bob"
     with busy_as(ATTACKER, _EXCHANGES, str(mine), str(his), str(shared / ".l"), str(shared / ".a")):
         one = ask(shared)
         box = request_box.RequestBox(str(shared))
-        decision, commands = quota_decision.approve(box, one, LocalRunner())
+        decision, commands = quota_decision.approve_and_set_limits(box, one, LocalRunner())
         box.close()
     assert limiter.limited == [ATTACKER] and decision.approved
     assert commands == [["true", str(mine)]]
@@ -105,6 +105,6 @@ def test_a_directory_that_another_file_system_is_mounted_on(shared: Path) -> Non
     subprocess.run(["mount", "-t", "tmpfs", "none", str(mine)], check=True)
     try:
         with pytest.raises(QuotaError, match="something is mounted"):
-            requests.require_owned(str(shared), str(mine), ATTACKER)
+            requests.require_requestable_directory(str(shared), str(mine), ATTACKER)
     finally:
         subprocess.run(["umount", str(mine)], check=True)

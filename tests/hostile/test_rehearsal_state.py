@@ -26,7 +26,7 @@ def shared(monkeypatch, tmp_path):
     with place() as found:
         monkeypatch.setenv(HPK_REHEARSAL_STATE, str(found / "state"))
         monkeypatch.setenv(HPK_CACHE, str(tmp_path / "cache"))
-        monkeypatch.setattr(host, "require", lambda: None)
+        monkeypatch.setattr(host, "require_rehearsal_support", lambda: None)
         yield found
 
 
@@ -54,9 +54,9 @@ def plant(where: Path, pid: int) -> None:
 
 
 COMMANDS = {
-    "up": lambda: boot.up("demo", (), lambda text: None),
-    "down": lambda: boot.down("demo"),
-    "down --all": cleanup.down_all,
+    "up": lambda: boot.start_rehearsal("demo", (), lambda text: None),
+    "down": lambda: boot.take_down_rehearsal("demo"),
+    "down --all": cleanup.stop_and_remove_all,
     "status": lambda: boot.require_running("demo"),
 }
 
@@ -74,9 +74,9 @@ def test_a_link_of_a_users_to_a_directory_of_roots(shared, tmp_path):
     (tmp_path / "roots").mkdir()
     assert as_user(ATTACKER, lambda: os.symlink(tmp_path / "roots", shared / "state")) == 0
     with pytest.raises(Untrusted, match=rf"state is a symbolic link to {tmp_path}/roots of uid {ATTACKER}"):
-        boot.down("demo")
+        boot.take_down_rehearsal("demo")
     with pytest.raises(Untrusted):
-        trusted_directory.make(shared / "state/demo")
+        trusted_directory.make_trusted(shared / "state/demo")
     assert list((tmp_path / "roots").iterdir()) == []
 
 
@@ -85,7 +85,7 @@ def test_a_directory_of_roots_below_one_that_a_user_may_rename(shared, monkeypat
     (shared / "theirs/state").mkdir(mode=0o700)
     monkeypatch.setenv(HPK_REHEARSAL_STATE, str(shared / "theirs/state"))
     with pytest.raises(Untrusted, match=f"theirs belongs to uid {ATTACKER}"):
-        boot.up("demo", (), lambda text: None)
+        boot.start_rehearsal("demo", (), lambda text: None)
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
@@ -99,7 +99,7 @@ def test_a_state_directory_that_others_may_write_to(shared, mode):
 def test_what_root_makes_is_roots_alone(shared):
     before = os.umask(0)
     try:
-        trusted_directory.make(Layout.of("demo").root)
+        trusted_directory.make_trusted(Layout.for_name("demo").root)
     finally:
         os.umask(before)
     for level in (shared / "state", shared / "state/demo"):
@@ -111,9 +111,9 @@ def test_an_image_cache_of_a_users(shared, monkeypatch):
     assert as_user(ATTACKER, lambda: os.mkdir(shared / "cache")) == 0
     monkeypatch.setenv(HPK_CACHE, str(shared / "cache"))
     with pytest.raises(Untrusted, match=f"cache belongs to uid {ATTACKER}"):
-        boot.up("demo", (), lambda text: None)
+        boot.start_rehearsal("demo", (), lambda text: None)
     with pytest.raises(Untrusted):
-        layout.lock_file("network")
+        layout.lock_file_path("network")
 
 
 def process_of(pid: int) -> Process:
@@ -125,28 +125,28 @@ def process_of(pid: int) -> Process:
 @pytest.mark.parametrize("file", ["daemon_file", "guardian_file"])
 def test_the_number_of_a_daemon_that_died_is_another_process_now(shared, daemon_of_roots, file):
     """The identity fits to the clock tick, the place is root's; only it is no daemon of a rehearsal."""
-    demo = Layout.of("demo")
-    trusted_directory.make(demo.root)
+    demo = Layout.for_name("demo")
+    trusted_directory.make_trusted(demo.root)
     state.write_process(getattr(demo, file), process_of(daemon_of_roots.pid))
-    cleanup.stop_daemon(demo)
+    cleanup.stop_daemon_and_guardian(demo)
     assert daemon_of_roots.poll() is None
 
 
 @pytest.mark.parametrize("module", ["hyperpod_rehearsal.daemon", "hyperpod_kit.rehearsal.daemon"])
 def test_the_daemon_of_another_rehearsal_is_not_ours(shared, module):
     """Same program, also under its former name, same user, another state directory."""
-    demo = Layout.of("demo")
-    trusted_directory.make(demo.root)
+    demo = Layout.for_name("demo")
+    trusted_directory.make_trusted(demo.root)
     with subprocess.Popen(
         [sys.executable, "-c", "input()", "-m", module, "--state", str(demo.root) + "2"], stdin=subprocess.PIPE
     ) as other, subprocess.Popen(
         [sys.executable, "-c", "input()", "-m", module, "--state", str(demo.root)], stdin=subprocess.PIPE
     ) as own:
         state.write_process(demo.daemon_file, process_of(other.pid))
-        cleanup.stop_daemon(demo)
+        cleanup.stop_daemon_and_guardian(demo)
         assert other.poll() is None
         state.write_process(demo.daemon_file, process_of(own.pid))
-        cleanup.stop_daemon(demo)
+        cleanup.stop_daemon_and_guardian(demo)
         assert own.wait(30) != 0
         other.kill()
 
@@ -161,8 +161,8 @@ def test_a_process_that_was_started_a_moment_ago_is_known_by_its_words():
 
 def test_a_users_process_that_says_it_is_the_daemon(shared):
     """Even so root signals nothing of another user's: he could have it take a number that root then trusts."""
-    demo = Layout.of("demo")
-    trusted_directory.make(demo.root)
+    demo = Layout.for_name("demo")
+    trusted_directory.make_trusted(demo.root)
     words = ["-m", "hyperpod_rehearsal.daemon", "--state", str(demo.root)]
     argv = ["/usr/bin/python3", "-c", "input()", *words]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, user=ATTACKER) as theirs:

@@ -188,7 +188,7 @@ def test_a_mount_that_comes_during_a_count_costs_one_directory(
     mounted = data / "mallory" / ("d" if what == "a directory" else "file")
     silent(mounted, regular=what == "a file")
     asked = WalkRequest(str(data), workers=1)
-    known = walking._Pool._config
+    known = walking._Pool._render_config
     first: List[str] = []
 
     def ignorant(pool: walking._Pool) -> str:
@@ -198,9 +198,9 @@ def test_a_mount_that_comes_during_a_count_costs_one_directory(
             config["elsewhere"] = []
         return json.dumps(config)
 
-    monkeypatch.setattr(walking._Pool, "_config", ignorant)
-    ledger = UsageLedger(shared / "archive" / "state", asked.about())
-    walking.walk_tree(asked, ledger, lambda count: None)
+    monkeypatch.setattr(walking._Pool, "_render_config", ignorant)
+    ledger = UsageLedger(shared / "archive" / "state", asked.resume_identity())
+    walking.walk_tree_into_ledger(asked, ledger, lambda count: None)
     found = report.make_report(str(data), ledger)
     ledger.close()
     assert found.users[str(VICTIM)].entries == 2
@@ -340,4 +340,4 @@ def test_who_has_worked_is_waited_for_no_longer_once_nothing_moves(shared: Path)
     with pytest.raises(Unreachable, match="does not answer"):
         owner.run_as_owner(str(shared), work_then_hang, OwnerLimits(silence=1.0))
     assert not deadline.has_passed()
-    assert OwnerLimits(silence=1.0).still(10 << 20) == 11.0
+    assert OwnerLimits(silence=1.0).allowed_standstill(10 << 20) == 11.0

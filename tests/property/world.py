@@ -102,11 +102,11 @@ class Hub:
 
     def broadcast(self, message: Dict[str, Any]) -> None:
         for peer in self.peers.values():
-            peer.link.on_message(json.loads(json.dumps(message)))
+            peer.link.post_order(json.loads(json.dumps(message)))
 
     def send_to(self, rank: int, message: Dict[str, Any]) -> None:
         if rank in self.peers:
-            self.peers[rank].link.on_message(json.loads(json.dumps(message)))
+            self.peers[rank].link.post_order(json.loads(json.dumps(message)))
 
 
 class World:
@@ -117,7 +117,7 @@ class World:
         self.root = str(folder / "root")
         self.shm.mkdir()
         self.world = world
-        self.identity = identity.open_root(self.root)
+        self.identity = identity.ensure_run_identity(self.root)
         self.agents: Dict[int, agent.Agent] = {}
         self.told: List[Tuple[str, Key]] = []
         self.alive: Set[Process] = set()
@@ -192,7 +192,7 @@ class World:
             "addresses": ["127.0.0.1"],
         }
         made = agent.Agent(Pipe(lambda message: self._hear(rank, message)), AgentSetup.from_json(setup))  # type: ignore[arg-type]
-        made.registry.recover()
+        made.registry.seal_or_free_leftover_slots()
         return made
 
     def _hear(self, rank: int, message: Dict[str, Any]) -> bool:
@@ -283,7 +283,7 @@ class World:
                     tensors=1,
                     plan_tensors=self.world,
                     extra_size=len(extra),
-                    extra_root=digest.small(extra),
+                    extra_root=digest.small_object_digest(extra),
                 ),
             ).transition(SlotState.WRITING)
         )
@@ -337,7 +337,7 @@ class World:
         mine.handle(mine.events.get_nowait())
         if mine.link.leader is not None:
             mine.link.leader.expire_missing_ranks()
-        if mine._finished():
+        if mine._is_ready_to_exit():
             mine._shut_down()
             del self.agents[rank]
 

@@ -17,7 +17,7 @@ ARCHITECTURES = {"amd64": "x86_64", "arm64": "arm64", "all": "all"}
 
 def given(client: str, package: str, beside: Path, cache: Path) -> List[Dict[str, Any]]:
     """Entries for `package` (several: with blanks between them) and what they need, with their files below `beside`."""
-    node_image = image.ensure(cache)
+    node_image = image.ensure_image_built(cache)
     store = cache / f"packages-{node_image.stem}" / client
     if not (store / "complete").exists():
         shutil.rmtree(store, ignore_errors=True)

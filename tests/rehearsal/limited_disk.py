@@ -49,7 +49,7 @@ def shares(place: Path) -> dict[Path, str]:
 def attach(driver: Driver, node: str, at: str) -> None:
     """Mount the disk in a machine. Its own root may make no devices; whoever enters it from this machine may."""
     _, data = boot.require_running(driver.name)
-    (leader, *_) = processes.children(targets.find(data, node)["pid"])
+    (leader, *_) = processes.children(targets.find_node(data, node)["pid"])
     devices = [("/dev/loop-control", "c", "10", "237"), *((f"/dev/loop{n}", "b", "7", str(n)) for n in range(LOOPS))]
     for words in (
         *(["mknod", *device] for device in devices),

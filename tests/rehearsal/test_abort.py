@@ -94,4 +94,4 @@ def test_a_demo_that_was_killed_is_taken_down_by_name(clean_machine: None, tmp_p
     )
     demo.communicate(timeout=60)
     assert done.returncode == 0, done.stderr
-    assert not Layout.of("abort").root.exists()
+    assert not Layout.for_name("abort").root.exists()

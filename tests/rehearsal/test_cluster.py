@@ -90,7 +90,7 @@ def test_every_mount_of_every_node_is_ok(cluster: Driver) -> None:
 @contextmanager
 def ssh_closed(driver: Driver) -> Iterator[None]:
     """The nodes refuse port 22; what is done to them meanwhile comes from their own namespaces."""
-    state = json.loads(Layout.of(driver.name).state_file.read_text())
+    state = json.loads(Layout.for_name(driver.name).state_file.read_text())
     leaders = [children(node["pid"])[0] for node in all_nodes(state)]
     try:
         for leader in leaders:

@@ -81,7 +81,7 @@ def test_a_corrupt_newest_checkpoint_is_passed_over_and_all_corrupt_is_refused(c
     second = cluster.submit(SCRIPT, "25", root=root)
     assert finish(cluster, second) == "COMPLETED", cluster.output(second)
     output = cluster.output(second)
-    assert restored(output)["attempt"] == previous
+    assert restored(output)["checkpoint_id"] == previous
     assert re.search(rf"{newest}.*shard-00000", output), output
 
     for attempt in attempts(cluster, root):

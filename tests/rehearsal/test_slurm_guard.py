@@ -12,7 +12,7 @@ from driver import Driver, wait_until
 
 from hyperpod_rehearsal import boot, processes, targets
 from hyperpod_rehearsal.machine import command_in_machine
-from hyperpod_rehearsal.network import set_link
+from hyperpod_rehearsal.network import set_node_link_state
 from tests.rehearsal import jobs
 from tests.support.output import output
 from tests.support.slurm_guard import (
@@ -94,19 +94,19 @@ def test_another_munge_key_is_the_nodes_fault_and_not_the_controllers(quiet: Dri
 
 def entered(driver: Driver, node: str, argv: List[str]) -> str:
     """A command in a machine that no network leads to."""
-    leaders = processes.children(targets.find(boot.require_running(driver.name)[1], node)["pid"])
+    leaders = processes.children(targets.find_node(boot.require_running(driver.name)[1], node)["pid"])
     return output(command_in_machine(leaders[0], argv), check=False)
 
 
 @contextlib.contextmanager
 def cut_off(driver: Driver, node: str) -> Iterator[None]:
     layout, state = boot.require_running(driver.name)
-    identity = targets.find(state, node)["instance_id"]
-    set_link(layout, identity, up=False)
+    identity = targets.find_node(state, node)["instance_id"]
+    set_node_link_state(layout, identity, up=False)
     try:
         yield
     finally:
-        set_link(layout, identity, up=True)
+        set_node_link_state(layout, identity, up=True)
 
 
 def test_a_controller_that_was_cut_off_leaves_no_healthy_node_drained(quiet: Driver, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def files_of(tree: Path, note: str = "") -> Dict[str, bytes]:
     sources = Sources(tree, tree / "hyperpod_kit")
     known = [name for name in contents.VENDORED_FILES if (sources.package / name).exists()]
     with mock.patch.object(contents, "VENDORED_FILES", known):
-        files = {place: path.read_bytes() for place, path in contents.copied(sources)}
+        files = {place: path.read_bytes() for place, path in contents.list_copied_sources(sources)}
     files["lib/__main__.py"] = WITHOUT_APPLY + files["lib/__main__.py"]
     files["node_config.json"] = b'{\n  "failure_pause": 0.0\n}\n'
     files["note"] = note.encode()
@@ -73,15 +73,15 @@ def write(files: Dict[str, bytes], staging: Path) -> str:
     if b"hpk-bundle/1" in files["on_create.sh"]:
         return _write_each_file(files, version, staging)
     bundle = render.assemble(files, version, "bucket", "kit/demo/")
-    render.write(bundle, staging)
+    render.replace_bundle_directory(bundle, staging)
     return bundle.bundle_id
 
 
 def _write_each_file(files: Dict[str, bytes], version: str, staging: Path) -> str:
     """The bundle of the earlier version, which had no archive; its id."""
-    listing = manifest.sums(files)
-    identity = manifest.bundle_id(listing)
-    description = manifest.description(version, identity).replace(manifest.FORMAT.encode(), b"hpk-bundle/1")
+    listing = manifest.make_sha256sums(files)
+    identity = manifest.compute_bundle_id(listing)
+    description = manifest.make_bundle_json(version, identity).replace(manifest.FORMAT.encode(), b"hpk-bundle/1")
     for place, data in {**files, manifest.SUMS: listing, manifest.DESCRIPTION: description}.items():
         path = staging / place
         path.parent.mkdir(parents=True, exist_ok=True)

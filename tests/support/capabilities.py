@@ -250,7 +250,7 @@ def aws_configuration_scripts() -> str:
 def debian() -> str:
     from hyperpod_rehearsal import apt_sources
 
-    found = apt_sources.host_distribution().id
+    found = apt_sources.detect_supported_distribution().id
     return "" if found == "debian" else f"this machine is {found}"
 
 

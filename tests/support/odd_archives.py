@@ -75,13 +75,13 @@ def odd_tar(bundle: Bundle, name: str) -> bytes:
 
 def with_tar(bundle: Bundle, tar: bytes) -> Bundle:
     """The bundle with another archive, to which all digests and the id agree."""
-    installed = {**bundle.installed, archive.TAR_SUM: archive.tar_sum(tar)}
-    listing = manifest.sums(installed)
-    identity = manifest.bundle_id(listing)
+    installed = {**bundle.installed_files, archive.TAR_SUM: archive.tar_digest_text(tar)}
+    listing = manifest.make_sha256sums(installed)
+    identity = manifest.compute_bundle_id(listing)
     changed = {
-        archive.ARCHIVE: archive.compressed(tar),
-        archive.TAR_SUM: archive.tar_sum(tar),
+        archive.ARCHIVE: archive.gzip_tar(tar),
+        archive.TAR_SUM: archive.tar_digest_text(tar),
         manifest.SUMS: listing,
-        manifest.DESCRIPTION: manifest.description("0", identity),
+        manifest.DESCRIPTION: manifest.make_bundle_json("0", identity),
     }
     return replace(bundle, bundle_id=identity, files={**bundle.files, **changed})

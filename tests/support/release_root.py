@@ -40,7 +40,7 @@ class ReleaseRoot(MountRoot):
 
     def __init__(self, release: str) -> None:
         self.release = release
-        built = image.ensure(cache_dir(), lambda text: print(text, file=sys.stderr), release)
+        built = image.ensure_image_built(cache_dir(), lambda text: print(text, file=sys.stderr), release)
         super().__init__(ENTER, str(built), str(REPOSITORY))
 
     def run(self, *command: str, timeout: float = 60) -> str:

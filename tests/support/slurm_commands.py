@@ -69,7 +69,7 @@ class PrivateSlurmPaths(NodePaths):
 
     base: str = ""
 
-    def real(self, path: str) -> str:
+    def under_root(self, path: str) -> str:
         return path if path.startswith(self.base) else self.root + path
 
     @property

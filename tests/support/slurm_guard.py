@@ -85,7 +85,7 @@ def reported_by_all(driver: Driver, node: str, code: str, *, fault: bool) -> Non
 
     answer, exit_code = wait_until("an answer of `node health`", health, timeout=MINUTE).rsplit("}", 1)
     assert code in [finding["code"] for finding in json.loads(answer + "}")["slurm"]], answer
-    own = targets.find(boot.require_running(driver.name)[1], node)["instance_id"]
+    own = targets.find_node(boot.require_running(driver.name)[1], node)["instance_id"]
     mounts = driver.data("validate-mounts", str(driver.config), check=False)
     [validated] = [found for found in mounts["nodes"] if found["instance_id"] == own]
     assert code in [finding["code"] for finding in validated["slurm"]], validated

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, no_registry, substitute_mount
+from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, empty_registry, make_substitute_command
 
 KIND = RehearsedMount(
     data="",
-    registry=no_registry,
+    registry=empty_registry,
     directories={},
     clients=("usr/sbin/mount.toy",),
     shown={"toy": ("toy", "{source}")},
-    substitute_command=substitute_mount("toy", "toy", "filer.example.com:/vol9"),
+    substitute_command=make_substitute_command("toy", "toy", "filer.example.com:/vol9"),
 )

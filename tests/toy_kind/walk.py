@@ -24,7 +24,7 @@ from hyperpod_kit.preflight.facts import AccountFacts
 from hyperpod_kit.preflight.placement import roles
 from hyperpod_kit.preflight.required_permissions import required_permissions
 from hyperpod_rehearsal import sandbox
-from hyperpod_rehearsal.mount_faults import foreign_mount
+from hyperpod_rehearsal.mount_faults import foreign_mount_command
 from hyperpod_rehearsal.mounts.registry import REHEARSED
 from tests.unit.node.fakes import FakeNode
 
@@ -49,7 +49,7 @@ def main(example: Path, directory: Path) -> None:
     assert settings.mounts == (*plain.mounts, TOY)
     wrong = check(written(example, directory, "wrong.json", volume="seven"))
     assert [(one.code, one.path) for one in wrong.findings if one.severity == "error"] == [("HPK-T001", f"{at}.volume")]
-    assert "Host name of the filer." in json.dumps(schema.schema())
+    assert "Host name of the filer." in json.dumps(schema.build_schema())
     assert decode_mounts.NICKNAMES["filer"] == "toy"
 
     # node_config.json, there and back
@@ -57,7 +57,7 @@ def main(example: Path, directory: Path) -> None:
     assert NodeConfig.from_json(text).mounts[-1] == TOY and NodeConfig.from_json(text).to_json() == text
 
     # the bundle: a unit of its own, the vendored file, nothing of the layers that stay with the admin
-    files = {str(name): content for name, content in render(settings).installed.items()}
+    files = {str(name): content for name, content in render(settings).installed_files.items()}
     unit = files[f"units/{carrier_unit(TOY)}"]
     assert b"node mounts ensure toys\n" in unit and b"network-online.target" in unit
     toys = sorted(name for name in files if name.endswith("/toy.py"))
@@ -77,8 +77,14 @@ def main(example: Path, directory: Path) -> None:
 
     # rehearsal: how it breaks, and the lifecycle script on a node of each role
     assert REHEARSED["toy"].clients == ("usr/sbin/mount.toy",)
-    assert foreign_mount("toy", [], "/toys") == ["/usr/bin/mount", "-t", "toy", "filer.example.com:/vol9", "/toys"]
-    result = sandbox.run(str(path))
+    assert foreign_mount_command("toy", [], "/toys") == [
+        "/usr/bin/mount",
+        "-t",
+        "toy",
+        "filer.example.com:/vol9",
+        "/toys",
+    ]
+    result = sandbox.run_sandbox(str(path))
     for run in result.runs:
         assert run.exit_code == 0, run.output
         assert command in run.commands, run.commands

@@ -17,7 +17,7 @@ import pytest
 
 from hyperpod_kit.checkpoint.agent import rpc
 from hyperpod_kit.checkpoint.agent.channel import Channel
-from hyperpod_kit.descriptors import soft, under
+from hyperpod_kit.descriptors import command_with_soft_limit, soft_limit
 from hyperpod_kit.job.lifeline import BYE, Lifeline
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,7 +125,7 @@ import time
 from hyperpod_kit.job.lifeline import Lifelines, shortage
 from hyperpod_kit.job.signals import Signals
 if sys.argv[1] == "raised":
-    descriptors.raise_limit()
+    descriptors.raise_soft_limit()
 now = [0.0]
 lines = Lifelines("127.0.0.1", clock=lambda: now[0])
 say([lines.environment, shortage(300)])
@@ -167,7 +167,7 @@ from hyperpod_kit.checkpoint.agent import rpc
 from hyperpod_kit.errors import CheckpointError
 import os, queue
 if sys.argv[1] == "raised":
-    descriptors.raise_limit()
+    descriptors.raise_soft_limit()
 gone = queue.SimpleQueue()
 try:
     hub = rpc.Hub("token", lambda rank, message: gone.put((rank, message)), peers=int(sys.argv[2]),
@@ -191,7 +191,7 @@ say(sorted(gone.get(timeout=60)[0] for _ in range(int(sys.argv[2]))))
 
 
 def peers(port: int, count: int) -> List[Channel]:
-    joined = [rpc.join([("127.0.0.1", port)], "token", rank) for rank in range(1, count + 1)]
+    joined = [rpc.connect_to_leader([("127.0.0.1", port)], "token", rank) for rank in range(1, count + 1)]
     assert all(joined)
     return [channel for channel in joined if channel is not None]
 
@@ -212,7 +212,7 @@ def test_too_few_descriptors_for_the_ranks_are_refused_in_words() -> None:
 def test_ranks_that_come_while_descriptors_are_out_are_let_in_later() -> None:
     with limited(FABRIC, "full", 20) as head, ThreadPoolExecutor(20) as pool:
         port = head.hear()
-        joining = [pool.submit(rpc.join, [("127.0.0.1", port)], "token", rank) for rank in range(1, 21)]
+        joining = [pool.submit(rpc.connect_to_leader, [("127.0.0.1", port)], "token", rank) for rank in range(1, 21)]
         assert head.complaint() == "agents of other ranks wait: Too many open files\n"
         head.tell("descriptors are free again")
         for joined in joining:
@@ -226,14 +226,15 @@ def test_the_user_s_program_keeps_the_user_s_limit() -> None:
         "import resource, subprocess, sys\n"
         "from hyperpod_kit import descriptors\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n"
-        "theirs = descriptors.soft()\n"
-        "descriptors.raise_limit()\n"
-        "assert descriptors.soft() > 256\n"
-        "subprocess.run(descriptors.under(theirs, ['sh', '-c', 'ulimit -Sn; echo $1', 'sh', 'a b']))\n"
+        "theirs = descriptors.soft_limit()\n"
+        "descriptors.raise_soft_limit()\n"
+        "assert descriptors.soft_limit() > 256\n"
+        "subprocess.run(descriptors.command_with_soft_limit(theirs, ['sh', '-c', 'ulimit -Sn; echo $1', 'sh', "
+        "'a b']))\n"
     )
     said = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert said.stdout == "256\na b\n", said.stderr
 
 
 def test_an_unchanged_limit_needs_no_shell() -> None:
-    assert under(soft(), ["srun", "true"]) == ["srun", "true"]
+    assert command_with_soft_limit(soft_limit(), ["srun", "true"]) == ["srun", "true"]

@@ -18,7 +18,7 @@ from accelerate.utils import DistributedType
 from torch.utils.data import RandomSampler
 
 from hyperpod_kit.checkpoint.adapters.dcp import step_of
-from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
+from hyperpod_kit.checkpoint.adapters.roots import Where, resolve_root
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.results import Fresh, Restored
@@ -50,7 +50,7 @@ class CheckpointedAccelerator(Accelerator):  # type: ignore[misc]  # accelerate 
             raise CheckpointError(
                 f"CheckpointedAccelerator does not serve {self.distributed_type.value}", hint="use Accelerator there"
             )
-        root = root_of(checkpoint_root, self.project_configuration.project_dir)
+        root = resolve_root(checkpoint_root, self.project_configuration.project_dir)
         self._root, self._options = root, dict(checkpoint_options or {})
         self._manager: Manager | None = None
         self._state = State()

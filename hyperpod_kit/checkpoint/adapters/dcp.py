@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any
 
-from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
+from hyperpod_kit.checkpoint.adapters.roots import Where, resolve_root
 from hyperpod_kit.checkpoint.dcp import checkpoint_location
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.loading import load_state
@@ -37,7 +37,7 @@ class Checkpoints:
     """
 
     def __init__(self, root: Where | None = None, *, own: Iterable[str] = (), **options: Any) -> None:
-        self.manager = Manager(root_of(root), **options)
+        self.manager = Manager(resolve_root(root), **options)
         self._per_rank_patterns = tuple(own)
 
     def save(
@@ -113,7 +113,8 @@ class Checkpoints:
 
 
 def step_of(step: int | None, checkpoint_id: Where | None) -> int:
-    """The step, else the last number in the last part of `checkpoint_id`. Raises ValueError where there is neither."""
+    """Return `step`, else the last number in the last part of `checkpoint_id`. Raises ValueError where
+    there is neither."""
     if step is not None:
         return step
     numbers = _NUMBER.findall(os.path.basename(os.fspath(checkpoint_id or "").rstrip("/")))

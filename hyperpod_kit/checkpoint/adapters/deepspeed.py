@@ -19,7 +19,7 @@ from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngi
 
 from hyperpod_kit.checkpoint import randomness
 from hyperpod_kit.checkpoint.adapters.dcp import step_of
-from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
+from hyperpod_kit.checkpoint.adapters.roots import Where, resolve_root
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.formats import zero_files
 from hyperpod_kit.checkpoint.handle import Handle
@@ -73,7 +73,7 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
                 hint="Manager(root) with State(engine.module, engine.optimizer): docs/checkpoints.md",
             )
         self.name = "hyperpod-kit"
-        self.manager = Manager(root_of(root), **options)
+        self.manager = Manager(resolve_root(root), **options)
         self.found: Restored | Fresh | None = None
         self.newest: Handle | None = None
         self._engine = engine
@@ -94,7 +94,7 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
         if path is not None:
             return self._loaded[os.path.basename(path)]
         with tempfile.TemporaryDirectory() as folder:
-            self._fill(self._collect_files(folder), complete=False)
+            self._set_state_from_files(self._collect_files(folder), complete=False)
             self.found = self.manager.restore(self._state)
             if not isinstance(self.found, Restored):
                 return None
@@ -119,7 +119,7 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
         return client_state
 
     def _collect_files(self, folder: str) -> dict[str, Any]:
-        """What DeepSpeed would save now: the tensors that a restore fills."""
+        """Return the files that DeepSpeed would save now: the tensors that a restore fills."""
         self._collecting = True
         try:
             self._engine.save_checkpoint(folder, _TAG)
@@ -128,9 +128,9 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
         files, self._files = self._files, {}
         return files
 
-    def _fill(self, files: Mapping[str, Any], *, complete: bool = True) -> None:
-        """Fill the state; unless `complete`, without what a restore makes anew: an optimizer's state before its first
-        step."""
+    def _set_state_from_files(self, files: Mapping[str, Any], *, complete: bool = True) -> None:
+        """Set the state from DeepSpeed's files; unless `complete`, without what a restore makes anew: an
+        optimizer's state before its first step."""
         tensors: dict[str, Any] = {}
         encoded: dict[str, Any] = {}
         with torch.serialization.safe_globals(_CLASSES):
@@ -160,7 +160,7 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
         if self._collecting:
             return True
         files, self._files = self._files, {}
-        self._fill(files)
+        self._set_state_from_files(files)
         tag = getattr(info, "tag", info)  # before 0.18 it is all that is given
         step = None
         if not any(letter.isdigit() for letter in tag):

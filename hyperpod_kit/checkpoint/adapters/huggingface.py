@@ -22,7 +22,7 @@ from transformers import Trainer, TrainerCallback, trainer_utils
 from transformers.trainer_callback import ExportableState
 
 from hyperpod_kit.checkpoint.adapters import peft
-from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
+from hyperpod_kit.checkpoint.adapters.roots import Where, resolve_root
 from hyperpod_kit.checkpoint.exporting.to_weights import LAYOUT
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.loading import load_state
@@ -60,7 +60,7 @@ class CheckpointedTraining:
         super().__init__(*args, **options)
         trainer: Any = self
         _require_supported(trainer.args)
-        self._root = root_of(checkpoint_root, trainer.args.output_dir)
+        self._root = resolve_root(checkpoint_root, trainer.args.output_dir)
         self._options = {"keep": _retention_policy(trainer.args), **(checkpoint_options or {})}
         self._run: _TrainCall | None = None
         trainer.add_callback(_StepCallback(self))
@@ -95,7 +95,12 @@ class CheckpointedTraining:
                 self._run = None
 
     def _prepare_resume(self, resume_from: str | bool | None, restored: Restored | None) -> str | None:
-        """Where the Trainer finds its state: `restored` is what turned out to be the newest that is whole."""
+        """Write the Trainer's state of the newest checkpoint into the folder that the Trainer resumes from
+        and return it; without a checkpoint return what was asked for.
+
+        `restored` is what turned out to be the newest that is whole. Raises CheckpointError for False
+        where there are checkpoints.
+        """
         trainer: Any = self
         run, training = self._running, trainer.args
         only = None
@@ -140,12 +145,16 @@ class CheckpointedTraining:
         parent: Any = super()
         epochs, *middle, max_steps = parent.set_initial_training_values(*args, **options)
         run = self._run
-        if run is None or run.resumed is None or not _has_finished(run.resumed, max_steps, self._callbacks()):
+        if (
+            run is None
+            or run.resumed is None
+            or not _has_finished(run.resumed, max_steps, self._callback_class_names())
+        ):
             return (epochs, *middle, max_steps)
         run.epochs = epochs
         return (0, *middle, max_steps)
 
-    def _callbacks(self) -> set[str]:
+    def _callback_class_names(self) -> set[str]:
         trainer: Any = self
         return {type(callback).__name__ for callback in trainer.callback_handler.callbacks}
 
@@ -179,10 +188,10 @@ class CheckpointedTraining:
             parent._load_rng_state(checkpoint)
 
     def _restore(self) -> None:
-        """Everything is made by now: bring it to the newest checkpoint. Raises _OtherStep when that is not the one
-        that the Trainer's counters are of."""
+        """Restore model, optimizer and all else, now that they exist, from the newest checkpoint. Raises
+        _RestoredOtherStep when that is not the one that the Trainer's counters are of."""
         run = self._running
-        run.state = self._state()
+        run.state = self._build_state()
         restored = run.manager.restore(run.state)
         checkpoint_id = None
         if isinstance(restored, Restored):
@@ -191,7 +200,7 @@ class CheckpointedTraining:
             assert isinstance(restored, Restored), "what was committed does not go away"
             raise _RestoredOtherStep(restored)
 
-    def _state(self) -> State:
+    def _build_state(self) -> State:
         trainer: Any = self
         objects = {"scheduler": trainer.lr_scheduler, "scaler": getattr(trainer.accelerator, "scaler", None)}
         return State(
@@ -233,7 +242,7 @@ class CheckpointedTraining:
             raise SystemExit(REQUEUE_EXIT_CODE)
 
     def _trainer_state(self) -> dict[str, Any]:
-        """What the Trainer and `from_pretrained` read of a checkpoint beside tensors."""
+        """Return what the Trainer and `from_pretrained` read of a checkpoint beside tensors."""
         trainer: Any = self
         callbacks = [*trainer.callback_handler.callbacks, trainer.control]
         state = dataclasses.replace(
@@ -246,7 +255,7 @@ class CheckpointedTraining:
         run = self._running
         if run.names is None:  # once: PEFT may look at the base's own place for it
             if peft.is_adapter(model):
-                run.names = peft.names(model)
+                run.names = peft.adapter_tensor_names(model)
             else:
                 run.names = {}
         if run.names:
@@ -258,7 +267,9 @@ class CheckpointedTraining:
         run, step = self._running, trainer.state.best_global_step
         if run.newest is not None:
             run.newest.wait()  # then the earlier ones have had their end too
-        names = (entry.name for entry in selection.walk(open_store(self._root)) if entry.committed)
+        names = (
+            entry.name for entry in selection.iter_committed_newest_first(open_store(self._root)) if entry.committed
+        )
         best_id = next((str(name) for name in names if name.step == step), None)
         if best_id is None:
             raise CheckpointError(
@@ -277,7 +288,7 @@ def get_last_checkpoint(root: str | os.PathLike[str]) -> str | None:
     Raises NoValidCheckpoint when what was committed is lost, OSError."""
     where = os.fspath(root)
     store = open_store(where)
-    for entry in selection.walk(store):
+    for entry in selection.iter_committed_newest_first(store):
         return f"{where.rstrip('/')}/{entry.checkpoint_id}"
     selection.require_no_lost_commits(store)
     return None
@@ -356,7 +367,7 @@ def _requests_stop(control: Mapping[str, Any]) -> bool:
 
 
 def _stopped_early(callback: Mapping[str, Any]) -> bool:
-    """Whether that is the state of an `EarlyStoppingCallback` that has ended its run."""
+    """Return whether that is the state of an `EarlyStoppingCallback` that has ended its run."""
     patience = callback.get("args", {}).get("early_stopping_patience")
     counter = callback.get("attributes", {}).get("early_stopping_patience_counter")
     return patience is not None and counter is not None and counter >= patience
@@ -371,17 +382,17 @@ def _retention_policy(args: Any) -> policy.Policy | None:
     mode = "min"
     if args.greater_is_better:
         mode = "max"
-    return latest | policy.Best(_metric(args.metric_for_best_model), 1, mode=mode)
+    return latest | policy.Best(_with_eval_prefix(args.metric_for_best_model), 1, mode=mode)
 
 
-def _metric(name: str) -> str:
+def _with_eval_prefix(name: str) -> str:
     if name.startswith("eval_"):
         return name
     return f"eval_{name}"
 
 
 def _metrics(state: Any) -> dict[str, float]:
-    """The numbers of this step's evaluation, if there was one."""
+    """Return the numbers of this step's evaluation; {} if there was none."""
     for logged in reversed(state.log_history):
         if logged.get("step") != state.global_step:
             break
@@ -391,7 +402,8 @@ def _metrics(state: Any) -> dict[str, float]:
 
 
 def _require_supported(args: Any) -> None:
-    """Raises ValueError."""
+    """Raise ValueError for training arguments that cannot be served: save_only_model, and a
+    hub_strategy that pushes checkpoints."""
     if args.save_only_model:
         raise ValueError("save_only_model: such a checkpoint cannot be resumed from; leave it out")
     if args.push_to_hub and str(getattr(args.hub_strategy, "value", args.hub_strategy)) != "end":

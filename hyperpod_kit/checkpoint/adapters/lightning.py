@@ -19,7 +19,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
+from hyperpod_kit.checkpoint.adapters.roots import Where, resolve_root
 from hyperpod_kit.checkpoint.dcp import checkpoint_location
 from hyperpod_kit.checkpoint.exporting.checkpoint import lightning_checkpoint
 from hyperpod_kit.checkpoint.exporting.preview import LIGHTNING
@@ -69,7 +69,7 @@ class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """See Callback: model and optimizers are where they belong by now."""
-        self._manager = Manager(root_of(self._root, trainer.default_root_dir), **self._options)
+        self._manager = Manager(resolve_root(self._root, trainer.default_root_dir), **self._options)
         metadata = _LightningMetadata(trainer)
         first, *other_optimizers = trainer.optimizers or [None]
         objects: dict[str, Any] = {
@@ -110,7 +110,7 @@ class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked
                 stacklevel=2,
             )
         if self._resumed is not None:
-            _seek(trainer.fit_loop, self._resumed, self._state)
+            _seek_loaders_and_generators(trainer.fit_loop, self._resumed, self._state)
             self._resumed = None
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
@@ -157,11 +157,13 @@ class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked
             on_busy: OnBusy = "wait"
         else:
             on_busy = "skip"
-        self._newest = self._manager.save(self._step, self._state, on_busy=on_busy, metrics=self._measured(trainer))
+        self._newest = self._manager.save(
+            self._step, self._state, on_busy=on_busy, metrics=self._selected_metrics(trainer)
+        )
         if last:
             self._waited = self._step
 
-    def _measured(self, trainer: Any) -> dict[str, float]:
+    def _selected_metrics(self, trainer: Any) -> dict[str, float]:
         callback_metrics = trainer.callback_metrics
         return {name: float(callback_metrics[name]) for name in self._metrics if name in callback_metrics}
 
@@ -180,7 +182,8 @@ class ProvedCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]  # see above
 
 
 def _unrepeatable_sampler(loader: Any) -> str:
-    """The class of the loader's sampler, where a resumed run cannot draw the order of an epoch once more; else ""."""
+    """Return the class name of the loader's sampler, where a resumed run cannot draw the order of an
+    epoch once more; else ""."""
     sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None) or getattr(loader, "sampler", None)
     if isinstance(sampler, DistributedSamplerWrapper):  # what it wraps draws anew at each beginning, seen by no state
         sampler = sampler.dataset._sampler
@@ -192,10 +195,12 @@ def _unrepeatable_sampler(loader: Any) -> str:
     return ""
 
 
-def _seek(loop: Any, saved: dict[str, Any], state: State) -> None:
-    """Bring the loaders and the generators to where the run was. Lightning has made the iterators before it tells the
-    samplers which epoch it is, so a later epoch would go on in the order of the first; and it passes over nothing where
-    a loader has no state."""
+def _seek_loaders_and_generators(loop: Any, saved: dict[str, Any], state: State) -> None:
+    """Bring the loaders and the random number generators to where the run was.
+
+    Lightning makes the iterators before it tells the samplers which epoch it is, so a later epoch
+    would go on in the order of the first; and it skips nothing where a loader has no state.
+    """
     loaders, fetcher, progress = loop._combined_loader, loop._data_fetcher, loop.epoch_loop.batch_progress
     if loaders is None:  # nothing to train
         return

@@ -26,7 +26,7 @@ from megatron.core.dist_checkpointing.utils import extract_sharded_base
 from megatron.core.dist_checkpointing.validation import determine_global_metadata, validate_sharding_integrity
 
 from hyperpod_kit.checkpoint.adapters.dcp import step_of
-from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
+from hyperpod_kit.checkpoint.adapters.roots import Where, resolve_root
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.results import CheckpointInfo, Fresh, Restored
@@ -52,7 +52,7 @@ class MegatronCheckpoints:
     """
 
     def __init__(self, root: Where | None = None, *, rng: bool = True, **options: Any) -> None:
-        self.manager = Manager(root_of(root), **{"compare": None, **options})
+        self.manager = Manager(resolve_root(root), **{"compare": None, **options})
         self.found: Restored | Fresh | None = None
         self._state = ShardedState(rng=rng)
         self._placement: ShardPlacement | None = None
@@ -81,21 +81,21 @@ class MegatronCheckpoints:
         Raises ValueError without a step, CheckpointError when it never will be durable, and what `Manager.save` raises.
         """
         sharded, common = save_preprocess(sharded_state_dict, False)
-        boxes, objects = _parts(sharded)
+        boxes, objects = _split_shards_and_objects(sharded)
         written = {
             entry.unique_key: object_bytes(entry.key, entry.data)
             for entry in objects
             if is_main_replica(entry.replica_id)
         }
-        placement = self._placement or self._begin(sharded, boxes, written)
-        self._state.fill(boxes, written, common, placement)
+        placement = self._placement or self._start_without_checkpoint(sharded, boxes, written)
+        self._state.set_contents(boxes, written, common, placement)
         on_busy = "wait"
         if async_sharded_save:
             on_busy = "skip"
         handle = self.manager.save(step_of(step, checkpoint_dir), self._state, on_busy=on_busy, metrics=metrics)  # type: ignore[arg-type]
-        self._state.fill((), {}, {}, placement)
+        self._state.set_contents((), {}, {}, placement)
         if async_sharded_save:
-            return AsyncRequest(None, (), [_finalizer(handle)])
+            return AsyncRequest(None, (), [_make_failure_check(handle)])
         if not handle.wait():
             raise _save_error(handle)
         return None
@@ -111,11 +111,11 @@ class MegatronCheckpoints:
         """
         sharded, local_state, factories = load_preprocess(sharded_state_dict)
         sharded, _rest = extract_sharded_base(sharded)
-        boxes, objects = _parts(sharded)
-        placement = self._meet(
+        boxes, objects = _split_shards_and_objects(sharded)
+        placement = self._gather_valid_placement(
             sharded, boxes, [entry.unique_key for entry in objects if is_main_replica(entry.replica_id)]
         )
-        self._state.fill(
+        self._state.set_contents(
             boxes,
             {entry.unique_key: torch.empty(0, dtype=torch.uint8, device="cpu") for entry in objects},
             {},
@@ -123,7 +123,7 @@ class MegatronCheckpoints:
         )
         self.found = self.manager.restore(self._state)
         result, object_data = self._state.values, self._state.object_data
-        self._state.fill((), {}, {}, placement)
+        self._state.set_contents((), {}, {}, placement)
         if not isinstance(self.found, Restored):
             return None
         object_data = self._gather_objects(object_data, {entry.unique_key for entry in objects})
@@ -139,24 +139,27 @@ class MegatronCheckpoints:
         state_dict: dict[str, Any] = apply_factory_merges(result, factories)
         return state_dict
 
-    def _begin(self, sharded: Any, boxes: list[LocalShard], written: dict[str, torch.Tensor]) -> ShardPlacement:
-        """The first save where nothing was loaded: who holds what is agreed now. A collective. Raises CheckpointError
-        when there was something to load."""
+    def _start_without_checkpoint(
+        self, sharded: Any, boxes: list[LocalShard], written: dict[str, torch.Tensor]
+    ) -> ShardPlacement:
+        """Agree before the first save of a run that has loaded nothing which rank holds what, and complete
+        the restore of nothing. A collective. Raises CheckpointError when there was something to load."""
         newest = self.newest()
         if newest is not None:
             raise CheckpointError(f"{self.manager.root} holds {newest.checkpoint_id}", hint="call load() before save()")
-        placement = self._meet(sharded, boxes, written)
-        self._state.fill(boxes, written, {}, placement)
+        placement = self._gather_valid_placement(sharded, boxes, written)
+        self._state.set_contents(boxes, written, {}, placement)
         self.found = self.manager.restore(self._state)
         return placement
 
-    def _meet(self, sharded: Any, boxes: list[LocalShard], written: Iterable[str]) -> ShardPlacement:
+    def _gather_valid_placement(self, sharded: Any, boxes: list[LocalShard], written: Iterable[str]) -> ShardPlacement:
         validate_sharding_integrity(determine_global_metadata(sharded)[1])
         self._placement = agree_placement(self.manager.ranks, boxes, written)
         return self._placement
 
     def _gather_objects(self, local: dict[str, bytes], expected_keys: set[str]) -> dict[str, bytes]:
-        """The objects that this rank wants, which other ranks may have read. A collective."""
+        """Return the objects that this rank wants, gathered from the ranks that have read them. A
+        collective."""
         ranks = self.manager.ranks
         missing = {key for keys in ranks.gather(sorted(expected_keys - set(local))) for key in keys}
         gathered = []
@@ -177,8 +180,9 @@ class MegatronCheckpoints:
         self.manager.__exit__(kind, error, trace)
 
 
-def _parts(sharded: Any) -> tuple[list[LocalShard], list[Any]]:
-    """Raises CheckpointError."""
+def _split_shards_and_objects(sharded: Any) -> tuple[list[LocalShard], list[Any]]:
+    """Return the local shards and the objects of a sharded state dict, with memory for tensors that
+    have none. Raises CheckpointError."""
     boxes, objects = [], []
     for entry in nested_values(sharded):
         if isinstance(entry, ShardedObject):
@@ -207,7 +211,7 @@ def _parts(sharded: Any) -> tuple[list[LocalShard], list[Any]]:
     return boxes, objects
 
 
-def _finalizer(handle: Handle) -> Callable[[], None]:
+def _make_failure_check(handle: Handle) -> Callable[[], None]:
     def end() -> None:
         if handle.state in (SaveState.FAILED, SaveState.DROPPED):
             raise _save_error(handle)

@@ -6,12 +6,13 @@ from typing import Any
 
 
 def is_adapter(model: Any) -> bool:
-    """Whether it is of PEFT: an adapter over weights that come from elsewhere."""
+    """Return whether the model is one of PEFT: an adapter over weights that come from elsewhere."""
     return hasattr(model, "peft_type") and hasattr(model, "active_peft_config")
 
 
-def names(model: Any) -> dict[str, str]:
-    """Our name of each tensor of the adapter -> PEFT's in its file: found by the memory that both share."""
+def adapter_tensor_names(model: Any) -> dict[str, str]:
+    """Return our name of each tensor of the adapter -> PEFT's in its file: found by the memory that
+    both share."""
     from peft import get_peft_model_state_dict
 
     names_by_pointer = {value.data_ptr(): name for name, value in model.state_dict().items()}
@@ -24,7 +25,7 @@ def names(model: Any) -> dict[str, str]:
 
 
 def json_ready(value: Any) -> Any:
-    """What JSON has no type for (sets, enums) as PEFT writes it."""
+    """Return a value with sets and enums replaced by what PEFT writes for them in JSON."""
     if isinstance(value, dict):
         return {name: json_ready(item) for name, item in value.items()}
     if isinstance(value, set):

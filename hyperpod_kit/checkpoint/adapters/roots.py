@@ -10,8 +10,9 @@ from hyperpod_kit.errors import CheckpointError
 Where = str | os.PathLike[str]
 
 
-def root_of(given: Where | None, folder: str | None = None) -> str:
-    """`given`, else the root of `hyperpod-kit job run`, else `checkpoints` in the framework's own `folder`.
+def resolve_root(given: Where | None, folder: str | None = None) -> str:
+    """Return `given`, else the root of `hyperpod-kit job run`, else `checkpoints` in the framework's
+    own `folder`.
 
     Raises CheckpointError when there is none of them.
     """

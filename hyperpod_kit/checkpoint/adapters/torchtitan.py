@@ -15,7 +15,7 @@ import torch
 from torchtitan.components.checkpoint import MODEL, CheckpointManager
 
 from hyperpod_kit.checkpoint import randomness
-from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
+from hyperpod_kit.checkpoint.adapters.roots import Where, resolve_root
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.preemption_signal import REQUEUE_EXIT_CODE
@@ -55,7 +55,7 @@ class CheckpointedManager(CheckpointManager):  # type: ignore[misc]  # torchtita
         if self.keep_latest_k > 0:
             retention = policy.Latest(self.keep_latest_k)
         options = {"keep": retention, **self.options}
-        self._manager = Manager(root_of(self.root, base_folder or "."), **options)
+        self._manager = Manager(resolve_root(self.root, base_folder or "."), **options)
 
     @torch.no_grad()
     def load(self, step: int = -1) -> bool:

@@ -17,7 +17,7 @@ from typing import List, Sequence
 from hyperpod_kit.checkpoint.agent import capture_age, partner_memory, shm_paths, shm_slots
 from hyperpod_kit.checkpoint.agent.capture_age import MAX_AGE, Clock
 from hyperpod_kit.checkpoint.agent.control_page import COMPLETE_STATES
-from hyperpod_kit.checkpoint.agent.priority import be_gentle
+from hyperpod_kit.checkpoint.agent.priority import lower_cpu_and_io_priority
 from hyperpod_kit.system import process
 
 LIMIT = 3600.0
@@ -46,8 +46,12 @@ def has_expired_snapshots(folders: Sequence[str], *, excluded_run: str, clock: C
     return False
 
 
-def flush_in_child() -> List[str]:
-    """Flush them, in a process of its own; what is lost, a line each. Raises OSError."""
+def flush_expired_snapshots_in_child() -> List[str]:
+    """Flush the expired snapshots of dead runs in a child process; return a line for each run that lost
+    something.
+
+    A child that takes longer than LIMIT is killed, and not waited for. Raises OSError.
+    """
     child = subprocess.Popen(
         [sys.executable, "-m", __name__], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
     )
@@ -65,8 +69,8 @@ def main() -> int:
 
     from hyperpod_kit.checkpoint.agent import flush
 
-    be_gentle()
-    outcomes = flush.flush(folder=shm_paths.base(), job=_NO_JOB, max_age=MAX_AGE)
+    lower_cpu_and_io_priority()
+    outcomes = flush.flush(folder=shm_paths.shared_memory_root(), job=_NO_JOB, max_age=MAX_AGE)
     for outcome in outcomes:
         if outcome.lost:
             line = f"run {outcome.run}: {outcome.note}"

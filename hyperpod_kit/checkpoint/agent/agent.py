@@ -62,8 +62,8 @@ class Agent:
         self.events: queue.SimpleQueue[agent_events.Event] = queue.SimpleQueue()
         self.captures = Captures()
         self.lifetime = Lifetime()
-        self.lock = lock.take_over(setup.lock_path, setup.owner)
-        slot_recovery.recover_slots(setup.folder, setup.run_hash, setup.rank, setup.owner)
+        self.lock = lock.acquire_ending_stale_agent(setup.lock_path, setup.owner)
+        slot_recovery.move_slots_from_other_directories(setup.folder, setup.run_hash, setup.rank, setup.owner)
         run_identity = identity.RunIdentity(setup.run, setup.run_id)
         self.storage = Storage(
             setup.root,
@@ -115,16 +115,21 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGUSR1):
             # Slurm signals every process of a step. The agent must outlive the trainer to save its captures.
             signal.signal(number, lambda *_: self.events.put(agent_events.HurryRequested()))
-        self.registry.recover()
-        self.trainer.listen(self._queue_trainer_message, lambda: self.events.put(agent_events.TrainerDisconnected()))
+        self.registry.seal_or_free_leftover_slots()
+        self.trainer.start_receiving(
+            self._queue_trainer_message, lambda: self.events.put(agent_events.TrainerDisconnected())
+        )
         self.workers.chores.submit(agent_events.SweepResult, (0, 0, ""), self._clean_up_dead_runs)
         leader = self.link.leader
         self._send_event(trainer_channel.Ready(leader.hub.port if leader is not None else 0, self.copies.port))
         sealer, writer, uploader, _ = self.workers
         pulse = Heartbeat(
-            self._send_event, [sealer, writer, uploader], leader.worker if leader is not None else None, self.lock.renew
+            self._send_event,
+            [sealer, writer, uploader],
+            leader.worker if leader is not None else None,
+            self.lock.touch_lock_file,
         )
-        while not self._finished():
+        while not self._is_ready_to_exit():
             pulse.beat()
             if leader is not None:
                 leader.expire_missing_ranks()
@@ -138,15 +143,20 @@ class Agent:
         self._shut_down()
 
     def _clean_up_dead_runs(self) -> List[str]:
-        """Free what they hold for nothing; what nobody came for is flushed beside everything else. Raises OSError."""
+        """Remove the empty segments of dead runs, and start a flush of expired snapshots in a thread of its own.
+
+        Returns an empty list. Raises OSError.
+        """
         folders = shm_paths.user_directories()
         shm_cleanup.remove_dead_segments(*folders, excluded_run=self.setup.run_hash)
         if abandoned.has_expired_snapshots(folders, excluded_run=self.setup.run_hash):
-            Worker("abandoned", self.events.put).submit(agent_events.SweepResult, (0, 0, ""), abandoned.flush_in_child)
+            Worker("abandoned", self.events.put).submit(
+                agent_events.SweepResult, (0, 0, ""), abandoned.flush_expired_snapshots_in_child
+            )
         return []
 
     def handle(self, event: agent_events.Event) -> None:
-        """What one event changes."""
+        """Dispatch one event from the queue to its handler."""
         if isinstance(event, agent_events.FromTrainer):
             self._on_trainer(event.message)
         elif isinstance(event, agent_events.FromLeader):
@@ -161,7 +171,7 @@ class Agent:
             self.lifetime.is_stop_requested = True
         elif isinstance(event, agent_events.HurryRequested):
             # Storage first, training's comfort second.
-            self.storage.hurry()
+            self.storage.lift_rate_limits()
             self.link.report(rank_channel.RankHurried())
         elif isinstance(
             event,
@@ -191,14 +201,14 @@ class Agent:
         if order.kind is rank_channel.OrderKind.SHUTDOWN:
             self.lifetime.is_shutdown_ordered = True
         elif order.kind is rank_channel.OrderKind.RESYNC:
-            self._report_again()
+            self._resend_capture_reports()
         elif order.kind is rank_channel.OrderKind.TAKEN:
             self._send_event(trainer_channel.RootTaken(order.note))
         else:
             self.orders.on_order(order)
 
-    def _report_again(self) -> None:
-        self.orders.report_again()
+    def _resend_capture_reports(self) -> None:
+        self.orders.resend_capture_reports()
         if self.lifetime.has_trainer_ended:
             self.link.report(rank_channel.RankDone())
 
@@ -226,7 +236,7 @@ class Agent:
 
     def _on_trainer(self, message: trainer_channel.TrainerMessage) -> None:
         if isinstance(message, trainer_channel.Connect):
-            unreachable = self.link.connect(message.addresses)
+            unreachable = self.link.connect_or_describe_failure(message.addresses)
             if unreachable:
                 self._send_event(trainer_channel.Fatal(f"no answer from rank 0's agent at {unreachable}"))
                 self.lifetime.is_stop_requested = True
@@ -241,12 +251,12 @@ class Agent:
         elif isinstance(message, trainer_channel.SaveSkipped):
             self.link.report(rank_channel.RankSkipped(message.key, message.reason))
         elif isinstance(message, trainer_channel.TensorDigests):
-            self.orders.tensor_queries.complete(message.key, message.tensors)
+            self.orders.tensor_queries.report_tensors(message.key, message.tensors)
         elif isinstance(message, trainer_channel.FreeSlot):
-            self._send_event(trainer_channel.SlotReleased(self.registry.free_oldest()))
+            self._send_event(trainer_channel.SlotReleased(self.registry.give_up_oldest_superseded()))
         elif isinstance(message, trainer_channel.Close):
             self.lifetime.is_closing = True
-            self._end_capturing()
+            self._end_capturing_and_report_done()
         else:
             assert_never(message)
 
@@ -254,14 +264,14 @@ class Agent:
         self.orders.tensor_queries.cancel_all()
         if self.lifetime.has_trainer_ended:
             return
-        self.link.hurry()
-        self.copies.hurry()
+        self.link.shorten_peer_timeouts()
+        self.copies.stop_copying()
         self.registry.collect_unannounced()
-        self._end_capturing()
+        self._end_capturing_and_report_done()
 
-    def _end_capturing(self) -> None:
+    def _end_capturing_and_report_done(self) -> None:
         self.lifetime.set_trainer_ended()
-        self.storage.hurry()
+        self.storage.lift_rate_limits()
         self.link.report(rank_channel.RankDone())
 
     # --- rank 0's agent -----------------------------------------------------------------------------------------
@@ -271,7 +281,7 @@ class Agent:
         be committed, so nothing is waited for once training ends."""
         if self.lifetime.is_shutdown_ordered:
             return
-        if not self.link.can_rejoin or self.lifetime.has_trainer_died:
+        if not self.link.has_leader_addresses or self.lifetime.has_trainer_died:
             self._on_leader_search_ended(None)
             return
         self._send_event(trainer_channel.AgentTrouble("rank 0's agent is gone; another one is waited for"))
@@ -280,17 +290,17 @@ class Agent:
     def _on_leader_search_ended(self, uplink: Optional[Channel]) -> None:
         self.link.end_search(uplink)
         if uplink is not None:
-            self._report_again()
+            self._resend_capture_reports()
         elif not self.lifetime.has_trainer_died:
             self._send_event(trainer_channel.Fatal("rank 0's agent is gone"))
 
     # --- the end ------------------------------------------------------------------------------------------------
 
-    def _finished(self) -> bool:
+    def _is_ready_to_exit(self) -> bool:
         lifetime, link = self.lifetime, self.link
         if lifetime.is_stop_requested:
             return True
-        if self.captures.busy("seal"):
+        if self.captures.is_any_busy_with("seal"):
             return False
         if lifetime.is_shutdown_ordered and link.leader is not None and link.leader.upkeep.busy:
             return False
@@ -301,7 +311,7 @@ class Agent:
         ):
             return True
         # What is being written is worth any time; only what nobody works at any more is not waited for.
-        is_writing = any(self.captures.busy(job) for job in ("write", "upload", "commit"))
+        is_writing = any(self.captures.is_any_busy_with(job) for job in ("write", "upload", "commit"))
         return not is_writing and lifetime.is_linger_over
 
     def _shut_down(self) -> None:

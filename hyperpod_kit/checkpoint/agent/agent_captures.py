@@ -27,7 +27,7 @@ class Capture:
         self, page: Page, checkpoint_id: str, *, shard: Optional[SlotShard] = None, part: Optional[Part] = None
     ) -> None:
         self.key = page.key
-        self.memory = page.memory
+        self.memory = page.is_memory_only
         """It need not go to storage."""
         self.shard = shard
         self.slot: Optional[shm_slots.Slot] = shard.slot if shard is not None else None
@@ -43,17 +43,18 @@ class Capture:
         self._claim = ""
 
     def claim_for_writing(self) -> bool:
-        """Called by the thread that is about to write it; False when it was withdrawn before."""
+        """Claim the capture for the calling thread, which is about to write it; return False when the write was
+        cancelled before."""
         return self._claim_as("begun")
 
-    def withdraw(self) -> bool:
-        """See to it that nobody begins to write it any more; False when somebody has begun."""
+    def cancel_unstarted_write(self) -> bool:
+        """Prevent that any thread starts to write the capture; return False when one has started."""
         return self._claim_as("withdrawn")
 
-    def _claim_as(self, how: str) -> bool:
+    def _claim_as(self, claim: str) -> bool:
         with self._lock:
-            self._claim = self._claim or how
-            return self._claim == how
+            self._claim = self._claim or claim
+            return self._claim == claim
 
     @property
     def ended(self) -> bool:
@@ -82,7 +83,10 @@ class SlotFiles:
         return shm_slots.names(self.folder, uid=uid, run=run, rank=rank)
 
     def get(self, number: int) -> shm_slots.Slot:
-        """Raises FileNotFoundError, CheckpointError when it is no slot, OSError."""
+        """Return the slot of that number, mapped once.
+
+        Raises FileNotFoundError, CheckpointError when it is no slot, OSError.
+        """
         return self._get(shm_slots.SlotName(*self._slot_prefix, number))
 
     def _get(self, name: shm_slots.SlotName) -> shm_slots.Slot:
@@ -96,7 +100,7 @@ class SlotFiles:
             cached = self._mapped[name] = (inode, shm_slots.attach(self.folder, name))
         return cached[1]
 
-    def all(self) -> Iterator[shm_slots.Slot]:
+    def iter_mappable_slots(self) -> Iterator[shm_slots.Slot]:
         """Those that can be mapped; damaged or vanished ones are passed over."""
         for name in self.names():
             try:
@@ -104,12 +108,16 @@ class SlotFiles:
             except (OSError, CheckpointError):
                 continue
 
-    def recover(self, *, live_incarnation: str = "") -> None:
-        """Seal what a dead trainer captured, free what it had half copied. Sealed slots stay as they are, and those of
-        the incarnation `live_incarnation`, whose trainer lives."""
+    def seal_or_free_leftover_slots(self, *, live_incarnation: str = "") -> None:
+        """Seal what a dead trainer captured, free what it had copied in part, and remove damaged slots and stray
+        images.
+
+        Sealed slots stay as they are, and so do those of the incarnation `live_incarnation`, whose trainer
+        lives.
+        """
         for name in self.names():
             shm_slots.remove_stray_image(self.folder, name)
-        for slot in self.all():
+        for slot in self.iter_mappable_slots():
             page = slot.page
             if page is None:
                 slot.unlink()
@@ -144,7 +152,7 @@ class Captures:
         self._captures[capture.key] = capture
         return capture
 
-    def busy(self, job: str) -> bool:
+    def is_any_busy_with(self, job: str) -> bool:
         return any(job in capture.jobs for capture in self._captures.values())
 
     def unsaved(self) -> List[Capture]:
@@ -153,8 +161,8 @@ class Captures:
             capture for capture in self if capture.slot is not None and capture.outcome in (None, CaptureOutcome.FAILED)
         ]
 
-    def unended_parts(self) -> FrozenSet[str]:
-        """The local attempts that storage may still be given from."""
+    def local_checkpoint_ids_in_use(self) -> FrozenSet[str]:
+        """Return the ids of local checkpoints of which this rank's part may still be uploaded."""
         return frozenset(
             capture.part.checkpoint_id for capture in self if capture.part is not None and not capture.ended
         )
@@ -165,7 +173,7 @@ class Captures:
             default=None,
         )
 
-    def release(self) -> None:
+    def free_unneeded_slots(self) -> None:
         """Free what memory need not hold any more: what is of no use, and what has had its end *and* has a successor
         that all ranks have sealed. A shard that is written is no end: an agent that dies before the commit takes its
         report along, and the next one finds the capture in its slot alone."""
@@ -187,7 +195,7 @@ class Captures:
             capture = self._captures[key]
             if capture.slot is None or capture.shard is None or capture.shard.page.state != SlotState.SEALED:
                 continue
-            if newest is not None and key < newest and capture.jobs <= {"write"} and capture.withdraw():
+            if newest is not None and key < newest and capture.jobs <= {"write"} and capture.cancel_unstarted_write():
                 self._free(capture)
                 return capture
         return None

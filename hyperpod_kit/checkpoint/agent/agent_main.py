@@ -14,7 +14,7 @@ from hyperpod_kit import descriptors
 from hyperpod_kit.checkpoint.agent import lock
 from hyperpod_kit.checkpoint.agent.agent import Agent
 from hyperpod_kit.checkpoint.agent.channel import Channel
-from hyperpod_kit.checkpoint.agent.priority import be_gentle
+from hyperpod_kit.checkpoint.agent.priority import lower_cpu_and_io_priority
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import StartRefused
 from hyperpod_kit.checkpoint.agent.setup import AgentSetup
 from hyperpod_kit.errors import HyperpodKitError
@@ -33,8 +33,8 @@ def main(argv: List[str]) -> int:
     """`python -m hyperpod_kit.checkpoint.agent.agent_main FD`: serve the trainer at that socket."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-    be_gentle()
-    descriptors.raise_limit()
+    lower_cpu_and_io_priority()
+    descriptors.raise_soft_limit()
     trainer = Channel(socket.socket(fileno=int(argv[0])))
     setup_message = trainer.receive()
     if setup_message is None:

@@ -46,22 +46,23 @@ class ReadBackTime:
         self._is_hurried = False
 
     def start(self) -> None:
-        """What needs read-backs begins."""
+        """Record that a job begins that may read checkpoints back."""
         self._started_at = self._clock()
 
-    def hurry(self) -> None:
-        """Training is over, or the machine is about to go."""
+    def lift_pace_and_set_deadline(self) -> None:
+        """Lift the rate limit; from now on read-backs may take READ_AT_END seconds more."""
         self._pace.lift()
         if not self._is_hurried:
             self._is_hurried, self._hurried_at = True, self._clock()
 
-    def may_continue(self, size: int) -> bool:
-        """See read_back.MayContinue."""
+    def wait_until_may_continue(self, size: int) -> bool:
+        """Wait until `size` bytes may be read; return False when the read-back has to end. See
+        read_back.MayContinue."""
         if self._stopped():
             return False
         if self._is_hurried and self._clock() > max(self._started_at, self._hurried_at) + READ_AT_END:
             return False
-        self._pace.take(size)
+        self._pace.wait_for_bytes(size)
         return True
 
 
@@ -91,23 +92,23 @@ class Storage:
         # Each of its own: disk and network are not one resource.
         self._pace, self._upload_pace = persist.Pace(rate_limit), persist.Pace(rate_limit)
         self._reading = ReadBackTime(persist.Pace(rate_limit), stopped)
-        self._prover = read_back.Prover(self.store, may_continue=self._reading.may_continue)
+        self._prover = read_back.Prover(self.store, may_continue=self._reading.wait_until_may_continue)
         self._versions = versions
         self._parser, self._columns = Parser(), assemble.IndexCache()
         self._keep = policy.from_json(keep) if keep else None
         self._stopped = stopped
 
-    def hurry(self) -> None:
-        """No rate limit any more."""
+    def lift_rate_limits(self) -> None:
+        """Lift the rate limits of writes, uploads and read-backs, and bound the time of read-backs."""
         self._pace.lift()
         self._upload_pace.lift()
-        self._reading.hurry()
+        self._reading.lift_pace_and_set_deadline()
 
     def _write_options(self, capture: Capture, pace: persist.Pace) -> persist.WriteOptions:
         return persist.WriteOptions(stopped=lambda: self._stopped() or capture.ended, pace=pace)
 
     def write_local(self, capture: Capture) -> Callable[[], Report]:
-        """Write this rank's part to the node's disk."""
+        """Return a job that writes this rank's part to the node's disk."""
 
         def job() -> Report:
             assert self.local is not None and capture.shard is not None
@@ -120,7 +121,7 @@ class Storage:
         return job
 
     def write(self, capture: Capture) -> Callable[[], Report]:
-        """Write this rank's shard to storage, from memory; what is to be said about it."""
+        """Return a job that writes this rank's shard from memory to storage and returns the report about it."""
 
         def job() -> Report:
             if capture.slot is not None and not capture.claim_for_writing():
@@ -130,7 +131,7 @@ class Storage:
         return job
 
     def upload(self, capture: Capture) -> Callable[[], Report]:
-        """The same for what is on the node's disk: from memory while it is there too."""
+        """Return a job that brings to storage what is on the node's disk: from memory while it is there too."""
         return lambda: self._persist_shard(capture, self._write_options(capture, self._upload_pace))
 
     def _persist_shard(self, capture: Capture, options: persist.WriteOptions) -> Report:
@@ -159,7 +160,7 @@ class Storage:
         reader = self.store.open_read(name)
         try:
             stored_shard = stream.Shard(reader, page.shard.size, page.shard.root, name=name, chunk=page.shard.chunk)
-            buffer = stream.Buffer(stream.aligned_up(page.shard.chunk))
+            buffer = stream.Buffer(stream.round_up_to_page(page.shard.chunk))
             for index in range(stored_shard.chunks):
                 stored_shard.check(index, stored_shard.fetch(index, buffer))
                 io_progress.record_progress()
@@ -176,7 +177,7 @@ class Storage:
         return ()
 
     def prune_local(self, upto: str, busy: FrozenSet[str]) -> Callable[[], None]:
-        """Make room on the node's disk, see local.prune."""
+        """Return a job that removes old parts from the node's disk, see `local.prune_parts`."""
 
         def job() -> None:
             if self.local is not None:
@@ -185,7 +186,8 @@ class Storage:
         return job
 
     def find_committed(self, capture: Capture) -> Callable[[], str]:
-        """The attempt in which this capture is committed already; "" when there is none.
+        """Return a job that finds the checkpoint in which this capture is committed already; "" when there is
+        none.
 
         A start that was killed between the manifest and the mark in shared memory leaves it so.
         """
@@ -210,27 +212,28 @@ class Storage:
     def commit(
         self, capture: Capture, reports: Mapping[int, ShardReport], *, for_this_start: bool
     ) -> Callable[[], CommitOutcome]:
-        """Make a checkpoint of what all ranks have written. `for_this_start`: this start made the capture, and its
-        trainer will hear that it is durable.
+        """Return a job that makes a checkpoint of what all ranks have written.
 
-        The starts are looked at once the manifest is there: one that began before that may have missed it, one that
-        begins later finds it.
+        `for_this_start`: this start made the capture, and its trainer is told that it is durable. The starts
+        are looked at once the manifest is there: one that began before that may have missed it, one that begins
+        later finds it.
         """
 
         def job() -> CommitOutcome:
             failpoint("agent.before_commit")
-            assembled = assemble.assemble(reports, self._versions, self._columns)
+            assembled = assemble.build_commit_files(reports, self._versions, self._columns)
             commit.commit(self.store, capture.checkpoint_id, assembled.manifest, assembled.extra, assembled.index_bytes)
             failpoint("agent.committed")
             taken_by = None
             if for_this_start:
-                taken_by = starts.find_newer_start(self.store, capture.key[0])
+                taken_by = starts.describe_newer_start(self.store, capture.key[0])
             return CommitOutcome(capture.checkpoint_id, taken_by or "")
 
         return job
 
     def apply_retention(self, abandoned: FrozenSet[str]) -> Callable[[], retention.Applied]:
-        """After a commit: what the policy does not keep goes, and the attempts of saves that came to nothing."""
+        """Return a job for after a commit: it deletes what the policy does not keep, and what abandoned saves
+        left."""
 
         def job() -> retention.Applied:
             if self._keep is None or self._stopped():
@@ -243,7 +246,8 @@ class Storage:
         return job
 
     def make_room(self, capture: Capture, abandoned: FrozenSet[str]) -> Callable[[], retention.Applied]:
-        """For a save that found no room: the oldest that the policy would let go with it, goes before it."""
+        """Return a job for a save that found no room: it deletes the oldest checkpoint that the policy would
+        delete once that save is there."""
 
         def job() -> retention.Applied:
             name = layout.parse_checkpoint_id(capture.checkpoint_id)
@@ -252,11 +256,16 @@ class Storage:
             coming = policy.CheckpointFacts(capture.checkpoint_id, catalog.sort_key(name), name.step)
             self._reading.start()
             return retention.enforce(
-                self.store, self._keep, self._run_identity, prover=self._prover, coming=coming, abandoned=abandoned
+                self.store,
+                self._keep,
+                self._run_identity,
+                prover=self._prover,
+                pending_save=coming,
+                abandoned=abandoned,
             )
 
         return job
 
-    def check_owner(self, epoch: int) -> Callable[[], str]:
-        """Who has the root after a start of that epoch; "" while nobody has."""
-        return lambda: starts.find_newer_start(self.store, epoch) or ""
+    def find_newer_start(self, epoch: int) -> Callable[[], str]:
+        """Return a job that says who has the root after a start of that epoch; "" while nobody has."""
+        return lambda: starts.describe_newer_start(self.store, epoch) or ""

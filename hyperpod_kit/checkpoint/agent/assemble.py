@@ -28,10 +28,10 @@ class IndexCache:
             if any(report.pieces is not None for report in ordered_reports):
                 # A shard has no table: the index names every piece.
                 pieces = index.build(dict(enumerate(report.placed() for report in ordered_reports)))
-                coverage.check(pieces)
+                coverage.require_full_coverage(pieces)
                 self._bytes = index.encode(pieces)
             else:
-                coverage.check_tables(_tables(ordered_reports))
+                coverage.covered_table_rows(_tables(ordered_reports))
                 self._bytes = compact_index.encode([(report.pattern, report.table_text) for report in ordered_reports])
             self._layouts = layouts
         return self._bytes
@@ -57,14 +57,14 @@ def _tensor_names(reports: Sequence[ShardReport]) -> Set[str]:
     return names
 
 
-def _count_tensors(reports: Mapping[int, ShardReport]) -> int:
+def _check_coverage_and_count_tensors(reports: Mapping[int, ShardReport]) -> int:
     """How many tensors the ranks hold together, each of which is in a shard. Raises CheckpointError."""
     plans: Dict[str, int] = {}
     for rank in sorted(reports):
         plans.setdefault(reports[rank].page.shard.plan, rank)
     first = reports[0].page
     if len(plans) > 1:
-        return name_coverage.check_coverage(
+        return name_coverage.check_coverage_and_count_tensors(
             {rank: reports[rank].parse_parts() for rank in plans.values()}, _tensor_names(list(reports.values()))
         )
     if sum(report.page.shard.tensors for report in reports.values()) != first.shard.plan_tensors:
@@ -72,7 +72,7 @@ def _count_tensors(reports: Mapping[int, ShardReport]) -> int:
     return first.shard.plan_tensors
 
 
-def _shared_fields(page: Page) -> Dict[str, object]:
+def _fields_equal_on_all_ranks(page: Page) -> Dict[str, object]:
     """What is the same on all ranks' pages of one capture."""
     return {
         "key": page.key,
@@ -94,35 +94,36 @@ class Assembled(NamedTuple):
 
 def _parse_save_info(report: ShardReport) -> Tuple[Dict[str, Any], Dict[str, float]]:
     """What rank 0's tree says about its save, and the metrics of that. Raises CheckpointError."""
-    save_info = report.value("save") or {}
+    save_info = report.parse_part("save") or {}
     metrics = None
     if isinstance(save_info, dict):
         metrics = save_info.get("metrics") or {}
     if not isinstance(metrics, dict):
         raise CheckpointError(f"rank 0's words about its save are {clean(save_info)}")
     try:
-        return save_info, manifest.numbers(metrics)
+        return save_info, manifest.decode_numbers(metrics)
     except ValueError:
         raise CheckpointError(f"rank 0's metrics are {clean(metrics)}") from None
 
 
-def assemble(
+def build_commit_files(
     reports: Mapping[int, Union[Report, ShardReport]],
     versions: Dict[str, str],
     index_cache: Optional[IndexCache] = None,
 ) -> Assembled:
-    """One capture that every rank has persisted. `index_cache`: whoever commits save after save keeps them.
+    """Build the manifest, extra.json and index.bin of one capture that every rank has persisted.
 
-    Raises CheckpointError when the reports do not make one whole checkpoint: a rank, a tensor or a part of one is
-    missing, or the ranks disagree about what they save.
+    `index_cache`: whoever commits save after save keeps one. Raises CheckpointError when the reports do not
+    make one complete checkpoint: a rank, a tensor or a part of one is missing, or the ranks disagree about
+    what they save.
     """
     first = reports[0].page
     if len(reports) != first.origin.world or sorted(reports) != list(range(len(reports))):
         raise CheckpointError(f"shards of ranks {sorted(reports)} of {first.origin.world} are there")
-    alike = _shared_fields(first)
+    alike = _fields_equal_on_all_ranks(first)
     for rank, report in sorted(reports.items()):
         page = report.page
-        for (field, expected), actual in zip(alike.items(), _shared_fields(page).values()):
+        for (field, expected), actual in zip(alike.items(), _fields_equal_on_all_ranks(page).values()):
             if expected != actual:
                 raise CheckpointError(
                     f"{field} is {expected} on rank 0 and {actual} on rank {rank}: "
@@ -137,19 +138,19 @@ def assemble(
     }
     difference = replicas.find_difference(
         {
-            rank: replicas.digests_in_tree({replicas.REPLICAS: shard_report.value(replicas.REPLICAS)})
+            rank: replicas.digests_in_tree({replicas.REPLICAS: shard_report.parse_part(replicas.REPLICAS)})
             for rank, shard_report in shard_reports.items()
         }
     )
     if difference is not None:
         raise CheckpointError(replicas.explain(difference))
-    count = _count_tensors(shard_reports)
+    count = _check_coverage_and_count_tensors(shard_reports)
     plans = [shard_reports[rank].page.shard.plan for rank in sorted(shard_reports)]
     index_bytes = (index_cache or IndexCache()).encode_index(shard_reports)
     extra = extra_state.encode(
         {rank: shard_report.parts for rank, shard_report in shard_reports.items()},
         {rank: shard_report.tree for rank, shard_report in shard_reports.items()},
-        stages=len(set(plans)) > 1,
+        has_pipeline_stages=len(set(plans)) > 1,
         checkpoint_key=(first.epoch, first.seq, first.step),
     )
     save_info, metrics = _parse_save_info(shard_reports[0])
@@ -180,5 +181,5 @@ def assemble(
         versions=versions,
     )
     # A report may be another's words, and what no reader takes is no checkpoint.
-    manifest.check(new_manifest)
+    manifest.require_valid_fields(new_manifest)
     return Assembled(new_manifest, extra, index_bytes)

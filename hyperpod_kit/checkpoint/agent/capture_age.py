@@ -45,13 +45,13 @@ Clock = Callable[[], BootMoment]
 
 def now() -> BootMoment:
     """This moment."""
-    return BootMoment(_clock(), time.clock_gettime(time.CLOCK_BOOTTIME))
+    return BootMoment(_boot_clock_id(), time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
 @functools.lru_cache(maxsize=1)
-def _clock() -> str:
-    """The boot, and the time namespace, in which the same moment may have another number."""
-    return f"{_boot()}.{_namespace()}"
+def _boot_clock_id() -> str:
+    """Return an id of this boot and of the time namespace, in which the same moment may have another number."""
+    return f"{_boot()}.{_time_namespace_id()}"
 
 
 def _boot() -> str:
@@ -62,7 +62,7 @@ def _boot() -> str:
         return ""
 
 
-def _namespace() -> str:
+def _time_namespace_id() -> str:
     try:
         return "".join(filter(str.isdigit, os.readlink("/proc/self/ns/time")))
     except OSError:
@@ -70,7 +70,7 @@ def _namespace() -> str:
 
 
 def dated(page: Page, moment: BootMoment) -> Page:
-    """The page of a capture that was sealed at that moment."""
+    """Return the page with `moment` as the time at which its capture was sealed."""
     return replace(page, origin=replace(page.origin, job={**page.origin.job, SEALED_AT: str(moment)}))
 
 
@@ -80,7 +80,7 @@ def is_dated(page: Page) -> bool:
 
 
 def age(page: Page, moment: BootMoment) -> Optional[float]:
-    """Seconds at `moment` since the capture was sealed; None where nobody knows."""
+    """Return the seconds from the sealing of the capture to `moment`; None where that is unknown."""
     sealed = _parse_moment(page.origin.job.get(SEALED_AT))
     if sealed is None or sealed.clock != moment.clock or sealed.seconds > moment.seconds:
         return None

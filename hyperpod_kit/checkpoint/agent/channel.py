@@ -62,7 +62,7 @@ class Channel:
             if self._broken:
                 return False
             try:
-                self._sock.sendall((self._seals.outgoing.sealed(data) if self._seals else data) + b"\n")
+                self._sock.sendall((self._seals.outgoing.seal_next(data) if self._seals else data) + b"\n")
             except OSError:
                 # Part of it may be out: nothing that follows would be understood.
                 self._broken = True
@@ -80,7 +80,7 @@ class Channel:
         """The next message if it can be had now. A socket that can be read needs one call at least, and more while
         something is `has_pending`. Raises EOFError when the other end is gone or talks something else."""
         try:
-            message = self._decode(self._lines.arrived())
+            message = self._decode(self._lines.next_nowait())
         except (Untrusted, ValueError) as err:
             raise EOFError(str(err)) from None
         if message is None and self._lines.ended:
@@ -90,15 +90,15 @@ class Channel:
     @property
     def has_pending(self) -> bool:
         """Whether a message is here already, or the end: the socket does not become readable for it."""
-        return self._lines.waiting or self._lines.ended
+        return self._lines.has_complete_line or self._lines.ended
 
     def _decode(self, line: Optional[bytes]) -> Optional[JsonMessage]:
         if line is None:
             return None
-        return parse.json_object(self._seals.incoming.opened(line) if self._seals else line, MAX_MESSAGE_BYTES)
+        return parse.json_object(self._seals.incoming.verify_next(line) if self._seals else line, MAX_MESSAGE_BYTES)
 
-    def listen(self, on_message: Callable[[JsonMessage], None], on_end: Callable[[], None]) -> None:
-        """Call `on_message` for each message from a thread of its own, then `on_end` once."""
+    def start_receiving(self, on_message: Callable[[JsonMessage], None], on_end: Callable[[], None]) -> None:
+        """Start a thread that calls `on_message` for each message, and `on_end` once at the end of the connection."""
 
         def loop() -> None:
             while True:
@@ -133,8 +133,8 @@ class Channel:
         """Of the socket; -1 when it is closed."""
         return self._sock.fileno()
 
-    def leave_to_parent(self) -> None:
-        """In a forked child: give up this copy of the socket; the connection itself is the parent's."""
+    def close_in_forked_child(self) -> None:
+        """Close the copy of the socket that a forked child has; the connection itself stays the parent's."""
         with contextlib.suppress(OSError):
             os.close(self._sock.detach())
 

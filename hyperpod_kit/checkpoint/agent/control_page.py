@@ -85,8 +85,8 @@ class CaptureOrigin:
         return Process(*self.owner)
 
     @property
-    def for_memory(self) -> CaptureOrigin:
-        """The same of a capture that need not go to storage."""
+    def as_memory_only(self) -> CaptureOrigin:
+        """Return a copy that marks the capture as one that need not go to storage."""
         return replace(self, job={**self.job, TIER: IN_MEMORY})
 
 
@@ -125,7 +125,7 @@ class Page:
         return (self.epoch, self.seq, self.origin.incarnation)
 
     @property
-    def memory(self) -> bool:
+    def is_memory_only(self) -> bool:
         """Whether it need not go to storage: only the newest does, once training ends."""
         return self.origin.job.get(TIER) == IN_MEMORY
 

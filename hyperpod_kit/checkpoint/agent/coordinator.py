@@ -50,7 +50,7 @@ class CaptureState(enum.Enum):
     OVERTAKEN = "overtaken"
 
     @property
-    def is_processing_captured(self) -> bool:
+    def is_in_progress(self) -> bool:
         """Every rank has it, it has had no end, and something is being done with it."""
         return self in _BUSY
 
@@ -133,13 +133,14 @@ class Coordinator:
         memory: bool = False,
         replica_digests: Optional[replicas.Replicas] = None,
     ) -> List[Order]:
-        """`rank` has all bytes of this capture. Ranks report their captures in the order in which they made them.
+        """Record that `rank` has all bytes of this capture. Ranks report captures in the order in which they made
+        them.
 
-        `adopted`: of an earlier start, so it may be on storage already and the answer to `look` decides.
-        `replica_digests` are the digests of what this rank holds together with others, where the save compares.
-        `memory`: it need not go to storage.
+        `adopted`: of an earlier start, so it may be on storage already and the result of CHECK_COMMITTED
+        decides. `replica_digests`: the digests of what this rank holds together with others, where the save
+        compares. `memory`: it need not go to storage.
         """
-        orders = self._drop_skipped(rank, key)
+        orders = self._drop_older_not_captured_by(rank, key)
         self._forget_ended()
         capture = self._captures.setdefault(key, _Capture())
         capture.captured.add(rank)
@@ -153,13 +154,13 @@ class Coordinator:
             # Of an agent that has come back and did not hear it.
             orders.append(Order(_END_ORDERS[capture.state], key))
         elif capture.state is CaptureState.CAPTURING and len(capture.captured) == self.world:
-            orders += self._compare_replicas(key, capture)
+            orders += self._compare_replicas_and_proceed(key, capture)
         elif capture.state is CaptureState.CAPTURING and self._done - capture.captured:
             missing = min(self._done - capture.captured)
             orders += self._end_incomplete(key, capture, missing, f"rank {missing} has ended without it")
         return orders
 
-    def _compare_replicas(self, key: Key, capture: _Capture) -> List[Order]:
+    def _compare_replicas_and_proceed(self, key: Key, capture: _Capture) -> List[Order]:
         """Every rank has it: whether they hold the same."""
         difference = replicas.find_difference(capture.replicas)
         capture.replicas.clear()
@@ -184,9 +185,9 @@ class Coordinator:
 
     @property
     def _busy(self) -> bool:
-        return any(capture.state.is_processing_captured for capture in self._captures.values())
+        return any(capture.state.is_in_progress for capture in self._captures.values())
 
-    def hurry(self) -> List[Order]:
+    def start_persisting_memory_saves(self) -> List[Order]:
         """The machine or the job is about to go: from now on nothing stays in memory alone for long."""
         self._hurried = True
         return self._persist_newest_in_memory()
@@ -261,7 +262,7 @@ class Coordinator:
 
     # --- storage ------------------------------------------------------------------------------------------------
 
-    def local(self, rank: int, key: Key, is_present: bool) -> List[Order]:
+    def local_written(self, rank: int, key: Key, is_present: bool) -> List[Order]:
         """`rank` has its shard on the node's disk, or (not `is_present`) could not write it and will upload from
         memory."""
         capture = self._captures.get(key)
@@ -275,7 +276,7 @@ class Coordinator:
             orders = [Order(OrderKind.LOCAL, key)]
         else:
             orders = []
-        return orders + self._upload()
+        return orders + self._start_newest_upload()
 
     def persisted(self, rank: int, key: Key, report: Any) -> List[Order]:
         """`rank` has its shard on storage."""
@@ -283,9 +284,9 @@ class Coordinator:
         if capture is None or capture.state != (CaptureState.UPLOADING if self._local else CaptureState.PERSISTING):
             return []
         capture.reports[rank] = report
-        return self._complete_write(key, capture)
+        return self._commit_or_clear_when_all_wrote(key, capture)
 
-    def _complete_write(self, key: Key, capture: _Capture) -> List[Order]:
+    def _commit_or_clear_when_all_wrote(self, key: Key, capture: _Capture) -> List[Order]:
         """One more rank has written its shard, or found no room for it."""
         if len(capture.reports) + len(capture.no_room) < self.world:
             return []
@@ -312,7 +313,7 @@ class Coordinator:
             return self._clear(key, capture)
         if capture.state is (CaptureState.UPLOADING if self._local else CaptureState.PERSISTING):
             capture.no_room[rank] = reason
-            return self._complete_write(key, capture)
+            return self._commit_or_clear_when_all_wrote(key, capture)
         return self._fail(key, f"rank {rank}: {reason}")
 
     def cleared(self, key: Key, *, freed: bool, reason: str) -> List[Order]:
@@ -341,12 +342,12 @@ class Coordinator:
         self._captures[key].reports.clear()
         return [
             Order(OrderKind.COMMITTED, key),
-            *self._upload(),
+            *self._start_newest_upload(),
             *self._persist_newest_in_memory(),
             *self._shut_down_when_done(),
         ]
 
-    def _upload(self) -> List[Order]:
+    def _start_newest_upload(self) -> List[Order]:
         """The next one for the slow tier: the newest; what is older than it is not worth its time any more."""
         if any(
             capture.state in (CaptureState.UPLOADING, CaptureState.COMMITTING, CaptureState.CLEARING)
@@ -375,10 +376,13 @@ class Coordinator:
                 orders += self._end_incomplete(key, capture, rank, f"rank {rank}: {reason}")
         return orders + self._persist_newest_in_memory() + self._shut_down_when_done()
 
-    def reset_rank(self, rank: int) -> None:
-        """`rank` has another agent, which begins anew. Every agent reports once more what it holds (as `adopted`), so
-        what is on its way is forgotten here; only a commit that has begun needs nobody any more. Who was done says so
-        again after that: until then it is not missing what it has not reported yet."""
+    def forget_unfinished_captures(self, rank: int) -> None:
+        """Forget all captures that are in progress, as another agent has taken the place of that of `rank`.
+
+        Every agent reports once more what it holds (as `adopted`). A commit that has begun needs nobody any
+        more and stays. Ranks that were done report so again after that: until then they are not missing what
+        they have not reported yet.
+        """
         self._lost.discard(rank)
         self._done = set(self._lost)
         retained = {
@@ -415,7 +419,7 @@ class Coordinator:
                 orders += self._fail(key, f"rank {rank}: its agent is lost")
         return orders + self.done(rank, "its agent is lost")
 
-    def _drop_skipped(self, rank: int, key: Key) -> List[Order]:
+    def _drop_older_not_captured_by(self, rank: int, key: Key) -> List[Order]:
         """A rank that is at `key` will not come back for anything older that it has not captured."""
         orders: List[Order] = []
         for other, capture in sorted(self._captures.items()):
@@ -440,7 +444,7 @@ class Coordinator:
         capture = self._captures.get(key)
         if capture is None or capture.state is CaptureState.COMPARING:
             return []
-        if not capture.state.is_processing_captured and capture.state is not CaptureState.IN_MEMORY:
+        if not capture.state.is_in_progress and capture.state is not CaptureState.IN_MEMORY:
             return []
         return self._end_capture(capture, CaptureState.FAILED, key, reason)
 
@@ -449,7 +453,7 @@ class Coordinator:
         capture.reports.clear()
         return [
             Order(_END_ORDERS[state], key, reason),
-            *self._upload(),
+            *self._start_newest_upload(),
             *self._persist_newest_in_memory(),
             *self._shut_down_when_done(),
         ]

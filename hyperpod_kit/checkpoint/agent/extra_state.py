@@ -29,16 +29,17 @@ def encode(
     trees: Mapping[int, Parts],
     rank_states: Mapping[int, Optional[RankStateLocation]],
     *,
-    stages: bool,
+    has_pipeline_stages: bool,
     checkpoint_key: Tuple[int, int, int] = (0, 0, 0),
-    typed: bool = False,
+    has_typed_records: bool = False,
 ) -> bytes:
-    """Rank 0's tree is shared; each rank adds only what it has differently. Texts are put together, not parsed.
+    """Return extra.json: rank 0's tree as the shared one, and of each other rank what differs from it.
 
-    `checkpoint_key`: (epoch, seq, step) that it is of. `rank_states`: where the rest of a rank's tree lies, None where
-    its parts are all there are. `stages`: not all ranks hold the same names. Then what a rank has as an earlier one has
-    it is said so: the ranks of one pipeline stage would each repeat its names. `typed`: there are typed records,
-    although no tree says so.
+    The texts are put together, not parsed. `checkpoint_key`: (epoch, seq, step) that it is of.
+    `rank_states`: where the rest of a rank's tree lies, None where its parts are all there are.
+    `has_pipeline_stages`: not all ranks hold the same names; then a part that an earlier rank has too is
+    written as a reference to that rank. `has_typed_records`: there are typed records, although no tree says
+    so.
     """
     by_rank = [
         {key: text for key, text in trees[rank] if key not in (replicas.REPLICAS, name_coverage.SHARED_NAMES)}
@@ -47,7 +48,7 @@ def encode(
     shared = by_rank[0]
     ranks = [{key: text for key, text in parts.items() if shared.get(key) != text} for parts in by_rank]
     locations = [rank_states.get(rank) for rank in sorted(trees)]
-    if stages:
+    if has_pipeline_stages:
         form = layout.EXTRA_FORMAT_OF_STAGES
     else:
         form = layout.EXTRA_FORMAT
@@ -56,24 +57,26 @@ def encode(
         in_shards = f',"own":{json.dumps(locations, separators=(",", ":"))}'
     else:
         in_shards = ""
-    if typed or any(parts.get(RECORDS) == TYPED for parts in by_rank):
+    if has_typed_records or any(parts.get(RECORDS) == TYPED for parts in by_rank):
         form = layout.EXTRA_FORMAT_OF_TYPED_RECORDS
     like = ""
-    if stages:
-        like = f',"like":{json.dumps(_like(ranks), separators=(",", ":"))}'
+    if has_pipeline_stages:
+        like = f',"like":{json.dumps(_replace_repeats_by_references(ranks), separators=(",", ":"))}'
     # Not sorted: dicts come back in the order in which they were saved.
+    rank_texts = ",".join(map(_json_object_text, ranks))
     return sealed_text.seal(
-        f'{{"format":"{form}","shared":{_object(shared)},"ranks":[{",".join(map(_object, ranks))}]{like}{in_shards},'
+        f'{{"format":"{form}","shared":{_json_object_text(shared)},"ranks":[{rank_texts}]{like}{in_shards},'
         f'"attempt":{json.dumps(checkpoint_key, separators=(",", ":"))}}}'
     )
 
 
-def _object(parts: Mapping[str, str]) -> str:
+def _json_object_text(parts: Mapping[str, str]) -> str:
     return "{" + ",".join(f"{json.dumps(key)}:{text}" for key, text in parts.items()) + "}"
 
 
-def _like(ranks: List[Dict[str, str]]) -> List[Dict[str, int]]:
-    """Take out of each rank what an earlier one has too; that rank by key."""
+def _replace_repeats_by_references(ranks: List[Dict[str, str]]) -> List[Dict[str, int]]:
+    """Remove from each rank's parts those that an earlier rank has too, and return that rank by key for each
+    rank."""
     first: Dict[Tuple[str, str], int] = {}
     like: List[Dict[str, int]] = []
     for rank, rank_parts in enumerate(ranks):
@@ -86,15 +89,18 @@ def _like(ranks: List[Dict[str, str]]) -> List[Dict[str, int]]:
     return like
 
 
-def tree_of(extra: bytes, rank: int) -> Dict[str, Any]:
+def parse_rank_tree_outside_shard(extra: bytes, rank: int) -> Dict[str, Any]:
     """The tree that `rank` saved, less what lies in its shard; rank 0's for a rank that the saving run did not have.
     Raises CheckpointError."""
-    return _tree_in(_body(extra), rank)
+    return _tree_in(_parse_extra(extra), rank)
 
 
 def read(store: Store, checkpoint_id: str, extra: bytes, rank: int) -> Dict[str, Any]:
-    """All of it, verified. Raises DigestMismatch, CheckpointError, OSError."""
-    body = _body(extra)
+    """Return the tree that `rank` saved, with what is read from its shard, verified.
+
+    Raises DigestMismatch, CheckpointError, OSError.
+    """
+    body = _parse_extra(extra)
     location = None
     if rank < len(body["ranks"]):
         location = _parse_locations(body)[rank]
@@ -104,7 +110,7 @@ def read(store: Store, checkpoint_id: str, extra: bytes, rank: int) -> Dict[str,
     }
 
 
-def _body(extra: bytes) -> Dict[str, Any]:
+def _parse_extra(extra: bytes) -> Dict[str, Any]:
     """The document, of which every part has its type: whoever may write to a root may have written any other. Raises
     CheckpointError."""
     try:
@@ -121,7 +127,7 @@ def _body(extra: bytes) -> Dict[str, Any]:
         raise CheckpointError(f"{layout.EXTRA_FILE} has format {clean(body.get('format'))}")
     if not isinstance(body.get("shared"), dict) or not _are_objects(body.get("ranks")):
         raise CheckpointError(f"{layout.EXTRA_FILE} has no trees of ranks")
-    if "like" in body and not _is_like(body["like"], body["ranks"]):
+    if "like" in body and not _are_valid_references(body["like"], body["ranks"]):
         raise CheckpointError(f"{layout.EXTRA_FILE} names trees of ranks that it does not have")
     return body
 
@@ -130,7 +136,7 @@ def _are_objects(values: Any) -> bool:
     return isinstance(values, list) and all(isinstance(value, dict) for value in values)
 
 
-def _is_like(like: Any, ranks: Sequence[Mapping[str, Any]]) -> bool:
+def _are_valid_references(like: Any, ranks: Sequence[Mapping[str, Any]]) -> bool:
     """Whether it says, for each rank, which other rank has a part of its tree."""
     if not _are_objects(like) or len(like) != len(ranks):
         return False
@@ -169,11 +175,14 @@ class RankParts(NamedTuple):
     location: Optional[RankStateLocation]
 
 
-def parts_of(extra: bytes, world: int) -> Tuple[bytes, List[RankParts]]:
-    """What the trees of all ranks have in common, as text, and what each of the `world` ranks that restore it has
-    besides: `{**json.loads(shared), **rank.parts}` and what lies at `rank.location` are its tree. Raises
-    CheckpointError."""
-    body = _body(extra)
+def split_shared_and_rank_parts(extra: bytes, world: int) -> Tuple[bytes, List[RankParts]]:
+    """Return what the trees of all ranks have in common, as text, and what each of the `world` ranks that
+    restore it has besides: `{**json.loads(shared), **rank.parts}` and what lies at `rank.location` are its
+    tree.
+
+    Raises CheckpointError.
+    """
+    body = _parse_extra(extra)
     saved = min(world, len(body["ranks"]))
     shared, locations = body["shared"], _parse_locations(body)
     rank_parts = []
@@ -185,14 +194,14 @@ def parts_of(extra: bytes, world: int) -> Tuple[bytes, List[RankParts]]:
     return json.dumps(shared, separators=(",", ":")).encode(), rank_parts
 
 
-def merge_trees(extra: bytes) -> Dict[str, Any]:
+def merge_stage_trees(extra: bytes) -> Dict[str, Any]:
     """Rank 0's tree, with what other pipeline stages have of model, optimizer and the like. Raises CheckpointError."""
-    body = _body(extra)
+    body = _parse_extra(extra)
     try:
         merged = _merge_stages(body)
     except RecursionError:
         raise CheckpointError(f"{layout.EXTRA_FILE} has trees that are nested too deeply") from None
-    non_tensor_state.require_sound(merged)
+    non_tensor_state.require_well_formed(merged)
     return merged
 
 

@@ -36,8 +36,11 @@ class RootFailureLog:
         self._written = self._longest = 0
         self.is_retry_due = False
 
-    def write(self, key: Key, count: int, reason: str) -> None:
-        """So many saves in a row have come to nothing, `key` the last, unless enough was said."""
+    def submit_row_within_limit(self, key: Key, count: int, reason: str) -> None:
+        """Have a worker write a row to the root: `count` saves in a row have failed, `key` the last of them.
+
+        Beyond _MOST_ON_ROOT rows only one of a longer series is written.
+        """
         if self._written >= _MOST_ON_ROOT and count <= self._longest:
             return
         self._written += 1
@@ -63,7 +66,7 @@ class FailureCounter:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._path = os.path.join(
-            folder, shm_slots.saves_file(shm_paths.node_uid(), shm_slots.run_hash(run_identity.run_id), 0)
+            folder, shm_slots.failure_note_file_name(shm_paths.node_uid(), shm_slots.run_hash(run_identity.run_id), 0)
         )
         self._root, self._run, self._incarnation = root, run_identity.run, incarnation
         self._root_log = RootFailureLog(run_identity, storage, chores, clock)
@@ -72,8 +75,9 @@ class FailureCounter:
         self._ended: Set[int] = set()
         self._last_reason = ""
 
-    def on_order(self, order: Order) -> None:
-        """An order of the coordinator's."""
+    def count_ended_save(self, order: Order) -> None:
+        """Count the end of a save that this order of the coordinator tells; write the note, and a row when it is
+        due."""
         kind, key, note, _ = order
         if key is None or key[2] != self._incarnation or key[1] in self._ended:
             return
@@ -85,14 +89,14 @@ class FailureCounter:
         elif kind in (OrderKind.FAILED, OrderKind.REFUSED, OrderKind.DROPPED):
             self._last_reason = note
             if self._tally.record_failure(key[1], note) or (self._root_log.is_retry_due and self._tally.in_a_row):
-                self._root_log.write(key, self._tally.in_a_row, note)
+                self._root_log.submit_row_within_limit(key, self._tally.in_a_row, note)
         else:
             return
         self._ended = {seq for seq in self._ended if seq > key[1] - _REMEMBERED} | {key[1]}
         self._write_note()
 
     def on_row_written(self, failure: str) -> None:
-        """The root has taken the word, or not; then the next loss says it."""
+        """Record whether the row could be written to the root; if not, the next failed save writes one."""
         self._root_log.is_retry_due = bool(failure)
 
     def _write_note(self) -> None:

@@ -41,8 +41,8 @@ class FoundNote(NamedTuple):
 
 
 def write(path: str, note: Note) -> None:
-    """Leave or renew the note. Raises OSError."""
-    fd = note_page.open_owned(path)
+    """Write the note, or replace the one that is there. Raises OSError."""
+    fd = note_page.open_or_create_own(path)
     try:
         note_page.put(fd, _bounded(note)._asdict())
     finally:
@@ -50,9 +50,9 @@ def write(path: str, note: Note) -> None:
 
 
 def remove(folder: str, uid: int, run: str) -> None:
-    """The run has ended, or is dead and has nothing in memory any more. What is not ours stays."""
+    """Remove the note of a run that has ended, or is dead with nothing in memory. What is not ours stays."""
     with contextlib.suppress(OSError):
-        by_descriptor.unlink(os.path.join(folder, shm_slots.saves_file(uid, run, 0)))
+        by_descriptor.unlink(os.path.join(folder, shm_slots.failure_note_file_name(uid, run, 0)))
 
 
 def read_all(folder: str) -> List[FoundNote]:

@@ -35,9 +35,9 @@ class Row(NamedTuple):
 
 
 def write_row(where: Where, run_identity: identity.RunIdentity, row: Row) -> None:
-    """Say it on the root, while that is the run's. Raises CheckpointError, OSError."""
+    """Write the row to the root, while that is the run's. Raises CheckpointError, OSError."""
     store = as_store(where)
-    identity.confirm(store, run_identity)
+    identity.require_run_identity(store, run_identity)
     text = json.dumps(row._replace(why=clean(row.why))._asdict(), ensure_ascii=False)
     # An agent that died may have said it.
     with contextlib.suppress(FileExistsError):
@@ -45,7 +45,8 @@ def write_row(where: Where, run_identity: identity.RunIdentity, row: Row) -> Non
 
 
 def read_newest(where: Where) -> Optional[Row]:
-    """The last row that was said there; None when nothing that can be read was. Raises CheckpointError, OSError."""
+    """Return the newest row on the root; None when there is none that can be read. Raises CheckpointError,
+    OSError."""
     store = as_store(where)
     names = [
         (int(match.group(1)), int(match.group(2)), match.group(0))

@@ -66,7 +66,8 @@ class FlushOutcome(NamedTuple):
 
 
 def exit_code(outcomes: Iterable[FlushOutcome]) -> int:
-    """Of a program that has flushed: 86 when something whole was given up, 1 when something stays, else 0."""
+    """Return the exit code of a program that has flushed: 86 when something complete was given up, 1 when
+    something stays, else 0."""
     finished = list(outcomes)
     if any(outcome.lost for outcome in finished):
         return ExitCode.GAVE_UP
@@ -86,15 +87,17 @@ def flush(
     on_progress: Callable[[Sign], None] = lambda sign: None,
     clock: Clock = capture_age.now,
 ) -> List[FlushOutcome]:
-    """Flush this user's runs (of Slurm job `job`, or all). Returns within about `timeout` seconds plus what it writes,
-    at the latest after `limit` seconds, or `stall` seconds in which no byte moved: what is not saved by then stays, and
-    its outcome says so.
+    """Save to storage what dead trainers of this user's runs (of Slurm job `job`, or of all) left in shared
+    memory, and free it.
 
-    `folder`: the node's shared memory, in which the user's directories are. `max_age` in seconds by `clock`: older
-    captures are saved, those of other jobs too, and given up where they cannot be, and so are copies of other nodes'
-    captures. Slots of dead trainers that hold nothing go, whosever they were. `on_progress` hears each second how far
-    it is. What goes wrong with one run is said of that one, and ends nothing for the others. Raises OSError when shared
-    memory cannot be listed.
+    Returns within about `timeout` seconds plus what it writes, at the latest after `limit` seconds, or
+    `stall` seconds in which no byte moved: what is not saved by then stays, and its outcome says so.
+
+    `folder`: the node's shared memory, in which the user's directories are. `max_age` in seconds by
+    `clock`: older captures are saved, those of other jobs too, and given up where they cannot be, and so
+    are copies of other nodes' captures. Slots of dead trainers that hold nothing are removed, whosever they
+    were. `on_progress` is called each second. What goes wrong with one run is in the outcome of that one,
+    and ends nothing for the others. Raises OSError when shared memory cannot be listed.
     """
     started_at = time.monotonic()
     waiting = TurnLimit(started_at + limit, stall)
@@ -111,7 +114,10 @@ def flush(
             flushes += [
                 _CopiesFlush(user_directory, run, job, max_age, clock) for run in partner_memory.runs(user_directory)
             ]
-        turns = [StorageTurn(run_flush.announce, run_flush.outcome, run_flush.finish) for run_flush in flushes]
+        turns = [
+            StorageTurn(run_flush.announce, run_flush.flush_and_report, run_flush.withdraw_announcement_if_any)
+            for run_flush in flushes
+        ]
         run_turns(turns, waiting, progress.set_announced)
     if waiting.stalls:
         reason = f"nothing has moved for {stall:g} s"
@@ -141,12 +147,12 @@ def _open_slots(folder: str, names: List[shm_slots.SlotName]) -> List[shm_slots.
     return opened
 
 
-def _remove_logs(folder: str, run: str) -> str:
+def _remove_logs_returning_last_lines(folder: str, run: str) -> str:
     """Remove a finished run's agent logs; the last line of each, which says why an agent died."""
     notes = ""
     for entry in sorted(os.listdir(folder)):
         if entry.startswith(f"hpk-{shm_paths.node_uid()}-{run}-") and entry.endswith(".log"):
-            last_line = logs.take_last_line(os.path.join(folder, entry))
+            last_line = logs.read_last_line_and_remove(os.path.join(folder, entry))
             notes += f"; {entry}: {last_line}" if last_line else ""
     return notes
 
@@ -170,7 +176,7 @@ class _RunFlush:
         self._max_age, self._clock, self._progress, self._end = max_age, clock, progress, end
 
     def announce(self) -> None:
-        """Note on storage what will come, before anything is waited for."""
+        """Write a note to storage that says what will come, before anything is waited for. Errors are ignored."""
         with contextlib.suppress(CheckpointError, OSError):
             self._announce()
 
@@ -185,7 +191,7 @@ class _RunFlush:
             ):
                 return
             # A storage that hangs keeps this process, and with it the locks: no later flush hangs there too.
-            with self._free_locks() as free:
+            with self._hold_available_locks() as free:
                 if free:
                     self._write_flush_note(complete_pages)
         finally:
@@ -193,7 +199,7 @@ class _RunFlush:
                 opened.slot.close()
 
     def _write_flush_note(self, complete_pages: List[Page]) -> None:
-        store, committed = flush_captures.open_storage(complete_pages[0])
+        store, committed = flush_captures.open_storage_and_newest_commit(complete_pages[0])
         unsaved_pages = [page for page in complete_pages if page.key[:2] > committed]
         if not unsaved_pages:
             return
@@ -204,11 +210,12 @@ class _RunFlush:
         note = FlushNote(
             flush_note.node_name(), job_id, newest.epoch, newest.seq, newest.step, size, committed=newest_committed
         )
-        self._progress.begin(self._run, store, note)
+        self._progress.start_renewing_note(self._run, store, note)
 
     @contextlib.contextmanager
-    def _free_locks(self) -> Iterator[bool]:
-        """Hold the locks that nobody has; whether no other flush has one. Those of agents are waited for later."""
+    def _hold_available_locks(self) -> Iterator[bool]:
+        """Hold the rank locks that nobody has for as long as the block lasts; yield False when another flush has
+        one. Locks of agents are waited for later."""
         locks: List[lock.Lock] = []
         try:
             for _, path in self._lock_paths():
@@ -232,18 +239,21 @@ class _RunFlush:
         """(rank, the path of its lock) of each rank."""
         ranks = sorted({name.rank for name in self._names})
         uid = shm_paths.node_uid()
-        return [(rank, os.path.join(self._folder, shm_slots.lock_file(uid, self._run, rank))) for rank in ranks]
+        return [(rank, os.path.join(self._folder, shm_slots.lock_file_name(uid, self._run, rank))) for rank in ranks]
 
-    def outcome(self) -> Optional[FlushOutcome]:
-        """What became of the run; None when there is nothing to say to whoever asked for a job."""
+    def flush_and_report(self) -> Optional[FlushOutcome]:
+        """Flush the run and return what became of it; None when it is not of the requested job and stays as it is.
+
+        An exception becomes an outcome.
+        """
         try:
             return self._flush()
         except Exception as err:
             return FlushOutcome(self._run, None, False, f"{type(err).__name__}: {err}")
 
-    def finish(self) -> None:
-        """Nothing of the run is on its way any more."""
-        self._progress.end(self._run)
+    def withdraw_announcement_if_any(self) -> None:
+        """Remove the note on storage: nothing of the run is on its way any more."""
+        self._progress.remove_run_note(self._run)
 
     def unsaved(self, reason: str) -> Optional[FlushOutcome]:
         """The outcome of a run whose storage did not take it in time."""
@@ -263,23 +273,23 @@ class _RunFlush:
     def _flush(self) -> Optional[FlushOutcome]:
         slots = _open_slots(self._folder, self._names)
         is_requested = _belongs_to_job(slots, self._job)
-        if not is_requested and any(self._is_young(opened.page) for opened in slots):
+        if not is_requested and any(self._is_younger_than_max_age(opened.page) for opened in slots):
             return None
-        outcome = self._flush_locked(is_requested, self._end if is_requested else 0.0)
+        outcome = self._lock_and_flush(is_requested, self._end if is_requested else 0.0)
         if outcome.removed:
-            outcome = outcome._replace(note=outcome.note + _remove_logs(self._folder, self._run))
+            outcome = outcome._replace(note=outcome.note + _remove_logs_returning_last_lines(self._folder, self._run))
         if is_requested or outcome.removed:
             return outcome
         return None
 
-    def _is_young(self, page: Page) -> bool:
+    def _is_younger_than_max_age(self, page: Page) -> bool:
         """Whether somebody may come yet for a capture: it is known to be younger than the limit."""
         age = None
         if page.state in COMPLETE_STATES:
             age = capture_age.age(page, self._clock())
         return age is not None and age <= self._max_age
 
-    def _flush_locked(self, is_requested: bool, end: float) -> FlushOutcome:
+    def _lock_and_flush(self, is_requested: bool, end: float) -> FlushOutcome:
         locks: List[lock.Lock] = []
         try:
             for rank, path in self._lock_paths():
@@ -292,13 +302,13 @@ class _RunFlush:
                 if isinstance(taken, FlushOutcome):
                     return taken
                 locks.append(taken)
-            self._progress.set_locks(self._run, locks)
+            self._progress.set_locks_to_renew(self._run, locks)
             for name in self._names:
                 # Only now: a trainer that is making a slot has its image before its control page.
                 shm_slots.remove_stray_image(self._folder, name)
             return self._save_and_remove(is_requested)
         finally:
-            self._progress.set_locks(self._run, [])
+            self._progress.set_locks_to_renew(self._run, [])
             for taken in locks:
                 taken.release()
 
@@ -309,8 +319,8 @@ class _RunFlush:
             taken = lock.try_acquire(path)
             if taken is not None:
                 return taken
-            still = signs.still_for()
-            obstacle = self._find_obstacle(path, still)
+            still = signs.seconds_since_sign()
+            obstacle = self._outcome_if_waiting_is_futile(path, still)
             if obstacle is not None:
                 return obstacle
             if still < AT_WORK:
@@ -319,8 +329,9 @@ class _RunFlush:
                 return FlushOutcome(self._run, None, False, f"the agent of rank {rank} is still at work")
             time.sleep(_POLL)
 
-    def _find_obstacle(self, path: str, still: float) -> Optional[FlushOutcome]:
-        """The outcome where waiting for a lock's holder, which has been `still` for so long, is of no use."""
+    def _outcome_if_waiting_is_futile(self, path: str, idle_seconds: float) -> Optional[FlushOutcome]:
+        """Return the outcome where waiting for the holder of a lock, which has shown no sign for `idle_seconds`,
+        is of no use; else None."""
         holder = lock.holder(path)
         if holder is None:
             return None
@@ -331,7 +342,7 @@ class _RunFlush:
             return None
         if process.is_alive(agent):
             return FlushOutcome(self._run, None, False, f"another flush (pid {agent.pid}) is at work")
-        if still < AT_WORK:
+        if idle_seconds < AT_WORK:
             return None
         note = f"an earlier flush (pid {agent.pid}) was ended, and the kernel holds it until its storage answers"
         return FlushOutcome(self._run, None, False, note)
@@ -347,7 +358,7 @@ class _RunFlush:
             shm_slots.ensure_dated(opened, self._clock) for opened in slots if opened.page.state in COMPLETE_STATES
         ]
         if not complete_slots:
-            return self._remove(names, None, "nothing was captured")
+            return self._log_loss_and_remove_slots(names, None, "nothing was captured")
         if not is_requested and not all(
             capture_age.is_expired(opened.page, self._max_age, self._clock()) for opened in complete_slots
         ):
@@ -364,19 +375,21 @@ class _RunFlush:
         else:
             checkpoint_id, note = saved.checkpoint_id, saved.note
             if saved.done:
-                return self._remove(names, checkpoint_id, note, saved.lost)
+                return self._log_loss_and_remove_slots(names, checkpoint_id, note, saved.lost)
         if age is None or age <= self._max_age:
             return FlushOutcome(self._run, checkpoint_id, False, note)
         steps = flush_captures.describe_steps(opened.page for opened in complete_slots)
-        return self._remove(names, checkpoint_id, note, f"{steps}, given up {age / 3600:.1f} hours after it was sealed")
+        return self._log_loss_and_remove_slots(
+            names, checkpoint_id, note, f"{steps}, given up {age / 3600:.1f} hours after it was sealed"
+        )
 
-    def _remove(
+    def _log_loss_and_remove_slots(
         self, names: List[shm_slots.SlotName], checkpoint_id: Optional[str], note: str, lost: str = ""
     ) -> FlushOutcome:
         damaged = _describe_damaged(self._folder, names)
         lost = "; ".join(filter(None, (lost, damaged)))
         if lost:
-            loss_log.announce(self._run, lost)
+            loss_log.record_loss(self._run, lost)
         try:
             failure_note.remove(self._folder, shm_paths.node_uid(), self._run)
             for name in names:
@@ -405,15 +418,18 @@ class _CopiesFlush:
         self._folder, self._run, self._job, self._max_age, self._clock = folder, run, job, max_age, clock
 
     def announce(self) -> None:
-        """Nobody waits for copies: their owner's node brings the captures."""
+        """Do nothing: no node waits for copies, since their owner's node brings the captures."""
 
-    def finish(self) -> None:
-        """Nothing was announced."""
+    def withdraw_announcement_if_any(self) -> None:
+        """Do nothing: nothing was announced."""
 
-    def outcome(self) -> Optional[FlushOutcome]:
-        """What became of them; None when there is nothing to say."""
+    def flush_and_report(self) -> Optional[FlushOutcome]:
+        """Free the copies that storage has and give up the expired ones; return what became of them, None for
+        nothing."""
         try:
-            copies = flush_copies.flush(self._folder, self._run, self._job, self._max_age, self._clock)
+            copies = flush_copies.free_saved_or_expired_copies(
+                self._folder, self._run, self._job, self._max_age, self._clock
+            )
         except Exception as err:
             return FlushOutcome(_COPIES, None, False, verify.describe_failure(err))
         if copies is None:

@@ -38,18 +38,20 @@ def describe_steps(pages: Iterable[Page]) -> str:
     return ", ".join(f"step {steps[key]} (seq {key[1]})" for key in sorted(steps, reverse=True))
 
 
-def open_storage(page: Page) -> Tuple[Store, Tuple[int, int]]:
-    """The root that a capture belongs to, and (epoch, seq) of the newest commit there. Raises CheckpointError when the
-    root is not its run's, OSError."""
+def open_storage_and_newest_commit(page: Page) -> Tuple[Store, Tuple[int, int]]:
+    """Return the store of the root that a capture belongs to, and (epoch, seq) of its newest commit.
+
+    Raises CheckpointError when the root is not its run's, OSError.
+    """
     store = open_store(page.origin.root)
-    identity.confirm(store, identity.RunIdentity(page.origin.run, page.origin.run_id))
+    identity.require_run_identity(store, identity.RunIdentity(page.origin.run, page.origin.run_id))
     return store, _newest_committed(store)
 
 
 def _newest_committed(store: Store) -> Tuple[int, int]:
     """(epoch, seq) of the newest commit; one whose manifest is torn or whose files are not all there, with their
     sizes, is none."""
-    for entry in selection.walk(store):
+    for entry in selection.iter_committed_newest_first(store):
         try:
             checkpoint_manifest = verify.read_manifest(store, entry.checkpoint_id)
             sizes = store.sizes(entry.checkpoint_id)
@@ -64,19 +66,20 @@ def _newest_committed(store: Store) -> Tuple[int, int]:
 
 
 def newer_captures(pages: Iterable[Page], committed: Tuple[int, int]) -> List[Key]:
-    """The captures that storage is to have, newest first: all that are newer than what it has. Those for memory come
-    to it only where no newer one does, see `save`."""
+    """Return the keys of the captures that are newer than what storage has, newest first. Those for memory are
+    saved only where no newer one is, see `save`."""
     return sorted({page.key for page in pages if page.key[:2] > committed}, reverse=True)
 
 
 def save(run: str, captured: Captured, pages: Sequence[Page], progress: FlushProgress) -> Saved:
-    """What became of a run's captures.
+    """Save a run's captures that are newer than what its root has, newest first, and return what became of
+    them.
 
-    `pages`: of all slots, for which ranks of a start live on this node. Raises CheckpointError, OSError when storage
-    does not take it: what was not written yet is then needed.
+    `pages`: of all slots, for which ranks of a start live on this node. Raises CheckpointError, OSError
+    when storage does not take it: what was not written yet is then needed.
     """
     first = next(iter(captured[max(captured)].values())).page
-    store, committed = open_storage(first)
+    store, committed = open_storage_and_newest_commit(first)
     keys = newer_captures((slot.page for slots in captured.values() for slot in slots.values()), committed)
     if not keys:
         return Saved(None, f"already committed up to seq {committed[1]}", True)
@@ -84,11 +87,11 @@ def save(run: str, captured: Captured, pages: Sequence[Page], progress: FlushPro
     notes: List[str] = []
     unsealed: List[Key] = []
     for key in keys:
-        if checkpoint_ids and next(iter(captured[key].values())).page.memory:
+        if checkpoint_ids and next(iter(captured[key].values())).page.is_memory_only:
             continue
-        progress.set_newest(run, key[0], key[1], next(iter(captured[key].values())).page.step)
+        progress.set_next_capture(run, key[0], key[1], next(iter(captured[key].values())).page.step)
         try:
-            checkpoint_id, note = _save_one(run, store, captured[key], pages, progress)
+            checkpoint_id, note = _commit_or_hand_in_capture(run, store, captured[key], pages, progress)
         except flush_shards.NotSealed as err:
             checkpoint_id, note = None, f"seq {key[1]}: {err}"
             unsealed.append(key)
@@ -102,7 +105,7 @@ def save(run: str, captured: Captured, pages: Sequence[Page], progress: FlushPro
     return Saved(checkpoint_ids[0] if checkpoint_ids else None, "; ".join(notes), done, lost)
 
 
-def _save_one(
+def _commit_or_hand_in_capture(
     run: str, store: Store, slots: Mapping[int, OpenSlot], pages: Sequence[Page], progress: FlushProgress
 ) -> Tuple[Optional[str], str]:
     """(the attempt, where it is committed; what happened). Raises OSError, CheckpointError when storage does not take
@@ -121,14 +124,14 @@ def _save_one(
     options = progress.write_options(run)
     if is_complete:
         checkpoint_id = page.checkpoint_id(secrets.token_hex(3))
-        records = flush_shards.write_all(
+        records = flush_shards.seal_and_write_all(
             slots, lambda rank, shard: persist.write_shard(shard, store, checkpoint_id, options)
         )
         reports = {rank: shard_report.report_of(slots[rank].slot, record) for rank, record in records.items()}
-        assembled = assemble.assemble(reports, {"hyperpod_kit": version(), "writer": "flush"})
+        assembled = assemble.build_commit_files(reports, {"hyperpod_kit": version(), "writer": "flush"})
         commit.commit(store, checkpoint_id, assembled.manifest, assembled.extra, assembled.index_bytes)
         return checkpoint_id, f"committed {checkpoint_id}"
-    if partial_commit.submit_shards(store, slots, options):
+    if partial_commit.write_shards_and_try_commit(store, slots, options):
         checkpoint_id = partial_commit.checkpoint_id_of(page)
         return checkpoint_id, f"committed {checkpoint_id}"
     return None, f"seq {seq}: handed in ranks {sorted(local_ranks)} of {world}"

@@ -28,21 +28,29 @@ class CopiesOutcome(NamedTuple):
     lost: str
 
 
-def flush(folder: str, run: str, job: Optional[str], max_age: float, clock: Clock) -> Optional[CopiesOutcome]:
-    """See to the copies of a run that lie beside the slots in `folder`, of job `job`, or of all, or too old ones. None
-    where there is nothing to say. Raises CheckpointError, OSError."""
+def free_saved_or_expired_copies(
+    folder: str, run: str, job: Optional[str], max_age: float, clock: Clock
+) -> Optional[CopiesOutcome]:
+    """Free the copies of a run that storage has by now, and give up expired ones: those of job `job`, of all
+    for None, or too old ones.
+
+    Returns None where there is nothing to say, also while an agent of the run is at work. Raises
+    CheckpointError, OSError.
+    """
     locks = partner_memory.lock_agents(folder, run)
     if locks is None:
         return None  # an agent is at work: it renews its copies, and frees them
     try:
-        return _flush_run(folder, run, job, max_age, clock)
+        return _free_copies_under_locks(folder, run, job, max_age, clock)
     finally:
         for taken in locks:
             taken.release()
 
 
-def _flush_run(folder: str, run: str, job: Optional[str], max_age: float, clock: Clock) -> Optional[CopiesOutcome]:
-    partner_memory.remove_halves(folder, run)
+def _free_copies_under_locks(
+    folder: str, run: str, job: Optional[str], max_age: float, clock: Clock
+) -> Optional[CopiesOutcome]:
+    partner_memory.remove_incomplete_copies(folder, run)
     copies_directory = partner_memory.copies_directory(folder)
     copies: List[OpenSlot] = []
     for slot in shm_slots.attached(copies_directory, partner_memory.names(copies_directory, run)):
@@ -61,10 +69,10 @@ def _free_saved_copies(
 ) -> Optional[CopiesOutcome]:
     """None when there is nothing to say to whoever asked for `job`."""
     moment = clock()
-    candidates = _candidates(copies, job, max_age, moment)
+    candidates = _copies_of_job_or_expired(copies, job, max_age, moment)
     if not candidates:
         return None
-    committed, problem = _query_committed(candidates[0])
+    committed, problem = _newest_commit_or_reason(candidates[0])
     unsaved = [copy for copy in candidates if committed is None or copy.page.key[:2] > committed]
     given_up = [copy for copy in unsaved if capture_age.is_expired(copy.page, _TWICE * max_age, moment)]
     waiting = [copy for copy in unsaved if copy not in given_up]
@@ -72,7 +80,7 @@ def _free_saved_copies(
     if given_up:
         loss = f"{_describe_copies(given_up)}, given up after {_TWICE * max_age / 3600:g} hours{problem}"
     if loss:
-        loss_log.announce(run, loss)
+        loss_log.record_loss(run, loss)
     for copy in candidates:
         if copy not in waiting:
             shm_slots.remove(copies_directory, copy.slot.name)
@@ -84,16 +92,18 @@ def _free_saved_copies(
     return None
 
 
-def _candidates(copies: List[OpenSlot], job: Optional[str], max_age: float, moment: BootMoment) -> List[OpenSlot]:
+def _copies_of_job_or_expired(
+    copies: List[OpenSlot], job: Optional[str], max_age: float, moment: BootMoment
+) -> List[OpenSlot]:
     """All of the run where a copy is of `job`, or none is named; else those that are too old."""
     is_of_job = job is None or any(str(copy.page.origin.job.get("slurm_job_id")) == job for copy in copies)
     return [copy for copy in copies if is_of_job or capture_age.is_expired(copy.page, max_age, moment)]
 
 
-def _query_committed(copy: OpenSlot) -> Tuple[Optional[Tuple[int, int]], str]:
+def _newest_commit_or_reason(copy: OpenSlot) -> Tuple[Optional[Tuple[int, int]], str]:
     """((epoch, seq) of the newest commit, None where nobody can say; and then why, in words that go on a sentence)."""
     try:
-        return flush_captures.open_storage(copy.page)[1], ""
+        return flush_captures.open_storage_and_newest_commit(copy.page)[1], ""
     except (CheckpointError, OSError) as err:
         return None, f": {verify.describe_failure(err)}"
 

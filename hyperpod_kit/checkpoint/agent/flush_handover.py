@@ -50,8 +50,8 @@ class EndedJob(NamedTuple):
         return ".".join(map(str, self if self.gid is not None else self[:3]))
 
 
-def ended_job(text: str) -> EndedJob:
-    """From `JOB.RESTART.UID[.GID]`, the instance of the unit. Raises UsageError."""
+def parse_ended_job(text: str) -> EndedJob:
+    """Parse `JOB.RESTART.UID[.GID]`, the instance of the unit. Raises UsageError."""
     match = _ENDED.fullmatch(text)
     if match is None:
         raise UsageError(f"{text!r} is no ended job", hint="JOB.RESTART.UID or JOB.RESTART.UID.GID, all numbers")
@@ -59,7 +59,7 @@ def ended_job(text: str) -> EndedJob:
     return EndedJob(job, int(restart), int(uid), int(gid) if gid else None)
 
 
-def hand_over(
+def start_flush_and_await_announcement(
     ended: EndedJob,
     *,
     folder: str,
@@ -67,10 +67,12 @@ def hand_over(
     say: Callable[[str], None],
     seconds: float = ANNOUNCED,
 ) -> int:
-    """Start it, and return when storage knows what will come, or nothing will: 0; 1 when it does not by then.
+    """Start the flush of an ended job, and return once it is announced on storage, or has ended: 0; 1 when
+    neither is so after `seconds`.
 
-    Where systemd has no such unit, a process in a session of its own does the same. It lives in the control group of
-    who calls this, which is slurmd's, unless Slurm runs its hooks in the job (PrologFlags=RunInJob).
+    The unit hyperpod-kit-flush@ flushes. Where systemd has no such unit, a process in a session of its own
+    does the same. It lives in the control group of the caller, which is slurmd's, unless Slurm runs its
+    hooks in the job (PrologFlags=RunInJob).
     """
     announce = os.environ.get(HPK_ROOT, "") + ANNOUNCEMENT.format(ended)
     by_descriptor.unlink(announce, missing_ok=True)
@@ -79,7 +81,7 @@ def hand_over(
     if by_systemd:
         child = 0
     else:
-        child = _detached(ended, folder, max_age, announce)
+        child = _fork_detached_flush(ended, folder, max_age, announce)
 
     def over() -> bool:
         if os.path.exists(announce):
@@ -111,8 +113,8 @@ def _systemctl(*arguments: str) -> Optional[str]:
     return completed.stdout
 
 
-def _detached(ended: EndedJob, folder: str, max_age: float, announce: str) -> int:
-    """The process that carries it out. Nobody reads what it prints: it speaks to the system's log."""
+def _fork_detached_flush(ended: EndedJob, folder: str, max_age: float, announcement_path: str) -> int:
+    """Fork a process in a session of its own that flushes the job and logs to syslog; return its pid."""
     pid = os.fork()
     if pid:
         return pid
@@ -127,30 +129,33 @@ def _detached(ended: EndedJob, folder: str, max_age: float, announce: str) -> in
             os.dup2(null_device, descriptor)
         syslog.openlog("hyperpod-kit")
         say: Callable[[str], None] = lambda text: syslog.syslog(syslog.LOG_NOTICE, text)  # noqa: E731
-        code = carry_out(ended, folder=folder, max_age=max_age, announce=announce, say=say)
+        code = flush_job_until_saved(
+            ended, folder=folder, max_age=max_age, announcement_path=announcement_path, say=say
+        )
     finally:
         os._exit(code)
 
 
-def carry_out(
+def flush_job_until_saved(
     ended: EndedJob,
     *,
     folder: str,
     max_age: float,
-    announce: str,
+    announcement_path: str,
     say: Callable[[str], None],
     limit: float = LIMIT,
     stall: float = flush.STALL,
     pauses: BackOff = PAUSES,
 ) -> int:
-    """Try until nothing is left here that could be saved, or a new start has taken it over, or `limit` seconds are
-    over. The exit code, see flush.exit_code: 0 when all is on storage, or was worth nothing.
+    """Flush the captures of an ended job until nothing is left here that could be saved, a new start has taken
+    it over, or `limit` seconds are over.
 
-    announce: a file, made as soon as who starts from that storage can see that something is coming. Raises OSError when
-    shared memory cannot be listed.
+    Returns the exit code, see flush.exit_code: 0 when all is on storage, or was worth nothing.
+    `announcement_path`: a file that is made as soon as a start from that storage can see that something is
+    coming. Raises OSError when shared memory cannot be listed.
     """
     end = time.monotonic() + limit
-    announced = Announcement(announce)
+    announced = Announcement(announcement_path)
     reported: Set[str] = set()
     given_up: List[FlushOutcome] = []
     tries = 0
@@ -167,19 +172,19 @@ def carry_out(
                 stall=stall,
                 on_progress=announced.on_sign,
             )
-            for message in _new_messages(outcomes, reported):
+            for message in _record_new_messages(outcomes, reported):
                 say(f"job {ended.job}: {message}")
             given_up += [outcome for outcome in outcomes if outcome.lost]
             tries += 1
             worth_it = any(outcome.again and not outcome.removed for outcome in outcomes)
-            if not worth_it or time.monotonic() + pauses.pause(tries) >= end:
+            if not worth_it or time.monotonic() + pauses.pause_seconds(tries) >= end:
                 return flush.exit_code([*given_up, *outcomes])
-            time.sleep(pauses.pause(tries))
+            time.sleep(pauses.pause_seconds(tries))
     finally:
-        announced.make()
+        announced.create_file_once()
 
 
-def _new_messages(outcomes: List[FlushOutcome], reported: Set[str]) -> List[str]:
+def _record_new_messages(outcomes: List[FlushOutcome], reported: Set[str]) -> List[str]:
     messages = [f"{outcome.run}: {outcome.note}{'' if outcome.removed else '; it stays'}" for outcome in outcomes]
     new = [word for word in messages if word not in reported]
     reported.update(new)
@@ -194,9 +199,9 @@ class Announcement:
 
     def on_sign(self, sign: Sign) -> None:
         if sign.announced:
-            self.make()
+            self.create_file_once()
 
-    def make(self) -> None:
+    def create_file_once(self) -> None:
         path, self._path = self._path, ""
         if path:
             with contextlib.suppress(OSError):

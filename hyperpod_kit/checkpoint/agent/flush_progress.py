@@ -52,8 +52,11 @@ class FlushProgress:
         self._closed = threading.Event()
         threading.Thread(target=self._report_loop, daemon=True, name="flush-progress").start()
 
-    def begin(self, run: str, store: Store, note: FlushNote) -> None:
-        """This run's captures are on their way. Where no note can be written nobody elsewhere waits for it."""
+    def start_renewing_note(self, run: str, store: Store, note: FlushNote) -> None:
+        """Write the note that this run's captures are on their way, and start a thread that renews it.
+
+        Where no note can be written no other node waits for it.
+        """
         name = flush_note.new_name()
         with self._lock:
             self._moved[run] = 0
@@ -63,46 +66,46 @@ class FlushProgress:
                 self._notes[run] = (store, name, note)
             threading.Thread(target=self._renew_note_loop, args=(run,), daemon=True, name="flush-note").start()
 
-    def set_newest(self, run: str, epoch: int, seq: int, step: int) -> None:
-        """What is newer is on storage, or never will be; this one is next."""
+    def set_next_capture(self, run: str, epoch: int, seq: int, step: int) -> None:
+        """Name in the run's note the capture that is next: what is newer is on storage, or never will be."""
         with self._lock:
             if run in self._notes:
                 store, name, note = self._notes[run]
                 self._notes[run] = (store, name, replace(note, epoch=epoch, seq=seq, step=step))
 
-    def end(self, run: str) -> None:
-        """Nothing of this run is on its way any more."""
+    def remove_run_note(self, run: str) -> None:
+        """Remove the run's note from storage: nothing of it is on its way any more."""
         with self._lock:
             ended = self._notes.pop(run, None)
         if ended is not None:
             flush_note.remove(ended[0], ended[1])
 
     def set_announced(self) -> None:
-        """All that can be known of what is to come is noted."""
+        """Record that all that can be known of what is to come is noted on storage, and report the progress."""
         self._announced = True
-        self._report()
+        self._renew_locks_and_report()
 
-    def set_locks(self, run: str, locks: List[Lock]) -> None:
-        """Whoever waits for these sees in them that this run gets on."""
+    def set_locks_to_renew(self, run: str, locks: List[Lock]) -> None:
+        """Set the locks of this run, which are renewed while its bytes move, for those that wait for them."""
         with self._lock:
             self._locks[run] = locks
             self._moved_at[run] = time.monotonic()
 
     def write_options(self, run: str) -> persist.WriteOptions:
-        """Of a write whose bytes count here."""
+        """Return options for a write whose bytes are counted as this run's progress."""
         return persist.WriteOptions(pace=_CountingPace(lambda count: self._count(run, count)))
 
     def close(self) -> None:
         self._closed.set()
-        last = threading.Thread(target=self._end_all, daemon=True, name="flush-notes-end")
+        last = threading.Thread(target=self._remove_all_notes, daemon=True, name="flush-notes-end")
         last.start()
         last.join(_LAST)
 
-    def _end_all(self) -> None:
+    def _remove_all_notes(self) -> None:
         with self._lock:
             runs = list(self._notes)
         for run in runs:
-            self.end(run)
+            self.remove_run_note(run)
 
     def _count(self, run: str, count: int) -> None:
         with self._lock:
@@ -111,15 +114,15 @@ class FlushProgress:
 
     def _report_loop(self) -> None:
         while not self._closed.wait(INTERVAL):
-            self._report()
+            self._renew_locks_and_report()
 
-    def _report(self) -> None:
+    def _renew_locks_and_report(self) -> None:
         now = time.monotonic()
         with self._lock:
             for run, locks in self._locks.items():
                 if now - self._moved_at[run] < STILL:
                     for lock in locks:
-                        lock.renew()
+                        lock.touch_lock_file()
             total = sum(note.bytes for _, _, note in self._notes.values())
             moved = sum(self._moved.values())
         self._on_progress(Sign(self._announced, moved, total, io_progress.seconds_since_progress()))
@@ -148,5 +151,5 @@ class _CountingPace(persist.Pace):
         super().__init__()
         self._count = count
 
-    def take(self, count: int) -> None:
+    def wait_for_bytes(self, count: int) -> None:
         self._count(count)

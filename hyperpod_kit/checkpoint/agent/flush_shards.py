@@ -23,9 +23,14 @@ class NotSealed(CheckpointError):
     """What lies in memory cannot be sealed: it is damaged, or this interpreter has not its digest."""
 
 
-def write_all(slots: Mapping[int, OpenSlot], write: Callable[[int, SlotShard], FileRecord]) -> Dict[int, FileRecord]:
-    """`write(rank, shard)` for every rank, and what it returned. Raises NotSealed, or what the lowest rank that failed
-    raised, once all have ended."""
+def seal_and_write_all(
+    slots: Mapping[int, OpenSlot], write: Callable[[int, SlotShard], FileRecord]
+) -> Dict[int, FileRecord]:
+    """Seal the shard of every rank and call `write(rank, shard)` for it, in threads; return the results by
+    rank.
+
+    Raises NotSealed, or what the lowest rank that failed raised, once all have ended.
+    """
     with ThreadPoolExecutor(max(1, min(AT_ONCE, len(slots))), "flush") as pool:
         futures = {rank: pool.submit(_seal_and_write, rank, slots[rank], write) for rank in sorted(slots)}
     return {rank: future.result() for rank, future in futures.items()}

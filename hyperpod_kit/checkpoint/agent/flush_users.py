@@ -20,7 +20,7 @@ from typing import Any, Callable, List, NoReturn, Optional, Tuple
 from hyperpod_kit import audit
 from hyperpod_kit.checkpoint.agent import flush, shm_paths
 from hyperpod_kit.checkpoint.agent.flush_progress import STILL, Sign
-from hyperpod_kit.system.process import dies_with
+from hyperpod_kit.system.process import make_parent_death_hook
 from hyperpod_kit.system.wait import fixed_pause, poll_until
 from hyperpod_kit.untrusted import parse
 from hyperpod_kit.untrusted.text import clean
@@ -50,13 +50,13 @@ def flush_as(
     stall: Optional[float] = None,
     on_progress: Callable[[Sign], None] = lambda sign: None,
 ) -> List[flush.FlushOutcome]:
-    """Flush the segments of `uid` in a child process, which is killed where it has no answer a little after `timeout`
-    seconds, or after `stall` seconds in which it has moved nothing. `on_progress` hears each second how far it is.
-    Raises OSError.
+    """Flush the segments of `uid` in a child process, which is killed where it has no result a little after
+    `timeout` seconds, or after `stall` seconds in which it has moved nothing.
 
-    A child that hangs on a dead mount does not die: it is left behind, and holds nothing of the caller's, neither a
-    pipe nor a file. `gid`: instead of the user's own group. What was done for another user is recorded, as asked for by
-    `asked_by`.
+    `on_progress` is called each second. `gid`: instead of the user's own group. What was done for another
+    user is recorded in the audit log, as requested by `asked_by`. A child that hangs on a dead mount does
+    not die: it is left behind, and holds nothing of the caller's, neither a pipe nor a file. Raises
+    OSError.
     """
 
     def work() -> List[flush.FlushOutcome]:
@@ -91,7 +91,7 @@ def flush_as(
     finally:
         os.close(response_fd)
         os.close(errors)
-    status = _reap(pid, 0.0 if failure else _EXIT)
+    status = _wait_or_kill(pid, 0.0 if failure else _EXIT)
     if failure:
         return [flush.FlushOutcome(f"uid {uid}", None, False, failure.format(timeout=timeout, stall=stall))]
     if status:
@@ -100,19 +100,24 @@ def flush_as(
     if outcomes is None:
         return [flush.FlushOutcome(f"uid {uid}", None, False, "its answer is none, see standard error")]
     if uid != os.geteuid():
-        _record(uid, outcomes, asked_by)
+        _record_in_audit_log(uid, outcomes, asked_by)
     return outcomes
 
 
 def _child(
-    uid: int, gid: Optional[int], parent: int, response_write_fd: int, put_error: int, work: Callable[[], List[Any]]
+    uid: int,
+    gid: Optional[int],
+    parent: int,
+    response_write_fd: int,
+    stderr_write_fd: int,
+    work: Callable[[], List[Any]],
 ) -> NoReturn:
     code = 1
     try:
-        _leave_streams(put_error)
+        _redirect_streams(stderr_write_fd)
         if uid != shm_paths.node_uid():
             _switch_user(uid, gid, response_write_fd)
-            dies_with(parent)()
+            make_parent_death_hook(parent)()
         outcomes = work()
         with os.fdopen(response_write_fd, "w") as out:
             json.dump([list(outcome) for outcome in outcomes], out)
@@ -123,26 +128,27 @@ def _child(
         os._exit(code)
 
 
-def _leave_streams(put_error: int) -> None:
-    """Let go of the caller's input and output: whoever reads them waits until nobody has them any more."""
+def _redirect_streams(stderr_write_fd: int) -> None:
+    """Redirect stdin and stdout to /dev/null and stderr to the pipe: a reader of the caller's streams waits
+    until no process has them any more."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
-    os.dup2(put_error, 2)
+    os.dup2(stderr_write_fd, 2)
     os.close(nowhere)
-    os.close(put_error)
+    os.close(stderr_write_fd)
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
 
 
-def _write_sign(write: int, sign: Sign) -> None:
+def _write_sign(write_fd: int, sign: Sign) -> None:
     """A line, in one write: the answer, which has none, is what comes behind the last."""
     with contextlib.suppress(OSError):
-        os.write(write, json.dumps(list(sign)).encode() + b"\n")
+        os.write(write_fd, json.dumps(list(sign)).encode() + b"\n")
 
 
 def _parse_sign(line: bytes) -> Optional[Sign]:
     try:
-        sign = Sign(*parse.document(line, _READ_BYTES))
+        sign = Sign(*parse.parse_json(line, _READ_BYTES))
     except (ValueError, TypeError):
         return None
     good = type(sign.announced) is bool and all(type(number) in (int, float) and number >= 0 for number in sign[1:])
@@ -152,12 +158,12 @@ def _parse_sign(line: bytes) -> Optional[Sign]:
 
 
 def _read_response(
-    response_fd: int, errors: int, end: float, stall: Optional[float], on_progress: Callable[[Sign], None]
+    response_fd: int, stderr_fd: int, end: float, stall: Optional[float], on_progress: Callable[[Sign], None]
 ) -> Tuple[bytes, str]:
     """(what the child has written behind its signs, why it was not all of it or ""). Its errors are passed on."""
     poll = select.poll()
     poll.register(response_fd, select.POLLIN)
-    poll.register(errors, select.POLLIN)
+    poll.register(stderr_fd, select.POLLIN)
     data = bytearray()
     moved = time.monotonic()
     while True:
@@ -168,13 +174,13 @@ def _read_response(
             return b"", "it has moved nothing for {stall:g} s"
         ready = poll.poll(((end if stall is None else min(end, moved + stall)) - now) * 1000)
         readable = {descriptor for descriptor, _ in ready}
-        if errors in readable and not _pass_on(errors):
-            poll.unregister(errors)
+        if stderr_fd in readable and not _forward_stderr(stderr_fd):
+            poll.unregister(stderr_fd)
         if response_fd not in readable:
             continue
         part = os.read(response_fd, _READ_BYTES)
         if not part:
-            _pass_on(errors)
+            _forward_stderr(stderr_fd)
             return bytes(data), ""
         data += part
         while b"\n" in data:
@@ -188,17 +194,17 @@ def _read_response(
             return b"", f"its answer has more than {_MAX_RESPONSE_BYTES} bytes"
 
 
-def _pass_on(errors: int) -> bool:
-    """What the child has said on standard error by now goes to ours; whether more may come."""
-    if not select.select([errors], [], [], 0)[0]:
+def _forward_stderr(stderr_fd: int) -> bool:
+    """Print what the child has written to standard error by now; return whether more may come."""
+    if not select.select([stderr_fd], [], [], 0)[0]:
         return True
-    text = os.read(errors, _READ_BYTES).decode("utf-8", "backslashreplace")
+    text = os.read(stderr_fd, _READ_BYTES).decode("utf-8", "backslashreplace")
     for line in text.splitlines():
         print(clean(line, _NOTE), file=sys.stderr, flush=True)
     return bool(text)
 
 
-def _reap(pid: int, grace: float) -> int:
+def _wait_or_kill(pid: int, grace: float) -> int:
     """End the child, which has `grace` seconds to end by itself; its exit status, 0 too for one that has to be left
     behind."""
     done = status = 0
@@ -220,7 +226,7 @@ def _reap(pid: int, grace: float) -> int:
 
 def _parse_outcomes(data: bytes) -> Optional[List[flush.FlushOutcome]]:
     try:
-        rows: Any = parse.document(data, _MAX_RESPONSE_BYTES)
+        rows: Any = parse.parse_json(data, _MAX_RESPONSE_BYTES)
         outcomes = [flush.FlushOutcome(*row) for row in rows]
     except (ValueError, TypeError):
         return None
@@ -247,7 +253,7 @@ def _parse_outcomes(data: bytes) -> Optional[List[flush.FlushOutcome]]:
     ]
 
 
-def _record(uid: int, outcomes: List[flush.FlushOutcome], asked_by: str) -> None:
+def _record_in_audit_log(uid: int, outcomes: List[flush.FlushOutcome], asked_by: str) -> None:
     recorded = [outcome for outcome in outcomes if outcome.removed or outcome.attempt or outcome.lost]
     for outcome in recorded[:_MOST_RECORDS]:
         audit.record("flushed", f"run {outcome.run}", outcome.note, asked_by=asked_by, owner=f"uid {uid}")
@@ -261,8 +267,9 @@ def _record(uid: int, outcomes: List[flush.FlushOutcome], asked_by: str) -> None
         )
 
 
-def _switch_user(uid: int, gid: Optional[int], keep: int) -> None:
-    """The user, with the user's groups, of which one without an entry has none; and no descriptor but `keep`."""
+def _switch_user(uid: int, gid: Optional[int], kept_fd: int) -> None:
+    """Become the user for good, with that user's groups (none for a user without an entry) and a new
+    environment, and close every descriptor above 2 but `kept_fd`."""
     environment = {"PATH": PATH, "LANG": "C.UTF-8"}
     try:
         entry = pwd.getpwuid(uid)
@@ -280,5 +287,5 @@ def _switch_user(uid: int, gid: Optional[int], keep: int) -> None:
     os.chdir("/")
     os.environ.clear()
     os.environ.update(environment)
-    os.closerange(3, keep)
-    os.closerange(keep + 1, os.sysconf("SC_OPEN_MAX"))
+    os.closerange(3, kept_fd)
+    os.closerange(kept_fd + 1, os.sysconf("SC_OPEN_MAX"))

@@ -36,12 +36,12 @@ class Hello(NamedTuple):
 
 
 def build_challenge() -> bytes:
-    """What the hub tells a newcomer."""
+    """Return the first line that the hub sends to a newcomer: protocol and a new nonce."""
     return _encode_line(protocol=PROTOCOL, nonce=message_auth.nonce())
 
 
 def build_response(key: bytes, challenge_line: bytes, rank: int, again: bool) -> tuple[bytes, MessageSeals]:
-    """What the newcomer says to that, and how it goes on. Raises ValueError."""
+    """Return the newcomer's reply to the challenge, and the seals of the connection. Raises ValueError."""
     hub_nonce = _parse_nonce(challenge_line)
     newcomer_nonce = message_auth.nonce()
     return (
@@ -57,8 +57,8 @@ def build_response(key: bytes, challenge_line: bytes, rank: int, again: bool) ->
 
 
 def verify_response(key: bytes, challenge_line: bytes, line: bytes, world: int) -> Optional[Hello]:
-    """Who it is that said `line` when he was told `challenge_line`; None of somebody without the token, who is
-    nobody."""
+    """Return who replied `line` to the challenge `challenge_line`; None where the proof of the token is
+    missing or wrong."""
     try:
         response = parse.json_object(line, GREETING)
         rank, again = response.get("rank"), response.get("again")
@@ -75,12 +75,13 @@ def verify_response(key: bytes, challenge_line: bytes, line: bytes, world: int) 
     return Hello(rank, again, MessageSeals(down, up))
 
 
-def perform_handshake(
+def perform_newcomer_handshake(
     sock: socket.socket, key: bytes, rank: int, again: bool, timeout: float
 ) -> Optional[tuple[MessageSeals, Lines]]:
-    """The newcomer's side of all this: how the connection goes on, and what was read of it already.
+    """Do the newcomer's side of the handshake; return the seals of the connection and the line reader with
+    what was read already.
 
-    None when the other side is gone, is somebody else, or will not have us.
+    Returns None when the other side is gone, is somebody else, or refuses.
     """
     lines = Lines(sock, GREETING)
     try:
@@ -90,7 +91,7 @@ def perform_handshake(
         response, seals = build_response(key, challenge_line, rank, again)
         sock.sendall(response + b"\n")
         line = lines.next(timeout)
-        if line is None or parse.json_object(seals.incoming.opened(line)).get("op") != WELCOME:
+        if line is None or parse.json_object(seals.incoming.verify_next(line)).get("op") != WELCOME:
             return None
     except (OSError, ValueError, Untrusted):
         return None

@@ -41,7 +41,7 @@ class Heartbeat:
         self._reported_stall = ""
 
     def beat(self) -> None:
-        """Say what is due."""
+        """Send a sign of life, and that work stalls or goes on again, unless the last sign is too recent."""
         now = time.monotonic()
         if now < self._next:
             return

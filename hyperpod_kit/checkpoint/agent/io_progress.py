@@ -11,10 +11,10 @@ _at = [time.monotonic()]
 
 
 def record_progress() -> None:
-    """Something has gone on just now. From any thread."""
+    """Record that a byte was moved just now. May be called from any thread."""
     _at[0] = time.monotonic()
 
 
 def seconds_since_progress() -> float:
-    """Seconds in which nothing has."""
+    """Return the seconds since progress was last recorded."""
     return time.monotonic() - _at[0]

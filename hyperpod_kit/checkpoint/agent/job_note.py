@@ -78,7 +78,7 @@ class LockedNote:
         self._path = os.path.join(folder, f"hpk-{uid}-{number}.{ending}")
         until = time.monotonic() + _READ_TIME
         while True:
-            self._fd = note_page.open_owned(self._path)
+            self._fd = note_page.open_or_create_own(self._path)
             try:
                 fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # Another may have swept it away between the two.
@@ -94,11 +94,11 @@ class LockedNote:
             os.close(self._fd)
 
     def put(self, note: Union[JobNote, TimeNote]) -> None:
-        """Write it. Raises OSError."""
+        """Write the note to its file. Raises OSError."""
         note_page.put(self._fd, note._asdict())
 
     def close(self) -> None:
-        """The job ends here, or goes on elsewhere."""
+        """Remove the note's file and release the lock: the job ends here, or goes on elsewhere."""
         with contextlib.suppress(OSError):
             by_descriptor.unlink(self._path)
         os.close(self._fd)
@@ -112,7 +112,7 @@ def remove_stale(folder: str, uid: int) -> None:
             continue
         path = os.path.join(folder, name)
         with contextlib.suppress(OSError):
-            fd = note_page.open_owned(path)
+            fd = note_page.open_or_create_own(path)
             try:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 by_descriptor.unlink(path)

@@ -104,27 +104,27 @@ class Leader:
         elif isinstance(report, RankText):
             self._apply_update(self._texts.add_text(rank, report.key, report.digest, report.text))
         elif isinstance(report, RankLocal):
-            self._execute(coordinator.local(rank, report.key, report.is_present))
+            self._execute(coordinator.local_written(rank, report.key, report.is_present))
         elif isinstance(report, RankFailed):
-            self._check_owner(report.key)
+            self._submit_owner_check(report.key)
             self._execute(coordinator.failed(rank, report.key, report.reason, is_storage_full=report.full))
         elif isinstance(report, RankHurried):
-            self._execute(coordinator.hurry())
+            self._execute(coordinator.start_persisting_memory_saves())
         else:
             assert_never(report)
 
     def on_disconnected(self, rank: int) -> None:
         """The agent of `rank` is gone."""
         self._apply_update(self._texts.remove_rank(rank))
-        if not self.membership.disconnect(rank):
+        if not self.membership.start_rejoin_deadline(rank):
             self._execute(self._coordinator.lost(rank))
 
     def _on_joined(self, rank: int) -> None:
         """An agent that was lost, or the next one of its rank, reports what it holds by itself; so do all others when
         this agent has missed something."""
         self._apply_update(self._texts.remove_rank(rank))
-        if self.membership.rejoin(rank):
-            self._coordinator.reset_rank(rank)
+        if self.membership.clear_missing(rank):
+            self._coordinator.forget_unfinished_captures(rank)
             self._broadcast(Order(OrderKind.RESYNC, None))
 
     def expire_missing_ranks(self) -> None:
@@ -150,14 +150,14 @@ class Leader:
         if isinstance(result, CommitCheckResult):
             self.on_storage_checked(result.key, result.checkpoint_id, result.failure)
         elif isinstance(result, CommitResult):
-            self.on_committed(result)
+            self.on_commit_finished(result)
         elif isinstance(result, RetentionResult):
             self.upkeep.on_retention(result)
         elif isinstance(result, ClearResult):
             self._on_cleared(result)
         elif isinstance(result, OwnerCheckResult):
             if result.taken_by:
-                self._lose_root(result.taken_by)
+                self._record_and_broadcast_root_taken(result.taken_by)
         elif isinstance(result, LossNoteResult):
             self.failure_counter.on_row_written(result.failure)
         else:
@@ -173,29 +173,29 @@ class Leader:
             print(f"capture {key}: {failure}", file=sys.stderr, flush=True)
         self._execute(self._coordinator.storage_checked(key, bool(checkpoint_id)))
 
-    def on_committed(self, result: CommitResult) -> None:
-        """The manifest is written, or not."""
+    def on_commit_finished(self, result: CommitResult) -> None:
+        """Take the result of a commit: written, failed, or written after a newer start took the root."""
         key, commit, failure, error_number = result
         capture = self._captures.get(key)
         if capture is not None:
             capture.jobs.discard("commit")
         if commit is None:
-            self._check_owner(key)
+            self._submit_owner_check(key)
             self._execute(self._coordinator.failed(0, key, failure, is_storage_full=error_number in NO_ROOM))
         elif commit.taken_by:
-            self._lose_root(commit.taken_by)
+            self._record_and_broadcast_root_taken(commit.taken_by)
             self._execute(self._coordinator.failed(0, key, commit.taken_by))
         else:
             self._execute(self._coordinator.committed(key))
-            self.upkeep.after_commit(key)
+            self.upkeep.start_retention(key)
 
-    def _check_owner(self, key: Key) -> None:
+    def _submit_owner_check(self, key: Key) -> None:
         """A save failed: a newer start may have the root, and have deleted what was being written."""
-        if self._ownership.covers(key) and not self._ownership.taken_by:
-            self.worker.submit(OwnerCheckResult, key, self._storage.check_owner(key[0]))
+        if self._ownership.is_own_live_capture(key) and not self._ownership.taken_by:
+            self.worker.submit(OwnerCheckResult, key, self._storage.find_newer_start(key[0]))
 
-    def _lose_root(self, by: str) -> None:
-        """From now on nothing of this start is committed, and all trainers hear why."""
+    def _record_and_broadcast_root_taken(self, by: str) -> None:
+        """Record that a newer start has the root, and send that to all agents: from now on nothing is committed."""
         if not self._ownership.taken_by:
             self._ownership.taken_by = by
             print(by, file=sys.stderr, flush=True)
@@ -203,7 +203,7 @@ class Leader:
 
     def _on_cleared(self, result: ClearResult) -> None:
         """Something was given up for a save that had no room, or nothing could be."""
-        reason = self.upkeep.on_cleared(result)
+        reason = self.upkeep.log_cleared_or_explain(result)
         self._execute(self._coordinator.cleared(result.key, freed=not reason, reason=reason))
 
     def _execute(self, orders: List[Order]) -> None:
@@ -218,7 +218,9 @@ class Leader:
             elif order.kind is OrderKind.COMMIT and capture is not None:
                 capture.jobs.add("commit")
                 reports: Dict[int, ShardReport] = dict(self._coordinator.reports(capture.key))
-                job = self._storage.commit(capture, reports, for_this_start=self._ownership.covers(capture.key))
+                job = self._storage.commit(
+                    capture, reports, for_this_start=self._ownership.is_own_live_capture(capture.key)
+                )
                 self.worker.submit(CommitResult, capture.key, job)
             elif order.kind is OrderKind.CLEAR and capture is not None:
                 self.upkeep.start_clearing(capture)
@@ -227,7 +229,7 @@ class Leader:
                     order = order._replace(note=capture.checkpoint_id)
                 if order.kind in _UNSAVED_ENDS and capture is not None:
                     self.upkeep.add_abandoned(capture.checkpoint_id)
-                self.failure_counter.on_order(order)
+                self.failure_counter.count_ended_save(order)
                 self._broadcast(order)
 
     def _broadcast(self, order: Order) -> None:

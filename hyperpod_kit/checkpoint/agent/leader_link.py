@@ -28,25 +28,26 @@ class LeaderLink:
         self.seeking = self.orphaned = False
 
     def report(self, report: RankReport) -> None:
-        """Tell the coordinator, which may be here."""
+        """Give a report to rank 0's agent, which may be this one."""
         if self.leader is not None:
             self.leader.on_report(0, report)
         elif self.uplink is not None:
             self.uplink.send(report.to_json())
 
-    def on_message(self, body: JsonMessage) -> None:
-        """In the thread that listens."""
+    def post_order(self, body: JsonMessage) -> None:
+        """Parse an order and put it into the queue. Called in the thread that receives."""
         order = parse_order(body)
         if order is not None:
             self._post(FromLeader(order))
 
-    def connect(self, addresses: Sequence[Tuple[str, int]]) -> str:
-        """Where rank 0's agent did not answer, in words; "" when there is a connection."""
+    def connect_or_describe_failure(self, addresses: Sequence[Tuple[str, int]]) -> str:
+        """Connect to rank 0's agent; return the addresses that did not answer, as text, "" when there is a
+        connection."""
         if self.leader is not None:
             return ""
         self._addresses = list(addresses)
         setup = self._setup
-        self._attach(rpc.join(self._addresses, setup.token, setup.rank, again=setup.again))
+        self._attach(rpc.connect_to_leader(self._addresses, setup.token, setup.rank, again=setup.again))
         if self.uplink is not None:
             return ""
         return ", ".join(f"{host} port {port}" for host, port in self._addresses)
@@ -54,21 +55,21 @@ class LeaderLink:
     def _attach(self, uplink: Optional[Channel]) -> None:
         self.uplink = uplink
         if uplink is not None:
-            uplink.listen(self.on_message, lambda: self._post(LeaderDisconnected()))
+            uplink.start_receiving(self.post_order, lambda: self._post(LeaderDisconnected()))
 
     @property
-    def can_rejoin(self) -> bool:
+    def has_leader_addresses(self) -> bool:
         """Whether there is a place where another agent of rank 0 would listen."""
         return bool(self._addresses)
 
     def start_search(self) -> None:
-        """Look for another agent of rank 0; what comes of it is a LeaderSought."""
+        """Start a thread that looks for another agent of rank 0; its result is posted as LeaderSearchEnded."""
         self.seeking = True
         threading.Thread(target=self._search, daemon=True).start()
 
     def _search(self) -> None:
         setup = self._setup
-        uplink = rpc.join(self._addresses, setup.token, setup.rank, again=True, deadline=rpc.REJOIN)
+        uplink = rpc.connect_to_leader(self._addresses, setup.token, setup.rank, again=True, deadline=rpc.REJOIN)
         self._post(LeaderSearchEnded(uplink))
 
     def end_search(self, uplink: Optional[Channel]) -> None:
@@ -77,8 +78,8 @@ class LeaderLink:
         self.orphaned = uplink is None
         self._attach(uplink)
 
-    def hurry(self) -> None:
-        """The trainer is gone: nobody waits long for an agent that does not answer."""
+    def shorten_peer_timeouts(self) -> None:
+        """Shorten the time for which silent agents are waited for: the trainer is gone."""
         if self.leader is not None:
             self.leader.hub.set_dead_peer_timeout(rpc.HURRIED_PEER_TIMEOUT)
             self.leader.membership.hurried = True

@@ -25,7 +25,7 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError, Untrusted
 from hyperpod_kit.untrusted import by_descriptor, files
-from hyperpod_kit.untrusted.dirfd import open_name
+from hyperpod_kit.untrusted.dirfd import open_as_path
 
 _OWNED = "ours"
 
@@ -52,7 +52,7 @@ def _describe_owner(path: str) -> str:
     except FileNotFoundError:
         return ""
     try:
-        fd = open_name(os.path.basename(path), folder)
+        fd = open_as_path(os.path.basename(path), folder)
     except FileNotFoundError:
         return ""
     except OSError as err:
@@ -123,7 +123,7 @@ def _read_part(local_store: Store, checkpoint_id: str, rank: int) -> Optional[Pa
     name = layout.report_file(rank)
     try:
         data = local_store.read(f"{checkpoint_id}/{name}", layout.LARGEST_REPORT)
-        return Part(checkpoint_id, Report.from_json(manifest.open_json(data, name)))
+        return Part(checkpoint_id, Report.from_json(manifest.parse_sealed_json(data, name)))
     except (FileNotFoundError, CheckpointError, TypeError, KeyError, ValueError):
         return None
 
@@ -176,11 +176,11 @@ class LocalDisk:
         self._directory, self._run_hash, self._rank = directory, run_hash, rank
 
     def parts(self) -> List[Part]:
-        """See reports."""
+        """Return this rank's intact parts, newest first, see `list_parts`."""
         return list_parts(self._directory, self._run_hash, self._rank)
 
     def prune(self, *, upto: str, busy: Container[str]) -> None:
-        """See prune."""
+        """Remove old parts, see `prune_parts`."""
         prune_parts(self.store, self._rank, upto=upto, busy=busy)
 
 

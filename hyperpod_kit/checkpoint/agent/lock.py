@@ -43,11 +43,13 @@ class Lock:
         self._path = path
         self._fd = fd
 
-    def renew(self) -> None:
+    def touch_lock_file(self) -> None:
+        """Set the modification time of the lock's file to now: its holder gets on."""
         with contextlib.suppress(OSError):
             os.utime(self._fd)
 
     def release(self) -> None:
+        """Remove the lock's file and release the lock."""
         with contextlib.suppress(OSError):
             by_descriptor.unlink(self._path)
         os.close(self._fd)
@@ -104,8 +106,8 @@ class HolderSigns:
         self._last_mtime: Optional[int] = None
         self._since = 0.0
 
-    def still_for(self) -> float:
-        """Seconds since the last sign; those of ever for a holder that is not there."""
+    def seconds_since_sign(self) -> float:
+        """Return the seconds since the holder's last sign; infinite where there is no file."""
         try:
             mtime = os.lstat(self._path).st_mtime_ns
         except OSError:
@@ -119,11 +121,11 @@ class HolderSigns:
 
 
 def holder(path: str) -> Optional[Tuple[Process, Process]]:
-    """(agent, trainer) as the lock's file names them; None when it does not, or is not ours."""
+    """Return (agent, trainer) as the lock's file names them; None when it does not, or is not ours."""
     try:
         fd, _ = open_own_file(path, os.O_RDONLY)
         try:
-            agent, trainer = parse.document(os.pread(fd, _CONTENT, 0))
+            agent, trainer = parse.parse_json(os.pread(fd, _CONTENT, 0))
         finally:
             os.close(fd)
         return Process(*map(int, agent)), Process(*map(int, trainer))
@@ -131,12 +133,14 @@ def holder(path: str) -> Optional[Tuple[Process, Process]]:
         return None
 
 
-def take_over(path: str, trainer: Process, *, grace: float = 10.0, flush_timeout: float = FLUSHING) -> Lock:
-    """Acquire the lock for `trainer`, ending a dead trainer's agent if there is one. A flush, which has no trainer, is
-    not ended while it gets on, for `flush_timeout` seconds: what other nodes have handed in is of use with its part
-    only.
+def acquire_ending_stale_agent(
+    path: str, trainer: Process, *, grace: float = 10.0, flush_timeout: float = FLUSHING
+) -> Lock:
+    """Acquire the lock for `trainer`, ending a dead trainer's agent if there is one.
 
-    Raises RunIsOwned when a live trainer holds it, CheckpointError when the old agent does not go, Untrusted.
+    A flush, which has no trainer, is not ended while it gets on, for `flush_timeout` seconds: what other
+    nodes have handed in is of use with its part only. Raises RunIsOwned when a live trainer holds it,
+    CheckpointError when the old agent does not go, Untrusted.
     """
     started_at = waiting_since = time.monotonic()
     signs = HolderSigns(path)
@@ -168,7 +172,7 @@ def take_over(path: str, trainer: Process, *, grace: float = 10.0, flush_timeout
                 sign = STOP
             if signalled != agent or sign == signal.SIGKILL:
                 with contextlib.suppress(ProcessLookupError):
-                    if process.uid_of(agent.pid) == os.geteuid():
+                    if process.effective_uid(agent.pid) == os.geteuid():
                         os.kill(agent.pid, sign)
                 signalled = agent
         if waited > 2 * grace:
@@ -182,5 +186,5 @@ def _is_flush_progressing(signs: HolderSigns, current_holder: Optional[Tuple[Pro
         current_holder is not None
         and current_holder[1] == NOBODY
         and is_alive(current_holder[0])
-        and signs.still_for() < _STILL
+        and signs.seconds_since_sign() < _STILL
     )

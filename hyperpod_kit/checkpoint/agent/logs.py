@@ -13,7 +13,7 @@ from hyperpod_kit.untrusted.text import clean
 _TAIL = 8192
 
 
-def take_last_line(path: str) -> str:
+def read_last_line_and_remove(path: str) -> str:
     """The last line of a log of ours, which is removed; "" when it is empty, not there, or another's."""
     try:
         fd, status = open_own_file(path, os.O_RDONLY)

@@ -10,7 +10,7 @@ import os
 from hyperpod_kit import audit
 
 
-def announce(run: str, lost: str) -> None:
+def record_loss(run: str, lost: str) -> None:
     """Record that these captures of a run are given up. To be called before the first of them is removed."""
     audit.record(
         "gave up", f"captures of run {run}", f"LOST: {lost}", asked_by="checkpoint flush", owner=f"uid {os.getuid()}"

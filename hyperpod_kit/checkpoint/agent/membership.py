@@ -21,15 +21,16 @@ class Membership:
         """Its trainer is gone: it may leave."""
         self._done.add(rank)
 
-    def disconnect(self, rank: int) -> bool:
-        """It is gone. Whether it is waited for: its trainer starts another one, unless it has ended itself."""
+    def start_rejoin_deadline(self, rank: int) -> bool:
+        """Start to wait for another agent of a rank that has disconnected; return False when none is waited for,
+        because the rank is done or nobody trains any more."""
         if self.hurried or rank in self._done:
             return False
         self._deadlines[rank] = time.monotonic() + rpc.REJOIN
         return True
 
-    def rejoin(self, rank: int) -> bool:
-        """It is there, or the next one in its place. Whether it was missed."""
+    def clear_missing(self, rank: int) -> bool:
+        """Record that the agent of a rank, or the next one, is there; return whether it was missing."""
         was_missing = self._deadlines.pop(rank, None) is not None or rank in self._given_up
         self._given_up.discard(rank)
         return was_missing

@@ -25,10 +25,10 @@ def combine_plans(plans: Sequence[str]) -> str:
     """The plan of a checkpoint, from those of its ranks in order: theirs, where they have one."""
     if len(set(plans)) == 1:
         return plans[0]
-    return digest.small("\n".join(plans).encode())
+    return digest.small_object_digest("\n".join(plans).encode())
 
 
-def find_conflict(names: Mapping[int, Iterable[Sequence[str]]]) -> Optional[str]:
+def describe_layout_conflict(names: Mapping[int, Iterable[Sequence[str]]]) -> Optional[str]:
     """Why ranks cannot hold these (name, layout) together; None when they can."""
     first_layouts: Dict[str, Tuple[int, str]] = {}
     for rank in sorted(names):
@@ -42,8 +42,9 @@ def find_conflict(names: Mapping[int, Iterable[Sequence[str]]]) -> Optional[str]
     return None
 
 
-def check_coverage(trees: Mapping[int, Mapping[str, Any]], shards: Iterable[str]) -> int:
-    """How many tensors the ranks hold together. `trees`: of one rank a plan; `shards`: the names of all pieces.
+def check_coverage_and_count_tensors(trees: Mapping[int, Mapping[str, Any]], stored_names: Iterable[str]) -> int:
+    """Return how many tensors the ranks hold together. `trees`: of one rank a plan; `stored_names`: the names
+    of all pieces.
 
     Raises CheckpointError when one is in no shard, or has other layouts on different ranks.
     """
@@ -58,10 +59,10 @@ def check_coverage(trees: Mapping[int, Mapping[str, Any]], shards: Iterable[str]
         if not all(_is_pair(pair) for pair in listed_names):
             raise CheckpointError(f"rank {rank}'s list of what it holds has what is no name and layout")
         lists[rank] = listed_names
-    problem = find_conflict(lists)
+    problem = describe_layout_conflict(lists)
     if problem is not None:
         raise CheckpointError(problem)
-    present_names = {name for name in shards if not name.startswith(RANK_PREFIX)}
+    present_names = {name for name in stored_names if not name.startswith(RANK_PREFIX)}
     for rank, names in sorted(lists.items()):
         missing = sorted({name for name, _ in names} - present_names)
         if missing:

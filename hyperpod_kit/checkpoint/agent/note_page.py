@@ -33,13 +33,13 @@ class FoundPage(NamedTuple):
     fd: int
 
     def body(self) -> Any:
-        """The JSON on it. Raises OSError, ValueError."""
+        """Read the page and parse its JSON. Raises OSError, ValueError."""
         if os.fstat(self.fd).st_size > PAGE:
             raise ValueError(f"expected at most {PAGE} bytes")
-        return parse.document(os.pread(self.fd, PAGE, 0))
+        return parse.parse_json(os.pread(self.fd, PAGE, 0))
 
 
-def open_owned(path: str) -> int:
+def open_or_create_own(path: str) -> int:
     """A descriptor to write the note that is ours, made where there is none. Raises OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with by_descriptor.parent_directory(path) as (folder, name):
@@ -52,7 +52,7 @@ def open_owned(path: str) -> int:
 
 
 def put(fd: int, body: Mapping[str, Any]) -> None:
-    """Write it whole. Raises OSError."""
+    """Write the JSON over the whole page, padded with spaces. Raises OSError."""
     text = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
     os.pwrite(fd, text.ljust(PAGE), 0)
 
@@ -62,7 +62,7 @@ def read_all(folder: str, ending: str, pattern: Pattern[str], read: Callable[[Fo
     raises OSError or ValueError at, is passed over. Raises OSError."""
     notes: List[T] = []
     counts: Dict[int, int] = {}
-    with contextlib.closing(shm_paths.list_files(folder, ending, MOST_OF_ONE)) as files:
+    with contextlib.closing(shm_paths.iter_user_files(folder, ending, MOST_OF_ONE)) as files:
         for uid, name, named in files:
             match = pattern.fullmatch(name)
             if match is None or counts.get(uid, 0) >= MOST_OF_ONE:
@@ -88,10 +88,10 @@ def _read(uid: int, name: Match[str], named: int, read: Callable[[FoundPage], Op
 
 
 def is_count(value: object) -> bool:
-    """A number of steps, saves or attempts, as JSON has it."""
+    """Return whether it is an int from 0 up to 2**63, as JSON has a number of steps, saves or attempts."""
     return type(value) is int and 0 <= value < 2**63
 
 
 def is_time(value: object) -> bool:
-    """Unix seconds, as JSON has them."""
+    """Return whether it is a number of Unix seconds, as JSON has them."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e11

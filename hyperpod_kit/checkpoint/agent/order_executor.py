@@ -78,9 +78,9 @@ class OrderExecutor:
         """Tell the trainer, if it is there."""
         self._trainer.send(event.to_json())
 
-    def report_again(self) -> None:
-        """Say once more what is held and has had no end: whoever decides has forgotten it, or never knew."""
-        self._report_encoder.reset()
+    def resend_capture_reports(self) -> None:
+        """Report again all captures that have had no end: rank 0's agent has forgotten them, or never knew."""
+        self._report_encoder.forget_sent_layout()
         for capture in sorted(self._captures, key=lambda capture: capture.key):
             if capture.ended:
                 continue
@@ -122,7 +122,7 @@ class OrderExecutor:
             self._report(RankSkipped(key, failure))
         else:
             self._report(RankSealed(key))
-        self._captures.release()
+        self._captures.free_unneeded_slots()
 
     def _on_local_written(self, result: LocalResult) -> None:
         key, report, failure, _ = result
@@ -137,7 +137,7 @@ class OrderExecutor:
                 self._send_event(AgentTrouble(f"a save is not on the node's disk: {failure}"))
         failpoint("agent.localized")
         self._report(RankLocal(key, report is not None))
-        self._captures.release()
+        self._captures.free_unneeded_slots()
 
     def _on_written(self, result: WriteResult) -> None:
         key, report, failure, error_number = result
@@ -150,12 +150,12 @@ class OrderExecutor:
         else:
             failpoint("agent.written")
             self._report_persisted(report, key)
-        self._captures.release()
+        self._captures.free_unneeded_slots()
 
     # --- orders -------------------------------------------------------------------------------------------------
 
     def on_order(self, order: Order) -> None:
-        """What is to become of a capture."""
+        """Do what an order says about a capture."""
         kind, key, note, ranks = order
         assert key is not None, "it is about a capture"
         capture = self._captures.get(key)
@@ -163,13 +163,13 @@ class OrderExecutor:
         if kind is OrderKind.PERSIST:
             self._persist(key, capture)
         elif kind is OrderKind.LOCAL:
-            self._complete_local(key, capture)
+            self._mark_local_and_prune(key, capture)
         elif kind is OrderKind.UPLOAD:
             self._upload(key, capture)
         elif kind is OrderKind.SEND_TEXT:
-            self._report(RankText(key, note, self._report_encoder.find_text(note)))
+            self._report(RankText(key, note, self._report_encoder.look_up_requested_text(note)))
         elif kind is OrderKind.COMPARE:
-            self.tensor_queries.request(key, note, ranks)
+            self.tensor_queries.query_trainer(key, note, ranks)
         elif kind is OrderKind.SEALED:
             if capture is not None:
                 capture.is_sealed_by_all = True
@@ -183,14 +183,14 @@ class OrderExecutor:
         ):
             if kind is OrderKind.COMMITTED and capture is not None and capture.slot is not None:
                 capture.slot.transition(SlotState.SEALED, durable=True)
-            self._finish(key, _END_OUTCOMES[kind], note)
+            self._set_outcome_and_notify_trainer(key, _END_OUTCOMES[kind], note)
         elif kind is OrderKind.CHECK_COMMITTED or kind is OrderKind.COMMIT or kind is OrderKind.CLEAR:
             raise AssertionError(f"{order} is for rank 0's agent itself")
         elif kind is OrderKind.SHUTDOWN or kind is OrderKind.RESYNC or kind is OrderKind.TAKEN:
             raise AssertionError(f"{order} is about no capture")
         else:
             assert_never(kind)
-        self._captures.release()
+        self._captures.free_unneeded_slots()
 
     def _persist(self, key: Key, capture: Optional[Capture]) -> None:
         local = self._storage.local is not None
@@ -225,17 +225,18 @@ class OrderExecutor:
         else:
             self._report(RankPersisted(key, body))
 
-    def _complete_local(self, key: Key, capture: Optional[Capture]) -> None:
+    def _mark_local_and_prune(self, key: Key, capture: Optional[Capture]) -> None:
         """Every rank has it on its node's disk."""
         if capture is not None and not capture.ended:
             capture.outcome = CaptureOutcome.LOCAL
         self._send_event(SaveLocal(key))
         if capture is not None and capture.part is not None:
-            busy = self._captures.unended_parts()
+            busy = self._captures.local_checkpoint_ids_in_use()
             self._workers.writer.submit(PruneResult, key, self._storage.prune_local(capture.part.checkpoint_id, busy))
 
-    def _finish(self, key: Key, outcome: CaptureOutcome, note: str) -> None:
-        """An end of no use overrides `failed`: what some rank cannot seal is of no use in memory either."""
+    def _set_outcome_and_notify_trainer(self, key: Key, outcome: CaptureOutcome, note: str) -> None:
+        """Set the outcome of a capture and send it to the trainer. An outcome of no use replaces an earlier end:
+        what some rank cannot seal is of no use in memory either."""
         capture = self._captures.get(key)
         if capture is not None and (not capture.ended or outcome.is_useless):
             capture.outcome = outcome

@@ -18,6 +18,6 @@ class Ownership:
         self._incarnation, self._is_trainer_alive = incarnation, is_trainer_alive
         self.taken_by = ""
 
-    def covers(self, key: Key) -> bool:
+    def is_own_live_capture(self, key: Key) -> bool:
         """Whether this start made that capture, and its trainer will hear that it is durable."""
         return key[2] == self._incarnation and self._is_trainer_alive()

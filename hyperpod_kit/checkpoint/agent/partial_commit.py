@@ -29,7 +29,9 @@ def checkpoint_id_of(page: Page) -> str:
     return page.checkpoint_id(nonce)
 
 
-def submit_shards(store: Store, slots: SealedSlots, options: Optional[persist.WriteOptions] = None) -> bool:
+def write_shards_and_try_commit(
+    store: Store, slots: SealedSlots, options: Optional[persist.WriteOptions] = None
+) -> bool:
     """Write this node's shards and their reports; True when the capture is committed with them.
 
     A node that comes later may still commit it, so the memory is not needed any more in either case. A shard without a
@@ -49,27 +51,27 @@ def submit_shards(store: Store, slots: SealedSlots, options: Optional[persist.Wr
     unreported = {
         rank: slot for rank, slot in slots.items() if not store.exists(f"{checkpoint_id}/{layout.report_file(rank)}")
     }
-    for rank, record in sorted(flush_shards.write_all(unreported, write).items()):
+    for rank, record in sorted(flush_shards.seal_and_write_all(unreported, write).items()):
         failpoint("handed.before_report")
         partial_commit_reports.write_report(
             store, checkpoint_id, rank, shard_report.report_of(unreported[rank].slot, record)
         )
     failpoint("handed.before_commit")
-    return _commit_when_complete(store, checkpoint_id, page.origin.world)
+    return _commit_if_complete(store, checkpoint_id, page.origin.world)
 
 
-def _commit_when_complete(store: Store, checkpoint_id: str, world: int) -> bool:
+def _commit_if_complete(store: Store, checkpoint_id: str, world: int) -> bool:
     """Commit when every rank has handed in. Two nodes may do this at once: they write the same, and one is first."""
     reports = partial_commit_reports.read_reports(store, checkpoint_id, world)
     if reports is None:
         return False
-    assembled = assemble.assemble(reports, {"hyperpod_kit": version(), "writer": "flush"})
+    assembled = assemble.build_commit_files(reports, {"hyperpod_kit": version(), "writer": "flush"})
     for name, data in ((layout.EXTRA_FILE, assembled.extra), (layout.INDEX_FILE, assembled.index_bytes)):
         with contextlib.suppress(FileExistsError):
             store.create(f"{checkpoint_id}/{name}", data)
         if store.read(f"{checkpoint_id}/{name}", max(SMALL, len(data))) != data:
             raise CheckpointError(f"{name} of {checkpoint_id} is not what the ranks handed in")
-    identity.confirm(store, identity.RunIdentity(assembled.manifest.run, assembled.manifest.run_id))
+    identity.require_run_identity(store, identity.RunIdentity(assembled.manifest.run, assembled.manifest.run_id))
     store.sync(checkpoint_id)
     with contextlib.suppress(FileExistsError):
         store.create(f"{checkpoint_id}/{layout.MANIFEST_FILE}", assembled.manifest.encode())

@@ -22,7 +22,9 @@ def write_report(store: Store, checkpoint_id: str, rank: int, report: Report) ->
     body = teller.encode(report)
     for text_digest in report_texts.named_digests(body):
         _put_text(
-            store, f"{checkpoint_id}/{layout.text_file(text_digest)}", (teller.find_text(text_digest) or "").encode()
+            store,
+            f"{checkpoint_id}/{layout.text_file(text_digest)}",
+            (teller.look_up_requested_text(text_digest) or "").encode(),
         )
     store.create(f"{checkpoint_id}/{layout.report_file(rank)}", manifest.seal_json(body))
 
@@ -49,7 +51,7 @@ def read_reports(store: Store, checkpoint_id: str, world: int) -> Optional[Dict[
     complete_reports: Dict[int, ShardReport] = {}
     for rank in range(world):
         name = layout.report_file(rank)
-        body = manifest.open_json(store.read(f"{checkpoint_id}/{name}", layout.LARGEST_REPORT), name)
+        body = manifest.parse_sealed_json(store.read(f"{checkpoint_id}/{name}", layout.LARGEST_REPORT), name)
         try:
             updates = [texts.add_report(rank, control_page.parse_page(dict(body["page"])).key, body)]
             for text_digest in [request.digest for request in updates[0].requests]:

@@ -42,11 +42,12 @@ class PartnerCopies:
             ).port
 
     def set_partner(self, addresses: Sequence[Address]) -> None:
-        """The partner's agent is there."""
+        """Set the addresses of the partner's agent, to which captures are copied from now on."""
         self._partner = RemotePartner(addresses, self._setup.token, self._setup.rank, self._pace)
 
-    def seal_job(self, shard: SlotShard) -> Callable[[], Page]:
-        """A job for the sealer: a capture counts as sealed when its copy is made, or nobody takes one."""
+    def seal_and_copy_job(self, shard: SlotShard) -> Callable[[], Page]:
+        """Return a job that seals a capture and copies it to the partner: it counts as sealed when its copy is
+        made, or no partner takes one."""
 
         def job() -> Page:
             page = shard.seal()
@@ -65,13 +66,13 @@ class PartnerCopies:
             self._not_before = time.monotonic() + PAUSE
             print(f"no copy of {page.key} in a partner's memory: {err}", file=sys.stderr, flush=True)
 
-    def hurry(self) -> None:
-        """Nobody trains here any more: what is there is there."""
+    def stop_copying(self) -> None:
+        """Make no more copies, and let a running one go on without a rate limit: nobody trains here any more."""
         self._partner = None
         self._pace.lift()
 
     def free_earlier(self, keep: Optional[Key]) -> None:
-        """The run has restored: of earlier starts only that capture may be needed. Raises OSError."""
+        """Free the copies held here that earlier starts made, but that of the capture `keep`. Raises OSError."""
         incarnation = self._setup.incarnation
         partner_memory.remove(
             self._setup.folder,
@@ -80,5 +81,5 @@ class PartnerCopies:
         )
 
     def remove(self) -> None:
-        """The run has come to its end. Raises OSError."""
+        """Remove all copies of the run that are held here. Raises OSError."""
         partner_memory.remove(self._setup.folder, self._setup.run_hash)

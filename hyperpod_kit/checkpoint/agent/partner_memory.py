@@ -88,8 +88,9 @@ def remove(slots_directory: str, run: str, *, keep: Callable[[Page], bool] = lam
             shm_slots.remove(folder, slot.name)
 
 
-def remove_halves(slots_directory: str, run: str) -> None:
-    """Free what holds no whole copy, of a run without an agent here. What cannot be read stays. Raises OSError."""
+def remove_incomplete_copies(slots_directory: str, run: str) -> None:
+    """Remove the copies of a run without an agent here that are not complete. What cannot be read stays.
+    Raises OSError."""
     folder = copies_directory(slots_directory)
     for name in names(folder, run):
         if shm_slots.is_incomplete(folder, name):
@@ -104,7 +105,7 @@ def remove_halves(slots_directory: str, run: str) -> None:
 def lock_agents(slots_directory: str, run: str) -> Optional[List[lock.Lock]]:
     """The locks of all agents of the run that have been here; None when one is at work. Raises OSError."""
     taken: List[lock.Lock] = []
-    first = shm_slots.lock_file(shm_paths.node_uid(), run, 0).rpartition("-")[0]
+    first = shm_slots.lock_file_name(shm_paths.node_uid(), run, 0).rpartition("-")[0]
     for name in sorted(os.listdir(slots_directory)):
         if not name.startswith(f"{first}-") or not name.endswith(".lock"):
             continue

@@ -33,7 +33,7 @@ class CopyHolder(Protocol):
     """Where a copy of a sealed capture goes."""
 
     def put(self, slot: Slot, page: Page) -> None:
-        """Returns when the copy is whole there. Raises OSError, CheckpointError."""
+        """Send a copy of the slot; return when it is complete there. Raises OSError, CheckpointError."""
 
 
 def derive_key(token: str) -> bytes:
@@ -61,12 +61,12 @@ def _send(wire: Wire, key: bytes, slot: Slot, page: Page, pace: Pace) -> None:
 
 
 def _receive(wire: Wire, key: bytes, slot: Slot, page: Page) -> None:
-    """Into a slot that is being written; it is SEALED when all of it is proved. Raises as Wire."""
+    """Receive a capture into a slot that is being written, check its proof and make it SEALED. Raises as Wire."""
     mac = _mac(key, page)
     extra = bytearray(page.shard.extra_size)
     wire.receive(_pieces(memoryview(extra)), mac)
     wire.receive(_pieces(slot.image[: page.shard.size]), mac)
-    if not message_auth.matches(wire.expect("sent").get("proof"), mac.hexdigest()):
+    if not message_auth.matches(wire.receive_expected("sent").get("proof"), mac.hexdigest()):
         raise Untrusted("bytes without their proof: they are not of who greeted, or were changed on their way")
     slot.write_extra(bytes(extra))
     slot.write_dated(page)  # a copy is as old as it lies here: the clock of another node means nothing on this one
@@ -87,30 +87,31 @@ class RemotePartner:
         self._addresses, self._key, self._rank, self._pace = tuple(addresses), derive_key(token), rank, pace
 
     def put(self, slot: Slot, page: Page) -> None:
-        """See CopyHolder."""
+        """Send a copy of the slot to the partner, see CopyHolder."""
         wire = connect(self._addresses, self._key, self._rank)
         try:
             wire.send_message(op="put", slot=slot.name.slot, page=page.to_json())
-            wire.expect("go")
+            wire.receive_expected("go")
             _send(wire, self._key, slot, page, self._pace)
-            wire.expect("kept")
+            wire.receive_expected("kept")
         except (Untrusted, ValueError) as err:
             raise CheckpointError(str(err)) from None
         finally:
             wire.close()
 
 
-def get(
-    addresses: Sequence[Address], token: str, run_id: str, rank: int, key: Key, make: Callable[[Page], Slot]
+def fetch_capture(
+    addresses: Sequence[Address], token: str, run_id: str, rank: int, key: Key, make_slot: Callable[[Page], Slot]
 ) -> None:
-    """Fetch that rank's capture into the slot that `make` gives for its page. Raises OSError, CheckpointError."""
+    """Fetch that rank's capture into the slot that `make_slot` returns for its page, which is removed on
+    failure. Raises OSError, CheckpointError."""
     secret = derive_key(token)
     wire = connect(addresses, secret, rank)
     slot: Optional[Slot] = None
     try:
         wire.send_message(op="get", key=list(key))
-        page = _parse_sealed_page(wire.expect("have").get("page"), run_id, rank)
-        slot = make(page)
+        page = _parse_sealed_page(wire.receive_expected("have").get("page"), run_id, rank)
+        slot = make_slot(page)
         wire.send_message(op="go")
         _receive(wire, secret, slot, page)
     except BaseException as err:
@@ -172,7 +173,7 @@ class PartnerServer:
             raise CheckpointError("it is not here any more")
         try:
             wire.send_message(op="have", page=page.to_json())
-            wire.expect("go")  # bytes that followed a line at once would be read with it
+            wire.receive_expected("go")  # bytes that followed a line at once would be read with it
             _send(wire, self._key, slot, page, Pace())
         finally:
             slot.close()

@@ -41,10 +41,10 @@ class Pace:
         """No limit from now on: nobody trains any more, or the machine is about to go."""
         self._lifted.set()
 
-    def take(self, count: int) -> None:
+    def wait_for_bytes(self, count: int) -> None:
         """Wait until `count` bytes may be written."""
         if self._bytes is not None and not self._lifted.is_set():
-            self._bytes.take(count)
+            self._bytes.wait_and_take(count)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def write_shard(
     """
     name, size = layout.shard_file(shard.page.origin.rank), shard.page.shard.size
     ranges = [(at, min(at + WRITE, size)) for at in range(0, size, WRITE)]
-    write_file(store, f"{checkpoint_id}/{name}", size, ranges, shard.view, options or WriteOptions())
+    write_file(store, f"{checkpoint_id}/{name}", size, ranges, shard.wait_and_view, options or WriteOptions())
     return manifest.FileRecord(name, size, shard.page.shard.root, shard.page.origin.rank)
 
 
@@ -84,7 +84,7 @@ def write_file(
     writer = store.open_write(name, size)
 
     def write_range(at: int, end: int) -> None:
-        options.pace.take(end - at)
+        options.pace.wait_for_bytes(end - at)
         if options.stopped():
             raise Stopped(f"{name} stopped at byte {at}")
         writer.write(read_range(at, end), at)

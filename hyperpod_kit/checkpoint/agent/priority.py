@@ -12,7 +12,7 @@ _IO_LOWEST = (2 << 13) | 7
 _NICE = 5
 
 
-def be_gentle(*, whole_process: bool = True) -> None:
+def lower_cpu_and_io_priority(*, whole_process: bool = True) -> None:
     """Leave processor and disk to training: a nice value and the lowest best-effort I/O priority, for all threads that
     this one starts from now on. Not `whole_process`: for this thread, in a process that does other things.
 

@@ -33,13 +33,13 @@ class Difference(NamedTuple):
     total: int
 
 
-def combined(tensors: Sequence[Tuple[str, str, str]]) -> str:
+def combine_digests(tensors: Sequence[Tuple[str, str, str]]) -> str:
     """One digest for all tensors of a set of holders, whatever their order."""
-    return digest.small(json.dumps(sorted(tensors), separators=(",", ":")).encode())
+    return digest.small_object_digest(json.dumps(sorted(tensors), separators=(",", ":")).encode())
 
 
 def digests_in_tree(tree: Mapping[str, Any]) -> Dict[str, str]:
-    """What a capture's tree says; {} where nothing was compared."""
+    """Return the replica digests of a capture's tree by set of holders; {} where nothing was compared."""
     recorded = tree.get(REPLICAS)
     if isinstance(recorded, dict):
         return {str(holders): str(value) for holders, value in recorded.items()}

@@ -29,7 +29,7 @@ _CAPTURES = 3
 """Captures of which the leader keeps the texts."""
 
 
-def _is_shared(key: str, text: str) -> bool:
+def _is_worth_deduplicating(key: str, text: str) -> bool:
     """Whether other ranks may well have the same, and it is worth asking."""
     return len(text) >= _LONG and key not in _EACH
 
@@ -44,8 +44,8 @@ class ReportEncoder:
         self._texts: Dict[str, Tuple[str, str]] = {}
         self._requested: Set[str] = set()
 
-    def reset(self) -> None:
-        """Whoever is told knows nothing of what was said before."""
+    def forget_sent_layout(self) -> None:
+        """Make the next report contain its layout again: the receiver knows nothing of what was sent before."""
         self._layout = ""
 
     def encode(self, report: Report) -> Dict[str, Any]:
@@ -53,8 +53,8 @@ class ReportEncoder:
 
         Raises CheckpointError when the report's text is not what was captured.
         """
-        shard_report.check(report)
-        parts = [self._encode_part(key, text) for key, text in shard_report.reported_parts(report)]
+        shard_report.require_report_matches_capture(report)
+        parts = [self._encode_part(key, text) for key, text in shard_report.parts_outside_shard(report)]
         body: Dict[str, Any] = {"page": report.page.to_json(), "record": report.record.to_json(), "parts": parts}
         if report.rank_state is not None:
             body["tree"] = list(report.rank_state.location)
@@ -69,17 +69,20 @@ class ReportEncoder:
 
     def _encode_part(self, key: str, text: str) -> List[Optional[str]]:
         """[key, text], or [key, None, digest]."""
-        if self._inline_texts or key in self._requested or not _is_shared(key, text):
+        if self._inline_texts or key in self._requested or not _is_worth_deduplicating(key, text):
             return [key, text]
-        text_digest = digest.small(text.encode())
+        text_digest = digest.small_object_digest(text.encode())
         self._texts[text_digest] = (key, text)
         while len(self._texts) > _KEPT:
             del self._texts[next(iter(self._texts))]
         return [key, None, text_digest]
 
-    def find_text(self, text_digest: str) -> Optional[str]:
-        """The text of that digest; None when it is not known any more. A part that changes is said outright from now
-        on: this rank would be asked for it at every save."""
+    def look_up_requested_text(self, text_digest: str) -> Optional[str]:
+        """Return the text of that digest, None when it is not known any more.
+
+        Its part of the tree is sent as text from now on: where it changes, this rank would be asked for it at
+        every save.
+        """
         key, text = self._texts.get(text_digest, ("", None))
         if key:
             self._requested.add(key)
@@ -121,8 +124,11 @@ class ReportDecoder:
         self._layouts: Dict[int, Tuple[str, Dict[str, Any]]] = {}
 
     def add_report(self, rank: int, key: Key, body: Dict[str, Any]) -> ReportUpdate:
-        """A report. Raises KeyError, ValueError, TypeError when it is none."""
-        body = self._with_layout(rank, body)
+        """Add a report; return the reports that are complete now and the texts to request.
+
+        Raises KeyError, ValueError, TypeError when it is none.
+        """
+        body = self._store_or_add_layout(rank, body)
         parts = _parse_parts(body)
         self._keep_recent(key)
         named = []
@@ -130,17 +136,17 @@ class ReportDecoder:
             name, text = part[0], part[1]
             if text is None:
                 named.append(str(part[2]))
-            elif _is_shared(name, text):
-                self._store_text(digest.small(text.encode()), text, key)
+            elif _is_worth_deduplicating(name, text):
+                self._store_text(digest.small_object_digest(text.encode()), text, key)
         self._waiting[rank, key] = _Waiting(body, tuple(named))
         return self._complete_reports([(rank, key)])
 
     def add_text(self, rank: int, key: Key, text_digest: str, text: Optional[str]) -> ReportUpdate:
-        """The answer to an Ask; None where that rank does not have the text any more."""
+        """Add a text that was requested; None where that rank does not have it any more, whose report then fails."""
         self._requested.pop(text_digest, None)
         waiting = [pending for pending in sorted(self._waiting) if text_digest in self._missing(pending, every=True)]
         failed = []
-        if text is not None and digest.small(text.encode()) == text_digest:
+        if text is not None and digest.small_object_digest(text.encode()) == text_digest:
             self._store_text(text_digest, text, key)
         else:
             for pending in [pending for pending in waiting if pending[0] == rank]:
@@ -150,7 +156,8 @@ class ReportDecoder:
         return update._replace(failed=(*failed, *update.failed))
 
     def remove_rank(self, rank: int) -> ReportUpdate:
-        """The agent of `rank` is lost, or another one: what it was asked for others must tell."""
+        """Forget the reports and the layout of a rank whose agent is lost or replaced, and request from others
+        what it was asked for."""
         for pending in [pending for pending in self._waiting if pending[0] == rank]:
             del self._waiting[pending]
         self._layouts.pop(rank, None)
@@ -161,7 +168,7 @@ class ReportDecoder:
             return self._complete_reports(sorted(self._waiting))
         return ReportUpdate()
 
-    def _with_layout(self, rank: int, report: Dict[str, Any]) -> Dict[str, Any]:
+    def _store_or_add_layout(self, rank: int, report: Dict[str, Any]) -> Dict[str, Any]:
         """A report with its layout, which an agent says only when it is another one than at the last time."""
         layout, body = str(report["page"]["layout"]), {name: report[name] for name in _LAYOUT if name in report}
         if body:
@@ -226,8 +233,8 @@ class ReportDecoder:
             return self._texts[part[2]]
         text = str(part[1])
         # One object for what all have alike.
-        if _is_shared(str(part[0]), text):
-            return self._texts.get(digest.small(text.encode()), text)
+        if _is_worth_deduplicating(str(part[0]), text):
+            return self._texts.get(digest.small_object_digest(text.encode()), text)
         return text
 
 

@@ -57,8 +57,9 @@ class _Peer:
         self.last_message_at = time.monotonic()
         self.pinged_at = 0.0
 
-    def is_responding(self) -> bool:
-        """Whether it still answers; the question takes up to ANSWER seconds, in which it counts as being there."""
+    def ping_and_check_responding(self) -> bool:
+        """Ping the agent, unless it still has one to answer; return False when it has not answered within
+        RESPONSE_TIMEOUT seconds."""
         now = time.monotonic()
         if self.last_message_at >= self.pinged_at:
             self.pinged_at = now
@@ -87,15 +88,16 @@ class Hub:
         self._lock = threading.Lock()
         self._logged: set[str] = set()
         self.port = 0
-        if peers + _BESIDE > descriptors.soft():
+        if peers + _BESIDE > descriptors.soft_limit():
             raise CheckpointError(
-                f"rank 0's agent needs {peers + _BESIDE} descriptors for {peers + 1} ranks, {descriptors.soft()} are "
+                f"rank 0's agent needs {peers + _BESIDE} descriptors for {peers + 1} ranks, "
+                f"{descriptors.soft_limit()} are "
                 "allowed on its node",
                 hint="raise the hard limit there: LimitNOFILE= in slurmd's unit, or ulimit -Hn",
             )
         if peers:
             listeners, self.port = self._listen(addresses, port)
-            most = min(max(16, 2 * self._world), descriptors.soft() - peers - _RESERVED)
+            most = min(max(16, 2 * self._world), descriptors.soft_limit() - peers - _RESERVED)
             self._strangers = Unauthenticated(
                 listeners, most=most, seconds=HANDSHAKE_TIMEOUT, welcome=handshake.build_challenge
             )
@@ -117,12 +119,12 @@ class Hub:
         while True:
             poll = select.poll()  # select() ends at descriptor 1,023
             poll.register(self._ready, select.POLLIN)
-            for sock in self._strangers.files():
+            for sock in self._strangers.sockets_to_poll():
                 poll.register(sock, select.POLLIN)
-            due = self._strangers.due
+            due = self._strangers.seconds_until_due
             ready = poll.poll(None if due is None else max(1.0, due * 1000.0))
             if due is not None or any(descriptor != self._ready.fileno() for descriptor, _ in ready):
-                for guest in self._strangers.arrived():
+                for guest in self._strangers.accept_and_collect_ready():
                     self._accept(guest)
             if self._strangers.exhausted:
                 self._log_once(f"agents of other ranks wait: {self._strangers.exhausted}")
@@ -139,7 +141,7 @@ class Hub:
             return
         channel = Channel(guest.sock, hello.seals, guest.lines)
         before = self._peers.get(hello.rank)
-        if before is not None and (not hello.again or before.is_responding()):
+        if before is not None and (not hello.again or before.ping_and_check_responding()):
             channel.send({"op": handshake.REFUSED})
             channel.close()
             return
@@ -188,7 +190,7 @@ class Hub:
     # --- what others call -------------------------------------------------------------------------------------------
 
     def set_dead_peer_timeout(self, seconds: int) -> None:
-        """See Channel.patience."""
+        """Set the timeout of all connections, see Channel.set_dead_peer_timeout."""
         with self._lock:
             for peer in self._peers.values():
                 peer.channel.set_dead_peer_timeout(seconds)
@@ -201,7 +203,7 @@ class Hub:
             peer.channel.send_line(line)
 
     def send_to(self, rank: int, message: JsonMessage) -> None:
-        """One of them, if it is there."""
+        """Send a message to the agent of that rank, if it is connected."""
         with self._lock:
             peer = self._peers.get(rank)
         if peer is not None:
@@ -211,8 +213,8 @@ class Hub:
 class Uplink(Channel):
     """The connection to rank 0's agent."""
 
-    def listen(self, on_message: Callable[[JsonMessage], None], on_end: Callable[[], None]) -> None:
-        """See Channel.listen. The hub's question whether we are there is answered here."""
+    def start_receiving(self, on_message: Callable[[JsonMessage], None], on_end: Callable[[], None]) -> None:
+        """As Channel.start_receiving; pings of the hub are answered here."""
 
         def on_peer_message(message: JsonMessage) -> None:
             if message.get("op") == handshake.PING:
@@ -220,10 +222,10 @@ class Uplink(Channel):
             else:
                 on_message(message)
 
-        super().listen(on_peer_message, on_end)
+        super().start_receiving(on_peer_message, on_end)
 
 
-def join(
+def connect_to_leader(
     addresses: Sequence[Tuple[str, int]], token: str, rank: int, *, again: bool = False, deadline: float = 60.0
 ) -> Optional[Uplink]:
     """Connect to rank 0's agent at one of its addresses; None when none answered within `deadline` seconds.
@@ -237,7 +239,7 @@ def join(
                 sock = socket.create_connection((host, port), timeout=HANDSHAKE_TIMEOUT)
             except (OSError, UnicodeError):
                 continue
-            session = handshake.perform_handshake(sock, token.encode(), rank, again, HANDSHAKE_TIMEOUT)
+            session = handshake.perform_newcomer_handshake(sock, token.encode(), rank, again, HANDSHAKE_TIMEOUT)
             if session is None:
                 sock.close()
                 continue

@@ -13,7 +13,7 @@ REPLACED = "a newer save needed its place in memory"
 _APART = 256
 
 
-def is_for_want_of_room(reason: str) -> bool:
+def is_displaced_by_other_saves(reason: str) -> bool:
     """Whether a save was given up for others that are on their way, on whatever rank: storage is slower than the saves
     come, but nothing is broken."""
     return reason.endswith((NO_SLOT, REPLACED))
@@ -40,7 +40,7 @@ class Tally:
         self.in_a_row = self.broken = 0
 
     def record_durable(self, seq: int, step: int) -> bool:
-        """This save is durable; whether that ends a row."""
+        """Record that this save is durable; return whether that ends a series of failures."""
         before = self.in_a_row
         if self.durable is None or seq > self.durable.seq:
             self.durable = Durable(seq, step, self._clock())
@@ -49,10 +49,11 @@ class Tally:
         return before > 0 and not self.in_a_row
 
     def record_failure(self, seq: int, reason: str) -> bool:
-        """This save came to nothing; whether to say so: the first in a row, and then each time it has doubled."""
+        """Record that this save failed; return whether to report that: the first in a row, and each time it has
+        doubled."""
         if self.durable is not None and seq < self.durable.seq:
             return False
-        broken = not is_for_want_of_room(reason)
+        broken = not is_displaced_by_other_saves(reason)
         # Older ones cannot be told apart any more: the next durable one is newer than they are.
         self._lost = [*self._lost[-_APART:], (seq, broken)]
         self.in_a_row += 1

@@ -35,7 +35,7 @@ class SlotShard:
             raise CheckpointError(f"{slot.name.file('img')} holds no capture")
         self.slot = slot
         self.page = page
-        self._data_end = digest.split(page.shard.size, page.shard.chunk)[0]
+        self._data_end = digest.split_file_size(page.shard.size, page.shard.chunk)[0]
         if page.state == SlotState.SEALED:
             self._final_end = page.shard.size
         else:
@@ -82,8 +82,8 @@ class SlotShard:
             self._final_end = upto
             self._changed.notify_all()
 
-    def view(self, begin: int, end: int) -> memoryview:
-        """These bytes of the file, once they are final. Raises as `wait_until_final`."""
+    def wait_and_view(self, begin: int, end: int) -> memoryview:
+        """Wait until these bytes of the file are final, and return a view of them. Raises as `wait_until_final`."""
         self.wait_until_final(end)
         return self.slot.image[begin:end]
 

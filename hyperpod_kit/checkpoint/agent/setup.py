@@ -50,7 +50,7 @@ class AgentSetup:
             incarnation=message["incarnation"],
             token=message["token"],
             owner=Process(*message["owner"]),
-            folder=message.get("folder") or shm_paths.user_directory(),
+            folder=message.get("folder") or shm_paths.ensure_user_directory(),
             versions=dict(message.get("versions", {})),
             addresses=message.get("addresses", ()),
             local=message.get("local"),
@@ -68,9 +68,9 @@ class AgentSetup:
 
     @property
     def lock_path(self) -> str:
-        return os.path.join(self.folder, shm_slots.lock_file(shm_paths.node_uid(), self.run_hash, self.rank))
+        return os.path.join(self.folder, shm_slots.lock_file_name(shm_paths.node_uid(), self.run_hash, self.rank))
 
     @property
     def log_path(self) -> str:
         """Where the trainer's side sends what the agent prints."""
-        return os.path.join(self.folder, shm_slots.log_file(shm_paths.node_uid(), self.run_hash, self.rank))
+        return os.path.join(self.folder, shm_slots.log_file_name(shm_paths.node_uid(), self.run_hash, self.rank))

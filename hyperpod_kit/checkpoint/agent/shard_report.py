@@ -118,7 +118,7 @@ def _locate_in_shard(image: memoryview, room: Tuple[int, int], extra: str) -> Op
     if not location.size:
         return None
     try:
-        parts = split(bytes(image[location.begin : location.begin + location.size]).decode())
+        parts = split_json_object(bytes(image[location.begin : location.begin + location.size]).decode())
         if not all(f"{json.dumps(key)}:{text}" in extra for key, text in parts):
             raise ValueError("it is no part of the capture's tree")
     except ValueError as err:
@@ -151,7 +151,7 @@ class ShardReport:
         """All parts, parsed. Raises CheckpointError."""
         return {key: _parsed(key, text) for key, text in self.parts}
 
-    def value(self, key: str) -> Any:
+    def parse_part(self, key: str) -> Any:
         """One part, parsed; None where there is none. Raises CheckpointError."""
         return next((_parsed(key, text) for name, text in self.parts if name == key), None)
 
@@ -159,34 +159,34 @@ class ShardReport:
 def _parsed(key: str, text: str) -> Any:
     """A part of a rank's tree, which no JSON may be where another had his hands on a report."""
     try:
-        return parse.document(text, len(text))
+        return parse.parse_json(text, len(text))
     except ValueError as err:
         raise CheckpointError(f"{clean(key)} of a rank's tree is no JSON: {clean(err)}") from None
 
 
 def to_shard_report(report: Report) -> ShardReport:
     """Of all that a rank has. Raises CheckpointError when its text is not what it captured."""
-    check(report)
+    require_report_matches_capture(report)
     pattern, table_text, pieces = table_texts(report.pieces)
     location = None
     if report.rank_state is not None:
         location = report.rank_state.location
-    return ShardReport(report.page, report.record, reported_parts(report), pattern, table_text, pieces, location)
+    return ShardReport(report.page, report.record, parts_outside_shard(report), pattern, table_text, pieces, location)
 
 
-def reported_parts(report: Report) -> Parts:
+def parts_outside_shard(report: Report) -> Parts:
     """What of a rank's tree is told: all but what lies in its shard."""
     if report.rank_state is not None:
         keys = report.rank_state.keys
     else:
         keys = ()
-    return tuple((key, text) for key, text in split(report.extra) if key not in keys)
+    return tuple((key, text) for key, text in split_json_object(report.extra) if key not in keys)
 
 
-def check(report: Report) -> None:
-    """Whether a report is about one sealed capture as it is. Raises CheckpointError."""
+def require_report_matches_capture(report: Report) -> None:
+    """Raise CheckpointError unless the report is about a sealed capture and its text is what was captured."""
     page = report.page
-    if digest.small(report.extra.encode()) != page.shard.extra_root or page.state != SlotState.SEALED:
+    if digest.small_object_digest(report.extra.encode()) != page.shard.extra_root or page.state != SlotState.SEALED:
         raise CheckpointError(f"rank {page.origin.rank}'s non-tensor state is not what it captured")
 
 
@@ -195,10 +195,10 @@ def table_texts(pieces: Tuple[Placed, ...]) -> Tuple[str, str, Optional[Tuple[Pl
     table = shard_table.build_table(pieces)
     if table is None:
         return "", "", pieces
-    return table.pattern.text().decode(), shard_table.table_text(table).decode(), None
+    return table.pattern.to_json_bytes().decode(), shard_table.encode_table_without_pattern(table).decode(), None
 
 
-def split(text: str) -> Parts:
+def split_json_object(text: str) -> Parts:
     """A tree's text, part by part. Raises ValueError when it is no JSON object."""
     decoder = json.JSONDecoder()
     parts: List[Tuple[str, str]] = []

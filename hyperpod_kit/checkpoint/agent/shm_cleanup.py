@@ -24,7 +24,7 @@ def remove_dead_segments(*folders: str, excluded_run: str) -> List[str]:
         names = shm_slots.names(folder, uid=shm_paths.node_uid())
         for run in sorted({name.run for name in names} - {excluded_run}):
             with contextlib.suppress(Untrusted):
-                if _remove_dead_run(folder, run):
+                if _remove_run_if_dead_and_empty(folder, run):
                     removed.append(run)
         for run in sorted(
             {name.run for name in partner_memory.names(partner_memory.copies_directory(folder))} - {excluded_run}
@@ -33,12 +33,12 @@ def remove_dead_segments(*folders: str, excluded_run: str) -> List[str]:
     return removed
 
 
-def _remove_dead_run(folder: str, run: str) -> bool:
+def _remove_run_if_dead_and_empty(folder: str, run: str) -> bool:
     locks: List[lock.Lock] = []
     try:
         # Listed again under the locks: then no agent is at work, and no trainer gets past the start of its own.
         for rank in sorted({name.rank for name in shm_slots.names(folder, uid=shm_paths.node_uid(), run=run)}):
-            taken = lock.try_acquire(os.path.join(folder, shm_slots.lock_file(shm_paths.node_uid(), run, rank)))
+            taken = lock.try_acquire(os.path.join(folder, shm_slots.lock_file_name(shm_paths.node_uid(), run, rank)))
             if taken is None:
                 return False
             locks.append(taken)
@@ -74,7 +74,7 @@ def _remove_half_copies(folder: str, run: str) -> None:
     if locks is None:
         return
     try:
-        partner_memory.remove_halves(folder, run)
+        partner_memory.remove_incomplete_copies(folder, run)
     finally:
         for taken in locks:
             taken.release()

@@ -20,7 +20,7 @@ import stat
 import sys
 
 from hyperpod_kit.environment import HPK_SHM_DIR
-from hyperpod_kit.untrusted.dirfd import mount_id_of, open_name, reopen
+from hyperpod_kit.untrusted.dirfd import mount_id_of, open_as_path, reopen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ MOST_LOOSE = 65536
 """Files beside the directories that are looked at: anybody may make any number that only look like some."""
 
 
-def base() -> str:
+def shared_memory_root() -> str:
     """The node's shared memory: /dev/shm, or HPK_SHM_DIR."""
     return os.environ.get(HPK_SHM_DIR) or "/dev/shm"
 
@@ -72,9 +72,9 @@ def _root_uid() -> int:
         return 65534
 
 
-def user_directory() -> str:
-    """The directory for what this user captures, made where it is not there. Raises OSError."""
-    where, uid = base(), node_uid()
+def ensure_user_directory() -> str:
+    """Return the directory for what this user captures, made where it is missing. Raises OSError."""
+    where, uid = shared_memory_root(), node_uid()
     folder = os.open(where, _DIRECTORY)
     try:
         status = os.fstat(folder)
@@ -82,10 +82,10 @@ def user_directory() -> str:
             return where
         if uid == 0:
             try:
-                prepare(where, 0)
+                make_directories_as_root(where, 0)
             except OSError as err:
                 print(f"hyperpod-kit: {err.strerror}", file=sys.stderr, flush=True)
-        if _is_user_directory(folder, f"{PARENT}/{uid}"):
+        if _is_user_directory_fixing_mode(folder, f"{PARENT}/{uid}"):
             return f"{where}/{PARENT}/{uid}"
         spare = _spare_directories(folder, uid)
         if spare:
@@ -98,10 +98,10 @@ def user_directory() -> str:
 def user_directories(where: str = "") -> list[str]:
     """All directories in which captures of this user's may lie, `where` itself the last; in that one, and nowhere else,
     others' files may lie beside ours. Makes nothing. Raises OSError."""
-    where, uid = where or base(), node_uid()
+    where, uid = where or shared_memory_root(), node_uid()
     folder = os.open(where, _DIRECTORY)
     try:
-        if _is_user_directory(folder, f"{PARENT}/{uid}"):
+        if _is_user_directory_fixing_mode(folder, f"{PARENT}/{uid}"):
             given = [f"{PARENT}/{uid}"]
         else:
             given = []
@@ -110,20 +110,18 @@ def user_directories(where: str = "") -> list[str]:
         os.close(folder)
 
 
-def _is_user_directory(folder: int, name: str) -> bool:
-    """Whether that is a directory of ours for us alone; where it is below PARENT, in a directory that root alone fills.
-
-    A mode that lets others in is set right.
-    """
+def _is_user_directory_fixing_mode(folder: int, name: str) -> bool:
+    """Return whether that is a directory of ours for us alone; where it is below PARENT, in a directory that
+    root alone fills. A mode that lets others in is set to 0700."""
     parent, _, last = name.rpartition("/")
     descriptors = []
     try:
         if parent:
-            descriptors.append(open_name(parent, folder))
+            descriptors.append(open_as_path(parent, folder))
             status = os.fstat(descriptors[0])
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != _root_uid() or status.st_mode & 0o022:
                 return False
-        descriptors.append(open_name(last, descriptors[0] if parent else folder))
+        descriptors.append(open_as_path(last, descriptors[0] if parent else folder))
         status = os.fstat(descriptors[-1])
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             return False
@@ -142,7 +140,7 @@ def _spare_directories(folder: int, uid: int) -> list[str]:
     names = sorted(name for name in os.listdir(folder) if name == first or name.startswith(first + "-"))
     spare_names: list[str] = []
     for name in names[:MOST_LOOSE]:
-        if len(spare_names) < _MOST_SPARE and _is_user_directory(folder, name):
+        if len(spare_names) < _MOST_SPARE and _is_user_directory_fixing_mode(folder, name):
             spare_names.append(name)
     return spare_names
 
@@ -152,7 +150,7 @@ def _make_directory(folder: int, where: str, uid: int) -> str:
     try:
         os.mkdir(name, 0o700, dir_fd=folder)
     except FileExistsError:
-        if _is_user_directory(folder, name):
+        if _is_user_directory_fixing_mode(folder, name):
             return name  # another rank's, just now
         other = f"{name}-{os.urandom(4).hex()}"
         os.mkdir(other, 0o700, dir_fd=folder)
@@ -169,7 +167,7 @@ def _make_directory(folder: int, where: str, uid: int) -> str:
 def _describe(folder: int, name: str) -> str:
     """What lies there and whose it is, in words."""
     try:
-        fd = open_name(name, folder)
+        fd = open_as_path(name, folder)
     except OSError as err:
         return str(err.strerror)
     try:
@@ -182,24 +180,24 @@ def _describe(folder: int, name: str) -> str:
 # --- for root -------------------------------------------------------------------------------------------------------
 
 
-def prepare(where: str, uid: int = -1, *, aside: bool = False) -> str:
-    """As root: make the directory of the user `uid`, or only the one for all of them.
+def make_directories_as_root(where: str, uid: int = -1, *, move_foreign_aside: bool = False) -> str:
+    """As root, make the directory of the user `uid`, or only the one for all users.
 
-    aside: what another made in its place is moved away; the words for that, or "". One process at a time does so.
-    Raises OSError.
+    `move_foreign_aside`: what another user made in its place is moved away. Returns a message about that,
+    or "". Only one process at a time may do this. Raises OSError.
     """
     folder, message = os.open(where, _DIRECTORY), ""
     try:
-        parent = _open_parent(folder)
+        parent = _open_or_make_parent(folder)
         if parent < 0:
             problem = f"{where}/{PARENT} is {_describe(folder, PARENT)}, expected a directory of root"
-            if not aside:
+            if not move_foreign_aside:
                 raise OSError(errno.EEXIST, problem)
-            _detach(folder, PARENT)
+            _unmount_lazily(folder, PARENT)
             name = f"{PARENT}.moved-aside-{os.urandom(4).hex()}"
             os.rename(PARENT, name, src_dir_fd=folder, dst_dir_fd=folder)
             message = f"{problem}: it is {name} now"
-            parent = _open_parent(folder)
+            parent = _open_or_make_parent(folder)
             if parent < 0:
                 raise OSError(errno.EEXIST, "another has made one again", PARENT)
         try:
@@ -212,21 +210,21 @@ def prepare(where: str, uid: int = -1, *, aside: bool = False) -> str:
         os.close(folder)
 
 
-def _detach(folder: int, name: str) -> None:
-    """Take away what is mounted on that name, which cannot be moved while something is."""
+def _unmount_lazily(folder: int, name: str) -> None:
+    """Detach what is mounted on that name, which cannot be moved while something is."""
     import ctypes  # only where somebody has been there
 
     libc = ctypes.CDLL(None, use_errno=True)
     for _ in range(_MOST_SPARE):
         try:
-            os.close(open_name(name, folder))
+            os.close(open_as_path(name, folder))
             return
         except OSError as err:
             if err.errno != errno.EXDEV or libc.umount2(f"/proc/self/fd/{folder}/{name}".encode(), _DETACH) != 0:
                 return
 
 
-def _open_parent(folder: int) -> int:
+def _open_or_make_parent(folder: int) -> int:
     """A descriptor of the directory that root alone fills, made where there is none; -1 for anything else there."""
     fd = -1
     try:
@@ -248,7 +246,7 @@ def _open_or_make(folder: int, name: str, mode: int) -> int:
         os.mkdir(name, mode, dir_fd=folder)
     except FileExistsError:
         pass
-    return open_name(name, folder)
+    return open_as_path(name, folder)
 
 
 def _make_owned(parent: int, name: str, uid: int) -> None:
@@ -260,27 +258,28 @@ def _make_owned(parent: int, name: str, uid: int) -> None:
         os.close(fd)
 
 
-def list_files(
-    where: str, ending: str, most: int, loose: int = MOST_LOOSE, *, below: str = ""
+def iter_user_files(
+    where: str, ending: str, most_per_directory: int, most_outside: int = MOST_LOOSE, *, subdirectory: str = ""
 ) -> Generator[tuple[int, str, int], None, None]:
-    """(uid, name, descriptor) of every user's files whose names end so: regular files of the user that their name and
-    their directory say. Nothing is asked of a file but its facts: the descriptor names it (dirfd.reopen), and is
-    closed.
+    """Yield (uid, name, descriptor) of every user's files whose names end with `ending`: regular files of the
+    user that their name and their directory say.
 
-    most: of each directory, the first by name; loose: of those beside the directories, that are looked at. below: only
-    in the directory of that name in each user's. Raises OSError when `where` cannot be listed.
+    Nothing is asked of a file but its facts: the descriptor only names it (dirfd), and is closed
+    afterwards. `most_per_directory`: of each directory, the first by name; `most_outside`: of those beside
+    the directories, that are looked at. `subdirectory`: only in the directory of that name in each user's.
+    Raises OSError when `where` cannot be listed.
     """
     base_fd = os.open(where, _DIRECTORY)
     try:
         mount = mount_id_of(base_fd)
         names = sorted(os.listdir(base_fd))
-        if not below:
+        if not subdirectory:
             beside = [name for name in names if name.startswith("hpk-") and name.endswith(ending)]
-            yield from _files(base_fd, mount, beside[:loose], None)
-        for uid, fd in _below(_directories(base_fd, mount, names), mount, below):
+            yield from _files(base_fd, mount, beside[:most_outside], None)
+        for uid, fd in _open_subdirectories(_open_user_directories(base_fd, mount, names), mount, subdirectory):
             try:
                 inside = sorted(name for name in os.listdir(fd) if name.endswith(ending))
-                yield from _files(fd, mount, inside[:most], uid)
+                yield from _files(fd, mount, inside[:most_per_directory], uid)
             except OSError:
                 continue
             finally:
@@ -291,10 +290,10 @@ def list_files(
 
 def users(where: str) -> list[int]:
     """Who may have captures here, by the names and owners of directories and of files beside them."""
-    uids = {uid for uid, _, _ in list_files(where, "", 0)}
+    uids = {uid for uid, _, _ in iter_user_files(where, "", 0)}
     folder = os.open(where, _DIRECTORY)
     try:
-        for uid, fd in _directories(folder, mount_id_of(folder), os.listdir(folder)):
+        for uid, fd in _open_user_directories(folder, mount_id_of(folder), os.listdir(folder)):
             os.close(fd)
             uids.add(uid)
     finally:
@@ -302,10 +301,10 @@ def users(where: str) -> list[int]:
     return sorted(uids)
 
 
-def _directories(base_fd: int, mount: str, names: list[str]) -> Iterator[tuple[int, int]]:
+def _open_user_directories(base_fd: int, mount: str, names: list[str]) -> Iterator[tuple[int, int]]:
     """(uid, descriptor to list) of the users' directories."""
     try:
-        parent = open_name(PARENT, base_fd, mount)
+        parent = open_as_path(PARENT, base_fd, mount)
     except OSError:
         parent = -1
     try:
@@ -316,7 +315,7 @@ def _directories(base_fd: int, mount: str, names: list[str]) -> Iterator[tuple[i
             finally:
                 os.close(reader)
             for name in sorted(given, key=int):
-                yield from _directory(parent, mount, name, int(name))
+                yield from _open_if_owned_by(parent, mount, name, int(name))
     finally:
         if parent >= 0:
             os.close(parent)
@@ -325,26 +324,26 @@ def _directories(base_fd: int, mount: str, names: list[str]) -> Iterator[tuple[i
         uid = name[len(PARENT) + 1 :].split("-")[0]
         # "²" is a digit, of which `int` makes no number.
         if uid.isascii() and uid.isdigit() and len(uid) <= 10 and counts.get(int(uid), 0) < _MOST_SPARE:
-            for entry in _directory(base_fd, mount, name, int(uid)):
+            for entry in _open_if_owned_by(base_fd, mount, name, int(uid)):
                 counts[int(uid)] = counts.get(int(uid), 0) + 1
                 yield entry
 
 
-def _below(directories: Iterator[tuple[int, int]], mount: str, name: str) -> Iterator[tuple[int, int]]:
+def _open_subdirectories(directories: Iterator[tuple[int, int]], mount: str, name: str) -> Iterator[tuple[int, int]]:
     """The directories of that name in those of the users; "": those of the users themselves."""
     for uid, fd in directories:
         if not name:
             yield uid, fd
             continue
         try:
-            yield from _directory(fd, mount, name, uid)
+            yield from _open_if_owned_by(fd, mount, name, uid)
         finally:
             os.close(fd)
 
 
-def _directory(folder: int, mount: str, name: str, uid: int) -> Iterator[tuple[int, int]]:
+def _open_if_owned_by(folder: int, mount: str, name: str, uid: int) -> Iterator[tuple[int, int]]:
     try:
-        fd = open_name(name, folder, mount)
+        fd = open_as_path(name, folder, mount)
     except OSError:
         return
     try:
@@ -366,7 +365,7 @@ def _is_directory_of(fd: int, uid: int) -> bool:
 def _files(folder: int, mount: str, names: list[str], uid: int | None) -> Iterator[tuple[int, str, int]]:
     for name in names:
         try:
-            fd = open_name(name, folder, mount)
+            fd = open_as_path(name, folder, mount)
         except OSError:
             continue
         try:

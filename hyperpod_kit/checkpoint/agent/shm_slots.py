@@ -20,7 +20,7 @@ from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, Slot
 from hyperpod_kit.checkpoint.repository import mapping
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory
 from hyperpod_kit.untrusted import by_descriptor, walk
-from hyperpod_kit.untrusted.dirfd import mount_id_of, open_name
+from hyperpod_kit.untrusted.dirfd import mount_id_of, open_as_path
 
 EXTRA_ROOM = 256 * 1024
 _OTHER = f"or name another tmpfs in {environment.HPK_SHM_DIR}"
@@ -54,15 +54,15 @@ class SlotName(NamedTuple):
         return f"hpk-{self.uid}-{self.run}-{self.rank:05d}-{self.slot:02d}.{suffix}"
 
 
-def lock_file(uid: int, run: str, rank: int) -> str:
+def lock_file_name(uid: int, run: str, rank: int) -> str:
     return f"hpk-{uid}-{run}-{rank:05d}.lock"
 
 
-def log_file(uid: int, run: str, rank: int) -> str:
+def log_file_name(uid: int, run: str, rank: int) -> str:
     return f"hpk-{uid}-{run}-{rank:05d}.log"
 
 
-def saves_file(uid: int, run: str, rank: int) -> str:
+def failure_note_file_name(uid: int, run: str, rank: int) -> str:
     """See failure_note."""
     return f"hpk-{uid}-{run}-{rank:05d}.saves"
 
@@ -90,7 +90,7 @@ def names(
 
 def _is_owned(entry: str, handle: int, mount: str) -> bool:
     try:
-        fd = open_name(entry, handle, mount)
+        fd = open_as_path(entry, handle, mount)
     except OSError:
         return False
     try:
@@ -127,12 +127,13 @@ class Slot:
         return current[1]
 
     def write_page(self, page: Page) -> None:
-        """Make `page` the current one. The caller went through Page.to, except for a new slot."""
+        """Make `page` the current one. It comes from Page.transition, except for a new slot."""
         control_page.write(self._view[: control_page.PAGE], self._generation + 1, page)
         self._generation += 1
 
     def transition(self, state: SlotState, *, durable: bool = False, **shard: Any) -> Page:
-        """One transition, see Page.to. Raises CheckpointError when it is not legal or the page is damaged."""
+        """Write the page after one transition, see Page.transition. Raises CheckpointError when it is not legal or
+        the page is damaged."""
         now = self.page
         if now is None:
             raise CheckpointError(f"the control page of {self.name.file('ctl')} is damaged")
@@ -157,10 +158,10 @@ class Slot:
         """Make `page` the current one, of a capture that was sealed just now; as it is on the page then."""
         dated = capture_age.dated(page, clock())
         self.write_page(dated)
-        self._set_time()
+        self._touch_control_file()
         return dated
 
-    def _set_time(self) -> None:
+    def _touch_control_file(self) -> None:
         """The modification time of the page's file is that of the sealing, for programs of builds before 0.1.0."""
         with contextlib.suppress(OSError):
             path = os.path.join(self.folder, self.name.file("ctl"))
@@ -223,7 +224,10 @@ class OpenSlot(NamedTuple):
 
 
 def ensure_dated(open_slot: OpenSlot, clock: capture_age.Clock) -> OpenSlot:
-    """A capture of unknown age counts from now on. For who holds its lock, and knows that its trainer is dead."""
+    """Write the present time to the page as that of the sealing, when the age of the capture is unknown.
+
+    Only for a process that holds its lock, and knows that its trainer is dead.
+    """
     if capture_age.age(open_slot.page, clock()) is not None:
         return open_slot
     with contextlib.suppress(CheckpointError):  # no room on the page: it stays until storage takes it
@@ -298,7 +302,8 @@ def no_space_error(path: str, err: OSError) -> NotEnoughSharedMemory:
 
 
 def remove_stray_image(folder: str, name: SlotName) -> bool:
-    """An image without a control page was left by a crash in `create`. Whether there is no such page."""
+    """Remove an image without a control page, which a crash in `create` left. Returns whether there is no such
+    page."""
     if os.path.lexists(os.path.join(folder, name.file("ctl"))):
         return False
     by_descriptor.unlink(os.path.join(folder, name.file("img")), missing_ok=True)

@@ -11,7 +11,7 @@ import os
 import sys
 
 from hyperpod_kit.checkpoint.agent import failure_note, lock, shm_paths, shm_slots
-from hyperpod_kit.checkpoint.agent.logs import take_last_line
+from hyperpod_kit.checkpoint.agent.logs import read_last_line_and_remove
 from hyperpod_kit.checkpoint.agent.shm_slots import SlotName
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.errors import Untrusted
@@ -21,9 +21,12 @@ from hyperpod_kit.untrusted import by_descriptor
 _SLOTS = 100
 
 
-def recover_slots(folder: str, run: str, rank: int, trainer: Process) -> None:
-    """The caller holds the lock in `folder`. Raises RunIsOwned when a trainer lives that writes there, CheckpointError,
-    OSError."""
+def move_slots_from_other_directories(folder: str, run: str, rank: int, trainer: Process) -> None:
+    """Move the slots of this run and rank from the user's other directories into `folder`, whose lock the
+    caller holds.
+
+    Raises RunIsOwned when a trainer lives that writes there, CheckpointError, OSError.
+    """
     for source in shm_paths.user_directories():
         if not os.path.samefile(source, folder):
             _recover_from(source, folder, run, rank, trainer)
@@ -31,11 +34,11 @@ def recover_slots(folder: str, run: str, rank: int, trainer: Process) -> None:
 
 def _recover_from(source: str, folder: str, run: str, rank: int, trainer: Process) -> None:
     uid = shm_paths.node_uid()
-    path = os.path.join(source, shm_slots.lock_file(uid, run, rank))
+    path = os.path.join(source, shm_slots.lock_file_name(uid, run, rank))
     if lock.holder(path) is None and not shm_slots.names(source, uid=uid, run=run, rank=rank):
         return
     try:
-        source_lock = lock.take_over(path, trainer)
+        source_lock = lock.acquire_ending_stale_agent(path, trainer)
     except Untrusted as err:
         # Another's file in the lock's place: then no agent of ours has one there, and none can come by it.
         print(f"hyperpod-kit: {err}", file=sys.stderr, flush=True)
@@ -66,7 +69,7 @@ def _relink_slots(source: str, folder: str, run: str, rank: int) -> None:
         if _image_inode(source, name) not in linked_inodes:
             _link_files(source, folder, name, next(free_names))
         shm_slots.remove(source, name)
-    last_line = take_last_line(os.path.join(source, shm_slots.log_file(uid, run, rank)))
+    last_line = read_last_line_and_remove(os.path.join(source, shm_slots.log_file_name(uid, run, rank)))
     if last_line:
         print(f"an earlier agent said: {last_line}", file=sys.stderr, flush=True)
     if rank == 0:
@@ -74,7 +77,8 @@ def _relink_slots(source: str, folder: str, run: str, rank: int) -> None:
 
 
 def _image_inode(folder: str, name: SlotName) -> int:
-    """Which file it is: one that ended between its links is there already."""
+    """Return the inode of the slot's image, -1 when it is missing: a move that ended between its links is
+    recognized by it."""
     try:
         return os.lstat(os.path.join(folder, name.file("img"))).st_ino
     except FileNotFoundError:

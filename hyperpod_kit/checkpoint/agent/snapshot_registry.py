@@ -37,25 +37,25 @@ class SnapshotRegistry:
         self.files = SlotFiles(setup.folder, setup.run_hash, setup.rank)
         self.is_restored = False
 
-    def recover(self) -> None:
-        """Before anything else: see SlotFiles.recover."""
-        self.files.recover(live_incarnation=self._setup.incarnation if self._setup.again else "")
+    def seal_or_free_leftover_slots(self) -> None:
+        """Seal or free what a dead trainer left in the slots, see `SlotFiles.seal_or_free_leftover_slots`."""
+        self.files.seal_or_free_leftover_slots(live_incarnation=self._setup.incarnation if self._setup.again else "")
 
     # --- from the trainer ---------------------------------------------------------------------------------------
 
     def add_captured(self, number: int) -> None:
-        """The slot of that number is whole."""
-        self._capture(self.files.get(number))
+        """Register the capture in the slot of that number, and have it sealed."""
+        self._register_and_seal(self.files.get(number))
 
     def collect_unannounced(self) -> None:
-        """The trainer is gone: take what it did not get to announce, free its half copy."""
-        for slot in self.files.all():
+        """Register the captures that a dead trainer did not announce, and free what it had copied in part."""
+        for slot in self.files.iter_mappable_slots():
             page = slot.page
             if page is not None and page.state == SlotState.WRITING and not is_alive(page.origin.trainer):
                 slot.transition(SlotState.FREE)
-            self._capture(slot)
+            self._register_and_seal(slot)
 
-    def _capture(self, slot: shm_slots.Slot) -> None:
+    def _register_and_seal(self, slot: shm_slots.Slot) -> None:
         page = slot.page
         if page is None or page.state != SlotState.CAPTURED or page.key in self._captures:
             return
@@ -63,10 +63,10 @@ class SnapshotRegistry:
         shard = SlotShard(slot)
         capture = self._captures.add(Capture(page, self._checkpoint_id(page), shard=shard))
         capture.jobs.add("seal")
-        self._sealer.submit(SealResult, page.key, self._copies.seal_job(shard))
-        self._report(RankCaptured(page.key, False, replicas.digests_in_slot(slot), page.memory))
+        self._sealer.submit(SealResult, page.key, self._copies.seal_and_copy_job(shard))
+        self._report(RankCaptured(page.key, False, replicas.digests_in_slot(slot), page.is_memory_only))
 
-    def free_oldest(self) -> Optional[int]:
+    def give_up_oldest_superseded(self) -> Optional[int]:
         """Give up a capture for a newer save; the number of the slot that is free now, None when there is none."""
         capture = self._captures.free_oldest()
         if capture is None or capture.shard is None:
@@ -83,7 +83,7 @@ class SnapshotRegistry:
             parts = self._storage.parts()
         else:
             parts = ()
-        for slot in self.files.all():
+        for slot in self.files.iter_mappable_slots():
             page = slot.page
             # The trainer does not wait for this: a capture of this start may be there already.
             if page is None or page.state != SlotState.SEALED or self._is_of_this_start(page):
@@ -104,12 +104,14 @@ class SnapshotRegistry:
                 if page.key == keep and keep not in self._captures and page.origin.world == self._setup.world:
                     self._resume_capture(Capture(page, self._checkpoint_id(page), part=part), durable=False)
         self._copies.free_earlier(keep)
-        self._captures.release()
+        self._captures.free_unneeded_slots()
 
     def resume_captures(self) -> None:
         """Go on with what this start has captured and a dead agent of it did not bring to its end."""
         parts = self._storage.parts()
-        for slot in sorted(self.files.all(), key=lambda slot: slot.page.seq if slot.page is not None else 0):
+        for slot in sorted(
+            self.files.iter_mappable_slots(), key=lambda slot: slot.page.seq if slot.page is not None else 0
+        ):
             page = slot.page
             if page is None or not self._is_of_this_start(page) or page.key in self._captures:
                 continue
@@ -119,8 +121,8 @@ class SnapshotRegistry:
                 )
                 self._resume_capture(capture, durable=page.durable)
             else:
-                self._capture(slot)
-        self._captures.release()
+                self._register_and_seal(slot)
+        self._captures.free_unneeded_slots()
 
     def _resume_capture(self, capture: Capture, *, durable: bool) -> None:
         """Go on with a capture of an earlier start."""

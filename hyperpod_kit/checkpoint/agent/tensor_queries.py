@@ -20,20 +20,21 @@ class TensorQueries:
         self._report = report
         self._pending: Set[Key] = set()
 
-    def request(self, key: Key, holders: str, ranks: Sequence[int]) -> None:
-        """Which tensors of that capture does each of `ranks` hold together with these holders?"""
+    def query_trainer(self, key: Key, holders: str, ranks: Sequence[int]) -> None:
+        """Ask the trainer which tensors of that capture it holds together with these holders, if this rank is one
+        of `ranks`."""
         if self._rank not in ranks:
             return
         self._pending.add(key)
         if not self._trainer.send(TensorQuery(key, holders).to_json()):
-            self.complete(key, None)
+            self.report_tensors(key, None)
 
-    def complete(self, key: Key, tensors: Tensors) -> None:
+    def report_tensors(self, key: Key, tensors: Tensors) -> None:
         if key in self._pending:
             self._pending.discard(key)
             self._report(RankTensors(key, tensors))
 
     def cancel_all(self) -> None:
-        """Nobody will answer any more."""
+        """Report None for all pending queries: the trainer is gone."""
         for key in sorted(self._pending):
-            self.complete(key, None)
+            self.report_tensors(key, None)

@@ -15,7 +15,7 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 
 
 def copy_shard(
-    part: Part, source: Store, target: Store, checkpoint_id: str, how: persist.WriteOptions
+    part: Part, source: Store, target: Store, checkpoint_id: str, options: persist.WriteOptions
 ) -> manifest.FileRecord:
     """Copy one rank's local shard into `checkpoint_id` of `target`; its record.
 
@@ -25,13 +25,13 @@ def copy_shard(
     reader = source.open_read(f"{part.checkpoint_id}/{record.file}")
     try:
         shard = stream.Shard(reader, record.size, record.root, name=f"local {record.file}", chunk=chunk)
-        _copy(shard, target, f"{checkpoint_id}/{record.file}", how)
+        _copy(shard, target, f"{checkpoint_id}/{record.file}", options)
     finally:
         reader.close()
     return record
 
 
-def _copy(shard: stream.Shard, target: Store, name: str, how: persist.WriteOptions) -> None:
+def _copy(shard: stream.Shard, target: Store, name: str, options: persist.WriteOptions) -> None:
     last = shard.chunks - 1
     # The leaves go with the last chunk.
     ends = [shard.bounds(index)[1] for index in range(last)] + [shard.size]
@@ -43,12 +43,12 @@ def _copy(shard: stream.Shard, target: Store, name: str, how: persist.WriteOptio
         """[begin, end) in this thread's buffer: page-aligned, so that it can be read and written past the cache."""
         if not hasattr(buffers, "buffer"):
             buffers.buffer = stream.Buffer(longest + stream.PAGE)
-        view = shard.fill(buffers.buffer.view, begin, end)
+        view = shard.read_unverified_into(buffers.buffer.view, begin, end)
         index = begin // shard.chunk
         shard.check(index, view[: shard.bounds(index)[1] - begin])
         failpoint("upload.slice")
         return view
 
     failpoint("upload.begin")
-    persist.write_file(target, name, shard.size, ranges, read_range, how)
+    persist.write_file(target, name, shard.size, ranges, read_range, options)
     failpoint("upload.done")

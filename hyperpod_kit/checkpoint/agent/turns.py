@@ -36,11 +36,11 @@ class StorageTurn(Generic[T]):
         self.has_result = False
 
     def begin(self) -> None:
-        """Announce, and wait for the turn."""
+        """Start a thread that announces, and then waits for its turn."""
         threading.Thread(target=self._run, daemon=True, name="turn").start()
 
     def give_turn(self) -> None:
-        """It is this one's turn."""
+        """Let the work begin."""
         if not self._has_turn.is_set():
             io_progress.record_progress()  # time before it is no standstill
         self._has_turn.set()
@@ -73,26 +73,29 @@ class TurnLimit:
         """Whether nobody waits any longer."""
         return time.monotonic() >= self._end or self.stalls
 
-    def outlast(self, event: threading.Event, still: float) -> None:
-        """Wait for an event while something moves: not longer than `still` seconds without."""
-        while not event.wait(_POLL) and io_progress.seconds_since_progress() < still and not self.reached():
+    def wait_while_progressing(self, event: threading.Event, max_idle_seconds: float) -> None:
+        """Wait for an event, until nothing has moved for `max_idle_seconds` or the limit is reached."""
+        while not event.wait(_POLL) and io_progress.seconds_since_progress() < max_idle_seconds and not self.reached():
             pass
 
 
-def run_turns(turns: Sequence[StorageTurn[T]], limit: TurnLimit, announced: Callable[[], None]) -> None:
-    """Let all announce, then give each its turn; return when all have ended, or the limit is reached. `announced` is
-    called when all that can be announced is."""
+def run_turns(turns: Sequence[StorageTurn[T]], limit: TurnLimit, on_all_announced: Callable[[], None]) -> None:
+    """Start all turns, wait until each has announced, then give each its turn; return when all have ended, or
+    the limit is reached.
+
+    `on_all_announced` is called when all that can be announced is.
+    """
     io_progress.record_progress()
     for turn in turns:
         turn.begin()
     for turn in turns:
-        limit.outlast(turn.announced, STILL)
-    announced()
+        limit.wait_while_progressing(turn.announced, STILL)
+    on_all_announced()
     ready = [turn for turn in turns if turn.announced.is_set()]
     for turn in ready:
         turn.give_turn()
-        limit.outlast(turn.ended, STILL)
+        limit.wait_while_progressing(turn.ended, STILL)
     for turn in turns:
         turn.give_turn()
     for turn in turns:
-        limit.outlast(turn.ended, math.inf)
+        limit.wait_while_progressing(turn.ended, math.inf)

@@ -35,7 +35,7 @@ class Upkeep:
         """The save that was written there has had its end: what lies there is of no use."""
         self._abandoned.add(checkpoint_id)
 
-    def after_commit(self, key: Key) -> None:
+    def start_retention(self, key: Key) -> None:
         """Clean up behind the commit of `key`; while that goes on for an earlier one, once more after it."""
         self._due = self.busy
         if not self.busy:
@@ -43,21 +43,21 @@ class Upkeep:
             self.worker.submit(RetentionResult, key, self._storage.apply_retention(frozenset(self._abandoned)))
 
     def on_retention(self, result: RetentionResult) -> None:
-        """Storage is as the policy wants it, but for what is left."""
+        """Log what retention did, and start it again when another commit came meanwhile."""
         self.busy = False
         if result.applied is not None:
             self._log_applied(result.applied)
         if result.failure:
             self._log_once(f"old checkpoints stay: {result.failure}")
         if self._due:
-            self.after_commit(result.key)
+            self.start_retention(result.key)
 
     def start_clearing(self, capture: Capture) -> None:
         """Give something up for a save that had no room."""
         job = self._storage.make_room(capture, frozenset(self._abandoned))
         self.worker.submit(ClearResult, capture.key, job)
 
-    def on_cleared(self, result: ClearResult) -> str:
+    def log_cleared_or_explain(self, result: ClearResult) -> str:
         """Why nothing was given up; "" when something was."""
         if result.applied is None:
             return result.failure
@@ -77,7 +77,8 @@ class Upkeep:
                 self._send_event(AgentTrouble(f"{text}; an older one stays in its place"))
 
     def _log_once(self, text: str) -> bool:
-        """To the agent's log; whether it was the first time."""
+        """Write a text to the agent's log unless it was written before or the limit is reached; return whether it
+        was written."""
         if text in self._logged or len(self._logged) >= _MOST_LOGGED:
             return False
         self._logged.add(text)

@@ -43,9 +43,9 @@ class Wire:
 
     def send_message(self, **fields: Any) -> None:
         data = json.dumps(fields, separators=(",", ":")).encode()
-        self._sock.sendall(self._outgoing.sealed(data) + b"\n")
+        self._sock.sendall(self._outgoing.seal_next(data) + b"\n")
 
-    def expect(self, op: str) -> Dict[str, Any]:
+    def receive_expected(self, op: str) -> Dict[str, Any]:
         """The next line, which has to be that. Raises OSError, Untrusted, ValueError."""
         message = self.receive_message()
         if message.get("op") != op:
@@ -59,11 +59,11 @@ class Wire:
         line = self._lines.next(WIRE_TIMEOUT)
         if line is None:
             raise ConnectionError("the other end has gone")
-        return parse.json_object(self._incoming.opened(line), _LINE)
+        return parse.json_object(self._incoming.verify_next(line), _LINE)
 
     def send(self, parts: Iterator[memoryview], mac: Any, pace: Pace) -> None:
         for part in parts:
-            pace.take(len(part))
+            pace.wait_for_bytes(len(part))
             mac.update(part)
             self._sock.sendall(part)
             io_progress.record_progress()  # however long a slow rate takes, it is no standstill
@@ -74,11 +74,11 @@ class Wire:
             mac.update(part)
 
     def send_all(self, data: memoryview) -> None:
-        """Bytes that the line before has said the digest of."""
+        """Send raw bytes, whose digest was in the message before."""
         self._sock.sendall(data)
 
     def receive_all(self, parts: Iterable[memoryview]) -> None:
-        """The same at the other end. Raises OSError."""
+        """Fill the parts with raw bytes that the other end sends. Raises OSError."""
         for part in parts:
             self._fill(part)
 
@@ -104,7 +104,7 @@ def connect(addresses: Sequence[Address], key: bytes, number: int) -> Wire:
         except (OSError, UnicodeError):
             continue
         # A greeting knows no newcomer of number 0, which is always its host: here every number may come.
-        seals = handshake.perform_handshake(sock, key, number + 1, False, HANDSHAKE_TIMEOUT)
+        seals = handshake.perform_newcomer_handshake(sock, key, number + 1, False, HANDSHAKE_TIMEOUT)
         if seals is not None:
             return Wire(sock, *seals)
         sock.close()
@@ -144,11 +144,11 @@ class WireServer:
     def _serve(self) -> None:
         while True:
             poll = select.poll()
-            for sock in self._strangers.files():
+            for sock in self._strangers.sockets_to_poll():
                 poll.register(sock, select.POLLIN)
-            due = self._strangers.due
+            due = self._strangers.seconds_until_due
             poll.poll(None if due is None else max(1.0, due * 1000.0))
-            for guest in self._strangers.arrived():
+            for guest in self._strangers.accept_and_collect_ready():
                 self._accept(guest)
 
     def _accept(self, guest: PendingConnection) -> None:

@@ -30,13 +30,13 @@ class Worker:
         self._submitted = self._done = 0
         threading.Thread(target=self._loop, daemon=True, name=name).start()
 
-    def submit(self, result: Result[Value], key: Key, job: Callable[[], Value]) -> None:
-        """Do `job` some time; post `result` of (key, what it returned, "", 0), or of (key, None, why it failed, the
-        errno)."""
+    def submit(self, result_type: Result[Value], key: Key, job: Callable[[], Value]) -> None:
+        """Queue `job`; post `result_type` of (key, what it returned, "", 0), or of (key, None, why it failed, the
+        errno), once it has run."""
         if not self.busy:
             io_progress.record_progress()  # time without work is no standstill
         self._submitted += 1
-        self._jobs.put((result, key, job))
+        self._jobs.put((result_type, key, job))
 
     @property
     def busy(self) -> bool:

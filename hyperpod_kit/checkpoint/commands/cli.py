@@ -23,16 +23,20 @@ def _flush_ended(args: argparse.Namespace, folder: str, caller_uid: int) -> int:
         raise UsageError(
             f"the end of a job is root's: this is uid {caller_uid}", hint="hyperpod-kit checkpoint flush --all"
         )
-    ended, max_age = flush_handover.ended_job(args.ended or args.hand_over), args.max_age * 3600.0
+    ended, max_age = flush_handover.parse_ended_job(args.ended or args.hand_over), args.max_age * 3600.0
     if args.hand_over:
-        return flush_handover.hand_over(ended, folder=folder, max_age=max_age, say=terminal.out)
-    return flush_handover.carry_out(ended, folder=folder, max_age=max_age, announce=args.announce, say=terminal.out)
+        return flush_handover.start_flush_and_await_announcement(
+            ended, folder=folder, max_age=max_age, say=terminal.print_stdout
+        )
+    return flush_handover.flush_job_until_saved(
+        ended, folder=folder, max_age=max_age, announcement_path=args.announce, say=terminal.print_stdout
+    )
 
 
 def _flush(args: argparse.Namespace) -> int:
     from hyperpod_kit.checkpoint.agent import flush, flush_users, shm_paths
 
-    folder, caller_uid = shm_paths.base(), shm_paths.node_uid()
+    folder, caller_uid = shm_paths.shared_memory_root(), shm_paths.node_uid()
     if args.ended or args.hand_over:
         return _flush_ended(args, folder, caller_uid)
     if caller_uid != 0 and args.uid not in (None, caller_uid):
@@ -57,13 +61,13 @@ def _flush(args: argparse.Namespace) -> int:
             asked_by=_requester(args),
         )
     if args.json:
-        terminal.data([outcome._asdict() for outcome in outcomes])
+        terminal.print_json([outcome._asdict() for outcome in outcomes])
     else:
         for outcome in outcomes:
             memory = f"left in {folder}"
             if outcome.removed:
                 memory = "memory freed"
-            terminal.out(f"{outcome.run}: {outcome.note}; {memory}")
+            terminal.print_stdout(f"{outcome.run}: {outcome.note}; {memory}")
     return flush.exit_code(outcomes)
 
 
@@ -122,7 +126,7 @@ def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
     sub.add_argument("--tensors", action="store_true", help="and where each tensor lies")
     sub = command(
         "get",
-        get.get,
+        get.get_tensor,
         "write one tensor to a .safetensors or .npy file; every byte of it is verified",
         "/fsx/alice/run1 model.head.weight --output head.npy",
     )
@@ -204,7 +208,8 @@ def main(argv: List[str], also: Sequence[str] = ()) -> int:
 
 
 def perform(argv: List[str], also: Sequence[str] = ()) -> int:
-    """As `main`, with errors raised. `also`: commands that the caller serves, for the help. Raises HyperpodKitError."""
+    """Run the command line and return its exit code, with errors raised. `also`: commands that the caller
+    serves, for the help. Raise HyperpodKitError."""
     try:
         args = build_parser(also).parse_args(argv)
     except SystemExit as end:
@@ -214,23 +219,25 @@ def perform(argv: List[str], also: Sequence[str] = ()) -> int:
         try:
             return int(args.run(args))
         except BrokenPipeError:
-            return ending.without_reader(0)  # it has seen enough (`ls | head`)
+            return ending.discard_output(0)  # it has seen enough (`ls | head`)
 
     root = getattr(args, "root", None)
     if root is not None and is_path(root):
-        return ending.raised(
-            lambda: ending.bounded(work, root, _effective_user(args, root)), lambda err: _file_error_ending(err, args)
+        return ending.convert_os_errors(
+            lambda: ending.run_bounded_as_user(work, root, _effective_user(args, root)),
+            lambda err: _file_error_ending(err, args),
         )
-    return ending.raised(work, lambda err: _file_error_ending(err, args))
+    return ending.convert_os_errors(work, lambda err: _file_error_ending(err, args))
 
 
 def _effective_user(args: argparse.Namespace, root: str) -> Optional[int]:
-    """As whom root works on it: as its owner, but for `get`, of which what it writes belongs to who has called it."""
+    """Return the user as whom root runs the command: the root's owner, but for `get`, whose output belongs to
+    whoever called it."""
     from hyperpod_kit.untrusted import owner  # not every command needs it
 
-    if args.run is get.get:
+    if args.run is get.get_tensor:
         return None
-    return owner.uid_for(root)
+    return owner.uid_to_act_as(root)
 
 
 def _file_error_ending(err: OSError, args: argparse.Namespace) -> ending.Ending:

@@ -11,17 +11,17 @@ from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.untrusted.text import clean
 
 
-def get(args: argparse.Namespace) -> int:
-    """0 written. Raises as `tensor_export.get`."""
-    tensor = tensor_export.get(open_root(args), args.tensor, args.output, args.attempt)
+def get_tensor(args: argparse.Namespace) -> int:
+    """Write one tensor to a file and print what it is; 0 when written. Raise as `tensor_export.export_tensor`."""
+    tensor = tensor_export.export_tensor(open_root(args), args.tensor, args.output, args.attempt)
     if args.json:
-        terminal.data({**tensor._asdict(), "output": args.output})
+        terminal.print_json({**tensor._asdict(), "output": args.output})
         return 0
     for checkpoint_id, reason in tensor.rejected:
-        terminal.say(f"passed over {checkpoint_id}: {reason}")
+        terminal.print_stderr(f"passed over {checkpoint_id}: {reason}")
     shape = " x ".join(map(str, tensor.shape)) or "one number"
     name = clean(tensor.name)
-    terminal.out(
+    terminal.print_stdout(
         f"{name} of {tensor.attempt}: {tensor.dtype}, {shape}, {size(tensor.nbytes)} verified, in {args.output}"
     )
     return 0

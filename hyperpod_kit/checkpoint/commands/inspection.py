@@ -29,8 +29,8 @@ from hyperpod_kit.untrusted.text import clean
 
 
 def open_root(args: argparse.Namespace) -> Store:
-    """The root that was named, with its owner's rights. Raises Absent when there is none: its mount may be gone, so
-    nothing was checked."""
+    """Return the store of the root that was named, with its owner's rights. Raise Absent when there is none: its
+    mount may be gone, so nothing was checked."""
     store = open_as_owner(args.root)
     if not store.exists(layout.RUN_FILE) and not any(map(layout.is_root_entry, store.list())):
         raise Absent(f"{store.url} has no {layout.RUN_FILE}: it is no checkpoint root, or its mount is gone")
@@ -38,50 +38,54 @@ def open_root(args: argparse.Namespace) -> Store:
 
 
 def ls(args: argparse.Namespace) -> int:
-    """The checkpoints, newest first."""
+    """Print the checkpoints, newest first."""
     if args.limit < 0:
         raise UsageError(f"--limit {args.limit}: expected 0 (all) or how many of the newest")
     store = open_root(args)
-    pinned, leased, proved = pins.pinned(store), lease.leased_checkpoints(store), proofs.recorded(store)
+    pinned, leased, proved = (
+        pins.pinned_checkpoints(store),
+        lease.leased_checkpoints(store),
+        proofs.proved_checkpoints(store),
+    )
     limit = args.limit or None
     rows = [
         _row(store, entry, pinned, leased, proved) for entry in itertools.islice(catalog.newest_first(store), limit)
     ]
     problem = identity.read_run_file(store).problem
-    lost = _lost_commits(store, rows)
+    lost = _lost_commits_if_none_committed(store, rows)
     for row in rows:
         row["problem"] = next(
             (commit.reason for commit in lost if commit.checkpoint_id == row["attempt"]), row["problem"]
         )
     if args.json:
-        terminal.data(
+        terminal.print_json(
             {
                 "root": store.url,
                 "run_problem": problem or None,
-                "lost": [{"attempt": commit.name, "why": commit.reason} for commit in lost],
+                "lost": [{"attempt": commit.id_or_record_file, "why": commit.reason} for commit in lost],
                 "attempts": rows,
             }
         )
         return 0
     if problem:
-        terminal.out(_run_line(store, problem))
-    for name, reason in commit_records.reasons([commit for commit in lost if not commit.has_directory]):
-        terminal.out(f"{name}: {reason}")
+        terminal.print_stdout(_run_problem_line(store, problem))
+    for name, reason in commit_records.summarize_lost_commits([commit for commit in lost if not commit.has_directory]):
+        terminal.print_stdout(f"{name}: {reason}")
     if lost:
-        terminal.out(f"what was committed here is lost: {commit_records.hint(store.url)}")
+        terminal.print_stdout(f"what was committed here is lost: {commit_records.repair_hint(store.url)}")
     if not rows:
         if not lost:
-            terminal.out(f"no checkpoint under {store.url}")
+            terminal.print_stdout(f"no checkpoint under {store.url}")
         return 0
     heads = ("ATTEMPT", "STEP", "SIZE", "RANKS", "TIME", "NOTE")
-    terminal.out(table(heads, [_listed_cells(row) for row in rows], right=(1, 2, 3)))
+    terminal.print_stdout(table(heads, [_listed_cells(row) for row in rows], right=(1, 2, 3)))
     if limit is not None and len(rows) == limit:
-        terminal.out(f"the newest {limit}; all with --limit 0")
+        terminal.print_stdout(f"the newest {limit}; all with --limit 0")
     return 0
 
 
 def _listed_cells(row: Dict[str, Any]) -> Tuple[str, ...]:
-    """Make the cells of one line of `ls`."""
+    """Return the cells of one line of `ls`."""
     total_bytes, world = "", ""
     if row["bytes"] is not None:
         total_bytes = size(row["bytes"])
@@ -90,15 +94,15 @@ def _listed_cells(row: Dict[str, Any]) -> Tuple[str, ...]:
     return row["attempt"], str(row["step"]), total_bytes, world, row["time"] or "", _note(row)
 
 
-def _lost_commits(store: Store, rows: List[Dict[str, Any]]) -> List[commit_records.LostCommit]:
-    """List what was committed and has no manifest any more, where nothing in the root is committed. Raises
+def _lost_commits_if_none_committed(store: Store, rows: List[Dict[str, Any]]) -> List[commit_records.LostCommit]:
+    """Return what was committed and has no manifest any more, where nothing in the root is committed. Raise
     CheckpointError, OSError."""
     if any(row["committed"] for row in rows) or catalog.newest_committed(store) is not None:
         return []
     return selection.lost_commits(store)
 
 
-def _run_line(store: Store, problem: str) -> str:
+def _run_problem_line(store: Store, problem: str) -> str:
     return f"{problem}: hyperpod-kit checkpoint repair {store.url}"
 
 
@@ -132,7 +136,7 @@ def _row(store: Store, entry: catalog.CheckpointEntry, pinned: Any, leased: Any,
 
 
 def _manifest_cells(body: Optional[manifest.Manifest]) -> Dict[str, Any]:
-    """List what a row says from its manifest, nothing where it could not be read."""
+    """Return the fields of a row that come from its manifest, empty ones where it could not be read."""
     if body is None:
         return {"time": None, "bytes": None, "world": None, "digest": None, "metrics": {}}
     return {
@@ -140,7 +144,7 @@ def _manifest_cells(body: Optional[manifest.Manifest]) -> Dict[str, Any]:
         "bytes": body.total_bytes,
         "world": body.world,
         "digest": body.digest,
-        "metrics": {name: manifest.number(value) for name, value in body.metrics.items()},
+        "metrics": {name: manifest.encode_number(value) for name, value in body.metrics.items()},
     }
 
 
@@ -157,10 +161,10 @@ def _note(row: Dict[str, Any]) -> str:
 
 
 def show(args: argparse.Namespace) -> int:
-    """One checkpoint: its manifest, its files, and with --tensors where each tensor lies."""
+    """Print one checkpoint: its manifest, its files, and with --tensors where each tensor lies."""
     store = open_root(args)
     checkpoint_id = args.attempt or newest_checkpoint(store)
-    pins.require(store, checkpoint_id)
+    pins.require_committed(store, checkpoint_id)
     body = verify.read_manifest(store, checkpoint_id)
     tensors = _tensors(store, checkpoint_id, args.tensors)
     if args.json:
@@ -168,7 +172,7 @@ def show(args: argparse.Namespace) -> int:
         fields: Dict[str, Any] = {"root": store.url, "attempt": checkpoint_id, "manifest": document}
         if args.tensors:
             fields["tensors"] = tensors
-        terminal.data(fields)
+        terminal.print_json(fields)
         return 0
     facts = {
         "attempt": checkpoint_id,
@@ -186,18 +190,18 @@ def show(args: argparse.Namespace) -> int:
         facts.update({f"{kind} {name}": value for name, value in sorted(values.items())})
     for name, value in facts.items():
         if value is not None:
-            terminal.out(f"{clean(name):<16} {clean(value, terminal.LONGEST_LINE)}")
+            terminal.print_stdout(f"{clean(name):<16} {clean(value, terminal.LONGEST_LINE)}")
     files = [*body.shards, body.extra]
     if body.index:
         files.append(body.index)
-    terminal.out(
+    terminal.print_stdout(
         "\n"
         + table(
             ("FILE", "SIZE", "ROOT"), [(record.file, size(record.size), record.root) for record in files], right=(1,)
         )
     )
     if args.tensors:
-        terminal.out(
+        terminal.print_stdout(
             "\n"
             + table(
                 ("TENSOR", "TYPE", "SHAPE", "SHARDS"),
@@ -223,7 +227,7 @@ def _tensors(store: Store, checkpoint_id: str, is_requested: bool) -> List[Dict[
         raise CheckpointError(f"{checkpoint_id} has no index of its tensors")
     from hyperpod_kit.checkpoint.repository import rows
 
-    pieces_by_name = rows.read(verify.read_extra(store, checkpoint_id, body.index))
+    pieces_by_name = rows.decode(verify.read_verified_small_file(store, checkpoint_id, body.index))
     return [
         {
             "name": name,
@@ -244,26 +248,26 @@ def _tensors(store: Store, checkpoint_id: str, is_requested: bool) -> List[Dict[
 
 
 def newest_checkpoint(store: Store) -> str:
-    """The newest committed attempt. Raises NoCheckpoint, NoValidCheckpoint when it is lost."""
-    for entry in selection.walk(store):
+    """Return the newest committed checkpoint. Raise NoCheckpoint, NoValidCheckpoint when it is lost."""
+    for entry in selection.iter_committed_newest_first(store):
         return entry.checkpoint_id
     raise selection.no_checkpoint_error(store, ())
 
 
 def verify_checkpoints(args: argparse.Namespace) -> int:
-    """0 all valid, 1 some are not, none is, or RUN.json is not whole."""
+    """Verify checkpoints and print the results: 0 all valid, 1 some are not, none is, or RUN.json is not valid."""
     store = open_root(args)
     for checkpoint_id in args.attempts:
         if layout.parse_checkpoint_id(checkpoint_id) is None:
             raise UsageError(
                 f"{checkpoint_id} is no name of a checkpoint", hint=f"hyperpod-kit checkpoint ls {store.url}"
             )
-    checkpoint_ids = args.attempts or [entry.checkpoint_id for entry in selection.walk(store)]
+    checkpoint_ids = args.attempts or [entry.checkpoint_id for entry in selection.iter_committed_newest_first(store)]
     run_record = identity.read_run_file(store)
     results: List[Dict[str, Any]] = []
     foreign = 0
     for checkpoint_id in checkpoint_ids:
-        problem, is_foreign = _verify_one(store, checkpoint_id, run_record.identity)
+        problem, is_foreign = _verify_and_record_proof(store, checkpoint_id, run_record.identity)
         foreign += is_foreign
         results.append({"attempt": checkpoint_id, "valid": problem is None, "problem": problem})
         if not args.json:
@@ -273,7 +277,7 @@ def verify_checkpoints(args: argparse.Namespace) -> int:
     if results and foreign == len(results):
         run_problem = f"{layout.RUN_FILE} is of {run_record.identity}, and no checkpoint here is"
     if args.json:
-        terminal.data(
+        terminal.print_json(
             {
                 "root": store.url,
                 "newest_valid": valid_ids[0] if valid_ids else None,
@@ -283,9 +287,9 @@ def verify_checkpoints(args: argparse.Namespace) -> int:
         )
     else:
         if not results:
-            terminal.out(selection.no_checkpoint_error(store, ()).message)
+            terminal.print_stdout(selection.no_checkpoint_error(store, ()).message)
         if run_problem:
-            terminal.out(_run_line(store, run_problem))
+            terminal.print_stdout(_run_problem_line(store, run_problem))
     if valid_ids and len(valid_ids) == len(results) and not run_problem:
         return 0
     return 1
@@ -293,21 +297,22 @@ def verify_checkpoints(args: argparse.Namespace) -> int:
 
 def _print_verdict(checkpoint_id: str, problem: Optional[str]) -> None:
     if problem is None:
-        terminal.out(f"{checkpoint_id}  valid", flush=True)
+        terminal.print_stdout(f"{checkpoint_id}  valid", flush=True)
     else:
-        terminal.out(f"{checkpoint_id}  INVALID: {problem}", flush=True)
+        terminal.print_stdout(f"{checkpoint_id}  INVALID: {problem}", flush=True)
 
 
-def _verify_one(
+def _verify_and_record_proof(
     store: Store, checkpoint_id: str, run_identity: Optional[identity.RunIdentity]
 ) -> Tuple[Optional[str], bool]:
-    """(why it is invalid, whether only because it is another run's); None when every byte is as it was committed.
+    """Verify one checkpoint and record its proof where possible. Return (why it is invalid, whether only because
+    it is another run's); None when every byte is as it was committed.
 
-    Raises DigestUnavailable: that is no verdict.
+    Raise DigestUnavailable: that is no verdict.
     """
     try:
         body = verify.verify_checkpoint(store, checkpoint_id)
-        proofs.record_where_possible(store, checkpoint_id, "verify")
+        proofs.record_proof_if_owner(store, checkpoint_id, "verify")
     except DigestUnavailable:
         raise
     except (CheckpointError, OSError) as err:

@@ -15,7 +15,7 @@ from hyperpod_kit.untrusted import terminal
 
 
 def add_policies(parser: argparse.ArgumentParser) -> None:
-    """The options that `policy_of` reads."""
+    """Add the options that `policy_of` reads."""
     parser.add_argument("--latest", type=int, metavar="N", help="keep the newest N")
     parser.add_argument("--every-steps", type=int, metavar="N", help="keep the first at or after each N steps")
     parser.add_argument("--every-seconds", type=float, metavar="S", help="keep the first in each S seconds")
@@ -25,7 +25,7 @@ def add_policies(parser: argparse.ArgumentParser) -> None:
 
 
 def policy_of(args: argparse.Namespace) -> Policy:
-    """What the options say together: a checkpoint that one of them keeps stays. Raises UsageError."""
+    """Return the policy of the options together: a checkpoint that one of them keeps stays. Raise UsageError."""
     parts: List[Policy] = []
     if args.latest is not None:
         parts.append(Latest(args.latest))
@@ -65,16 +65,16 @@ def prune(args: argparse.Namespace) -> int:
     sound = None
     if args.verify:
         sound = _is_intact
-    items = retention.survey(store, run_id=run_id, sound=sound)
+    items = retention.judge_all_checkpoints(store, run_id=run_id, is_complete=sound)
     planned, applied = retention.plan(items, rule), retention.Applied((), ())
     damaged: Tuple[Tuple[str, str], ...] = ()
     if not args.dry_run:
-        planned, _, damaged = retention.assured(items, read_back.Prover(store, by="prune"), rule)
+        planned, _, damaged = retention.prove_and_plan(items, read_back.Prover(store, by="prune"), rule)
         for checkpoint_id, reason in damaged:
-            terminal.say(f"{checkpoint_id} was read back and is not what was committed: {reason}")
-        applied = retention.apply(store, planned, run_identity)
+            terminal.print_stderr(f"{checkpoint_id} was read back and is not what was committed: {reason}")
+        applied = retention.delete_planned(store, planned, run_identity)
     if args.json:
-        terminal.data(
+        terminal.print_json(
             {
                 "root": store.url,
                 "policy": rule.to_json(),
@@ -89,9 +89,9 @@ def prune(args: argparse.Namespace) -> int:
     else:
         rows = _fate_rows(planned, dict(applied.remaining), dry_run=args.dry_run)
         if rows:
-            terminal.out(table(("ATTEMPT", "", "WHY"), rows))
+            terminal.print_stdout(table(("ATTEMPT", "", "WHY"), rows))
         else:
-            terminal.out(f"no checkpoint under {store.url}")
+            terminal.print_stdout(f"no checkpoint under {store.url}")
     if applied.remaining or damaged:
         return 1
     return 0
@@ -113,14 +113,14 @@ def _fate_rows(
 
 
 def pin(args: argparse.Namespace) -> int:
-    """Keep a checkpoint under every policy."""
+    """Pin a checkpoint, which keeps it under every policy."""
     pins.pin(open_root(args), args.attempt, args.reason)
-    terminal.out(f"{args.attempt} is pinned")
+    terminal.print_stdout(f"{args.attempt} is pinned")
     return 0
 
 
 def unpin(args: argparse.Namespace) -> int:
-    """Leave a checkpoint to the policy again."""
+    """Remove the pin of a checkpoint, which leaves it to the policy again."""
     pins.unpin(open_root(args), args.attempt)
-    terminal.out(f"{args.attempt} is no longer pinned")
+    terminal.print_stdout(f"{args.attempt} is no longer pinned")
     return 0

@@ -8,9 +8,10 @@ from hyperpod_kit import ending
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 
 
-def run_bounded(work: Callable[[], int], locations: Sequence[str]) -> int:
-    """The exit code of `work`, in a child with a deadline unless all places are in buckets. Raises as `ending`'s."""
+def run_with_deadline_on_paths(work: Callable[[], int], locations: Sequence[str]) -> int:
+    """Return the exit code of `work`, run in a child with a deadline unless all locations are in buckets. Raise
+    as `ending.run_bounded_as_user` does."""
     paths = [location for location in dict.fromkeys(locations) if is_path(location)]
     if paths:
-        return ending.bounded(work, " or ".join(paths))
+        return ending.run_bounded_as_user(work, " or ".join(paths))
     return work()

@@ -59,15 +59,16 @@ class _ProvedShard(NamedTuple):
     tensors: Tuple[shard.Placed, ...]
 
 
-def rebuild_all(store: Store, run_identity: RunIdentity, *, dry_run: bool) -> List[Rebuilt]:
-    """Every attempt without a manifest that may be a commit, newest first. Raises CheckpointError, OSError."""
+def rebuild_lost_manifests(store: Store, run_identity: RunIdentity, *, dry_run: bool) -> List[Rebuilt]:
+    """Rebuild the manifest of every attempt without one that may have been a commit, newest first, and write it
+    unless `dry_run`; then write LATEST. Raise CheckpointError, OSError."""
     entries = catalog.list_checkpoints(store)
     outcomes: List[Rebuilt] = []
     for entry in _rebuild_candidates(store, entries):
         try:
             body = rebuild_manifest(store, entry.checkpoint_id, run_identity)
             if not dry_run:
-                identity.confirm(store, run_identity)
+                identity.require_run_identity(store, run_identity)
                 store.create(f"{entry.checkpoint_id}/{layout.MANIFEST_FILE}", body.encode())
             outcomes.append(Rebuilt(entry.checkpoint_id, "", body.total_bytes, body.world))
         except FileExistsError:
@@ -75,12 +76,13 @@ def rebuild_all(store: Store, run_identity: RunIdentity, *, dry_run: bool) -> Li
         except (CheckpointError, OSError) as err:
             outcomes.append(Rebuilt(entry.checkpoint_id, verify.describe_failure(err)))
     if not dry_run:
-        _write_latest_hint(store, {outcome.checkpoint_id for outcome in outcomes if not outcome.reason})
+        _write_latest_if_newest_rebuilt(store, {outcome.checkpoint_id for outcome in outcomes if not outcome.reason})
     return outcomes
 
 
-def _write_latest_hint(store: Store, rebuilt: Set[str]) -> None:
-    """Where the newest of all is one of these. A hint at a newer one, which is lost, is the proof of that."""
+def _write_latest_if_newest_rebuilt(store: Store, rebuilt: Set[str]) -> None:
+    """Write LATEST where the newest of all is one of these. A hint at a newer one, which is lost, stays: it
+    proves that."""
     newest = catalog.newest_committed(store)
     name = None
     if newest is not None and newest in rebuilt:
@@ -91,9 +93,11 @@ def _write_latest_hint(store: Store, rebuilt: Set[str]) -> None:
 
 
 def _rebuild_candidates(store: Store, entries: Sequence[CheckpointEntry]) -> List[CheckpointEntry]:
-    """Those without a manifest, but for what is newer than every commit that is known of and of the newest start: that
-    is a save which may be under way."""
-    names = [layout.parse_checkpoint_id(record.checkpoint_id) for record in commit_records.gather(store).records]
+    """Return the attempts without a manifest, but for one of the newest start that is newer than every known
+    commit: that may be a save under way."""
+    names = [
+        layout.parse_checkpoint_id(record.checkpoint_id) for record in commit_records.collect_root_facts(store).records
+    ]
     orders = [catalog.sort_key(name) for name in names if name is not None]
     orders += [entry.order for entry in entries if entry.committed]
     newest, epoch = max(orders, default=(0, 0, "")), catalog.highest_epoch_and_seq(store)[0]
@@ -101,21 +105,22 @@ def _rebuild_candidates(store: Store, entries: Sequence[CheckpointEntry]) -> Lis
 
 
 def rebuild_manifest(store: Store, checkpoint_id: str, run_identity: RunIdentity) -> Manifest:
-    """The manifest of an attempt every byte of which proves itself. Raises CheckpointError, OSError."""
+    """Return the manifest of a checkpoint every byte of which proves itself; write nothing. Raise
+    CheckpointError, OSError."""
     name = layout.parse_checkpoint_id(checkpoint_id)
     assert name is not None
     present = store.sizes(checkpoint_id)
     for file in (layout.EXTRA_FILE, layout.INDEX_FILE):
         if file not in present:
             raise CheckpointError(f"{file} is missing")
-    extra = hole_check.read(store, f"{checkpoint_id}/{layout.EXTRA_FILE}", layout.LARGEST_SMALL)
+    extra = hole_check.read_rejecting_holes(store, f"{checkpoint_id}/{layout.EXTRA_FILE}", layout.LARGEST_SMALL)
     world = _world_size(extra, name)
     files = {layout.shard_file(rank) for rank in range(world)}
     _require_files(files, {file for file in present if file.startswith("shard-")})
     shards = [_verified_shard(store, checkpoint_id, rank, world, run_identity) for rank in range(world)]
-    table = hole_check.read(store, f"{checkpoint_id}/{layout.INDEX_FILE}", layout.LARGEST_SMALL)
-    names = _covered_names(shards, table)
-    _require_trees(store, checkpoint_id, extra, world, names)
+    table = hole_check.read_rejecting_holes(store, f"{checkpoint_id}/{layout.INDEX_FILE}", layout.LARGEST_SMALL)
+    names = _verified_tensor_names(shards, table)
+    _require_rank_states_and_tensors(store, checkpoint_id, extra, world, names)
     saved = json_object(extra, len(extra))["shared"].get("save") or {}
     return Manifest(
         run=run_identity.run,
@@ -135,14 +140,14 @@ def rebuild_manifest(store: Store, checkpoint_id: str, run_identity: RunIdentity
         index=FileRecord.of(layout.INDEX_FILE, table),
         parent=saved.get("parent"),
         line=saved.get("line"),
-        metrics=manifest.numbers(saved.get("metrics") or {}),
+        metrics=manifest.decode_numbers(saved.get("metrics") or {}),
         job={"mesh": saved["mesh"]} if saved.get("mesh") else {},
         rebuilt=manifest.now(),
     )
 
 
 def _world_size(extra: bytes, name: layout.CheckpointId) -> int:
-    sealed_text.require(extra, layout.EXTRA_FILE)
+    sealed_text.require_intact_seal(extra, layout.EXTRA_FILE)
     body = json_object(extra, len(extra))
     if body.get("attempt") != [name.epoch, name.seq, name.step]:
         raise CheckpointError(f"{layout.EXTRA_FILE} is of another attempt: {str(body.get('attempt'))[:80]}")
@@ -160,15 +165,15 @@ def _require_files(expected: Set[str], present: Set[str]) -> None:
 
 
 def _verified_shard(store: Store, checkpoint_id: str, rank: int, world: int, run_identity: RunIdentity) -> _ProvedShard:
-    """A shard of which every byte was compared with its own digests. Raises CheckpointError, OSError."""
+    """Return a shard of which every byte was compared with its own digests. Raise CheckpointError, OSError."""
     file = layout.shard_file(rank)
     reader = store.open_read(f"{checkpoint_id}/{file}")
     try:
         size = reader.size
-        meta = shard.parse(memoryview(_head(reader, file)), size).meta
-        record = _record(reader, file, meta, rank)
+        meta = shard.parse(memoryview(_read_shard_head(reader, file)), size).meta
+        record = _record_from_stored_digests(reader, file, meta, rank)
         shard_reader = stream.Shard(reader, size, record.root, name=file, chunk=meta["chunk"])
-        head = shard_reader.read(0, shard.head_size(memoryview(_read(reader, 0, 8, file))))
+        head = shard_reader.read_verified(0, shard.head_size(memoryview(_read_exactly(reader, 0, 8, file))))
     finally:
         reader.close()
     parsed = shard.parse(memoryview(head), size)
@@ -177,14 +182,14 @@ def _verified_shard(store: Store, checkpoint_id: str, rank: int, world: int, run
     return _ProvedShard(record, parsed.meta, parsed.tensors)
 
 
-def _head(reader: Any, file: str) -> bytes:
-    size = shard.head_size(memoryview(_read(reader, 0, 8, file)))
+def _read_shard_head(reader: Any, file: str) -> bytes:
+    size = shard.head_size(memoryview(_read_exactly(reader, 0, 8, file)))
     if size > min(reader.size, _MAX_HEADER_BYTES):
         raise CheckpointError(f"{file} is no shard: its header would have {size} bytes")
-    return _read(reader, 0, size, file)
+    return _read_exactly(reader, 0, size, file)
 
 
-def _read(reader: Any, begin: int, end: int, file: str) -> bytes:
+def _read_exactly(reader: Any, begin: int, end: int, file: str) -> bytes:
     data = bytearray(end - begin)
     view, done = memoryview(data), 0
     while done < len(data):
@@ -195,16 +200,16 @@ def _read(reader: Any, begin: int, end: int, file: str) -> bytes:
     return bytes(data)
 
 
-def _record(reader: Any, file: str, meta: Dict[str, Any], rank: int) -> FileRecord:
-    """By the digests at the end of the file, whatever the bytes before them."""
+def _record_from_stored_digests(reader: Any, file: str, meta: Dict[str, Any], rank: int) -> FileRecord:
+    """Return the record of a shard by the digests at the end of the file, whatever the bytes before them."""
     algorithm, chunk = meta.get("digest"), meta.get("chunk")
     if algorithm not in digest.NAMES or type(chunk) is not int or not 0 < chunk <= digest.CHUNK:
         raise CheckpointError(f"{file} has digests of kind {str(algorithm)[:40]!r} over {str(chunk)[:40]} bytes")
     try:
-        data_end, _ = digest.split(reader.size, chunk)
+        data_end, _ = digest.split_file_size(reader.size, chunk)
     except ValueError as err:
         raise CheckpointError(f"{file}: {err}") from None
-    leaves = _read(reader, data_end, reader.size, file)
+    leaves = _read_exactly(reader, data_end, reader.size, file)
     return FileRecord(file, reader.size, digest.root(digest.algorithm(algorithm), leaves, reader.size), rank)
 
 
@@ -222,40 +227,44 @@ def _require_meta(
         raise CheckpointError(f"{file} names no plan")
 
 
-def _covered_names(shards: Sequence[_ProvedShard], table: bytes) -> Set[str]:
-    """The names of all tensors, which the index and the headers have alike, every item once. Raises CheckpointError."""
+def _verified_tensor_names(shards: Sequence[_ProvedShard], table: bytes) -> Set[str]:
+    """Return the names of all tensors, after verifying that the index and the headers agree, and have every item
+    once. Raise CheckpointError."""
     digest_settings = {(proved.meta["digest"], proved.meta["chunk"]) for proved in shards}
     if len(digest_settings) > 1:
         raise CheckpointError("its shards have digests of several kinds")
     built = index.build({rank: proved.tensors for rank, proved in enumerate(shards)})
-    coverage.check(built)
-    indexed = rows.read(table)
+    coverage.require_full_coverage(built)
+    indexed = rows.decode(table)
     if {piece for name in indexed for piece in indexed[name]} != set(built.pieces):
         raise CheckpointError(f"{layout.INDEX_FILE} is not of these shards")
     return {piece.spec.name for piece in built.pieces}
 
 
-def _require_trees(store: Store, checkpoint_id: str, extra: bytes, world: int, names: Set[str]) -> None:
-    """What is no tensor: each rank's own part is in its shard, and what is named as a tensor is one."""
-    for rank, part in enumerate(extra_state.parts_of(extra, world)[1]):
+def _require_rank_states_and_tensors(
+    store: Store, checkpoint_id: str, extra: bytes, world: int, names: Set[str]
+) -> None:
+    """Raise CheckpointError unless each rank's extra state in its shard can be read, and each tensor that the
+    trees name is in a shard."""
+    for rank, part in enumerate(extra_state.split_shared_and_rank_parts(extra, world)[1]):
         if part.location is not None:
             rank_extra_state.read(store, checkpoint_id, rank, part.location)
-    missing = sorted(set(name_coverage.shared_names(extra_state.merge_trees(extra))) - names)
+    missing = sorted(set(name_coverage.shared_names(extra_state.merge_stage_trees(extra))) - names)
     if missing:
         raise CheckpointError(f"{missing[0]} is in no shard")
 
 
 def _tensor_count(names: Set[str], plan: str) -> int:
-    """As a commit counts them: what is one rank's own is not among them."""
+    """Return the number of tensors as a commit counts them: what is one rank's alone is not among them."""
     if plan == _DCP:
         return len(names)
     return sum(not name.startswith(name_coverage.RANK_PREFIX) for name in names)
 
 
 def _save_time(store: Store, checkpoint_id: str) -> str:
-    """When it was saved, as far as storage knows: policies go by it."""
+    """Return when it was saved, as far as storage knows: policies go by it."""
     if is_path(store.url):
         with contextlib.suppress(OSError):
             changed = os.stat(os.path.join(store.url, checkpoint_id, layout.EXTRA_FILE)).st_mtime
-            return manifest.time_of(changed)
+            return manifest.format_time(changed)
     return manifest.now()

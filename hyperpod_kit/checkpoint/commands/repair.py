@@ -20,10 +20,11 @@ from hyperpod_kit.untrusted import terminal
 NOTHING, WRITTEN = "nothing to repair", "was written"
 
 
-def run_problem(store: Store, record: RunFile, evidence: Optional[Evidence] = None) -> Optional[str]:
-    """What is wrong with RUN.json; None when it is whole, and at least one checkpoint is of its run, or none is there.
+def run_file_problem(store: Store, record: RunFile, evidence: Optional[Evidence] = None) -> Optional[str]:
+    """Return what is wrong with RUN.json; None when it is valid, and at least one checkpoint is of its run, or
+    none is there.
 
-    Without `evidence` the checkpoints are not asked. Raises OSError.
+    Without `evidence` the checkpoints are not looked at. Raise OSError.
     """
     if record.identity is None:
         return record.problem
@@ -35,7 +36,7 @@ def run_problem(store: Store, record: RunFile, evidence: Optional[Evidence] = No
 
 
 def repair_command(store: Store) -> str:
-    """The command that says more, and mends it."""
+    """Return the command line that describes the problem in full and repairs it."""
     return f"hyperpod-kit checkpoint repair {store.url}"
 
 
@@ -43,8 +44,8 @@ def repair(args: argparse.Namespace) -> int:
     """Write RUN.json and lost manifests again; nothing to do is fine: 0. 1 when the newest that was committed is lost
     and cannot be rebuilt. Raises CheckpointError when the root does not agree with itself."""
     store = open_root(args)
-    run = _repair_run(args, store)
-    rebuilt = rebuild.rebuild_all(store, run.identity, dry_run=args.dry_run)
+    run = _repair_run_file(args, store)
+    rebuilt = rebuild.rebuild_lost_manifests(store, run.identity, dry_run=args.dry_run)
     rebuilt_ids = {outcome.checkpoint_id for outcome in rebuilt if not outcome.reason}
     lost = [commit for commit in _lost_newer_than(store, rebuilt_ids) if commit.checkpoint_id not in rebuilt_ids]
     _report(args, store, run, rebuilt, lost)
@@ -61,9 +62,9 @@ class RunRepair(NamedTuple):
     done: str
 
 
-def _repair_run(args: argparse.Namespace, store: Store) -> RunRepair:
-    record, evidence = identity.read_run_file(store), identity.evidence(store)
-    problem = run_problem(store, record, evidence)
+def _repair_run_file(args: argparse.Namespace, store: Store) -> RunRepair:
+    record, evidence = identity.read_run_file(store), identity.collect_identity_evidence(store)
+    problem = run_file_problem(store, record, evidence)
     chosen = _choose_run(store, args.run_id, evidence)
     if chosen is None and problem is None and record.identity is not None:
         return RunRepair(record.identity, None, NOTHING)
@@ -84,8 +85,8 @@ def _repair_run(args: argparse.Namespace, store: Store) -> RunRepair:
     if args.dry_run:
         return RunRepair(target, problem, "would be written")
     if record.exists:
-        identity.remove(store)
-    return RunRepair(identity.write(store, target), problem, WRITTEN)
+        identity.remove_run_file(store)
+    return RunRepair(identity.write_run_file(store, target), problem, WRITTEN)
 
 
 def _lost_newer_than(store: Store, rebuilt: Set[str]) -> List[LostCommit]:
@@ -103,17 +104,21 @@ def _lost_newer_than(store: Store, rebuilt: Set[str]) -> List[LostCommit]:
     return newer
 
 
-def _choose_run(store: Store, run_id: Optional[str], evidence: Evidence) -> Optional[RunIdentity]:
-    if run_id is None:
+def _choose_run(store: Store, run_id_prefix: Optional[str], evidence: Evidence) -> Optional[RunIdentity]:
+    if run_id_prefix is None:
         return None
     runs = {candidate_id: run for candidate_id, (run, _) in evidence.runs.items()}
     runs.update(
-        {start.run_id: identity.with_name(start, store) for start in evidence.starts if start.run_id not in runs}
+        {
+            start.run_id: identity.fill_missing_run_name(start, store)
+            for start in evidence.starts
+            if start.run_id not in runs
+        }
     )
-    matching = [run for candidate_id, run in runs.items() if candidate_id.startswith(run_id)]
+    matching = [run for candidate_id, run in runs.items() if candidate_id.startswith(run_id_prefix)]
     if len(matching) != 1:
         raise CheckpointError(
-            f"{len(matching)} runs of {store.url} have an id that begins with {run_id!r}, expected "
+            f"{len(matching)} runs of {store.url} have an id that begins with {run_id_prefix!r}, expected "
             f"1: {', '.join(sorted(map(str, runs.values()))) or 'nothing here says whose it is'}"
         )
     return matching[0]
@@ -139,14 +144,14 @@ def _report(
                 }
                 for outcome in rebuilt
             ],
-            "lost": [{"attempt": commit.name, "why": commit.reason} for commit in lost],
+            "lost": [{"attempt": commit.id_or_record_file, "why": commit.reason} for commit in lost],
         }
-        terminal.data(body)
+        terminal.print_json(body)
         return
     problem_text = ""
     if run.problem:
         problem_text = f" ({run.problem})"
-    terminal.out(f"{layout.RUN_FILE} of {run.identity}: {run.done}{problem_text}")
+    terminal.print_stdout(f"{layout.RUN_FILE} of {run.identity}: {run.done}{problem_text}")
     verb = "rebuilt"
     if args.dry_run:
         verb = "would be rebuilt"
@@ -155,8 +160,8 @@ def _report(
         if outcome.world != 1:
             shards = f"{outcome.world} shards"
         if outcome.reason:
-            terminal.out(f"{outcome.checkpoint_id}  not rebuilt: {outcome.reason}")
+            terminal.print_stdout(f"{outcome.checkpoint_id}  not rebuilt: {outcome.reason}")
         else:
-            terminal.out(f"{outcome.checkpoint_id}  {verb}: {size(outcome.size)} in {shards}")
+            terminal.print_stdout(f"{outcome.checkpoint_id}  {verb}: {size(outcome.size)} in {shards}")
     for commit in lost:
-        terminal.out(f"{commit.name}  LOST: {commit.reason}")
+        terminal.print_stdout(f"{commit.id_or_record_file}  LOST: {commit.reason}")

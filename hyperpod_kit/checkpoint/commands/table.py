@@ -8,7 +8,7 @@ from hyperpod_kit.untrusted.text import clean
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
-    """Lines of columns under their heads; the columns in `right` (by place) are set to the right."""
+    """Return lines of columns under their heads; the columns in `right` (by index) are aligned to the right."""
     cells = [list(heads), *[[clean(cell) for cell in row] for row in rows]]
     widths = [max(len(row[at]) for row in cells) for at in range(len(heads))]
     lines: List[str] = []
@@ -21,7 +21,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequenc
 
 
 def size(value: float) -> str:
-    """Bytes, as people read them; powers of 1000."""
+    """Return a number of bytes as people read it; powers of 1000."""
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:
             if unit == "B":

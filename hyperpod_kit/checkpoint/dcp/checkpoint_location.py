@@ -20,14 +20,14 @@ class DcpLocation(NamedTuple):
     checkpoint_id: str
 
     def store(self) -> Store:
-        """Raises CheckpointError."""
+        """Open the store of the root. Raises CheckpointError for what is no root."""
         if not is_path(self.root) and self.root.partition("://")[0] not in _SCHEMES:
             raise CheckpointError(f"{self.root} is no root of checkpoints, expected a path or s3://bucket/prefix")
         return open_store(self.root)
 
 
 def parse(checkpoint_id: str | os.PathLike[str]) -> DcpLocation:
-    """`ROOT`, `ROOT/ATTEMPT`, or `ATTEMPT`."""
+    """Parse `ROOT`, `ROOT/ATTEMPT`, or `ATTEMPT`."""
     text = os.fspath(checkpoint_id)
     root, slash, last = text.rstrip("/").rpartition("/")
     if layout.parse_checkpoint_id(last) is None:
@@ -38,7 +38,8 @@ def parse(checkpoint_id: str | os.PathLike[str]) -> DcpLocation:
 
 
 def is_valid(checkpoint_id: object) -> bool:
-    """Whether it can be opened; nothing is looked at."""
+    """Return whether the text can be opened as a root or a checkpoint in one; nothing on storage is
+    looked at."""
     if not isinstance(checkpoint_id, (str, os.PathLike)) or not os.fspath(checkpoint_id):
         return False
     try:

@@ -30,8 +30,9 @@ _SLOWDOWN_FACTOR = 4.0
 Ranges = list[tuple[int, int]]
 
 
-def is_too_slow(paces: Sequence[tuple[float, float]]) -> bool:
-    """Whether the rest had better be read by whoever wants it. Of each rank: seconds of reading, of handing on."""
+def is_forwarding_too_slow(paces: Sequence[tuple[float, float]]) -> bool:
+    """Return whether forwarding takes so long that ranks had better read the rest themselves. `paces`:
+    each rank's seconds of reading and of forwarding."""
     read, sent = (max(seconds) for seconds in zip(*paces))
     return bool(sent > max(_MIN_SLOW_SECONDS, _SLOWDOWN_FACTOR * len(paces) * read))
 
@@ -43,28 +44,29 @@ class ChunkForwarder:
         self._ranks, self._body, self._requests = ranks, body, requests
         self._alg = digest.algorithm(body.digest)
 
-    def round(self, part: Sequence[Share], chunks: Mapping[Chunk, memoryview]) -> list[Chunk]:
-        """Hand on `chunks`, which this rank owns, and take what it wants of the others'; which of these did not arrive
-        as they were sent. A collective. Raises what torch.distributed raises when a peer has gone."""
+    def exchange_chunks(self, part: Sequence[Share], chunks: Mapping[Chunk, memoryview]) -> list[Chunk]:
+        """Forward `chunks`, which this rank owns, and receive what it wants of the others'; return the
+        chunks that did not arrive as they were sent. A collective. Raises what torch.distributed raises
+        when a peer has gone."""
         corrupt: list[Chunk] = []
         for share in part:
             if share.is_common:
                 corrupt += self._broadcast(share, chunks.get(share.chunk))
         return corrupt + self._exchange_ranges(part, chunks)
 
-    def _bounds(self, chunk: Chunk) -> tuple[int, int]:
+    def _chunk_byte_range(self, chunk: Chunk) -> tuple[int, int]:
         number, chunk_index = chunk
-        data_end, _ = digest.split(self._body.shards[number].size, self._body.chunk)
+        data_end, _ = digest.split_file_size(self._body.shards[number].size, self._body.chunk)
         return chunk_index * self._body.chunk, min((chunk_index + 1) * self._body.chunk, data_end)
 
-    def _broadcast(self, share: Share, have: memoryview | None) -> list[Chunk]:
-        begin, end = self._bounds(share.chunk)
+    def _broadcast(self, share: Share, owned_bytes: memoryview | None) -> list[Chunk]:
+        begin, end = self._chunk_byte_range(share.chunk)
         ranges = self._requests.requested_ranges(share.chunk[0], begin, end, common=True)
         data = torch.empty(_length(ranges) + _DIGEST, dtype=torch.uint8, device="cpu")
-        if have is not None:
-            self._pack(view_of(data), ranges, have, begin)
-        self._ranks.send_bytes(data, share.owner)
-        if have is not None or self._unpack(share.chunk[0], ranges, view_of(data)):
+        if owned_bytes is not None:
+            self._pack_with_digest(view_of(data), ranges, owned_bytes, begin)
+        self._ranks.broadcast_tensor(data, share.owner)
+        if owned_bytes is not None or self._verify_and_deliver(share.chunk[0], ranges, view_of(data)):
             return []
         return [share.chunk]
 
@@ -75,24 +77,27 @@ class ChunkForwarder:
             owner: [torch.empty(_length(ranges) + _DIGEST, dtype=torch.uint8, device="cpu") for _, ranges in requests]
             for owner, requests in needs.items()
         }
-        transfers = [self._ranks.receive(data, owner, _DATA) for owner, parts in incoming.items() for data in parts]
+        transfers = [
+            self._ranks.start_receive(data, owner, _DATA) for owner, parts in incoming.items() for data in parts
+        ]
         for rank, requested in requested_chunks.items():
             for chunk, ranges in zip(requested, requested_ranges[rank]):
                 data = torch.empty(_length(ranges) + _DIGEST, dtype=torch.uint8, device="cpu")
-                self._pack(view_of(data), ranges, chunks[chunk], self._bounds(chunk)[0])
-                transfers.append(self._ranks.send(data, rank, _DATA))
+                self._pack_with_digest(view_of(data), ranges, chunks[chunk], self._chunk_byte_range(chunk)[0])
+                transfers.append(self._ranks.start_send(data, rank, _DATA))
         _wait(transfers)
         corrupt: list[Chunk] = []
         for owner, requests in needs.items():
             for (chunk, ranges), data in zip(requests, incoming[owner]):
-                if not self._unpack(chunk[0], ranges, view_of(data)):
+                if not self._verify_and_deliver(chunk[0], ranges, view_of(data)):
                     corrupt.append(chunk)
         return corrupt
 
     def _plan_exchange(
         self, part: Sequence[Share]
     ) -> tuple[dict[int, list[tuple[Chunk, Ranges]]], dict[int, list[Chunk]]]:
-        """(owner -> what this rank wants of it, rank -> the chunks of which it will request parts here)."""
+        """Return (owner -> the ranges that this rank wants of its chunks, rank -> the chunks of which it
+        will request parts from this one)."""
         local = self._ranks.rank
         needs: dict[int, list[tuple[Chunk, Ranges]]] = {}
         requested_chunks: dict[int, list[Chunk]] = {}
@@ -102,14 +107,15 @@ class ChunkForwarder:
                     if rank != local:
                         requested_chunks.setdefault(rank, []).append(share.chunk)
             elif local in share.ranks:
-                ranges = self._requests.requested_ranges(share.chunk[0], *self._bounds(share.chunk))
+                ranges = self._requests.requested_ranges(share.chunk[0], *self._chunk_byte_range(share.chunk))
                 needs.setdefault(share.owner, []).append((share.chunk, ranges))
         return needs, requested_chunks
 
     def _exchange_requests(
         self, needs: Mapping[int, list[tuple[Chunk, Ranges]]], requested_chunks: Mapping[int, list[Chunk]]
     ) -> dict[int, list[Ranges]]:
-        """Tell each owner the ranges that are wanted of its chunks; what each rank wants of this one's."""
+        """Send each owner the ranges that are wanted of its chunks, and return what each rank wants of
+        this one's."""
         outgoing = {
             owner: torch.tensor(
                 [number for _, ranges in requests for number in (len(ranges), *(at for span in ranges for at in span))],
@@ -119,9 +125,9 @@ class ChunkForwarder:
         }
         counts = {rank: torch.zeros(1, dtype=torch.int64, device="cpu") for rank in requested_chunks}
         _wait(
-            [self._ranks.receive(count, rank, _COUNT) for rank, count in counts.items()]
+            [self._ranks.start_receive(count, rank, _COUNT) for rank, count in counts.items()]
             + [
-                self._ranks.send(torch.tensor([len(numbers)], device="cpu"), owner, _COUNT)
+                self._ranks.start_send(torch.tensor([len(numbers)], device="cpu"), owner, _COUNT)
                 for owner, numbers in outgoing.items()
             ]
         )
@@ -130,27 +136,27 @@ class ChunkForwarder:
             for rank, count in counts.items()
         }
         _wait(
-            [self._ranks.receive(numbers, rank, _REQUEST) for rank, numbers in incoming.items()]
-            + [self._ranks.send(numbers, owner, _REQUEST) for owner, numbers in outgoing.items()]
+            [self._ranks.start_receive(numbers, rank, _REQUEST) for rank, numbers in incoming.items()]
+            + [self._ranks.start_send(numbers, owner, _REQUEST) for owner, numbers in outgoing.items()]
         )
         return {
             rank: _decode_ranges(numbers.tolist(), len(requested_chunks[rank])) for rank, numbers in incoming.items()
         }
 
-    def _pack(self, view: memoryview, ranges: Ranges, chunk: memoryview, begin: int) -> None:
+    def _pack_with_digest(self, view: memoryview, ranges: Ranges, chunk: memoryview, begin: int) -> None:
         at = 0
         for first, last in ranges:
             view[at : at + last - first] = chunk[first - begin : last - begin]
             at += last - first
         view[at:] = self._alg.wide(view[:at])
 
-    def _unpack(self, number: int, ranges: Ranges, view: memoryview) -> bool:
+    def _verify_and_deliver(self, number: int, ranges: Ranges, view: memoryview) -> bool:
         computed: bytes = self._alg.wide(view[:-_DIGEST])
         if computed != bytes(view[-_DIGEST:]):
             return False
         at = 0
         for first, last in ranges:
-            self._requests.take(number, first, view[at : at + last - first])
+            self._requests.copy_requested_bytes(number, first, view[at : at + last - first])
             at += last - first
         return True
 
@@ -165,7 +171,7 @@ def _wait(transfers: Sequence[Any]) -> None:
 
 
 def _checked_count(count: int) -> int:
-    """Raises CheckpointError for what no rank of ours says."""
+    """Return `count`; raise CheckpointError for one that no rank of ours sends."""
     if not 0 <= count <= _MAX_NUMBERS:
         raise CheckpointError(f"a rank asks for {count} numbers of ranges, expected at most {_MAX_NUMBERS}")
     return count

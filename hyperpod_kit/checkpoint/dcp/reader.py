@@ -31,7 +31,7 @@ from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import checkpoint_location, reshard, sharing, subclass_parts
 from hyperpod_kit.checkpoint.dcp.slices import Chunk, SliceRequests, TensorSlice, needed_chunks
 from hyperpod_kit.checkpoint.dtypes import TYPES
-from hyperpod_kit.checkpoint.reason import Reason, as_reason
+from hyperpod_kit.checkpoint.reason import Reason, reason_or_none
 from hyperpod_kit.checkpoint.repository import digest, index, selection, verify
 from hyperpod_kit.checkpoint.repository.rows import PieceRows, Rows
 from hyperpod_kit.errors import CheckpointError
@@ -117,7 +117,7 @@ class Reader(StorageReader):
         """All tensors of the checkpoint. Raises NoCheckpoint, NoValidCheckpoint, CheckpointError, OSError."""
         self._checkpoint = self._open()
         self._rows = self._checkpoint.rows()
-        extra = verify.read_extra(self._store, self._checkpoint.name, self._checkpoint.manifest.extra)
+        extra = verify.read_verified_small_file(self._store, self._checkpoint.name, self._checkpoint.manifest.extra)
         rank = 0
         if dist.is_initialized():
             rank = dist.get_rank()
@@ -140,26 +140,27 @@ class Reader(StorageReader):
     def _open(self) -> reshard.OpenCheckpoint:
         if self._requested_id is not None:
             return self._open_by_id(self._requested_id)
-        return selection.newest(self._store, self._open_by_id)[0]
+        return selection.load_newest_accepted(self._store, self._open_by_id)[0]
 
     def _open_by_id(self, name: str) -> reshard.OpenCheckpoint:
         return reshard.OpenCheckpoint(self._store, name, verify.read_manifest(self._store, name))
 
     def _index_names(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """Which name of a state dict means which stored tensor or value; the paths that the names came from."""
+        """Set which name of a state dict means which stored tensor or value; return the paths that the
+        names came from."""
         dcp_tree = tree.get("dcp")
         self._alias = {name: name for name in self._rows}
         self._values = {}
         if dcp_tree is not None:
             self._stored_bytes = set(dcp_tree[BYTES])
             self._subclasses = subclass_parts.records_in(dcp_tree)
-            self._hide_parts()
+            self._remove_subclass_part_names()
             return {name: tuple(path) for name, path in dcp_tree["paths"].items()}
         flat, paths = flatten_state_dict({key: _with_placeholders(part) for key, part in tree.items()})
         self._subclasses = {
             name: value.record for name, value in flat.items() if isinstance(value, _SubclassPlaceholder)
         }
-        self._hide_parts()
+        self._remove_subclass_part_names()
         for name, value in flat.items():
             if isinstance(value, _TensorPlaceholder):
                 self._alias[name] = value.stored
@@ -167,8 +168,9 @@ class Reader(StorageReader):
                 self._values[name] = value
         return dict(paths)
 
-    def _hide_parts(self) -> None:
-        """What a subclass is made of is no tensor of the state dict."""
+    def _remove_subclass_part_names(self) -> None:
+        """Remove the names of the tensors that a subclass is made of: they are no tensors of the state
+        dict."""
         for record in self._subclasses.values():
             for name in subclass_parts.part_names(record):
                 self._alias.pop(name, None)
@@ -180,7 +182,7 @@ class Reader(StorageReader):
         """Say which chunks this rank's items lie in. Raises DigestUnavailable, CheckpointError."""
         assert self._checkpoint is not None
         digest.algorithm(self._checkpoint.manifest.digest)
-        slices = [self._slice_of(item) for item in plan.items if self._is_stored(item)]
+        slices = [self._slice_of(item) for item in plan.items if self._is_stored_in_shards(item)]
         chunks = needed_chunks(self._rows, slices, self._checkpoint.manifest.chunk)
         return replace(plan, storage_data=_Needs(self._checkpoint.name, tuple(chunks)))
 
@@ -191,7 +193,7 @@ class Reader(StorageReader):
             raise CheckpointError(
                 f"the ranks see different checkpoints: {sorted(checkpoint_ids)}", hint="name one: Reader(root, attempt)"
             )
-        work = sharing.divide([plan.storage_data.chunks for plan in plans])
+        work = sharing.assign_readers([plan.storage_data.chunks for plan in plans])
         return [replace(plan, storage_data=work) for plan in plans]
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
@@ -202,15 +204,17 @@ class Reader(StorageReader):
         requests = SliceRequests(self._rows)
         try:
             ranks.handshake(None)
-            targets = reshard.error_as_reason(partial(self._request, plan, planner, requests))
-            problem = ranks.agree(as_reason(targets))
+            targets = reshard.error_as_reason(partial(self._request_targets, plan, planner, requests))
+            problem = ranks.gather_first_reason(reason_or_none(targets))
             if problem is None and self._subclasses:
                 # Which chunks the parts of a subclass lie in is not known before the planner's own tensors are.
-                work = sharing.divide_among_ranks(ranks, requests, self._checkpoint.manifest.chunk)
+                work = sharing.gather_and_assign_readers(ranks, requests, self._checkpoint.manifest.chunk)
             if problem is None:
                 problem = reshard.read_and_distribute(ranks, self._checkpoint, work, requests)
             if problem is None and self._subclasses and not isinstance(targets, Reason):
-                problem = ranks.agree(as_reason(reshard.error_as_reason(targets.subclasses.complete)))
+                problem = ranks.gather_first_reason(
+                    reason_or_none(reshard.error_as_reason(targets.subclasses.assign_loaded_parts))
+                )
         finally:
             self._checkpoint.close()
         if problem is not None:
@@ -218,13 +222,14 @@ class Reader(StorageReader):
                 f"{self._checkpoint.name}: {problem}", hint=f"hyperpod-kit checkpoint verify {self._store.url}"
             )
         assert not isinstance(targets, Reason), "all ranks agreed that there is no problem"
-        self._deliver(plan, planner, targets)
+        self._commit_to_planner(plan, planner, targets)
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
-    def _request(self, plan: LoadPlan, planner: LoadPlanner, requests: SliceRequests) -> _Targets:
-        """Ask for everything that the planner fills. Raises CheckpointError for what does not fit."""
+    def _request_targets(self, plan: LoadPlan, planner: LoadPlanner, requests: SliceRequests) -> _Targets:
+        """Add requests for everything that the planner fills, and return the targets. Raises
+        CheckpointError for what does not fit."""
         assert self._checkpoint is not None
         targets = _Targets([], [], [], subclass_parts.SubclassLoad(self._rows, requests))
         values: dict[str, Any] = getattr(planner, "state_dict", {})
@@ -233,15 +238,15 @@ class Reader(StorageReader):
             value = values.get(item.dest_index.fqn)
             if item.type == LoadItemType.TENSOR:
                 if isinstance(value, torch.Tensor):
-                    subclass_parts.require_saved_subclass(name, value)
+                    subclass_parts.refuse_unsaved_subclass(name, value)
                 target = sharding.wait_for_collective(planner.resolve_tensor(item)).detach()
                 targets.tensors.append((item, target))
                 requests.add(self._slice_of(item), target)
-            elif self._is_stored(item):
+            elif self._is_stored_in_shards(item):
                 targets.bodies.append((item, requests.add_full(self._alias[name])))
             elif name in self._subclasses:
                 self._request_subclass(item, value, targets)
-        requests.freeze(self._checkpoint.manifest.chunk)
+        requests.freeze_and_list_chunks(self._checkpoint.manifest.chunk)
         return targets
 
     def _request_subclass(self, item: ReadItem, value: Any, targets: _Targets) -> None:
@@ -251,8 +256,8 @@ class Reader(StorageReader):
         else:
             targets.parts.append((item, targets.subclasses.request_new(record)))
 
-    def _deliver(self, plan: LoadPlan, planner: LoadPlanner, targets: _Targets) -> None:
-        """All bytes are in: tell the planner."""
+    def _commit_to_planner(self, plan: LoadPlan, planner: LoadPlanner, targets: _Targets) -> None:
+        """Pass the filled tensors and the other values to the planner."""
         for item, tensor in targets.tensors:
             planner.commit_tensor(item, tensor)
         for item, body in targets.bodies:
@@ -263,7 +268,7 @@ class Reader(StorageReader):
             if item.type == LoadItemType.BYTE_IO and item.storage_index.fqn in self._values:
                 planner.load_bytes(item, _pickled(self._values[item.storage_index.fqn]))
 
-    def _is_stored(self, item: ReadItem) -> bool:
+    def _is_stored_in_shards(self, item: ReadItem) -> bool:
         return item.type == LoadItemType.TENSOR or item.storage_index.fqn in self._stored_bytes
 
     def _slice_of(self, item: ReadItem) -> TensorSlice:
@@ -291,15 +296,17 @@ class _SubclassPlaceholder:
 
 
 def _with_placeholders(part: Any) -> Any:
-    """A part of a Manager's tree with tensors and subclasses as what stands for them."""
+    """Return a part of a Manager's tree with placeholders for tensors and subclasses."""
     subclasses = {
-        record["name"]: _SubclassPlaceholder(record) for record in codec.records(part) if record["$"] == "subclass"
+        record["name"]: _SubclassPlaceholder(record)
+        for record in codec.iter_tensor_records(part)
+        if record["$"] == "subclass"
     }
-    return codec.decode(part, _TensorPlaceholder, wholes=subclasses, plain=True)  # type: ignore[arg-type]
+    return codec.decode(part, _TensorPlaceholder, filled_subclasses=subclasses, plain=True)  # type: ignore[arg-type]
 
 
 def _pickled(value: Any) -> io.BytesIO:
-    """As a planner takes what is no tensor."""
+    """Return a value as torch.save writes it, which is what a planner takes for what is no tensor."""
     body = io.BytesIO()
     torch.save(value, body)
     body.seek(0)

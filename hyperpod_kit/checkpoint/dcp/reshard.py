@@ -15,18 +15,18 @@ from functools import partial
 from typing import TypeVar
 
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.dcp.chunk_forwarding import ChunkForwarder, is_too_slow
+from hyperpod_kit.checkpoint.dcp.chunk_forwarding import ChunkForwarder, is_forwarding_too_slow
 from hyperpod_kit.checkpoint.dcp.sharing import Work
 from hyperpod_kit.checkpoint.dcp.slices import Chunk, SliceRequests
 from hyperpod_kit.checkpoint.load import TargetFault
-from hyperpod_kit.checkpoint.reason import Reason, Verdict, as_reason
+from hyperpod_kit.checkpoint.reason import Reason, Verdict, reason_or_none
 from hyperpod_kit.checkpoint.repository import shard as shards
 from hyperpod_kit.checkpoint.repository import stream, tombstone, verify
 from hyperpod_kit.checkpoint.repository.chunk_reader import Pump
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
 from hyperpod_kit.checkpoint.repository.rows import Rows
+from hyperpod_kit.checkpoint.repository.rows import decode as read_rows
 from hyperpod_kit.checkpoint.repository.rows import encode as encode_rows
-from hyperpod_kit.checkpoint.repository.rows import read as read_rows
 from hyperpod_kit.checkpoint.repository.store.base import Store, StoreReader
 from hyperpod_kit.checkpoint.restore_progress import ignore_bytes
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable
@@ -46,7 +46,7 @@ class OpenCheckpoint:
         self._open: dict[int, tuple[StoreReader, stream.Shard]] = {}
 
     def shard(self, number: int) -> stream.Shard:
-        """Raises DigestMismatch, CheckpointError, OSError."""
+        """Open a shard, once, and return it. Raises DigestMismatch, CheckpointError, OSError."""
         if number not in self._open:
             if number >= self.manifest.world:
                 raise CheckpointError(f"its index names shard {number} of {self.manifest.world}")
@@ -68,28 +68,29 @@ class OpenCheckpoint:
         self._open.clear()
 
     def rows(self) -> Rows:
-        """From index.bin, checked; from the headers where there is none. Raises as `shard`."""
+        """Read where every piece of every tensor lies: from index.bin, checked; from the headers where
+        there is none. Raises as `shard`."""
         return read_rows(self.index_bytes())
 
     def index_bytes(self) -> bytes:
-        """What index.bin has, or would have. Raises as `shard`."""
+        """Read index.bin, or compute its bytes from the headers where there is none. Raises as `shard`."""
         record = self.manifest.index
         if record is not None:
-            return verify.read_extra(self.store, self.name, record)
-        return encode_rows({number: self._header(number) for number in range(len(self.manifest.shards))})
+            return verify.read_verified_small_file(self.store, self.name, record)
+        return encode_rows({number: self._read_shard_header(number) for number in range(len(self.manifest.shards))})
 
-    def _header(self, number: int) -> Sequence[shards.Placed]:
+    def _read_shard_header(self, number: int) -> Sequence[shards.Placed]:
         opened = self.shard(number)
-        first = memoryview(opened.read(0, min(4096, opened.data_end)))
+        first = memoryview(opened.read_verified(0, min(4096, opened.data_end)))
         length = shards.head_size(first)
         if length > opened.data_end:
             raise CheckpointError(f"{opened.name}: a header of {length} bytes in a file of {opened.size}")
-        return shards.parse(memoryview(opened.read(0, length)), opened.size).tensors
+        return shards.parse(memoryview(opened.read_verified(0, length)), opened.size).tensors
 
 
 @contextlib.contextmanager
 def open_checkpoint(store: Store, checkpoint_id: str, body: Manifest) -> Iterator[OpenCheckpoint]:
-    """An attempt whose files are closed at the end."""
+    """Open a committed checkpoint for reading; its files are closed at the end of the block."""
     checkpoint = OpenCheckpoint(store, checkpoint_id, body)
     try:
         yield checkpoint
@@ -97,24 +98,26 @@ def open_checkpoint(store: Store, checkpoint_id: str, body: Manifest) -> Iterato
         checkpoint.close()
 
 
-def shared_rows(ranks: Ranks, checkpoint: OpenCheckpoint) -> Rows | Reason:
-    """Where everything lies, read by rank 0 for all; or why that is not known. A collective."""
+def broadcast_rows(ranks: Ranks, checkpoint: OpenCheckpoint) -> Rows | Reason:
+    """Read on rank 0 where every tensor lies, broadcast it and return it on all ranks; or the reason
+    why that failed. A collective."""
     encoded: bytes | Reason = b""
     if ranks.rank == 0:
         encoded = error_as_reason(checkpoint.index_bytes)
-    problem = ranks.agree(as_reason(encoded))
+    problem = ranks.gather_first_reason(reason_or_none(encoded))
     if problem is not None:
         return problem
     data: bytes = ranks.broadcast(encoded)
     rows = error_as_reason(lambda: read_rows(data))
-    problem = ranks.agree(as_reason(rows))
+    problem = ranks.gather_first_reason(reason_or_none(rows))
     if problem is None:
         return rows
     return problem
 
 
 def error_as_reason(work: Callable[[], T]) -> T | Reason:
-    """What this rank's part gives; an error becomes a reason, so that no rank leaves the others waiting.
+    """Run `work` and return its result; an error is returned as a Reason, so that no rank leaves the
+    others waiting.
 
     Raises DigestUnavailable, which is no verdict on what was read.
     """
@@ -125,7 +128,7 @@ def error_as_reason(work: Callable[[], T]) -> T | Reason:
     except (TargetFault, MemoryError) as err:
         return Reason(str(err) or type(err).__name__, Verdict.UNFILLED)
     except (CheckpointError, OSError) as err:
-        damaged, unread = tombstone.proves(err), verify.is_unread(err)
+        damaged, unread = tombstone.proves_damage(err), verify.is_storage_failure(err)
         if damaged:
             verdict = Verdict.DAMAGED
         elif unread:
@@ -145,13 +148,16 @@ def read_and_distribute(
     cached: Mapping[Chunk, memoryview] = NO_CACHED_CHUNKS,
     on_read: Callable[[int], None] = ignore_bytes,
 ) -> Reason | None:
-    """Read, check, hand on; None, or why not, the same on all ranks. A collective.
+    """Read and check the chunks of this rank's work, fill its own targets and forward them to the
+    ranks that want parts of them; return None, or the reason of the first failure, the same on all
+    ranks. A collective.
 
-    `cached`: chunks that this rank has read and proved already, those that it said it has when work was divided. `read`
-    hears of the bytes of each chunk that this rank reads, in any thread.
+    `cached`: chunks that this rank has read and proved already, those that it said it has when work
+    was divided. `on_read` is called with the bytes of each chunk that this rank reads, in any
+    thread.
     """
     reader = _ChunkReading(checkpoint, requests, cached, on_read)
-    problem = ranks.agree(as_reason(error_as_reason(lambda: reader.deliver(work.alone[ranks.rank]))))
+    problem = ranks.gather_first_reason(reason_or_none(error_as_reason(lambda: reader.deliver(work.alone[ranks.rank]))))
     rounds, retries = work.rounds(), list[Chunk]()
     forwarder = ChunkForwarder(ranks, checkpoint.manifest, requests)
     while rounds and problem is None:
@@ -160,21 +166,21 @@ def read_and_distribute(
         started_at = time.monotonic()
         chunks = error_as_reason(partial(reader.deliver, owned_chunks, return_bytes=True))
         reading = time.monotonic() - started_at
-        problem = ranks.agree(as_reason(chunks))
+        problem = ranks.gather_first_reason(reason_or_none(chunks))
         if problem is not None:
             break
         started_at = time.monotonic()
         if not isinstance(chunks, dict):
             chunks = {}
-        retries += forwarder.round(part, chunks)
-        if is_too_slow(ranks.gather((reading, time.monotonic() - started_at))):
+        retries += forwarder.exchange_chunks(part, chunks)
+        if is_forwarding_too_slow(ranks.gather((reading, time.monotonic() - started_at))):
             for shares in rounds:
-                retries += [share.chunk for share in shares if share.concerns(ranks.rank)]
+                retries += [share.chunk for share in shares if share.is_wanted_by(ranks.rank)]
             rounds = []
     if problem is None:
-        problem = ranks.agree(as_reason(error_as_reason(lambda: reader.deliver(retries))))
+        problem = ranks.gather_first_reason(reason_or_none(error_as_reason(lambda: reader.deliver(retries))))
     if problem is None:
-        problem = ranks.agree(error_as_reason(requests.complete))
+        problem = ranks.gather_first_reason(error_as_reason(requests.run_staged_copies))
     return problem
 
 
@@ -191,14 +197,15 @@ class _ChunkReading:
         self._checkpoint, self._requests, self._cached, self._on_read = checkpoint, requests, cached, on_read
 
     def deliver(self, chunks: Iterable[Chunk], *, return_bytes: bool = False) -> dict[Chunk, memoryview]:
-        """Their bytes too, if they are to be kept. Raises DigestMismatch, CheckpointError, OSError."""
+        """Read and check chunks and copy what is requested of them into the targets; return their bytes if
+        `return_bytes`. Raises DigestMismatch, CheckpointError, OSError."""
         chunk_data: dict[Chunk, memoryview] = {}
         jobs = []
         number_of: dict[str, int] = {}
         for number, chunk_index in chunks:
             cached = self._cached.get((number, chunk_index))
             if cached is not None:
-                self._requests.take(number, chunk_index * self._checkpoint.manifest.chunk, cached)
+                self._requests.copy_requested_bytes(number, chunk_index * self._checkpoint.manifest.chunk, cached)
                 chunk_data[number, chunk_index] = cached
                 self._on_read(len(cached))
                 continue
@@ -208,7 +215,7 @@ class _ChunkReading:
 
         def deliver(opened: stream.Shard, begin: int, view: memoryview) -> None:
             number = number_of[opened.name]
-            self._requests.take(number, begin, view)
+            self._requests.copy_requested_bytes(number, begin, view)
             self._on_read(len(view))
             if return_bytes:
                 chunk_data[number, begin // opened.chunk] = memoryview(bytearray(view))

@@ -27,8 +27,8 @@ class Share(NamedTuple):
     ranks: tuple[int, ...]
     is_common: bool = False
 
-    def concerns(self, rank: int) -> bool:
-        """Whether that rank wants a part of it."""
+    def is_wanted_by(self, rank: int) -> bool:
+        """Return whether that rank wants a part of the chunk."""
         return self.is_common or rank in self.ranks
 
 
@@ -39,11 +39,12 @@ class Work(NamedTuple):
     shared: tuple[Share, ...]
 
     def read_by(self, rank: int) -> list[Chunk]:
-        """What that rank reads, or has read."""
+        """Return the chunks that this rank reads, or has read."""
         return [*self.alone[rank], *(share.chunk for share in self.shared if share.owner == rank)]
 
     def rounds(self) -> list[list[Share]]:
-        """The shared ones, so that no rank reads, or is handed, more in one round than it has room for."""
+        """Split the shared chunks into rounds, so that no rank reads, or receives, more in one round than
+        it has room for."""
         schedule: list[list[Share]] = []
         reads, wants = [0] * len(self.alone), [0] * len(self.alone)
         broadcasts = 0
@@ -62,15 +63,16 @@ class Work(NamedTuple):
         return schedule
 
 
-def divide(
+def assign_readers(
     needs: Sequence[Iterable[Chunk]],
     common: Collection[Chunk] = (),
     cached: Sequence[Collection[Chunk]] = (),
 ) -> Work:
-    """Give each chunk to one of the ranks that need it, about equally many to each. The same on all ranks.
+    """Assign each chunk to one of the ranks that need it, about equally many to each. The same on all
+    ranks.
 
-    `common`: chunks of which all ranks need a part alike. `cached[rank]`: what that rank has read already, needed or
-    not.
+    `common`: chunks of which all ranks need a part alike. `cached[rank]`: what that rank has read
+    already, needed or not.
     """
     ranks_by_chunk = _ranks_by_chunk(needs, common)
     common_chunks: set[Chunk] = set()
@@ -112,17 +114,22 @@ def _ranks_by_chunk(needs: Sequence[Iterable[Chunk]], common: Collection[Chunk])
     return ranks_by_chunk
 
 
-def divide_among_ranks(ranks: Ranks, requests: SliceRequests, chunk: int, cached: Iterable[Chunk] = ()) -> Work:
-    """`divide` of what every rank needs, in chunks of `chunk` bytes, and has in `cached`. A collective."""
-    needed, common = requests.freeze(chunk)
+def gather_and_assign_readers(
+    ranks: Ranks, requests: SliceRequests, chunk_size: int, cached: Iterable[Chunk] = ()
+) -> Work:
+    """Gather which chunks every rank needs and has in `cached`, and assign each chunk to one rank that
+    reads it. A collective."""
+    needed, common = requests.freeze_and_list_chunks(chunk_size)
     # Taken to be alike on all ranks: that is seen here, for one reduction.
-    common_digest = digest.small(
+    common_digest = digest.small_object_digest(
         repr(sorted((number, landing.ranges) for number, landing in requests.common.items())).encode()
     )
     if len(set(ranks.gather(common_digest))) > 1:
-        needed, common = requests.merge_common(chunk), []
+        needed, common = requests.merge_common(chunk_size), []
     gathered = ranks.gather((_flatten(needed), _flatten(sorted(cached))))
-    return divide([_unflatten(flat) for flat, _ in gathered], common, [_unflatten(flat) for _, flat in gathered])
+    return assign_readers(
+        [_unflatten(flat) for flat, _ in gathered], common, [_unflatten(flat) for _, flat in gathered]
+    )
 
 
 def _flatten(chunks: Iterable[Chunk]) -> list[int]:

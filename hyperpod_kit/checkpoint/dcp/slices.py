@@ -44,9 +44,10 @@ class SliceOverlap(NamedTuple):
 
 
 def overlaps(rows: Rows, tensor_slice: TensorSlice) -> Iterator[SliceOverlap]:
-    """Raises CheckpointError unless every element of the slice is in the checkpoint."""
+    """Yield what a slice has in common with each saved piece. Raises CheckpointError unless every
+    element of the slice is in the checkpoint."""
     count, total = 0, _volume(tensor_slice.shape)
-    for row in rows.find_near(tensor_slice.name, tensor_slice.offsets, tensor_slice.shape):
+    for row in rows.find_overlap_candidates(tensor_slice.name, tensor_slice.offsets, tensor_slice.shape):
         spec = row.spec
         if len(spec.shape) != len(tensor_slice.shape):
             raise CheckpointError(
@@ -81,14 +82,15 @@ def _volume(shape: Iterable[int]) -> int:
     return count
 
 
-def needed_chunks(rows: Rows, slices: Iterable[TensorSlice], chunk: int) -> list[Chunk]:
-    """The chunks of `chunk` bytes that have to be read for these slices. Raises as `overlaps`."""
+def needed_chunks(rows: Rows, slices: Iterable[TensorSlice], chunk_size: int) -> list[Chunk]:
+    """Return the chunks of `chunk_size` bytes that have to be read for these slices. Raises as
+    `overlaps`."""
     return sorted(
         {
             (overlap.row.shard, number)
             for tensor_slice in slices
             for overlap in overlaps(rows, tensor_slice)
-            for number in range(overlap.begin // chunk, -(-overlap.end // chunk))
+            for number in range(overlap.begin // chunk_size, -(-overlap.end // chunk_size))
         }
     )
 
@@ -104,7 +106,8 @@ class SliceRequests:
         self._full_pieces: dict[tuple[int, int, bool], torch.Tensor] = {}
 
     def add(self, tensor_slice: TensorSlice, target: torch.Tensor, *, common: bool = False) -> None:
-        """`target` has the slice's shape; another type is converted. Raises as `overlaps`."""
+        """Request a slice into `target`, which has the slice's shape; another type is converted. Raises as
+        `overlaps`."""
         for overlap in overlaps(self._rows, tensor_slice):
             part = target
             for dim, (at, extent) in enumerate(zip(overlap.offset_in_slice, overlap.extents, strict=True)):
@@ -112,7 +115,8 @@ class SliceRequests:
             self._add(overlap, part, common)
 
     def add_full(self, name: str, *, common: bool = False) -> torch.Tensor:
-        """All of a tensor, new. Raises CheckpointError when the attempt does not have all of it."""
+        """Request a whole tensor into new memory, and return that. Raises CheckpointError when the
+        checkpoint does not have all of it."""
         rows = self._rows.get(name)
         if not rows:
             raise CheckpointError(f"{name} is in no shard")
@@ -142,63 +146,66 @@ class SliceRequests:
         self._copies.append(lambda: copy_into(part, cut, row.spec.name))
 
     def _landings(self, common: bool) -> dict[int, Landing]:
-        """Choose the landings of what all ranks want alike, or of this rank's own."""
+        """Return the landings of what all ranks want alike, or of this rank's own."""
         if common:
             return self.common
         return self.landings
 
-    def freeze(self, chunk: int) -> tuple[list[Chunk], list[Chunk]]:
-        """The chunks that these bytes lie in, and those of what is common; nothing is added after it."""
+    def freeze_and_list_chunks(self, chunk_size: int) -> tuple[list[Chunk], list[Chunk]]:
+        """End the adding of requests; return the chunks that this rank's own bytes lie in, and those of
+        what is common."""
         for landing in (*self.landings.values(), *self.common.values()):
             landing.freeze()
-        return _chunks(self.landings, chunk), _chunks(self.common, chunk)
+        return _chunks(self.landings, chunk_size), _chunks(self.common, chunk_size)
 
-    def merge_common(self, chunk: int) -> list[Chunk]:
-        """What is common is wanted by this rank for itself: the chunks of all of it."""
+    def merge_common(self, chunk_size: int) -> list[Chunk]:
+        """Turn the common requests into requests of this rank alone, and return the chunks of all of them."""
         for number, landing in self.common.items():
-            self.landings.setdefault(number, Landing()).join(landing)
+            self.landings.setdefault(number, Landing()).add_all_from(landing)
         self.common.clear()
-        return self.freeze(chunk)[0]
+        return self.freeze_and_list_chunks(chunk_size)[0]
 
     def requested_ranges(self, number: int, begin: int, end: int, *, common: bool = False) -> list[tuple[int, int]]:
-        """What is wanted of the bytes [begin, end) of a shard, each byte once."""
+        """Return the requested ranges within the bytes [begin, end) of a shard, each byte once."""
         landing = self._landings(common).get(number)
         if landing is None:
             return []
         return landing.requested_ranges(begin, end)
 
-    def take(self, number: int, begin: int, view: memoryview) -> None:
-        """Copy what of these bytes of a shard is wanted. Safe for threads."""
+    def copy_requested_bytes(self, number: int, begin: int, view: memoryview) -> None:
+        """Copy what is requested of these bytes of a shard into its targets. Safe for threads."""
         for landings in (self.landings, self.common):
             if number in landings:
-                landings[number].take(begin, view)
+                landings[number].copy_requested_bytes(begin, view)
 
     @property
-    def touched(self) -> bool:
-        """Whether memory was written to."""
+    def has_written_targets(self) -> bool:
+        """Return whether memory was written to."""
         return any(landing.touched for landing in (*self.landings.values(), *self.common.values()))
 
-    def complete(self) -> None:
-        """All bytes are in: fill what could not be written to directly. Raises TargetFault."""
+    def run_staged_copies(self) -> None:
+        """Fill the targets that could not be written to directly, once all bytes are read. Raises
+        TargetFault."""
         for cut in self._copies:
             cut()
         self._copies.clear()
         self._full_pieces.clear()
 
 
-def _chunks(landings: Mapping[int, Landing], chunk: int) -> list[Chunk]:
-    return sorted((shard, at) for shard, landing in landings.items() for at in landing.chunks(chunk))
+def _chunks(landings: Mapping[int, Landing], chunk_size: int) -> list[Chunk]:
+    return sorted((shard, at) for shard, landing in landings.items() for at in landing.chunks(chunk_size))
 
 
-def check_fit(rows: Rows, pieces: Sequence[TensorPiece]) -> None:
-    """Types and shapes, before a byte is read. Raises CheckpointError."""
+def require_fitting_pieces(rows: Rows, pieces: Sequence[TensorPiece]) -> None:
+    """Raise CheckpointError where the type or whole shape of a piece is not that of the checkpoint,
+    before a byte is read."""
     for piece in pieces:
-        check_kind(rows, piece.spec.name, NAMES[piece.tensor.dtype], piece.spec.full_shape)
+        require_same_type_and_shape(rows, piece.spec.name, NAMES[piece.tensor.dtype], piece.spec.full_shape)
 
 
-def check_kind(rows: Rows, name: str, dtype: str, full_shape: tuple[int, ...]) -> None:
-    """Whether a tensor of that type and whole shape can be filled from the one that was saved under its name. Raises
-    CheckpointError."""
+def require_same_type_and_shape(rows: Rows, name: str, dtype: str, full_shape: tuple[int, ...]) -> None:
+    """Raise CheckpointError unless a tensor of that type and whole shape can be filled from the one
+    that was saved under its name."""
     for row in rows.get(name, ())[:1]:
         saved = row.spec
         if (saved.dtype, saved.full_shape) != (dtype, full_shape):

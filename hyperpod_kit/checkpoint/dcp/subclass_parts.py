@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint import codec, fitting, sharding, subclasses, unsavable
-from hyperpod_kit.checkpoint.dcp.slices import SliceRequests, TensorSlice, check_kind
+from hyperpod_kit.checkpoint.dcp.slices import SliceRequests, TensorSlice, require_same_type_and_shape
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.repository.rows import Rows
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
@@ -38,8 +38,8 @@ class WrittenSubclass(NamedTuple):
 
 
 def split_subclass(name: str, tensor: Any) -> WrittenSubclass | None:
-    """A subclass, or a DTensor of them, by its parts; None for any other value. Raises StateNotSerializable for one
-    that cannot be taken apart."""
+    """Split a tensor subclass, or a DTensor of them, into its parts; None for any other value. Raises
+    StateNotSerializable for one that cannot be taken apart."""
     if not isinstance(tensor, torch.Tensor):
         return None
     tensor = sharding.wait_for_collective(tensor)
@@ -61,12 +61,12 @@ def split_subclass(name: str, tensor: Any) -> WrittenSubclass | None:
 
 
 def encode_records(records: Mapping[str, Record]) -> str:
-    """The records of a checkpoint as its tree has them."""
+    """Return the records of a checkpoint as the text that its tree has."""
     return json.dumps(records, separators=(",", ":"), allow_nan=False)
 
 
 def records_in(tree: Mapping[str, Any]) -> dict[str, Record]:
-    """The records of all subclasses in the tree that a Writer made, by name."""
+    """Return the records of all subclasses in the tree that a Writer made, by name."""
     return dict(json.loads(tree.get(SUBCLASSES, "{}")))
 
 
@@ -97,7 +97,8 @@ class SubclassLoad:
         self._stacks: dict[str, torch.Tensor] = {}
 
     def request(self, name: str, record: Record, tensor: Any) -> None:
-        """Ask for what fills a tensor of the state dict. Raises CheckpointError where it is not what was saved."""
+        """Request what fills a tensor subclass of the state dict, part by part. Raises CheckpointError
+        where it is not what was saved."""
         tensor = sharding.wait_for_collective(tensor)
         apart = subclasses.take_apart(name, tensor)
         head = None
@@ -108,7 +109,7 @@ class SubclassLoad:
             raise CheckpointError(problem, hint=f"make {name} as the program that saved it did")
         assert apart is not None, "a plain tensor is unlike any subclass"
         targets = _PartTargets(record, apart)
-        self._filling.fit_parts(record, tensor, apart, targets)
+        self._filling.match_subclass_parts(record, tensor, apart, targets)
         for stored in targets.stacked:
             self._stacks[stored] = self._requests.add_full(stored)
         for stored, part in targets.tensors.items():
@@ -117,7 +118,8 @@ class SubclassLoad:
             self.request(f"{name}.{key}", record["parts"][key], nested)
 
     def request_new(self, record: Record) -> dict[str, Any]:
-        """Ask for all parts of a subclass that the state dict has no tensor for, whole, in new memory."""
+        """Request all parts of a subclass that the state dict has no tensor for, whole, in new memory;
+        return them by key."""
         parts: dict[str, Any] = {}
         for key, part in record["parts"].items():
             if part["$"] == "subclass":
@@ -127,18 +129,19 @@ class SubclassLoad:
         return parts
 
     def _request_part(self, stored: str, tensor: Any) -> None:
-        check_kind(self._rows, stored, NAMES[tensor.dtype], tuple(tensor.shape))
+        require_same_type_and_shape(self._rows, stored, NAMES[tensor.dtype], tuple(tensor.shape))
         offsets, shape = _local_range(tensor)
         self._requests.add(TensorSlice(stored, offsets, shape), sharding.local(tensor).detach())
 
-    def complete(self) -> None:
-        """All bytes are in. Raises CheckpointError for a part that several ranks had each for itself."""
-        self._filling.complete(self._stacks)
+    def assign_loaded_parts(self) -> None:
+        """Set the parts on the subclasses, once all bytes are read. Raises CheckpointError for a part that
+        several ranks had each for itself."""
+        self._filling.assign_loaded_parts(self._stacks)
 
 
-def require_saved_subclass(name: str, target: torch.Tensor) -> None:
-    """Raises CheckpointError for a subclass in the state dict of which the checkpoint has a plain tensor: it has no
-    memory of its own to be filled."""
+def refuse_unsaved_subclass(name: str, target: torch.Tensor) -> None:
+    """Raise CheckpointError for a tensor subclass in the state dict of which the checkpoint has a
+    plain tensor: it has no memory of its own to be filled."""
     local = sharding.wait_for_collective(sharding.unwrap_dtensor(target))
     if sharding.is_plain(local) or sharding.is_sharded(local):
         return
@@ -161,7 +164,7 @@ class _PartTargets:
         self.nested = {key: tensor for key, tensor in tensors.items() if saved[key]["$"] != "tensor"}
         self.stacked: list[str] = []
 
-    def take(self, path: str, tensor: torch.Tensor) -> None:
+    def add_tensor(self, path: str, tensor: torch.Tensor) -> None:
         self.tensors[path] = tensor
 
     def drop(self, names: Iterable[str]) -> None:
@@ -181,7 +184,7 @@ def _written_part(name: str, tensor: Any) -> WrittenPart:
 
 
 def _local_range(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Where this rank's part lies in the whole, and its shape."""
+    """Return where this rank's part lies in the whole tensor, and its shape."""
     if not sharding.is_dtensor(tensor):
         return (0,) * tensor.dim(), tuple(tensor.shape)
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset

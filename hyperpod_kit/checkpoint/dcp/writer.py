@@ -130,9 +130,9 @@ class Writer(StorageWriter):
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """The coordinator opens the root, names the attempt and chooses the digest. Raises DigestUnavailable."""
-        algorithm = self._algorithm or digest.best(*[plan.storage_data for plan in plans])
+        algorithm = self._algorithm or digest.fastest_common_algorithm(*[plan.storage_data for plan in plans])
         digest.algorithm(algorithm)
-        run_identity = identity.open_root(self._store, self._run)
+        run_identity = identity.ensure_run_identity(self._store, self._run)
         epoch = commit.claim_epoch(self._store, run_identity, above=0, job={})
         seq = catalog.highest_epoch_and_seq(self._store)[1] + 1
         checkpoint_id = str(layout.CheckpointId(seq, self._step, epoch, secrets.token_hex(3)))
@@ -166,7 +166,7 @@ class Writer(StorageWriter):
         records: dict[str, Record] = {}
         sizes: list[int] = []
         for item in plan.items:
-            parts = _resolve(item, planner, records)
+            parts = _resolve_written_parts(item, planner, records)
             for part in parts:
                 next(content for content in contents if part.spec.name not in content)[part.spec.name] = part
             sizes.append(sum(part.spec.nbytes for part in parts))
@@ -235,7 +235,7 @@ class Writer(StorageWriter):
             raise CheckpointError(f"{len(shards)} of {placement.world} shards were written")
         placed = {file.number: file.pieces for file in shards}
         table = index.build(placed)
-        coverage.check(table)
+        coverage.require_full_coverage(table)
         names = set(table.tensors())
         taken_apart = _records_of(ranks)
         expected = set(metadata.state_dict_metadata) - taken_apart.keys()
@@ -268,7 +268,8 @@ class Writer(StorageWriter):
 
 
 def _without_empty_parts(plans: Sequence[SavePlan]) -> list[list[WriteItem]]:
-    """Each rank's items without parts that have no element; of an empty tensor the first one stays."""
+    """Return each rank's items without parts that have no element; of an empty tensor the first one
+    stays."""
     kept_names: set[str] = set()
     items_by_rank = []
     for plan in plans:
@@ -284,9 +285,9 @@ def _without_empty_parts(plans: Sequence[SavePlan]) -> list[list[WriteItem]]:
     return items_by_rank
 
 
-def _resolve(item: WriteItem, planner: SavePlanner, records: dict[str, Record]) -> Sequence[WrittenPart]:
-    """What is written of an item; the record of a subclass is added to `records`. Raises StateNotSerializable,
-    CheckpointError."""
+def _resolve_written_parts(item: WriteItem, planner: SavePlanner, records: dict[str, Record]) -> Sequence[WrittenPart]:
+    """Return what is written of an item; the record of a subclass is added to `records`. Raises
+    StateNotSerializable, CheckpointError."""
     name = item.index.fqn
     values: dict[str, Any] = getattr(planner, "state_dict", {})
     # Before the planner slices it: what a slice of a quantised tensor is, its class decides, and most often it is none.
@@ -297,10 +298,10 @@ def _resolve(item: WriteItem, planner: SavePlanner, records: dict[str, Record]) 
             raise CheckpointError(f"{clash} is a tensor of the state, and a part of the tensor subclass {name} too")
         records[name] = subclass.record
         return subclass.parts
-    return [_resolved(item, planner.resolve_data(item))]
+    return [_written_part_of_item(item, planner.resolve_data(item))]
 
 
-def _resolved(item: WriteItem, data: Any) -> WrittenPart:
+def _written_part_of_item(item: WriteItem, data: Any) -> WrittenPart:
     name = item.index.fqn
     if item.type == WriteItemType.BYTE_IO:
         tensor = torch.frombuffer(bytearray(data.getvalue()), dtype=torch.uint8)
@@ -318,7 +319,8 @@ def _resolved(item: WriteItem, data: Any) -> WrittenPart:
 
 
 def _records_of(ranks: Sequence[_RankFiles]) -> dict[str, Record]:
-    """The subclasses of all ranks, by name. Raises CheckpointError where ranks have another one under a name."""
+    """Return the subclass records of all ranks, by name. Raises CheckpointError where ranks have
+    another one under a name."""
     records: dict[str, Record] = {}
     for written in ranks:
         for name, record in written.records.items():
@@ -329,7 +331,8 @@ def _records_of(ranks: Sequence[_RankFiles]) -> dict[str, Record]:
 
 
 def _encode_tree(metadata: Metadata, placement: _RankPlacement, records: dict[str, Record]) -> bytes:
-    """extra.json: which items are no tensors, and the paths that the planner made the names from."""
+    """Return the bytes of extra.json: which items are no tensors, and the paths that the planner made
+    the names from."""
     paths: dict[str, Sequence[Any]] = metadata.planner_data or {}
     names = sorted(
         name for name, entry in metadata.state_dict_metadata.items() if isinstance(entry, BytesStorageMetadata)

@@ -47,8 +47,8 @@ def main(argv: list[str]) -> int:
     args = build_parser().parse_args(argv)
     if args.limit < 0:
         raise UsageError(f"--limit {args.limit}: expected 0 (all) or how many lines of a kind")
-    return ending.raised(
-        lambda: on_paths.run_bounded(lambda: _diff(args), (args.before, args.after)),
+    return ending.convert_os_errors(
+        lambda: on_paths.run_with_deadline_on_paths(lambda: _diff(args), (args.before, args.after)),
         lambda err: ending.Ending(str(err), None, ExitCode.ABSENT),
     )
 
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
 def _diff(args: argparse.Namespace) -> int:
     comparison = diff(*_open_pair(args.before, args.after), progress=TerminalProgress("read and verified"))
     if args.json:
-        terminal.data(_to_json(comparison))
+        terminal.print_json(_to_json(comparison))
     else:
         _print(comparison, args.limit or None)
     if comparison.is_empty:
@@ -78,7 +78,7 @@ def _open_pair(before: str, after: str) -> tuple[CheckpointAt, CheckpointAt]:
 def _open(root: str, checkpoint_id: str) -> CheckpointAt:
     store = inspection.open_root(argparse.Namespace(root=root))
     chosen_id = checkpoint_id or inspection.newest_checkpoint(store)
-    pins.require(store, chosen_id)
+    pins.require_committed(store, chosen_id)
     return CheckpointAt(store, chosen_id)
 
 
@@ -127,7 +127,7 @@ def _print(comparison: CheckpointDiff, limit: int | None) -> None:
         "equal": comparison.equal,
     }
     tensors = ", ".join(f"{count} {label}" for label, count in counts.items())
-    terminal.out(
+    terminal.print_stdout(
         f"{comparison.before} -> {comparison.after}: tensors: {tensors}; other values: {len(comparison.values)} changed"
     )
     largest_first = sorted(comparison.changed.items(), key=lambda row: row[1].max_rel, reverse=True)
@@ -159,6 +159,6 @@ def _print_table(
 ) -> None:
     if not rows:
         return
-    terminal.out("\n" + table(heads, rows[:limit], right=right))
+    terminal.print_stdout("\n" + table(heads, rows[:limit], right=right))
     if limit is not None and len(rows) > limit:
-        terminal.out(f"and {len(rows) - limit} more: --limit 0, or --json")
+        terminal.print_stdout(f"and {len(rows) - limit} more: --limit 0, or --json")

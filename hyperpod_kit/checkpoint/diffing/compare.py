@@ -109,10 +109,10 @@ def diff(before: CheckpointAt, after: CheckpointAt, progress: Progress = no_prog
     """
     bodies = [verify.read_manifest(side.store, side.checkpoint_id) for side in (before, after)]
     saved = [
-        extra_state.merge_trees(verify.read_extra(side.store, side.checkpoint_id, body.extra))
+        extra_state.merge_stage_trees(verify.read_verified_small_file(side.store, side.checkpoint_id, body.extra))
         for side, body in zip((before, after), bodies, strict=True)
     ]
-    values = [_other_values(tree) for tree in saved]
+    values = [_non_tensor_values(tree) for tree in saved]
     comparison = CheckpointDiff(before.checkpoint_id, after.checkpoint_id)
     for path in sorted({*values[0], *values[1]}):
         pair = values[0].get(path), values[1].get(path)
@@ -124,7 +124,9 @@ def diff(before: CheckpointAt, after: CheckpointAt, progress: Progress = no_prog
             stack.enter_context(reshard.open_checkpoint(before.store, before.checkpoint_id, bodies[0])),
             stack.enter_context(reshard.open_checkpoint(after.store, after.checkpoint_id, bodies[1])),
         )
-        _compare_tensors(checkpoints, [dict(non_tensor_state.tensors(tree)) for tree in saved], comparison, counted)
+        _compare_tensors(
+            checkpoints, [dict(non_tensor_state.tensor_paths_and_names(tree)) for tree in saved], comparison, counted
+        )
     return comparison
 
 
@@ -137,7 +139,7 @@ def _compare_tensors(
     rows = [checkpoint.rows() for checkpoint in checkpoints]
     before, after = map(_forms, rows)
     common = {name: _StoredNames(name, name) for name in before if name in after}
-    common.update(_tied_names(before, after, stored))
+    common.update(_names_tied_in_one(before, after, stored))
     names_before, names_after = ({names[side] for names in common.values()} for side in (0, 1))
     comparison.removed = {name: form for name, form in before.items() if name not in names_before}
     comparison.added = {name: form for name, form in after.items() if name not in names_after}
@@ -159,7 +161,7 @@ def _differences(
     forms: Mapping[str, TensorForm],
     counted: CountedBytes,
 ) -> dict[str, ItemDifference]:
-    """Of tensors of the same type and shape in both, block by block."""
+    """Return the differences of tensors that have the same type and shape in both, compared block by block."""
     differences: dict[str, ItemDifference] = dict.fromkeys(comparable, ItemDifference())
     for batch in _batches(rows[0], comparable, forms):
         before, after = (_read(checkpoints[side], rows[side], batch, side) for side in (0, 1))
@@ -169,12 +171,13 @@ def _differences(
     return differences
 
 
-def _tied_names(
+def _names_tied_in_one(
     before: Mapping[str, TensorForm],
     after: Mapping[str, TensorForm],
     stored: Sequence[Mapping[non_tensor_state.Path, str]],
 ) -> dict[str, _StoredNames]:
-    """Tensors that are tied to another one in one of the two alone, and so have no name of their own there."""
+    """Return the names of tensors that are tied to another one in one of the two alone, and so have no name of
+    their own there."""
     tied: dict[str, _StoredNames] = {}
     for path in stored[0].keys() & stored[1].keys():
         names = _StoredNames(stored[0][path], stored[1][path])
@@ -182,7 +185,9 @@ def _tied_names(
             continue
         for name, forms in zip(names, (before, after), strict=True):
             if name not in forms:
-                raise CheckpointError(f"{clean(non_tensor_state.spelled(path))} is in no shard, under {clean(name)!r}")
+                raise CheckpointError(
+                    f"{clean(non_tensor_state.dotted_path(path))} is in no shard, under {clean(name)!r}"
+                )
         if names.after not in before:
             tied[names.after] = names
         else:
@@ -191,13 +196,13 @@ def _tied_names(
 
 
 def _forms(rows: Rows) -> dict[str, TensorForm]:
-    """In the order of their names."""
+    """Return each tensor's type and shape, in the order of the names."""
     specs = {name: rows[name][0].spec for name in sorted(rows)}
     return {name: TensorForm(spec.dtype, tuple(spec.full_shape)) for name, spec in specs.items()}
 
 
 def _batches(rows: Rows, common: Mapping[str, _StoredNames], forms: Mapping[str, TensorForm]) -> Iterator[list[_Block]]:
-    """All of these tensors, in the order in which they lie in the first checkpoint."""
+    """Yield blocks of all these tensors in batches, in the order in which they lie in the first checkpoint."""
     batch: list[_Block] = []
     size = 0
     for name, names in sorted(common.items(), key=lambda item: _shard_offset(rows[item[1].before])):
@@ -226,8 +231,8 @@ def _read(checkpoint: reshard.OpenCheckpoint, rows: Rows, batch: list[_Block], s
     return tensors
 
 
-def _other_values(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The values besides tensors, by their paths; a list of plain values is one of them."""
+def _non_tensor_values(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values besides tensors, by their paths; a list of plain values is one of them."""
     values: dict[str, Any] = {}
     todo = [(str(key), value) for key, value in tree.items() if key not in _NOT_STATE]
     characters = 0

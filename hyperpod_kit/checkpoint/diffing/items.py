@@ -23,7 +23,7 @@ class ItemDifference:
     max_rel: float = 0.0
 
     def join(self, other: ItemDifference) -> ItemDifference:
-        """That of both together."""
+        """Return the difference of both together."""
         return ItemDifference(
             self.items + other.items,
             self.changed + other.changed,
@@ -49,7 +49,7 @@ def compare(before: torch.Tensor, after: torch.Tensor) -> ItemDifference:
 
 
 def _largest_differences(before: torch.Tensor, after: torch.Tensor, dtype: torch.dtype) -> tuple[float, float]:
-    """Of the bytes of items."""
+    """Return the largest absolute and relative difference of these items, which are given as bytes."""
     numbers_before, numbers_after = _as_float64(before, dtype), _as_float64(after, dtype)
     distance = (numbers_after - numbers_before).abs()
     if dtype in _INT64_DTYPES:
@@ -61,7 +61,7 @@ def _largest_differences(before: torch.Tensor, after: torch.Tensor, dtype: torch
 
 
 def _as_float64(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """In float64, or complex128."""
+    """Convert bytes of items of the type to float64, or complex128."""
     if dtype.is_complex:
         return torch.view_as_complex(data.view(dtype.to_real()).double().reshape(-1, 2))
     values = data.view(dtype)

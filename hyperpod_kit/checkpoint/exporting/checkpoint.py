@@ -91,17 +91,18 @@ def export(
 
 
 def lightning_checkpoint(where: Where, *, attempt: str | None = None) -> dict[str, Any]:
-    """What Lightning would read from a file of its own: of the newest valid checkpoint, or of `attempt`. Of what is
-    each rank's own rank 0's. Raises as `export` does."""
+    """Return what Lightning would read from a file of its own: of the newest valid checkpoint, or of `attempt`.
+    Per-rank state is rank 0's. Raise as `export` does."""
     store = as_store(where)
     return _lightning_state(_read_selected(store, attempt, lambda name: _read_state(store, name, "lightning"))[0])
 
 
 def _read_selected(store: Store, checkpoint_id: str | None, read: Callable[[str], Taken]) -> tuple[Taken, Rejections]:
-    """What `read` makes of that attempt, or of the newest that it does not reject, and which were rejected."""
+    """Return what `read` makes of that checkpoint, or of the newest that it does not reject, and which were
+    rejected."""
     if checkpoint_id is not None:
         return read(checkpoint_id), ()
-    loaded, selected = selection.newest(store, read)
+    loaded, selected = selection.load_newest_accepted(store, read)
     return loaded, selected.rejected
 
 
@@ -127,7 +128,7 @@ def _read_state(
 ) -> _ExportedState:
     """All of a checkpoint that is not another rank's own, verified."""
     body = verify.read_manifest(store, checkpoint_id)
-    tree = extra_state.merge_trees(verify.read_extra(store, checkpoint_id, body.extra))
+    tree = extra_state.merge_stage_trees(verify.read_verified_small_file(store, checkpoint_id, body.extra))
     preview.require_format_source(to, checkpoint_id, tree)
     with reshard.open_checkpoint(store, checkpoint_id, body) as checkpoint:
         rows = checkpoint.rows()
@@ -151,7 +152,7 @@ def _nested_from_dcp(dcp_tree: dict[str, Any], tensors: dict[str, torch.Tensor])
     return dict(unflatten_state_dict(plain_tensors, paths))
 
 
-def _to_dcp(state: _ExportedState, path: Path, _: TensorAllocator) -> None:
+def _write_dcp(state: _ExportedState, path: Path, _: TensorAllocator) -> None:
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -165,7 +166,7 @@ def _save(value: object, path: Path) -> None:
         torch.save(value, out)
 
 
-def _to_megatron(state: _ExportedState, path: Path, allocate: TensorAllocator) -> None:
+def _write_megatron(state: _ExportedState, path: Path, allocate: TensorAllocator) -> None:
     from hyperpod_kit.checkpoint.exporting import to_megatron
 
     with warnings.catch_warnings():
@@ -186,12 +187,12 @@ def _lightning_state(state: _ExportedState) -> dict[str, Any]:
     nested = state.nested
     metadata = nested[f"objects.{LIGHTNING}"]
     paths = itertools.chain(["optimizer"], (f"objects.optimizer{number}" for number in itertools.count(1)))
-    optimizers = [_with_numbers(nested[path]) for path in itertools.takewhile(nested.__contains__, paths)]
+    optimizers = [_with_numbered_params(nested[path]) for path in itertools.takewhile(nested.__contains__, paths)]
     return {**metadata, "state_dict": nested["model"], "optimizer_states": optimizers}
 
 
-def _with_numbers(saved: dict[str, Any]) -> dict[str, Any]:
-    """An optimizer's state with numbers in the place of names, as torch has it."""
+def _with_numbered_params(saved: dict[str, Any]) -> dict[str, Any]:
+    """Return an optimizer's state with numbers in the place of parameter names, as torch has it."""
     names = [name for group in saved["param_groups"] for name in group["params"]]
     number = {name: at for at, name in enumerate(names)}
     return {
@@ -203,9 +204,9 @@ def _with_numbers(saved: dict[str, Any]) -> dict[str, Any]:
 
 
 _WRITERS: dict[str, Callable[[_ExportedState, Path, TensorAllocator], None]] = {
-    "dcp": _to_dcp,
+    "dcp": _write_dcp,
     "lightning": lambda state, path, _: _save(_lightning_state(state), path),
-    "megatron": _to_megatron,
+    "megatron": _write_megatron,
     "torch": lambda state, path, _: _save(state.nested, path),
 }
 """Those that write what is in memory: torch or Megatron's format, a file or a directory."""

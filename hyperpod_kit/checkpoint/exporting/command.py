@@ -42,8 +42,8 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Exit codes: 0 written, 1 not, 2 usage, 3 what is named is not there. Raises HyperpodKitError."""
     args = build_parser().parse_args(argv)
-    return ending.raised(
-        lambda: on_paths.run_bounded(lambda: _export(args), (args.root, args.output)),
+    return ending.convert_os_errors(
+        lambda: on_paths.run_with_deadline_on_paths(lambda: _export(args), (args.root, args.output)),
         lambda err: ending.Ending(str(err), None, ExitCode.PROBLEM),
     )
 
@@ -58,14 +58,16 @@ def _export(args: argparse.Namespace) -> int:
         progress=TerminalProgress("read and verified"),
     )
     if args.json:
-        terminal.data({**asdict(exported), "output": args.output, "dry_run": args.dry_run})
+        terminal.print_json({**asdict(exported), "output": args.output, "dry_run": args.dry_run})
         return 0
     for attempt, reason in exported.rejected:
-        terminal.say(f"passed over {attempt}: {reason}")
+        terminal.print_stderr(f"passed over {attempt}: {reason}")
     if exported.own:
-        terminal.say(f"{exported.own} of the model's tensors are each rank's own: those of rank 0 are written")
+        terminal.print_stderr(f"{exported.own} of the model's tensors are each rank's own: those of rank 0 are written")
     done = f" verified, written to {args.output}"
     if args.dry_run:
         done = f", nothing was written to {args.output}"
-    terminal.out(f"step {exported.step} ({exported.attempt}): {exported.tensors} tensors, {exported.bytes} bytes{done}")
+    terminal.print_stdout(
+        f"step {exported.step} ({exported.attempt}): {exported.tensors} tensors, {exported.bytes} bytes{done}"
+    )
     return 0

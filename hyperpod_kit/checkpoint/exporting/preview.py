@@ -35,7 +35,7 @@ FORMAT_REQUIREMENTS: Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], str
 
 
 def require_format_source(to: str, checkpoint_id: str, tree: Mapping[str, Any]) -> None:
-    """Raises UsageError for a checkpoint that has not what the format needs."""
+    """Raise UsageError for a checkpoint that lacks what the format needs."""
     if to in FORMAT_REQUIREMENTS:
         matches, producer, instead = FORMAT_REQUIREMENTS[to]
         if not matches(tree):
@@ -45,10 +45,13 @@ def require_format_source(to: str, checkpoint_id: str, tree: Mapping[str, Any]) 
 
 
 def preview_export(store: Store, checkpoint_id: str, to: str) -> ExportPreview:
-    """Raises UsageError, StorageUnreadable, CheckpointError, OSError."""
+    """Return what an export would write, without reading a tensor. Raise UsageError, StorageUnreadable,
+    CheckpointError, OSError."""
     body = verify.read_manifest(store, checkpoint_id)
-    extra = verify.read_extra(store, checkpoint_id, body.extra)
-    tree = extra_state.read(store, checkpoint_id, extra, 0) if to == "deepspeed" else extra_state.merge_trees(extra)
+    extra = verify.read_verified_small_file(store, checkpoint_id, body.extra)
+    tree = (
+        extra_state.read(store, checkpoint_id, extra, 0) if to == "deepspeed" else extra_state.merge_stage_trees(extra)
+    )
     require_format_source(to, checkpoint_id, tree)
     with reshard.open_checkpoint(store, checkpoint_id, body) as checkpoint:
         rows = checkpoint.rows()

@@ -13,7 +13,7 @@ from typing import cast
 
 import torch
 
-from hyperpod_kit.checkpoint.atomic_output import destination
+from hyperpod_kit.checkpoint.atomic_output import final_directory
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.gathered_tensors import TensorAllocator
 from hyperpod_kit.checkpoint.load import empty
@@ -26,8 +26,8 @@ _ALIGN = 64
 
 @contextlib.contextmanager
 def scratch_allocator(output_path: Path) -> Iterator[TensorAllocator]:
-    """Room in files, one each time that it is asked for, which have no name any more when they are used. What fails
-    says nothing of the checkpoint: raises HyperpodKitError."""
+    """Yield an allocator of tensors in files, one file for each call, which have no name any more when they are
+    used. Raise HyperpodKitError for what fails: it says nothing of the checkpoint."""
     path = output_path.with_name(f"{output_path.name}.scratch")
 
     def allocate(specs: Mapping[str, TensorSpec]) -> Mapping[str, torch.Tensor]:
@@ -35,7 +35,7 @@ def scratch_allocator(output_path: Path) -> Iterator[TensorAllocator]:
         for name, spec in specs.items():
             offsets[name] = at
             at += -(-spec.nbytes // _ALIGN) * _ALIGN
-        tensors = _map_tensors(path, offsets, specs, at)
+        tensors = _create_mapped_tensors(path, offsets, specs, at)
         by_descriptor.unlink(path)
         return tensors
 
@@ -46,8 +46,9 @@ def scratch_allocator(output_path: Path) -> Iterator[TensorAllocator]:
 
 
 def safetensors_allocator(path: Path, names: Mapping[str, str]) -> TensorAllocator:
-    """Room that is a file of safetensors, complete when its tensors are filled; `names`: of ours -> in the file.
-    Raises UsageError for types that such files do not have, HyperpodKitError."""
+    """Return an allocator whose tensors are mapped into a safetensors file, which is complete when they are
+    filled; `names`: stored name -> name in the file. Raise UsageError for types that such files do not have,
+    HyperpodKitError."""
 
     def allocate(specs: Mapping[str, TensorSpec]) -> Mapping[str, torch.Tensor]:
         unsupported = next((spec for spec in specs.values() if spec.dtype not in NATIVE), None)
@@ -69,7 +70,7 @@ def safetensors_allocator(path: Path, names: Mapping[str, str]) -> TensorAllocat
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         head = len(text).to_bytes(8, "little") + text
-        tensors = _map_tensors(
+        tensors = _create_mapped_tensors(
             path, {name: len(head) + offset for name, offset in offsets.items()}, specs, len(head) + at
         )
         _write_header(path, head)
@@ -78,10 +79,10 @@ def safetensors_allocator(path: Path, names: Mapping[str, str]) -> TensorAllocat
     return allocate
 
 
-def _map_tensors(
+def _create_mapped_tensors(
     path: Path, offsets: Mapping[str, int], specs: Mapping[str, TensorSpec], size: int
 ) -> dict[str, torch.Tensor]:
-    """The tensors at those places of a new file. Raises HyperpodKitError."""
+    """Create the file and return the tensors at those offsets of it. Raise HyperpodKitError."""
     try:
         fd = by_descriptor.open_file(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
@@ -90,7 +91,7 @@ def _map_tensors(
         finally:
             os.close(fd)
     except OSError as err:
-        directory = destination(path)
+        directory = final_directory(path)
         raise HyperpodKitError(f"cannot make {path.name} of {size} bytes in {directory}: {err.strerror}") from err
     if size:
         mapped = torch.from_file(str(path), True, size, dtype=torch.uint8)
@@ -121,4 +122,4 @@ def _write_header(path: Path, head: bytes) -> None:
         with by_descriptor.stream(path, "r+b") as file:
             file.write(head)
     except OSError as err:
-        raise HyperpodKitError(f"cannot write {path.name} in {destination(path)}: {err.strerror}") from err
+        raise HyperpodKitError(f"cannot write {path.name} in {final_directory(path)}: {err.strerror}") from err

@@ -12,7 +12,7 @@ import torch
 
 from hyperpod_kit.checkpoint import codec, gathered_tensors
 from hyperpod_kit.checkpoint.agent import extra_state
-from hyperpod_kit.checkpoint.atomic_output import destination
+from hyperpod_kit.checkpoint.atomic_output import final_directory
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.exporting import preview
 from hyperpod_kit.checkpoint.formats import torch_files, zero_files
@@ -43,9 +43,9 @@ def write(store: Store, checkpoint_id: str, path: Path, allocate: TensorAllocato
     StorageUnreadable, CheckpointError, DigestUnavailable, OSError.
     """
     body = verify.read_manifest(store, checkpoint_id)
-    extra = verify.read_extra(store, checkpoint_id, body.extra)
+    extra = verify.read_verified_small_file(store, checkpoint_id, body.extra)
     folder = path / f"global_step{body.step}"
-    _make_directories(path, folder)
+    _recreate_directories(path, folder)
     done: set[str] = set()
     count = size = 0
     counted = CountedBytes(body.total_bytes, progress)
@@ -85,14 +85,14 @@ def _decode_object(checkpoint_id: str, encoded: torch.Tensor) -> Any:
 # --- writing: what fails here says nothing of the checkpoint, so no older one is taken for it --------------------
 
 
-def _make_directories(path: Path, folder: Path) -> None:
+def _recreate_directories(path: Path, folder: Path) -> None:
     try:
         if path.is_dir():
             by_descriptor.remove_tree(path)
         by_descriptor.make_directory(path)
         by_descriptor.make_directory(folder)
     except OSError as err:
-        raise HyperpodKitError(f"cannot make {destination(path) / path.name}: {err.strerror}") from err
+        raise HyperpodKitError(f"cannot make {final_directory(path) / path.name}: {err.strerror}") from err
 
 
 def _save(contents: Any, path: Path) -> None:
@@ -100,7 +100,7 @@ def _save(contents: Any, path: Path) -> None:
         with by_descriptor.stream(path, "wb") as out:
             torch.save(contents, out)
     except (OSError, RuntimeError) as err:  # torch says a full disk with either
-        directory = destination(path.parents[1])
+        directory = final_directory(path.parents[1])
         raise HyperpodKitError(f"cannot write {path.name} in {directory}: {err}") from err
 
 
@@ -108,4 +108,4 @@ def _write_text(path: Path, text: str) -> None:
     try:
         by_descriptor.write_text(path, text)
     except OSError as err:
-        raise HyperpodKitError(f"cannot write {path.name} in {destination(path.parent)}: {err.strerror}") from err
+        raise HyperpodKitError(f"cannot write {path.name} in {final_directory(path.parent)}: {err.strerror}") from err

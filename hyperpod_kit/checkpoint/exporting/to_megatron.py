@@ -37,8 +37,8 @@ class _Planner(DefaultSavePlanner):
 
 
 def write(nested: dict[str, Any], path: Path, allocate: TensorAllocator) -> None:
-    """`nested`: the whole state; `allocate`: for the tensors that are put together. Raises HyperpodKitError,
-    OSError."""
+    """Write the directory `path` as Megatron-core does. `nested`: the whole state; `allocate`: for the tensors
+    that are put together. Raise HyperpodKitError, OSError."""
     boxes = nested["boxes"]
     state: dict[str, Any] = dict(
         allocate({key: TensorSpec(key, dtype, tuple(full_shape)) for key, (dtype, full_shape, _) in boxes.items()})

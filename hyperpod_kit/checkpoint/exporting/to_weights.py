@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from hyperpod_kit.checkpoint import codec, gathered_tensors
 from hyperpod_kit.checkpoint.agent import extra_state
-from hyperpod_kit.checkpoint.atomic_output import destination
+from hyperpod_kit.checkpoint.atomic_output import final_directory
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.exporting import scratch_files
 from hyperpod_kit.checkpoint.formats.byte_progress import CountedBytes, Progress, no_progress
@@ -46,7 +46,7 @@ def write(store: Store, checkpoint_id: str, to: str, path: Path, progress: Progr
     read StorageUnreadable, CheckpointError, DigestUnavailable, OSError.
     """
     body = verify.read_manifest(store, checkpoint_id)
-    tree = extra_state.merge_trees(verify.read_extra(store, checkpoint_id, body.extra))
+    tree = extra_state.merge_stage_trees(verify.read_verified_small_file(store, checkpoint_id, body.extra))
     with reshard.open_checkpoint(store, checkpoint_id, body) as checkpoint:
         rows = checkpoint.rows()
         stored_names = set(codec.tensor_names(tree)) or set(rows)
@@ -60,7 +60,7 @@ def write(store: Store, checkpoint_id: str, to: str, path: Path, progress: Progr
                 file = path / "adapter_model.safetensors"
                 full_names = {short: name for name, short in names.items()}
                 names = {full_names[short]: peft_name for short, peft_name in adapter_names.items()}
-            _make_directory(path, pretrained["files"])
+            _recreate_directory_with_texts(path, pretrained["files"])
         counted = CountedBytes(body.total_bytes, progress)
         tensors = gathered_tensors.read(
             checkpoint, rows, names, scratch_files.safetensors_allocator(file, names), counted
@@ -70,12 +70,12 @@ def write(store: Store, checkpoint_id: str, to: str, path: Path, progress: Progr
 
 
 def count_per_rank(names: Iterable[str]) -> int:
-    """How many of the model's tensors are each rank's own, so that rank 0's stand for all."""
+    """Count the model's tensors that are each rank's own, so that rank 0's stand for all."""
     return sum(name.startswith(_PER_RANK_MODEL) for name in names)
 
 
 def model_names(stored_names: set[str]) -> dict[str, str]:
-    """Of the model's tensors: our name -> that in the model."""
+    """Return, for each of the model's tensors, its name in the model, by its stored name."""
     names: dict[str, str] = {}
     for name in stored_names:
         for prefix in ("model.", _PER_RANK_MODEL):
@@ -85,7 +85,8 @@ def model_names(stored_names: set[str]) -> dict[str, str]:
 
 
 def pretrained_layout(checkpoint_id: str, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """As LAYOUT has it. Raises UsageError where the checkpoint does not say it."""
+    """Return the files and names that `from_pretrained` needs, as LAYOUT has it. Raise UsageError where the
+    checkpoint lacks them."""
     extra: Any = codec.decode(tree.get("extra", {}), lambda _: None, plain=True)  # type: ignore[arg-type, return-value]
     if LAYOUT in extra:
         return dict(extra[LAYOUT])
@@ -97,8 +98,8 @@ def pretrained_layout(checkpoint_id: str, tree: Mapping[str, Any]) -> dict[str, 
     )
 
 
-def _make_directory(path: Path, files: Mapping[str, str]) -> None:
-    """The directory and its texts. Raises HyperpodKitError."""
+def _recreate_directory_with_texts(path: Path, files: Mapping[str, str]) -> None:
+    """Make the directory anew and write its text files. Raise HyperpodKitError."""
     try:
         if path.is_dir():
             by_descriptor.remove_tree(path)
@@ -106,4 +107,4 @@ def _make_directory(path: Path, files: Mapping[str, str]) -> None:
         for name, text in files.items():
             by_descriptor.write_text(path / os.path.basename(name), text)
     except OSError as err:
-        raise HyperpodKitError(f"cannot write {destination(path) / path.name}: {err.strerror}") from err
+        raise HyperpodKitError(f"cannot write {final_directory(path) / path.name}: {err.strerror}") from err

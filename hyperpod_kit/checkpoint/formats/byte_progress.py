@@ -15,7 +15,7 @@ _MIB = 1 << 20
 
 
 def no_progress(done: int, total: int) -> None:
-    """A Progress of which nobody hears."""
+    """A Progress that reports nothing."""
 
 
 class CountedBytes:
@@ -42,4 +42,4 @@ class TerminalProgress:
         now = self._clock()
         if now - self._last_report >= self._interval:
             self._last_report = now
-            terminal.say(f"{self._label} {done // _MIB} of {max(total, done) // _MIB} MiB")
+            terminal.print_stderr(f"{self._label} {done // _MIB} of {max(total, done) // _MIB} MiB")

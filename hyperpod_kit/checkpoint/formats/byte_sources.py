@@ -27,8 +27,8 @@ class ByteSource(Protocol):
     """The bytes of one tensor, or of one box of it."""
 
     def read(self, view: memoryview, at: int) -> None:
-        """Fill `view` with those from `at` on. Asked from the first to the last, each once. Raises CheckpointError,
-        OSError."""
+        """Fill `view` with the bytes from `at` on. Called for the bytes from the first to the last, each once. Raise
+        CheckpointError, OSError."""
 
 
 class ImportedPiece(NamedTuple):
@@ -62,7 +62,7 @@ class ImportedFiles:
         self._open: OrderedDict[Path, int] = OrderedDict()
 
     def fill(self, path: Path, view: memoryview, at: int) -> None:
-        """Fill `view` with the file's bytes from `at` on. Raises CheckpointError when it ends before, OSError."""
+        """Fill `view` with the file's bytes from `at` on. Raise CheckpointError when it ends before, OSError."""
         fd = self._descriptor(path)
         done = 0
         while done < len(view):
@@ -71,8 +71,8 @@ class ImportedFiles:
                 raise CheckpointError(f"{path} ends after {at + done} bytes", hint="copy it here again")
             done += count
 
-    def bytes(self, path: Path, at: int, size: int) -> bytearray:
-        """The same, of that many bytes."""
+    def read_bytes(self, path: Path, at: int, size: int) -> bytearray:
+        """Return `size` bytes of the file from `at` on. Raise as `fill`."""
         data = bytearray(size)
         self.fill(path, memoryview(data), at)
         return data
@@ -86,13 +86,14 @@ class ImportedFiles:
         return self._open[path]
 
     def close(self) -> None:
-        """All of them."""
+        """Close all files."""
         while self._open:
             os.close(self._open.popitem()[1])
 
 
 def read_small_file(path: Path, limit: int) -> bytes:
-    """A file that is wanted whole. Raises CheckpointError for what is no file or has more bytes than that, OSError."""
+    """Return the content of a file. Raise CheckpointError for what is no regular file or has more than `limit`
+    bytes, OSError."""
     fd = open_regular_file(path)
     with open(fd, "rb") as file:
         # Python makes room for as much as it is asked for, whatever the file has.
@@ -104,7 +105,8 @@ def read_small_file(path: Path, limit: int) -> bytes:
 
 @contextmanager
 def descriptor_path(path: Path) -> Iterator[str]:
-    """A name of the file that lies there now, for a library that opens it itself. Raises as `open_regular_file`."""
+    """Yield a path of the file that lies there now, for a library that opens it itself. Raise as
+    `open_regular_file`."""
     fd = open_regular_file(path)
     try:
         yield f"/proc/self/fd/{fd}"
@@ -113,9 +115,9 @@ def descriptor_path(path: Path) -> Iterator[str]:
 
 
 def open_regular_file(path: Path) -> int:
-    """A descriptor of a file. Links are followed: a cache of Hugging Face is made of them. Raises CheckpointError for
-    what is no file, OSError."""
-    with source_owner.rights(str(path)):
+    """Return a descriptor of a regular file. Links are followed: a cache of Hugging Face is made of them. Raise
+    CheckpointError for anything else, OSError."""
+    with source_owner.acting_as_source_owner(str(path)):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -124,8 +126,8 @@ def open_regular_file(path: Path) -> int:
 
 
 @contextmanager
-def open_files() -> Iterator[ImportedFiles]:
-    """Files that are closed at the end."""
+def closing_imported_files() -> Iterator[ImportedFiles]:
+    """Yield an ImportedFiles whose files are closed at the end."""
     files = ImportedFiles()
     try:
         yield files

@@ -105,16 +105,16 @@ class DcpFolder(NamedTuple):
 
     @property
     def max_chunks(self) -> int:
-        """Of the tensor that lies in the most."""
+        """The number of boxes of the tensor that has the most."""
         return max(map(len, self.chunks.values()), default=1)
 
 
 def inspect_folder(files: ImportedFiles, folder: Path) -> DcpFolder:
-    """What the directory holds: all there, each item where `.metadata` has it and of the type and shape that it says.
-    The bytes of tensors are not read yet: their check sums are compared when they are.
+    """Return what the directory holds: all there, each item where `.metadata` has it and of the type and shape
+    that it says. The bytes of tensors are not read yet: their check sums are compared when they are.
 
-    Raises UsageError for what is no such directory, or is of a kind that cannot be taken over, CheckpointError for what
-    is missing or damaged, OSError.
+    Raise UsageError for what is no such directory, or is of a kind that cannot be taken over, CheckpointError
+    for what is missing or damaged, OSError.
     """
     metadata = _load_metadata(folder)
     try:
@@ -141,7 +141,7 @@ def _verify_entries(files: ImportedFiles, folder: Path, metadata: dcp_metadata.M
     for name, entry in _require_type(metadata.state_dict_metadata, dict, "state_dict_metadata", folder).items():
         _require_type(name, str, "a name", folder)
         if isinstance(entry, dcp_metadata.TensorStorageMetadata):
-            loaded = [_read_chunk(files, folder, name, entry, chunk, ranges) for chunk in entry.chunks]
+            loaded = [_locate_chunk(files, folder, name, entry, chunk, ranges) for chunk in entry.chunks]
             chunks[name] = tuple(piece for piece, _ in loaded)
             unchecked += sum(not has_checksum for _, has_checksum in loaded)
         elif (name, None) in ranges:
@@ -164,7 +164,7 @@ def load_value(files: ImportedFiles, folder: DcpFolder, name: str) -> Any:
         ) from None
 
 
-def _read_chunk(
+def _locate_chunk(
     files: ImportedFiles,
     folder: Path,
     name: str,
@@ -172,7 +172,8 @@ def _read_chunk(
     chunk: Any,
     ranges: Mapping[tuple[str, Any], DcpItemRange],
 ) -> tuple[ImportedPiece, bool]:
-    """One box, and whether it has a check sum."""
+    """Return one box of a tensor, whose bytes are not read yet, and whether it has a check sum. Raise
+    CheckpointError, UsageError."""
     full_shape, offsets, shape = (tuple(extents) for extents in (entry.size, chunk.offsets, chunk.sizes))
     if (name, offsets) not in ranges:
         raise CheckpointError(f"{folder / METADATA} does not say where {name} at {list(offsets)} lies", hint=_COPY_HINT)
@@ -279,12 +280,12 @@ def _checked_paths(folder: Path, planner_data: Any) -> dict[str, tuple[str | int
     if not isinstance(planner_data, dict):
         return {}
     for name, path in planner_data.items():
-        if not isinstance(name, str) or not _is_path(path):
+        if not isinstance(name, str) or not _is_key_path(path):
             raise CheckpointError(f"{folder / METADATA} has the path {str(path)[:80]!r}", hint=_COPY_HINT)
     return dict(planner_data)
 
 
-def _is_path(path: Any) -> bool:
+def _is_key_path(path: Any) -> bool:
     """Whether it is a tuple of names and numbers, not longer than a state is deep."""
     if not isinstance(path, tuple) or not 0 < len(path) <= _MAX_DEPTH:
         return False

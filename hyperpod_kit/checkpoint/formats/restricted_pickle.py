@@ -79,8 +79,9 @@ UNPICKLE_ERRORS = (
 _PythonUnpickler: Any = pickle._Unpickler
 
 
-def _load_build(unpickler: Any) -> None:
-    """The state of an object that the pickle has made, and not of a class or a member that others use too."""
+def _load_build_unless_shared(unpickler: Any) -> None:
+    """Set the state of an object that the pickle has made; refuse a class or an enum member, which others use
+    too."""
     instance = unpickler.stack[-2]
     if isinstance(instance, enum.Enum) or callable(instance):
         raise pickle.UnpicklingError(f"it changes {instance!r}")
@@ -108,7 +109,7 @@ class LimitedOpcodes(dict[int, Callable[[Any], None]]):
 
 _OPCODE_HANDLERS: dict[int, Callable[[Any], None]] = {
     **{opcode: handler for opcode, handler in _PythonUnpickler.dispatch.items() if opcode in _ALLOWED_OPCODES},
-    pickle.BUILD[0]: _load_build,
+    pickle.BUILD[0]: _load_build_unless_shared,
 }
 
 

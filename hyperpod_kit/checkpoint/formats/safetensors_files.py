@@ -36,20 +36,20 @@ class WeightFiles(NamedTuple):
 
 
 def inspect_file(files: ImportedFiles, path: Path) -> WeightFiles:
-    """Raises UsageError for what is no file, or holds what cannot be taken over, CheckpointError for what is damaged,
-    OSError."""
+    """Return the tensors of a safetensors file, checked against its size. Raise UsageError for what is no file,
+    or holds what cannot be taken over, CheckpointError for what is damaged, OSError."""
     if not path.is_file():
         raise Absent(f"{path} is no file", hint="name a .safetensors file; of a directory: --from huggingface")
-    return WeightFiles(path, _read_pieces(files, path), {}, path.stat().st_size, 1)
+    return WeightFiles(path, _locate_pieces(files, path), {}, path.stat().st_size, 1)
 
 
 def inspect_folder(files: ImportedFiles, folder: Path) -> WeightFiles:
     """What `save_pretrained` wrote: one file, or those of its index. Raises as `inspect_file`."""
     index = folder / INDEX
     if index.is_file():
-        pieces, names = _read_indexed(files, folder, index)
+        pieces, names = _locate_indexed_pieces(files, folder, index)
     elif (folder / WEIGHTS).is_file():
-        pieces, names = _read_pieces(files, folder / WEIGHTS), {WEIGHTS}
+        pieces, names = _locate_pieces(files, folder / WEIGHTS), {WEIGHTS}
     else:
         raise _no_weights_error(folder)
     texts = {name: _read_text(folder / name) for name in COMPANION_FILES if (folder / name).is_file()}
@@ -64,7 +64,9 @@ def _read_text(path: Path) -> str:
         raise CheckpointError(f"{path} is damaged: {err}", hint=_COPY_HINT) from None
 
 
-def _read_indexed(files: ImportedFiles, folder: Path, index: Path) -> tuple[dict[str, ImportedPiece], set[str]]:
+def _locate_indexed_pieces(
+    files: ImportedFiles, folder: Path, index: Path
+) -> tuple[dict[str, ImportedPiece], set[str]]:
     try:
         weight_map = json_object(read_small_file(index, _HEADER_LIMIT), _HEADER_LIMIT, distinct=True)["weight_map"]
         file_of = {str(name): str(file) for name, file in weight_map.items()}
@@ -75,7 +77,7 @@ def _read_indexed(files: ImportedFiles, folder: Path, index: Path) -> tuple[dict
     for file in sorted(names):
         if not _is_file_in(folder, file):
             raise CheckpointError(f"{folder} is not whole, it lacks {file!r}, which {INDEX} names", hint=_COPY_HINT)
-        file_pieces = _read_pieces(files, folder / file)
+        file_pieces = _locate_pieces(files, folder / file)
         mismatched = sorted(set(file_pieces) ^ {name for name in file_of if file_of[name] == file})
         if mismatched:
             raise CheckpointError(
@@ -105,16 +107,16 @@ def _no_weights_error(folder: Path) -> UsageError:
     return UsageError(f"{folder} has neither {WEIGHTS} nor {INDEX}", hint="name what save_pretrained was given")
 
 
-def _read_pieces(files: ImportedFiles, path: Path) -> dict[str, ImportedPiece]:
-    """Raises UsageError, CheckpointError."""
+def _locate_pieces(files: ImportedFiles, path: Path) -> dict[str, ImportedPiece]:
+    """Return the tensors of a file, whose bytes are not read yet. Raise UsageError, CheckpointError."""
     size = path.stat().st_size
     try:
         if size < 8:
             raise ValueError("it has no header")
-        base = 8 + int.from_bytes(files.bytes(path, 0, 8), "little")
+        base = 8 + int.from_bytes(files.read_bytes(path, 0, 8), "little")
         if base > min(size, _HEADER_LIMIT):
             raise ValueError(f"a header of {base - 8} bytes")
-        header = json_object(bytes(files.bytes(path, 8, base - 8)), _HEADER_LIMIT, distinct=True)
+        header = json_object(bytes(files.read_bytes(path, 8, base - 8)), _HEADER_LIMIT, distinct=True)
         header.pop("__metadata__", None)
         ranges = sorted((_parse_entry(name, entry) for name, entry in header.items()), key=lambda row: row[1:])
         at = 0

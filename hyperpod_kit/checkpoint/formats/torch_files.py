@@ -45,16 +45,17 @@ class StoredTensor(NamedTuple):
     crc: int | None
 
     def source(self, files: ImportedFiles, path: Path) -> ByteSource:
-        """Its bytes in the order of its dimensions. One whose items lie otherwise is held whole while it is read."""
+        """Return a source of the bytes in the order of the dimensions. A tensor whose items lie otherwise is held in
+        memory while it is read."""
         stored = FileBytes(files, path, self.begin, self.size, self.crc)
         if _is_contiguous(self):
             return stored
         return _ReorderedBytes(stored, self)
 
 
-def verify_checksums(path: Path, hint: str) -> bool:
-    """Whether each entry of the file has its check sum, which is compared; False where torch wrote none. Raises
-    CheckpointError, with `hint`."""
+def verify_checksums_if_present(path: Path, hint: str) -> bool:
+    """Compare the check sum of each entry of the file and return True; return False where torch wrote none.
+    Raise CheckpointError, with `hint`."""
     if not path.is_file():
         raise CheckpointError(f"{path} is no file", hint=hint)
     with damage_as_checkpoint_error(path, hint), descriptor_path(path) as open_path, zipfile.ZipFile(
@@ -74,7 +75,8 @@ def verify_checksums(path: Path, hint: str) -> bool:
 
 @contextlib.contextmanager
 def damage_as_checkpoint_error(path: Path, hint: str) -> Iterator[None]:
-    """What reading a damaged file in the block ends in is raised as CheckpointError; pickle.UnpicklingError stays."""
+    """A context that raises as CheckpointError what reading a damaged file ends in; pickle.UnpicklingError
+    stays."""
     try:
         yield
         return
@@ -93,7 +95,8 @@ def damage_as_checkpoint_error(path: Path, hint: str) -> Iterator[None]:
 
 
 def locate_tensor(files: ImportedFiles, path: Path, begin: int, size: int) -> StoredTensor:
-    """The one tensor of what lies there. Raises CheckpointError, also where it is none, or not in order."""
+    """Return the one tensor of what lies there, whose bytes are not read yet. Raise CheckpointError, also where
+    it is none, or not in order."""
     try:
         with zipfile.ZipFile(_Window(files, path, begin, size)) as archive:
             listed = archive.infolist()
@@ -135,18 +138,18 @@ class _EmbeddedZip(NamedTuple):
     has_checksums: bool
 
     def data_offset(self, entry: zipfile.ZipInfo) -> int:
-        """Where its bytes begin in the file. Raises ValueError."""
+        """Return where the bytes of an entry begin in the file. Raise ValueError."""
         at: int = self.begin + entry.header_offset
         if not self.begin <= at <= self.end - _LOCAL_HEADER.size:
             raise ValueError(f"{entry.filename} lies outside of it")
-        at += _LOCAL_HEADER.size + sum(_LOCAL_HEADER.unpack(self.files.bytes(self.path, at, _LOCAL_HEADER.size)))
+        at += _LOCAL_HEADER.size + sum(_LOCAL_HEADER.unpack(self.files.read_bytes(self.path, at, _LOCAL_HEADER.size)))
         if entry.compress_type != zipfile.ZIP_STORED or at + entry.file_size > self.end:
             raise ValueError(f"{entry.filename} is compressed, or ends behind it")
         return at
 
     def read(self, entry: zipfile.ZipInfo) -> bytes:
-        """All of it. Raises ValueError."""
-        data = bytes(self.files.bytes(self.path, self.data_offset(entry), entry.file_size))
+        """Return the content of an entry, compared with its check sum. Raise ValueError."""
+        data = bytes(self.files.read_bytes(self.path, self.data_offset(entry), entry.file_size))
         if self.has_checksums and zlib.crc32(data) != entry.CRC:
             raise ValueError(f"Bad CRC-32 of {entry.filename}")
         return data
@@ -155,7 +158,7 @@ class _EmbeddedZip(NamedTuple):
 def load_value(files: ImportedFiles, path: Path, begin: int, size: int) -> Any:
     """What lies there, as torch.load(weights_only=True) reads it; its check sums are compared. Raises CheckpointError,
     pickle.UnpicklingError for classes that are not loaded so."""
-    data = io.BytesIO(files.bytes(path, begin, size))
+    data = io.BytesIO(files.read_bytes(path, begin, size))
     try:
         with zipfile.ZipFile(data) as archive:
             entries = archive.infolist()
@@ -178,7 +181,7 @@ def load_value(files: ImportedFiles, path: Path, begin: int, size: int) -> Any:
 
 
 def refused_class(err: Exception) -> str:
-    """Which class it was, of what torch.load(weights_only=True) says of a pickle that it refuses."""
+    """Return which class torch.load(weights_only=True) refused, from its error."""
     return next((line.strip() for line in str(err).splitlines() if "GLOBAL" in line), str(err))
 
 
@@ -218,7 +221,7 @@ def _is_contiguous(tensor: _PickledTensor | StoredTensor) -> bool:
 
 
 def _last_offset(extent: int, step: int) -> int:
-    """Where the last item of a dimension lies, from its first one on."""
+    """Return where the last item of a dimension lies, counted from its first one."""
     if type(step) is not int or step < 0:
         raise ValueError(f"a stride is {step!r}")
     return (extent - 1) * step
@@ -264,7 +267,7 @@ class _TensorPickle(RestrictedUnpickler):
 def _record_tensor(
     storage: Any, offset: int, shape: Any, stride: Any, grad: bool, hooks: Any, *more: Any
 ) -> _PickledTensor:
-    """The arguments of torch's functions of that kind; the third version's has its type at the end."""
+    """Return the arguments of torch's rebuild functions as a record; the third version has its type at the end."""
     dtype = more[0] if more else storage[0]
     if not isinstance(dtype, torch.dtype):
         raise pickle.UnpicklingError(f"its type is {dtype!r}")

@@ -20,7 +20,7 @@ _TENSOR_KEY = "hyperpod_kit.tensor"
 
 
 def deepspeed_classes() -> list[Any]:
-    """Of DeepSpeed's classes those that its files hold. Raises ImportError."""
+    """Return the classes of DeepSpeed that its files hold. Raise ImportError."""
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address
@@ -29,14 +29,14 @@ def deepspeed_classes() -> list[Any]:
 
 
 def available_classes() -> list[Any]:
-    """Those of `deepspeed_classes`, none where DeepSpeed is not installed."""
+    """Return those of `deepspeed_classes`, none where DeepSpeed is not installed."""
     with contextlib.suppress(ImportError):
         return deepspeed_classes()
     return []
 
 
 def extract_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """`value` with `{_TENSOR_KEY: number}` in the place of each tensor, which goes to `tensors`."""
+    """Return `value` with `{_TENSOR_KEY: number}` in the place of each tensor, which is appended to `tensors`."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return {_TENSOR_KEY: len(tensors) - 1}

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from hyperpod_kit.checkpoint.formats import dcp_folder, safetensors_files
 from hyperpod_kit.checkpoint.formats.byte_progress import CountedBytes, Progress, no_progress
-from hyperpod_kit.checkpoint.formats.byte_sources import ImportedFiles, open_files
+from hyperpod_kit.checkpoint.formats.byte_sources import ImportedFiles, closing_imported_files
 from hyperpod_kit.checkpoint.importing import (
     from_dcp,
     from_deepspeed,
@@ -83,10 +83,10 @@ def import_checkpoint(
     if step is not None and step < 0:
         raise UsageError(f"step is {step}, expected 0 or more")
     store = as_store(where)
-    path = origin.source_path(source)
+    path = origin.require_local_path(source)
     if not path.exists():
         raise Absent(f"{path} is not there", hint=f"ls {path.parent}")
-    with open_files() as files:
+    with closing_imported_files() as files:
         inspected = _inspect_deepspeed(path, tag) if kind == "deepspeed" else _INSPECTORS[kind](files, path)
         if step is not None:
             chosen_step = step
@@ -95,7 +95,7 @@ def import_checkpoint(
         else:
             chosen_step = _step_in_name(path)
         source_id = origin.fingerprint(inspected.files_directory or path, kind, chosen_step)
-        existing = origin.find_import(store, source_id)
+        existing = origin.find_previous_import(store, source_id)
         if existing is not None:
             checkpoint_id, body = existing
             return ImportedCheckpoint(
@@ -106,7 +106,9 @@ def import_checkpoint(
         else:
             versions = {"writer": f"import-{kind}", origin.SOURCE: source_id}
             counted = CountedBytes(inspected.bytes, progress)
-            imported = new_root.write(store, chosen_step, inspected.ranks, inspected.parts, versions, counted)
+            imported = new_root.write_and_commit(
+                store, chosen_step, inspected.ranks, inspected.parts, versions, counted
+            )
     return ImportedCheckpoint(
         imported.checkpoint_id, chosen_step, inspected.ranks, imported.tensors, inspected.bytes, inspected.unchecked
     )

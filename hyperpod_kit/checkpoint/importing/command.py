@@ -45,14 +45,14 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Exit codes: 0 committed (or there already), 1 not, 2 usage, 3 nothing is there. Raises HyperpodKitError."""
     args = build_parser().parse_args(argv)
-    return ending.raised(
-        lambda: on_paths.run_bounded(lambda: _import(args), (args.source, args.output)),
+    return ending.convert_os_errors(
+        lambda: on_paths.run_with_deadline_on_paths(lambda: _import(args), (args.source, args.output)),
         lambda err: ending.Ending(str(err), None, ExitCode.PROBLEM),
     )
 
 
 def _import(args: argparse.Namespace) -> int:
-    with source_owner.reading([args.source]):
+    with source_owner.reading_as_owner_of([args.source]):
         imported = import_checkpoint(
             args.source,
             args.kind,
@@ -63,13 +63,13 @@ def _import(args: argparse.Namespace) -> int:
             progress=TerminalProgress("imported"),
         )
     if args.json:
-        terminal.data({**asdict(imported), "output": args.output, "dry_run": args.dry_run})
+        terminal.print_json({**asdict(imported), "output": args.output, "dry_run": args.dry_run})
         return 0
     if imported.unchecked:
         unit = "files"
         if args.kind in ("dcp", "megatron"):
             unit = "tensors"
-        terminal.say(
+        terminal.print_stderr(
             f"{imported.unchecked} {unit} were written without check sums: a changed byte would not have been seen"
         )
     ranks_text = ""
@@ -81,7 +81,7 @@ def _import(args: argparse.Namespace) -> int:
         outcome = f"nothing was written to {args.output}"
     else:
         outcome = f"committed as {imported.attempt} to {args.output}"
-    terminal.out(
+    terminal.print_stdout(
         f"step {imported.step}{ranks_text}: {imported.tensors} tensors, {imported.bytes} bytes of files, {outcome}"
     )
     return 0

@@ -15,7 +15,8 @@ from hyperpod_kit.errors import CheckpointError
 
 
 def rank_parts(files: ImportedFiles, folder: DcpFolder) -> Iterator[RankPart]:
-    """As many shards as a tensor has boxes at most, each with one box of each. Raises UsageError, CheckpointError."""
+    """Yield as many shards as a tensor has boxes at most, each with one box of each. Raise UsageError,
+    CheckpointError."""
     imported = ImportedTree()
     items: dict[str, Any] = {name: imported.placeholder(name) for name in folder.chunks}
     items.update((name, dcp_folder.load_value(files, folder, name)) for name in folder.values)
@@ -43,15 +44,15 @@ def _nested(items: dict[str, Any], folder: DcpFolder) -> dict[Any, Any]:
         if path[-1] in inner:
             raise CheckpointError(f"{folder.path} has two items at {name}")
         inner[path[-1]] = item
-    return {name: _with_lists(item) for name, item in root.items()}
+    return {name: _numbered_dicts_to_lists(item) for name, item in root.items()}
 
 
-def _with_lists(value: Any) -> Any:
-    """Numbers in a path are those of a list."""
+def _numbered_dicts_to_lists(value: Any) -> Any:
+    """Turn path containers whose keys are numbers into lists: numbers in a path are those of a list."""
     if not isinstance(value, _PathContainer):
         return value
     if not all(isinstance(key, int) for key in value):
-        return {key: _with_lists(item) for key, item in value.items()}
+        return {key: _numbered_dicts_to_lists(item) for key, item in value.items()}
     if sorted(value) != list(range(len(value))):
         raise CheckpointError(f"a list in it has the items {sorted(value)[:8]}")
-    return [_with_lists(value[number]) for number in range(len(value))]
+    return [_numbered_dicts_to_lists(value[number]) for number in range(len(value))]

@@ -39,10 +39,11 @@ class ZeroFolder(NamedTuple):
 
 
 def inspect_tag(folder: Path, tag: str | None = None) -> ZeroFolder:
-    """The files of that tag, else of the one that `latest` names: all there, each as it was written, of one step.
+    """Return the files of that tag, else of the one that `latest` names: all there, each as it was written, of
+    one step.
 
-    Raises UsageError for what is not such a folder, or is of a kind that cannot be taken over, CheckpointError for
-    what is missing, damaged or does not belong together, OSError.
+    Raise UsageError for what is not such a folder, or is of a kind that cannot be taken over, CheckpointError
+    for what is missing, damaged or does not belong together, OSError.
     """
     if tag is None:
         chosen, origin = _read_latest(folder), f", which {_LATEST} names"
@@ -56,7 +57,7 @@ def inspect_tag(folder: Path, tag: str | None = None) -> ZeroFolder:
         )
     files = _files_by_rank(path)
     names = sorted({name for rank_files in files for name in rank_files})
-    unchecked = sum(not torch_files.verify_checksums(path / name, _SAVE_HINT) for name in names)
+    unchecked = sum(not torch_files.verify_checksums_if_present(path / name, _SAVE_HINT) for name in names)
     step = _consistent_step(path, chosen, files)
     return ZeroFolder(path, step, files, sum((path / name).stat().st_size for name in names), unchecked)
 
@@ -68,7 +69,7 @@ def rank_states(folder: ZeroFolder) -> Iterator[StateDict]:
         encoded = {}
         for name in names:
             tensors: list[torch.Tensor] = []
-            skeleton = zero_files.extract_tensors(_read(folder.path / name), tensors)
+            skeleton = zero_files.extract_tensors(_load_torch_file(folder.path / name), tensors)
             with torch.serialization.safe_globals(zero_files.available_classes()):
                 encoded[name] = object_bytes(name, skeleton)
             tensors_of[name] = {str(number): tensor for number, tensor in enumerate(tensors)}
@@ -100,7 +101,7 @@ def _tags(folder: Path) -> list[str]:
 
 
 def _files_by_rank(path: Path) -> tuple[tuple[str, ...], ...]:
-    """Of each rank the files that it loads."""
+    """Return, for each rank, the files that it loads. Raise UsageError, CheckpointError."""
     per_rank: dict[tuple[str, str], dict[int, str]] = {}
     shared = []
     for name in sorted(entry.name for entry in path.iterdir() if entry.name.endswith(".pt")):
@@ -119,7 +120,8 @@ def _files_by_rank(path: Path) -> tuple[tuple[str, ...], ...]:
         shared and any(kind == "model" for kind, _ in per_rank)
     ):
         raise CheckpointError(
-            f"{path} holds files of two saves: {_shortened([*shared, *_first_names(per_rank)])}", hint=_SAVE_HINT
+            f"{path} holds files of two saves: {_shortened([*shared, *_first_file_of_each_kind(per_rank)])}",
+            hint=_SAVE_HINT,
         )
     optimizers = next((rank_files for (kind, _), rank_files in per_rank.items() if kind == "optim"), {})
     models = next((rank_files for (kind, _), rank_files in per_rank.items() if kind == "model"), {})
@@ -141,7 +143,7 @@ def _files_by_rank(path: Path) -> tuple[tuple[str, ...], ...]:
     return tuple((*shared, optimizers[rank]) for rank in range(world))
 
 
-def _first_names(per_rank: dict[tuple[str, str], dict[int, str]]) -> list[str]:
+def _first_file_of_each_kind(per_rank: dict[tuple[str, str], dict[int, str]]) -> list[str]:
     return [rank_files[min(rank_files)] for rank_files in per_rank.values()]
 
 
@@ -155,7 +157,7 @@ def _shortened(names: list[str]) -> str:
 # --- what is in them --------------------------------------------------------------------------------------------
 
 
-def _read(path: Path) -> Any:
+def _load_torch_file(path: Path) -> Any:
     try:
         classes = torch.serialization.safe_globals(zero_files.available_classes())
         with torch_files.damage_as_checkpoint_error(path, _SAVE_HINT), descriptor_path(path) as open_path, classes:
@@ -169,14 +171,15 @@ def _read(path: Path) -> Any:
 
 
 def _consistent_step(path: Path, tag: str, files: tuple[tuple[str, ...], ...]) -> int:
-    """That of all files, as ZeroCheckpoints would name it. Raises CheckpointError."""
+    """Return the step of all files, as ZeroCheckpoints would name it. Raise CheckpointError unless they are of
+    one step."""
     step_counts: dict[str, tuple[int, int]] = {}
     optimizer_steps: dict[str, list[float]] = {}
     for names in files:
         for name in names:
             if name in step_counts or name in optimizer_steps:
                 continue
-            contents = _read(path / name)
+            contents = _load_torch_file(path / name)
             if not isinstance(contents, dict):
                 raise CheckpointError(f"{path / name} holds no dict, so it is not DeepSpeed's", hint=_SAVE_HINT)
             if name.endswith("_optim_states.pt"):
@@ -233,7 +236,7 @@ def _require_same(path: Path, values: dict[str, str], what: str) -> None:
 
 
 def _optimizer_steps(value: Any, key: object = None) -> Iterator[float]:
-    """What an optimizer has counted for each of its tensors."""
+    """Yield the step counts that an optimizer holds for its tensors."""
     if key == "step" and isinstance(value, (int, float, torch.Tensor)) and not isinstance(value, bool):
         if not isinstance(value, torch.Tensor) or value.numel() == 1:
             yield float(value)

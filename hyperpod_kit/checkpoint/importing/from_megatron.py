@@ -34,13 +34,13 @@ class MegatronFolder(NamedTuple):
 
     @property
     def step(self) -> int | None:
-        """What it says itself."""
+        """The step that the checkpoint itself names, None when it names none."""
         steps = (self.common.values.get(name) for name in _STEPS)
         return next((step for step in steps if type(step) is int and step >= 0), None)
 
 
 def inspect_folder(files: ImportedFiles, folder: Path) -> MegatronFolder:
-    """Raises UsageError, CheckpointError, OSError."""
+    """Return what the directory holds. Raise UsageError, CheckpointError, OSError."""
     config = folder / _CONFIG
     if not config.is_file():
         raise UsageError(
@@ -71,7 +71,8 @@ def inspect_folder(files: ImportedFiles, folder: Path) -> MegatronFolder:
 
 
 def rank_parts(files: ImportedFiles, folder: MegatronFolder) -> Iterator[RankPart]:
-    """One shard: a box of a tensor is a tensor of its own here. Raises UsageError, StateNotSerializable."""
+    """Yield the one shard: a box of a tensor is a tensor of its own here. Raise UsageError,
+    StateNotSerializable."""
     dcp = folder.dcp
     imported = ImportedTree()
     pieces: list[ImportedPiece] = []
@@ -97,7 +98,8 @@ def rank_parts(files: ImportedFiles, folder: MegatronFolder) -> Iterator[RankPar
 
 
 def _object_piece(key: str, objects: Any) -> ImportedPiece:
-    """As the adapter has it. Megatron puts each into a list."""
+    """Return an object as the piece that the adapter stores. Megatron puts each into a list of one. Raise
+    CheckpointError."""
     if not isinstance(objects, list) or len(objects) != 1:
         raise CheckpointError(f"{key} is a {type(objects).__name__}, expected Megatron's list of one object")
     data = object_bytes(key, objects[0])

@@ -29,10 +29,11 @@ class TorchFile(NamedTuple):
 
 
 def load_file(path: Path) -> TorchFile:
-    """Raises UsageError for what is no dict, or of classes that are not taken over, CheckpointError, OSError."""
+    """Load a file of torch.save after comparing its check sums. Raise UsageError for what is no dict, or of
+    classes that are not taken over, CheckpointError, OSError."""
     if not path.is_file():
         raise Absent(f"{path} is no file", hint="name a file that torch.save wrote")
-    has_checksums = torch_files.verify_checksums(path, AGAIN)
+    has_checksums = torch_files.verify_checksums_if_present(path, AGAIN)
     try:
         with torch_files.damage_as_checkpoint_error(path, AGAIN), descriptor_path(path) as open_path:
             values = torch.load(open_path, map_location="cpu", mmap=True, weights_only=True)
@@ -47,7 +48,7 @@ def load_file(path: Path) -> TorchFile:
 
 
 def rank_parts(file: TorchFile) -> Iterator[RankPart]:
-    """One shard. A dict of tensors alone is a model's. Raises UsageError, StateNotSerializable."""
+    """Yield the one shard. A dict of tensors alone is a model's. Raise UsageError, StateNotSerializable."""
     values = file.values
     if all(isinstance(value, torch.Tensor) for value in values.values()):
         values = {"model": values}

@@ -20,7 +20,7 @@ _FOLDER = re.compile(r"checkpoint-([0-9]{1,18})")
 
 
 def rank_parts(weights: WeightFiles) -> Iterator[RankPart]:
-    """One shard. Raises StateNotSerializable."""
+    """Yield the one shard. Raise StateNotSerializable."""
     imported = ImportedTree()
     model = {name: imported.placeholder(f"model.{name}") for name in weights.pieces}
     tree = imported.encode({"model": model, "extra": {PRETRAINED: weights.texts} if weights.texts else {}})
@@ -30,7 +30,7 @@ def rank_parts(weights: WeightFiles) -> Iterator[RankPart]:
 
 
 def trainer_step(folder: Path) -> int:
-    """That of the Trainer whose checkpoint it is, else 0. Raises CheckpointError."""
+    """Return the step of the Trainer whose checkpoint it is, else 0. Raise CheckpointError."""
     path = folder / _STATE
     if path.is_file():
         try:

@@ -30,14 +30,15 @@ class ImportedTree:
         self.pieces: list[ImportedPiece] = []
 
     def placeholder(self, name: str) -> torch.Tensor:
-        """What stands in the values for the tensor that is stored under that name."""
+        """Return what stands in the values for the tensor that is stored under that name."""
         stand_in = torch.empty(0, dtype=torch.uint8, device="meta")
         self._names[id(stand_in)] = stand_in, name
         self._used_names.add(name)
         return stand_in
 
     def encode(self, values: Mapping[Any, Any]) -> dict[str, Any]:
-        """The tree. Raises UsageError for names that have another meaning here, StateNotSerializable."""
+        """Return the tree of the values. Raise UsageError for names that have another meaning here,
+        StateNotSerializable."""
         tree: dict[str, Any] = {"extra": {}}
         for name, value in values.items():
             if not isinstance(name, str):
@@ -50,10 +51,10 @@ class ImportedTree:
                 raise _reserved_name_error(name)
             if name in _STATE_PARTS and not isinstance(value, _STATE_PARTS[name]):
                 raise _reserved_name_error(name)
-            tree[name] = codec.encode(value, name, self._tensor_name)
+            tree[name] = codec.encode(value, name, self._name_and_collect_tensor)
         return tree
 
-    def _tensor_name(self, path: str, tensor: torch.Tensor) -> str:
+    def _name_and_collect_tensor(self, path: str, tensor: torch.Tensor) -> str:
         if id(tensor) in self._names:
             return self._names[id(tensor)][1]
         if not sharding.is_plain(tensor):

@@ -52,8 +52,8 @@ class WrittenRoot(NamedTuple):
 
 
 def parts_of_states(states: Iterator[State], world: int) -> Iterator[RankPart]:
-    """The states of the ranks, which are yielded in their order, as the ranks would have saved them. Raises
-    StateNotSerializable, and what `states` raises."""
+    """Yield the part of each rank from the states, which come in the ranks' order, as the ranks would have saved
+    them. Raise StateNotSerializable, and what `states` raises."""
     for rank, state in zip(range(world), states, strict=True):
         tensors = state.tensors(_ranks_for(rank, world))
         pieces = [
@@ -63,21 +63,23 @@ def parts_of_states(states: Iterator[State], world: int) -> Iterator[RankPart]:
 
 
 def preview(world: int, parts: Iterator[RankPart]) -> WrittenRoot:
-    """What `write` would commit, of which no tensor is read: no attempt. Raises CheckpointError, and what `parts`
-    raise."""
+    """Return what `write_and_commit` would commit, without a checkpoint id; no tensor is read. Raise
+    CheckpointError, and what `parts` raise."""
     placed: dict[int, Sequence[Placed]] = {}
     size = 0
     for rank, part in zip(range(world), parts, strict=True):
         specs = [piece.spec for piece in part.pieces]
-        shard_layout = lay_out(specs, rank=rank, world=world, run="", plan=part.plan, algorithm=digest.best())
+        shard_layout = lay_out(
+            specs, rank=rank, world=world, run="", plan=part.plan, algorithm=digest.fastest_common_algorithm()
+        )
         placed[rank] = shard_layout.tensors
         size += shard_layout.size
     table = index.build(placed)
-    coverage.check(table)
+    coverage.require_full_coverage(table)
     return WrittenRoot("", len(table.tensors()), size)
 
 
-def write(
+def write_and_commit(
     store: Store,
     step: int,
     world: int,
@@ -85,14 +87,15 @@ def write(
     versions: Mapping[str, str],
     progress: Callable[[int], None],
 ) -> WrittenRoot:
-    """Commit the part of each rank, which `parts` yields in their order; `versions`: what the manifest says beside
-    those of the libraries; `progress` is told how many bytes were written. What fails leaves nothing that counts.
-    Raises RunIsOwned, CheckpointError, OSError, and what `parts` and their sources raise."""
-    run_identity = identity.open_root(store)
+    """Write and commit the part of each rank, which `parts` yields in their order; `versions`: what the manifest
+    says beside those of the libraries; `progress` is called with how many bytes were written. A failure
+    leaves nothing that counts. Raise RunIsOwned, CheckpointError, OSError, and what `parts` and their sources
+    raise."""
+    run_identity = identity.ensure_run_identity(store)
     epoch = commit.claim_epoch(store, run_identity, above=0, job={})
     seq = catalog.highest_epoch_and_seq(store)[1] + 1
     checkpoint_id = str(layout.CheckpointId(seq, step, epoch, secrets.token_hex(3)))
-    algorithm = digest.best()
+    algorithm = digest.fastest_common_algorithm()
     texts: dict[int, tuple[tuple[str, str], ...]] = {}
     placed: dict[int, Sequence[Placed]] = {}
     records: list[FileRecord] = []
@@ -117,9 +120,11 @@ def write(
         if len(set(plans)) > 1:
             raise CheckpointError("the ranks' files do not hold the same of what all ranks share")
         table = index.build(placed)
-        coverage.check(table)
+        coverage.require_full_coverage(table)
         typed = any(codec.has_typed_records(text.encode()) for parts in texts.values() for _, text in parts)
-        extra = extra_state.encode(texts, {}, stages=False, checkpoint_key=(epoch, seq, step), typed=typed)
+        extra = extra_state.encode(
+            texts, {}, has_pipeline_stages=False, checkpoint_key=(epoch, seq, step), has_typed_records=typed
+        )
         entries = rows.encode(placed)
         body = Manifest(
             run=run_identity.run,
@@ -142,7 +147,7 @@ def write(
         commit.commit(store, checkpoint_id, body, extra, entries)
     except BaseException:
         with contextlib.suppress(CheckpointError, OSError):
-            retention.remove(store, checkpoint_id)
+            retention.delete_checkpoint(store, checkpoint_id)
         raise
     return WrittenRoot(checkpoint_id, body.tensors, body.total_bytes)
 
@@ -154,7 +159,7 @@ def _ranks_for(rank: int, world: int) -> Ranks:
 
 
 def _pieces_written_by(rank: int, tensors: StateTensors) -> dict[str, Any]:
-    """What lies in the rank's shard: what is its own, and its share of what all hold."""
+    """Return what lies in the rank's shard: what it alone has, and its share of what all hold."""
     owners = replica_assignment.assign_owners(tensors.pieces)
     return {
         piece.spec.name: piece
@@ -204,7 +209,7 @@ class _ShardContent:
         self._remaining.sort(key=lambda placed: placed.begin, reverse=True)
 
     def fill(self, view: memoryview, begin: int) -> None:
-        """`view` lies at `begin` in the file."""
+        """Fill `view` with the bytes that lie at `begin` of the file. Called for the bytes in their order."""
         end = begin + len(view)
         at = begin
         if begin < len(self._head):

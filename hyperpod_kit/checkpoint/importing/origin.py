@@ -16,8 +16,8 @@ SOURCE = "source"
 """Key of it in a manifest's `versions`."""
 
 
-def source_path(source: str | os.PathLike[str]) -> Path:
-    """Raises UsageError for a URL."""
+def require_local_path(source: str | os.PathLike[str]) -> Path:
+    """Return the source as a path. Raise UsageError for a URL."""
     if "://" in os.fspath(source):
         raise UsageError(
             f"{os.fspath(source)} is no place in a file system, and an import reads files",
@@ -27,7 +27,8 @@ def source_path(source: str | os.PathLike[str]) -> Path:
 
 
 def fingerprint(source: Path, kind: str, step: int) -> str:
-    """Of what lies at `source` (of a directory what is right in it): names, sizes and times. Raises OSError."""
+    """Return a digest of the names, sizes and times of what lies at `source` (of a directory what is right in
+    it). Raise OSError."""
     resolved = source.resolve()
     files = [resolved]
     if resolved.is_dir():
@@ -36,8 +37,9 @@ def fingerprint(source: Path, kind: str, step: int) -> str:
     return hashlib.sha256(json.dumps([str(resolved), kind, step, facts]).encode()).hexdigest()
 
 
-def find_import(store: Store, source_id: str) -> tuple[str, Manifest] | None:
-    """The attempt that was imported from `source_id`. Raises UsageError for a root that has others alone, OSError."""
+def find_previous_import(store: Store, source_id: str) -> tuple[str, Manifest] | None:
+    """Return the checkpoint that was imported from `source_id`, None for a root in which nothing was ever
+    committed. Raise UsageError for a root that has others alone, OSError."""
     committed = [entry.checkpoint_id for entry in catalog.newest_first(store) if entry.committed]
     for checkpoint_id in reversed(committed):  # the first one, where there is one
         try:

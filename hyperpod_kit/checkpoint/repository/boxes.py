@@ -28,14 +28,15 @@ class Runs:
             self.count *= extent
         self._walked = tuple(zip(reversed(extents[:outer]), reversed(steps[:outer])))
 
-    def map_bytes(self, first: int, last: int) -> Iterator[Tuple[int, int, int]]:
-        """(offset in the box, offset in the tensor, bytes) of the box's bytes [first, last)."""
-        while first < last:
-            number, inside = divmod(first, self.length)
-            size = min(self.length - inside, last - first)
+    def contiguous_runs(self, begin_in_box: int, end_in_box: int) -> Iterator[Tuple[int, int, int]]:
+        """Yield (offset in the box, offset in the tensor, size) of each contiguous run of the box's bytes
+        [begin_in_box, end_in_box)."""
+        while begin_in_box < end_in_box:
+            number, inside = divmod(begin_in_box, self.length)
+            size = min(self.length - inside, end_in_box - begin_in_box)
             offset = self.begin + inside
             for extent, step in self._walked:
                 number, coordinate = divmod(number, extent)
                 offset += coordinate * step
-            yield first, offset, size
-            first += size
+            yield begin_in_box, offset, size
+            begin_in_box += size

@@ -70,7 +70,7 @@ def _parse(listed: List[str]) -> _Names:
     return _Names(sorted((name for name in parsed if name is not None), key=sort_key, reverse=True), marked)
 
 
-def _tail(store: Store) -> Optional[_Tail]:
+def _list_since_latest_hint(store: Store) -> Optional[_Tail]:
     """At most two listings of what is new since LATEST; None in any doubt. Raises OSError."""
     if not store.capabilities.overwrite:
         return None  # it names the first commit for ever
@@ -83,13 +83,13 @@ def _tail(store: Store) -> Optional[_Tail]:
         if number is None:
             continue
         try:
-            first_seq = manifest.open_json(store.read(name), name).get("first_seq")
+            first_seq = manifest.parse_sealed_json(store.read(name), name).get("first_seq")
         except (CheckpointError, FileNotFoundError):
             return None
         if not isinstance(first_seq, int):
             return None
         first, epoch = min(first, first_seq), max(epoch, number)
-    names = _parse(store.list(after=layout.first_id_from(first)))
+    names = _parse(store.list(after=layout.name_sorting_before_seq(first)))
     greatest = max((name.seq for name in names.ids), default=0)
     if hint not in names.ids or (greatest >= _WIDTH * 9 // 10):
         return None
@@ -102,7 +102,7 @@ def newest_first(where: Where) -> Iterator[CheckpointEntry]:
     if store.capabilities.local:
         tail = None
     else:
-        tail = _tail(store)
+        tail = _list_since_latest_hint(store)
     yielded = set()
     if tail is not None:
         for name in tail.names.ids:
@@ -159,7 +159,7 @@ def highest_epoch_and_seq(where: Where) -> tuple[int, int]:
     if store.capabilities.local:
         tail = None
     else:
-        tail = _tail(store)
+        tail = _list_since_latest_hint(store)
     if tail is not None:
         ids = tail.names.ids
         return max([tail.epoch] + [name.epoch for name in ids]), max(name.seq for name in ids)

@@ -13,7 +13,7 @@ import os
 import threading
 from typing import Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
-from hyperpod_kit.checkpoint.repository.stream import Buffer, Mapped, Shard, aligned_up
+from hyperpod_kit.checkpoint.repository.stream import Buffer, Mapped, Shard, round_up_to_page
 
 READERS = 2
 """Threads that only read: two keep a disk busy without a gap."""
@@ -38,21 +38,24 @@ class Ring:
         self.free, self._cold = buffers[:readers], buffers[readers:]
         self._readers, self._spared, self._warming = readers, count - enough, 0
 
-    def is_short(self, is_delivering: bool) -> bool:
-        """Whether the disk would rest for want of memory. Memory that a virtual machine touches for the first time
-        comes at a fifth of the speed of its disk (0.4 GB/s were seen), so no more is taken than needed: a few buffers
-        that come back once the bytes are handed on, and all of them before `is_delivering`: while nobody has said where
-        to."""
+    def should_warm_buffer(self, is_delivering: bool) -> bool:
+        """Return whether another buffer should be made ready, since the disk would otherwise rest for want of
+        memory.
+
+        Memory that a virtual machine touches for the first time comes at a fifth of the speed of its disk (0.4
+        GB/s were seen), so no more is taken than needed: a few buffers that come back once their bytes are
+        delivered, and all of them before `is_delivering`, while no destination is known.
+        """
         few = len(self.free) + self._warming < self._readers
         return few and len(self._cold) > (max(0, self._spared) if is_delivering else 0)
 
-    def warm(self) -> Buffer:
-        """One that is to be made ready, and then given back as `warmed`."""
+    def take_cold_buffer(self) -> Buffer:
+        """Remove and return a buffer whose pages are not there yet; give it back with `warmed` once they are."""
         self._warming += 1
         return self._cold.pop()
 
-    def give(self, buffer: Buffer, *, warmed: bool = False) -> None:
-        """It may be filled."""
+    def add_free_buffer(self, buffer: Buffer, *, warmed: bool = False) -> None:
+        """Put a buffer among those that may be filled; `warmed`: it came from `take_cold_buffer`."""
         self._warming -= warmed
         self.free.append(buffer)
 
@@ -95,7 +98,7 @@ class Pump:
         self._state = threading.Condition()
         self._read: List[Chunk] = []  # a heap
         self._proved: Deque[Chunk] = collections.deque()  # compared before anybody said where to
-        size = aligned_up(max((min(shard.chunk, shard.data_end) for shard, _ in self._jobs), default=0))
+        size = round_up_to_page(max((min(shard.chunk, shard.data_end) for shard, _ in self._jobs), default=0))
         # Made before any thread runs: mapping waits for whoever faults pages in, and holds the interpreter's lock.
         enough = readers + workers + 1
         count = 0
@@ -106,9 +109,9 @@ class Pump:
         self._deliver: Optional[Deliver] = None
         self._error: Optional[BaseException] = None
         self._stopped = False
-        work = [self._reading] * readers + [self._working if readers else self._working_in_place] * workers
+        work = [self._reader_loop] * readers + [self._worker_loop if readers else self._mapped_worker_loop] * workers
         self._threads = [
-            threading.Thread(target=self._guarded, args=(target,), name=f"restore-{n}", daemon=True)
+            threading.Thread(target=self._run_and_stop_on_error, args=(target,), name=f"restore-{n}", daemon=True)
             for n, target in enumerate(work)
         ]
         with self._state:  # they begin together: a stack is a mapping too
@@ -123,8 +126,9 @@ class Pump:
         for thread in self._threads:
             thread.join()
 
-    def first(self) -> memoryview:
-        """The first job's chunk, checked; valid until `finish`. Raises what a thread raised."""
+    def wait_for_first_chunk(self) -> memoryview:
+        """Wait for the first job's chunk and return it, verified; it is valid until `finish`. Raise what a thread
+        raised."""
         with self._state:
             self._state.wait_for(lambda: self._first is not None or self._error is not None)
             if self._error is not None:
@@ -133,7 +137,8 @@ class Pump:
             return self._first
 
     def finish(self, deliver: Deliver) -> None:
-        """Hand on every chunk and return when all are. Raises what a thread raised; the rest is then not handed on."""
+        """Deliver every chunk through `deliver` and return when all are delivered. Raise what a thread raised; the
+        rest is then not delivered."""
         with self._state:
             self._deliver = deliver
             self._state.notify_all()
@@ -142,9 +147,9 @@ class Pump:
         if self._error is not None:
             raise self._error
 
-    def spare(self) -> Dict[int, memoryview]:
-        """Stop, in place of `finish`: what was read and compared by then, by the jobs' numbers. Valid while the pump
-        is."""
+    def stop_and_return_verified(self) -> Dict[int, memoryview]:
+        """Stop, in place of `finish`, and return the chunks that were read and verified by then, by the jobs'
+        numbers. They are valid as long as the pump exists."""
         self._stop(None)
         for thread in self._threads:
             thread.join()
@@ -156,24 +161,24 @@ class Pump:
             self._stopped = True
             self._state.notify_all()
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _run_and_stop_on_error(self, work: Callable[[], None]) -> None:
         try:
             work()
         except BaseException as err:
             self._stop(err)
 
-    def _take(self) -> Optional[int]:
-        """The next job's number; None when there is none. The caller holds the lock."""
+    def _claim_next_job(self) -> Optional[int]:
+        """Claim the number of the next job; None when there is none. The caller holds the lock."""
         if self._stopped or self._next == len(self._jobs):
             return None
         self._next += 1
         return self._next - 1
 
-    def _reading(self) -> None:
+    def _reader_loop(self) -> None:
         while True:
             with self._state:
                 self._state.wait_for(lambda: bool(self._stopped or self._ring.free))
-                number = self._take()
+                number = self._claim_next_job()
                 if number is None:
                     return
                 buffer = self._ring.free.pop()
@@ -184,14 +189,14 @@ class Pump:
                 heapq.heappush(self._read, (number, buffer, view))
                 self._state.notify_all()
 
-    def _working(self) -> None:
+    def _worker_loop(self) -> None:
         while True:
             with self._state:
-                duty = self._state.wait_for(self._duty)
+                duty = self._state.wait_for(self._next_duty)
                 if duty is Duty.END:
                     return
                 if duty is Duty.WARM:
-                    buffer = self._ring.warm()
+                    buffer = self._ring.take_cold_buffer()
                 elif duty is Duty.HAND_ON:
                     number, buffer, view = self._proved.popleft()
                 else:
@@ -199,15 +204,15 @@ class Pump:
                     self._taken += 1
             if duty is Duty.WARM:
                 buffer.fault_in()
-            elif duty is Duty.HAND_ON or self._check(number, buffer, view):
-                self._hand_on(number, view)
+            elif duty is Duty.HAND_ON or self._verify_and_queue_if_early(number, buffer, view):
+                self._deliver_chunk(number, view)
             else:
                 continue
             with self._state:
-                self._ring.give(buffer, warmed=duty is Duty.WARM)
+                self._ring.add_free_buffer(buffer, warmed=duty is Duty.WARM)
                 self._state.notify_all()
 
-    def _duty(self) -> Optional[Duty]:
+    def _next_duty(self) -> Optional[Duty]:
         """What a worker does next; None: nothing yet. The caller holds the lock."""
         is_delivering = self._deliver is not None
         if self._stopped:
@@ -217,7 +222,7 @@ class Pump:
         # The first chunk may arrive after later ones. It goes first, for the caller waits for it before `finish`.
         if self._read and self._taken == 0 and self._read[0][0] == 0:
             return Duty.CHECK
-        if self._next < len(self._jobs) and self._ring.is_short(is_delivering):
+        if self._next < len(self._jobs) and self._ring.should_warm_buffer(is_delivering):
             return Duty.WARM
         if self._read and self._taken > 0:
             return Duty.CHECK
@@ -225,7 +230,7 @@ class Pump:
             return Duty.END
         return None
 
-    def _working_in_place(self) -> None:
+    def _mapped_worker_loop(self) -> None:
         nothing = Buffer(0)
         while True:
             with self._state:
@@ -234,7 +239,7 @@ class Pump:
                 if proved:
                     number = self._proved.popleft()[0]
                 else:
-                    number = self._take()
+                    number = self._claim_next_job()
                 if number is None and self._deliver is None and not self._stopped:
                     self._state.wait_for(lambda: self._deliver is not None or self._stopped)
                     continue
@@ -242,11 +247,12 @@ class Pump:
                 return
             shard, index = self._jobs[number]
             view = shard.fetch(index, None)
-            if (proved or self._check(number, nothing, view)) and not self._stopped:
-                self._hand_on(number, view)
+            if (proved or self._verify_and_queue_if_early(number, nothing, view)) and not self._stopped:
+                self._deliver_chunk(number, view)
 
-    def _check(self, number: int, buffer: Buffer, view: memoryview) -> bool:
-        """Compare a chunk; whether it can be handed on. Else it is kept until somebody says where to."""
+    def _verify_and_queue_if_early(self, number: int, buffer: Buffer, view: memoryview) -> bool:
+        """Verify a chunk and return whether it can be delivered now; if not, queue it until `finish` says where to.
+        Raise DigestMismatch when it is damaged."""
         shard, index = self._jobs[number]
         shard.check(index, view)
         with self._state:
@@ -257,12 +263,12 @@ class Pump:
                 self._proved.append((number, buffer, view))
             return self._deliver is not None
 
-    def _hand_on(self, number: int, view: memoryview) -> None:
+    def _deliver_chunk(self, number: int, view: memoryview) -> None:
         shard, index = self._jobs[number]
         assert self._deliver is not None
         self._deliver(shard, shard.bounds(index)[0], view)
 
 
 def all_chunks(shard: Shard) -> List[Job]:
-    """Every chunk of a shard, in order."""
+    """Return the job of every chunk of a shard, in order."""
     return [(shard, index) for index in range(shard.chunks)]

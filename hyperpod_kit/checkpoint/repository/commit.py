@@ -26,11 +26,12 @@ def claim_epoch(
     job: Dict[str, Any],
     first_seq: Optional[int] = None,
 ) -> int:
-    """Take the next epoch, which nobody else has or will have: a file created exclusively. Raises OSError.
+    """Claim the next epoch, which no other start has or will have, by creating its file exclusively, and return
+    it. Raise OSError.
 
-    `first_seq`: no save of this start will have a smaller seq. It spares later starts the listing of older attempts;
-    who does not know it says nothing. The file says which commit was the newest then: that is known for ever, also
-    where the manifest is lost later.
+    `first_seq`: no save of this start will have a smaller seq. It spares later starts the listing of older
+    attempts; a caller that does not know it passes None. The file names the commit that was the newest at
+    that time, so this stays known also where the manifest is lost later.
     """
     store = as_store(where)
     epoch = max(above, catalog.highest_epoch_and_seq(store)[0]) + 1
@@ -68,11 +69,11 @@ def commit(
     """
     store = as_store(where)
     failpoint("commit.before_extra")
-    _create(store, f"{checkpoint_id}/{layout.EXTRA_FILE}", extra)
+    _create_unless_identical(store, f"{checkpoint_id}/{layout.EXTRA_FILE}", extra)
     failpoint("commit.before_index")
     if index is not None:
-        _create(store, f"{checkpoint_id}/{layout.INDEX_FILE}", index)
-    identity.confirm(store, identity.RunIdentity(body.run, body.run_id))
+        _create_unless_identical(store, f"{checkpoint_id}/{layout.INDEX_FILE}", index)
+    identity.require_run_identity(store, identity.RunIdentity(body.run, body.run_id))
     store.sync(checkpoint_id)
     failpoint("commit.before_manifest")
     store.create(f"{checkpoint_id}/{layout.MANIFEST_FILE}", body.encode())
@@ -80,8 +81,9 @@ def commit(
     latest.write(store, checkpoint_id)
 
 
-def _create(store: Store, name: str, data: bytes) -> None:
-    """As Store.create; the same bytes may be there, left by an agent that died before the manifest."""
+def _create_unless_identical(store: Store, name: str, data: bytes) -> None:
+    """Create the file as Store.create does, accepting one with the same bytes that an agent left that died
+    before the manifest. Raise FileExistsError for other bytes."""
     try:
         store.create(name, data)
     except FileExistsError:

@@ -85,8 +85,8 @@ class LostCommit(NamedTuple):
     has_directory: bool
 
     @property
-    def name(self) -> str:
-        """Of the checkpoint, or of the file that says so where it does not name one."""
+    def id_or_record_file(self) -> str:
+        """The checkpoint id, or the file that records the commit where that does not name one."""
         return self.checkpoint_id or self.files[0]
 
     @property
@@ -111,7 +111,7 @@ def lost_commits(facts: RootFacts, *, kit_checkpoints: bool = True) -> List[Lost
         name = layout.parse_checkpoint_id(record.checkpoint_id)
         if kit_checkpoints is not (name is not None or not record.checkpoint_id):
             continue
-        if facts.fresh_start is not None and _is_before(record, name, facts.fresh_start):
+        if facts.fresh_start is not None and _predates_fresh_start(record, name, facts.fresh_start):
             continue
         evidence = files.setdefault(record.checkpoint_id, [])
         if record.file not in evidence:
@@ -120,121 +120,138 @@ def lost_commits(facts: RootFacts, *, kit_checkpoints: bool = True) -> List[Lost
         LostCommit(checkpoint_id, tuple(names), checkpoint_id in facts.directories)
         for checkpoint_id, names in files.items()
     ]
-    return sorted(lost, key=_age)
+    return sorted(lost, key=_newest_first_key)
 
 
-def _is_before(record: CommitRecord, name: Optional[layout.CheckpointId], fresh_start: FreshStart) -> bool:
+def _predates_fresh_start(record: CommitRecord, name: Optional[layout.CheckpointId], fresh_start: FreshStart) -> bool:
     if name is not None:
-        return fresh_start.leaves(name)
+        return fresh_start.excludes(name)
     return (record.checkpoint_id or record.file) in fresh_start.named
 
 
-def _age(lost: LostCommit) -> Tuple[int, int]:
+def _newest_first_key(lost: LostCommit) -> Tuple[int, int]:
     name = layout.parse_checkpoint_id(lost.checkpoint_id)
     if name is not None:
         return (-name.epoch, -name.seq)
     return (1, 0)
 
 
-def reasons(lost: Sequence[LostCommit]) -> List[Tuple[str, str]]:
-    """As an error names candidates: (attempt, why), not more than people read."""
-    shown = [(commit.name, commit.reason) for commit in lost[:_MOST_NAMED]]
+def summarize_lost_commits(lost: Sequence[LostCommit]) -> List[Tuple[str, str]]:
+    """Return (checkpoint, reason) of each lost commit, as an error names candidates: the first few, and one line
+    that counts the others."""
+    shown = [(commit.id_or_record_file, commit.reason) for commit in lost[:_MOST_NAMED]]
     rest = len(lost) - len(shown)
     if rest:
         return [*shown, ("older ones", f"{rest} more were committed")]
     return shown
 
 
-def hint(root: str) -> str:
-    """What to type where checkpoints were lost."""
+def repair_hint(root: str) -> str:
+    """Return what to type where checkpoints were lost."""
     return (
         f"hyperpod-kit checkpoint repair {root}  # writes lost manifests again, from files that prove themselves; to "
         f"begin anew at step 0: hyperpod-kit job run --fresh, or {HPK_FRESH}=1 for a trainer without it"
     )
 
 
-def gather(store: Store) -> RootFacts:
-    """All that says so. Reads small files only, each of them. Raises CheckpointError for a record of a step back that
-    is not to be trusted, OSError: what cannot be asked does not agree."""
-    standing = rollbacks.read_records(store)
+def collect_root_facts(store: Store) -> RootFacts:
+    """Collect everything under a root that shows that a checkpoint was committed. Read small files only, each of
+    them.
+
+    Raise CheckpointError for a rollback record that is not to be trusted, OSError for what cannot be read: it
+    cannot be taken as agreeing that nothing was committed.
+    """
+    standing = rollbacks.read_active_records(store)
     top = store.list()
     records = [
-        record for read in (_latest, _starts, _other_records, _flushes, _superseded) for record in read(store, top)
+        record
+        for read in (
+            _records_from_latest_hint,
+            _records_from_epoch_files,
+            _records_from_tombstones_pins_leases_proofs,
+            _records_from_flush_notes,
+            _records_from_superseded_saves,
+        )
+        for record in read(store, top)
     ]
     records += [
         CommitRecord(f"{layout.ROLLBACKS}/", record.attempt) for record in standing if isinstance(record, Rollback)
     ]
-    jobs = _jobs_of(store)
+    jobs = _open_job_records(store)
     if jobs is not None:
-        records += _job_records(*jobs)
+        records += _records_from_job_files(*jobs)
     directories = frozenset(name[:-1] for name in top if name.endswith("/") and layout.parse_checkpoint_id(name[:-1]))
-    return RootFacts(tuple(records), directories, rollbacks.fresh_start(standing))
+    return RootFacts(tuple(records), directories, rollbacks.newest_fresh_start(standing))
 
 
-def _latest(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
-    """Torn or not: it is written after a manifest only."""
-    if layout.LATEST_FILE in top:
+def _records_from_latest_hint(store: Store, root_entries: Sequence[str]) -> Iterator[CommitRecord]:
+    """Yield the commit that LATEST names. It counts even when it is torn, since it is written only after a
+    manifest."""
+    if layout.LATEST_FILE in root_entries:
         hint_at = latest.read(store)
         yield CommitRecord(layout.LATEST_FILE, str(hint_at) if hint_at is not None else "")
 
 
-def _starts(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
-    for file in top:
+def _records_from_epoch_files(store: Store, root_entries: Sequence[str]) -> Iterator[CommitRecord]:
+    for file in root_entries:
         if layout.parse_epoch(file) is None:
             continue
-        checkpoint_id = _read_sealed(store, file).get("committed")
+        checkpoint_id = _read_sealed_or_empty(store, file).get("committed")
         if isinstance(checkpoint_id, str) and layout.parse_checkpoint_id(checkpoint_id):
             yield CommitRecord(file, checkpoint_id)
 
 
-def _other_records(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
-    for file in top:
+def _records_from_tombstones_pins_leases_proofs(store: Store, root_entries: Sequence[str]) -> Iterator[CommitRecord]:
+    for file in root_entries:
         checkpoint_id = layout.parse_tombstone(file)
         if checkpoint_id is not None:
             yield CommitRecord(file, checkpoint_id)
     for folder, list_ids in (
-        (layout.PINS, pins.pinned),
-        (layout.LEASES, lease.all_leased_checkpoints),
-        (layout.PROOFS, proofs.recorded),
+        (layout.PINS, pins.pinned_checkpoints),
+        (layout.LEASES, lease.checkpoints_with_any_lease),
+        (layout.PROOFS, proofs.proved_checkpoints),
     ):
-        if f"{folder}/" in top:
+        if f"{folder}/" in root_entries:
             yield from (
                 CommitRecord(f"{folder}/", name) for name in list_ids(store) if layout.parse_checkpoint_id(name)
             )
 
 
-def _flushes(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
-    if f"{layout.FLUSHES}/" not in top:
+def _records_from_flush_notes(store: Store, root_entries: Sequence[str]) -> Iterator[CommitRecord]:
+    if f"{layout.FLUSHES}/" not in root_entries:
         return
     for file, note in flush_note.read_all(store).items():
         if note is not None and layout.parse_checkpoint_id(note.committed):
             yield CommitRecord(file, note.committed)
 
 
-def _superseded(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
+def _records_from_superseded_saves(store: Store, root_entries: Sequence[str]) -> Iterator[CommitRecord]:
     """Attempts that are whole but for their manifest, as newer saves of the same start are that came after its commit.
     Two attempts of one save may be those of a trainer and of a flush that were both killed before its commit."""
     names = [
-        name for name in map(layout.parse_checkpoint_id, (file[:-1] for file in top if file.endswith("/"))) if name
+        name
+        for name in map(layout.parse_checkpoint_id, (file[:-1] for file in root_entries if file.endswith("/")))
+        if name
     ]
     complete: Dict[int, List[layout.CheckpointId]] = {}
     for name in sorted(names, key=lambda name: (name.epoch, name.seq), reverse=True):
-        if leftovers.judge(store, str(name), "") is not Leftover.COMPLETE:
+        if leftovers.classify_leftover(store, str(name), "") is not Leftover.COMPLETE:
             continue
         newer = complete.setdefault(name.epoch, [])
-        follower = _follower(store, name, [other for other in newer if other.seq > name.seq])
+        follower = _newer_save_proving_commit(store, name, [other for other in newer if other.seq > name.seq])
         if follower is not None:
             yield CommitRecord(f"{follower}/", str(name))
         newer.append(name)
 
 
-def _follower(
+def _newer_save_proving_commit(
     store: Store, name: layout.CheckpointId, newer: Sequence[layout.CheckpointId]
 ) -> Optional[layout.CheckpointId]:
-    """Of newer whole attempts one that shows that the commit of `name` was over; None where it may have been to come.
+    """Return, of newer complete attempts, one that shows that the commit of `name` was over; None where it may
+    not have happened yet.
 
-    An agent commits one save after the other, but writes the shards of several at a time: two may be whole before the
-    first commit, and the files of a commit are there of only one of them.
+    An agent commits one save after the other, but writes the shards of several at a time: two may be complete
+    before the first commit, and the files of a commit exist in only one of them.
     """
     if len({other.seq for other in newer}) > _MOST_ON_THE_WAY:
         return newer[0]
@@ -249,18 +266,19 @@ def _has_commit_files(store: Store, name: layout.CheckpointId) -> bool:
     return layout.EXTRA_FILE in sizes and layout.INDEX_FILE in sizes
 
 
-def _read_sealed(store: Store, file: str) -> Mapping[str, Any]:
-    """What a small file of the format says; nothing where it is torn or gone. Raises OSError."""
+def _read_sealed_or_empty(store: Store, file: str) -> Mapping[str, Any]:
+    """Return the content of a small file of the format; an empty mapping where it is torn or missing. Raise
+    OSError."""
     try:
-        return manifest.open_json(store.read(file), file)
+        return manifest.parse_sealed_json(store.read(file), file)
     except (CheckpointError, FileNotFoundError):
         return {}
 
 
-def _jobs_of(store: Store) -> Optional[Tuple[Store, str]]:
-    """Where jobs have kept their records of this root, and how that place is called; None where none were ever kept.
-    Raises OSError when they are elsewhere, and that is away."""
-    elsewhere = _read_sealed(store, layout.JOBS_ELSEWHERE)
+def _open_job_records(store: Store) -> Optional[Tuple[Store, str]]:
+    """Return the store in which jobs keep their records of this root, and its path for messages; None where none
+    were ever kept. Raise OSError when they are in another location that is not available."""
+    elsewhere = _read_sealed_or_empty(store, layout.JOBS_ELSEWHERE)
     if elsewhere:
         named = elsewhere.get("state")
         if elsewhere.get("format") != layout.JOBS_ELSEWHERE_FORMAT or not isinstance(named, str):
@@ -273,23 +291,23 @@ def _jobs_of(store: Store) -> Optional[Tuple[Store, str]]:
     return open_store(os.path.join(store.url, layout.JOBS)), layout.JOBS
 
 
-def _job_records(jobs: Store, records_path: str) -> Iterator[CommitRecord]:
+def _records_from_job_files(jobs: Store, records_path: str) -> Iterator[CommitRecord]:
     try:
         ledger = jobs.read(_LEDGER, _LARGEST_LEDGER)
     except FileNotFoundError:
         ledger = b""
     for text in ledger.decode("utf-8", "replace").splitlines():
-        for checkpoint_id in _committed_in_row(_object(text)):
+        for checkpoint_id in _committed_in_ledger_row(_object(text)):
             yield CommitRecord(f"{records_path}/{_LEDGER}", checkpoint_id)
     for folder in [name for name in jobs.list("verdicts") if name.endswith("/")][-_MOST_FILES:]:
         for name in jobs.list(f"verdicts/{folder[:-1]}"):
-            yield from _file_records(jobs, records_path, f"verdicts/{folder}{name}", _committed_in_verdict)
+            yield from _records_from_json_file(jobs, records_path, f"verdicts/{folder}{name}", _committed_in_verdict)
     for name in jobs.list("decisions")[-_MOST_FILES:]:
-        yield from _file_records(jobs, records_path, f"decisions/{name}", _committed_in_decision)
+        yield from _records_from_json_file(jobs, records_path, f"decisions/{name}", _committed_in_decision)
 
 
-def _file_records(
-    jobs: Store, records_path: str, file: str, committed: Callable[[Mapping[str, Any]], List[str]]
+def _records_from_json_file(
+    jobs: Store, records_path: str, file: str, extract_ids: Callable[[Mapping[str, Any]], List[str]]
 ) -> Iterator[CommitRecord]:
     if not file.endswith(".json"):
         return
@@ -297,7 +315,7 @@ def _file_records(
         value = _object(jobs.read(file, _LARGEST_RECORD))
     except (CheckpointError, FileNotFoundError):
         return
-    for checkpoint_id in committed(value):
+    for checkpoint_id in extract_ids(value):
         yield CommitRecord(f"{records_path}/{file}", checkpoint_id)
 
 
@@ -309,25 +327,27 @@ def _object(text: Any) -> Mapping[str, Any]:
         return {}
 
 
-def _committed_in_row(row: Mapping[str, Any]) -> List[str]:
-    """Of the ledger: what an attempt was told to resume from, and what its ranks took from storage."""
+def _committed_in_ledger_row(row: Mapping[str, Any]) -> List[str]:
+    """Return the ids that a ledger row shows as committed: those that an attempt was told to resume from, and
+    that its ranks restored from storage."""
     event = row.get("event")
     if event == "attempt":
         return _committed_in_decision(row)
     if event == "restored":
-        return _restored_from_storage(row.get("from"), row.get("tier"))
+        return _source_if_from_storage(row.get("from"), row.get("tier"))
     if event == "rewound":
-        return _names([row.get("from")])
+        return _clean_checkpoint_names([row.get("from")])
     return []
 
 
 def _committed_in_verdict(value: Mapping[str, Any]) -> List[str]:
-    return _restored_from_storage(value.get("source"), value.get("tier"))
+    return _source_if_from_storage(value.get("source"), value.get("tier"))
 
 
 def _committed_in_decision(value: Mapping[str, Any]) -> List[str]:
-    """What was chosen, and of ours what was passed over for it: both had a manifest."""
-    chosen = _names([value.get("from")])
+    """Return the checkpoint that was chosen and, where it is one of the kit's, those that were passed over for
+    it: all of them had a manifest."""
+    chosen = _clean_checkpoint_names([value.get("from")])
     if value.get("kind", KIT_KIND) != KIT_KIND:
         return chosen
     rejected = value.get("rejected")
@@ -335,17 +355,18 @@ def _committed_in_decision(value: Mapping[str, Any]) -> List[str]:
         pairs = rejected
     else:
         pairs = []
-    passed_over = _names([pair.get("attempt") for pair in pairs if isinstance(pair, dict)])
+    passed_over = _clean_checkpoint_names([pair.get("attempt") for pair in pairs if isinstance(pair, dict)])
     return [name for name in chosen + passed_over if layout.parse_checkpoint_id(name)]
 
 
-def _restored_from_storage(source: Any, tier: Any) -> List[str]:
-    """What was restored from memory alone need not have been committed."""
+def _source_if_from_storage(source: Any, tier: Any) -> List[str]:
+    """Return [source] when the tiers of a restore include storage, else []: what was restored from memory alone
+    need not have been committed."""
     from_storage = isinstance(tier, str) and "storage" in tier.split("+")
     if from_storage:
-        return _names([source])
+        return _clean_checkpoint_names([source])
     return []
 
 
-def _names(values: Sequence[Any]) -> List[str]:
+def _clean_checkpoint_names(values: Sequence[Any]) -> List[str]:
     return [clean(value, 200) for value in values if isinstance(value, str) and value not in ("", "none")]

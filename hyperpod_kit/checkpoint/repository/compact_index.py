@@ -28,10 +28,13 @@ _RATIO = 64
 """Bytes of text that each of its bytes may stand for beyond that: those of real layouts were seen to stand for 16."""
 
 
-def encode(shards: Sequence[Tuple[str, str]]) -> bytes:
-    """The bytes of index.bin, of (text of its pattern, `own_text` of its table) of each shard."""
+def encode(pattern_and_table_texts: Sequence[Tuple[str, str]]) -> bytes:
+    """Return the bytes of index.bin. `pattern_and_table_texts`: of each shard the text of its pattern, and that
+    of the rest of its table. Raise CheckpointError when it would be too large to be read again."""
     numbers: Dict[str, int] = {}
-    shard_texts = [f"[{numbers.setdefault(pattern, len(numbers))},{table_text}]" for pattern, table_text in shards]
+    shard_texts = [
+        f"[{numbers.setdefault(pattern, len(numbers))},{table_text}]" for pattern, table_text in pattern_and_table_texts
+    ]
     text = f'{{"patterns":[{",".join(numbers)}],"shards":[{",".join(shard_texts)}]}}'.encode()
     if len(text) > layout.LARGEST_SMALL:
         raise CheckpointError(
@@ -52,18 +55,19 @@ def decode(data: bytes) -> List[ShardTable]:
     if hashlib.blake2b(body, digest_size=_DIGEST).digest() != data[-_DIGEST:]:
         raise CheckpointError(f"{layout.INDEX_FILE} is torn or damaged: its own digest does not match")
     try:
-        return _tables(parse.json_object(_inflated(body[len(MAGIC) :]), layout.LARGEST_SMALL))
+        return _tables(parse.json_object(_decompress_bounded(body[len(MAGIC) :]), layout.LARGEST_SMALL))
     except (ValueError, TypeError, KeyError, IndexError, zlib.error) as err:
         raise CheckpointError(f"{layout.INDEX_FILE} contradicts itself: {err}") from None
 
 
-def _max_text_bytes(packed: int) -> int:
-    """Bytes of text for so many packed ones: a small file must not ask for gigabytes."""
-    return min(layout.LARGEST_SMALL, max(_ALWAYS, _RATIO * packed))
+def _max_text_bytes(compressed_bytes: int) -> int:
+    """Return how many bytes of text so many compressed bytes may unpack to: a small file must not cost
+    gigabytes."""
+    return min(layout.LARGEST_SMALL, max(_ALWAYS, _RATIO * compressed_bytes))
 
 
-def _inflated(data: memoryview) -> bytes:
-    """Raises ValueError where so few bytes say more than an index may have."""
+def _decompress_bounded(data: memoryview) -> bytes:
+    """Decompress zlib data. Raise ValueError where so few bytes unpack to more than an index may have."""
     work = zlib.decompressobj()
     text = work.decompress(data, _max_text_bytes(len(data)))
     if work.unconsumed_tail or not work.eof or work.unused_data:

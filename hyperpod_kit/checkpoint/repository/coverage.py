@@ -18,21 +18,23 @@ Box = Tuple[Tuple[int, int], ...]
 """[begin, end) in each dimension."""
 
 
-def check(index: Index) -> None:
-    """Raises CheckpointError that names the first tensor which is not covered exactly once, and where."""
+def require_full_coverage(index: Index) -> None:
+    """Raise CheckpointError unless every item of every tensor is covered exactly once; it names the first tensor
+    that is not, and where."""
     checked: Set[Tuple[int, str]] = set()
     for piece in index.pieces:
         if (piece.shard, piece.spec.name) in checked:
             raise CheckpointError(f"tensor {piece.spec.name} is twice in shard {piece.shard}")
         checked.add((piece.shard, piece.spec.name))
     for name, pieces in index.tensors().items():
-        problem = _problem([(piece.shard, piece.spec) for piece in pieces])
+        problem = _coverage_problem([(piece.shard, piece.spec) for piece in pieces])
         if problem:
             raise CheckpointError(f"tensor {name}: {problem}")
 
 
-def check_tables(shards: Sequence[ShardTable]) -> TableRows:
-    """The same of shards' tables; where everything lies. Tensors that are cut alike are looked at once."""
+def covered_table_rows(shards: Sequence[ShardTable]) -> TableRows:
+    """Return the rows of the shards' tables. Raise CheckpointError unless they cover every item of every tensor
+    exactly once. Tensors that are cut alike are checked once."""
     names: Dict[int, Set[str]] = {}
     for number, table in enumerate(shards):
         if id(table.pattern) not in names:
@@ -47,18 +49,22 @@ def check_tables(shards: Sequence[ShardTable]) -> TableRows:
             twice = [name for name, times in Counter([*table.pattern.names, *undivided]).items() if times > 1]
             raise CheckpointError(f"tensor {twice[0]} is twice in shard {number}")
     rows = TableRows(shards)
-    alike = [next((name for name in group if name not in rows.undivided), "") for group in rows.group_by_cut().values()]
+    alike = [
+        next((name for name in group if name not in rows.undivided), "")
+        for group in rows.tensor_names_by_cut().values()
+    ]
     for name in [*rows.undivided, *alike]:
         problem = ""
         if name:
-            problem = _problem(rows.specs(name))
+            problem = _coverage_problem(rows.specs_by_shard(name))
         if problem:
             raise CheckpointError(f"tensor {name}: {problem}")
     return rows
 
 
-def _problem(specs: Sequence[Tuple[int, TensorSpec]]) -> str:
-    """`specs`: (shard, what of the tensor it has). Of each of thousands of ranks there are some: loops are plain."""
+def _coverage_problem(specs: Sequence[Tuple[int, TensorSpec]]) -> str:
+    """Return what is wrong with the coverage of one tensor, "" if nothing. `specs`: (shard, the piece that it
+    has); of each of thousands of ranks there are some, so the loops are plain."""
     (first_shard, first), full_shape = specs[0], specs[0][1].full_shape
     if len(specs) == 1 and not first.full and not first.offsets:
         return ""
@@ -90,21 +96,21 @@ def _problem(specs: Sequence[Tuple[int, TensorSpec]]) -> str:
             return ""
         return f"it is empty and in {len(specs)} shards"
     missing = items - covered
-    overlap = _overlap(boxes, 0)
+    overlap = _describe_overlap(boxes, 0)
     if overlap:
         return overlap
     return f"{missing} items of {list(full_shape)} are in no shard" if missing else ""
 
 
 def volume(box: Box) -> int:
-    """How many items; 1 for a tensor without dimensions."""
+    """Return the number of items in a box; 1 for a tensor without dimensions."""
     count = 1
     for begin, end in box:
         count *= end - begin
     return count
 
 
-def _overlap(boxes: Sequence[Box], dim: int) -> str:
+def _describe_overlap(boxes: Sequence[Box], dim: int) -> str:
     """Two boxes that share an item, in words; "" when there are none.
 
     Boxes of a sharded tensor form a grid, where all extents in a dimension are equal or apart: then each dimension
@@ -119,14 +125,15 @@ def _overlap(boxes: Sequence[Box], dim: int) -> str:
         groups.setdefault(box[dim], []).append(box)
     extents = sorted(groups)
     if all(before[1] <= after[0] for before, after in zip(extents, extents[1:])):
-        return next((overlap for extent in extents if (overlap := _overlap(groups[extent], dim + 1))), "")
-    return _overlap_of_pairs(sorted(boxes, key=lambda box: box[dim]), dim)
+        return next((overlap for extent in extents if (overlap := _describe_overlap(groups[extent], dim + 1))), "")
+    return _describe_pairwise_overlap(sorted(boxes, key=lambda box: box[dim]), dim)
 
 
-def _overlap_of_pairs(boxes: Sequence[Box], dim: int) -> str:
-    """`boxes` in order of where they begin in `dim`."""
+def _describe_pairwise_overlap(sorted_boxes: Sequence[Box], dim: int) -> str:
+    """Describe two boxes that overlap, comparing pair by pair; "" when none do. `sorted_boxes` are in order of
+    where they begin in `dim`."""
     active: List[Box] = []
-    for box in boxes:
+    for box in sorted_boxes:
         active = [other for other in active if other[dim][1] > box[dim][0]]
         for other in active:
             if all(a[0] < b[1] and b[0] < a[1] for a, b in zip(box, other)):

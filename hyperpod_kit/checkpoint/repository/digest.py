@@ -43,7 +43,7 @@ class Algorithm(NamedTuple):
 
 
 def requested_algorithm(name: Optional[str]) -> Optional[str]:
-    """The algorithm that the caller names, else the one of HPK_DIGEST; None when nobody asks for one."""
+    """Return the algorithm that the caller names, else the one in HPK_DIGEST; None when neither names one."""
     return name or os.environ.get(HPK_DIGEST) or None
 
 
@@ -71,8 +71,8 @@ def algorithm(name: str) -> Algorithm:
     raise DigestUnavailable(name, "this version of hyperpod-kit does not know it")
 
 
-def small(data: Union[bytes, bytearray]) -> str:
-    """Digest of a small object as text, `blake2b:<32 hex digits>`."""
+def small_object_digest(data: Union[bytes, bytearray]) -> str:
+    """Return the digest of a small object as text, `blake2b:<32 hex digits>`."""
     return f"{SMALL}:{_blake2b_wide(data).hex()}"
 
 
@@ -81,7 +81,7 @@ def leaf_count(data_bytes: int, chunk: int = CHUNK) -> int:
     return -(-data_bytes // chunk)
 
 
-def split(size: int, chunk: int = CHUNK) -> Tuple[int, int]:
+def split_file_size(size: int, chunk: int = CHUNK) -> Tuple[int, int]:
     """(bytes of header and data, number of leaves) of a file of `size` bytes.
 
     It follows from the size alone, so a shard is verified before a byte of it is parsed.
@@ -126,7 +126,7 @@ def available() -> Dict[str, bool]:
     return is_available
 
 
-def best(*other_ranks: Iterable[str]) -> str:
+def fastest_common_algorithm(*other_ranks: Iterable[str]) -> str:
     """The fastest algorithm that this interpreter has and, where given, that every other one has too.
 
     `other_ranks`: the names that each of the other ranks has. blake2b is everywhere.

@@ -51,17 +51,17 @@ class FlushNote:
 
 
 def node_name() -> str:
-    """This node, in letters that a name may have."""
+    """Return this node's host name, reduced to characters that a file name may have."""
     return "".join(char if char.isalnum() else "-" for char in socket.gethostname())[:60]
 
 
 def new_name() -> str:
-    """Of a note of this node that nobody else has."""
+    """Return a unique name for a new note of this node."""
     return f"{layout.FLUSHES}/{node_name()}-{secrets.token_hex(6)}{_SUFFIX}"
 
 
 def write(store: Store, name: str, note: FlushNote) -> None:
-    """Make the note, or write it again where the storage lets us. Raises CheckpointError, OSError."""
+    """Create the note, or overwrite it where the storage can. Raise CheckpointError, OSError."""
     data = manifest.seal_json({"format": FORMAT, **asdict(note)})
     if note.beat == 0:
         store.create(name, data)
@@ -70,13 +70,14 @@ def write(store: Store, name: str, note: FlushNote) -> None:
 
 
 def remove(store: Store, name: str) -> None:
-    """It is over. Raises nothing: who finds the note sees that it does not change any more."""
+    """Delete the note at the end of a flush. Raise nothing: a note that stays no longer changes, which readers
+    notice."""
     with contextlib.suppress(CheckpointError, OSError):
         store.delete(name)
 
 
 def read_all(store: Store) -> Dict[str, Optional[FlushNote]]:
-    """The notes that lie there; None for one that is being written, or is none. Raises OSError."""
+    """Return the notes that exist, by name; None for one that is being written or is no note. Raise OSError."""
     names = [name for name in store.list(layout.FLUSHES) if name.endswith(_SUFFIX)][:MOST]
     notes: Dict[str, Optional[FlushNote]] = {}
     for name in (f"{layout.FLUSHES}/{name}" for name in names):
@@ -87,7 +88,7 @@ def read_all(store: Store) -> Dict[str, Optional[FlushNote]]:
 
 def _read(store: Store, name: str) -> Optional[FlushNote]:
     try:
-        body: Dict[str, Any] = manifest.open_json(store.read(name, _LARGEST), name)
+        body: Dict[str, Any] = manifest.parse_sealed_json(store.read(name, _LARGEST), name)
         # Notes of builds before 0.1.0 do not say what was committed.
         note = FlushNote(**{field.name: body[field.name] for field in fields(FlushNote) if field.name in body})
     except FileNotFoundError:

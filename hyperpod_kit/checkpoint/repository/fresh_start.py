@@ -16,19 +16,20 @@ from hyperpod_kit.errors import CheckpointError
 _TRIES = 10
 
 
-def begin_anew(where: Where, *, by: str, upto: Optional[int] = None) -> FreshStart:
-    """Leave what starts up to the epoch `upto` have saved (None: up to the highest), and what records name besides.
+def record_root_fresh_start(where: Where, *, by: str, last_epoch: Optional[int] = None) -> FreshStart:
+    """Record on the root that the run begins anew at step 0, which excludes what starts up to `last_epoch` have
+    saved (None: up to the highest epoch), and whatever else the records name. Nothing is deleted.
 
-    Raises CheckpointError, OSError.
+    Raise CheckpointError, OSError.
     """
     store = as_store(where)
-    facts = commit_records.gather(store)
+    facts = commit_records.collect_root_facts(store)
     lost = commit_records.lost_commits(facts) + commit_records.lost_commits(facts, kit_checkpoints=False)
-    if upto is None:
+    if last_epoch is None:
         epoch = catalog.highest_epoch_and_seq(store)[0]
     else:
-        epoch = upto
-    named = [commit.name for commit in lost if not _is_upto(commit.checkpoint_id, epoch)]
+        epoch = last_epoch
+    named = [commit.id_or_record_file for commit in lost if not _is_upto(commit.checkpoint_id, epoch)]
     for _ in range(_TRIES):
         try:
             return rollbacks.record_fresh_start(store, epoch, named=named, by=by)

@@ -17,14 +17,15 @@ from hyperpod_kit.untrusted.files import too_large
 PIECE = 1 << 20
 
 
-def read(store: Store, name: str, most: int) -> bytes:
-    """As `Store.read`. Raises CheckpointError for a hole, FileNotFoundError, NotAnObject, OSError."""
-    if most <= SMALL or not is_path(store.url):
-        return store.read(name, most)
+def read_rejecting_holes(store: Store, name: str, max_bytes: int) -> bytes:
+    """Read a file as `Store.read` does. Raise CheckpointError for a hole, FileNotFoundError, NotAnObject,
+    OSError."""
+    if max_bytes <= SMALL or not is_path(store.url):
+        return store.read(name, max_bytes)
     reader = store.open_read(name)
     try:
-        if reader.size > most:
-            raise too_large(name, reader.size, most, NotAnObject)
+        if reader.size > max_bytes:
+            raise too_large(name, reader.size, max_bytes, NotAnObject)
         parts: List[bytes] = []
         done = 0
         while done < reader.size:
@@ -33,7 +34,7 @@ def read(store: Store, name: str, most: int) -> bytes:
             if not count:
                 break
             del piece[count:]
-            require_solid(name, piece, done)
+            require_no_hole(name, piece, done)
             parts.append(bytes(piece))
             done += count
         return b"".join(parts)
@@ -41,8 +42,8 @@ def read(store: Store, name: str, most: int) -> bytes:
         reader.close()
 
 
-def require_solid(name: str, piece: Union[bytes, bytearray, memoryview], begin: int) -> None:
-    """That this piece of a file, from its byte `begin` on, is none of a hole. Raises CheckpointError."""
+def require_no_hole(name: str, piece: Union[bytes, bytearray, memoryview], begin: int) -> None:
+    """Raise CheckpointError if this piece of a file, which begins at its byte `begin`, is part of a hole."""
     data = bytes(piece)
     if name.endswith(".json"):
         is_hole = 0 in data

@@ -53,9 +53,9 @@ class RunFile(NamedTuple):
 
 
 def read_run_file(store: Store) -> RunFile:
-    """RUN.json's word. Raises OSError when it cannot be read."""
+    """Return the content of RUN.json, or why it names no run. Raise OSError when it cannot be read."""
     try:
-        body = manifest.open_json(store.read(layout.RUN_FILE), layout.RUN_FILE)
+        body = manifest.parse_sealed_json(store.read(layout.RUN_FILE), layout.RUN_FILE)
         if body.get("format") != layout.RUN_FORMAT:
             return RunFile(None, f"{layout.RUN_FILE} has format {body.get('format')!r}, expected {layout.RUN_FORMAT!r}")
         return RunFile(RunIdentity(str(body["run"]), str(body["id"])))
@@ -67,9 +67,9 @@ def read_run_file(store: Store) -> RunFile:
         return RunFile(None, str(err))
 
 
-def evidence(store: Store) -> Evidence:
-    """What manifests and epoch files say. Reads all of them: only for a root whose RUN.json says nothing, and for
-    those who look. Raises OSError."""
+def collect_identity_evidence(store: Store) -> Evidence:
+    """Collect the run identities that manifests and epoch files name. Reads all of them, so it is only for a
+    root whose RUN.json names no run, and for inspection. Raise OSError."""
     entries = [entry for entry in catalog.list_checkpoints(store) if entry.committed]
     with ThreadPoolExecutor(1 if store.capabilities.local else _READERS) as pool:
         claims = list(pool.map(lambda entry: _identity_in_manifest(store, entry.checkpoint_id), entries))
@@ -100,19 +100,20 @@ def _identity_in_manifest(store: Store, checkpoint_id: str) -> Tuple[Optional[Ru
 def _identity_in_epoch_file(store: Store, name: str) -> Optional[RunIdentity]:
     """The run that a start was of. Some starts name its id only."""
     with contextlib.suppress(CheckpointError, FileNotFoundError):
-        body = manifest.open_json(store.read(name), name)
+        body = manifest.parse_sealed_json(store.read(name), name)
         if isinstance(body.get("id"), str):
             return RunIdentity(str(body.get("run") or ""), body["id"])
     return None
 
 
 def infer_identity(store: Store, *, name: Optional[str] = None) -> Optional[RunIdentity]:
-    """Whose root it is by everything but RUN.json; None when nothing says so and nothing was committed.
+    """Return whose root it is by everything but RUN.json; None when nothing names a run and nothing was
+    committed.
 
-    `name`: of the run, where only starts say whose it is. Raises CheckpointError when the root does not agree with
-    itself, or its checkpoints say nothing, OSError.
+    `name`: the run's name, where only starts identify it. Raise CheckpointError when the root contradicts
+    itself or its checkpoints identify no run, OSError.
     """
-    root_evidence = evidence(store)
+    root_evidence = collect_identity_evidence(store)
     problem = read_run_file(store).problem or f"{layout.RUN_FILE} does not count"
     if len(root_evidence.runs) > 1:
         raise CheckpointError(
@@ -124,7 +125,7 @@ def infer_identity(store: Store, *, name: Optional[str] = None) -> Optional[RunI
         return next(iter(root_evidence.runs.values()))[0]
     # Nothing whole was committed, so the newest start counts; what is in memory is of its id.
     if root_evidence.starts:
-        return with_name(root_evidence.starts[0], store, name)
+        return fill_missing_run_name(root_evidence.starts[0], store, name)
     if root_evidence.silent:
         raise CheckpointError(
             f"{store.url}: {problem}, and none of its {len(root_evidence.silent)} checkpoints says whose they are: "
@@ -142,17 +143,17 @@ def describe_runs(root_evidence: Evidence) -> str:
     )
 
 
-def with_name(identity: RunIdentity, store: Store, name: Optional[str] = None) -> RunIdentity:
-    """The same with a name, where only the id is known."""
+def fill_missing_run_name(identity: RunIdentity, store: Store, name: Optional[str] = None) -> RunIdentity:
+    """Return the identity with a run name: its own, else `name`, else the last part of the root's path."""
     return RunIdentity(identity.run or name or os.path.basename(store.url.rstrip("/")) or "run", identity.run_id)
 
 
-def open_root(where: Where, run: Optional[str] = None) -> RunIdentity:
-    """Make the root and RUN.json if they are not there, and return whose root it is.
+def ensure_run_identity(where: Where, run: Optional[str] = None) -> RunIdentity:
+    """Make the root and RUN.json if they are missing, and return whose root it is.
 
-    A lost or damaged RUN.json is written again when the rest of the root says whose it is; where it cannot be written
-    just now (no room, read-only), that is enough to go on. Both with a RuntimeWarning.
-    Raises RunIsOwned when another run writes here, CheckpointError, OSError.
+    A lost or damaged RUN.json is written again when the rest of the root says whose it is; where it cannot be
+    written just now (no room, read-only), the inferred identity is used. Both give a RuntimeWarning. Raise
+    RunIsOwned when another run writes here, CheckpointError, OSError.
     """
     store = as_store(where)
     run_file = read_run_file(store)
@@ -160,11 +161,11 @@ def open_root(where: Where, run: Optional[str] = None) -> RunIdentity:
     if identity is None:
         identity = infer_identity(store, name=run)
         if identity is None:
-            identity = write(
+            identity = write_run_file(
                 store, RunIdentity(run or os.path.basename(store.url.rstrip("/")) or "run", uuid.uuid4().hex)
             )
         else:
-            _rewrite_run_file(store, identity, run_file)
+            _rewrite_run_file_and_warn(store, identity, run_file)
     if run is not None and identity.run != run:
         raise RunIsOwned(
             f"{store.url} belongs to run {identity.run!r}, this is run {run!r}", hint="give each run a root of its own"
@@ -172,11 +173,12 @@ def open_root(where: Where, run: Optional[str] = None) -> RunIdentity:
     return identity
 
 
-def _rewrite_run_file(store: Store, identity: RunIdentity, run_file: RunFile) -> None:
-    """Write again what the rest of the root knows; say so either way."""
+def _rewrite_run_file_and_warn(store: Store, identity: RunIdentity, run_file: RunFile) -> None:
+    """Write RUN.json again with the identity that the rest of the root implies, and warn whether that worked or
+    not."""
     outcome = "it was written again"
     try:
-        write(store, identity)
+        write_run_file(store, identity)
     except OSError as err:
         outcome = f"it {verify.describe_failure(err)}"
     warnings.warn(
@@ -186,10 +188,11 @@ def _rewrite_run_file(store: Store, identity: RunIdentity, run_file: RunFile) ->
     )
 
 
-def write(store: Store, identity: RunIdentity) -> RunIdentity:
-    """Put RUN.json there, in the place of a damaged one too; whose root it is now: somebody else may have been first.
+def write_run_file(store: Store, identity: RunIdentity) -> RunIdentity:
+    """Write RUN.json, also in place of a damaged one, and return whose root it is now: another writer may have
+    been first.
 
-    Raises CheckpointError when what is there cannot be removed, OSError.
+    Raise CheckpointError when what is there cannot be removed, OSError.
     """
     body = {"format": layout.RUN_FORMAT, "run": identity.run, "id": identity.run_id, "created": manifest.now()}
     for try_number in range(2):
@@ -205,18 +208,20 @@ def write(store: Store, identity: RunIdentity) -> RunIdentity:
                     f"{store.url}/{layout.RUN_FILE} is in the way and cannot be removed",
                     hint=f"remove it, then: hyperpod-kit checkpoint repair {store.url}",
                 ) from None
-            remove(store)
+            remove_run_file(store)
     after = read_run_file(store)
     if after.identity is None:
         raise CheckpointError(f"{store.url}: {after.problem}, right after it was written")
     return after.identity
 
 
-def remove(store: Store) -> None:
-    """Take away a RUN.json that says nothing. Raises CheckpointError, OSError."""
+def remove_run_file(store: Store) -> None:
+    """Delete a RUN.json that names no run. Raise CheckpointError, OSError."""
     try:
         directory = f"{layout.RUN_FILE}/" in store.list()
-        store.delete(f"{layout.RUN_FILE}/" if directory and store.linked(layout.RUN_FILE) is None else layout.RUN_FILE)
+        store.delete(
+            f"{layout.RUN_FILE}/" if directory and store.link_target(layout.RUN_FILE) is None else layout.RUN_FILE
+        )
     except Unsupported as err:
         raise CheckpointError(
             f"{store.url}: a damaged {layout.RUN_FILE} is in the way: {err}",
@@ -225,18 +230,18 @@ def remove(store: Store) -> None:
 
 
 def find_identity(where: Where) -> Optional[RunIdentity]:
-    """Whose root this is, by RUN.json or else by the rest; None when nothing says so. Writes nothing.
+    """Return whose root this is, by RUN.json or else by the rest; None when nothing says so. Writes nothing.
 
-    Raises CheckpointError when it does not agree with itself, OSError.
+    Raise CheckpointError when the root contradicts itself, OSError.
     """
     store = as_store(where)
     return read_run_file(store).identity or infer_identity(store)
 
 
-def confirm(where: Where, expected: RunIdentity) -> None:
-    """Before something is committed or deleted: the root is still that run's.
+def require_run_identity(where: Where, expected: RunIdentity) -> None:
+    """Raise unless the root still belongs to the expected run; called before something is committed or deleted.
 
-    Raises RunIsOwned when it is another's, CheckpointError when nothing says whose it is, OSError.
+    Raise RunIsOwned when it is another run's, CheckpointError when nothing says whose it is, OSError.
     """
     store = as_store(where)
     actual = find_identity(store)

@@ -42,7 +42,7 @@ class Index(NamedTuple):
     pieces: Tuple[Piece, ...]
 
     def tensors(self) -> Dict[str, List[Piece]]:
-        """Name -> its pieces."""
+        """Return the pieces of each tensor, by its name."""
         by_name: Dict[str, List[Piece]] = {}
         for piece in self.pieces:
             by_name.setdefault(piece.spec.name, []).append(piece)
@@ -98,7 +98,7 @@ class _Cursor:
     def __init__(self, data: memoryview) -> None:
         self.data = data
 
-    def take(self, size: int) -> memoryview:
+    def take_bytes(self, size: int) -> memoryview:
         if size > len(self.data):
             raise ValueError("it ends too early")
         part, self.data = self.data[:size], self.data[size:]
@@ -106,7 +106,7 @@ class _Cursor:
 
     def column(self, code: str, count: int) -> array[int]:
         made = array(code)
-        made.frombytes(self.take(count * made.itemsize))
+        made.frombytes(self.take_bytes(count * made.itemsize))
         if sys.byteorder == "big":
             made.byteswap()
         return made
@@ -127,11 +127,11 @@ def decode(data: bytes) -> Index:
 
 def _decode(body: memoryview) -> Index:
     cursor = _Cursor(body)
-    _, name_count, text_size, kind_size, count, extent_count = _HEAD.unpack(cursor.take(_HEAD.size))
+    _, name_count, text_size, kind_size, count, extent_count = _HEAD.unpack(cursor.take_bytes(_HEAD.size))
     lengths = cursor.column(_U32, name_count)
-    text = _Cursor(cursor.take(text_size))
-    names = [str(text.take(length), "utf-8") for length in lengths]
-    kinds = str(cursor.take(kind_size), "utf-8").split("\0")
+    text = _Cursor(cursor.take_bytes(text_size))
+    names = [str(text.take_bytes(length), "utf-8") for length in lengths]
+    kinds = str(cursor.take_bytes(kind_size), "utf-8").split("\0")
     name, kind, number, dims, partial = (cursor.column(_U32, count) for _ in range(5))
     begin = cursor.column(_U64, count)
     extents = cursor.column(_U64, extent_count)

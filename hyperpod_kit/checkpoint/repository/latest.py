@@ -17,9 +17,10 @@ FORMAT = "hpk-latest/1"
 
 
 def write(store: Store, checkpoint_id: str) -> None:
-    """Say that `checkpoint_id` was committed. A hint that cannot be written is none: raises nothing.
+    """Write LATEST with the id of the newest commit. Raise nothing: a hint that cannot be written is omitted.
 
-    Where nothing is overwritten the first one stays: it is old, and still proves that something was committed.
+    Where nothing can be overwritten the first one stays: it is old, and still proves that something was
+    committed.
     """
     body = manifest.seal_json({"format": FORMAT, "attempt": checkpoint_id})
     failpoint("latest.before")
@@ -32,9 +33,10 @@ def write(store: Store, checkpoint_id: str) -> None:
 
 
 def read(store: Store) -> Optional[layout.CheckpointId]:
-    """What the hint names; None when there is none that makes sense. Raises OSError when that cannot be told."""
+    """Return the checkpoint id in LATEST; None when there is no valid hint. Raise OSError when it cannot be
+    read."""
     try:
-        body = manifest.open_json(store.read(layout.LATEST_FILE), layout.LATEST_FILE)
+        body = manifest.parse_sealed_json(store.read(layout.LATEST_FILE), layout.LATEST_FILE)
     except (FileNotFoundError, CheckpointError):
         return None
     if body.get("format") == FORMAT:

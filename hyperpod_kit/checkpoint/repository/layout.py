@@ -98,8 +98,9 @@ def rollback_number(name: str) -> Optional[int]:
     return None
 
 
-def first_id_from(seq: int) -> str:
-    """A name before all attempts of this seq and later ones, and behind those of earlier ones."""
+def name_sorting_before_seq(seq: int) -> str:
+    """Return a name that sorts before all checkpoint ids of this seq and later ones, and after those of earlier
+    ones."""
     return f"seq-{seq:06d}"
 
 
@@ -116,7 +117,8 @@ _FILES = re.compile(
 
 
 def is_kit_file(name: str) -> bool:
-    """Whether we give such a name to files of an attempt. Nothing else in one is ours to delete."""
+    """Return whether the kit gives this name to files of a checkpoint. Nothing else in its directory is the
+    kit's to delete."""
     return _FILES.fullmatch(name) is not None
 
 

@@ -46,7 +46,7 @@ class Lease:
         self.renew()
 
     def renew(self) -> None:
-        """Begin the time anew. Raises OSError."""
+        """Write a new lease file that lasts the full time again, and delete the former one. Raise OSError."""
         until = int(time.time() + self._seconds) + 1
         name = f"{layout.LEASES}/{self._checkpoint_id}.{until:010d}-{secrets.token_hex(4)}.json"
         body = {
@@ -57,14 +57,14 @@ class Lease:
             "pid": os.getpid(),
         }
         self._store.create(name, manifest.seal_json(body))
-        self._drop()
+        self._delete_lease_file()
         self._name = name
 
     def release(self) -> None:
-        """Give it back. Where nothing can be deleted, the lease ends by itself."""
-        self._drop()
+        """Delete the lease file. Where nothing can be deleted, the lease ends by itself."""
+        self._delete_lease_file()
 
-    def _drop(self) -> None:
+    def _delete_lease_file(self) -> None:
         name, self._name = self._name, None
         if name is not None:
             with contextlib.suppress(OSError, CheckpointError):
@@ -83,26 +83,27 @@ class KeptLease(Lease):
     def __init__(self, store: Store, checkpoint_id: str, seconds: float) -> None:
         super().__init__(store, checkpoint_id, seconds)
         self._ended = threading.Event()
-        self._renewing = threading.Thread(target=self._renew, name="hpk-lease", daemon=True)
+        self._renewing = threading.Thread(target=self._renew_until_released, name="hpk-lease", daemon=True)
         self._renewing.start()
 
     def release(self) -> None:
-        """Give it back."""
+        """Stop the renewing thread and delete the lease file."""
         if threading.current_thread() is not self._renewing:
             self._ended.set()
             # Not for ever: storage that hangs must not keep whoever has read enough.
             self._renewing.join(_PATIENCE)
         super().release()
 
-    def _renew(self) -> None:
+    def _renew_until_released(self) -> None:
         while not self._ended.wait(self._seconds / 3):
             # A file system that does not take it now is asked again; the last one still counts for a while.
             with contextlib.suppress(OSError, CheckpointError):
                 self.renew()
 
 
-def take(store: Store, checkpoint_id: str, seconds: float) -> Optional[KeptLease]:
-    """A lease, or None where the root cannot be written: then nobody can be kept from deleting."""
+def try_acquire_lease(store: Store, checkpoint_id: str, seconds: float) -> Optional[KeptLease]:
+    """Return a lease that is renewed until it is released; None where the root cannot be written, so that nobody
+    can be kept from deleting the checkpoint."""
     try:
         return KeptLease(store, checkpoint_id, seconds)
     except (OSError, CheckpointError):
@@ -126,15 +127,16 @@ class LeaseWatch:
     def __init__(self) -> None:
         self._ends: Dict[Tuple[str, str], float] = {}
 
-    def is_over(self, root: str, name: str, until: float, now: Moment) -> bool:
-        """Whether the lease of that name has ended, `until` being its own word for that."""
+    def is_expired_since_first_seen(self, root: str, name: str, until: float, now: Moment) -> bool:
+        """Return whether the lease of that name has expired, and note when it was first seen. `until`: the end that
+        its name gives."""
         if until + LONG_OVER < now.wall:
             return True
         remaining = min(max(0.0, until - now.wall), LONG_OVER)
         return now.steady >= self._ends.setdefault((root, name), now.steady + remaining + GRACE)
 
-    def forget(self, root: str, present_names: Iterable[str]) -> None:
-        """All of a root but those that are still there."""
+    def forget_all_except(self, root: str, present_names: Iterable[str]) -> None:
+        """Forget all leases of a root but those that still exist."""
         names = set(present_names)
         for key in [key for key in list(self._ends) if key[0] == root and key[1] not in names]:
             self._ends.pop(key, None)
@@ -144,26 +146,31 @@ _WATCH = LeaseWatch()
 
 
 def leased_checkpoints(store: Store, *, now: Optional[Moment] = None, watch: LeaseWatch = _WATCH) -> Set[str]:
-    """The attempts that somebody reads. Raises OSError."""
+    """Return the checkpoints with a lease that has not expired. Raise OSError."""
     leases, moment = _list_leases(store), now or _now()
-    watch.forget(store.url, (name for _, _, name in leases))
-    return {checkpoint_id for checkpoint_id, until, name in leases if not watch.is_over(store.url, name, until, moment)}
+    watch.forget_all_except(store.url, (name for _, _, name in leases))
+    return {
+        checkpoint_id
+        for checkpoint_id, until, name in leases
+        if not watch.is_expired_since_first_seen(store.url, name, until, moment)
+    }
 
 
-def all_leased_checkpoints(store: Store) -> Set[str]:
-    """The attempts that somebody reads, or has read since the last sweep. Raises OSError."""
+def checkpoints_with_any_lease(store: Store) -> Set[str]:
+    """Return the checkpoints that have a lease file, also an expired one that was not removed yet. Raise
+    OSError."""
     return {checkpoint_id for checkpoint_id, _, _ in _list_leases(store)}
 
 
 def remove_expired(store: Store, *, now: Optional[Moment] = None, watch: LeaseWatch = _WATCH) -> None:
-    """Remove what has ended. Raises Unsupported, OSError."""
+    """Delete the files of expired leases. Raise Unsupported, OSError."""
     moment = now or _now()
     for _, until, name in _list_leases(store):
-        if watch.is_over(store.url, name, until, moment):
+        if watch.is_expired_since_first_seen(store.url, name, until, moment):
             store.delete(f"{layout.LEASES}/{name}")
 
 
 def _list_leases(store: Store) -> Set[Tuple[str, int, str]]:
-    """(attempt, end, file name) of each; names that are no lease's are passed over."""
+    """Return (checkpoint id, end, file name) of each lease; other file names are skipped."""
     matches = ((_NAME.fullmatch(name), name) for name in store.list(layout.LEASES))
     return {(match.group(1), int(match.group(2)), name) for match, name in matches if match}

@@ -38,9 +38,9 @@ class _Header(NamedTuple):
     end: int
 
 
-def judge(store: Store, checkpoint_id: str, run_id: str) -> Leftover:
-    """What lies in `checkpoint_id`; of shards that say that they are of another run than `run_id` it is FOREIGN,
-    however many there are. "": of any run. Raises OSError."""
+def classify_leftover(store: Store, checkpoint_id: str, run_id: str) -> Leftover:
+    """Classify what lies in `checkpoint_id`: FOREIGN when its shards are of another run than `run_id`, however
+    many there are, else COMPLETE or PARTIAL. `run_id` "": of any run. Raise OSError."""
     sizes = store.sizes(checkpoint_id)
     shards = sorted(name for name in sizes if name.endswith(".safetensors") and layout.is_kit_file(name))
     first = _first_header(store, checkpoint_id, shards)
@@ -70,16 +70,16 @@ def _first_header(store: Store, checkpoint_id: str, shards: List[str]) -> Option
 
 
 def _read(store: Store, name: str) -> Optional[_Header]:
-    """None for what is no shard. Raises OSError."""
+    """Return the header of a shard file; None for what is no shard. Raise OSError."""
     try:
         reader = store.open_read(name)
     except (CheckpointError, FileNotFoundError):
         return None
     try:
-        size = shard.head_size(memoryview(_bytes(reader, 0, 8)))
+        size = shard.head_size(memoryview(_read_exactly(reader, 0, 8)))
         if not 8 < size <= min(reader.size, _LARGEST_HEADER):
             return None
-        header: Dict[str, Any] = json_object(_bytes(reader, 8, size), size)
+        header: Dict[str, Any] = json_object(_read_exactly(reader, 8, size), size)
         meta = json_object(header["__metadata__"]["hpk"], size)
         begin, end = header[shard.digests_name(int(meta["rank"]))]["data_offsets"]
         return _Header(str(meta["run"]), int(meta["world"]), size + int(begin), size + int(end))
@@ -98,7 +98,8 @@ def _is_complete(store: Store, checkpoint_id: str, name: str, rank: int, sizes: 
     try:
         until = min(header.end, header.begin + _MOST_DIGESTS)
         return any(
-            any(_bytes(reader, begin, min(begin + _PIECE, until))) for begin in range(header.begin, until, _PIECE)
+            any(_read_exactly(reader, begin, min(begin + _PIECE, until)))
+            for begin in range(header.begin, until, _PIECE)
         )
     except EOFError:
         return False
@@ -106,8 +107,8 @@ def _is_complete(store: Store, checkpoint_id: str, name: str, rank: int, sizes: 
         reader.close()
 
 
-def _bytes(reader: StoreReader, begin: int, end: int) -> bytes:
-    """Raises EOFError where the object ends before, OSError."""
+def _read_exactly(reader: StoreReader, begin: int, end: int) -> bytes:
+    """Read the bytes [begin, end). Raise EOFError where the object ends before, OSError."""
     data = bytearray(end - begin)
     done = 0
     while done < len(data):

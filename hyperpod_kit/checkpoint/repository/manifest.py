@@ -25,28 +25,28 @@ def now() -> str:
     return time.strftime(_TIME, time.gmtime())
 
 
-def time_of(seconds_since_1970: float) -> str:
-    """Such a moment as all files of the format write it, UTC."""
+def format_time(seconds_since_1970: float) -> str:
+    """Format Unix seconds as all files of the format write a time, in UTC."""
     return time.strftime(_TIME, time.gmtime(seconds_since_1970))
 
 
-def seconds(text: str) -> Optional[float]:
-    """Unix seconds of such a time; None when it is none."""
+def parse_time(text: str) -> Optional[float]:
+    """Return the Unix seconds of a time in the format's notation; None when it is none."""
     try:
         return float(calendar.timegm(time.strptime(text, _TIME)))
     except ValueError:
         return None
 
 
-def number(value: float) -> Union[float, str]:
-    """A number as all files of the format write it: JSON has none for "nan", "inf" and "-inf"."""
+def encode_number(value: float) -> Union[float, str]:
+    """Return a number as all files of the format write it: nan and infinities, which JSON lacks, as text."""
     if math.isfinite(value):
         return value
     return repr(value)
 
 
-def numbers(body: Mapping[str, Any]) -> Dict[str, float]:
-    """Undo `number` for a dictionary of them. Raises ValueError, TypeError for what is none."""
+def decode_numbers(body: Mapping[str, Any]) -> Dict[str, float]:
+    """Undo `encode_number` for the values of a dictionary. Raise ValueError, TypeError for what is no number."""
     return {name: float(value) if isinstance(value, str) else value for name, value in body.items()}
 
 
@@ -67,10 +67,10 @@ class FileRecord:
 
     @classmethod
     def of(cls, file: str, data: bytes) -> FileRecord:
-        """The record of a small file. Raises CheckpointError when it is too large to be read whole again."""
+        """Return the record of a small file. Raise CheckpointError when it is too large to be read whole again."""
         if len(data) > layout.LARGEST_SMALL:
             raise CheckpointError(f"{file} would have {len(data)} bytes, expected at most {layout.LARGEST_SMALL}")
-        return cls(file, len(data), digest.small(data))
+        return cls(file, len(data), digest.small_object_digest(data))
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Manifest:
         body["format"] = layout.FORMAT
         body["shards"] = [shard.to_json() for shard in self.shards]
         body["extra"] = self.extra.to_json()
-        body["metrics"] = {name: number(value) for name, value in self.metrics.items()}
+        body["metrics"] = {name: encode_number(value) for name, value in self.metrics.items()}
         if self.index is not None:
             body["index"] = self.index.to_json()
         return seal_json(body)
@@ -121,11 +121,12 @@ class Manifest:
 def seal_json(body: Dict[str, Any]) -> bytes:
     """Canonical JSON of `body` with its own digest as the last key `self`."""
     text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
-    return text[:-1] + b',"self":"' + digest.small(text).encode() + b'"}\n'
+    return text[:-1] + b',"self":"' + digest.small_object_digest(text).encode() + b'"}\n'
 
 
-def open_json(data: bytes, what: str) -> Dict[str, Any]:
-    """Undo `seal_json`. Raises CheckpointError unless every byte is as it was written."""
+def parse_sealed_json(data: bytes, what: str) -> Dict[str, Any]:
+    """Undo `seal_json`: return the body. Raise CheckpointError unless every byte is as it was written; `what`
+    names the file in the message."""
     if not data:
         raise CheckpointError(f"{what} is empty")
     try:
@@ -141,7 +142,7 @@ def open_json(data: bytes, what: str) -> Dict[str, Any]:
 
 def decode(data: bytes) -> Manifest:
     """Parse MANIFEST.json. Raises CheckpointError when it is torn, damaged or of another format."""
-    body = open_json(data, layout.MANIFEST_FILE)
+    body = parse_sealed_json(data, layout.MANIFEST_FILE)
     form = body.pop("format", None)
     if form != layout.FORMAT:
         raise CheckpointError(f"{layout.MANIFEST_FILE} has format {form!r}, expected {layout.FORMAT!r}")
@@ -151,7 +152,7 @@ def decode(data: bytes) -> Manifest:
         index = None
         if "index" in body:
             index = FileRecord(**body.pop("index"))
-        body["metrics"] = numbers(body.get("metrics") or {})
+        body["metrics"] = decode_numbers(body.get("metrics") or {})
         field_names = set(Manifest.__dataclass_fields__)
         # A newer minor version may add keys; what this reader needs must be there.
         decoded = Manifest(
@@ -161,7 +162,7 @@ def decode(data: bytes) -> Manifest:
         raise CheckpointError(f"{layout.MANIFEST_FILE} lacks a field: {err}") from None
     except (AttributeError, ValueError):
         raise CheckpointError(f"{layout.MANIFEST_FILE} has metrics that are no numbers") from None
-    check(decoded)
+    require_valid_fields(decoded)
     if decoded.world != len(decoded.shards) or [shard.rank for shard in decoded.shards] != list(range(decoded.world)):
         raise CheckpointError(f"{layout.MANIFEST_FILE} names {len(decoded.shards)} shards of {decoded.world}")
     return decoded
@@ -173,8 +174,8 @@ _DIGEST = re.compile("[a-z0-9][a-z0-9_-]{0,31}")
 _HEX = re.compile("[0-9a-f]{1,128}")
 
 
-def check(manifest: Manifest) -> None:
-    """Types, bounds and names, so that nobody who reads on meets something else. Raises CheckpointError."""
+def require_valid_fields(manifest: Manifest) -> None:
+    """Raise CheckpointError unless all fields have the types, bounds and names that later readers rely on."""
     for name in ("run", "run_id", "plan", "digest", "time"):
         _require(name, getattr(manifest, name), isinstance(getattr(manifest, name), str))
     _require("digest", manifest.digest, _DIGEST.fullmatch(manifest.digest) is not None)
@@ -187,7 +188,7 @@ def check(manifest: Manifest) -> None:
     _require(
         "metrics",
         manifest.metrics,
-        all(type(value) in (int, float) and _is_float(value) for value in manifest.metrics.values()),
+        all(type(value) in (int, float) and _fits_float(value) for value in manifest.metrics.values()),
     )
     _require("chunk", manifest.chunk, is_count(manifest.chunk) and 0 < manifest.chunk <= _LARGEST_CHUNK)
     files = [(layout.EXTRA_FILE, manifest.extra), *([(layout.INDEX_FILE, manifest.index)] if manifest.index else [])]
@@ -202,7 +203,7 @@ def check(manifest: Manifest) -> None:
         _require(f"root of {name}", record.root, named and _HEX.fullmatch(value) is not None)
 
 
-def _is_float(value: Union[int, float]) -> bool:
+def _fits_float(value: Union[int, float]) -> bool:
     try:
         float(value)
         return True
@@ -211,10 +212,10 @@ def _is_float(value: Union[int, float]) -> bool:
 
 
 def is_count(value: Any) -> bool:
-    """A number of bytes, steps or files, as JSON has it."""
+    """Return whether a value from JSON is a number of bytes, steps or files."""
     return type(value) is int and 0 <= value < 1 << 63
 
 
-def _require(name: str, value: Any, good: bool) -> None:
-    if not good:
+def _require(name: str, value: Any, is_valid: bool) -> None:
+    if not is_valid:
         raise CheckpointError(f"{layout.MANIFEST_FILE}: {name} is {str(value)[:80]!r}, which it cannot be")

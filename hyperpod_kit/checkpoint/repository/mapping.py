@@ -48,11 +48,11 @@ def _unmap(address: int, size: int) -> None:
     _libc.munmap(address, size)
 
 
-def leave_to_parent() -> None:
-    """In a forked child: let go of every mapping, so that the child does not keep its memory alive.
+def drop_mappings_after_fork() -> None:
+    """In a forked child: drop every mapping, so that the child does not keep its memory alive.
 
-    The addresses stay taken, by nothing that could be read: objects that point there unmap them in time, and must not
-    hit what was mapped there since.
+    The addresses stay reserved without access: objects that point there unmap them later, and must not hit
+    what was mapped there since.
     """
     for address, size in _mapped.items():
         _libc.mmap(
@@ -61,7 +61,7 @@ def leave_to_parent() -> None:
 
 
 def view_of(array: Any) -> memoryview:
-    """All bytes of a mapping; release it to let the mapping go."""
+    """Return a memoryview of all bytes of a mapping; release it to let the mapping go."""
     return memoryview(array).cast("B")
 
 
@@ -79,8 +79,8 @@ def fault_in_private(array: Any) -> None:
     _populate(array, _MADV_POPULATE_WRITE)
 
 
-def _populate(array: Any, how: int) -> None:
+def _populate(array: Any, advice: int) -> None:
     address = ctypes.addressof(array)
     for at in range(0, len(array), _SLICE):
-        if _libc.madvise(address + at, min(_SLICE, len(array) - at), how) != 0:
+        if _libc.madvise(address + at, min(_SLICE, len(array) - at), advice) != 0:
             break

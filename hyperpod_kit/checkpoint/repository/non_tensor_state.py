@@ -17,26 +17,27 @@ MOST_CHARACTERS = 64 << 20
 """Of the names of a checkpoint's values together: one long key before thousands of others would make gigabytes."""
 
 
-def tensors(tree: Any, path: Path = ()) -> Iterator[Tuple[Path, str]]:
-    """(keys that lead there, stored name) of every tensor; a tied one more than once. A key that is neither text nor a
-    number is given as its JSON. Raises CheckpointError."""
-    for way, record in _records(tree, path, ("tensor",)):
+def tensor_paths_and_names(tree: Any, path: Path = ()) -> Iterator[Tuple[Path, str]]:
+    """Yield (keys that lead there, stored name) of every tensor; a tied one more than once. A key that is
+    neither text nor a number is given as its JSON. Raise CheckpointError."""
+    for way, record in _validated_records(tree, path, ("tensor",)):
         yield way, record["name"]
 
 
-def wholes(tree: Any, path: Path = ()) -> Iterator[Tuple[Path, Dict[str, Any]]]:
-    """(keys that lead there, record) of every tensor as the program has it: of a subclass that was saved by its parts
-    the subclass. Raises CheckpointError."""
-    return _records(tree, path, ("tensor", "subclass"))
+def tensor_and_subclass_records(tree: Any, path: Path = ()) -> Iterator[Tuple[Path, Dict[str, Any]]]:
+    """Yield (keys that lead there, record) of every tensor as the program has it: a subclass that was saved by
+    its parts is one. Raise CheckpointError."""
+    return _validated_records(tree, path, ("tensor", "subclass"))
 
 
-def _records(tree: Any, path: Path, kinds: Tuple[str, ...]) -> Iterator[Tuple[Path, Dict[str, Any]]]:
-    """Whoever may write to a root may have written any tree: what is none is damage."""
+def _validated_records(tree: Any, path: Path, kinds: Tuple[str, ...]) -> Iterator[Tuple[Path, Dict[str, Any]]]:
+    """Yield (path, record) of the given kinds. Any tree may have been written to a root: what is not valid
+    raises CheckpointError."""
     characters = 0
     try:
-        for way, record in _below(tree, path, kinds):
+        for way, record in _walk_records(tree, path, kinds):
             if not isinstance(record.get("name"), str):
-                raise CheckpointError(f"{clean(spelled(way))!r} is a tensor without a name")
+                raise CheckpointError(f"{clean(dotted_path(way))!r} is a tensor without a name")
             characters += sum(len(str(key)) + 1 for key in way)
             require_names_in_bounds(characters)
             yield way, record
@@ -44,31 +45,32 @@ def _records(tree: Any, path: Path, kinds: Tuple[str, ...]) -> Iterator[Tuple[Pa
         raise CheckpointError("the tree of its values is nested too deeply") from None
 
 
-def _below(tree: Any, path: Path, kinds: Tuple[str, ...]) -> Iterator[Tuple[Path, Dict[str, Any]]]:
+def _walk_records(tree: Any, path: Path, kinds: Tuple[str, ...]) -> Iterator[Tuple[Path, Dict[str, Any]]]:
     if isinstance(tree, dict) and tree.get("$") in kinds:
         yield path, tree
         return
     try:
         children = list(_children(tree))
     except (TypeError, ValueError):
-        raise CheckpointError(f"{clean(spelled(path))!r} holds values as no program of ours writes them") from None
+        raise CheckpointError(f"{clean(dotted_path(path))!r} holds values as no program of ours writes them") from None
     for key, item in children:
-        yield from _below(item, (*path, key), kinds)
+        yield from _walk_records(item, (*path, key), kinds)
 
 
 def require_names_in_bounds(characters: int) -> None:
-    """Raises CheckpointError where the names of its values are longer together than any program's."""
+    """Raise CheckpointError where the names of the values have more characters together than any program's."""
     if characters > MOST_CHARACTERS:
         raise CheckpointError(f"its values have names of more than {MOST_CHARACTERS} characters together")
 
 
-def stored_name(tree: Any, name: str) -> Optional[str]:
-    """What the tensor is stored as that a user calls by this name; None where there is none. Raises CheckpointError."""
-    return next((stored for path, stored in tensors(tree) if spelled(path) == name), None)
+def stored_name(tree: Any, user_name: str) -> Optional[str]:
+    """Return the name under which the tensor is stored that a user calls `user_name`; None where there is none.
+    Raise CheckpointError."""
+    return next((stored for path, stored in tensor_paths_and_names(tree) if dotted_path(path) == user_name), None)
 
 
-def spelled(path: Path) -> str:
-    """As a user types it: `model.0.weight`."""
+def dotted_path(path: Path) -> str:
+    """Return the path as a user types it: `model.0.weight`."""
     return ".".join(map(str, path))
 
 
@@ -94,9 +96,10 @@ def _children(tree: Any) -> Iterable[Tuple[Any, Any]]:
     return ()
 
 
-def require_sound(tree: Any) -> None:
-    """That each record is as its readers take it, so that none of them meets anything else: what was not written by a
-    program of ours is damage of that checkpoint, and no misfit of the program that reads it. Raises CheckpointError."""
+def require_well_formed(tree: Any) -> None:
+    """Raise CheckpointError unless each record is as its readers expect it, so that none of them meets anything
+    else: what was not written by the kit is damage of that checkpoint, and no mismatch of the program that
+    reads it."""
     todo = [(tree, 0)]
     while todo:
         value, depth = todo.pop()
@@ -108,7 +111,7 @@ def require_sound(tree: Any) -> None:
         if isinstance(value, dict):
             kind = value.get("$")
         try:
-            if isinstance(value, dict) and kind is not None and not _is_sound(kind, value):
+            if isinstance(value, dict) and kind is not None and not _is_record_well_formed(kind, value):
                 raise ValueError("another form")
         except (TypeError, ValueError, KeyError, RecursionError):
             raise CheckpointError(f"its tree has a {clean(kind)[:40]} as no program of ours writes it") from None
@@ -116,8 +119,8 @@ def require_sound(tree: Any) -> None:
 
 
 def _inside(value: Any, kind: Any) -> List[Any]:
-    """What a container holds, keys of a record's own left out: of a record whatever it has, for a program that is newer
-    than this one may have written it."""
+    """Return what a container holds, without the keys of a record itself: of a record whatever it has, for a
+    program that is newer than this one may have written it."""
     if isinstance(value, list):
         return value
     if kind is None:
@@ -153,17 +156,17 @@ def _is_anything(value: Any) -> bool:
     return True
 
 
-def _is_bound(value: Any) -> bool:
-    """What a deque may hold at most."""
+def _is_deque_maxlen(value: Any) -> bool:
+    """Return whether a value is a valid maxlen of a deque."""
     return value is None or (type(value) is int and 0 <= value < 1 << 63)
 
 
-def _is_complex(value: Any) -> bool:
+def _is_complex_text_pair(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(map(_is_number_text, value))
 
 
 def _is_number_text(value: Any) -> bool:
-    """Raises ValueError."""
+    """Return whether a value is text of a number. Raise ValueError for other text."""
     return isinstance(value, str) and isinstance(float(value), float)
 
 
@@ -174,13 +177,13 @@ _FORMS: Dict[str, Dict[str, Callable[[Any], bool]]] = {
     "dict": {"v": lambda value: isinstance(value, list) and _are_pairs(value)},
     "float": {"v": _is_number_text},
     "bytes": {"v": _is_text},
-    "complex": {"v": _is_complex},
+    "complex": {"v": _is_complex_text_pair},
     "numpy": {"t": _is_text, "v": _is_text},
     "array": {"t": _is_text, "f": _is_anything, "of": _is_object},
     "torch": {"v": _is_text},
     "device": {"v": _is_text},
     "enum": {"c": _is_text, "n": _is_text, "v": _is_anything},
-    "deque": {"v": _is_list, "most": _is_bound},
+    "deque": {"v": _is_list, "most": _is_deque_maxlen},
     "set": {"v": _is_list},
     "frozenset": {"v": _is_list},
     "time": {"c": _is_text, "v": lambda value: isinstance(value, (str, list))},
@@ -200,8 +203,9 @@ _OPTIONAL: Dict[str, Dict[str, Callable[[Any], bool]]] = {
 """What such a record may have besides."""
 
 
-def _is_sound(kind: Any, record: Dict[str, Any]) -> bool:
-    """Of a kind that is not known here nothing is expected: a newer program may have written it."""
+def _is_record_well_formed(kind: Any, record: Dict[str, Any]) -> bool:
+    """Return whether a record has the form of its kind. Of an unknown kind nothing is expected: a newer program
+    may have written it."""
     if not isinstance(kind, str):
         return False
     if not all(fits(record[key]) for key, fits in _OPTIONAL.get(kind, {}).items() if key in record):
@@ -210,14 +214,14 @@ def _is_sound(kind: Any, record: Dict[str, Any]) -> bool:
 
 
 def _are_pairs(pairs: List[Any]) -> bool:
-    """Whether these are items of a dict, each key once."""
+    """Return whether these are items of a dict, each key once."""
     if not all(isinstance(pair, list) and len(pair) == 2 and _is_key(pair[0]) for pair in pairs):
         return False
     return len({json.dumps(key) if isinstance(key, dict) else key for key, _ in pairs}) == len(pairs)
 
 
 def _is_key(key: Any) -> bool:
-    """Whether Python could have it as a key: a tuple of such, but no list and no dict."""
+    """Return whether Python could use it as a key: a tuple of such, but no list and no dict."""
     if not isinstance(key, dict):
         return not isinstance(key, list)
     kind = key.get("$")

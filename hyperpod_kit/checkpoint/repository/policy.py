@@ -82,10 +82,10 @@ class Policy:
         return {_NAMES[type(self)]: asdict(self)}  # type: ignore[call-overload]
 
     def __or__(self, other: Policy) -> Policy:
-        return Either((*_parts(self, Either), *_parts(other, Either)))
+        return Either((*_operands_of_kind(self, Either), *_operands_of_kind(other, Either)))
 
     def __and__(self, other: Policy) -> Policy:
-        return Both((*_parts(self, Both), *_parts(other, Both)))
+        return Both((*_operands_of_kind(self, Both), *_operands_of_kind(other, Both)))
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Latest(Policy):
     n: int
 
     def __post_init__(self) -> None:
-        _positive("Latest", self.n)
+        _require_positive("Latest", self.n)
 
     def keeps(self, facts: Sequence[CheckpointFacts]) -> Set[str]:
         """Choose the checkpoints to keep, see `Policy.keeps`.
@@ -136,7 +136,7 @@ class EverySteps(Policy):
     n: int
 
     def __post_init__(self) -> None:
-        _positive("EverySteps", self.n)
+        _require_positive("EverySteps", self.n)
 
     def keeps(self, facts: Sequence[CheckpointFacts]) -> Set[str]:
         """Choose the checkpoints to keep, see `Policy.keeps`.
@@ -147,10 +147,10 @@ class EverySteps(Policy):
         Returns:
             The names of those to keep.
         """
-        return _first_of_each(
+        return _oldest_per_span(
             {
                 checkpoint.checkpoint_id: checkpoint.step // self.n
-                for checkpoint in line(facts)
+                for checkpoint in checkpoints_leading_to_newest(facts)
                 if checkpoint.step >= self.n
             }
         )
@@ -174,7 +174,7 @@ class EverySeconds(Policy):
     s: float
 
     def __post_init__(self) -> None:
-        _positive("EverySeconds", self.s)
+        _require_positive("EverySeconds", self.s)
 
     def keeps(self, facts: Sequence[CheckpointFacts]) -> Set[str]:
         """Choose the checkpoints to keep, see `Policy.keeps`.
@@ -185,10 +185,10 @@ class EverySeconds(Policy):
         Returns:
             The names of those to keep.
         """
-        return _first_of_each(
+        return _oldest_per_span(
             {
                 checkpoint.checkpoint_id: int(checkpoint.time // self.s)
-                for checkpoint in line(facts)
+                for checkpoint in checkpoints_leading_to_newest(facts)
                 if checkpoint.time is not None
             }
         )
@@ -217,7 +217,7 @@ class Best(Policy):
     mode: str = "min"
 
     def __post_init__(self) -> None:
-        _positive("Best", self.n)
+        _require_positive("Best", self.n)
         if self.mode not in ("min", "max"):
             raise UsageError(f"mode of Best is {self.mode!r}, expected 'min' or 'max'")
 
@@ -350,15 +350,16 @@ def from_json(body: Any) -> Policy:
         raise UsageError(f"{body!r} is no retention policy") from None
 
 
-def is_data(policy: Policy) -> bool:
-    """Whether `to_json` can say it: it is made of this package's own."""
+def is_serializable(policy: Policy) -> bool:
+    """Return whether `to_json` can describe the policy: it is made of this package's own classes."""
     if isinstance(policy, (Either, Both)):
-        return all(map(is_data, policy.of))
+        return all(map(is_serializable, policy.of))
     return type(policy) in _NAMES
 
 
-def line(facts: Sequence[CheckpointFacts]) -> List[CheckpointFacts]:
-    """The checkpoints that lead to the newest one, newest first: after a step back, the branch that was left is out."""
+def checkpoints_leading_to_newest(facts: Sequence[CheckpointFacts]) -> List[CheckpointFacts]:
+    """Return the checkpoints that lead to the newest one, newest first: after a step back, the branch that was
+    left is out."""
     out: List[CheckpointFacts] = []
     for checkpoint in facts:
         if not out or checkpoint.step < out[-1].step:
@@ -366,17 +367,17 @@ def line(facts: Sequence[CheckpointFacts]) -> List[CheckpointFacts]:
     return out
 
 
-def _first_of_each(spans: Mapping[str, int]) -> Set[str]:
-    """Of each span the oldest attempt; `spans` is newest first."""
+def _oldest_per_span(spans: Mapping[str, int]) -> Set[str]:
+    """Return the oldest checkpoint of each span; `spans` is newest first."""
     return set({span: checkpoint_id for checkpoint_id, span in spans.items()}.values())
 
 
-def _parts(policy: Policy, kind: type) -> Tuple[Policy, ...]:
+def _operands_of_kind(policy: Policy, kind: type) -> Tuple[Policy, ...]:
     if isinstance(policy, (Either, Both)) and type(policy) is kind:
         return policy.of
     return (policy,)
 
 
-def _positive(kind: str, value: float) -> None:
+def _require_positive(policy_name: str, value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise UsageError(f"{kind} takes a number above 0, not {value!r}")
+        raise UsageError(f"{policy_name} takes a number above 0, not {value!r}")

@@ -18,8 +18,8 @@ FORMAT = "hpk-proof/1"
 _SUFFIX = ".json"
 
 
-def record(store: Store, checkpoint_id: str, by: str) -> None:
-    """Note that `checkpoint_id` was proved; twice is once. Raises CheckpointError, OSError."""
+def record_proof(store: Store, checkpoint_id: str, by: str) -> None:
+    """Write that `checkpoint_id` was proved; a proof that exists stays. Raise CheckpointError, OSError."""
     body = {
         "format": FORMAT,
         "attempt": checkpoint_id,
@@ -31,22 +31,22 @@ def record(store: Store, checkpoint_id: str, by: str) -> None:
         store.create(_file(checkpoint_id), manifest.seal_json(body))
 
 
-def record_where_possible(store: Store, checkpoint_id: str, by: str) -> None:
-    """`record`, where the root takes it and is this user's own: a directory of somebody else's would keep its owner
-    from writing there. Raises nothing."""
+def record_proof_if_owner(store: Store, checkpoint_id: str, by: str) -> None:
+    """Write the proof where the root belongs to this user and takes it: a directory made by another user would
+    keep its owner from writing there. Raise nothing."""
     with contextlib.suppress(CheckpointError, OSError):
         if _is_owned_by_user(store):
-            record(store, checkpoint_id, by)
+            record_proof(store, checkpoint_id, by)
 
 
-def recorded(store: Store) -> Set[str]:
-    """The attempts that were proved. Raises OSError."""
+def proved_checkpoints(store: Store) -> Set[str]:
+    """Return the checkpoints that were proved. Raise OSError."""
     names = (name[: -len(_SUFFIX)] for name in store.list(layout.PROOFS) if name.endswith(_SUFFIX))
     return {name for name in names if layout.parse_checkpoint_id(name) is not None}
 
 
-def forget(store: Store, checkpoint_id: str) -> None:
-    """Before a checkpoint is deleted. Raises CheckpointError, OSError."""
+def delete_proof(store: Store, checkpoint_id: str) -> None:
+    """Delete the proof of a checkpoint, before that is deleted. Raise CheckpointError, OSError."""
     store.delete(_file(checkpoint_id))
 
 

@@ -37,18 +37,18 @@ def reserved_size(size: int) -> int:
 
 
 def locate_in_image(image: memoryview, begin: int, end: int) -> RankStateLocation:
-    """Of a shard in memory that has the text at [begin, end)."""
+    """Return where the text lies in a shard in memory that has it at [begin, end), with its size and digest."""
     text = bytes(image[begin:end]).rstrip(b" ")
-    return RankStateLocation(begin, len(text), digest.small(text))
+    return RankStateLocation(begin, len(text), digest.small_object_digest(text))
 
 
-def keys_of(text: bytes) -> List[str]:
-    """The parts that a text has. Raises ValueError when it is none."""
+def top_level_keys(text: bytes) -> List[str]:
+    """Return the top-level keys of the text. Raise ValueError when it is no JSON object."""
     return list(parse.json_object(text, len(text)))
 
 
 def parse_location(body: Any) -> RankStateLocation:
-    """As JSON has it. Raises ValueError, TypeError."""
+    """Parse a location from JSON. Raise ValueError, TypeError."""
     begin, size, root = body
     if not is_count(begin) or not is_count(size) or size > layout.LARGEST_SMALL or not isinstance(root, str):
         raise ValueError(f"a rank's own tree lies at {str(body)[:120]}")
@@ -58,7 +58,7 @@ def parse_location(body: Any) -> RankStateLocation:
 
 
 def read(store: Store, checkpoint_id: str, rank: int, location: RankStateLocation) -> Dict[str, Any]:
-    """The own tree of `rank`, verified. Raises DigestMismatch, CheckpointError, OSError."""
+    """Read a rank's extra state from its shard and verify it. Raise DigestMismatch, CheckpointError, OSError."""
     name = layout.shard_file(rank)
     reader = store.open_read(f"{checkpoint_id}/{name}")
     try:
@@ -76,7 +76,7 @@ def read(store: Store, checkpoint_id: str, rank: int, location: RankStateLocatio
             data += piece
     finally:
         reader.close()
-    actual_digest = digest.small(data)
+    actual_digest = digest.small_object_digest(data)
     if actual_digest != location.root:
         raise DigestMismatch(f"{name}, its own tree", location.root, actual_digest)
     try:

@@ -41,7 +41,8 @@ def _always(size: int) -> bool:
 
 
 def read_back(store: Store, checkpoint_id: str, may_continue: MayContinue = _always) -> ReadBack:
-    """Read all of a committed attempt. Raises nothing."""
+    """Read and verify every byte of a committed checkpoint, a second time where the first finds damage, and
+    return the outcome. Raise nothing."""
     first = _read_once(store, checkpoint_id, may_continue)
     if first.outcome is not ReadBackOutcome.DAMAGED:
         return first
@@ -54,12 +55,12 @@ def read_back(store: Store, checkpoint_id: str, may_continue: MayContinue = _alw
 
 def _read_once(store: Store, checkpoint_id: str, may_continue: MayContinue) -> ReadBack:
     try:
-        _prove(store, checkpoint_id, may_continue)
+        _verify_all_files(store, checkpoint_id, may_continue)
         return ReadBack(ReadBackOutcome.PROVED)
     except GivenUp:
         return ReadBack(ReadBackOutcome.GIVEN_UP)
     except (CheckpointError, OSError) as err:
-        if tombstone.proves(err):
+        if tombstone.proves_damage(err):
             outcome = ReadBackOutcome.DAMAGED
         else:
             outcome = ReadBackOutcome.DOUBTFUL
@@ -68,29 +69,30 @@ def _read_once(store: Store, checkpoint_id: str, may_continue: MayContinue) -> R
         return ReadBack(ReadBackOutcome.DOUBTFUL, verify.describe_unforeseen(err))
 
 
-def _prove(store: Store, checkpoint_id: str, may_continue: MayContinue) -> None:
-    """Raises DigestMismatch, CheckpointError, OSError, GivenUp."""
-    store.from_medium(f"{checkpoint_id}/{layout.MANIFEST_FILE}")
+def _verify_all_files(store: Store, checkpoint_id: str, may_continue: MayContinue) -> None:
+    """Verify every file of a checkpoint, read from the medium. Raise DigestMismatch, CheckpointError, OSError,
+    GivenUp."""
+    store.drop_cached_pages(f"{checkpoint_id}/{layout.MANIFEST_FILE}")
     body = verify.read_manifest(store, checkpoint_id)
     digest.algorithm(body.digest)
     for small in (body.extra, body.index):
         if small is not None:
             _require_continue(may_continue, small.size)
-            store.from_medium(f"{checkpoint_id}/{small.file}")
-            verify.read_extra(store, checkpoint_id, small)
+            store.drop_cached_pages(f"{checkpoint_id}/{small.file}")
+            verify.read_verified_small_file(store, checkpoint_id, small)
     for record in body.shards:
-        _prove_shard(store, checkpoint_id, record, body.chunk, may_continue)
+        _verify_shard(store, checkpoint_id, record, body.chunk, may_continue)
 
 
-def _prove_shard(
+def _verify_shard(
     store: Store, checkpoint_id: str, record: manifest.FileRecord, chunk: int, may_continue: MayContinue
 ) -> None:
     name = f"{checkpoint_id}/{record.file}"
-    store.from_medium(name)
+    store.drop_cached_pages(name)
     reader = store.open_read(name)
     try:
         shard = stream.Shard(reader, record.size, record.root, name=record.file, chunk=chunk)
-        buffer = stream.Buffer(stream.aligned_up(min(shard.chunk, shard.data_end)))
+        buffer = stream.Buffer(stream.round_up_to_page(min(shard.chunk, shard.data_end)))
         for index in range(shard.chunks):
             begin, end = shard.bounds(index)
             _require_continue(may_continue, end - begin)
@@ -115,33 +117,34 @@ class Prover:
         self._store, self._by, self._may_continue = store, by, may_continue
         self._unrecorded: Set[str] = set()
 
-    def proved(self) -> Set[str]:
-        """The attempts that were ever proved. Raises OSError."""
-        return proofs.recorded(self._store) | self._unrecorded
+    def proved_checkpoints(self) -> Set[str]:
+        """Return the checkpoints that were ever proved. Raise OSError."""
+        return proofs.proved_checkpoints(self._store) | self._unrecorded
 
-    def prove(self, checkpoint_id: str) -> ReadBack:
-        """Read it back; what was found is left on the root, as far as that takes it."""
+    def read_back_and_record(self, checkpoint_id: str) -> ReadBack:
+        """Read the checkpoint back and return the outcome; record a proof, or write a tombstone when it is damaged,
+        as far as the root takes that."""
         finding = read_back(self._store, checkpoint_id, self._may_continue)
         if finding.outcome is ReadBackOutcome.PROVED:
             self._unrecorded.add(checkpoint_id)
-            self.record()
+            self.record_pending_proofs()
         elif finding.outcome is ReadBackOutcome.DAMAGED:
             self._write_tombstone(checkpoint_id, finding.reason)
         return finding
 
-    def record(self) -> None:
-        """Leave on the root what it had no room for yet. Raises nothing."""
+    def record_pending_proofs(self) -> None:
+        """Write the proofs that the root had no room for yet. Raise nothing."""
         for checkpoint_id in sorted(self._unrecorded):
             try:
-                proofs.record(self._store, checkpoint_id, self._by)
+                proofs.record_proof(self._store, checkpoint_id, self._by)
             except (CheckpointError, OSError):
                 return
             self._unrecorded.discard(checkpoint_id)
 
-    def forget(self, checkpoint_id: str) -> None:
-        """Before it is deleted. Raises CheckpointError, OSError."""
+    def delete_proof(self, checkpoint_id: str) -> None:
+        """Delete the proof of a checkpoint, before that is deleted. Raise CheckpointError, OSError."""
         self._unrecorded.discard(checkpoint_id)
-        proofs.forget(self._store, checkpoint_id)
+        proofs.delete_proof(self._store, checkpoint_id)
 
     def _write_tombstone(self, checkpoint_id: str, reason: str) -> None:
         try:

@@ -62,7 +62,7 @@ class Item(NamedTuple):
     leftover: Leftover = Leftover.PARTIAL
 
     @property
-    def is_worth_something(self) -> bool:
+    def is_valid_or_rebuildable(self) -> bool:
         """Whether a checkpoint is there, or could be made of what is."""
         return not self.marked and (self.state == VALID or self.leftover is Leftover.COMPLETE)
 
@@ -82,14 +82,22 @@ class Applied(NamedTuple):
     damaged: Tuple[Tuple[str, str], ...] = ()
 
 
-def survey(store: Store, *, run_id: str = "", sound: Optional[Callable[[Store, str], bool]] = None) -> List[Item]:
-    """All attempts, newest first, judged by their manifests and tombstones. Raises CheckpointError, OSError.
+def judge_all_checkpoints(
+    store: Store, *, run_id: str = "", is_complete: Optional[Callable[[Store, str], bool]] = None
+) -> List[Item]:
+    """Return all checkpoints, newest first, judged by their manifests and tombstones. Raise CheckpointError,
+    OSError.
 
-    With `run_id` the checkpoints of other runs are not judged. The newest that counts as valid is `sound` too: by
-    default all its files are there with their sizes, no data read. The newest that counts as proved is whole as well.
+    With `run_id` the checkpoints of other runs are not judged. The newest that counts as valid must satisfy
+    `is_complete` too: by default all its files are there with their sizes, no data read. The newest that
+    counts as proved has all its files as well.
     """
-    sound = sound or has_all_files
-    pinned, leased, proved = pins.pinned(store), lease.leased_checkpoints(store), proofs.recorded(store)
+    is_complete = is_complete or has_all_files
+    pinned, leased, proved = (
+        pins.pinned_checkpoints(store),
+        lease.leased_checkpoints(store),
+        proofs.proved_checkpoints(store),
+    )
     entries = catalog.list_checkpoints(store)
     with ThreadPoolExecutor(1 if store.capabilities.local else _READERS) as pool:
         judged = list(pool.map(lambda entry: _judge(store, entry, run_id), entries))
@@ -99,19 +107,19 @@ def survey(store: Store, *, run_id: str = "", sound: Optional[Callable[[Store, s
             entry.checkpoint_id,
             entry.order,
             entry.name.step,
-            manifest.seconds(body.time) if body else None,
+            manifest.parse_time(body.time) if body else None,
             body.metrics if body else {},
             entry.checkpoint_id in pinned,
         )
         newer_valid = [item for item in items if item.state == VALID]
-        if state == VALID and not newer_valid and not sound(store, entry.checkpoint_id):
+        if state == VALID and not newer_valid and not is_complete(store, entry.checkpoint_id):
             state, note = UNJUDGED, "not whole"
         item = Item(
             facts,
             state,
             entry.checkpoint_id in leased,
             note,
-            store.linked(entry.checkpoint_id) or "",
+            store.link_target(entry.checkpoint_id) or "",
             marked=marked,
             line=(body.line or 0) if body else 0,
         )
@@ -150,7 +158,7 @@ def _judge(store: Store, entry: catalog.CheckpointEntry, run_id: str) -> _Judged
         if reason is not None:
             return _Judged(DAMAGED, None, reason, True)
         try:
-            manifest.open_json(data, layout.MANIFEST_FILE)
+            manifest.parse_sealed_json(data, layout.MANIFEST_FILE)
         except CheckpointError as err:
             return _Judged(DAMAGED, None, str(err))
         body = verify.parse_manifest(data, entry.checkpoint_id)
@@ -165,9 +173,9 @@ def _judge(store: Store, entry: catalog.CheckpointEntry, run_id: str) -> _Judged
 
 
 def _judge_leftover(store: Store, item: Item, run_id: str) -> Item:
-    """With what lies there without a manifest that counts."""
+    """Return the item with its leftover files classified: what lies there without a manifest that counts."""
     try:
-        leftover = leftovers.judge(store, item.facts.checkpoint_id, run_id)
+        leftover = leftovers.classify_leftover(store, item.facts.checkpoint_id, run_id)
     except (CheckpointError, OSError) as err:
         return item._replace(state=UNJUDGED, note=verify.describe_failure(err))
     if leftover is Leftover.FOREIGN:
@@ -179,13 +187,14 @@ def plan(
     items: Sequence[Item],
     policy: Policy,
     *,
-    coming: Optional[CheckpointFacts] = None,
+    pending_save: Optional[CheckpointFacts] = None,
     abandoned: FrozenSet[str] = _NOTHING,
 ) -> RetentionPlan:
-    """What `policy` lets go of `items`, which are newest first.
+    """Return which of `items`, which are newest first, `policy` keeps and which are to be deleted.
 
-    `coming`: a checkpoint that is being saved and has no room: what the policy would let go with it goes, and what is
-    known to be damaged even where it is the newest. `abandoned`: attempts of this start whose saves came to nothing.
+    `pending_save`: a checkpoint that is being saved and has no room: what the policy would drop together with
+    it goes, and what is known to be damaged even where it is the newest. `abandoned`: attempts of this start
+    whose saves came to nothing.
     """
     valid = [item for item in items if item.state == VALID]
     newest = None
@@ -197,7 +206,7 @@ def plan(
         line = 0
     current_line = [item.facts for item in valid if item.facts.order[0] >= line]
     if current_line:
-        kept = policy.keeps([*([coming] if coming is not None else []), *current_line])
+        kept = policy.keeps([*([pending_save] if pending_save is not None else []), *current_line])
     else:
         kept = set()
     keep: List[Tuple[str, str]] = []
@@ -207,7 +216,7 @@ def plan(
         if checkpoint_id in abandoned and item.state == UNCOMMITTED and not (item.link or item.leased):
             delete.append((checkpoint_id, "its save came to nothing"))
             continue
-        reason = _protected(item, newest, line, in_need=coming is not None)
+        reason = _protection_reason(item, newest, line, needs_room=pending_save is not None)
         if reason is None and checkpoint_id in kept:
             reason = "kept by the policy"
         if reason is not None:
@@ -226,13 +235,13 @@ def plan(
     return RetentionPlan(tuple(keep), tuple(delete))
 
 
-def _protected(item: Item, newest: Optional[Item], line: int, *, in_need: bool) -> Optional[str]:
-    """Why no policy may delete it."""
+def _protection_reason(item: Item, newest: Optional[Item], line: int, *, needs_room: bool) -> Optional[str]:
+    """Return why no policy may delete the item; None when one may."""
     if newest is None:
         return "nothing here is valid"
     if item.facts.checkpoint_id == newest.facts.checkpoint_id:
         return "the newest valid one"
-    if item.facts.order > newest.facts.order and not (in_need and item.marked):
+    if item.facts.order > newest.facts.order and not (needs_room and item.marked):
         return "newer than the newest valid one"
     if item.link:
         return f"a symbolic link to {item.link}: nothing is deleted through a link"
@@ -244,26 +253,29 @@ def _protected(item: Item, newest: Optional[Item], line: int, *, in_need: bool) 
         return f"cannot be judged: {item.note}"
     if item.state == UNCOMMITTED and item.facts.order[0] >= newest.facts.order[0]:
         return "never committed, but of a start that may still do so"
-    if item.facts.order[0] < line and item.is_worth_something:
+    if item.facts.order[0] < line and item.is_valid_or_rebuildable:
         return "of an earlier beginning of this run, from which this one does not descend"
     return None
 
 
-def unassured(items: Sequence[Item], planned: RetentionPlan) -> List[Item]:
-    """Of what is to be deleted, what is worth something and newer than every proved checkpoint that stays."""
+def deletions_without_newer_proof(items: Sequence[Item], planned: RetentionPlan) -> List[Item]:
+    """Return, of what is to be deleted, the items that are valid or rebuildable and newer than every proved
+    checkpoint that stays."""
     going = {checkpoint_id for checkpoint_id, _ in planned.delete}
-    proved = [item.facts.order for item in items if _assures(item) and item.facts.checkpoint_id not in going]
+    proved = [
+        item.facts.order for item in items if _is_valid_and_proved(item) and item.facts.checkpoint_id not in going
+    ]
     newest = max(proved, default=None)
     return [
         item
         for item in items
         if item.facts.checkpoint_id in going
-        and item.is_worth_something
+        and item.is_valid_or_rebuildable
         and (newest is None or item.facts.order > newest)
     ]
 
 
-def _assures(item: Item) -> bool:
+def _is_valid_and_proved(item: Item) -> bool:
     return item.state == VALID and item.proved
 
 
@@ -275,18 +287,21 @@ def next_to_prove(items: Sequence[Item], planned: RetentionPlan) -> Optional[str
     newest = next((item for item in items if item.state == VALID), None)
     if newest is None or newest.proved or not planned.delete:
         return None
-    if unassured(items, planned) or any(_is_sampled(checkpoint_id) for checkpoint_id, _ in planned.delete):
+    if deletions_without_newer_proof(items, planned) or any(
+        _is_sampled(checkpoint_id) for checkpoint_id, _ in planned.delete
+    ):
         return newest.facts.checkpoint_id
     return None
 
 
 def _is_sampled(checkpoint_id: str) -> bool:
-    """By the name, so that whoever asks again gets the same answer."""
+    """Return whether the deletion of this checkpoint is one of the sample; decided by its name, so that every
+    call gives the same result."""
     return zlib.crc32(checkpoint_id.encode()) % SAMPLE == 0
 
 
 def with_finding(items: Sequence[Item], checkpoint_id: str, finding: ReadBack) -> List[Item]:
-    """`items`, after that one was read back."""
+    """Return `items` with the outcome of the read-back of that checkpoint applied."""
     changes: Dict[ReadBackOutcome, Dict[str, Any]] = {
         ReadBackOutcome.PROVED: {"proved": True},
         ReadBackOutcome.DAMAGED: {"state": DAMAGED, "note": finding.reason, "proved": False, "marked": True},
@@ -299,8 +314,8 @@ def with_finding(items: Sequence[Item], checkpoint_id: str, finding: ReadBack) -
     ]
 
 
-def without(planned: RetentionPlan, items: Sequence[Item], reason: str) -> RetentionPlan:
-    """The plan with `items` kept after all."""
+def plan_keeping_items(planned: RetentionPlan, items: Sequence[Item], reason: str) -> RetentionPlan:
+    """Return the plan with `items` kept after all, for `reason`."""
     names = {item.facts.checkpoint_id for item in items}
     keep = [*planned.keep, *((checkpoint_id, reason) for checkpoint_id, _ in planned.delete if checkpoint_id in names)]
     return RetentionPlan(
@@ -316,10 +331,10 @@ def _order_of(pair: Tuple[str, str]) -> Tuple[int, int, str]:
     return (0, 0, "")
 
 
-def worthless_first(planned: RetentionPlan, items: Sequence[Item]) -> RetentionPlan:
-    """The plan for who deletes no more than there must be room for: at its end, where deleting begins, lies what no
-    checkpoint could be made of."""
-    worth = {item.facts.checkpoint_id for item in items if item.is_worth_something}
+def order_worthless_deleted_first(planned: RetentionPlan, items: Sequence[Item]) -> RetentionPlan:
+    """Return the plan for a caller that deletes no more than it needs room for: at its end, where deleting
+    begins, lies what no checkpoint could be made of."""
+    worth = {item.facts.checkpoint_id for item in items if item.is_valid_or_rebuildable}
     return planned._replace(delete=tuple(sorted(planned.delete, key=lambda pair: pair[0] not in worth)))
 
 
@@ -332,30 +347,35 @@ class Assured(NamedTuple):
     damaged: Tuple[Tuple[str, str], ...]
 
 
-def assured(
+def prove_and_plan(
     items: Sequence[Item],
     prover: Prover,
     policy: Policy,
     *,
-    coming: Optional[CheckpointFacts] = None,
+    pending_save: Optional[CheckpointFacts] = None,
     abandoned: FrozenSet[str] = _NOTHING,
 ) -> Assured:
-    """`plan`, with checkpoints read back until a proved one stays that is newer than all that goes.
+    """Return a `plan` after reading checkpoints back until a proved one stays that is newer than all that are
+    deleted.
 
-    One that is found to be damaged does not count from then on: the policy keeps an older one in its place. What a
-    read-back that was given up was for stays.
+    One that is found to be damaged does not count from then on: the policy keeps an older one in its place.
+    Where a read-back was given up, what it was needed for stays.
     """
-    proved_ids = prover.proved()
+    proved_ids = prover.proved_checkpoints()
     items = [item._replace(proved=item.proved or item.facts.checkpoint_id in proved_ids) for item in items]
     damaged: List[Tuple[str, str]] = []
     while True:
-        planned = plan(items, policy, coming=coming, abandoned=abandoned)
+        planned = plan(items, policy, pending_save=pending_save, abandoned=abandoned)
         checkpoint_id = next_to_prove(items, planned)
         if checkpoint_id is None:
             return Assured(planned, items, tuple(damaged))
-        finding = prover.prove(checkpoint_id)
+        finding = prover.read_back_and_record(checkpoint_id)
         if finding.outcome is ReadBackOutcome.GIVEN_UP:
-            return Assured(without(planned, unassured(items, planned), UNPROVED), items, tuple(damaged))
+            return Assured(
+                plan_keeping_items(planned, deletions_without_newer_proof(items, planned), UNPROVED),
+                items,
+                tuple(damaged),
+            )
         if finding.outcome is not ReadBackOutcome.PROVED:
             damaged.append((checkpoint_id, finding.reason))
         items = with_finding(items, checkpoint_id, finding)
@@ -372,33 +392,36 @@ def has_all_files(store: Store, checkpoint_id: str) -> bool:
         return False
 
 
-def apply(
+def delete_planned(
     store: Store,
     planned: RetentionPlan,
     run_identity: Optional[identity.RunIdentity],
     *,
     now: Optional[lease.Moment] = None,
-    most: Optional[int] = None,
+    max_deletions: Optional[int] = None,
 ) -> Applied:
-    """Delete what is planned, the oldest first, as long as the root is that of `run_identity`; `most`: so many of them.
+    """Delete what is planned, the oldest first, as long as the root is that of `run_identity`; at most
+    `max_deletions`. What has been pinned or leased since stays.
 
-    A storage that does not let us delete is asked once: everything else is left with that reason. Raises OSError only
+    After a storage has refused to delete once, everything else stays with that reason. Raise OSError only
     where leases and pins cannot be listed.
     """
     remaining: Dict[str, str] = {}
     deleted: List[str] = []
     failpoint("retention.before")
     for checkpoint_id, _ in reversed(planned.delete):
-        if most is not None and len(deleted) >= most:
+        if max_deletions is not None and len(deleted) >= max_deletions:
             break
         try:
             # Somebody may have begun to read it, or pinned it, since the plan was made.
-            if checkpoint_id in pins.pinned(store) or checkpoint_id in lease.leased_checkpoints(store, now=now):
+            if checkpoint_id in pins.pinned_checkpoints(store) or checkpoint_id in lease.leased_checkpoints(
+                store, now=now
+            ):
                 remaining[checkpoint_id] = "pinned or being read"
                 continue
             if run_identity is not None:
-                identity.confirm(store, run_identity)
-            foreign_files = remove(store, checkpoint_id)
+                identity.require_run_identity(store, run_identity)
+            foreign_files = delete_checkpoint(store, checkpoint_id)
             if foreign_files:
                 remaining[checkpoint_id] = (
                     f"not deleted, because no checkpoint has such files: {', '.join(foreign_files)}"
@@ -416,17 +439,17 @@ def apply(
     return Applied(tuple(deleted), tuple(remaining.items()))
 
 
-def remove(store: Store, checkpoint_id: str) -> List[str]:
-    """Delete one attempt: its proof, its manifest, then its data, then its tombstone. Returns the names that are not
-    ours; they stay, and so does the directory.
+def delete_checkpoint(store: Store, checkpoint_id: str) -> List[str]:
+    """Delete one checkpoint: its proof, its manifest, then its data, then its tombstone. Return the names of
+    files that are not the kit's; they stay, and so does the directory.
 
     The proof goes first: one of an attempt without a manifest says that somebody else took that away.
 
-    Raises Unsupported, CheckpointError when its directory is a link, OSError.
+    Raise Unsupported, CheckpointError when its directory is a link, OSError.
     """
     if layout.parse_checkpoint_id(checkpoint_id) is None:
         raise ValueError(f"{checkpoint_id!r} is no attempt")
-    proofs.forget(store, checkpoint_id)
+    proofs.delete_proof(store, checkpoint_id)
     store.delete(f"{checkpoint_id}/{layout.MANIFEST_FILE}")
     failpoint("retention.manifest_deleted")
     present_names = store.list(checkpoint_id)
@@ -447,22 +470,25 @@ def enforce(
     run_identity: identity.RunIdentity,
     *,
     prover: Optional[Prover] = None,
-    coming: Optional[CheckpointFacts] = None,
+    pending_save: Optional[CheckpointFacts] = None,
     abandoned: FrozenSet[str] = _NOTHING,
 ) -> Applied:
-    """Survey, plan, prove what is needed, delete; then leases that have ended. See `plan`; with `coming` only the
-    oldest goes, and whoever needs more room asks again.
+    """Apply the policy to the root: judge, plan, prove what is needed and delete; then delete expired leases.
+    See `plan`; with `pending_save` only the oldest is deleted, and a caller that needs more room calls again.
 
-    Raises CheckpointError when the root is another run's, or cannot be judged, OSError where it cannot be listed.
+    Raise CheckpointError when the root is another run's, or cannot be judged, OSError where it cannot be
+    listed.
     """
-    identity.confirm(store, run_identity)
+    identity.require_run_identity(store, run_identity)
     prover = prover or Prover(store)
-    items: Sequence[Item] = survey(store, run_id=run_identity.run_id)
-    planned, items, damaged = assured(items, prover, policy, coming=coming, abandoned=abandoned)
-    if coming is not None:
-        planned = worthless_first(planned, items)
-    applied = apply(store, planned, run_identity, most=None if coming is None else 1)._replace(damaged=damaged)
-    prover.record()
+    items: Sequence[Item] = judge_all_checkpoints(store, run_id=run_identity.run_id)
+    planned, items, damaged = prove_and_plan(items, prover, policy, pending_save=pending_save, abandoned=abandoned)
+    if pending_save is not None:
+        planned = order_worthless_deleted_first(planned, items)
+    applied = delete_planned(store, planned, run_identity, max_deletions=None if pending_save is None else 1)._replace(
+        damaged=damaged
+    )
+    prover.record_pending_proofs()
     if store.capabilities.delete:
         try:
             lease.remove_expired(store)

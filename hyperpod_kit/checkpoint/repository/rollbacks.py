@@ -31,8 +31,8 @@ class Rollback(NamedTuple):
     by: str = ""
     time: str = ""
 
-    def leaves(self, name: layout.CheckpointId) -> bool:
-        """Whether that attempt was left by it."""
+    def excludes(self, name: layout.CheckpointId) -> bool:
+        """Return whether this rollback excludes that checkpoint: the run went back to before it."""
         return self.order < (name.epoch, name.seq) and name.epoch <= self.epoch
 
     @property
@@ -58,8 +58,8 @@ class FreshStart(NamedTuple):
         """Below that of every attempt."""
         return (0, 0)
 
-    def leaves(self, name: layout.CheckpointId) -> bool:
-        """Whether that attempt was left by it."""
+    def excludes(self, name: layout.CheckpointId) -> bool:
+        """Return whether this fresh start excludes that checkpoint."""
         return name.epoch <= self.epoch or str(name) in self.named
 
     @property
@@ -74,11 +74,12 @@ class FreshStart(NamedTuple):
 RollbackRecord = Union[Rollback, FreshStart]
 
 
-def record_rollback(store: Store, checkpoint_id: str, epoch: int, by: str = "") -> Rollback:
-    """Go back to a committed attempt, from the next start on, and leave what starts up to `epoch` have saved above it.
+def pin_and_record_rollback(store: Store, checkpoint_id: str, epoch: int, by: str = "") -> Rollback:
+    """Pin a committed checkpoint, so that no policy deletes it, and record that the run goes back to it from the
+    next start on, which excludes what starts up to `epoch` have saved after it.
 
-    It is pinned too, so that no policy deletes what the run
-    stands on. Raises CheckpointError when it is not there, FileExistsError when somebody else did so just now, OSError.
+    Raise CheckpointError when it is not there, FileExistsError when another process recorded one just now,
+    OSError.
     """
     pins.pin(store, checkpoint_id, f"gone back to{f' by {by}' if by else ''}")
     name = layout.parse_checkpoint_id(checkpoint_id)
@@ -90,8 +91,9 @@ def record_rollback(store: Store, checkpoint_id: str, epoch: int, by: str = "") 
 
 
 def record_fresh_start(store: Store, epoch: int, *, named: Sequence[str] = (), by: str = "") -> FreshStart:
-    """Begin anew at step 0, from the next start on, and leave all that starts up to `epoch` have saved. Nothing is
-    deleted. Raises FileExistsError when somebody else did so just now, CheckpointError, OSError."""
+    """Record that the run begins anew at step 0 from the next start on, which excludes all that starts up to
+    `epoch` have saved. Nothing is deleted. Raise FileExistsError when another process recorded one just now,
+    CheckpointError, OSError."""
     fresh_start = FreshStart(epoch, tuple(named), by, manifest.now())
     body = {**fresh_start._asdict(), "named": list(fresh_start.named), "format": FRESH_FORMAT}
     store.create(f"{layout.ROLLBACKS}/{layout.fresh_start_file(_next_number(store))}", manifest.seal_json(body))
@@ -102,10 +104,12 @@ def _next_number(store: Store) -> int:
     return max((layout.rollback_number(file) or 0 for file in store.list(layout.ROLLBACKS)), default=0) + 1
 
 
-def read_records(store: Store) -> List[RollbackRecord]:
-    """Those that still count, oldest first. Raises CheckpointError for one that is damaged, or that somebody else has
-    written: to overlook it would take up again what was left on purpose, to believe it would leave what was not;
-    OSError."""
+def read_active_records(store: Store) -> List[RollbackRecord]:
+    """Return the records that still count, oldest first.
+
+    Raise CheckpointError for one that is damaged, or that somebody else has written: to ignore it would use
+    again what was left on purpose, to trust it would exclude what was not; OSError.
+    """
     records: List[RollbackRecord] = []
     files = [file for file in store.list(layout.ROLLBACKS) if layout.rollback_number(file) is not None]
     highest = 0
@@ -114,45 +118,46 @@ def read_records(store: Store) -> List[RollbackRecord]:
     for file in files:
         path = f"{layout.ROLLBACKS}/{file}"
         try:
-            _require_owner(store, path)
-            records.append(_parse(manifest.open_json(store.read(path), path), highest))
+            _require_trusted_owner(store, path)
+            records.append(_parse(manifest.parse_sealed_json(store.read(path), path), highest))
         except (CheckpointError, ValueError) as err:
             raise CheckpointError(
                 f"{store.url}/{path} says which checkpoints were left on purpose, and is not to be trusted: {err}",
                 hint=f"remove it, and say again where to go on: hyperpod-kit job rewind {store.url} ATTEMPT",
             ) from err
-    return _still_valid(records)
+    return _active_records(records)
 
 
-def _still_valid(records: Sequence[RollbackRecord]) -> List[RollbackRecord]:
-    """Whoever goes back to a checkpoint is where the run was when it was saved: of the records before, those count
-    that had been made by then."""
+def _active_records(records: Sequence[RollbackRecord]) -> List[RollbackRecord]:
+    """Return the records that still count. Whoever goes back to a checkpoint is where the run was when it was
+    saved: of the earlier records, those count that had been made by then."""
     if not records:
         return []
     *before, last = records
-    return [*_still_valid([record for record in before if record.epoch < last.order[0]]), last]
+    return [*_active_records([record for record in before if record.epoch < last.order[0]]), last]
 
 
-def find_leaving(records: Sequence[RollbackRecord], name: layout.CheckpointId) -> Optional[RollbackRecord]:
-    """The newest record that leaves that attempt; None when it was not left."""
-    return next((record for record in reversed(records) if record.leaves(name)), None)
+def find_excluding_record(records: Sequence[RollbackRecord], name: layout.CheckpointId) -> Optional[RollbackRecord]:
+    """Return the newest record that excludes that checkpoint; None when none does."""
+    return next((record for record in reversed(records) if record.excludes(name)), None)
 
 
-def reason_left(records: Sequence[RollbackRecord], name: layout.CheckpointId) -> str:
-    """Why nothing chooses that attempt, "" when it was not left."""
-    record = find_leaving(records, name)
+def exclusion_reason(records: Sequence[RollbackRecord], name: layout.CheckpointId) -> str:
+    """Return why that checkpoint is never chosen, "" when no record excludes it."""
+    record = find_excluding_record(records, name)
     if record:
         return f"left on purpose: {record.description}"
     return ""
 
 
-def fresh_start(records: Sequence[RollbackRecord]) -> Optional[FreshStart]:
-    """The newest of these by which the run began anew; None when it never did."""
+def newest_fresh_start(records: Sequence[RollbackRecord]) -> Optional[FreshStart]:
+    """Return the newest of these records by which the run began anew; None when it never did."""
     return next((record for record in reversed(records) if isinstance(record, FreshStart)), None)
 
 
-def _require_owner(store: Store, path: str) -> None:
-    """Where files have owners, it must be ours, root's or the owner of the root. Raises ValueError."""
+def _require_trusted_owner(store: Store, path: str) -> None:
+    """Raise ValueError unless the file belongs to this user, to root or to the owner of the checkpoint root,
+    where files have owners."""
     try:
         owner, root = os.lstat(os.path.join(store.url, path)).st_uid, os.stat(store.url).st_uid
     except OSError:
@@ -161,9 +166,9 @@ def _require_owner(store: Store, path: str) -> None:
         raise ValueError(f"it belongs to uid {owner}")
 
 
-def _parse(body: Any, highest: int) -> RollbackRecord:
+def _parse(body: Any, highest_epoch: int) -> RollbackRecord:
     epoch = body.get("epoch")
-    if type(epoch) is not int or not 0 <= epoch <= highest:
+    if type(epoch) is not int or not 0 <= epoch <= highest_epoch:
         raise ValueError("it is none of ours")
     by, time = str(body.get("by", "")), str(body.get("time", ""))
     if body.get("format") == FRESH_FORMAT:

@@ -17,7 +17,7 @@ from hyperpod_kit.checkpoint.repository.shard_table import (
     ShardTable,
     TensorOffsets,
     build_table,
-    table_text,
+    encode_table_without_pattern,
 )
 
 Extents = Tuple[int, ...]
@@ -27,21 +27,27 @@ class Rows(Mapping[str, Sequence[Piece]]):
     """All pieces of each tensor."""
 
     @abstractmethod
-    def find_near(self, name: str, offsets: Extents, shape: Extents) -> Sequence[Piece]:
-        """The pieces of which some may hold part of that box of the tensor: all that do, and perhaps others."""
+    def find_overlap_candidates(self, name: str, offsets: Extents, shape: Extents) -> Sequence[Piece]:
+        """Return the pieces that may overlap that box of the tensor: all that do, and perhaps others."""
 
 
 def encode(by_shard: Mapping[int, Sequence[Placed]]) -> bytes:
-    """index.bin of shards whose layouts are known: by tables, or piece by piece where a shard's tensors have gaps."""
+    """Return the bytes of index.bin of shards whose layouts are known: by tables, or piece by piece where a
+    shard's tensors have gaps."""
     tables = [build_table(by_shard[number]) for number in sorted(by_shard)]
     without_gaps = [table for table in tables if table is not None]
     if len(without_gaps) < len(tables):
         return index.encode(index.build(by_shard))
-    return compact_index.encode([(table.pattern.text().decode(), table_text(table).decode()) for table in without_gaps])
+    return compact_index.encode(
+        [
+            (table.pattern.to_json_bytes().decode(), encode_table_without_pattern(table).decode())
+            for table in without_gaps
+        ]
+    )
 
 
-def read(data: bytes) -> Rows:
-    """Of index.bin, of either version. Raises CheckpointError unless every byte is as it was written."""
+def decode(data: bytes) -> Rows:
+    """Decode index.bin, of either version. Raise CheckpointError unless every byte is as it was written."""
     if data[: len(compact_index.MAGIC)] == compact_index.MAGIC:
         return TableRows(compact_index.decode(data))
     return PieceRows(index.decode(data).tensors())
@@ -67,8 +73,8 @@ class _Line:
             self._begins = [boxes[number][0][dim] for number in self.order]
             self._widest = max(shape[dim] for _, shape in boxes)
 
-    def find_near(self, offsets: Extents, shape: Extents) -> List[int]:
-        """The numbers of those that may meet that box."""
+    def find_overlap_candidates(self, offsets: Extents, shape: Extents) -> List[int]:
+        """Return the numbers of the boxes that may overlap that box."""
         if self.dim is None or len(offsets) <= self.dim:
             return self.order
         low = bisect_left(self._begins, offsets[self.dim] - self._widest + 1)
@@ -95,11 +101,11 @@ class PieceRows(Rows):
     def __len__(self) -> int:
         return len(self._pieces)
 
-    def find_near(self, name: str, offsets: Extents, shape: Extents) -> Sequence[Piece]:
+    def find_overlap_candidates(self, name: str, offsets: Extents, shape: Extents) -> Sequence[Piece]:
         pieces = self._pieces.get(name, ())
         if name not in self._lines:
             self._lines[name] = _Line([_box_of(piece.spec) for piece in pieces])
-        return [pieces[number] for number in self._lines[name].find_near(offsets, shape)]
+        return [pieces[number] for number in self._lines[name].find_overlap_candidates(offsets, shape)]
 
 
 class TableRows(Rows):
@@ -149,8 +155,9 @@ class TableRows(Rows):
         ]
         return sorted(pieces + self._undivided_pieces(name), key=lambda piece: (piece.shard, piece.begin))
 
-    def specs(self, name: str) -> List[Tuple[int, TensorSpec]]:
-        """(shard, what of the tensor it has), by shard: as `[name]`, without where it begins there."""
+    def specs_by_shard(self, name: str) -> List[Tuple[int, TensorSpec]]:
+        """Return (shard, spec of the piece that it has) of a tensor, by shard: as `[name]`, without where it begins
+        there."""
         listed = [
             (shard, TensorSpec(name, *self._shards[shard].boxes[self._patterns[pattern].kinds[position]]))
             for pattern, position in self._divided.get(name, ())
@@ -161,18 +168,20 @@ class TableRows(Rows):
         ]
         return sorted(listed, key=itemgetter(0))
 
-    def find_near(self, name: str, offsets: Extents, shape: Extents) -> Sequence[Piece]:
+    def find_overlap_candidates(self, name: str, offsets: Extents, shape: Extents) -> Sequence[Piece]:
         pieces = []
         for pattern, position in self._divided.get(name, ()):
             members = self._members[pattern]
-            line = self._line(pattern, self._patterns[pattern].kinds[position])
+            line = self._cached_box_line(pattern, self._patterns[pattern].kinds[position])
             pieces += [
-                self._piece(name, members[member], pattern, position) for member in line.find_near(offsets, shape)
+                self._piece(name, members[member], pattern, position)
+                for member in line.find_overlap_candidates(offsets, shape)
             ]
         return pieces + self._undivided_pieces(name)
 
-    def group_by_cut(self) -> Dict[Tuple[Tuple[int, int], ...], List[str]]:
-        """Divided tensors that are cut alike on all ranks, by (pattern, box) of each pattern that has them."""
+    def tensor_names_by_cut(self) -> Dict[Tuple[Tuple[int, int], ...], List[str]]:
+        """Return the names of divided tensors that are cut alike on all ranks, by (pattern, box) of each pattern
+        that has them."""
         groups: Dict[Tuple[Tuple[int, int], ...], List[str]] = {}
         for name, where in self._divided.items():
             cut = tuple((pattern, self._patterns[pattern].kinds[position]) for pattern, position in where)
@@ -184,7 +193,7 @@ class TableRows(Rows):
         """Tensors that lie whole in a shard: (shard, number among its whole ones)."""
         return self._undivided
 
-    def _line(self, pattern: int, kind: int) -> _Line:
+    def _cached_box_line(self, pattern: int, kind: int) -> _Line:
         if (pattern, kind) not in self._lines:
             boxes: List[Box] = [self._shards[shard].boxes[kind] for shard in self._members[pattern]]
             self._lines[pattern, kind] = _Line([(offsets, shape) for _, shape, offsets, _ in boxes])
@@ -198,7 +207,7 @@ class TableRows(Rows):
     def _piece(self, name: str, shard: int, pattern: int, position: int) -> Piece:
         table = self._shards[shard]
         spec = TensorSpec(name, *table.boxes[table.pattern.kinds[position]])
-        return Piece(spec, shard, self._offsets_in(shard).of_divided(position, self._counts[pattern][position]))
+        return Piece(spec, shard, self._offsets_in(shard).offset_of_divided(position, self._counts[pattern][position]))
 
     def _undivided_pieces(self, name: str) -> List[Piece]:
         pieces = []
@@ -206,6 +215,8 @@ class TableRows(Rows):
             table = self._shards[shard]
             counts = self._counts[self._number_of[id(table.pattern)]]
             pieces.append(
-                Piece(table.undivided[position][1], shard, self._offsets_in(shard).of_undivided(position, counts))
+                Piece(
+                    table.undivided[position][1], shard, self._offsets_in(shard).offset_of_undivided(position, counts)
+                )
             )
         return pieces

@@ -13,23 +13,23 @@ from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.errors import CheckpointError
 
 _SEAL = re.compile(rb',"self":"(' + digest.SMALL.encode() + rb':[0-9a-f]{32})"\}\n')
-_LENGTH = len(b',"self":""}\n') + len(digest.small(b""))
+_LENGTH = len(b',"self":""}\n') + len(digest.small_object_digest(b""))
 
 
 def seal(text: str) -> bytes:
-    """The bytes of an object of JSON, `{…}`, that has some keys, with its own digest."""
+    """Return the bytes of a JSON object, `{…}`, that has some keys, with its own digest appended."""
     body = text.encode()[:-1]
-    return body + b',"self":"' + digest.small(body).encode() + b'"}\n'
+    return body + b',"self":"' + digest.small_object_digest(body).encode() + b'"}\n'
 
 
 def without_seal(data: bytes) -> bytes:
-    """The same text as builds before 0.1.0 wrote it; `data` itself when it has no seal."""
+    """Return the text without its seal, as builds before 0.1.0 wrote it; `data` itself when it has none."""
     if _SEAL.fullmatch(data[-_LENGTH:]):
         return data[:-_LENGTH] + b"}\n"
     return data
 
 
-def require(data: bytes, what: str) -> None:
+def require_intact_seal(data: bytes, what: str) -> None:
     """Raises CheckpointError unless every byte is as it was written."""
     seal_match = _SEAL.fullmatch(data[-_LENGTH:])
     if seal_match is None:
@@ -37,5 +37,5 @@ def require(data: bytes, what: str) -> None:
             f"{what} does not prove itself: it is torn, or was written by a build before 0.1.0, whose manifest alone "
             "proved it"
         )
-    if digest.small(data[:-_LENGTH]).encode() != seal_match.group(1):
+    if digest.small_object_digest(data[:-_LENGTH]).encode() != seal_match.group(1):
         raise CheckpointError(f"{what} is torn or damaged: its own digest does not match")

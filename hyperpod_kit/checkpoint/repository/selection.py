@@ -54,49 +54,54 @@ class Selection(NamedTuple):
     unread: Tuple[str, ...] = ()
 
 
-def walk(
-    where: Where, *, first: Optional[str] = None, attempt: Optional[str] = None
+def iter_committed_newest_first(
+    where: Where, *, start_at: Optional[str] = None, saved_by_attempt: Optional[str] = None
 ) -> Iterator[catalog.CheckpointEntry]:
-    """The committed attempts, newest first; with `first`, that one and the older ones only.
+    """Yield the committed checkpoints, newest first; with `start_at`, that one and the older ones only.
 
-    `attempt` names a job's attempt: what it has committed itself is given too when it is newer than `first`, and
-    `first` may be gone then (retention). HyperPod's step retry starts the ranks of an attempt again with the
-    environment of its beginning, and so does torchrun with --max-restarts. What the job passed over stays passed over.
-    What was left on purpose (`rollbacks`) is not among them, unless it is `first` itself. Each is looked at only when
-    it is asked for. Raises OSError; CheckpointError when `first` is not there.
+    `saved_by_attempt` names a job's attempt: what it has committed itself is yielded too when it is newer
+    than `start_at`, and `start_at` may be gone then (retention). HyperPod's step retry starts the ranks of an
+    attempt again with the environment of its beginning, and so does torchrun with --max-restarts. What the
+    job passed over stays passed over. What was left on purpose (`rollbacks`) is not among them, unless it is
+    `start_at` itself. Each is looked up only when the iteration reaches it. Raise OSError; CheckpointError
+    when `start_at` is not there.
     """
     store = as_store(where)
-    rollback_records = rollbacks.read_records(store)
-    if first is None:
+    rollback_records = rollbacks.read_active_records(store)
+    if start_at is None:
         limit = None
     else:
-        limit = layout.parse_checkpoint_id(first)
-    has_passed_first = first is None
+        limit = layout.parse_checkpoint_id(start_at)
+    has_passed_first = start_at is None
     for entry in catalog.newest_first(store):
-        if entry.checkpoint_id == first and not entry.committed:
+        if entry.checkpoint_id == start_at and not entry.committed:
             break
-        if entry.checkpoint_id != first and rollbacks.reason_left(rollback_records, entry.name):
+        if entry.checkpoint_id != start_at and rollbacks.exclusion_reason(rollback_records, entry.name):
             continue
         below = (
-            first is None
-            or entry.checkpoint_id == first
+            start_at is None
+            or entry.checkpoint_id == start_at
             or (has_passed_first and limit is not None and entry.order < catalog.sort_key(limit))
         )
-        if entry.committed and (below or (attempt is not None and job_attempt(store, entry.checkpoint_id) == attempt)):
+        if entry.committed and (
+            below
+            or (saved_by_attempt is not None and saving_job_attempt(store, entry.checkpoint_id) == saved_by_attempt)
+        ):
             has_passed_first = True
             yield entry
     if not has_passed_first:
         raise NoSuchCheckpoint(
-            f"{first} is not a committed checkpoint under {store.url}", hint=f"hyperpod-kit checkpoint ls {store.url}"
+            f"{start_at} is not a committed checkpoint under {store.url}",
+            hint=f"hyperpod-kit checkpoint ls {store.url}",
         )
 
 
-def job_attempt(where: Where, checkpoint_id: str) -> Optional[str]:
-    """The job's attempt (HPK_ATTEMPT) that saved a checkpoint; None when its manifest does not say, is damaged, or is
-    another user's.
+def saving_job_attempt(where: Where, checkpoint_id: str) -> Optional[str]:
+    """Return the job's attempt (HPK_ATTEMPT) that saved a checkpoint; None when its manifest does not say, is
+    damaged, or is another user's.
 
-    Raises OSError when storage does not give it up: to go on as if it were a stranger's would leave what this very
-    attempt has saved.
+    Raise OSError when storage cannot read it: to treat it as a stranger's would leave what this very attempt
+    has saved.
     """
     try:
         return verify.read_manifest(where, checkpoint_id).job.get("attempt")
@@ -104,38 +109,42 @@ def job_attempt(where: Where, checkpoint_id: str) -> Optional[str]:
         return None
 
 
-def newest(
-    where: Where, take: Callable[[str], T], passed_over: Mapping[str, str] = _NOTHING, *, past_unread: bool = False
+def load_newest_accepted(
+    where: Where, load: Callable[[str], T], passed_over: Mapping[str, str] = _NOTHING, *, skip_unreadable: bool = False
 ) -> Tuple[T, Selection]:
-    """What `take` makes of the newest attempt that it does not reject, and which one that is.
+    """Return what `load` makes of the newest checkpoint that it does not reject, and which one that is.
 
-    `take` gets an attempt's name and rejects it with CheckpointError or OSError. What has a tombstone or is in
-    `passed_over` (attempt -> why) comes last, when nothing else is left: a tombstone may be wrong (bad memory in the
-    machine that wrote it), and must not be what ends a run.
-    Raises NoCheckpoint when nothing was ever committed, NoValidCheckpoint when nothing of what was committed is there
-    or can be trusted, DigestUnavailable when this interpreter cannot check the digests and StorageUnreadable when
-    storage does not give an attempt up (both prove nothing against it, so they must not lead to an older one; with
-    `past_unread` the caller decides, who finds it in `Selection.unread`), OSError when the root cannot be read.
+    `load` gets a checkpoint's name and rejects it with CheckpointError or OSError. What has a tombstone or is
+    in `passed_over` (name -> why) comes last, when nothing else is left: a tombstone may be wrong (bad memory
+    in the machine that wrote it), and must not be what ends a run. Raise NoCheckpoint when nothing was ever
+    committed, NoValidCheckpoint when nothing of what was committed is there or can be trusted,
+    DigestUnavailable when this interpreter cannot check the digests and StorageUnreadable when storage cannot
+    read a checkpoint (both prove nothing against it, so they must not lead to an older one; with
+    `skip_unreadable` they do, and the caller finds it in `Selection.unread`), OSError when the root cannot be
+    read.
     """
     store = as_store(where)
     for _ in range(_WALKS):
         try:
-            return _newest_of_a_walk(store, take, passed_over, past_unread)
+            return _load_newest_of_one_walk(store, load, passed_over, skip_unreadable)
         except NoValidCheckpoint as err:
-            if err.reasons or not _is_committed_now(store):
+            if err.reasons or not _was_committed_meanwhile(store):
                 raise no_checkpoint_error(store, err.reasons) from None
     raise no_checkpoint_error(store, ())
 
 
-def _newest_of_a_walk(
-    store: Store, take: Callable[[str], T], passed_over: Mapping[str, str], past_unread: bool
+def _load_newest_of_one_walk(
+    store: Store, load: Callable[[str], T], passed_over: Mapping[str, str], skip_unreadable: bool
 ) -> Tuple[T, Selection]:
-    """Raises NoValidCheckpoint with a reason for each candidate; with none where no manifest was listed."""
-    walked = _Walk(store, take, past_unread)
+    """Walk the checkpoints once, as `load_newest_accepted`. Raise NoValidCheckpoint with a reason for each
+    candidate; with none where no manifest was listed."""
+    walked = _Walk(store, load, skip_unreadable)
     marked: List[catalog.CheckpointEntry] = []
-    for number, entry in enumerate(walk(store)):
+    for number, entry in enumerate(iter_committed_newest_first(store)):
         if number == 0:
-            walked.rejected += [(lost.checkpoint_id, lost.reason) for lost in lost_before(store, entry.name)]
+            walked.rejected += [
+                (lost.checkpoint_id, lost.reason) for lost in lost_commit_named_by_latest(store, entry.name)
+            ]
         reason = passed_over.get(entry.checkpoint_id)
         damage = None
         if entry.marked and reason is None:
@@ -145,34 +154,34 @@ def _newest_of_a_walk(
         if reason is not None:
             marked.append(entry)
             walked.rejected.append((entry.checkpoint_id, reason))
-        elif walked.takes(entry.checkpoint_id):
+        elif walked.try_load(entry.checkpoint_id):
             return walked.taken[0], walked.selection(entry)
     for entry in marked:
         earlier = list(walked.rejected)
-        if walked.takes(entry.checkpoint_id):
+        if walked.try_load(entry.checkpoint_id):
             return walked.taken[0], walked.selection(entry)
         walked.rejected = earlier
-    raise NoValidCheckpoint(store.url, [*walked.rejected, *left_on_purpose(store)])
+    raise NoValidCheckpoint(store.url, [*walked.rejected, *excluded_by_rollback(store)])
 
 
-def _is_committed_now(store: Store) -> bool:
-    """Whether the records name a commit whose manifest is there, although the walk before has listed no manifest: a
-    running job has committed it since, and it is not lost."""
+def _was_committed_meanwhile(store: Store) -> bool:
+    """Return whether the records name a commit whose manifest exists although the walk before has listed no
+    manifest: a running job has committed it since, and it is not lost."""
     return any(
         commit.checkpoint_id and store.exists(f"{commit.checkpoint_id}/{layout.MANIFEST_FILE}")
         for commit in lost_commits(store)
     )
 
 
-def left_on_purpose(store: Store) -> List[Tuple[str, str]]:
-    """The committed attempts that the run left by going back on purpose, and since when; not those that it left to
-    begin anew, after which nothing was ever committed. Raises CheckpointError, OSError."""
-    rollback_records = rollbacks.read_records(store)
+def excluded_by_rollback(store: Store) -> List[Tuple[str, str]]:
+    """Return the committed checkpoints that the run left by going back on purpose, and since when; not those
+    that it left to begin anew, after which nothing was ever committed. Raise CheckpointError, OSError."""
+    rollback_records = rollbacks.read_active_records(store)
     reasons: List[Tuple[str, str]] = []
     for entry in catalog.newest_first(store) if rollback_records else ():
         record = None
         if entry.committed:
-            record = rollbacks.find_leaving(rollback_records, entry.name)
+            record = rollbacks.find_excluding_record(rollback_records, entry.name)
         if record is not None and not isinstance(record, FreshStart):
             reasons.append((entry.checkpoint_id, f"left on purpose: {record.description}"))
     return reasons
@@ -207,8 +216,8 @@ def newest_valid(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Sel
             print(checkpoint.step, checkpoint.checkpoint_id)
     """
     store = as_store(where)
-    return newest(
-        store, lambda checkpoint_id: verify.verify_checkpoint(store, checkpoint_id), passed_over, past_unread=True
+    return load_newest_accepted(
+        store, lambda checkpoint_id: verify.verify_checkpoint(store, checkpoint_id), passed_over, skip_unreadable=True
     )[1]
 
 
@@ -241,8 +250,11 @@ def newest_complete(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> 
             print(checkpoint.step, checkpoint.checkpoint_id)
     """
     store = as_store(where)
-    return newest(
-        store, lambda checkpoint_id: verify.verify_names(store, checkpoint_id), passed_over, past_unread=True
+    return load_newest_accepted(
+        store,
+        lambda checkpoint_id: verify.verify_files_present(store, checkpoint_id),
+        passed_over,
+        skip_unreadable=True,
     )[1]
 
 
@@ -255,8 +267,9 @@ class _Walk(Generic[T]):
         self.rejected: List[Tuple[str, str]] = []
         self.unread: List[str] = []
 
-    def takes(self, checkpoint_id: str) -> bool:
-        """Whether it is taken; else the reason is in `rejected`. Raises DigestUnavailable, StorageUnreadable."""
+    def try_load(self, checkpoint_id: str) -> bool:
+        """Load a checkpoint and return whether that worked; if not, the reason is added to `rejected`. Raise
+        DigestUnavailable, StorageUnreadable."""
         try:
             self.taken.append(self._take(checkpoint_id))
             return True
@@ -264,7 +277,7 @@ class _Walk(Generic[T]):
             raise
         except (CheckpointError, OSError) as err:
             reason = verify.describe_failure(err)
-            if verify.is_unread(err):
+            if verify.is_storage_failure(err):
                 if not self._past_unread:
                     raise StorageUnreadable(
                         checkpoint_id, reason, hint=f"hyperpod-kit checkpoint ls {self._store.url}"
@@ -286,38 +299,44 @@ class _Walk(Generic[T]):
 
 
 def no_checkpoint_error(store: Store, rejected: Sequence[Tuple[str, str]]) -> CheckpointError:
-    """The error of a walk that came to its end: nothing was ever committed, which every record has to agree on
-    (`commit_records`), or nothing of it is there or can be trusted. Raises CheckpointError, OSError."""
+    """Return the error for a walk that found no checkpoint: NoCheckpoint when nothing was ever committed, which
+    every record has to confirm (`commit_records`), NoValidCheckpoint when nothing of it is there or can be
+    trusted. Raise CheckpointError, OSError."""
     if rejected:
         return NoValidCheckpoint(store.url, rejected)
     lost = lost_commits(store)
     if lost:
-        return NoValidCheckpoint(store.url, commit_records.reasons(lost), hint=commit_records.hint(store.url))
+        return NoValidCheckpoint(
+            store.url, commit_records.summarize_lost_commits(lost), hint=commit_records.repair_hint(store.url)
+        )
     return NoCheckpoint(f"nothing was ever committed under {store.url}")
 
 
 def lost_commits(store: Store) -> List[commit_records.LostCommit]:
-    """What was committed under a root of which no manifest says so any more. Only for who has found none. Raises
+    """Return what was committed under a root that has no manifest of it any more. Only for a caller that has
+    found no manifest. Raise CheckpointError, OSError."""
+    return commit_records.lost_commits(commit_records.collect_root_facts(store))
+
+
+def lost_commit_named_by_latest(store: Store, newest_present: layout.CheckpointId) -> List[commit_records.LostCommit]:
+    """Return the commit that LATEST names, as a list of at most one, where it has no manifest any more and is
+    newer than `newest_present`, which has one: the run resumes from that, and people are told why. Raise
     CheckpointError, OSError."""
-    return commit_records.lost_commits(commit_records.gather(store))
-
-
-def lost_before(store: Store, newest: layout.CheckpointId) -> List[commit_records.LostCommit]:
-    """What LATEST names as committed and has no manifest any more, where it is newer than `newest`, which has one: the
-    run goes on from that, and people are told why. Raises CheckpointError, OSError."""
     hint = None
     with contextlib.suppress(OSError):  # what is read for people alone ends no restore
         hint = latest.read(without_retries(store))
-    if hint is None or catalog.sort_key(hint) <= catalog.sort_key(newest):
+    if hint is None or catalog.sort_key(hint) <= catalog.sort_key(newest_present):
         return []
-    if store.exists(f"{hint}/{layout.MANIFEST_FILE}") or rollbacks.reason_left(rollbacks.read_records(store), hint):
+    if store.exists(f"{hint}/{layout.MANIFEST_FILE}") or rollbacks.exclusion_reason(
+        rollbacks.read_active_records(store), hint
+    ):
         return []
     return [commit_records.LostCommit(str(hint), (layout.LATEST_FILE,), bool(store.list(str(hint))))]
 
 
 def require_no_lost_commits(store: Store) -> None:
-    """For who has found no commit and goes on as if there never was one. Raises NoValidCheckpoint when there was,
-    CheckpointError, OSError."""
+    """Raise NoValidCheckpoint if something was committed under the root, for a caller that has found no commit
+    and goes on as if there never was one; CheckpointError, OSError."""
     error = no_checkpoint_error(store, ())
     if not isinstance(error, NoCheckpoint):
         raise error

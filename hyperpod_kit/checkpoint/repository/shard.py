@@ -92,12 +92,12 @@ class TensorSpec(NamedTuple):
         return self.full or self.shape
 
     @property
-    def first(self) -> bool:
+    def is_at_origin(self) -> bool:
         """Whether this piece begins at the tensor's origin: true of exactly one piece of each tensor."""
         return not any(self.offsets)
 
-    def stored(self) -> Tuple[str, List[int], List[int]]:
-        """(type, shape, offsets) as safetensors sees them."""
+    def as_safetensors(self) -> Tuple[str, List[int], List[int]]:
+        """Return (type, shape, offsets) as safetensors sees them."""
         offsets = list(self.offsets) or [0] * len(self.shape)
         if self.dtype in NATIVE:
             return self.dtype, list(self.shape), offsets
@@ -129,7 +129,7 @@ class ShardLayout(NamedTuple):
     """Two layouts with the same fingerprint hold the same tensors at the same places."""
 
     def header(self, epoch: int, seq: int, step: int) -> bytes:
-        """The file's first bytes for this save; always of the same length."""
+        """Return the file's first bytes for this save; always of the same length."""
         head = bytearray(self.head)
         for name, value in zip(_NUMBERS, (epoch, seq, step)):
             at = self.number_at[name]
@@ -145,7 +145,7 @@ def tree_name(rank: int) -> str:
     return f"{_TREES}{rank:05d}"
 
 
-def _order(spec: TensorSpec) -> Tuple[int, int, str]:
+def _layout_sort_key(spec: TensorSpec) -> Tuple[int, int, str]:
     if spec.nbytes % ALIGN == 0:
         return (0, 0, spec.name)
     if spec.nbytes % 64 == 0:
@@ -162,14 +162,14 @@ def lay_out(
     plan: str,
     algorithm: str = digest.DEFAULT,
     chunk: int = digest.CHUNK,
-    tree: int = 0,
+    tree_bytes: int = 0,
 ) -> ShardLayout:
-    """Lay out one rank's file. `run` is the run's id, `plan` the fingerprint that all ranks share; `tree`: bytes of
-    room for the rank's own tree.
+    """Lay out one rank's file. `run` is the run's id, `plan` the fingerprint that all ranks share; `tree_bytes`:
+    room for the rank's extra state.
 
-    Raises CheckpointError when a name is taken twice or reserved.
+    Raise CheckpointError when a name is taken twice or reserved.
     """
-    ordered = sorted(specs, key=_order)
+    ordered = sorted(specs, key=_layout_sort_key)
     names = [spec.name for spec in ordered]
     if len(set(names)) != len(names) or any(n.startswith(RESERVED) or n == "__metadata__" for n in names):
         raise CheckpointError("a tensor's name is taken twice or reserved: " + ", ".join(names[:8]))
@@ -178,7 +178,7 @@ def lay_out(
     for spec in ordered:
         places.append((spec, at, at + spec.nbytes))
         at += spec.nbytes
-    tree_at, at = at, at + tree
+    tree_at, at = at, at + tree_bytes
     metadata = {
         "format": layout.FORMAT,
         "run": run,
@@ -191,8 +191,8 @@ def lay_out(
         "full": {spec.name: list(spec.full) for spec in ordered if spec.full},
         "dtypes": {spec.name: [spec.dtype, list(spec.shape)] for spec in ordered if spec.dtype not in NATIVE},
     }
-    sharding = {spec.name: {"saved_offsets": spec.stored()[2]} for spec in ordered}
-    if tree:
+    sharding = {spec.name: {"saved_offsets": spec.as_safetensors()[2]} for spec in ordered}
+    if tree_bytes:
         sharding[tree_name(rank)] = {"saved_offsets": [0]}
     sharding[digests_name(rank)] = {"saved_offsets": [0]}
     count = digest.leaf_count(ALIGN + at, chunk)
@@ -206,10 +206,10 @@ def lay_out(
             }
         }
         for spec, begin, end in places:
-            dtype, shape, _ = spec.stored()
+            dtype, shape, _ = spec.as_safetensors()
             header[spec.name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
-        if tree:
-            header[tree_name(rank)] = {"dtype": "U8", "shape": [tree], "data_offsets": [tree_at, at]}
+        if tree_bytes:
+            header[tree_name(rank)] = {"dtype": "U8", "shape": [tree_bytes], "data_offsets": [tree_at, at]}
         tail = count * digest.LEAF_BYTES
         header[digests_name(rank)] = {"dtype": "U8", "shape": [tail], "data_offsets": [at, at + tail]}
         text = json.dumps(header, separators=(",", ":")).encode()
@@ -232,7 +232,7 @@ def lay_out(
         base + at,
         base + at + tail,
         (base + tree_at, base + at),
-        digest.small(head),
+        digest.small_object_digest(head),
     )
 
 
@@ -291,7 +291,8 @@ class Parser:
         self._last: Tuple[int, bytes, Parsed] = (0, b"", Parsed((), {}))
 
     def parse(self, view: memoryview) -> Parsed:
-        """Of a whole shard; its numbers may be those of the last one. Raises CheckpointError when it is none."""
+        """Parse the header of a whole shard; the numbers of the save in it may be those of the last one. Raise
+        CheckpointError when it is none."""
         head = _OWN_NUMBERS.sub(rb"\1", bytes(view[: head_size(view)]))
         if self._last[:2] != (len(view), head):
             self._last = (len(view), head, parse(view))
@@ -299,13 +300,13 @@ class Parser:
 
 
 def head_size(view: memoryview) -> int:
-    """Bytes of length and header, from a file's first 8 bytes; the tensors begin there."""
+    """Return the bytes of length and header, from a file's first 8 bytes; the tensors begin there."""
     (length,) = struct.unpack("<Q", view[:8])
     return 8 + int(length)
 
 
 def parse_spec(name: Any, dtype: Any, shape: Any, offsets: Any, full: Any) -> TensorSpec:
-    """A tensor as JSON has it. Raises ValueError, TypeError for what can be none."""
+    """Build a TensorSpec from JSON. Raise ValueError, TypeError for what can be none."""
     if not isinstance(name, str) or not isinstance(dtype, str) or dtype not in ITEM_BYTES:
         raise ValueError(f"a tensor is named {str(name)[:80]!r} and of type {str(dtype)[:80]!r}")
     spec = TensorSpec(name, dtype, tuple(shape), tuple(offsets), tuple(full))
@@ -322,13 +323,14 @@ def parse_spec(name: Any, dtype: Any, shape: Any, offsets: Any, full: Any) -> Te
         for at, extent, full in zip(spec.offsets, spec.shape, spec.full):
             if at + extent > full:
                 raise ValueError(f"{name[:80]} has a box that does not lie in it")
-    if not _has_bytes(spec.full_shape):
+    if not _is_within_item_limit(spec.full_shape):
         raise ValueError(f"{name[:80]} has more numbers than there can be")
     return spec
 
 
-def _has_bytes(extents: Tuple[int, ...]) -> bool:
-    """Whether memory could be counted in bytes for these; what has no number has extents that count all the same."""
+def _is_within_item_limit(extents: Tuple[int, ...]) -> bool:
+    """Return whether a tensor of these extents has so few items that its bytes can be counted; an extent of 0
+    counts as 1."""
     count = 1
     for extent in extents:
         count *= extent or 1
@@ -336,7 +338,7 @@ def _has_bytes(extents: Tuple[int, ...]) -> bool:
 
 
 def parse_range(begin: Any, end: Any) -> Tuple[int, int]:
-    """Where a tensor lies, as JSON has it. Raises ValueError."""
+    """Return the range in which a tensor lies, from JSON. Raise ValueError."""
     if type(begin) is not int or type(end) is not int or not 0 <= begin <= end < 1 << 63:
         raise ValueError(f"a tensor lies at {str(begin)[:80]}..{str(end)[:80]}")
     return begin, end

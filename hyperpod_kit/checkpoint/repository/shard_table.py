@@ -31,7 +31,7 @@ class ShardPattern(NamedTuple):
     kinds: Tuple[int, ...]
     cuts: int
 
-    def text(self) -> bytes:
+    def to_json_bytes(self) -> bytes:
         return json.dumps([list(self.names), list(self.kinds)], separators=(",", ":")).encode()
 
 
@@ -57,13 +57,14 @@ class TensorOffsets:
         self._sums = [0, *accumulate(spec.nbytes for _, spec in table.undivided)]
         self._before = [position - number for number, (position, _) in enumerate(table.undivided)]
 
-    def of_divided(self, number: int, counts: Sequence[int]) -> int:
-        """Of the pattern's `number`th tensor, before which `counts` of each box are (see `BoxCounts`)."""
+    def offset_of_divided(self, number: int, counts: Sequence[int]) -> int:
+        """Return where the pattern's `number`th tensor begins, before which `counts` of each box are (see
+        `BoxCounts`)."""
         undivided_bytes = self._sums[bisect_right(self._before, number)]
         return self._base + undivided_bytes + sum(map(int.__mul__, counts, self._sizes))
 
-    def of_undivided(self, number: int, counts: BoxCounts) -> int:
-        """Of the shard's `number`th whole tensor; `counts` of all places of the pattern."""
+    def offset_of_undivided(self, number: int, counts: BoxCounts) -> int:
+        """Return where the shard's `number`th whole tensor begins; `counts` of all places of the pattern."""
         counts_before = counts[self._before[number]]
         return self._base + self._sums[number] + sum(map(int.__mul__, counts_before, self._sizes))
 
@@ -114,7 +115,7 @@ def build_table(pieces: Sequence[Placed]) -> Optional[ShardTable]:
 
 
 def place_tensors(table: ShardTable) -> Tuple[Placed, ...]:
-    """Undo `build_table`."""
+    """Return each tensor with its byte range: undo `build_table`."""
     names, kinds, _ = table.pattern
     divided = iter(TensorSpec(name, *table.boxes[kind]) for name, kind in zip(names, kinds))
     undivided = dict(table.undivided)
@@ -130,20 +131,20 @@ def place_tensors(table: ShardTable) -> Tuple[Placed, ...]:
     return tuple(placed)
 
 
-def table_text(table: ShardTable) -> bytes:
-    """All but the pattern."""
+def encode_table_without_pattern(table: ShardTable) -> bytes:
+    """Encode all of a table but its pattern, as JSON."""
     undivided = [[position, spec.name, spec.dtype, list(spec.shape)] for position, spec in table.undivided]
     return json.dumps([table.base, [list(box) for box in table.boxes], undivided], separators=(",", ":")).encode()
 
 
 def parse_pattern(text: bytes) -> ShardPattern:
-    """Undo `ShardPattern.text`. Raises ValueError."""
-    return decode_pattern(parse.document(text, len(text)))
+    """Undo `ShardPattern.to_json_bytes`. Raise ValueError."""
+    return decode_pattern(parse.parse_json(text, len(text)))
 
 
 def decode_pattern(body: Any) -> ShardPattern:
-    """The same of parsed JSON. Raises ValueError."""
-    names, kinds = _list(body, 2)
+    """Build a pattern from parsed JSON. Raise ValueError."""
+    names, kinds = _require_list(body, 2)
     if not isinstance(names, list) or not isinstance(kinds, list) or len(names) != len(kinds):
         raise ValueError("a pattern has as many boxes as names")
     if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
@@ -157,16 +158,17 @@ def decode_pattern(body: Any) -> ShardPattern:
 
 
 def parse_table(pattern: ShardPattern, text: bytes) -> ShardTable:
-    """The table of a pattern and of what `table_text` said. Raises ValueError, TypeError."""
-    return decode_table(pattern, parse.document(text, len(text)))
+    """Return the table of a pattern and of what `encode_table_without_pattern` wrote. Raise ValueError,
+    TypeError."""
+    return decode_table(pattern, parse.parse_json(text, len(text)))
 
 
 def decode_table(pattern: ShardPattern, body: Any) -> ShardTable:
-    """The same of parsed JSON. Raises ValueError, TypeError."""
-    base, boxes, undivided = _list(body, 3)
+    """Build the table of a pattern from parsed JSON. Raise ValueError, TypeError."""
+    base, boxes, undivided = _require_list(body, 3)
     parsed_boxes: List[Box] = []
-    for box in _list(boxes):
-        spec = parse_spec("", *_list(box, 4))
+    for box in _require_list(boxes):
+        spec = parse_spec("", *_require_list(box, 4))
         if not spec.full:
             raise ValueError("a box is part of no tensor")
         parsed_boxes.append((spec.dtype, spec.shape, spec.offsets, spec.full))
@@ -174,9 +176,9 @@ def decode_table(pattern: ShardPattern, body: Any) -> ShardTable:
         raise ValueError("a shard lacks a box of its pattern")
     rows: List[Tuple[int, TensorSpec]] = []
     before = -1
-    for row in _list(undivided):
-        position, name, dtype, shape = _list(row, 4)
-        if type(position) is not int or not before < position < len(pattern.names) + len(_list(undivided)):
+    for row in _require_list(undivided):
+        position, name, dtype, shape = _require_list(row, 4)
+        if type(position) is not int or not before < position < len(pattern.names) + len(_require_list(undivided)):
             raise ValueError(f"a tensor has the place {str(position)[:40]} in its shard")
         rows.append((position, parse_spec(name, dtype, shape, (), ())))
         before = position
@@ -185,7 +187,7 @@ def decode_table(pattern: ShardPattern, body: Any) -> ShardTable:
     return ShardTable(pattern, tuple(parsed_boxes), tuple(rows), base)
 
 
-def _list(value: Any, count: Optional[int] = None) -> List[Any]:
+def _require_list(value: Any, count: Optional[int] = None) -> List[Any]:
     if not isinstance(value, list) or (count is not None and len(value) != count):
         raise ValueError(f"{str(value)[:40]} is no list{f' of {count}' if count is not None else ''}")
     return value

@@ -15,9 +15,9 @@ from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted.text import clean
 
 
-def find_newer_start(store: Store, epoch: int) -> Optional[str]:
-    """Who has the root since a start after `epoch`, in words; None while that is the newest. One listing, of what comes
-    behind its own epoch file. Raises OSError."""
+def describe_newer_start(store: Store, epoch: int) -> Optional[str]:
+    """Return a description of who has taken the root since the start of `epoch`; None while that is the newest.
+    One listing, of what comes after its own epoch file. Raise OSError."""
     later = map(layout.parse_epoch, store.list(after=layout.epoch_file(epoch), until=layout.EPOCHS_END))
     newest = max((number for number in later if number is not None), default=0)
     if newest <= epoch:
@@ -29,7 +29,7 @@ def _describe_start(store: Store, epoch: int) -> str:
     """What that start's epoch file says of it."""
     name = layout.epoch_file(epoch)
     try:
-        body: Dict[str, Any] = manifest.open_json(store.read(name), name)
+        body: Dict[str, Any] = manifest.parse_sealed_json(store.read(name), name)
     except (CheckpointError, FileNotFoundError):
         return f"epoch {epoch}, which does not say whose it is"
     job = body.get("job")

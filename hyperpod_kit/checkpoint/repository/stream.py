@@ -28,7 +28,7 @@ class Mapped:
         return len(part)
 
     def close(self) -> None:
-        """The mapping belongs to whoever made it."""
+        """Do nothing: the mapping belongs to whoever made it."""
 
 
 Source = Any
@@ -46,12 +46,12 @@ class Buffer:
         self.view = memoryview(self._mapping)
 
     def fault_in(self) -> None:
-        """Have the kernel find and clear the pages now, without the interpreter's lock."""
+        """Have the kernel allocate and clear the pages now, without the interpreter's lock."""
         mapping.fault_in_private((ctypes.c_char * len(self.view)).from_buffer(self.view))
 
 
-def aligned_up(value: int) -> int:
-    """The next multiple of PAGE."""
+def round_up_to_page(value: int) -> int:
+    """Return the next multiple of PAGE."""
     return -(-value // PAGE) * PAGE
 
 
@@ -71,12 +71,12 @@ class Shard:
         if source.size != size:
             raise CheckpointError(f"{name} has {source.size} bytes, expected {size}")
         try:
-            self.data_end, self.chunks = digest.split(size, chunk)
+            self.data_end, self.chunks = digest.split_file_size(size, chunk)
         except ValueError as err:
             raise CheckpointError(f"{name}: {err}") from None
         begin = self.data_end // PAGE * PAGE
-        tail = Buffer(aligned_up(size - begin))
-        self._leaves = bytes(self.fill(tail.view, begin, size)[self.data_end - begin :])
+        tail = Buffer(round_up_to_page(size - begin))
+        self._leaves = bytes(self.read_unverified_into(tail.view, begin, size)[self.data_end - begin :])
         actual_root = digest.root(self._alg, self._leaves, size)
         if actual_root != root:
             raise DigestMismatch(f"{name} (digests)", root, actual_root)
@@ -89,14 +89,14 @@ class Shard:
         return self._leaves[index * digest.LEAF_BYTES : (index + 1) * digest.LEAF_BYTES]
 
     def fetch(self, index: int, buffer: Optional[Buffer]) -> memoryview:
-        """A chunk's bytes, not compared yet: in the buffer, or in place when the source is mapped."""
+        """Return a chunk's bytes, not verified yet: in the buffer, or in place when the source is mapped."""
         begin, end = self.bounds(index)
         if isinstance(self.source, Mapped) or buffer is None:
             return memoryview(self.source.view)[begin:end]
-        return self.fill(buffer.view, begin, end)
+        return self.read_unverified_into(buffer.view, begin, end)
 
     def check(self, index: int, view: memoryview) -> None:
-        """Raises DigestMismatch, naming the bytes, unless the view is this chunk."""
+        """Raise DigestMismatch, naming the bytes, unless the view is this chunk."""
         actual_leaf = self._alg.leaf(view)
         if actual_leaf != self.leaf(index):
             begin, end = self.bounds(index)
@@ -106,10 +106,10 @@ class Shard:
                 f"{self._alg.name}:{actual_leaf.hex()}",
             )
 
-    def read(self, begin: int, end: int) -> bytes:
-        """Some bytes, by whole chunks, each compared. For what is small: a header."""
+    def read_verified(self, begin: int, end: int) -> bytes:
+        """Return bytes [begin, end) of the file, verified by whole chunks. For what is small: a header."""
         parts = []
-        buffer = Buffer(aligned_up(self.chunk))
+        buffer = Buffer(round_up_to_page(self.chunk))
         for index in range(begin // self.chunk, -(-end // self.chunk)):
             view = self.fetch(index, buffer)
             self.check(index, view)
@@ -117,13 +117,13 @@ class Shard:
             parts.append(bytes(view[max(begin, first) - first : min(end, last) - first]))
         return b"".join(parts)
 
-    def fill(self, view: memoryview, begin: int, end: int) -> memoryview:
-        """Read [begin, end), not compared yet.
+    def read_unverified_into(self, view: memoryview, begin: int, end: int) -> memoryview:
+        """Read [begin, end) into the view, not verified yet, and return the part that was filled.
 
         `begin` is a multiple of PAGE, and the view has room up to the next one after `end`.
         """
         if self.source.align > 1:
-            limit = aligned_up(end - begin)
+            limit = round_up_to_page(end - begin)
         else:
             limit = end - begin
         done = 0

@@ -57,13 +57,13 @@ class NotWritten(HyperpodKitError):
     """The file could not be written: no word on the checkpoint."""
 
 
-def get(store: Store, name: str, path: str, checkpoint_id: Optional[str] = None) -> Written:
-    """Write the tensor to `path`, a new .safetensors or .npy file: of the newest checkpoint that can be proved, or of
-    `checkpoint_id`.
+def export_tensor(store: Store, name: str, path: str, checkpoint_id: Optional[str] = None) -> Written:
+    """Write the tensor to `path`, a new .safetensors or .npy file: of the newest checkpoint that can be proved,
+    or of `checkpoint_id`.
 
-    `name` is that of `show --tensors`, or a tied tensor's other one. Raises UsageError for a name that is not there, a
-    type that numpy lacks or a file that is there, NotWritten, NoCheckpoint, NoValidCheckpoint, StorageUnreadable,
-    DigestUnavailable, CheckpointError, OSError.
+    `name` is that of `show --tensors`, or a tied tensor's other one. Raise UsageError for a name that is not
+    there, a type that numpy lacks or a file that is there, NotWritten, NoCheckpoint, NoValidCheckpoint,
+    StorageUnreadable, DigestUnavailable, CheckpointError, OSError.
     """
     kind = os.path.splitext(path)[1]
     if kind not in (".safetensors", ".npy"):
@@ -72,7 +72,7 @@ def get(store: Store, name: str, path: str, checkpoint_id: Optional[str] = None)
         raise UsageError(f"{path} is there already")
     if checkpoint_id is not None:
         return _write(store, checkpoint_id, name, path, kind)
-    written, selected = selection.newest(store, lambda each: _write(store, each, name, path, kind))
+    written, selected = selection.load_newest_accepted(store, lambda each: _write(store, each, name, path, kind))
     return written._replace(rejected=selected.rejected)
 
 
@@ -80,7 +80,7 @@ def _write(store: Store, checkpoint_id: str, name: str, path: str, kind: str) ->
     body = verify.read_manifest(store, checkpoint_id)
     if body.index is None:
         raise CheckpointError(f"{checkpoint_id} has no index of its tensors")
-    tensors = rows.read(verify.read_extra(store, checkpoint_id, body.index))
+    tensors = rows.decode(verify.read_verified_small_file(store, checkpoint_id, body.index))
     if name not in tensors:
         stored = non_tensor_state.stored_name(_shared_tree(store, checkpoint_id, body.extra), name)
         if stored not in tensors:
@@ -90,7 +90,7 @@ def _write(store: Store, checkpoint_id: str, name: str, path: str, kind: str) ->
         name = str(stored)
     pieces = tensors[name]
     spec = pieces[0].spec
-    head = (_npy if kind == ".npy" else _safetensors)(spec)
+    head = (_npy_header if kind == ".npy" else _safetensors_header)(spec)
     target = _Output(path, head)
     try:
         for number, shard_pieces in itertools.groupby(pieces, key=lambda piece: piece.shard):
@@ -103,26 +103,26 @@ def _write(store: Store, checkpoint_id: str, name: str, path: str, kind: str) ->
                 _copy(shard, list(shard_pieces), target)
             finally:
                 reader.close()
-        target.finish()
+        target.sync_and_publish()
     finally:
-        target.drop()
+        target.close_and_remove_partial()
     full_spec = TensorSpec(name, spec.dtype, spec.full_shape)
     return Written(checkpoint_id, name, spec.dtype, spec.full_shape, full_spec.nbytes)
 
 
 def _shared_tree(store: Store, checkpoint_id: str, record: FileRecord) -> Any:
-    """What the ranks have in common. Raises CheckpointError, OSError."""
-    data = verify.read_extra(store, checkpoint_id, record)
+    """Return the part of extra.json that the ranks have in common. Raise CheckpointError, OSError."""
+    data = verify.read_verified_small_file(store, checkpoint_id, record)
     try:
         return parse.json_object(data, len(data)).get("shared")
     except ValueError as err:
         raise CheckpointError(f"{record.file} is damaged: {err}") from None
 
 
-def _safetensors(spec: TensorSpec) -> bytes:
-    """The header of a file with this tensor alone."""
+def _safetensors_header(spec: TensorSpec) -> bytes:
+    """Return the header of a file with this tensor alone."""
     full_spec = TensorSpec(spec.name, spec.dtype, spec.full_shape)
-    dtype, shape, _ = full_spec.stored()
+    dtype, shape, _ = full_spec.as_safetensors()
     header: Dict[str, Any] = {spec.name: {"dtype": dtype, "shape": shape, "data_offsets": [0, full_spec.nbytes]}}
     if spec.dtype not in NATIVE:
         header["__metadata__"] = {"hpk": json.dumps({"dtypes": {spec.name: [spec.dtype, list(spec.full_shape)]}})}
@@ -131,8 +131,8 @@ def _safetensors(spec: TensorSpec) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
-def _npy(spec: TensorSpec) -> bytes:
-    """numpy's header, version 1.0. Raises UsageError."""
+def _npy_header(spec: TensorSpec) -> bytes:
+    """Return numpy's header, version 1.0. Raise UsageError for a type that numpy lacks."""
     if spec.dtype not in NPY:
         raise UsageError(f"{spec.name} is {spec.dtype}, which numpy does not have", hint="--output NAME.safetensors")
     shape = "".join(f"{extent}, " for extent in spec.full_shape)
@@ -157,23 +157,23 @@ class _Output:
                 self._fd = os.open(self._partial, flags, 0o666, dir_fd=self._folder)
                 os.pwrite(self._fd, head, 0)
         except BaseException:
-            self.drop()
+            self.close_and_remove_partial()
             raise
 
     def put(self, view: memoryview, at: int) -> None:
-        """Safe for threads."""
+        """Write the bytes at that offset of the data. Safe for threads."""
         with self._report_write_errors():
             while len(view):
                 done = os.pwrite(self._fd, view, self.begin + at)
                 view, at = view[done:], at + done
 
-    def finish(self) -> None:
+    def sync_and_publish(self) -> None:
         with self._report_write_errors():
             os.fsync(self._fd)
             # What came there meanwhile stays.
             os.link(self._partial, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder, follow_symlinks=False)
 
-    def drop(self) -> None:
+    def close_and_remove_partial(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             with contextlib.suppress(OSError):
@@ -190,7 +190,9 @@ class _Output:
 
 def _copy(shard: Shard, pieces: List[index.Piece], target: _Output) -> None:
     targets = [
-        (piece.begin, piece.begin + piece.spec.nbytes, _in_whole(piece.spec)) for piece in pieces if piece.spec.nbytes
+        (piece.begin, piece.begin + piece.spec.nbytes, _runs_in_full_tensor(piece.spec))
+        for piece in pieces
+        if piece.spec.nbytes
     ]
     last = max((end for _, end, _ in targets), default=0)
     if last > shard.data_end:
@@ -201,7 +203,7 @@ def _copy(shard: Shard, pieces: List[index.Piece], target: _Output) -> None:
         for begin, end, box in targets:
             first, last = max(begin, at), min(end, at + len(view))
             if first < last:
-                for source, dest, size in box.map_bytes(first - begin, last - begin):
+                for source, dest, size in box.contiguous_runs(first - begin, last - begin):
                     view_offset = begin + source - at
                     target.put(view[view_offset : view_offset + size], dest)
 
@@ -209,5 +211,5 @@ def _copy(shard: Shard, pieces: List[index.Piece], target: _Output) -> None:
         pump.finish(deliver)
 
 
-def _in_whole(spec: TensorSpec) -> Runs:
+def _runs_in_full_tensor(spec: TensorSpec) -> Runs:
     return Runs(spec.full_shape, spec.offsets or (0,) * len(spec.shape), spec.shape, ITEM_BYTES[spec.dtype])

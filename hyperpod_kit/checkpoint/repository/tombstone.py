@@ -18,8 +18,8 @@ from hyperpod_kit.errors import CheckpointError, DigestMismatch
 FORMAT = "hpk-bad/1"
 
 
-def proves(err: BaseException) -> bool:
-    """Whether an error of a verification is damage for good."""
+def proves_damage(err: BaseException) -> bool:
+    """Return whether an error of a verification proves that the checkpoint is damaged for good."""
     return isinstance(err, DigestMismatch)
 
 
@@ -39,13 +39,14 @@ def write(store: Store, checkpoint_id: str, reason: str) -> None:
 
 
 def read(store: Store, checkpoint_id: str) -> Optional[str]:
-    """Why the attempt is damaged; None when it is not marked, or the tombstone itself is torn or another's.
+    """Return why the checkpoint is damaged; None when it is not marked, or the tombstone itself is torn or
+    another's.
 
-    Raises OSError.
+    Raise OSError.
     """
     name = layout.tombstone_file(checkpoint_id)
     try:
-        body = manifest.open_json(store.read(name), name)
+        body = manifest.parse_sealed_json(store.read(name), name)
     except (FileNotFoundError, CheckpointError):
         return None
     if body.get("format") != FORMAT or body.get("attempt") != checkpoint_id:

@@ -52,19 +52,21 @@ def parse_manifest(data: bytes, checkpoint_id: str) -> manifest.Manifest:
     return checkpoint_manifest
 
 
-def read_extra(where: Where, checkpoint_id: str, record: manifest.FileRecord) -> bytes:
-    """A small file of an attempt (extra.json, index.bin), verified. Raises DigestMismatch, CheckpointError, OSError."""
-    data = hole_check.read(as_store(where), f"{checkpoint_id}/{record.file}", record.size)
-    actual_digest = digest.small(data)
+def read_verified_small_file(where: Where, checkpoint_id: str, record: manifest.FileRecord) -> bytes:
+    """Return a small file of a checkpoint (extra.json, index.bin), verified. Raise DigestMismatch,
+    CheckpointError, OSError."""
+    data = hole_check.read_rejecting_holes(as_store(where), f"{checkpoint_id}/{record.file}", record.size)
+    actual_digest = digest.small_object_digest(data)
     if actual_digest != record.root:
         raise DigestMismatch(record.file, record.root, actual_digest)
     return data
 
 
-def verify_names(where: Where, checkpoint_id: str) -> manifest.Manifest:
-    """The manifest of a committed attempt, proved, with all its files there by their names. No data is read.
+def verify_files_present(where: Where, checkpoint_id: str) -> manifest.Manifest:
+    """Return the manifest of a committed checkpoint, proved, with all its files present by their names. No data
+    is read.
 
-    Raises as `read_manifest`, and CheckpointError when a file is missing.
+    Raise as `read_manifest`, and CheckpointError when a file is missing.
     """
     store = as_store(where)
     checkpoint_manifest = read_manifest(store, checkpoint_id)
@@ -95,7 +97,7 @@ def verify_checkpoint(where: Where, checkpoint_id: str) -> manifest.Manifest:
     digest.algorithm(checkpoint_manifest.digest)
     for small in (checkpoint_manifest.extra, checkpoint_manifest.index):
         if small is not None:
-            read_extra(store, checkpoint_id, small)
+            read_verified_small_file(store, checkpoint_id, small)
     for record in checkpoint_manifest.shards:
         verify_file(store, checkpoint_id, record, chunk=checkpoint_manifest.chunk)
     return checkpoint_manifest
@@ -117,10 +119,11 @@ def describe_failure(err: BaseException) -> str:
 
 
 def describe_unforeseen(err: BaseException) -> str:
-    """The reason where a checkpoint led to an error that no checkpoint should lead to."""
+    """Return the reason for a checkpoint that led to an error that no checkpoint should lead to."""
     return f"cannot be judged: {type(err).__name__}: {clean(err)}"
 
 
-def is_unread(err: BaseException) -> bool:
-    """Whether storage failed, not what was read: the same bytes may be read later. A missing file is damage."""
+def is_storage_failure(err: BaseException) -> bool:
+    """Return whether storage failed, not what was read: the same bytes may be read later. A missing file is
+    damage."""
     return isinstance(err, OSError) and not isinstance(err, FileNotFoundError)

@@ -55,8 +55,8 @@ _release.argtypes = (ctypes.POINTER(_Buffer),)
 _release.restype = None
 
 
-def _over(function: Any, data: Any) -> Any:
-    """function(address, length) of contiguous `data`. Raises BufferError for other memory, TypeError."""
+def _call_on_buffer(function: Any, data: Any) -> Any:
+    """Return function(address, length) of contiguous `data`. Raise BufferError for other memory, TypeError."""
     buffer = _Buffer()
     _get(data, ctypes.byref(buffer), 0)  # 0 is PyBUF_SIMPLE; an error is raised by ctypes.pythonapi
     try:
@@ -81,7 +81,7 @@ def load() -> Optional[Functions]:
         function.restype = result
 
     def wide_digest(data: Any) -> bytes:
-        halves = _over(wide, data)
+        halves = _call_on_buffer(wide, data)
         return struct.pack(">QQ", halves.high, halves.low)
 
-    return Functions(lambda data: struct.pack(">Q", _over(narrow, data)), wide_digest)
+    return Functions(lambda data: struct.pack(">Q", _call_on_buffer(narrow, data)), wide_digest)

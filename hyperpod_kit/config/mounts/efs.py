@@ -6,14 +6,14 @@ from typing import Iterator
 
 from hyperpod_kit.config.field import Field
 from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.mounts.file_system_ids import ACCESS_POINT_ID, file_system_id
+from hyperpod_kit.config.mounts.file_system_ids import ACCESS_POINT_ID, file_system_id_pattern
 from hyperpod_kit.config.mounts.form import MountForm
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts.efs import EfsMount
 
 
 def check_tls(settings: Settings) -> Iterator[Finding]:
-    """Access points and IAM come with TLS."""
+    """Report access points and IAM without TLS."""
     for mount, at in settings.mounts_of_kind(EfsMount):
         if mount.access_point_id is not None and not mount.tls:
             yield Finding("HPK-E003", f"{at}.tls", "an access point is mounted with TLS only", "Set tls to true")
@@ -21,8 +21,9 @@ def check_tls(settings: Settings) -> Iterator[Finding]:
             yield Finding("HPK-E004", f"{at}.iam", "IAM authorization needs TLS", "Set tls to true")
 
 
-def check_beside_homes(settings: Settings) -> Iterator[Finding]:
-    """What else is mounted of the homes' file system needs nothing that its policy denies."""
+def check_mounts_on_homes_file_system(settings: Settings) -> Iterator[Finding]:
+    """Report other mounts of the homes' file system that its policy would deny: without access point or
+    IAM."""
     homes = settings.homes
     for mount, at in settings.mounts_of_kind(EfsMount):
         if homes is None or mount.file_system_id != homes.file_system_id:
@@ -45,7 +46,7 @@ def check_beside_homes(settings: Settings) -> Iterator[Finding]:
 
 KIND = MountForm(
     fields={
-        "file_system_id": Field("The file system, fs-….", pattern=file_system_id("EFS")),
+        "file_system_id": Field("The file system, fs-….", pattern=file_system_id_pattern("EFS")),
         "access_point_id": Field("The access point, fsap-…; needs tls.", pattern=ACCESS_POINT_ID),
         "tls": Field("Whether the connection is encrypted."),
         "iam": Field("Whether the node's role is checked by the file system's policy; needs tls."),
@@ -53,5 +54,5 @@ KIND = MountForm(
     nicknames=("nfs",),
     short_form=None,
     storage_config=None,
-    rules=(check_tls, check_beside_homes),  # HPK-E, HPK-U
+    rules=(check_tls, check_mounts_on_homes_file_system),  # HPK-E, HPK-U
 )

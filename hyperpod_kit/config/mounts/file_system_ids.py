@@ -12,7 +12,7 @@ ACCESS_POINT_ID = Pattern(
 )
 
 
-def file_system_id(service: str) -> Pattern:
+def file_system_id_pattern(service: str) -> Pattern:
     """Make the pattern of the id of a file system of that service."""
     return Pattern(
         "HPK-E001",

@@ -20,8 +20,8 @@ class ShortForm:
     mount: Callable[[ProvisioningParameters], Optional[Mount]]
 
     @property
-    def at(self) -> str:
-        """Return the path of the mount."""
+    def first_key(self) -> str:
+        """Return the first key of the short form, which is the path that findings name for its mount."""
         return next(iter(self.keys.values()))
 
 
@@ -55,6 +55,6 @@ class MountForm:
 
     def path_of_key(self, at: str, key: str) -> str:
         """Return the path of `key` of a mount that is written at `at`."""
-        if self.short_form is not None and at == self.short_form.at:
+        if self.short_form is not None and at == self.short_form.first_key:
             return self.short_form.keys.get(key, at)
         return f"{at}.{key}"

@@ -15,14 +15,14 @@ from hyperpod_kit.model.mounts.lustre import LustreMount
 STORAGE_CONFIG = StorageConfig({"DnsName": "dns_name", "MountName": "mount_name"}, "fsx", "/fsx")
 
 
-def short_form(parameters: ProvisioningParameters) -> Optional[LustreMount]:
+def mount_from_short_form(parameters: ProvisioningParameters) -> Optional[LustreMount]:
     """The mount at /fsx that `fsx_dns_name` and `fsx_mountname` stand for."""
     if not parameters.fsx_dns_name or not parameters.fsx_mountname:
         return None
     return LustreMount(STORAGE_CONFIG.name, STORAGE_CONFIG.path, parameters.fsx_dns_name, parameters.fsx_mountname)
 
 
-def check_both_keys(settings: Settings) -> Iterator[Finding]:
+def check_fsx_keys_come_together(settings: Settings) -> Iterator[Finding]:
     """AWS's two FSx keys come together."""
     have = {"fsx_dns_name": settings.parameters.fsx_dns_name, "fsx_mountname": settings.parameters.fsx_mountname}
     if sum(1 for value in have.values() if value) == 1:
@@ -58,7 +58,7 @@ KIND = MountForm(
         "efa": Field("Whether it is mounted over EFA, once that is set up."),
     },
     nicknames=("fsx", "fsx-lustre"),
-    short_form=ShortForm({"dns_name": "fsx_dns_name", "mount_name": "fsx_mountname"}, short_form),
+    short_form=ShortForm({"dns_name": "fsx_dns_name", "mount_name": "fsx_mountname"}, mount_from_short_form),
     storage_config=STORAGE_CONFIG,
-    rules=(check_both_keys,),  # HPK-F
+    rules=(check_fsx_keys_come_together,),  # HPK-F
 )

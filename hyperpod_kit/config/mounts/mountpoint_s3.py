@@ -19,15 +19,16 @@ PREFIX = r"((?!\.\.?/)[A-Za-z0-9._=-]+/)+"
 MODE = Pattern("HPK-S005", r"0?[0-7]{3}", "`{value}` is not an octal mode", 'Write it like "0755"')
 
 
-def short_form(parameters: ProvisioningParameters) -> Optional[S3Mount]:
+def mount_from_short_form(parameters: ProvisioningParameters) -> Optional[S3Mount]:
     """The read-only mount at /mount-s3 that `bucketname` stands for."""
     if parameters.bucketname:
         return S3Mount("mount-s3", "/mount-s3", parameters.bucketname)
     return None
 
 
-def check_short_form_is_read_only(settings: Settings) -> Iterator[Finding]:
-    """AWS's own scripts mount a bucket of this name writable."""
+def report_short_form_is_read_only(settings: Settings) -> Iterator[Finding]:
+    """Report as information that `bucketname` is mounted read-only, while AWS's own scripts mount it
+    writable."""
     if settings.parameters.bucketname and re.fullmatch(patterns.BUCKET, settings.parameters.bucketname):
         yield Finding(
             "HPK-S023",
@@ -39,7 +40,7 @@ def check_short_form_is_read_only(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def check_prefix_and_writes(settings: Settings) -> Iterator[Finding]:
+def check_prefix_and_write_options(settings: Settings) -> Iterator[Finding]:
     """Prefixes end in `/` and have no surprises."""
     for mount, at in settings.mounts_of_kind(S3Mount):
         if mount.prefix and not mount.prefix.endswith("/"):
@@ -67,7 +68,7 @@ def check_prefix_and_writes(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def check_ownership(settings: Settings) -> Iterator[Finding]:
+def check_ids_and_modes(settings: Settings) -> Iterator[Finding]:
     """Nothing is writable by everybody; ids are ids."""
     for mount, at in settings.mounts_of_kind(S3Mount):
         for key, mode in (("dir_mode", mount.dir_mode), ("file_mode", mount.file_mode)):
@@ -93,7 +94,7 @@ def check_ownership(settings: Settings) -> Iterator[Finding]:
                 )
 
 
-def check_users_write(settings: Settings) -> Iterator[Finding]:
+def check_some_user_can_write(settings: Settings) -> Iterator[Finding]:
     """A mount for writing has somebody who writes: without uid, gid or a mode of its own all of it is root's."""
     for mount, at in settings.mounts_of_kind(S3Mount):
         if not (MODE.fits(mount.dir_mode) and is_for_users(mount) and mount.only_root_writes()):
@@ -109,8 +110,9 @@ def check_users_write(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def check_nobody_writes(settings: Settings) -> Iterator[Finding]:
-    """No node may write where the bundle is: who replaces it there is root of every node made afterwards."""
+def check_bundle_prefix_not_writable(settings: Settings) -> Iterator[Finding]:
+    """Report a mount that can write where the bundle is: whoever replaces it is root of every node made
+    afterwards."""
     bundle = settings.bundle
     for mount, at in settings.mounts_of_kind(S3Mount):
         if mount.read_only or mount.bucket != bundle.bucket:
@@ -164,16 +166,16 @@ KIND = MountForm(
         "sse_kms_key_id": Field("KMS key of that."),
     },
     nicknames=("s3", "mount-s3", "mountpoint"),
-    short_form=ShortForm({"bucket": "bucketname"}, short_form),
+    short_form=ShortForm({"bucket": "bucketname"}, mount_from_short_form),
     storage_config=None,
     rules=(
-        check_short_form_is_read_only,
-        check_prefix_and_writes,
-        check_ownership,
-        check_users_write,
-        check_nobody_writes,
-        options.check_cache,
-        options.check_parts,
-        options.check_access,
+        report_short_form_is_read_only,
+        check_prefix_and_write_options,
+        check_ids_and_modes,
+        check_some_user_can_write,
+        check_bundle_prefix_not_writable,
+        options.check_cache_directory,
+        options.check_part_sizes_and_counts,
+        options.check_storage_class_and_encryption,
     ),  # HPK-S, HPK-B
 )

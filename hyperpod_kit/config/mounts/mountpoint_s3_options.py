@@ -7,7 +7,7 @@ from typing import Iterator, Optional
 
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.patterns import Pattern
-from hyperpod_kit.config.rules.mount_paths import PATH, RESERVED_TREES, inside
+from hyperpod_kit.config.rules.mount_paths import PATH, RESERVED_TREES, is_inside
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 
@@ -48,7 +48,7 @@ COUNTS = {"cache_mib": (1, 2**31), "max_threads": (1, 1024), "maximum_throughput
 """Key -> smallest and largest sensible value."""
 
 
-def check_cache(settings: Settings) -> Iterator[Finding]:
+def check_cache_directory(settings: Settings) -> Iterator[Finding]:
     """The cache lies on local disk, in a directory of its own."""
     for mount, at in settings.mounts_of_kind(S3Mount):
         where = mount.cache_dir
@@ -62,12 +62,12 @@ def check_cache(settings: Settings) -> Iterator[Finding]:
                 f"`{where}` is not a plain absolute path",
                 "Use letters, digits and ._- between slashes, like /opt/dlami/nvme/cache",
             )
-        elif any(inside(where, tree) for tree in RESERVED_TREES if tree != "/opt/dlami"):
+        elif any(is_inside(where, tree) for tree in RESERVED_TREES if tree != "/opt/dlami"):
             yield Finding(
                 "HPK-S012", f"{at}.cache_dir", f"`{where}` belongs to the system", "Choose a directory of its own"
             )
         else:
-            above = next((other for other in settings.mounts if inside(where, other.path)), None)
+            above = next((other for other in settings.mounts if is_inside(where, other.path)), None)
             if above is not None and not above.traits.local_disk:
                 yield Finding(
                     "HPK-S013",
@@ -77,7 +77,7 @@ def check_cache(settings: Settings) -> Iterator[Finding]:
                 )
 
 
-def check_parts(settings: Settings) -> Iterator[Finding]:
+def check_part_sizes_and_counts(settings: Settings) -> Iterator[Finding]:
     """Parts and counts are possible, and the largest file fits into the parts."""
     for mount, at in settings.mounts_of_kind(S3Mount):
         smallest, largest = PART_LIMITS
@@ -105,7 +105,7 @@ def check_parts(settings: Settings) -> Iterator[Finding]:
                 )
 
 
-def check_access(settings: Settings) -> Iterator[Finding]:
+def check_storage_class_and_encryption(settings: Settings) -> Iterator[Finding]:
     """Storage class and encryption are what S3 knows."""
     for mount, at in settings.mounts_of_kind(S3Mount):
         if mount.storage_class is not None and mount.storage_class not in STORAGE_CLASSES:

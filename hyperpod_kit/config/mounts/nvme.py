@@ -16,8 +16,9 @@ from hyperpod_kit.model.mounts.nvme import NvmeMount
 MODE = Pattern("HPK-N002", r"0?[0-3]?[0-7]{3}", "`{value}` is not an octal mode", 'Write it like "0755" or "1777"')
 
 
-def check_scratch(settings: Settings) -> Iterator[Finding]:
-    """Nothing is everybody's unless that is said twice, ids are ids."""
+def check_ids_and_mode(settings: Settings) -> Iterator[Finding]:
+    """Report impossible ids, and modes that let everybody write without `world_writable` or the sticky
+    bit."""
     for mount, at in settings.mounts_of_kind(NvmeMount):
         for key, number in (("uid", mount.uid), ("gid", mount.gid)):
             if not 0 <= number < 2**32 - 1:
@@ -50,7 +51,7 @@ def check_scratch(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def check_disks(settings: Settings) -> Iterator[Finding]:
+def check_groups_have_local_disk(settings: Settings) -> Iterator[Finding]:
     """Every group that must have scratch has instance types with local disks."""
     for mount, at in settings.mounts_of_kind(NvmeMount):
         if not mount.required:
@@ -66,7 +67,7 @@ def check_disks(settings: Settings) -> Iterator[Finding]:
                 )
 
 
-def check_users_write(settings: Settings) -> Iterator[Finding]:
+def check_some_user_can_write(settings: Settings) -> Iterator[Finding]:
     """Scratch has somebody who writes to it: users, or the cache of another mount, which is root's."""
     caches = [mount.cache_path for mount in settings.mounts if mount.cache_path is not None]
     for mount, at in settings.mounts_of_kind(NvmeMount):
@@ -93,5 +94,5 @@ KIND = MountForm(
     nicknames=("scratch", "instance-store"),
     short_form=None,
     storage_config=None,
-    rules=(check_scratch, check_users_write, check_disks),  # HPK-N
+    rules=(check_ids_and_mode, check_some_user_can_write, check_groups_have_local_disk),  # HPK-N
 )

@@ -14,7 +14,7 @@ from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 STORAGE_CONFIG = StorageConfig({"DnsName": "dns_name"}, "openzfs", "/home")
 
 
-def short_form(parameters: ProvisioningParameters) -> Optional[OpenZfsMount]:
+def mount_from_short_form(parameters: ProvisioningParameters) -> Optional[OpenZfsMount]:
     """The mount at /home that `fsx_openzfs_dns_name` stands for."""
     dns_name = parameters.passthrough.get("fsx_openzfs_dns_name")
     if not isinstance(dns_name, str) or not dns_name:
@@ -44,7 +44,7 @@ KIND = MountForm(
         ),
     },
     nicknames=("fsx-openzfs", "zfs"),
-    short_form=ShortForm({"dns_name": "fsx_openzfs_dns_name"}, short_form),
+    short_form=ShortForm({"dns_name": "fsx_openzfs_dns_name"}, mount_from_short_form),
     storage_config=STORAGE_CONFIG,
     rules=(),
 )

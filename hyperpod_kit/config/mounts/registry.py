@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from hyperpod_kit.config.mounts.form import MountForm
-from hyperpod_kit.model.mounts.kinds import for_every_kind
+from hyperpod_kit.model.mounts.kinds import collect_kind_objects
 
-FORMS = for_every_kind("hyperpod_kit.config.mounts", MountForm)
+FORMS = collect_kind_objects("hyperpod_kit.config.mounts", MountForm)

@@ -18,7 +18,7 @@ ARM = re.compile(r"ml\.([a-z]+\d+[a-z]*g[a-z]*\.|[^.]*-gb\d)")
 """AWS's names: a `g` behind the generation is Graviton (c7g, g5g; not g5), gb200 has Grace: both are arm64."""
 
 
-def check_architecture(settings: Settings) -> Iterator[Finding]:
+def check_package_architectures(settings: Settings) -> Iterator[Finding]:
     """Its architecture is one that a package has."""
     for index, listed in enumerate(settings.packages):
         package, at = listed.package, f"{AT}[{index}]"
@@ -31,7 +31,7 @@ def check_architecture(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def check_origin(settings: Settings) -> Iterator[Finding]:
+def check_package_sources(settings: Settings) -> Iterator[Finding]:
     """A package comes from one place: a file, or a URL under which it never changes."""
     for index, listed in enumerate(settings.packages):
         url, at = listed.package.url, f"{AT}[{index}]"
@@ -45,7 +45,7 @@ def check_origin(settings: Settings) -> Iterator[Finding]:
                 f"the package has {sources}",
                 "Give one: with a file the node needs no internet",
             )
-        elif url and not _plain(url):
+        elif url and not _is_plain_http_url(url):
             yield Finding(
                 "HPK-P006",
                 f"{at}.url",
@@ -61,7 +61,7 @@ def check_origin(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def check_completeness(settings: Settings) -> Iterator[Finding]:
+def check_packages_complete_and_unique(settings: Settings) -> Iterator[Finding]:
     """Each belongs to a client, once, and no client has only what its package needs."""
     first_index: dict[tuple[str, str, str], int] = {}
     files: dict[tuple[str, str, str], int] = {}
@@ -97,7 +97,7 @@ def check_completeness(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def check_no_kernel(settings: Settings) -> Iterator[Finding]:
+def check_no_kernel_packages(settings: Settings) -> Iterator[Finding]:
     """A new kernel takes the Lustre client away at the next reboot: none is ever installed."""
     for index, listed in enumerate(settings.packages):
         if KERNEL.fullmatch(listed.package.name):
@@ -109,7 +109,7 @@ def check_no_kernel(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def check_architectures(settings: Settings) -> Iterator[Finding]:
+def check_clients_cover_group_architectures(settings: Settings) -> Iterator[Finding]:
     """Where a client is listed for one architecture, no group that needs it has the other one."""
     listed: dict[str, set[str]] = {}
     for package in (entry.package for entry in settings.packages):
@@ -132,7 +132,7 @@ def check_architectures(settings: Settings) -> Iterator[Finding]:
                 )
 
 
-def _plain(url: str) -> bool:
+def _is_plain_http_url(url: str) -> bool:
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -14,7 +14,7 @@ RECOVERIES = ("Automatic", "None")
 AT = "hyperpod_kit.cluster"
 
 
-def check_cluster(settings: Settings) -> Iterator[Finding]:
+def check_recovery_vpc_and_tags(settings: Settings) -> Iterator[Finding]:
     """Node recovery, VPC and tags."""
     cluster = settings.cluster
     if cluster.node_recovery not in RECOVERIES:
@@ -32,7 +32,7 @@ def check_cluster(settings: Settings) -> Iterator[Finding]:
             "Use Automatic",
             WARNING,
         )
-    yield from _vpc(settings)
+    yield from _check_vpc(settings)
     for key, value in cluster.tags:
         if not (TAG.fullmatch(key) and TAG.fullmatch(value) and 1 <= len(key) <= 128 and len(value) <= 256):
             yield Finding(
@@ -43,7 +43,7 @@ def check_cluster(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def _vpc(settings: Settings) -> Iterator[Finding]:
+def _check_vpc(settings: Settings) -> Iterator[Finding]:
     """HyperPod's "FSx configurations are only supported for Custom VPC", and how many ids."""
     cluster = settings.cluster
     everywhere = cluster.vpc is not None or all(group.vpc is not None for group in cluster.groups)
@@ -58,10 +58,10 @@ def _vpc(settings: Settings) -> Iterator[Finding]:
     places = [(f"{AT}.instance_groups[{index}].vpc", group.vpc) for index, group in enumerate(cluster.groups)]
     for path, vpc in [(f"{AT}.vpc", cluster.vpc), *places]:
         if vpc is not None:
-            yield from _ids(path, vpc)
+            yield from _check_id_counts(path, vpc)
 
 
-def _ids(path: str, vpc: Vpc) -> Iterator[Finding]:
+def _check_id_counts(path: str, vpc: Vpc) -> Iterator[Finding]:
     for key, ids, limit in (("security_group_ids", vpc.security_group_ids, 5), ("subnet_ids", vpc.subnet_ids, 16)):
         if not 1 <= len(ids) <= limit:
             yield Finding(

@@ -11,7 +11,7 @@ from typing import Iterator
 
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.rules.cluster import AT
-from hyperpod_kit.config.rules.mount_paths import inside
+from hyperpod_kit.config.rules.mount_paths import is_inside
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.states import LifecycleMode, Role
 
@@ -56,7 +56,7 @@ def check_several_controllers(settings: Settings) -> Iterator[Finding]:
     directory = None
     if isinstance(given, dict):
         directory = given.get("slurm_shared_directory")
-    if mount is not None and isinstance(directory, str) and not inside(posixpath.normpath(directory), mount.path):
+    if mount is not None and isinstance(directory, str) and not is_inside(posixpath.normpath(directory), mount.path):
         yield Finding(
             "HPK-G023",
             DIRECTORY,

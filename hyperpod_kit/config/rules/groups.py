@@ -7,7 +7,7 @@ from collections import Counter
 from difflib import get_close_matches
 from typing import Iterator
 
-from hyperpod_kit.config.fields import fits
+from hyperpod_kit.config.fields import matches_field_pattern
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.patterns import CLUSTER_NAME
 from hyperpod_kit.config.rules.cluster import AT
@@ -25,7 +25,7 @@ def check_controller_group(settings: Settings) -> Iterator[Finding]:
             "HPK-G001",
             "controller_group",
             f"there is no instance group `{controller_group}`, so the cluster has no controller",
-            _near(settings, controller_group),
+            _group_name_hint(settings, controller_group),
         )
     for index in controllers[1:]:
         yield Finding(
@@ -58,7 +58,10 @@ def check_login_group(settings: Settings) -> Iterator[Finding]:
         )
     elif login_group not in {group.name for group in settings.cluster.groups}:
         yield Finding(
-            "HPK-G005", "login_group", f"there is no instance group `{login_group}`", _near(settings, login_group)
+            "HPK-G005",
+            "login_group",
+            f"there is no instance group `{login_group}`",
+            _group_name_hint(settings, login_group),
         )
 
 
@@ -73,7 +76,7 @@ def check_instance_groups(settings: Settings) -> Iterator[Finding]:
     for index, group in enumerate(groups):
         at = f"{AT}.instance_groups[{index}]"
         name_counts[group.name] += 1
-        named = fits(f"{AT}.instance_groups[].name", group.name)
+        named = matches_field_pattern(f"{AT}.instance_groups[].name", group.name)
         if named and name_counts[group.name] == 2 and group.role != Role.CONTROLLER:
             yield Finding("HPK-G008", f"{at}.name", f"`{group.name}` is the name of two groups", "Rename one of them")
         if not 0 <= group.count <= 6758:
@@ -90,7 +93,10 @@ def check_partitions(settings: Settings) -> Iterator[Finding]:
         name_counts[name] += 1
         if name not in roles:
             yield Finding(
-                "HPK-G011", f"{at}.instance_group_name", f"there is no instance group `{name}`", _near(settings, name)
+                "HPK-G011",
+                f"{at}.instance_group_name",
+                f"there is no instance group `{name}`",
+                _group_name_hint(settings, name),
             )
         elif roles[name] != Role.COMPUTE:
             yield Finding(
@@ -125,7 +131,7 @@ def check_partition_names(settings: Settings) -> Iterator[Finding]:
         return
     for index, worker in enumerate(settings.parameters.worker_groups):
         name = worker.partition_name
-        if fits("worker_groups[].partition_name", name) and not re.fullmatch(CLUSTER_NAME, name):
+        if matches_field_pattern("worker_groups[].partition_name", name) and not re.fullmatch(CLUSTER_NAME, name):
             yield Finding(
                 "HPK-G019",
                 f"worker_groups[{index}].partition_name",
@@ -134,7 +140,7 @@ def check_partition_names(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def check_options(settings: Settings) -> Iterator[Finding]:
+def check_group_options(settings: Settings) -> Iterator[Finding]:
     """What a group may have besides its nodes."""
     for index, group in enumerate(settings.cluster.groups):
         at = f"{AT}.instance_groups[{index}]"
@@ -161,7 +167,7 @@ def check_options(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def _near(settings: Settings, name: str) -> str:
+def _group_name_hint(settings: Settings, name: str) -> str:
     names = [group.name for group in settings.cluster.groups]
     near = get_close_matches(name, names, 1, 0.6)
     if near:

@@ -10,7 +10,7 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.states import LIFECYCLE_MODES, LifecycleMode
 
 
-def check_mode(settings: Settings) -> Iterator[Finding]:
+def check_lifecycle_mode(settings: Settings) -> Iterator[Finding]:
     """The mode is one of the three, and it can make what the configuration asks for."""
     chosen = settings.cluster.lifecycle_mode
     if chosen not in LIFECYCLE_MODES:
@@ -28,7 +28,7 @@ def check_mode(settings: Settings) -> Iterator[Finding]:
             'Use "slurm"',
         )
     if chosen == LifecycleMode.AMI_ONLY:
-        for mount, at in settings.decided_mounts:
+        for mount, at in settings.platform_marked_mounts:
             if not mount.platform:
                 yield Finding(
                     "HPK-L003",

@@ -48,7 +48,7 @@ RESERVED_TREES = (
 """Directories that belong to the system, to HyperPod or to the kit: nothing is mounted anywhere inside."""
 
 
-def check_absolute(settings: Settings) -> Iterator[Finding]:
+def check_paths_absolute_and_plain(settings: Settings) -> Iterator[Finding]:
     """Paths are absolute, normalised and made of plain characters."""
     for mount, at in settings.sourced_mounts:
         path = mount.path
@@ -71,10 +71,10 @@ def check_absolute(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def check_reserved(settings: Settings) -> Iterator[Finding]:
+def check_paths_not_reserved(settings: Settings) -> Iterator[Finding]:
     """No mount hides a part of the system."""
     for mount, at in settings.sourced_mounts:
-        tree = next((tree for tree in RESERVED_TREES if inside(mount.path, tree)), None)
+        tree = next((tree for tree in RESERVED_TREES if is_inside(mount.path, tree)), None)
         if mount.traits.at_home and mount.path == "/home":
             continue  # where HyperPod and AWS's own scripts put it
         if mount.path in RESERVED or tree:
@@ -86,8 +86,9 @@ def check_reserved(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def check_suid_and_devices(settings: Settings) -> Iterator[Finding]:
-    """Whoever does without nosuid and nodev knows what that means."""
+def warn_of_suid_and_devices(settings: Settings) -> Iterator[Finding]:
+    """Warn of every mount with `suid_and_devices`: its server's root can make programs that are root on
+    the nodes."""
     for mount, at in settings.sourced_mounts:
         if mount.suid_and_devices:
             yield Finding(
@@ -100,13 +101,13 @@ def check_suid_and_devices(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def check_disjoint(settings: Settings) -> Iterator[Finding]:
+def check_paths_disjoint(settings: Settings) -> Iterator[Finding]:
     """No two mounts that one node can carry lie at the same place or inside each other; one finding a mount."""
     earlier_mounts: list[Mount] = []
     for mount, at in settings.sourced_mounts:
         for other in earlier_mounts:
             other_path, other_name = other.path, other.name
-            if not _share_nodes(mount, other):
+            if not _may_share_node(mount, other):
                 continue
             if mount.path == other_path:
                 yield Finding(
@@ -116,7 +117,7 @@ def check_disjoint(settings: Settings) -> Iterator[Finding]:
                     "Choose another path",
                 )
                 break
-            if inside(mount.path, other_path) or inside(other_path, mount.path):
+            if is_inside(mount.path, other_path) or is_inside(other_path, mount.path):
                 yield Finding(
                     "HPK-M015",
                     f"{at}.path",
@@ -127,12 +128,12 @@ def check_disjoint(settings: Settings) -> Iterator[Finding]:
         earlier_mounts.append(mount)
 
 
-def _share_nodes(first: Mount, second: Mount) -> bool:
+def _may_share_node(first: Mount, second: Mount) -> bool:
     """Whether a node may carry both."""
     groups_meet = not first.groups or not second.groups or set(first.groups) & set(second.groups)
     return bool(set(first.roles) & set(second.roles) and groups_meet)
 
 
-def inside(path: str, tree: str) -> bool:
+def is_inside(path: str, tree: str) -> bool:
     """Whether `path` is `tree` or lies below it."""
     return path == tree or path.startswith(tree.rstrip("/") + "/")

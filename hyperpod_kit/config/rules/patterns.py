@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from hyperpod_kit.config.fields import pattern_of
+from hyperpod_kit.config.fields import pattern_at
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.mounts.reference import COMMON
 from hyperpod_kit.config.mounts.registry import FORMS
@@ -12,8 +12,9 @@ from hyperpod_kit.config.schema_recorder import MOUNTS, KeyPath, KeyRead
 from hyperpod_kit.config.settings import Settings
 
 
-def check_texts(settings: Settings) -> Iterator[Finding]:
-    """Every text that was read matches the pattern of its field, where it has one. Those of mounts are judged below."""
+def check_text_patterns(settings: Settings) -> Iterator[Finding]:
+    """Report every text that does not match the pattern of its field; `check_mount_text_patterns` does
+    those of mounts."""
     left_out: set[KeyPath] = set()
     for read in settings.reads:
         inside = read.key_path[:-1]
@@ -21,15 +22,16 @@ def check_texts(settings: Settings) -> Iterator[Finding]:
             left_out.add(read.key_path)
         if inside in left_out or inside[:-1] == MOUNTS:
             continue
-        pattern = pattern_of(read.field)
+        pattern = pattern_at(read.field_path)
         if pattern is not None:
-            for path, text in _texts(read):
+            for path, text in _texts_with_paths(read):
                 if not pattern.fits(text):
                     yield Finding(pattern.code, path, pattern.message.replace("{value}", text), pattern.remedy(text))
 
 
-def check_mount_texts(settings: Settings) -> Iterator[Finding]:
-    """So do those of the mounts: of the long form, of a short form, and of the homes."""
+def check_mount_text_patterns(settings: Settings) -> Iterator[Finding]:
+    """Report texts of mounts that do not match their pattern: of the long form, of a short form, and of
+    the homes."""
     for mount, at in settings.sourced_mounts:
         form = FORMS[mount.kind]
         for key, field in {**COMMON, **form.fields}.items():
@@ -43,8 +45,9 @@ def check_mount_texts(settings: Settings) -> Iterator[Finding]:
                 )
 
 
-def _texts(read: KeyRead) -> Iterator[tuple[str, str]]:
-    """(where it is written, the text); of what is missing the placeholder, so that it is reported as one thing."""
+def _texts_with_paths(read: KeyRead) -> Iterator[tuple[str, str]]:
+    """Yield (path, text) of one read key; for a missing one the placeholder, so that it is reported as
+    one thing."""
     if read.kind == "texts":
         yield from ((f"{read.path}[{index}]", text) for index, text in enumerate(read.value))
     elif read.kind == "text" and not (read.optional and read.value is None):

@@ -13,7 +13,7 @@ AT = "hyperpod_kit.groups"
 FROM, TO = 1001, 60000
 
 
-def check_numbers(settings: Settings) -> Iterator[Finding]:
+def check_names_and_gids(settings: Settings) -> Iterator[Finding]:
     """Names and ids are nobody else's: each user has a group of the same name, whose id opens their home."""
     names = {name: "exists on every node already" for name in SYSTEM_NAMES}
     names.update({user.name: "is a user, who has a group of that name" for user in settings.users})
@@ -57,7 +57,7 @@ def check_members(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def check_mounts(settings: Settings) -> Iterator[Finding]:
+def check_mounts_hold_shares(settings: Settings) -> Iterator[Finding]:
     """A share is on a file system that tells users apart."""
     by_name = {mount.name: mount for mount in settings.mounts}
     for index, group in enumerate(settings.groups):
@@ -81,7 +81,7 @@ def check_mounts(settings: Settings) -> Iterator[Finding]:
                 )
 
 
-def check_archived_groups(settings: Settings) -> Iterator[Finding]:
+def check_archived_groups_name_mounts(settings: Settings) -> Iterator[Finding]:
     """What closes the directory of an archived group must know where it is."""
     able = [mount.name for mount in settings.mounts if mount.traits.holds_shares]
     for index, group in enumerate(settings.groups):

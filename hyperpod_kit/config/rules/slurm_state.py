@@ -6,7 +6,7 @@ from typing import Iterator
 
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.slurm_state import OWN_DISK, unfit_reason
+from hyperpod_kit.model.slurm_state import OWN_DISK, slurm_state_unfit_reason
 from hyperpod_kit.model.states import LifecycleMode
 
 AT = "hyperpod_kit.slurm.state"
@@ -18,10 +18,10 @@ def check_state_mount(settings: Settings) -> Iterator[Finding]:
     group = settings.parameters.controller_group
     if requested not in (None, OWN_DISK):
         mount = next((mount for mount in settings.mounts if mount.name == requested), None)
-        fitting = [candidate.name for candidate in settings.mounts if not unfit_reason(candidate, group)]
+        fitting = [candidate.name for candidate in settings.mounts if not slurm_state_unfit_reason(candidate, group)]
         problem = "there is no mount of that name"
         if mount:
-            problem = unfit_reason(mount, group)
+            problem = slurm_state_unfit_reason(mount, group)
         if problem:
             yield Finding(
                 "HPK-L012",

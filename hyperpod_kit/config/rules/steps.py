@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Iterator, Sequence
 
-from hyperpod_kit.config.fields import fits
+from hyperpod_kit.config.fields import matches_field_pattern
 from hyperpod_kit.config.findings import INFO, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.accelerators import ACTIONS, efa_count, gpu_count
@@ -22,13 +22,13 @@ LIMIT = re.compile(rf"-1|[0-9]{{1,9}}|([0-9]+-)?[0-9]{{1,3}}(:[0-9]{{2}}){{1,2}}
 """A number, a time as Slurm writes it, or resources: 8, 1-00:00:00, cpu=64,gres/gpu=8."""
 
 
-def check_lifecycle_mode(settings: Settings) -> Iterator[Finding]:
+def check_steps_fit_cluster(settings: Settings) -> Iterator[Finding]:
     """Some script of ours runs that could do it, and nobody else sets accounting up."""
     cluster = settings.cluster
-    if settings.steps.names and cluster.lifecycle_mode == LifecycleMode.AMI_ONLY:
+    if settings.steps.enabled_step_names and cluster.lifecycle_mode == LifecycleMode.AMI_ONLY:
         yield Finding(
             "HPK-O018",
-            f"{AT}.{settings.steps.names[0]}",
+            f"{AT}.{settings.steps.enabled_step_names[0]}",
             "in ami_only mode no script of ours runs on a node, so no step does",
             "Use on_create or on_init_complete, or remove hyperpod_kit.steps",
         )
@@ -41,7 +41,7 @@ def check_lifecycle_mode(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def check_containers(settings: Settings) -> Iterator[Finding]:
+def check_pyxis_needs_enroot(settings: Settings) -> Iterator[Finding]:
     """Pyxis has something to start containers with, and both come from somewhere."""
     steps = settings.steps
     if steps.pyxis is not None and steps.enroot is None:
@@ -71,9 +71,9 @@ def check_accounts(settings: Settings) -> Iterator[Finding]:
     for index, account in enumerate(accounting.accounts):
         at = f"{ACCOUNTING}.accounts[{index}]"
         if account.name in names[:index] or account.name == "root":
-            yield _twice(at, "an account", account.name)
+            yield _duplicate_finding(at, "an account", account.name)
         if account.parent != "root" and account.parent not in names:
-            yield _unknown_name(f"{at}.parent", "account", account.parent, ["root", *names])
+            yield _unknown_name_finding(f"{at}.parent", "account", account.parent, ["root", *names])
         elif account.parent != "root" and not circle and _has_cycle(account.name, parents):
             circle = account.name
             yield Finding(
@@ -81,9 +81,9 @@ def check_accounts(settings: Settings) -> Iterator[Finding]:
             )
         for number, name in enumerate(account.qos):
             if name not in known_qos:
-                yield _unknown_name(f"{at}.qos[{number}]", "QOS", name, sorted(known_qos))
+                yield _unknown_name_finding(f"{at}.qos[{number}]", "QOS", name, sorted(known_qos))
         for number, name in enumerate(account.users):
-            if name not in users and fits(f"{ACCOUNTING}.accounts[].users", name):
+            if name not in users and matches_field_pattern(f"{ACCOUNTING}.accounts[].users", name):
                 yield Finding(
                     "HPK-O021",
                     f"{at}.users[{number}]",
@@ -92,7 +92,7 @@ def check_accounts(settings: Settings) -> Iterator[Finding]:
                     INFO,
                 )
         if not 0 <= account.fairshare <= 2**31 - 1:
-            yield _number(f"{at}.fairshare", account.fairshare, "0 to 2147483647")
+            yield _out_of_range_finding(f"{at}.fairshare", account.fairshare, "0 to 2147483647")
 
 
 def check_qos(settings: Settings) -> Iterator[Finding]:
@@ -104,10 +104,10 @@ def check_qos(settings: Settings) -> Iterator[Finding]:
     for index, entry in enumerate(accounting.qos):
         at = f"{ACCOUNTING}.qos[{index}]"
         if entry.name in names[:index]:
-            yield _twice(at, "a QOS", entry.name)
+            yield _duplicate_finding(at, "a QOS", entry.name)
         for number, name in enumerate(entry.preempts):
             if name not in (BUILT_IN_QOS, *names) or name == entry.name:
-                yield _unknown_name(
+                yield _unknown_name_finding(
                     f"{at}.preempts[{number}]",
                     "other QOS",
                     name,
@@ -115,7 +115,7 @@ def check_qos(settings: Settings) -> Iterator[Finding]:
                 )
         for key, value in entry.limits.items():
             if key not in LIMITS:
-                yield _unknown_name(f"{at}.limits.{key}", "limit", key, list(LIMITS))
+                yield _unknown_name_finding(f"{at}.limits.{key}", "limit", key, list(LIMITS))
             elif not LIMIT.fullmatch(value):
                 yield Finding(
                     "HPK-O024",
@@ -124,14 +124,14 @@ def check_qos(settings: Settings) -> Iterator[Finding]:
                     "Write a number, a time like 1-00:00:00, or resources like cpu=64,gres/gpu=8",
                 )
         if not 0 <= entry.priority <= 2**31 - 1:
-            yield _number(f"{at}.priority", entry.priority, "0 to 2147483647")
+            yield _out_of_range_finding(f"{at}.priority", entry.priority, "0 to 2147483647")
     for index, name in enumerate(accounting.enforce):
         if name not in ENFORCED:
-            yield _unknown_name(
+            yield _unknown_name_finding(
                 f"{ACCOUNTING}.enforce[{index}]", "word of AccountingStorageEnforce", name, list(ENFORCED)
             )
     if accounting.preempt_mode not in PREEMPT_MODES:
-        yield _unknown_name(f"{ACCOUNTING}.preempt_mode", "mode", accounting.preempt_mode, list(PREEMPT_MODES))
+        yield _unknown_name_finding(f"{ACCOUNTING}.preempt_mode", "mode", accounting.preempt_mode, list(PREEMPT_MODES))
     if any(entry.limits for entry in accounting.qos) and not {"limits", "safe"} & set(accounting.enforce):
         yield Finding(
             "HPK-O025",
@@ -142,7 +142,7 @@ def check_qos(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def check_database(settings: Settings) -> Iterator[Finding]:
+def check_accounting_database(settings: Settings) -> Iterator[Finding]:
     """The password comes from a secret of the controller's; what lies on its disk goes with it."""
     accounting = settings.steps.accounting
     if accounting is None:
@@ -158,20 +158,21 @@ def check_database(settings: Settings) -> Iterator[Finding]:
                 WARNING,
             )
         return
-    yield from _kept_for(
+    yield from _check_secret_reaches_roles(
         settings, f"{ACCOUNTING}.database.secret_arn", accounting.database.secret_arn, (Role.CONTROLLER,)
     )
     if not 1 <= accounting.database.port <= 65535:
-        yield _number(f"{ACCOUNTING}.database.port", accounting.database.port, "1 to 65535")
+        yield _out_of_range_finding(f"{ACCOUNTING}.database.port", accounting.database.port, "1 to 65535")
 
 
-def check_directory(settings: Settings) -> Iterator[Finding]:
-    """The directory is read with a password where somebody's name is given for it, and every node fetches it."""
+def check_directory_service(settings: Settings) -> Iterator[Finding]:
+    """Report errors of sssd: an unknown schema, and a bind_dn whose password's secret is missing or not
+    on every node."""
     sssd = settings.steps.sssd
     if sssd is None:
         return
     if sssd.schema not in SCHEMAS:
-        yield _unknown_name(f"{AT}.sssd.schema", "schema", sssd.schema, list(SCHEMAS))
+        yield _unknown_name_finding(f"{AT}.sssd.schema", "schema", sssd.schema, list(SCHEMAS))
     if bool(sssd.bind_dn) != bool(sssd.secret_arn):
         if sssd.bind_dn:
             given, missing = ("bind_dn", "secret_arn")
@@ -184,17 +185,18 @@ def check_directory(settings: Settings) -> Iterator[Finding]:
             "Give both, or neither where the directory can be read by anybody",
         )
     if sssd.secret_arn:
-        yield from _kept_for(settings, f"{AT}.sssd.secret_arn", sssd.secret_arn, ROLES)
+        yield from _check_secret_reaches_roles(settings, f"{AT}.sssd.secret_arn", sssd.secret_arn, ROLES)
 
 
-def check_devices(settings: Settings) -> Iterator[Finding]:
-    """There is something to look at, and somebody who acts on what is asked of HyperPod."""
+def check_device_checks(settings: Settings) -> Iterator[Finding]:
+    """Report unknown actions, a diagnostic without its gate, and device checks where no group has
+    devices."""
     device_checks = settings.steps.device_checks
     if device_checks is None:
         return
     at = f"{AT}.device_checks"
     if device_checks.action not in ACTIONS:
-        yield _unknown_name(f"{at}.action", "action", device_checks.action, list(ACTIONS))
+        yield _unknown_name_finding(f"{at}.action", "action", device_checks.action, list(ACTIONS))
     if device_checks.dcgm and not device_checks.gate:
         yield Finding(
             "HPK-O039",
@@ -214,21 +216,21 @@ def check_devices(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def check_numbers(settings: Settings) -> Iterator[Finding]:
-    """Numbers that there are."""
+def check_number_ranges(settings: Settings) -> Iterator[Finding]:
+    """Report log_rotation.keep and the node exporter's port when they are out of range."""
     steps = settings.steps
     if steps.log_rotation is not None and not 1 <= steps.log_rotation.keep <= 1000:
-        yield _number(f"{AT}.log_rotation.keep", steps.log_rotation.keep, "1 to 1000")
+        yield _out_of_range_finding(f"{AT}.log_rotation.keep", steps.log_rotation.keep, "1 to 1000")
     port = ""
     if steps.node_exporter is not None:
         port = steps.node_exporter.listen.rpartition(":")[2]
     if steps.node_exporter is not None and re.fullmatch(r"[0-9]{1,6}", port) and int(port) > 65535:
-        yield _number(f"{AT}.node_exporter.listen", int(port), "a port up to 65535")
+        yield _out_of_range_finding(f"{AT}.node_exporter.listen", int(port), "a port up to 65535")
 
 
-def check_host_keys(settings: Settings) -> Iterator[Finding]:
+def check_host_key_mount(settings: Settings) -> Iterator[Finding]:
     """There is a mount on which every node finds the others' host keys."""
-    ssh = settings.decided_steps.ssh_between_nodes
+    ssh = settings.resolved_steps.ssh_between_nodes
     if ssh is None:
         return
     mount = next((mount for mount in settings.mounts if mount.name == ssh.mount), None)
@@ -251,8 +253,8 @@ def check_host_keys(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def _kept_for(settings: Settings, at: str, arn: str, roles: Sequence[str]) -> Iterator[Finding]:
-    """A secret that a step of root's needs on nodes of these roles."""
+def _check_secret_reaches_roles(settings: Settings, at: str, arn: str, roles: Sequence[str]) -> Iterator[Finding]:
+    """Report a secret that is not fetched for root on nodes of all these roles, where a step needs it."""
     secret = next((candidate for candidate in settings.secrets if candidate.arn == arn), None)
     lacking = [role for role in roles if secret is not None and role not in secret.roles]
     if secret is None:
@@ -275,15 +277,15 @@ def _kept_for(settings: Settings, at: str, arn: str, roles: Sequence[str]) -> It
     )
 
 
-def _twice(at: str, what: str, name: str) -> Finding:
+def _duplicate_finding(at: str, what: str, name: str) -> Finding:
     return Finding("HPK-O020", f"{at}.name", f"there is {what} `{name}` already", "Rename one of them")
 
 
-def _number(at: str, value: int, good: str) -> Finding:
-    return Finding("HPK-O022", at, f"{value} is out of range", f"Use {good}")
+def _out_of_range_finding(at: str, value: int, allowed: str) -> Finding:
+    return Finding("HPK-O022", at, f"{value} is out of range", f"Use {allowed}")
 
 
-def _unknown_name(at: str, what: str, name: str, expected: list[str]) -> Finding:
+def _unknown_name_finding(at: str, what: str, name: str, expected: list[str]) -> Finding:
     return Finding("HPK-O023", at, f"there is no {what} `{name}`", f"Use {', '.join(expected)}")
 
 

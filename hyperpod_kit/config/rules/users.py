@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from hyperpod_kit.config.fields import fits
+from hyperpod_kit.config.fields import matches_field_pattern
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.homes import HOMES_PATH
 from hyperpod_kit.config.settings import Settings
@@ -34,7 +34,7 @@ def check_accounts(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-U002", f"{at}.name", f"`{user.name}` exists on every node already", "Choose another name"
             )
-        elif user.name in names and fits(f"{AT}[].name", user.name):
+        elif user.name in names and matches_field_pattern(f"{AT}[].name", user.name):
             yield Finding(
                 "HPK-U003", f"{at}.name", f"`{user.name}` is {AT}[{names[user.name]}] too", "Remove one of them"
             )
@@ -57,7 +57,7 @@ def check_accounts(settings: Settings) -> Iterator[Finding]:
         uids.setdefault(user.uid, index)
 
 
-def check_homes(settings: Settings) -> Iterator[Finding]:
+def check_home_gids_and_paths(settings: Settings) -> Iterator[Finding]:
     """EFS takes paths of this length, and every user has a group of their own: it is what opens their home to them."""
     chosen = settings.homes
     if chosen is None:
@@ -82,7 +82,7 @@ def check_homes(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def check_mounts_over_homes(settings: Settings) -> Iterator[Finding]:
+def check_no_mount_hides_home(settings: Settings) -> Iterator[Finding]:
     """What else is mounted hides no home."""
     chosen = settings.homes
     if chosen is None:

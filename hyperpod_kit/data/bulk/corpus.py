@@ -38,7 +38,7 @@ def make_corpus(
         raise UsageError(f"{files} files of {size} bytes are {files * size} bytes, and the cap is {cap}", hint="--cap")
     by_descriptor.make_directories(out)
     dice = random.Random(seed)
-    lines = [_line(dice, number) for number in range(2000)]
+    lines = [_random_json_line(dice, number) for number in range(2000)]
     done = 0
     for number in range(files):
         body, at = bytearray(), dice.randrange(len(lines))
@@ -58,7 +58,7 @@ def make_corpus(
     return files, done
 
 
-def _line(dice: random.Random, number: int) -> bytes:
+def _random_json_line(dice: random.Random, number: int) -> bytes:
     text = " ".join(dice.choices(_VOCABULARY, k=dice.randint(20, 220)))
     sample = {"id": str(number), "title": dice.choice(_VOCABULARY), "text": text}
     return json.dumps(sample, ensure_ascii=False).encode() + b"\n"

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 
-from hyperpod_kit.data.reading.listing import call_bounded, translated_errors
+from hyperpod_kit.data.reading.listing import call_bounded, storage_errors_as_data_unavailable
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.errors import DataUnavailable
 
@@ -20,16 +20,16 @@ def watch_mount(out: str, reply_timeout: float, on_lost: Callable[[DataUnavailab
     Raises DataUnavailable when it is gone, or does not answer, from the beginning.
     """
     mounts, end = SourceMounts(reply_timeout), threading.Event()
-    with translated_errors(out):
+    with storage_errors_as_data_unavailable(out):
         call_bounded(mounts, out, lambda: os.path.exists(out))
-    if mounts.calls_of(os.path.join(out, "")) is None:
+    if mounts.bounded_calls_for(os.path.join(out, "")) is None:
         yield
         return
 
     def poll() -> None:
         while not end.wait(reply_timeout / 2):
             try:
-                with translated_errors(out), contextlib.suppress(FileNotFoundError):
+                with storage_errors_as_data_unavailable(out), contextlib.suppress(FileNotFoundError):
                     call_bounded(mounts, out, lambda: os.statvfs(out))
             except DataUnavailable as err:
                 if not end.is_set():

@@ -38,11 +38,11 @@ class Directory:
         for path, size, mtime_ns in list_files(self._mounts, self._source, lambda name: name != WORK_DIRECTORY):
             yield StagedFile(path, size, mtime_ns)
 
-    def fetch(self, group: Sequence[StagedFile], parts: str) -> Iterator[FetchedPart]:
+    def fetch(self, group: Sequence[StagedFile], parts_directory: str) -> Iterator[FetchedPart]:
         """See StageEngine."""
         with ThreadPoolExecutor(min(self._workers, len(group))) as pool:
             under_way = {
-                pool.submit(self._copy, file, os.path.join(parts, str(number))): number
+                pool.submit(self._copy_and_record_digest, file, os.path.join(parts_directory, str(number))): number
                 for number, file in enumerate(group)
             }
             try:
@@ -57,9 +57,11 @@ class Directory:
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 
-    def _copy(self, file: StagedFile, part: str) -> str:
+    def _copy_and_record_digest(self, file: StagedFile, part_path: str) -> str:
         path = os.path.join(self._source, file.path)
-        with contextlib.closing(open_file(path, self._mounts)) as source, by_descriptor.stream(part, "wb") as target:
+        with contextlib.closing(open_file(path, self._mounts)) as source, by_descriptor.stream(
+            part_path, "wb"
+        ) as target:
             if (source.size, source.mtime_ns) != (file.size, file.mtime_ns):
                 raise ContentMismatch(f"{file.path} was changed since it was listed")
 
@@ -67,7 +69,7 @@ class Directory:
                 piece = bytearray()
                 while len(piece) < size and (data := source.read(at + len(piece), min(_BLOCK, size - len(piece)))):
                     if self._bucket is not None:
-                        self._bucket.take(len(data))
+                        self._bucket.wait_and_take(len(data))
                     if not (data[0] or data[-1]) and data.count(0) == len(data):
                         target.seek(len(data), os.SEEK_CUR)  # zeros are left as a hole, as they may be in the source
                     else:
@@ -77,15 +79,15 @@ class Directory:
 
             pieces = digests.digests_of_pieces(read_piece, file.size, _ignore_progress)
             target.truncate(file.size)
-            fingerprint = source.fingerprint()
+            fingerprint = source.stat_fingerprint()
         if fingerprint != (file.size, file.mtime_ns):
             raise ContentMismatch(f"{file.path} was changed while it was copied")
         self._digests[file.path] = digests.digest_of_file(pieces, file.size)
-        return part
+        return part_path
 
-    def verify(self, file: StagedFile, part: str) -> bool:
+    def verify_or_raise(self, file: StagedFile, part_path: str) -> bool:
         """See StageEngine."""
-        with open(part, "rb") as stream:
+        with open(part_path, "rb") as stream:
             digest = digests.digest_of_file(
                 digests.digests_of_pieces(lambda at, size: stream.read(size), file.size, _ignore_progress), file.size
             )

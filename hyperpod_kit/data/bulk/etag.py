@@ -27,7 +27,7 @@ class EtagVerdict(enum.Enum):
     """It is of parts whose sizes are not known."""
 
 
-def compare(stream: BinaryIO, size: int, etag: str) -> tuple[EtagVerdict, str]:
+def compare_with_etag(stream: BinaryIO, size: int, etag: str) -> tuple[EtagVerdict, str]:
     """Compare a file with an ETag; return the verdict, and the MD5 of the whole file where it was computed.
 
     Raises OSError.
@@ -43,7 +43,7 @@ def compare(stream: BinaryIO, size: int, etag: str) -> tuple[EtagVerdict, str]:
         if file_digest.hexdigest() == expected:
             return EtagVerdict.SAME, expected
         return EtagVerdict.OTHER, file_digest.hexdigest()
-    candidates = [_MultipartDigest(length) for length in sizes_of_parts(size, parts)]
+    candidates = [_MultipartDigest(length) for length in candidate_part_sizes(size, parts)]
     while candidates and (data := stream.read(_MIB)):
         for candidate in candidates:
             candidate.update(data)
@@ -52,7 +52,7 @@ def compare(stream: BinaryIO, size: int, etag: str) -> tuple[EtagVerdict, str]:
     return EtagVerdict.SILENT, ""
 
 
-def sizes_of_parts(size: int, parts: int) -> list[int]:
+def candidate_part_sizes(size: int, parts: int) -> list[int]:
     """List the part sizes, in whole MiB, that give a file so many parts, the usual ones first."""
     smallest = -(-size // parts)
     largest = 5 << 40

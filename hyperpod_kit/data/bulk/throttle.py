@@ -20,7 +20,7 @@ class ProcessThrottle:
         self._rate = rate
         self._started_at = time.monotonic()
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread = threading.Thread(target=self._pause_process_while_ahead, daemon=True)
 
     def __enter__(self) -> ProcessThrottle:
         self._thread.start()
@@ -29,7 +29,7 @@ class ProcessThrottle:
     def __exit__(self, *_: object) -> None:
         self._end.set()
         self._thread.join()
-        self._send(signal.SIGCONT)
+        self._send_signal(signal.SIGCONT)
 
     def wait_until_due(self, size: int) -> None:
         """Wait until the time at which so many bytes are due at the rate."""
@@ -39,26 +39,26 @@ class ProcessThrottle:
         """Compute by how many seconds so many bytes came too early."""
         return max(0.0, size / self._rate - (time.monotonic() - self._started_at))
 
-    def _watch(self) -> None:
+    def _pause_process_while_ahead(self) -> None:
         previous: dict[int, int] = {}
         arrived = 0
         while not self._end.wait(_POLL_SECONDS):
-            current = sizes_on_disk(self._parts)
+            current = sizes_on_disk_by_inode(self._parts)
             # A file that is proved meanwhile is taken away: what it grew by before counts all the same.
             arrived += sum(max(0, size - previous.get(name, 0)) for name, size in current.items())
             previous = current
             ahead = self._seconds_ahead(arrived)
             if ahead > 0:
-                self._send(signal.SIGSTOP)
+                self._send_signal(signal.SIGSTOP)
                 self._end.wait(ahead)
-                self._send(signal.SIGCONT)
+                self._send_signal(signal.SIGCONT)
 
-    def _send(self, number: signal.Signals) -> None:
+    def _send_signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, number)
 
 
-def sizes_on_disk(directory: str) -> dict[int, int]:
+def sizes_on_disk_by_inode(directory: str) -> dict[int, int]:
     """Measure the bytes on disk of each file in a directory, by inode: names change as files are whole."""
     sizes_by_inode = {}
     with contextlib.suppress(OSError), os.scandir(directory) as entries:

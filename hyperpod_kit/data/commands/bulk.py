@@ -26,7 +26,7 @@ def stage(args: argparse.Namespace) -> int:
     line = ByteLine("staging")
     try:
         with reading_as_owner([args.source], args.reply_timeout), watch_mount(
-            args.out, args.reply_timeout, _exit_at_once
+            args.out, args.reply_timeout, _print_error_and_exit_at_once
         ):
             report = staging.stage(
                 args.source,
@@ -36,25 +36,27 @@ def stage(args: argparse.Namespace) -> int:
                 dry_run=args.dry_run,
                 wait=args.wait,
                 reply_timeout=args.reply_timeout,
-                progress=line.advance,
+                progress=line.show_progress,
             )
     finally:
-        line.end()
+        line.clear_line()
     if args.json:
-        terminal.data({**dataclasses.asdict(report), "dry_run": args.dry_run})
+        terminal.print_json({**dataclasses.asdict(report), "dry_run": args.dry_run})
         return 0
     outcome = f"into {args.out} in {report.seconds:.1f} s"
     if args.dry_run:
         outcome = "would come"
     if report.known:
         outcome += f"; {report.known} were there"
-    terminal.out(f"{report.brought} files, {format_size(report.brought_bytes)}, {outcome}")
+    terminal.print_stdout(f"{report.brought} files, {format_size(report.brought_bytes)}, {outcome}")
     if report.by_size:
-        terminal.out(f"of {report.by_size} of them only the size could be compared: their ETags are no digests")
+        terminal.print_stdout(
+            f"of {report.by_size} of them only the size could be compared: their ETags are no digests"
+        )
     return 0
 
 
-def _exit_at_once(error: DataUnavailable) -> None:
+def _print_error_and_exit_at_once(error: DataUnavailable) -> None:
     """Exit without waiting for the threads that write."""
     terminal.error(error.message, error.hint)
     os._exit(error.exit_code)
@@ -65,9 +67,9 @@ def merge(args: argparse.Namespace) -> int:
     line = ByteLine("merging")
     try:
         with reading_as_owner([args.source]):
-            report = merging.merge(args.source, args.out, size=args.mib * _MIB, progress=line.advance)
+            report = merging.merge_into_tars(args.source, args.out, size=args.mib * _MIB, progress=line.show_progress)
     finally:
-        line.end()
+        line.clear_line()
     return _print_report(args, report, f"into {report.tars} tars in {args.out}")
 
 
@@ -76,17 +78,17 @@ def split(args: argparse.Namespace) -> int:
     line = ByteLine("splitting")
     try:
         with reading_as_owner([args.source]):
-            report = merging.split(args.source, args.out, progress=line.advance)
+            report = merging.extract_merged_files(args.source, args.out, progress=line.show_progress)
     finally:
-        line.end()
+        line.clear_line()
     return _print_report(args, report, f"out of {report.tars} tars, into {args.out}; every digest is the one it had")
 
 
 def _print_report(args: argparse.Namespace, report: merging.MergeReport, summary: str) -> int:
     if args.json:
-        terminal.data(dataclasses.asdict(report))
+        terminal.print_json(dataclasses.asdict(report))
     else:
-        terminal.out(f"{report.files} files, {format_size(report.bytes)}, {summary}")
+        terminal.print_stdout(f"{report.files} files, {format_size(report.bytes)}, {summary}")
     return 0
 
 
@@ -100,12 +102,12 @@ def make_corpus(args: argparse.Namespace) -> int:
             size=args.kib * 1024,
             cap=args.cap * _MIB,
             seed=args.seed,
-            progress=line.advance,
+            progress=line.show_progress,
         )
     finally:
-        line.end()
+        line.clear_line()
     if args.json:
-        terminal.data({"files": files, "bytes": done})
+        terminal.print_json({"files": files, "bytes": done})
     else:
-        terminal.out(f"{files} files, {format_size(done)}, in {args.out}")
+        terminal.print_stdout(f"{files} files, {format_size(done)}, in {args.out}")
     return 0

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from hyperpod_kit.data.commands.progress import ByteLine, format_size
 from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.data.dataset import IndexedDataset
-from hyperpod_kit.data.default_order import order_for, order_of
-from hyperpod_kit.data.formats.table import SUFFIXES, module_of
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.default_order import choose_shuffled_order, order_of
+from hyperpod_kit.data.formats.table import SUFFIXES, import_format_module
+from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
-from hyperpod_kit.data.mixing import WELL_MIXED, Mixing, SortedBy, mixing_of, sorted_by
+from hyperpod_kit.data.mixing import WELL_MIXED, Mixing, SortedBy, find_values_shared_by_neighbours, measure_mixing
 from hyperpod_kit.data.order import ShuffledOrder
-from hyperpod_kit.data.reading.listing import translated_errors
+from hyperpod_kit.data.reading.listing import storage_errors_as_data_unavailable
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.data.reading.source_files import describe_change, open_source
 from hyperpod_kit.data.spread_order import LANES
@@ -29,14 +29,14 @@ def index(args: argparse.Namespace) -> int:
     if args.format is not None and args.format not in SUFFIXES:
         raise UsageError(f"--format {args.format}: expected one of {', '.join(SUFFIXES)}")
     with reading_as_owner(args.sources, args.reply_timeout):
-        return _index(args)
+        return _build_and_report_index(args)
 
 
-def _index(args: argparse.Namespace) -> int:
+def _build_and_report_index(args: argparse.Namespace) -> int:
     started_at = time.monotonic()
     line = ByteLine("indexing")
     try:
-        outcome = build(
+        outcome = build_index(
             args.sources,
             args.out,
             format=args.format,
@@ -44,28 +44,28 @@ def _index(args: argparse.Namespace) -> int:
             check=args.check,
             on_bad=args.on_bad,
             reply_timeout=args.reply_timeout,
-            progress=line.advance,
+            progress=line.show_progress,
         )
     finally:
-        line.end()
+        line.clear_line()
     index = outcome.index
     seconds = time.monotonic() - started_at
-    mixing = _measure_mixing(index)
+    mixing = _measure_default_mixing(index)
     if args.json:
         counts = {"read": outcome.read, "known": outcome.reused, "passed_over": outcome.passed_over}
-        terminal.data({**_facts(index), **counts, **_mixing_facts(mixing)})
+        terminal.print_json({**_index_facts(index), **counts, **_mixing_as_json(mixing)})
         return 0
     reused = ""
     if outcome.reused:
         reused = f"; {outcome.reused} files were known already"
-    terminal.out(
+    terminal.print_stdout(
         f"{index.folder}: {index.samples} samples in {index.files} files, {format_size(index.bytes)}, "
         f"in {seconds:.1f} s{reused}"
     )
     if index.skipped:
-        terminal.out(f"{index.skipped} records are none and were left out")
+        terminal.print_stdout(f"{index.skipped} records are none and were left out")
     if outcome.passed_over:
-        terminal.out(f"{outcome.passed_over} files are of no known format and were passed over")
+        terminal.print_stdout(f"{outcome.passed_over} files are of no known format and were passed over")
     _print_mixing(mixing)
     return 0
 
@@ -79,22 +79,22 @@ class _DefaultMixing(NamedTuple):
     unread: str = ""
 
 
-def _measure_mixing(index: SampleIndex) -> _DefaultMixing | None:
+def _measure_default_mixing(index: SampleIndex) -> _DefaultMixing | None:
     """Measure how the default order mixes; None for an index without samples."""
     if not index.samples:
         return None
     try:
         order = order_of(IndexedDataset(index, patience=0.0, answer=5.0))
     except (DataError, OSError):  # of Parquet; which one it is, its files say
-        order = order_for(index, 0)
-    mixing = mixing_of(order)
+        order = choose_shuffled_order(index, 0)
+    mixing = measure_mixing(order)
     try:
-        return _DefaultMixing(mixing, order, sorted_by(index))
+        return _DefaultMixing(mixing, order, find_values_shared_by_neighbours(index))
     except (DataError, OSError) as err:
         return _DefaultMixing(mixing, order, [], first_line(err))
 
 
-def _mixing_facts(measured: _DefaultMixing | None) -> dict[str, Any]:
+def _mixing_as_json(measured: _DefaultMixing | None) -> dict[str, Any]:
     if measured is None:
         return {}
     mixing, order = measured.mixing, measured.order
@@ -112,29 +112,29 @@ def _print_mixing(measured: _DefaultMixing | None) -> None:
     if measured is None:
         return
     mixing = measured.mixing
-    terminal.out(
+    terminal.print_stdout(
         f"order    blocks of {measured.order.block:,} samples, {measured.order.lanes} side by side, by default"
     )
-    terminal.out(
+    terminal.print_stdout(
         f"mixing   a batch of {mixing.batch:,} has samples from {mixing.parts:.0f} of {mixing.all} parts of the data, "
-        f"one of a uniform shuffle from {mixing.uniform:.0f} ({mixing.share:.0%})"
+        f"one of a uniform shuffle from {mixing.uniform:.0f} ({mixing.share_of_uniform:.0%})"
     )
     if measured.unread:
-        terminal.out(f"         whether the data is sorted is not known: {measured.unread}")
+        terminal.print_stdout(f"         whether the data is sorted is not known: {measured.unread}")
     for value in measured.by:
-        terminal.out(
+        terminal.print_stdout(
             f"warning: the data is sorted by {value.name}: {value.neighbours:.0%} of neighbours have it in common, "
             f"{value.others:.0%} of others"
         )
-    if mixing.share < WELL_MIXED:
-        terminal.out(
+    if mixing.share_of_uniform < WELL_MIXED:
+        terminal.print_stdout(
             "hint: where neighbours are alike, a batch is less varied than chance makes it. Each lane of the order "
             "has a row group, or a member, in memory: give more, as IndexedDataset(index, memory=1 << 30) and "
             f"order=SpreadOrder(len(data), seed, block={measured.order.block}, lanes={LANES}), or write smaller ones"
         )
 
 
-def _facts(index: SampleIndex) -> dict[str, Any]:
+def _index_facts(index: SampleIndex) -> dict[str, Any]:
     return {
         "index": index.folder,
         "sources": list(index.sources),
@@ -151,10 +151,10 @@ def show(args: argparse.Namespace) -> int:
     """Print what an index says."""
     # Whoever owns the index says what its sources are.
     with reading_as_owner([args.index]):
-        return _show(args)
+        return _print_index(args)
 
 
-def _show(args: argparse.Namespace) -> int:
+def _print_index(args: argparse.Namespace) -> int:
     index = SampleIndex.open(args.index)
     files = [index.file(number) for number in range(min(index.files, max(0, args.files)))]
     if args.json:
@@ -168,46 +168,48 @@ def _show(args: argparse.Namespace) -> int:
             }
             for file in files
         ]
-        terminal.data({**_facts(index), **_mixing_facts(_measure_mixing(index)), "first_files": rows})
+        terminal.print_json(
+            {**_index_facts(index), **_mixing_as_json(_measure_default_mixing(index)), "first_files": rows}
+        )
         return 0
-    for name, value in _facts(index).items():
+    for name, value in _index_facts(index).items():
         if isinstance(value, list):
             value = ", ".join(value)
-        terminal.out(f"{name:8} {value}")
-    _print_mixing(_measure_mixing(index))
+        terminal.print_stdout(f"{name:8} {value}")
+    _print_mixing(_measure_default_mixing(index))
     for file in files:
-        terminal.out(f"  {file.samples:>10} {file.format:8} {format_size(file.size):>10}  {file.path}")
+        terminal.print_stdout(f"  {file.samples:>10} {file.format:8} {format_size(file.size):>10}  {file.path}")
     if index.files > len(files):
-        terminal.out(f"  and {index.files - len(files)} more files: --files {index.files}")
+        terminal.print_stdout(f"  and {index.files - len(files)} more files: --files {index.files}")
     return 0
 
 
 def verify(args: argparse.Namespace) -> int:
     """Compare files with their fingerprints."""
     with reading_as_owner([args.index], args.reply_timeout):
-        return _verify(args)
+        return _verify_files_and_report(args)
 
 
-def _verify(args: argparse.Namespace) -> int:
+def _verify_files_and_report(args: argparse.Namespace) -> int:
     index = SampleIndex.open(args.index)
     mounts = SourceMounts(args.reply_timeout)
     problems = []
     for number in range(index.files):
-        problem = _problem(index.file(number), mounts, args.bytes)
+        problem = _find_difference_from_index(index.file(number), mounts, args.bytes)
         if problem:
             problems.append(problem)
     if args.json:
-        terminal.data({"index": index.folder, "files": index.files, "wrong": problems})
+        terminal.print_json({"index": index.folder, "files": index.files, "wrong": problems})
     else:
         for problem in problems:
-            terminal.out(problem)
-        terminal.out(f"{index.files - len(problems)} of {index.files} files are those that were indexed")
+            terminal.print_stdout(problem)
+        terminal.print_stdout(f"{index.files - len(problems)} of {index.files} files are those that were indexed")
     return 1 if problems else 0
 
 
-def _problem(file: IndexedFile, mounts: SourceMounts, every_byte: bool) -> str | None:
+def _find_difference_from_index(file: IndexedFile, mounts: SourceMounts, every_byte: bool) -> str | None:
     """Describe what is wrong with a file. Raises DataUnavailable."""
-    with translated_errors(file.path), contextlib.ExitStack() as stack:
+    with storage_errors_as_data_unavailable(file.path), contextlib.ExitStack() as stack:
         try:
             source = stack.enter_context(contextlib.closing(open_source(file.path, mounts)))
         except (FileNotFoundError, PermissionError) as err:
@@ -215,7 +217,7 @@ def _problem(file: IndexedFile, mounts: SourceMounts, every_byte: bool) -> str |
         if (source.size, source.mtime_ns) != (file.size, file.mtime_ns):
             return describe_change(file.path, (file.size, file.mtime_ns), (source.size, source.mtime_ns))
         if every_byte:
-            digest = module_of(file.format).scan(source, lambda count: None).digest
+            digest = import_format_module(file.format).scan(source, lambda count: None).digest
             if digest != file.digest:
                 return f"{file.path}: expected digest {file.digest}, found {digest}"
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from hyperpod_kit.data.sample_log_check import EpochReport, check
+from hyperpod_kit.data.sample_log_check import EpochReport, check_sample_log
 from hyperpod_kit.untrusted import terminal
 
 _MAX_SHOWN = 12
@@ -13,11 +13,11 @@ _MAX_SHOWN = 12
 
 def verify_ledger(args: argparse.Namespace) -> int:
     """Judge a ledger."""
-    report = check(args.ledger)
+    report = check_sample_log(args.ledger)
     if args.json:
-        terminal.data(
+        terminal.print_json(
             {
-                "good": report.good,
+                "good": report.is_exactly_once,
                 "samples": report.samples,
                 "launches": report.launches,
                 "steps": report.steps,
@@ -37,17 +37,19 @@ def verify_ledger(args: argparse.Namespace) -> int:
                 "problems": list(report.problems),
             }
         )
-        return 0 if report.good else 1
+        return 0 if report.is_exactly_once else 1
     for epoch in report.epochs:
-        terminal.out(f"epoch {epoch.epoch}: {_describe_epoch(epoch, report.samples)}")
+        terminal.print_stdout(f"epoch {epoch.epoch}: {_describe_epoch(epoch, report.samples)}")
     if report.passed_over:
-        terminal.out(f"bad records, in whose places others came: samples {_format_numbers(report.passed_over)}")
+        terminal.print_stdout(
+            f"bad records, in whose places others came: samples {_format_numbers(report.passed_over)}"
+        )
     for problem in report.problems:
-        terminal.out(f"the ledger itself: {problem}")
-    terminal.out(
+        terminal.print_stdout(f"the ledger itself: {problem}")
+    terminal.print_stdout(
         f"{report.launches} launches, {report.steps} steps, {report.rolled_back} more rolled back with their checkpoint"
     )
-    return 0 if report.good else 1
+    return 0 if report.is_exactly_once else 1
 
 
 def _describe_epoch(epoch: EpochReport, samples: int) -> str:

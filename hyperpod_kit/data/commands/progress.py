@@ -29,7 +29,7 @@ class ByteLine:
         self._first: int | None = None
         self._shown = False
 
-    def advance(self, done: int, total: int) -> None:
+    def show_progress(self, done: int, total: int) -> None:
         """Show how many bytes of how many are done."""
         if self._first is None:
             self._first = done
@@ -50,7 +50,7 @@ class ByteLine:
         sys.stderr.flush()
         self._shown = True
 
-    def end(self) -> None:
+    def clear_line(self) -> None:
         """Clear the line."""
         if self._shown:
             terminal.write(sys.stderr, "\r" + " " * 78 + "\r")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from hyperpod_kit.data.index.sources import local_paths
+from hyperpod_kit.data.index.sources import local_base_paths
 from hyperpod_kit.data.reading.bounded import REPLY_SECONDS
-from hyperpod_kit.data.reading.listing import call_bounded, translated_errors
+from hyperpod_kit.data.reading.listing import call_bounded, storage_errors_as_data_unavailable
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.untrusted import source_owner
 
@@ -22,8 +22,8 @@ def reading_as_owner(names: Sequence[str], reply_timeout: float = REPLY_SECONDS)
     mounts = SourceMounts(reply_timeout)
 
     def call_about(path: str, call: Callable[[], int]) -> int:
-        with translated_errors(path):
+        with storage_errors_as_data_unavailable(path):
             return call_bounded(mounts, path, call)
 
-    with source_owner.reading(local_paths(names), call_about):
+    with source_owner.reading_as_owner_of(local_base_paths(names), call_about):
         yield

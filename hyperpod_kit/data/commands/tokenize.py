@@ -14,7 +14,7 @@ from hyperpod_kit.data import megatron
 from hyperpod_kit.data.commands.progress import ByteLine
 from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.data.dataset import IndexedDataset
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.errors import DataError, NoData, Untrusted, UsageError
 from hyperpod_kit.untrusted import by_descriptor, files, source_owner, terminal
 from hyperpod_kit.untrusted.text import clean
@@ -25,14 +25,14 @@ _MAX_TOKENIZER_BYTES = 1 << 28
 """Bytes of a tokenizer.json; those of large vocabularies have some 20 MB."""
 
 
-def read_tokenizer(path: str) -> str:
+def read_tokenizer_json(path: str) -> str:
     """Read a tokenizer.json, with the rights of its owner where this process is root.
 
     Raises NoData, UsageError for what is none, OSError.
     """
     try:
         with reading_as_owner([path]):
-            return files.read_given(path, _MAX_TOKENIZER_BYTES, opener=source_owner.open_nonblocking).decode()
+            return files.read_file_or_pipe(path, _MAX_TOKENIZER_BYTES, opener=source_owner.open_nonblocking).decode()
     except FileNotFoundError:
         raise NoData(f"there is no {path}", hint="the tokenizer.json of a model") from None
     except (UnicodeDecodeError, Untrusted) as err:
@@ -63,10 +63,10 @@ class TextTokenizer:
 
     def __call__(self, samples: Sequence[Any]) -> list[list[int]]:
         """Tokenize several samples."""
-        texts = [self._text(sample) for sample in samples]
+        texts = [self._text_of_sample(sample) for sample in samples]
         return [encoding.ids + self._end for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
 
-    def _text(self, sample: Any) -> str:
+    def _text_of_sample(self, sample: Any) -> str:
         if isinstance(sample, str):
             return sample
         text = None
@@ -79,26 +79,30 @@ class TextTokenizer:
 
 def tokenize(args: argparse.Namespace) -> int:
     """Write PREFIX.bin and PREFIX.idx."""
-    text = read_tokenizer(args.tokenizer)
+    text = read_tokenizer_json(args.tokenizer)
     tokenizer = TextTokenizer(args.tokenizer, text, args.end, args.field)
     with reading_as_owner(args.sources):
-        return _tokenize(args, text, tokenizer.vocabulary)
+        return _write_tokenized_documents(args, text, tokenizer.vocabulary)
 
 
-def _tokenize(args: argparse.Namespace, text: str, vocabulary: int) -> int:
+def _write_tokenized_documents(args: argparse.Namespace, text: str, vocabulary_size: int) -> int:
     started_at = time.monotonic()
-    dataset = IndexedDataset(build(args.sources, args.index).index)
+    dataset = IndexedDataset(build_index(args.sources, args.index).index)
     by_descriptor.make_parents(os.path.abspath(args.out))
     line = ByteLine("tokenizing documents")
     try:
-        documents, tokens = megatron.write_documents(args.out, _encode_documents(dataset, args, text, line), vocabulary)
+        documents, tokens = megatron.write_documents(
+            args.out, _encode_documents(dataset, args, text, line), vocabulary_size
+        )
     finally:
-        line.end()
+        line.clear_line()
     seconds = time.monotonic() - started_at
     if args.json:
-        terminal.data({"prefix": args.out, "documents": documents, "tokens": tokens, "seconds": round(seconds, 3)})
+        terminal.print_json(
+            {"prefix": args.out, "documents": documents, "tokens": tokens, "seconds": round(seconds, 3)}
+        )
     else:
-        terminal.out(f"{args.out}.bin and .idx: {documents} documents, {tokens} tokens, in {seconds:.1f} s")
+        terminal.print_stdout(f"{args.out}.bin and .idx: {documents} documents, {tokens} tokens, in {seconds:.1f} s")
     return 0
 
 
@@ -111,12 +115,12 @@ def _encode_documents(
         for begin in range(0, len(dataset), _DOCUMENTS_PER_TASK)
     ]
     context = multiprocessing.get_context("spawn")
-    initializer_arguments = (dataset, args.tokenizer, text, args.end, args.field, source_owner.current())
+    initializer_arguments = (dataset, args.tokenizer, text, args.end, args.field, source_owner.current_source_uid())
     with ProcessPoolExecutor(
         min(args.processes or os.cpu_count() or 1, len(runs)), context, _initialize_process, initializer_arguments
     ) as pool:
-        for run, documents in zip(runs, pool.map(_encode, runs), strict=True):
-            line.advance(run.stop, len(dataset))
+        for run, documents in zip(runs, pool.map(_encode_range, runs), strict=True):
+            line.show_progress(run.stop, len(dataset))
             yield from documents
 
 
@@ -127,11 +131,11 @@ def _initialize_process(
     dataset: IndexedDataset, path: str, text: str, end: str | None, field: str, reader: int | None
 ) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core already
-    source_owner.set_current(reader)
+    source_owner.set_source_uid(reader)
     _work[:] = [dataset, TextTokenizer(path, text, end, field)]
 
 
-def _encode(run: range) -> list[list[int]]:
+def _encode_range(run: range) -> list[list[int]]:
     dataset, tokenizer = _work
     documents: list[list[int]] = tokenizer(dataset.__getitems__(run))
     return documents

@@ -20,49 +20,49 @@ class CompactThrift:
         self._data = data
         self.at = at
 
-    def fields(self) -> Iterator[tuple[int, int]]:
+    def iterate_fields(self) -> Iterator[tuple[int, int]]:
         """Yield (number, kind) of each field of a structure; its value is to be read before the next one.
 
         Numbers increase, as with every writer: of a field that comes twice, readers make different things.
         """
         field = 0
         while True:
-            byte = self._byte()
+            byte = self._read_byte()
             if not byte:
                 return
             step, kind = byte >> 4, byte & 15
             number = field + step
             if not step:
-                number = self.number()
+                number = self.read_signed_varint()
             if number <= field:
                 raise ValueError(f"field {number} after field {field}")
             field = number
             yield field, kind
 
-    def items(self) -> tuple[int, int]:
+    def read_list_header(self) -> tuple[int, int]:
         """Read (how many, their kind) of a list whose items are read next."""
-        head = self._byte()
+        head = self._read_byte()
         count = head >> 4
         if count == 15:
-            count = self._unsigned()
+            count = self._read_varint()
         if count > len(self._data):
             raise ValueError("a list of more items than bytes")
         return count, head & 15
 
-    def structures(self) -> Iterator[int]:
+    def structure_offsets(self) -> Iterator[int]:
         """Yield the place of each item of a list of structures; it is to be read before the next one."""
-        count, kind = self.items()
+        count, kind = self.read_list_header()
         if count and kind != STRUCT:
             raise ValueError(f"a list of kind {kind}, expected structures")
         for _ in range(count):
             yield self.at
 
-    def number(self) -> int:
+    def read_signed_varint(self) -> int:
         """Read a signed number."""
-        value = self._unsigned()
+        value = self._read_varint()
         return (value >> 1) ^ -(value & 1)
 
-    def skip(self, kind: int, depth: int = 0) -> None:
+    def skip_value(self, kind: int, depth: int = 0) -> None:
         """Skip a value."""
         if depth > _MAX_DEPTH:
             raise ValueError("a structure that is nested too deeply")
@@ -71,37 +71,37 @@ class CompactThrift:
         if kind == BYTE:
             self.at += 1
         elif kind in INTEGER_TYPES:
-            self._unsigned()
+            self._read_varint()
         elif kind == DOUBLE:
             self.at += 8
         elif kind == BINARY:
-            length = self._unsigned()
+            length = self._read_varint()
             self.at += length
         elif kind in (LIST, SET):
             self._skip_items(depth)
         elif kind == STRUCT:
-            for _, inner in self.fields():
-                self.skip(inner, depth + 1)
+            for _, inner in self.iterate_fields():
+                self.skip_value(inner, depth + 1)
         else:
             raise ValueError(f"a field of kind {kind}")
 
     def _skip_items(self, depth: int) -> None:
-        count, kind = self.items()
+        count, kind = self.read_list_header()
         for _ in range(count):
             if kind in (TRUE, FALSE):
                 self.at += 1
             else:
-                self.skip(kind, depth + 1)
+                self.skip_value(kind, depth + 1)
 
-    def _byte(self) -> int:
+    def _read_byte(self) -> int:
         byte = self._data[self.at]
         self.at += 1
         return byte
 
-    def _unsigned(self) -> int:
+    def _read_varint(self) -> int:
         value = 0
         for shift in range(_MAX_VARINT_BYTES):
-            byte = self._byte()
+            byte = self._read_byte()
             value |= (byte & 127) << (7 * shift)
             if byte < 128:
                 return value

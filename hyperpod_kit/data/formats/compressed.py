@@ -96,18 +96,20 @@ class ZstdFrame:
                 return
 
 
-def kind_of(path: str) -> str:
+def compression_by_name(path: str) -> str:
     """Return `gzip` or `zstd`, by the name."""
     return "zstd" if path.lower().endswith(".zst") else "gzip"
 
 
 def decompress(
-    kind: str, path: str, read: Callable[[int, int], bytes], at: int, size: int, end_of_member: Callable[[int], None]
+    kind: str, path: str, read: Callable[[int, int], bytes], at: int, size: int, on_member_end: Callable[[int], None]
 ) -> Iterator[bytes]:
-    """Yield the plain text of a file of `size` bytes from the member at `at` on; `end_of_member(place)` after each of
-    them.
+    """Yield the plain text of a file of `size` bytes from the member at `at` on.
 
-    Raises ValueError for bytes that cannot be decompressed, that end in the middle, or that give more than text does.
+    `on_member_end(offset)` is called after each member.
+
+    Raises ValueError for bytes that cannot be decompressed, that end in the middle, or that give more than text
+    does.
     """
     decoder: MemberDecoder | None = None
     data, member_at = b"", at
@@ -135,27 +137,27 @@ def decompress(
             if not out:
                 break
             given += len(out)
-            _require_text(f"the {kind} member at {member_at}", given, at - first)
+            _require_plausible_expansion(f"the {kind} member at {member_at}", given, at - first)
             yield out
         data = b""
         if decoder.eof:
             data = decoder.rest
             decoder = None
-            end_of_member(at - len(data))
+            on_member_end(at - len(data))
 
 
-def _require_text(member: str, given: int, taken: int) -> None:
-    if given > _SMALL + _RATIO * taken:
+def _require_plausible_expansion(member: str, plain_bytes: int, compressed_bytes: int) -> None:
+    if plain_bytes > _SMALL + _RATIO * compressed_bytes:
         raise ValueError(f"{member} gives more than {_RATIO} bytes for each of its own, as no data does")
 
 
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     """Scan every line of the plain text. Raises ValueError for a corrupt member, OSError."""
-    kind = kind_of(file.path)
+    kind = compression_by_name(file.path)
     ends: list[Any] = []
     points = [(0, 0)]
     done, count, previous = 0, 0, -1
-    is_json = lines.is_json(file.path)
+    is_json = lines.has_json_name(file.path)
     longest = lines.MAX_BLANK_BYTES if is_json else 1
     blank: set[int] = set()
     """Ends of lines that are a carriage return and nothing else, or of JSON blanks."""
@@ -168,7 +170,7 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
             points[number] = (points[number][0], done)
         newlines = np.flatnonzero(np.frombuffer(text, np.uint8) == 10)
         count += len(newlines)
-        table.require_plausible(count, file.size)
+        table.require_plausible_sample_count(count, file.size)
         ends.append(newlines + done)
         sizes = np.diff(ends[-1], prepend=previous) - 1
         short = (sizes > 0) & (sizes <= longest)
@@ -186,9 +188,9 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
         size = done - previous - 1
         if size <= longest and _is_blank(tail[-size:], is_json):
             blank.add(done)
-    starts, lengths = lines.spans_of_lines(line_ends)
+    starts, lengths = lines.line_spans_from_ends(line_ends)
     is_sample = (lengths > 0) & ~np.isin(line_ends, sorted(blank))
-    lines.require_bounded(lengths)
+    lines.require_line_lengths_in_bounds(lengths)
     # The end of the last member is where none begins.
     begins = [(raw, at) for raw, at in points if at >= 0 and raw < file.size]
     places = np.array([*begins, (file.size, done)], np.uint64).reshape(-1, 2)
@@ -249,7 +251,7 @@ class Member:
         self._buffer = bytes(buffer)
 
     @property
-    def in_memory(self) -> int:
+    def bytes_in_memory(self) -> int:
         """How many bytes of memory it takes."""
         return len(self._buffer)
 
@@ -282,7 +284,7 @@ class CompressedReader:
         parts = []
         while length > 0:
             inside = start - int(begins[number])
-            part = self._member(file, number).read(inside, length)
+            part = self._cached_member(file, number).read(inside, length)
             if not part and number + 2 >= len(begins):
                 raise OSError(5, f"its plain text ends before {start}", file.path)
             parts.append(part)
@@ -291,7 +293,7 @@ class CompressedReader:
             number += 1
         return b"".join(parts).removesuffix(b"\r")
 
-    def _member(self, file: Any, number: int) -> Member:
+    def _cached_member(self, file: Any, number: int) -> Member:
         key = (file.path, number)
         member = self._members.get(key)
         if member is not None:
@@ -299,11 +301,11 @@ class CompressedReader:
             return member
         size = int(file.points["plain"][number + 1]) - int(file.points["plain"][number])
         if size > _MAX_MEMORY_BYTES:
-            self._make_room(file.path, size)
+            self._make_room_on_disk(file.path, size)
         member = self._members[key] = self._decompress_member(file, number)
-        self._cached_bytes += member.in_memory
+        self._cached_bytes += member.bytes_in_memory
         while self._cached_bytes > self._memory and len(self._members) > 1:
-            self._cached_bytes -= self._members.popitem(last=False)[1].in_memory
+            self._cached_bytes -= self._members.popitem(last=False)[1].bytes_in_memory
         return member
 
     def _decompress_member(self, file: Any, number: int) -> Member:
@@ -315,17 +317,17 @@ class CompressedReader:
 
         for last in (False, True):
             try:
-                return Member(decompress(kind_of(file.path), file.path, read, raw, end, lambda at: None))
+                return Member(decompress(compression_by_name(file.path), file.path, read, raw, end, lambda at: None))
             except ValueError as err:
-                self._files.forget(file.path)
+                self._files.close_and_forget_mount(file.path)
                 if last:
                     raise BadRecord(f"{file.path}: {err}, though it has the size and time that were indexed") from None
         raise AssertionError("the last look returns or raises")
 
-    def _make_room(self, path: str, size: int) -> None:
+    def _make_room_on_disk(self, path: str, size: int) -> None:
         """Make room for a member on disk by closing those used longest ago. Raises DataError when there is none."""
         directory = tempfile.gettempdir()
-        on_disk = [key for key, member in self._members.items() if not member.in_memory]
+        on_disk = [key for key, member in self._members.items() if not member.bytes_in_memory]
         while on_disk and (
             len(on_disk) >= _MAX_MEMBERS_ON_DISK or shutil.disk_usage(directory).free < size + _MIN_FREE_BYTES
         ):

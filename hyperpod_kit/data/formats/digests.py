@@ -11,7 +11,7 @@ PIECE_BYTES = 16 << 20
 """Bytes of a piece. Part of the digest."""
 
 
-def fastest() -> str:
+def fastest_algorithm() -> str:
     """Name the digest that new indexes use here."""
     try:
         return digest.algorithm("xxh3").name
@@ -21,7 +21,7 @@ def fastest() -> str:
 
 def digest_of_piece(data: bytes | memoryview) -> bytes:
     """Digest one piece, with the fastest algorithm."""
-    return digest.algorithm(fastest()).wide(data)
+    return digest.algorithm(fastest_algorithm()).wide(data)
 
 
 def digests_of_pieces(read: Callable[[int, int], bytes], size: int, advance: Callable[[int], None]) -> list[bytes]:
@@ -36,14 +36,14 @@ def digests_of_pieces(read: Callable[[int, int], bytes], size: int, advance: Cal
 
 def digest_of_file(pieces: list[bytes], size: int) -> str:
     """Digest a file from its pieces' digests: 32 hexadecimal digits."""
-    return digest.algorithm(fastest()).wide(b"".join(pieces) + size.to_bytes(8, "little")).hex()
+    return digest.algorithm(fastest_algorithm()).wide(b"".join(pieces) + size.to_bytes(8, "little")).hex()
 
 
-def matches(read: Callable[[int, int], bytes], size: int, expected: str) -> bool | None:
+def has_digest(read: Callable[[int, int], bytes], size: int, expected: str) -> bool | None:
     """Whether a file has this digest; None where that cannot be said here, as it may be xxHash's. Raises what `read`
     raises."""
     if digest_of_file(digests_of_pieces(read, size, lambda count: None), size) == expected:
         return True
-    if fastest() == "xxh3":
+    if fastest_algorithm() == "xxh3":
         return False
     return None

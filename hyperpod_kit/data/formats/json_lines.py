@@ -54,7 +54,9 @@ def decoder_with_orjson(loads: Callable[[bytes], Any]) -> Callable[[bytes], Any]
         if kind is dict and _PLAIN.issuperset(map(type, decoded.values())):
             return decoded
         if kind in _CONTAINERS:
-            same = (len(record) >= _LONG_LINE_BYTES and _looks_plain(record)) or _decodes_alike(decoded)
+            same = (
+                len(record) >= _LONG_LINE_BYTES and _is_free_of_long_numbers_and_nesting(record)
+            ) or _is_decoded_alike_by_json(decoded)
         else:
             same = kind is not float or -_MIN_LARGE_INTEGER < decoded < _MIN_LARGE_INTEGER
         if same:
@@ -64,7 +66,7 @@ def decoder_with_orjson(loads: Callable[[bytes], Any]) -> Callable[[bytes], Any]
     return decode
 
 
-def _looks_plain(record: bytes) -> bool:
+def _is_free_of_long_numbers_and_nesting(record: bytes) -> bool:
     """Whether a text has neither long numbers nor many containers: some nineteen digits in a row fill eight bytes that
     begin at a multiple of eight. The six characters behind the digits count as such."""
     chunks = np.frombuffer(record, np.uint64, len(record) >> 3)
@@ -74,7 +76,7 @@ def _looks_plain(record: bytes) -> bool:
     return sum(int(np.count_nonzero(characters == character)) for character in _OPENING) < _MAX_DEPTH
 
 
-def _decodes_alike(container: Any) -> bool:
+def _is_decoded_alike_by_json(container: Any) -> bool:
     """Whether no float is so large, and no container so deep, that `json` may say something else."""
     level = [container]
     for _ in range(_MAX_DEPTH):

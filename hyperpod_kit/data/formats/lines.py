@@ -29,7 +29,7 @@ MAX_LINE_BYTES = 128 << 20
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     """Scan every line of a file. Raises ChangedFile, OSError, and ValueError for a line that is too long."""
 
-    pieces = newlines.find_newlines(file, advance)
+    pieces = newlines.find_newlines_and_digest_pieces(file, advance)
     size = sum(piece.size for piece in pieces)
     if size != file.size:
         raise ChangedFile(f"{file.path}: {size} bytes were read, expected {file.size}: is it being written?")
@@ -40,13 +40,13 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     )
     if size and (not ends.size or ends[-1] != size - 1):
         ends = np.append(ends, size)
-    starts, lengths = spans_of_lines(ends)
+    starts, lengths = line_spans_from_ends(ends)
     full = lengths > 0
     for at in np.flatnonzero(lengths == 1):
         full[at] = file.read(int(starts[at]), 1) != b"\r"
-    if is_json(file.path):
+    if has_json_name(file.path):
         _exclude_blank_lines(file, starts, lengths, full)
-    require_bounded(lengths)
+    require_line_lengths_in_bounds(lengths)
     return Scan(
         starts[full].astype(np.uint64),
         lengths[full].astype(np.uint32),
@@ -55,7 +55,7 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
 
 
 @functools.lru_cache(4096)
-def is_json(path: str) -> bool:
+def has_json_name(path: str) -> bool:
     """Whether a file's name is that of a JSON file."""
     name = path.rpartition("/")[2].lower()
     return ".json" in name or ".ndjson" in name
@@ -74,14 +74,14 @@ def _exclude_blank_lines(file: SourceFile, starts: Numbers, lengths: Numbers, fu
             full[at] = bool(data[offset : offset + int(lengths[at])].strip())
 
 
-def require_bounded(lengths: Any) -> None:
-    """Check that no line is too long for a reader. Raises ValueError."""
+def require_line_lengths_in_bounds(lengths: Any) -> None:
+    """Raise ValueError if a line is longer than a reader allows."""
     longest = int(lengths.max(initial=0))
     if longest > MAX_LINE_BYTES:
         raise ValueError(f"a line of {longest:,} bytes, expected at most {MAX_LINE_BYTES:,}")
 
 
-def spans_of_lines(ends: Any) -> tuple[Any, Any]:
+def line_spans_from_ends(ends: Any) -> tuple[Any, Any]:
     """Compute (starts, lengths) of lines from the places of their ends."""
     starts = np.empty_like(ends)
     if ends.size:
@@ -94,25 +94,32 @@ class LineReader(RangeReader):
     """Reads single lines by ranges."""
 
     def records(
-        self, file: Callable[[int], Any], samples: Numbers, numbers: Numbers, starts: Numbers, lengths: Numbers
+        self,
+        file_by_number: Callable[[int], Any],
+        samples: Numbers,
+        file_numbers: Numbers,
+        starts: Numbers,
+        lengths: Numbers,
     ) -> Iterable[bytes]:
-        """Read the bytes of several lines, each without its end; `file` gives the one of a number.
+        """Read the bytes of several lines, each without its end; `file_by_number` gives the entry of a file.
 
         Long ones are read while the caller goes through them.
         """
-        lines = self.windows.find(file, samples, numbers, starts, lengths)
+        lines = self.windows.ranges_from_pieces(file_by_number, samples, file_numbers, starts, lengths)
         if not all(lines):
-            return _without_ends(self.read_missing(lines, file, numbers, starts, lengths))
+            return _strip_carriage_returns(
+                self.fill_in_missing_ranges(lines, file_by_number, file_numbers, starts, lengths)
+            )
         if self.windows.carriage_returns:
-            return _without_ends(lines)
+            return _strip_carriage_returns(lines)
         return lines
 
     def record(self, file: Any, start: int, length: int) -> bytes:
         """Read the bytes of a line without its end."""
-        return next(_without_ends([self.read_range(file, start, length)]))
+        return next(_strip_carriage_returns([self.read_range(file, start, length)]))
 
 
-def _without_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
+def _strip_carriage_returns(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Cut off the first half of \\r\\n."""
     return (data[:-1] if data[-1:] == b"\r" else data for data in lines)
 

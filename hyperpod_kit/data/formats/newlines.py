@@ -31,26 +31,26 @@ class SearchedPiece(NamedTuple):
     size: int
 
 
-def find_newlines(file: SourceFile, advance: Callable[[int], None]) -> list[SearchedPiece]:
-    """Yield the pieces of a file in order. Raises ChangedFile, OSError."""
+def find_newlines_and_digest_pieces(file: SourceFile, advance: Callable[[int], None]) -> list[SearchedPiece]:
+    """Return the pieces of a file in order, each with its line ends and digest. Raises ChangedFile, OSError."""
     if not file.size:
         return []
     if file.size <= min(_STEP_BYTES, digests.PIECE_BYTES):
-        return [_search_piece(file, 0, advance)]
+        return [_read_and_search_piece(file, 0, advance)]
     places = range(0, file.size, digests.PIECE_BYTES)
     if not isinstance(file, LocalFile):
         with ThreadPoolExecutor(_STREAMS) as pool:
-            return list(pool.map(lambda at: _search_piece(file, at, advance), places))
+            return list(pool.map(lambda at: _read_and_search_piece(file, at, advance), places))
     if len(places) < 2 * _STREAMS:
-        return _search_file(file, places, advance)
+        return _search_pieces(file, places, advance)
     each = -(-len(places) // _STREAMS)
     with ThreadPoolExecutor(_STREAMS) as pool:
         parts = [places[first : first + each] for first in range(0, len(places), each)]
-        results = pool.map(lambda part: _open_and_search(file, part, advance), parts)
+        results = pool.map(lambda part: _reopen_and_search_pieces(file, part, advance), parts)
         return [piece for pieces in results for piece in pieces]
 
 
-def _search_piece(file: SourceFile, at: int, advance: Callable[[int], None]) -> SearchedPiece:
+def _read_and_search_piece(file: SourceFile, at: int, advance: Callable[[int], None]) -> SearchedPiece:
     data = file.read(at, min(digests.PIECE_BYTES, file.size - at))
     advance(len(data))
     ends = (np.frombuffer(data, np.uint8) == _NEWLINE).nonzero()[0]
@@ -59,14 +59,14 @@ def _search_piece(file: SourceFile, at: int, advance: Callable[[int], None]) -> 
     return SearchedPiece(ends, digests.digest_of_piece(data), len(data))
 
 
-def _open_and_search(file: LocalFile, places: range, advance: Callable[[int], None]) -> list[SearchedPiece]:
+def _reopen_and_search_pieces(file: LocalFile, places: range, advance: Callable[[int], None]) -> list[SearchedPiece]:
     with contextlib.closing(LocalFile(file.path)) as again:
         if (again.size, again.mtime_ns) != (file.size, file.mtime_ns):
             raise ChangedFile(f"{file.path} changed while it was read: is it being written?")
-        return _search_file(again, places, advance)
+        return _search_pieces(again, places, advance)
 
 
-def _search_file(file: LocalFile, places: range, advance: Callable[[int], None]) -> list[SearchedPiece]:
+def _search_pieces(file: LocalFile, places: range, advance: Callable[[int], None]) -> list[SearchedPiece]:
     """Search pieces one after another, in the same memory: new memory for each costs as much as the search in it."""
     buffer = np.empty(min(digests.PIECE_BYTES, file.size), np.uint8)
     mask_buffer = np.empty(min(_STEP_BYTES, len(buffer)), bool)

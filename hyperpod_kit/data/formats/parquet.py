@@ -15,7 +15,7 @@ from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.formats import digests
 from hyperpod_kit.data.formats.parquet_footer import ParquetFooter
 from hyperpod_kit.data.formats.parquet_groups import ParquetGroups, RowGroup, open_parquet
-from hyperpod_kit.data.formats.table import RecordReader, Scan, require_plausible
+from hyperpod_kit.data.formats.table import RecordReader, Scan, require_plausible_sample_count
 from hyperpod_kit.data.reading.bounded import ReadUnanswered
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
 
@@ -36,9 +36,9 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
 
     footer = ParquetFooter(file.read, file.size)
     for number in range(len(footer)):
-        footer.columns(number)
+        footer.columns_of_group(number)
     try:
-        facts = open_parquet(footer.with_footer(file.read), file.size).metadata
+        facts = open_parquet(footer.wrap_read_with_footer(file.read), file.size).metadata
         groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
     except ReadUnanswered:
         raise
@@ -47,7 +47,7 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     counts = [group.num_rows for group in groups]
     if any(count < 0 for count in counts):
         raise ValueError("a row group of less than no rows")
-    require_plausible(sum(counts), file.size)
+    require_plausible_sample_count(sum(counts), file.size)
     rows = np.array(counts, np.int64)
     each = np.array([group.total_byte_size // max(1, group.num_rows) for group in groups], np.int64)
     return Scan(
@@ -71,54 +71,58 @@ class ParquetReader:
 
     def largest_group(self, file: Any) -> tuple[int, int]:
         """Return (rows, bytes) of the largest row group of a file."""
-        return self._groups_of(file).largest()
+        return self._cached_file_groups(file).largest_group_rows_and_bytes()
 
     def record(self, file: Any, start: int, length: int) -> dict[str, Any]:
         """Read one row: column -> value."""
-        number = bisect_right(self._groups_of(file).begins, start) - 1
-        return self._cached_group(file, number).row(start)
+        number = bisect_right(self._cached_file_groups(file).begins, start) - 1
+        return self._cached_group(file, number).read_row_counting_down(start)
 
     def records(
-        self, file_of: Callable[[int], Any], files: Numbers, starts: Numbers, lengths: Numbers
+        self, file_by_number: Callable[[int], Any], file_numbers: Numbers, starts: Numbers, lengths: Numbers
     ) -> Iterator[dict[str, Any]]:
         """Read several rows, in the order asked for."""
         portions = np.cumsum(lengths) // max(1, self._memory)  # rows are held until those before them are there
         ends = [*(np.flatnonzero(np.diff(portions)) + 1).tolist(), len(starts)]
         begin = 0
         for end in ends:
-            yield from self._rows(file_of, files[begin:end].tolist(), starts[begin:end].tolist())
+            yield from self._read_rows(file_by_number, file_numbers[begin:end].tolist(), starts[begin:end].tolist())
             begin = end
 
-    def _rows(self, file_of: Callable[[int], Any], files: list[int], starts: list[int]) -> list[dict[str, Any]]:
-        groups_of_files = {number: self._groups_of(file_of(number)) for number in dict.fromkeys(files)}
+    def _read_rows(
+        self, file_by_number: Callable[[int], Any], file_numbers: list[int], starts: list[int]
+    ) -> list[dict[str, Any]]:
+        groups_of_files = {
+            number: self._cached_file_groups(file_by_number(number)) for number in dict.fromkeys(file_numbers)
+        }
         lookup = {number: (file.begins, file.cached) for number, file in groups_of_files.items()}
         rows = []
         finished: list[tuple[int, RowGroup]] = []
-        for number, start in zip(files, starts, strict=True):
+        for number, start in zip(file_numbers, starts, strict=True):
             begins, kept = lookup[number]
             group = kept[bisect_right(begins, start) - 1]
             if group is None:
-                return self._rows_by_groups(file_of, files, starts, groups_of_files)
+                return self._rows_by_groups(file_by_number, file_numbers, starts, groups_of_files)
             group.remaining -= 1
             if not group.remaining:
                 finished.append((number, group))
             offset = start - group.first
             rows.append({name: values[offset].as_py() for name, values in group.columns})
         for number, group in finished:
-            self._release_group(file_of(number).path, group)
+            self._release_group(file_by_number(number).path, group)
         return rows
 
     def _rows_by_groups(
         self,
-        file_of: Callable[[int], Any],
-        files: list[int],
+        file_by_number: Callable[[int], Any],
+        file_numbers: list[int],
         starts: list[int],
         groups_of_files: dict[int, ParquetGroups],
     ) -> list[dict[str, Any]]:
         """Group rows by row group, those first that are decoded, so that each is decoded once for all of these
         rows, also where memory has no room for two."""
         places: dict[tuple[int, int], list[int]] = {}
-        for number_of_row, (number, start) in enumerate(zip(files, starts, strict=True)):
+        for number_of_row, (number, start) in enumerate(zip(file_numbers, starts, strict=True)):
             places.setdefault((number, bisect_right(groups_of_files[number].begins, start) - 1), []).append(
                 number_of_row
             )
@@ -126,14 +130,14 @@ class ParquetReader:
         for number, group_number in sorted(
             places, key=lambda group_key: groups_of_files[group_key[0]].cached[group_key[1]] is None
         ):
-            group = self._cached_group(file_of(number), group_number)
+            group = self._cached_group(file_by_number(number), group_number)
             for number_of_row in places[number, group_number]:
-                rows[number_of_row] = group.row(starts[number_of_row])
+                rows[number_of_row] = group.read_row_counting_down(starts[number_of_row])
             if group.remaining <= 0:
-                self._release_group(file_of(number).path, group)
+                self._release_group(file_by_number(number).path, group)
         return rows
 
-    def _groups_of(self, file: Any) -> ParquetGroups:
+    def _cached_file_groups(self, file: Any) -> ParquetGroups:
         groups = self._opened.get(file.path)
         if groups is None:
             read = functools.partial(self._files.read, file)
@@ -148,15 +152,15 @@ class ParquetReader:
         key = (file.path, number)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = self._groups_of(file).decode_group(number)
+            group = self._groups[key] = self._cached_file_groups(file).decode_group(number)
             self._cached_bytes += group.size
             if key in self._evicted:
-                self._count_decoded_again(group)
+                self._count_and_warn_of_decoding_again(group)
             while self._cached_bytes > self._memory and len(self._groups) > 1:
                 self._evict_oldest()
         else:
             self._groups.move_to_end(key)
-        self._groups_of(file).cached[number] = group
+        self._cached_file_groups(file).cached[number] = group
         return group
 
     def _release_group(self, path: str, group: RowGroup) -> None:
@@ -184,7 +188,7 @@ class ParquetReader:
         if len(self._evicted) > _MAX_EVICTED:
             self._evicted.popitem(last=False)
 
-    def _count_decoded_again(self, group: RowGroup) -> None:
+    def _count_and_warn_of_decoding_again(self, group: RowGroup) -> None:
         """Count row groups decoded again, and warn once: nothing fails, and training waits for what was thrown away."""
         self._decoded_again_count += 1
         if self._decoded_again_count == _MAX_REPEATS_UNWARNED:

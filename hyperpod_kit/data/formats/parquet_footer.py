@@ -35,22 +35,22 @@ class ColumnChunk(NamedTuple):
     dictionary_page: int | None
 
     @property
-    def is_text(self) -> bool:
+    def is_top_level_byte_array(self) -> bool:
         """Whether its values are of any length, in no structure or list."""
-        return self.is_of_any_length and self.depth == 1
+        return self.is_variable_length and self.depth == 1
 
     @property
-    def is_of_any_length(self) -> bool:
+    def is_variable_length(self) -> bool:
         """Whether each value says how long it is."""
         return self.physical_type == _BYTE_ARRAY
 
     @property
-    def has_words(self) -> bool:
+    def is_byte_array_type(self) -> bool:
         """Whether each value may be as long as the whole dictionary."""
         return self.physical_type in (_BYTE_ARRAY, _FIXED_LEN_BYTE_ARRAY)
 
     @property
-    def begin(self) -> int:
+    def first_page_offset(self) -> int:
         """Return the offset of its first page. Some writers say that a dictionary that there is not lies at 0."""
         if not self.dictionary_page:
             return self.data_page
@@ -73,7 +73,7 @@ class ParquetFooter:
         except IndexError:
             raise ValueError("the footer is cut off") from None
 
-    def with_footer(self, read: Callable[[int, int], bytes]) -> Callable[[int, int], bytes]:
+    def wrap_read_with_footer(self, read: Callable[[int, int], bytes]) -> Callable[[int, int], bytes]:
         """Wrap `read` so that it takes the footer from here: whoever opens the file does not read it once more."""
 
         def read_at(at: int, size: int) -> bytes:
@@ -88,18 +88,18 @@ class ParquetFooter:
         """How many row groups there are."""
         return len(self._groups)
 
-    def columns(self, group: int) -> list[ColumnChunk]:
+    def columns_of_group(self, group: int) -> list[ColumnChunk]:
         """Return the columns of a row group. Raises ValueError."""
         if group >= len(self._groups):
             raise ValueError(f"the footer has {len(self._groups)} row groups, and none of number {group}")
         reader = CompactThrift(self._data, self._groups[group])
         columns: list[ColumnChunk] = []
         try:
-            for field, kind in reader.fields():
+            for field, kind in reader.iterate_fields():
                 if field == _COLUMNS and kind == LIST:
-                    columns = [_read_column(reader) for _ in reader.structures()]
+                    columns = [_read_column(reader) for _ in reader.structure_offsets()]
                 else:
-                    reader.skip(kind)
+                    reader.skip_value(kind)
         except IndexError:
             raise ValueError("the footer is cut off") from None
         return columns
@@ -109,40 +109,40 @@ def _group_offsets(data: memoryview) -> list[int]:
     """Locate where each row group begins."""
     reader = CompactThrift(data)
     groups: list[int] = []
-    for field, kind in reader.fields():
+    for field, kind in reader.iterate_fields():
         if field != _ROW_GROUPS or kind != LIST:
-            reader.skip(kind)
+            reader.skip_value(kind)
             continue
-        for offset in reader.structures():
+        for offset in reader.structure_offsets():
             groups.append(offset)
-            reader.skip(STRUCT)
+            reader.skip_value(STRUCT)
     return groups
 
 
 def _read_column(reader: CompactThrift) -> ColumnChunk:
     column = None
-    for field, kind in reader.fields():
+    for field, kind in reader.iterate_fields():
         if field in (_CRYPTO, _ENCRYPTED):
             raise ValueError("a column is encrypted")
         if field == _METADATA and kind == STRUCT:
-            column = _read_metadata(reader)
+            column = _read_column_metadata(reader)
         else:
-            reader.skip(kind)
+            reader.skip_value(kind)
     if column is None:
         raise ValueError("a column without metadata")
     return column
 
 
-def _read_metadata(reader: CompactThrift) -> ColumnChunk:
+def _read_column_metadata(reader: CompactThrift) -> ColumnChunk:
     numbers: dict[int, int] = {}
     depth = 0
-    for field, kind in reader.fields():
+    for field, kind in reader.iterate_fields():
         if kind in INTEGER_TYPES:
-            numbers[field] = reader.number()
+            numbers[field] = reader.read_signed_varint()
         elif field == _PATH and kind == LIST:
-            depth = _path_length(reader)
+            depth = _read_path_depth(reader)
         else:
-            reader.skip(kind)
+            reader.skip_value(kind)
     if not all(field in numbers for field in _REQUIRED):
         raise ValueError("a column whose metadata is not whole")
     return ColumnChunk(
@@ -157,10 +157,10 @@ def _read_metadata(reader: CompactThrift) -> ColumnChunk:
     )
 
 
-def _path_length(reader: CompactThrift) -> int:
-    count, kind = reader.items()
+def _read_path_depth(reader: CompactThrift) -> int:
+    count, kind = reader.read_list_header()
     if kind != BINARY and count:
         raise ValueError("a column's path of no names")
     for _ in range(count):
-        reader.skip(BINARY)
+        reader.skip_value(BINARY)
     return count

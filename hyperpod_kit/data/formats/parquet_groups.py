@@ -50,9 +50,12 @@ class RowGroup:
         self.first = first
         self.rows = self.remaining = table.num_rows
         self.size = table.nbytes
-        self.columns = [(name, combine(values)) for name, values in zip(table.column_names, table.columns, strict=True)]
+        self.columns = [
+            (name, combine_chunks_if_possible(values))
+            for name, values in zip(table.column_names, table.columns, strict=True)
+        ]
 
-    def row(self, number: int) -> dict[str, Any]:
+    def read_row_counting_down(self, number: int) -> dict[str, Any]:
         """Return one row of the file: column -> value."""
         self.remaining -= 1
         offset = number - self.first
@@ -69,7 +72,7 @@ class ParquetGroups:
             self._footer = ParquetFooter(read, size)
         except ValueError as err:
             raise BadRecord(f"{path}: {err}") from None
-        self._bytes = ParquetBytes(self._footer.with_footer(read))
+        self._bytes = ParquetBytes(self._footer.wrap_read_with_footer(read))
         self._file = open_parquet(self._bytes, size)
         self._numbered: tuple[tuple[int, ...], Any] | None = None
         facts = self._file.metadata
@@ -79,7 +82,7 @@ class ParquetGroups:
         self.cached: list[RowGroup | None] = [None] * len(self.begins)
         """Those that are decoded."""
 
-    def largest(self) -> tuple[int, int]:
+    def largest_group_rows_and_bytes(self) -> tuple[int, int]:
         """Return (rows, bytes when it is decoded) of the largest row group, as the file has it; (0, 0) where it has
         none."""
         facts = self._file.metadata
@@ -92,7 +95,7 @@ class ParquetGroups:
 
         try:
             rows = self._file.metadata.row_group(number).num_rows
-            table = self._table(number)
+            table = self._read_checked_table(number)
             if table.num_rows != rows:
                 raise ValueError(f"it has {table.num_rows} rows, and says that it has {rows}")
             if len(set(table.column_names)) != len(table.column_names):
@@ -107,52 +110,55 @@ class ParquetGroups:
             raise BadRecord(f"{self._path}: row group {number}: {err}") from None  # pyarrow's own word for damage
         return RowGroup(number, self.begins[number], table)
 
-    def _table(self, number: int) -> Any:
-        columns = self._footer.columns(number)
+    def _read_checked_table(self, number: int) -> Any:
+        columns = self._footer.columns_of_group(number)
         claimed = self._file.metadata.row_group(number).total_byte_size
         packed = sum(column.compressed for column in columns)
         if packed > self._size or min((column.compressed for column in columns), default=0) < 0:
             raise ValueError(f"{packed:,} bytes in a file of {self._size:,}")
         if claimed > _SMALL + _RATIO * packed:
             raise ValueError(f"{claimed:,} bytes in {packed:,}, as no data has")
-        if any(column.begin < 0 or column.begin + column.compressed > self._size for column in columns):
+        if any(
+            column.first_page_offset < 0 or column.first_page_offset + column.compressed > self._size
+            for column in columns
+        ):
             raise ValueError("a column that lies beyond the end of the file")
-        with self._bytes.cached(columns, packed):
+        with self._bytes.caching_columns(columns, packed):
             most = _SMALL + _MAX_EXPANSION * packed
-            pages = [self._pages(column) for column in columns]
-            sizes = [self._decoded_size(*column_pages, most) for column_pages in zip(columns, pages, strict=True)]
+            pages = [self._read_checked_pages(column) for column in columns]
+            sizes = [self._max_decoded_size(*column_pages, most) for column_pages in zip(columns, pages, strict=True)]
             if sum(sizes) <= most:
                 return self._file.read_row_group(number, use_threads=False)
             numbered = tuple(
                 at
                 for at, column in enumerate(columns)
-                if sizes[at] > column.uncompressed and parquet_pages.can_stay_numbers(column, pages[at])
+                if sizes[at] > column.uncompressed and parquet_pages.can_stay_dictionary_encoded(column, pages[at])
             )
             for at in numbered:
                 sizes[at] = 2 * columns[at].uncompressed + 2 * _DICTIONARY_INDEX_BYTES * columns[at].values
-            file = self._open_numbered(numbered)
+            file = self._open_with_dictionary_columns(numbered)
             if sum(sizes) <= most:
                 table = file.read_row_group(number, use_threads=False)
-                return decode_dictionaries(table, self._file.schema_arrow, most - sum(sizes))
+                return decode_dictionaries_within(table, self._file.schema_arrow, most - sum(sizes))
             return read_in_batches(file, number, claimed)
 
-    def _open_numbered(self, columns: tuple[int, ...]) -> Any:
+    def _open_with_dictionary_columns(self, columns: tuple[int, ...]) -> Any:
         """Open the file so that words of these columns stay numbers of a dictionary."""
         if self._numbered is None or self._numbered[0] != columns:
             self._numbered = columns, open_parquet(self._bytes, self._size, columns)
         return self._numbered[1]
 
-    def _pages(self, column: ColumnChunk) -> list[ColumnPage]:
+    def _read_checked_pages(self, column: ColumnChunk) -> list[ColumnPage]:
         """Read the pages of a column. Raises ValueError for pages that are larger than the file's own index says."""
-        end = column.begin + column.compressed
-        pages = list(parquet_pages.read_page_headers(self._bytes.piece, column.begin, end))
+        end = column.first_page_offset + column.compressed
+        pages = list(parquet_pages.read_page_headers(self._bytes.read_range, column.first_page_offset, end))
         plain = sum(page.plain for page in pages)
         if plain > _SMALL // 4 + 2 * column.uncompressed:
             raise ValueError(f"pages of {plain:,} bytes, where its index says {column.uncompressed:,}")
         return pages
 
-    def _decoded_size(self, column: ColumnChunk, pages: list[ColumnPage], enough: int) -> int:
-        return parquet_pages.decoded_size(column, pages, self._bytes.piece, enough)
+    def _max_decoded_size(self, column: ColumnChunk, pages: list[ColumnPage], scan_words_above: int) -> int:
+        return parquet_pages.max_decoded_size(column, pages, self._bytes.read_range, scan_words_above)
 
 
 class ParquetBytes:
@@ -164,10 +170,10 @@ class ParquetBytes:
         self._cached = memoryview(b"")
 
     @contextmanager
-    def cached(self, columns: list[ColumnChunk], packed: int) -> Iterator[None]:
+    def caching_columns(self, columns: list[ColumnChunk], packed: int) -> Iterator[None]:
         """Read the bytes of these columns into memory, where they are few enough and lie together."""
-        begin = min((column.begin for column in columns), default=0)
-        end = max((column.begin + column.compressed for column in columns), default=0)
+        begin = min((column.first_page_offset for column in columns), default=0)
+        end = max((column.first_page_offset + column.compressed for column in columns), default=0)
         if end - begin <= min(_MAX_READ_BYTES, 2 * packed):
             self._begin, self._cached = begin, memoryview(self._read(begin, end - begin))
         try:
@@ -175,7 +181,7 @@ class ParquetBytes:
         finally:
             self._cached = memoryview(b"")
 
-    def piece(self, at: int, size: int) -> bytes | memoryview:
+    def read_range(self, at: int, size: int) -> bytes | memoryview:
         """Return a range, without a copy where it is in memory."""
         begin = at - self._begin
         if begin >= 0 and begin + size <= len(self._cached):
@@ -183,19 +189,19 @@ class ParquetBytes:
         return self._read(at, size)
 
     def __call__(self, at: int, size: int) -> bytes:
-        return bytes(self.piece(at, size))
+        return bytes(self.read_range(at, size))
 
 
-def open_parquet(read: Callable[[int, int], bytes], size: int, numbered: Sequence[int] = ()) -> Any:
-    """Open a file by pyarrow. `numbered`: columns whose words stay numbers of a dictionary."""
+def open_parquet(read: Callable[[int, int], bytes], size: int, dictionary_columns: Sequence[int] = ()) -> Any:
+    """Open a file by pyarrow. `dictionary_columns`: columns whose values stay numbers of a dictionary."""
     import pyarrow.parquet
 
     return pyarrow.parquet.ParquetFile(
-        RangedFile(read, size), read_dictionary=numbered or None, pre_buffer=False, buffer_size=_STREAM_BYTES
+        RangedFile(read, size), read_dictionary=dictionary_columns or None, pre_buffer=False, buffer_size=_STREAM_BYTES
     )
 
 
-def combine(values: Any) -> Any:
+def combine_chunks_if_possible(values: Any) -> Any:
     """Combine a column into one array; in pieces where it is too large for one."""
     if values.num_chunks != 1:
         values = values.combine_chunks()
@@ -204,9 +210,8 @@ def combine(values: Any) -> Any:
     return values
 
 
-def decode_dictionaries(table: Any, schema: Any, room: int) -> Any:
-    """Replace numbers by the words themselves in the columns that `schema` does not have as numbers, as far as there
-    is room."""
+def decode_dictionaries_within(table: Any, schema: Any, max_bytes: int) -> Any:
+    """Decode the dictionary-encoded columns that `schema` has as plain values, as far as `max_bytes` allows."""
     import pyarrow.compute
 
     for at, (field, values) in enumerate(zip(schema, table.columns, strict=True)):
@@ -214,8 +219,8 @@ def decode_dictionaries(table: Any, schema: Any, room: int) -> Any:
             continue
         for part in values.chunks:
             lengths = pyarrow.compute.binary_length(part.dictionary).take(part.indices)
-            room -= (pyarrow.compute.sum(lengths).as_py() or 0) + 2 * _DICTIONARY_INDEX_BYTES * len(part)
-        if room < 0:
+            max_bytes -= (pyarrow.compute.sum(lengths).as_py() or 0) + 2 * _DICTIONARY_INDEX_BYTES * len(part)
+        if max_bytes < 0:
             break
         table = table.set_column(at, field, values.cast(field.type))
     return table

@@ -40,31 +40,31 @@ def read_page_headers(read: Callable[[int, int], bytes | memoryview], begin: int
     """Read the pages of the column chunk in these bytes of a file. Raises ValueError for what is no chunk."""
     at = begin
     while at < end:
-        page = _read_page(read, at, end)
+        page = _read_page_header(read, at, end)
         yield page
         at = page.at + page.packed
 
 
-def _read_page(read: Callable[[int, int], bytes | memoryview], at: int, end: int) -> ColumnPage:
+def _read_page_header(read: Callable[[int, int], bytes | memoryview], at: int, end: int) -> ColumnPage:
     for size in _HEADER_BYTES:
         header = CompactThrift(memoryview(read(at, min(size, end - at))))
         try:
-            return _page_of_header(header, at)
+            return _parse_page_header(header, at)
         except IndexError:
             continue
     raise ValueError("a page's header is cut off")
 
 
-def _page_of_header(header: CompactThrift, at: int) -> ColumnPage:
+def _parse_page_header(header: CompactThrift, at: int) -> ColumnPage:
     numbers: dict[int, int] = {}
     header_fields: dict[int, dict[int, int]] = {}
-    for field, kind in header.fields():
+    for field, kind in header.iterate_fields():
         if kind in INTEGER_TYPES:
-            numbers[field] = header.number()
+            numbers[field] = header.read_signed_varint()
         elif field in _ENCODINGS and kind == STRUCT:
-            header_fields[field] = _read_numbers(header)
+            header_fields[field] = _read_integer_fields(header)
         else:
-            header.skip(kind)
+            header.skip_value(kind)
     plain, packed = numbers.get(_UNCOMPRESSED, -1), numbers.get(_COMPRESSED, -1)
     if plain < 0 or packed < 0:
         raise ValueError("a page's header has no sizes")
@@ -75,33 +75,36 @@ def _page_of_header(header: CompactThrift, at: int) -> ColumnPage:
     return ColumnPage(kind, at + header.at, packed, plain, values, encoding)
 
 
-def _read_numbers(reader: CompactThrift) -> dict[int, int]:
+def _read_integer_fields(reader: CompactThrift) -> dict[int, int]:
     """Read the fields of a structure that are numbers: field -> number."""
     numbers: dict[int, int] = {}
-    for field, kind in reader.fields():
+    for field, kind in reader.iterate_fields():
         if kind in INTEGER_TYPES:
-            numbers[field] = reader.number()
+            numbers[field] = reader.read_signed_varint()
         else:
-            reader.skip(kind)
+            reader.skip_value(kind)
     return numbers
 
 
-def can_stay_numbers(column: ColumnChunk, pages_of_column: list[ColumnPage]) -> bool:
+def can_stay_dictionary_encoded(column: ColumnChunk, pages_of_column: list[ColumnPage]) -> bool:
     """Whether pyarrow can leave the words of a column numbers of a dictionary."""
     encodings = {page.encoding for page in pages_of_column if page.kind != _DICTIONARY_PAGE}
-    return column.is_text and encodings <= {_PLAIN, _PLAIN_DICTIONARY, _RLE_DICTIONARY}
+    return column.is_top_level_byte_array and encodings <= {_PLAIN, _PLAIN_DICTIONARY, _RLE_DICTIONARY}
 
 
-def decoded_size(
-    column: ColumnChunk, pages_of_column: list[ColumnPage], read: Callable[[int, int], bytes | memoryview], enough: int
+def max_decoded_size(
+    column: ColumnChunk,
+    pages_of_column: list[ColumnPage],
+    read: Callable[[int, int], bytes | memoryview],
+    scan_words_above: int,
 ) -> int:
     """Compute how many bytes a column takes when it is decoded, at most.
 
-    Where that could be more than `enough`, the words of its dictionary are looked at, unless they are many and can
-    stay numbers. Raises ValueError for a dictionary that has no such words.
+    Where that could be more than `scan_words_above`, the values of its dictionary are looked at, unless they are
+    many and can stay numbers. Raises ValueError for a dictionary that has no such values.
     """
     size = 8 * max(column.values, sum(page.values for page in pages_of_column if page.kind != _DICTIONARY_PAGE))
-    if not column.has_words:
+    if not column.is_byte_array_type:
         return size
     of_words = 0
     for page in pages_of_column:
@@ -116,33 +119,35 @@ def decoded_size(
     dictionaries = [page for page in pages_of_column if page.kind == _DICTIONARY_PAGE]
     if not of_words or not dictionaries:
         return size
-    longest = max(_longest_possible_word(column, page) for page in dictionaries)
+    longest = max(_longest_possible_dictionary_value(column, page) for page in dictionaries)
     few = all(page.packed <= column.compressed // _SMALL_DICTIONARY_DIVISOR for page in dictionaries)
-    looked_at = column.is_of_any_length and (few or not can_stay_numbers(column, pages_of_column))
-    if looked_at and size + of_words * longest > enough:
-        longest = max(_longest_word(column, page, read) for page in dictionaries)
+    looked_at = column.is_variable_length and (few or not can_stay_dictionary_encoded(column, pages_of_column))
+    if looked_at and size + of_words * longest > scan_words_above:
+        longest = max(_read_longest_dictionary_value(column, page, read) for page in dictionaries)
     return size + of_words * longest
 
 
-def _longest_possible_word(column: ColumnChunk, page: ColumnPage) -> int:
+def _longest_possible_dictionary_value(column: ColumnChunk, page: ColumnPage) -> int:
     plain = max(page.plain, page.packed)
-    if not column.is_of_any_length:
+    if not column.is_variable_length:
         return plain // max(1, page.values)
     return max(0, plain - _LENGTH.size * max(1, page.values))
 
 
-def _longest_word(column: ColumnChunk, page: ColumnPage, read: Callable[[int, int], bytes | memoryview]) -> int:
+def _read_longest_dictionary_value(
+    column: ColumnChunk, page: ColumnPage, read: Callable[[int, int], bytes | memoryview]
+) -> int:
     import pyarrow
 
     codec = _CODECS.get(column.codec)
     if page.plain > _MAX_DICTIONARY_BYTES or (column.codec and codec is None):
-        return _longest_possible_word(column, page)
+        return _longest_possible_dictionary_value(column, page)
     data = read(page.at, page.packed)
     if codec is not None:
         try:
             data = pyarrow.decompress(data, page.plain, codec, asbytes=True)
         except pyarrow.ArrowNotImplementedError:  # a build of pyarrow without this codec
-            return _longest_possible_word(column, page)
+            return _longest_possible_dictionary_value(column, page)
     longest = at = 0
     length_at = _LENGTH.unpack_from
     try:

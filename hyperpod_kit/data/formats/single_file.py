@@ -36,7 +36,7 @@ class SingleFileReader:
     def record(self, file: Any, start: int, length: int) -> bytes:
         """Read the file's bytes."""
         data = self._files.read(file, start, length)
-        self._files.release(file.path)
+        self._files.close_file(file.path)
         return data
 
 

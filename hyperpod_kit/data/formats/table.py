@@ -61,17 +61,14 @@ _MIN_MEMORY_BYTES = 1 << 20
 _SAMPLES_PER_BYTE = 4
 
 
-def require_plausible(samples: int, size: int) -> None:
-    """Check the number of samples.
-
-    Raises ValueError for more than a file of `size` bytes has, unless it was made to fill memory.
-    """
+def require_plausible_sample_count(samples: int, size: int) -> None:
+    """Raise ValueError for more samples than a file of `size` bytes has, unless it was made to fill memory."""
     most = _MIN_MEMORY_BYTES + _SAMPLES_PER_BYTE * size
     if samples > most:
         raise ValueError(f"{samples:,} samples in {size:,} bytes, expected at most {most:,}")
 
 
-def format_of(path: str) -> str | None:
+def format_by_file_name(path: str) -> str | None:
     """Look up the format of a file by its name; None for a name that says nothing."""
     lower = path.lower()
     for name, endings in SUFFIXES.items():
@@ -80,6 +77,6 @@ def format_of(path: str) -> str | None:
     return None
 
 
-def module_of(name: str) -> Any:
+def import_format_module(format_name: str) -> Any:
     """Import the module of a format. Raises KeyError."""
-    return import_module(f"hyperpod_kit.data.formats.{_MODULES[name]}")
+    return import_module(f"hyperpod_kit.data.formats.{_MODULES[format_name]}")

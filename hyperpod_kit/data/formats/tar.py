@@ -59,14 +59,14 @@ def read_members(fileobj: Any) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInf
         raise ValueError(str(err)) from None
 
 
-def split_name(name: str) -> tuple[str, str]:
+def split_key_and_ending(name: str) -> tuple[str, str]:
     """Split a name into (key, ending): the key goes up to the first dot of the last part."""
     folder, slash, last = name.rpartition("/")
     stem, _, ending = last.partition(".")
     return folder + slash + stem, ending
 
 
-def is_of_macos(name: str) -> bool:
+def is_macos_metadata(name: str) -> bool:
     """Whether a file is one that macOS's tar puts beside the user's own: attributes, and how a window looks."""
     last = name.rpartition("/")[2]
     return last.startswith("._") or last == ".DS_Store" or name.startswith("__MACOSX/")
@@ -88,9 +88,9 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
             continue
         if before > file.size:
             raise ValueError(f"{member.name} is cut off")
-        if is_of_macos(member.name):
+        if is_macos_metadata(member.name):
             continue
-        key, _ = split_name(member.name)
+        key, _ = split_key_and_ending(member.name)
         if key == last:
             ends[-1] = before
         else:
@@ -103,7 +103,7 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     return Scan(np.array(starts, np.uint64), lengths.astype(np.uint32), digests.digest_of_file(pieces, file.size))
 
 
-def parse_plain_record(data: bytes) -> dict[str, Any] | None:
+def parse_record_if_plain(data: bytes) -> dict[str, Any] | None:
     """Parse a piece of a tar as `parse_record` does, which takes five times as long; None where a member
     is not as nearly all are."""
     record: dict[str, Any] = {}
@@ -119,8 +119,8 @@ def parse_plain_record(data: bytes) -> dict[str, Any] | None:
         at = begin + -(-(end - begin) // _BLOCK) * _BLOCK
         if at > len(data) or name.endswith("/"):
             return None
-        if not is_of_macos(name):
-            key, ending = split_name(name)
+        if not is_macos_metadata(name):
+            key, ending = split_key_and_ending(name)
             record["__key__"], record[ending] = key, data[begin:end]
     return record or None
 
@@ -129,8 +129,8 @@ def parse_record(data: bytes) -> dict[str, Any]:
     """Parse the sample of a piece of a tar, by tarfile. Raises ValueError."""
     record: dict[str, Any] = {}
     for archive, member in read_members(io.BytesIO(data)):
-        if member.isfile() and not is_of_macos(member.name):
-            key, ending = split_name(member.name)
+        if member.isfile() and not is_macos_metadata(member.name):
+            key, ending = split_key_and_ending(member.name)
             part = archive.extractfile(member)
             assert part is not None
             record["__key__"], record[ending] = key, part.read()
@@ -146,7 +146,7 @@ class TarReader:
     def record(self, file: Any, start: int, length: int) -> dict[str, Any]:
         """Read a sample: ending -> bytes, and `__key__`. Raises BadRecord."""
         data = self._files.read(file, start, length)
-        sample = parse_plain_record(data)
+        sample = parse_record_if_plain(data)
         if sample is not None:
             return sample
         try:

@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hyperpod_kit.data.formats import digests
-from hyperpod_kit.data.formats.table import Scan, module_of
+from hyperpod_kit.data.formats.table import Scan, import_format_module
 from hyperpod_kit.data.index import layout, sources
-from hyperpod_kit.data.index.check import check_records
-from hyperpod_kit.data.index.layout import FILE, POINT, SampleIndex, path_below
+from hyperpod_kit.data.index.check import drop_or_refuse_bad_records
+from hyperpod_kit.data.index.layout import FILE, POINT, SampleIndex, join_source_path
 from hyperpod_kit.data.index.parts import Parts
 from hyperpod_kit.data.reading.bounded import REPLY_SECONDS
-from hyperpod_kit.data.reading.listing import translated_errors
+from hyperpod_kit.data.reading.listing import storage_errors_as_data_unavailable
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.data.reading.source_files import describe_change, open_source
 from hyperpod_kit.errors import ChangedFile, DataError
@@ -43,7 +43,7 @@ class BuildOutcome:
     passed_over: int
 
 
-def default_directory(names: Sequence[str]) -> str:
+def default_index_directory(names: Sequence[str]) -> str:
     """Choose where an index goes when nobody says: into the source, if it is one directory that can be written, else
     into the user's cache."""
     import hashlib
@@ -55,7 +55,7 @@ def default_directory(names: Sequence[str]) -> str:
     return os.path.join(cache, "hyperpod-kit", "data", key)
 
 
-def build(
+def build_index(
     names: Sequence[str],
     out: str | None = None,
     *,
@@ -73,20 +73,20 @@ def build(
     seconds after which a mount that gives no answer counts as failed.
     Raises DataError, BadRecord, DataUnavailable for storage that is gone or does not answer, OSError.
     """
-    directory = out or default_directory(names)
+    directory = out or default_index_directory(names)
     mounts = SourceMounts(reply_timeout)
     listing = sources.list_sources(names, mounts, format=format)
     by_descriptor.make_directories(directory)
-    parts = Parts(os.path.join(directory, "parts"), digests.fastest() + (f"-{on_bad}" if check else ""))
-    scans: list[Scan | None] = [parts.get(_scan_key(listing, file)) for file in listing.files]
+    parts = Parts(os.path.join(directory, "parts"), digests.fastest_algorithm() + (f"-{on_bad}" if check else ""))
+    scans: list[Scan | None] = [parts.read_scan(_scan_key(listing, file)) for file in listing.files]
     reused = sum(cached is not None for cached in scans)
     total = sum(file.size for file in listing.files)
     count = ByteCount(total, sum(file.size for file, scan in zip(listing.files, scans, strict=True) if scan), progress)
     scanner = FileScanner(listing, mounts, count, on_bad if check else None)
     for number, scan in _scan_missing(scanner, scans, threads or max(4, min(8, os.cpu_count() or 1))):
         scans[number] = scan
-        parts.put(_scan_key(listing, listing.files[number]), scan)
-    parts.flush()
+        parts.append_scan(_scan_key(listing, listing.files[number]), scan)
+    parts.flush_and_close()
     index = _write_index(directory, listing, [scan for scan in scans if scan is not None])
     return BuildOutcome(index, len(listing.files) - reused, reused, listing.passed_over)
 
@@ -101,7 +101,7 @@ class ByteCount:
         self._report = report
         self._reported_at = 0.0
 
-    def advance(self, count: int) -> None:
+    def advance_and_report(self, count: int) -> None:
         """Count more bytes."""
         with self._lock:
             self._done += count
@@ -113,7 +113,7 @@ class ByteCount:
 
 
 def _scan_key(listing: sources.SourceListing, file: sources.SourceEntry) -> str:
-    return f"{file.format} {file.size} {file.mtime_ns} {path_below(listing.sources[file.source], file.path)}"
+    return f"{file.format} {file.size} {file.mtime_ns} {join_source_path(listing.sources[file.source], file.path)}"
 
 
 @dataclass(frozen=True)
@@ -128,19 +128,21 @@ class FileScanner:
     def scan_file(self, number: int) -> Scan:
         """Scan a file. Raises DataError, OSError."""
         file = self.listing.files[number]
-        path = path_below(self.listing.sources[file.source], file.path)
-        with translated_errors(path), contextlib.closing(open_source(path, self.mounts)) as opened_file:
+        path = join_source_path(self.listing.sources[file.source], file.path)
+        with storage_errors_as_data_unavailable(path), contextlib.closing(
+            open_source(path, self.mounts)
+        ) as opened_file:
             if (opened_file.size, opened_file.mtime_ns) != (file.size, file.mtime_ns):
                 raise ChangedFile(
                     describe_change(path, (file.size, file.mtime_ns), (opened_file.size, opened_file.mtime_ns))
                 )
             try:
-                scan: Scan = module_of(file.format).scan(opened_file, self.count.advance)
+                scan: Scan = import_format_module(file.format).scan(opened_file, self.count.advance_and_report)
             except ValueError as err:
                 raise DataError(f"{path} cannot be indexed: {err}") from None
         if self.on_bad is None:
             return scan
-        return check_records(path, file, scan, self.on_bad)
+        return drop_or_refuse_bad_records(path, file, scan, self.on_bad)
 
     def scan_all(self, numbers: Sequence[int]) -> list[tuple[int, Scan]]:
         """Scan several files; returns the scans by their numbers."""
@@ -152,7 +154,7 @@ def _scan_missing(scanner: FileScanner, scans: Sequence[Scan | None], threads: i
 
     No more files are under way than a few for each thread: there may be millions.
     """
-    groups = _groups(scanner.listing.files, [number for number, scan in enumerate(scans) if scan is None])
+    groups = _group_small_files(scanner.listing.files, [number for number, scan in enumerate(scans) if scan is None])
     under_way: set[Future[list[tuple[int, Scan]]]] = set()
     with ThreadPoolExecutor(threads) as pool:
         try:
@@ -171,7 +173,7 @@ def _scan_missing(scanner: FileScanner, scans: Sequence[Scan | None], threads: i
             raise
 
 
-def _groups(files: Sequence[sources.SourceEntry], numbers: Sequence[int]) -> Iterator[list[int]]:
+def _group_small_files(files: Sequence[sources.SourceEntry], numbers: Sequence[int]) -> Iterator[list[int]]:
     """Group files for one thread: many small ones, as to hand each over costs more than to scan it."""
     group: list[int] = []
     size = 0
@@ -231,10 +233,10 @@ def _write_index(directory: str, listing: sources.SourceListing, scans: Sequence
         first,
         int(arrays["lengths"].sum(dtype=np.uint64)),
         int(rows["skipped"].sum()),
-        digests.fastest(),
+        digests.fastest_algorithm(),
         layout.data_digest(rows, paths),
     )
-    atomic_file.replace(os.path.join(directory, layout.HEADER), layout.header(index), durable=True)
+    atomic_file.replace(os.path.join(directory, layout.HEADER), layout.render_header(index), durable=True)
     return index
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hyperpod_kit.data.dataset import decode_record
-from hyperpod_kit.data.formats.table import Scan, module_of
+from hyperpod_kit.data.formats.table import Scan, import_format_module
 from hyperpod_kit.data.index.layout import POINT, IndexedFile
 from hyperpod_kit.data.index.sources import SourceEntry
 from hyperpod_kit.data.reading.source_files import SourceFiles
@@ -14,8 +14,8 @@ from hyperpod_kit.errors import BadRecord
 _MEMORY_BYTES = 64 << 20
 
 
-def check_records(path: str, file: SourceEntry, scan: Scan, on_bad: str) -> Scan:
-    """Return the scan without the records that are bad, and with their count.
+def drop_or_refuse_bad_records(path: str, file: SourceEntry, scan: Scan, on_bad: str) -> Scan:
+    """Decode every record of a file; return the scan without the bad ones, and with their count.
 
     Raises BadRecord unless `on_bad` is "skip".
     """
@@ -26,7 +26,7 @@ def check_records(path: str, file: SourceEntry, scan: Scan, on_bad: str) -> Scan
         0, path, file.format, file.size, file.mtime_ns, scan.digest, 0, count, scan.skipped, points
     )
     files = SourceFiles()
-    reader = module_of(file.format).reader(files, _MEMORY_BYTES)
+    reader = import_format_module(file.format).reader(files, _MEMORY_BYTES)
     good = np.ones(count, bool)
     try:
         for number, (start, length) in enumerate(zip(scan.starts.tolist(), scan.lengths.tolist(), strict=True)):

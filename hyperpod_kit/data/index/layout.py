@@ -1,6 +1,6 @@
 """An index on disk: a directory of numpy arrays, and `index.json`, which is written last.
 
-`hyperpod-kit data index` (`build.build`) writes it, and `SampleIndex.open` opens it.
+`hyperpod-kit data index` (`build.build_index`) writes it, and `SampleIndex.open` opens it.
 
 files.npy     one row a file: where its path is in paths.bin, size, mtime, digest, its samples
 starts.npy    u64 a sample: where it begins in the file (or in its plain text, or its row)
@@ -142,7 +142,7 @@ class SampleIndex:
         directory = os.fspath(folder)
         try:
             head = parse.json_object(
-                files.read_given(os.path.join(directory, HEADER), _MAX_HEADER_BYTES), _MAX_HEADER_BYTES
+                files.read_file_or_pipe(os.path.join(directory, HEADER), _MAX_HEADER_BYTES), _MAX_HEADER_BYTES
             )
         except FileNotFoundError:
             raise NoData(
@@ -152,7 +152,7 @@ class SampleIndex:
             raise DataError(f"{directory}/{HEADER} is damaged: {err}", hint="hyperpod-kit data index") from None
         if head.get("format") != FORMAT:
             raise DataError(f"{directory} is of format {clean(head.get('format'))}, expected {FORMAT!r}")
-        if not _is_header(head):
+        if not _is_valid_header(head):
             raise DataError(
                 f"{directory}/{HEADER} is none of ours: a field is missing, or odd", hint="hyperpod-kit data index"
             )
@@ -178,9 +178,9 @@ class SampleIndex:
     @property
     def files(self) -> int:
         """How many files there are."""
-        return len(self._array("files"))
+        return len(self._cached_array("files"))
 
-    def _array(self, name: str) -> npt.NDArray[Any]:
+    def _cached_array(self, name: str) -> npt.NDArray[Any]:
         if name not in self._arrays:
             path = os.path.join(self.folder, f"{name}.npy")
             try:
@@ -192,8 +192,10 @@ class SampleIndex:
         return self._arrays[name]
 
     def _require_consistent(self, name: str, array: npt.NDArray[Any]) -> None:
-        """Check that what it says of other arrays is so: whoever shares an index may have written anything. Raises
-        ValueError, DataError."""
+        """Raise ValueError or DataError unless what an array says of other arrays is so.
+
+        Whoever shares an index may have written anything.
+        """
         if name in ("starts", "lengths") and len(array) != self.samples:
             raise ValueError(f"{len(array)} rows for {self.samples} samples")
         if name != "files" or not len(array):
@@ -211,7 +213,7 @@ class SampleIndex:
     @property
     def _paths(self) -> npt.NDArray[Any]:
         """Return the paths of all files, one behind the other, as bytes."""
-        return self._array("paths")
+        return self._cached_array("paths")
 
     def file(self, number: int) -> IndexedFile:
         """Describe one file.
@@ -222,14 +224,14 @@ class SampleIndex:
         Returns:
             What the index has recorded of it.
         """
-        row = self._array("files")[number]
+        row = self._cached_array("files")[number]
         at = int(row["path_at"])
         path = bytes(self._paths[at : at + int(row["path_length"])]).decode("utf-8", "surrogateescape")
         source = self.sources[int(row["source"])]
         first = int(row["first_point"])
         return IndexedFile(
             number,
-            path_below(source, path),
+            join_source_path(source, path),
             self.formats[int(row["format"])],
             int(row["size"]),
             int(row["mtime_ns"]),
@@ -237,7 +239,7 @@ class SampleIndex:
             int(row["first"]),
             int(row["samples"]),
             int(row["skipped"]),
-            self._array("points")[first : first + int(row["points"])],
+            self._cached_array("points")[first : first + int(row["points"])],
         )
 
     def where(self, samples: Numbers) -> tuple[Numbers, Numbers, Numbers]:
@@ -257,13 +259,13 @@ class SampleIndex:
             raise IndexError(f"samples {int(samples.min())} … {int(samples.max())} of {self.samples}")
         if "starts" not in self._arrays and len(samples) <= _FEW:
             for name in ("starts", "lengths"):
-                self._fetch(name, samples)
+                self._prefetch_pages(name, samples)
         firsts = self.firsts
         files = np.searchsorted(firsts, samples, side="right") - 1
         return (
             files.astype(np.int64),
-            self._array("starts")[samples].astype(np.int64),
-            self._array("lengths")[samples].astype(np.int64),
+            self._cached_array("starts")[samples].astype(np.int64),
+            self._cached_array("lengths")[samples].astype(np.int64),
         )
 
     def places(self, samples: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -275,12 +277,12 @@ class SampleIndex:
         Returns:
             (start, length) of each, see `where`.
         """
-        return self._array("starts")[samples], self._array("lengths")[samples]
+        return self._cached_array("starts")[samples], self._cached_array("lengths")[samples]
 
-    def _fetch(self, name: str, samples: Numbers) -> None:
+    def _prefetch_pages(self, name: str, samples: Numbers) -> None:
         """Have the kernel fetch the pages with these samples side by side, while nothing of an array is mapped yet: to
         touch them one after another is to wait for the disk as often, where a training goes on in the middle."""
-        array = self._array(name)
+        array = self._cached_array(name)
         path = os.path.join(self.folder, f"{name}.npy")
         # Who reads the array finds out what is wrong.
         with contextlib.suppress(OSError), open(path, "rb", opener=files.open_nonblocking) as stream:
@@ -292,7 +294,7 @@ class SampleIndex:
     def firsts(self) -> Numbers:
         """The number of the first sample of each file."""
         if "firsts" not in self._arrays:
-            self._arrays["firsts"] = self._array("files")["first"].astype(np.int64)
+            self._arrays["firsts"] = self._cached_array("files")["first"].astype(np.int64)
         return self._arrays["firsts"]
 
     def samples_of_files(self) -> Numbers:
@@ -301,7 +303,7 @@ class SampleIndex:
         Returns:
             The counts, in the order of the files.
         """
-        return self._array("files")["samples"].astype(np.int64)
+        return self._cached_array("files")["samples"].astype(np.int64)
 
     def block_for(self, size: int = 1 << 20) -> int:
         """Compute how many samples have about `size` bytes.
@@ -325,7 +327,7 @@ _KINDS = {
 }
 
 
-def load_array(path: str, kind: np.dtype[Any] | None) -> npt.NDArray[Any]:
+def load_array(path: str, dtype: np.dtype[Any] | None) -> npt.NDArray[Any]:
     """Load an array of numpy's, mapped where it is large. Raises OSError, ValueError, EOFError."""
     handle = files.open_nonblocking(path)
     try:
@@ -340,28 +342,33 @@ def load_array(path: str, kind: np.dtype[Any] | None) -> npt.NDArray[Any]:
             raise ValueError(str(err)) from None
         if not isinstance(array, np.ndarray) or array.ndim != 1:
             raise ValueError("it is no array in one dimension")
-        if kind is not None and array.dtype != kind:
-            raise ValueError(f"its rows are {array.dtype}, expected {kind}")
+        if dtype is not None and array.dtype != dtype:
+            raise ValueError(f"its rows are {array.dtype}, expected {dtype}")
         # As a plain array: numpy's own class for mappings makes each access cost more.
         return array.view(np.ndarray)
     finally:
         os.close(handle)
 
 
-def _is_header(head: dict[str, Any]) -> bool:
+def _is_valid_header(head: dict[str, Any]) -> bool:
     texts_are_valid = all(isinstance(head.get(name), str) for name in ("digest", "data"))
     counts_are_valid = all(
         type(head.get(name)) is int and 0 <= head[name] < 1 << 63 for name in ("samples", "bytes", "skipped")
     )
-    return texts_are_valid and counts_are_valid and _are_texts(head.get("sources")) and _are_texts(head.get("formats"))
+    return (
+        texts_are_valid
+        and counts_are_valid
+        and _is_list_of_strings(head.get("sources"))
+        and _is_list_of_strings(head.get("formats"))
+    )
 
 
-def _are_texts(value: Any) -> bool:
+def _is_list_of_strings(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
-def path_below(source: str, path: str) -> str:
-    """Return a file's path below its source; "" is the source itself."""
+def join_source_path(source: str, path: str) -> str:
+    """Return the full path of a file: its source joined with its path below it; "" is the source itself."""
     if not path:
         return source
     return f"{source.rstrip('/')}/{path}"
@@ -375,7 +382,7 @@ def data_digest(rows: npt.NDArray[Any], paths: bytes) -> str:
     return digest.hexdigest()
 
 
-def header(index: SampleIndex) -> bytes:
+def render_header(index: SampleIndex) -> bytes:
     """Make the bytes of `index.json`."""
     return json.dumps(
         {

@@ -40,11 +40,11 @@ class Parts:
         self._path = os.path.join(folder, f"scans-{digest}")
         self._locations: dict[str, tuple[int, int]] = {}
         self._stream: IO[bytes] = by_descriptor.stream(self._path, "a+b")  # closed by flush
-        end = self._read_locations()
+        end = self._load_record_locations()
         self._stream.truncate(end)
         self._flushed = time.monotonic()
 
-    def _read_locations(self) -> int:
+    def _load_record_locations(self) -> int:
         """Note where each record lies; returns where the last whole one ends."""
         self._stream.seek(0)
         at = 0
@@ -64,7 +64,7 @@ class Parts:
             at = begin + length
             self._stream.seek(at)
 
-    def get(self, key: str) -> Scan | None:
+    def read_scan(self, key: str) -> Scan | None:
         """Return the scan of a key; None when there is none that is whole."""
         location = self._locations.get(key)
         if location is None:
@@ -88,7 +88,7 @@ class Parts:
         points_array = np.frombuffer(data, "<u8", 2 * points, at + 12 * count).reshape(-1, 2)
         return Scan(starts, lengths, digest, skipped, points_array)
 
-    def put(self, key: str, scan: Scan) -> None:
+    def append_scan(self, key: str, scan: Scan) -> None:
         """Keep a scan."""
         body = io.BytesIO()
         body.write(_COUNTS.pack(len(scan.starts), len(scan.points), scan.skipped))
@@ -108,6 +108,6 @@ class Parts:
             self._stream.flush()
             self._flushed = time.monotonic()
 
-    def flush(self) -> None:
+    def flush_and_close(self) -> None:
         """Write everything to the file and close it."""
         self._stream.close()

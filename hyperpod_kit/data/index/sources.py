@@ -10,9 +10,14 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from hyperpod_kit.data.formats.table import format_of
+from hyperpod_kit.data.formats.table import format_by_file_name
 from hyperpod_kit.data.reading import objects
-from hyperpod_kit.data.reading.listing import is_directory, list_files, read_bounded, translated_errors
+from hyperpod_kit.data.reading.listing import (
+    call_bounded_as_owner,
+    is_directory,
+    list_files,
+    storage_errors_as_data_unavailable,
+)
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.errors import DataError, NoData
 
@@ -53,7 +58,7 @@ def list_sources(sources: Sequence[str], mounts: SourceMounts, *, format: str | 
         recognized = [
             (base, path, kind, size, mtime)
             for base, path, size, mtime in entries
-            if (kind := format or format_of(path or base)) is not None
+            if (kind := format or format_by_file_name(path or base)) is not None
         ]
         passed_over += len(entries) - len(recognized)
         if not entries:
@@ -84,19 +89,19 @@ def _list_local(pattern: str, mounts: SourceMounts) -> Iterator[tuple[str, str, 
         for path, size, mtime in list_files(mounts, base, lambda name: name[0] not in "._"):
             yield base, path, size, mtime
         return
-    base = os.path.abspath(_fixed_part(pattern))
-    with translated_errors(pattern):
-        if read_bounded(mounts, base, lambda: os.path.exists(pattern)):
+    base = os.path.abspath(_directory_above_wildcards(pattern))
+    with storage_errors_as_data_unavailable(pattern):
+        if call_bounded_as_owner(mounts, base, lambda: os.path.exists(pattern)):
             folder, name = os.path.split(os.path.abspath(pattern))
-            yield read_bounded(mounts, folder, lambda: _describe_file(folder, name))
+            yield call_bounded_as_owner(mounts, folder, lambda: _stat_file(folder, name))
             return
         is_directory(mounts, base)  # a pattern finds nothing where a mount is dead
         matching = glob.iglob(pattern, recursive=True)
-        while batch := read_bounded(mounts, base, lambda: list(itertools.islice(matching, _NAMES_PER_CALL))):
-            yield from read_bounded(mounts, base, functools.partial(_describe_files, base, batch))
+        while batch := call_bounded_as_owner(mounts, base, lambda: list(itertools.islice(matching, _NAMES_PER_CALL))):
+            yield from call_bounded_as_owner(mounts, base, functools.partial(_stat_regular_files, base, batch))
 
 
-def _describe_files(base: str, paths: Sequence[str]) -> list[tuple[str, str, int, int]]:
+def _stat_regular_files(base: str, paths: Sequence[str]) -> list[tuple[str, str, int, int]]:
     """Describe those that are files now. One that may not be looked at is an error: left out, nobody would miss it."""
     rows = []
     for path in paths:
@@ -110,13 +115,15 @@ def _describe_files(base: str, paths: Sequence[str]) -> list[tuple[str, str, int
     return rows
 
 
-def local_paths(names: Sequence[str]) -> list[str]:
+def local_base_paths(names: Sequence[str]) -> list[str]:
     """List the directories and files of sources that are on mounts of this machine."""
     local = [name for name in names if not name.startswith("s3://")]
-    return [_fixed_part(name) if glob.has_magic(name) else name for name in local]  # without a look at a mount
+    return [
+        _directory_above_wildcards(name) if glob.has_magic(name) else name for name in local
+    ]  # without a look at a mount
 
 
-def _fixed_part(pattern: str) -> str:
+def _directory_above_wildcards(pattern: str) -> str:
     """Return the directory of a pattern above its first wildcard."""
     parts: list[str] = []
     for part in pattern.split("/")[:-1]:
@@ -126,7 +133,7 @@ def _fixed_part(pattern: str) -> str:
     return "/".join(parts) or ("/" if pattern.startswith("/") else ".")
 
 
-def _describe_file(base: str, path: str) -> tuple[str, str, int, int]:
+def _stat_file(base: str, path: str) -> tuple[str, str, int, int]:
     status = os.stat(os.path.join(base, path))
     return base, path, status.st_size, status.st_mtime_ns
 
@@ -134,6 +141,6 @@ def _describe_file(base: str, path: str) -> tuple[str, str, int, int]:
 def _list_remote(url: str) -> Iterator[tuple[str, str, int, int]]:
     fixed, pattern = url, None
     if glob.has_magic(url):
-        fixed, pattern = _fixed_part(url), url
+        fixed, pattern = _directory_above_wildcards(url), url
     for key, size, mtime in objects.list_objects(fixed, pattern):
         yield fixed.rstrip("/"), key, size, mtime

@@ -56,15 +56,15 @@ class BoundedCall(Generic[T]):
         elif self._on_late_result is not None and error is None:
             self._on_late_result(value)
 
-    def result(self, seconds: float) -> T:
+    def wait_for_result(self, timeout: float) -> T:
         """Wait for the call's result. Raises what it raised, ReadUnanswered when it does not come."""
         try:
-            value, error = self._reply.get(timeout=seconds)
+            value, error = self._reply.get(timeout=timeout)
         except queue.Empty:
             with self._lock:
                 self._given_up = not self._answered
             if self._given_up:
-                raise ReadUnanswered(errno.ETIMEDOUT, f"no answer for {seconds:g} s") from None
+                raise ReadUnanswered(errno.ETIMEDOUT, f"no answer for {timeout:g} s") from None
             value, error = self._reply.get()
         if error is not None:
             raise error
@@ -81,26 +81,28 @@ class BoundedCalls:
         self._threads = 0
         self._under_way = 0
 
-    def begin(self, function: Callable[[], T], late: Callable[[T], object] | None = None) -> BoundedCall[T]:
+    def start_call(
+        self, function: Callable[[], T], on_late_result: Callable[[T], object] | None = None
+    ) -> BoundedCall[T]:
         """Start a call without waiting for it."""
-        call = BoundedCall(function, late)
+        call = BoundedCall(function, on_late_result)
         with self._lock:
             self._under_way += 1
             if self._under_way > self._threads and self._threads < _MAX_THREADS:
                 self._threads += 1
                 # A daemon: the end of the program must not wait for a mount.
-                threading.Thread(target=self._work, name="hpk-data-read", daemon=True).start()
+                threading.Thread(target=self._execute_calls_forever, name="hpk-data-read", daemon=True).start()
         self._waiting.put(call)
         return call
 
-    def call(self, function: Callable[[], T], late: Callable[[T], object] | None = None) -> T:
+    def call(self, function: Callable[[], T], on_late_result: Callable[[T], object] | None = None) -> T:
         """Call `function()` and return what it returns.
 
         Raises what it raises, ReadUnanswered when it does not answer.
         """
-        return self.begin(function, late).result(self.seconds)
+        return self.start_call(function, on_late_result).wait_for_result(self.seconds)
 
-    def _work(self) -> None:
+    def _execute_calls_forever(self) -> None:
         while True:
             call = self._waiting.get()
             call.execute()
@@ -115,7 +117,7 @@ class BoundedFile:
     def __init__(self, path: str, calls: BoundedCalls) -> None:
         self.path = path
         self._calls = calls
-        self._file = calls.call(lambda: LocalFile(path), late=LocalFile.close)
+        self._file = calls.call(lambda: LocalFile(path), on_late_result=LocalFile.close)
         self.size = self._file.size
         self.mtime_ns = self._file.mtime_ns
         self._hangs = False
@@ -125,34 +127,34 @@ class BoundedFile:
         parts = []
         while True:
             piece = min(length, PIECE_BYTES)
-            part = self._call(functools.partial(self._file.read, offset, piece))
+            part = self._call_in_bounded_time(functools.partial(self._file.read, offset, piece))
             parts.append(part)
             offset, length = offset + piece, length - piece
             if length <= 0 or len(part) < piece:
                 return part if len(parts) == 1 else b"".join(parts)
 
-    def read_all(self, places: Sequence[tuple[int, int]]) -> list[bytes]:
+    def read_ranges_in_one_call(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Read several small ranges (offset, length) by one call."""
-        return self._call(lambda: [self._file.read(offset, length) for offset, length in places])
+        return self._call_in_bounded_time(lambda: [self._file.read(offset, length) for offset, length in ranges])
 
-    def fingerprint(self) -> tuple[int, int]:
+    def stat_fingerprint(self) -> tuple[int, int]:
         """See LocalFile."""
-        return self._call(self._file.fingerprint)
+        return self._call_in_bounded_time(self._file.stat_fingerprint)
 
-    def _call(self, function: Callable[[], T]) -> T:
+    def _call_in_bounded_time(self, function: Callable[[], T]) -> T:
         file = self._file
         try:
-            return self._calls.call(function, late=lambda _: file.close())
+            return self._calls.call(function, on_late_result=lambda _: file.close())
         except ReadUnanswered:
             # Closing it would wait as well: the thread that was left behind does it.
             self._hangs = True
             raise
 
-    def will_need(self, offset: int, length: int) -> None:
+    def prefetch_range(self, offset: int, length: int) -> None:
         """Have the kernel fetch a range while something else is done."""
-        self._calls.begin(lambda: self._file.will_need(offset, length))
+        self._calls.start_call(lambda: self._file.prefetch_range(offset, length))
 
     def close(self) -> None:
         """See SourceFile."""
         if not self._hangs:
-            self._calls.begin(self._file.close)
+            self._calls.start_call(self._file.close)

@@ -71,7 +71,7 @@ class DiskCache(NamedTuple):
         except (OSError, Untrusted):
             return None
         chunk, check = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
-        if len(chunk) != length or check != _check(key, chunk):
+        if len(chunk) != length or check != _chunk_digest(key, chunk):
             return None
         return chunk
 
@@ -88,14 +88,14 @@ class DiskCache(NamedTuple):
             path = self._path(key)
             by_descriptor.make_parents(path)
             if shutil.disk_usage(self.folder).free - len(data) >= self.floor:
-                atomic_file.replace(path, data + _check(key, data))
+                atomic_file.replace(path, data + _chunk_digest(key, data))
 
     def _path(self, key: str) -> str:
         name = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
         return os.path.join(self.folder, name[:2], name)
 
 
-def _check(key: str, chunk: bytes) -> bytes:
+def _chunk_digest(key: str, chunk: bytes) -> bytes:
     """Compute the checksum of a chunk and its key: who may rename in the directory may give one chunk the name of
     another."""
     return zlib.crc32(chunk, zlib.crc32(key.encode())).to_bytes(_CHECKSUM_BYTES, "little")
@@ -114,22 +114,22 @@ class ChunkStore:
         self._pool = ThreadPoolExecutor(_MAX_REQUESTS)
         self.fetched = 0
 
-    def request(self, source: S3Object, begin: int, end: int) -> Future[bytes]:
-        """Return a chunk that is there or under way."""
+    def request_chunk(self, source: S3Object, begin: int, end: int) -> Future[bytes]:
+        """Return the future of a chunk, whose fetch is started unless it is there or under way."""
         key = f"{source.path} {source.etag} {begin}-{end}"
         with self._lock:
             future = self._chunks.get(key)
             if future is None or (future.done() and future.exception() is not None):
                 if key not in self._chunks:
                     self._size += end - begin
-                future = self._chunks[key] = self._pool.submit(self._fetch, source, key, begin, end)
+                future = self._chunks[key] = self._pool.submit(self._fetch_through_disk_cache, source, key, begin, end)
                 while self._size > self._memory and len(self._chunks) > _MAX_REQUESTS:
                     evicted, _ = self._chunks.popitem(last=False)
-                    self._size -= _length(evicted)
+                    self._size -= _length_from_key(evicted)
             self._chunks.move_to_end(key)
         return future
 
-    def _fetch(self, source: S3Object, key: str, begin: int, end: int) -> bytes:
+    def _fetch_through_disk_cache(self, source: S3Object, key: str, begin: int, end: int) -> bytes:
         data = None
         if self._disk:
             data = self._disk.get(key, end - begin)
@@ -146,19 +146,19 @@ class ChunkStore:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _length(key: str) -> int:
+def _length_from_key(key: str) -> int:
     begin, _, end = key.rpartition(" ")[2].partition("-")
     return int(end) - int(begin)
 
 
-def chunk_bounds(size: int, places: Sequence[int] = ()) -> array[int]:
-    """Compute where the chunks of an object begin, and its size: at these places, which rise, and where one would be
-    too long.
+def chunk_bounds(size: int, cut_offsets: Sequence[int] = ()) -> array[int]:
+    """Return the offsets at which the chunks of an object begin, and its size.
 
-    Without places they are all as long.
+    They begin at `cut_offsets`, which rise, and where a chunk would be too long. Without offsets they are all as
+    long.
     """
     bounds = array("q")
-    for begin, end in itertools.pairwise(sorted({0, *places, size})):
+    for begin, end in itertools.pairwise(sorted({0, *cut_offsets, size})):
         bounds.extend(range(begin, end, CHUNK_BYTES))
     bounds.append(size)
     return bounds
@@ -187,24 +187,24 @@ class ChunkedObject:
         end = min(offset + length, self.size)
         if end <= offset:
             return b""
-        first = self._chunk(offset)
-        requests = [self._store.request(self._source, *bounds) for bounds in self._chunks(first, end)]
+        first = self._chunk_index_at(offset)
+        requests = [self._store.request_chunk(self._source, *bounds) for bounds in self._chunk_ranges(first, end)]
         data = requests[0].result() if len(requests) == 1 else b"".join(request.result() for request in requests)
         begin = offset - self._cuts[first]
         return data[begin : begin + end - offset]
 
-    def will_need(self, offset: int, length: int) -> None:
+    def prefetch_range(self, offset: int, length: int) -> None:
         """Have the chunks of a range fetched."""
         end = min(offset + length, self.size)
         if offset < end:
-            for bounds in self._chunks(self._chunk(offset), end):
-                self._store.request(self._source, *bounds)
+            for bounds in self._chunk_ranges(self._chunk_index_at(offset), end):
+                self._store.request_chunk(self._source, *bounds)
 
-    def _chunk(self, offset: int) -> int:
+    def _chunk_index_at(self, offset: int) -> int:
         """Find the chunk that an offset lies in."""
         return bisect_right(self._cuts, offset) - 1
 
-    def _chunks(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+    def _chunk_ranges(self, first: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield (begin, end) of the chunks from one on that begin before `end`."""
         cuts = self._cuts
         while cuts[first] < end:

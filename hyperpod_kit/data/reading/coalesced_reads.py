@@ -57,23 +57,31 @@ class CoalescedReads:
         self._expected: set[int] = set()
         """Pieces of which several ranges come soon."""
 
-    def find(
-        self, file: Callable[[int], FileFacts], samples: Numbers, numbers: Numbers, starts: Numbers, lengths: Numbers
+    def ranges_from_pieces(
+        self,
+        file_by_number: Callable[[int], FileFacts],
+        samples: Numbers,
+        file_numbers: Numbers,
+        starts: Numbers,
+        lengths: Numbers,
     ) -> Sequence[bytes]:
-        """Find the bytes of each range, None where it is to be read by itself. `file` gives the one of a number.
+        """Return the bytes of each range from the pieces in memory; empty where it is to be read by itself.
 
-        Raises what SourceFiles.read raises."""
+        Reads the pieces that were requested often. `file_by_number` gives the facts of the file of a number.
+
+        Raises what SourceFiles.read raises.
+        """
         if self._alone > 0 or not self._most or self._cuts is None:
             self._alone -= len(starts)
             return [b""] * len(starts)
         self._calls += 1
-        keys = self._cuts.piece_keys(samples, numbers).tolist()
+        keys = self._cuts.piece_keys(samples, file_numbers).tolist()
         if not self._pieces and not self._expected:
             # A start looks up nothing in the index but its own samples.
             for key in keys:
-                self._count_request(key)
+                self._count_request_and_is_frequent(key)
             return [b""] * len(starts)
-        inside = starts - self._cuts.piece_begins(samples, numbers)
+        inside = starts - self._cuts.piece_start_offsets(samples, file_numbers)
         places = zip(map(self._pieces.get, keys), inside.tolist(), (inside + lengths).tolist())
         ranges = [piece[begin:end] if piece else b"" for piece, begin, end in places]
         self._given += len(ranges)
@@ -82,12 +90,14 @@ class CoalescedReads:
         small = (lengths <= SMALL_BYTES).tolist()
         for n, data in enumerate(ranges):
             if not data and small[n]:
-                piece = self._pieces.get(keys[n]) or self._read_piece(keys[n], file(int(numbers[n])), int(samples[n]))
+                piece = self._pieces.get(keys[n]) or self._read_piece_if_frequent(
+                    keys[n], file_by_number(int(file_numbers[n])), int(samples[n])
+                )
                 begin = int(inside[n])
                 ranges[n] = piece[begin : begin + int(lengths[n])] if piece else b""
         return ranges
 
-    def _count_request(self, key: int) -> bool:
+    def _count_request_and_is_frequent(self, key: int) -> bool:
         """Count a request for a piece; whether it was asked for often enough to be read whole."""
         times, first = self._touched.get(key, (0, self._calls))
         if times + 1 >= _MIN_TOUCHES and first != self._calls:
@@ -97,14 +107,14 @@ class CoalescedReads:
         self._touched[key] = times + 1, first
         return False
 
-    def _read_piece(self, key: int, file: FileFacts, sample: int) -> bytes | None:
-        """Read a piece whole."""
+    def _read_piece_if_frequent(self, key: int, file: FileFacts, sample: int) -> bytes | None:
+        """Read a piece that is expected or was requested often enough, and keep it; None where it is not read."""
         assert self._cuts is not None
-        if file.path.startswith("s3://") or not (key in self._expected or self._count_request(key)):
+        if file.path.startswith("s3://") or not (key in self._expected or self._count_request_and_is_frequent(key)):
             return None
         self._expected.discard(key)
         self._touched.pop(key, None)
-        bounds = self._cuts.piece_range(sample, key >> PIECE_NUMBER_BITS)
+        bounds = self._cuts.piece_byte_range(sample, key >> PIECE_NUMBER_BITS)
         if bounds is None or bounds[1] - bounds[0] > self._most:
             return None
         begin, size = bounds[0], bounds[1] - bounds[0]
@@ -112,24 +122,24 @@ class CoalescedReads:
         if len(piece) < size:
             return None
         if self._held_bytes + size > self._most:
-            self._evict(size)
+            self._evict_oldest_pieces(size)
         self._read += size
         self._held_bytes += size
         self.carriage_returns = self.carriage_returns or b"\r" in piece
         self._pieces[key] = piece
         return piece
 
-    def expect(self, samples: Numbers, numbers: Numbers, lengths: Numbers) -> None:
+    def set_expected_samples(self, samples: Numbers, file_numbers: Numbers, lengths: Numbers) -> None:
         """Note samples that come soon. Only what was expected last is kept in mind."""
         if self._cuts is None:
             return
-        keys = self._cuts.piece_keys(samples, numbers)
+        keys = self._cuts.piece_keys(samples, file_numbers)
         if int(lengths.max()) > SMALL_BYTES:
             keys = keys[lengths <= SMALL_BYTES]
         keys, _, counts = unique_with_counts(keys)
         self._expected = set(keys[counts >= _MIN_TOUCHES].tolist())
 
-    def _evict(self, size: int) -> None:
+    def _evict_oldest_pieces(self, size: int) -> None:
         """Drop the pieces that were read first until there is room again."""
         room = max(size, self._most // 8)
         for key in list(self._pieces):

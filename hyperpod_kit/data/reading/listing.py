@@ -49,7 +49,7 @@ class SkippedEntries:
             log.warning("left out below %r: %s; the first of them is %r", directory, kinds, self._first)
 
 
-def kind_of(entry: os.DirEntry[str]) -> str:
+def describe_non_file(entry: os.DirEntry[str]) -> str:
     """Name the kind of an entry that is no file."""
     if not entry.is_symlink():
         return "fifos, sockets or devices"
@@ -71,9 +71,9 @@ def list_files(mounts: SourceMounts, base: str, accept: Callable[[str], bool]) -
         directory, prefix = base, ""
         if folder:
             directory, prefix = os.path.join(base, folder), f"{folder}/"
-        with translated_errors(directory):
-            folders, files, other_entries = read_bounded(
-                mounts, directory, functools.partial(_entries, directory, accept)
+        with storage_errors_as_data_unavailable(directory):
+            folders, files, other_entries = call_bounded_as_owner(
+                mounts, directory, functools.partial(_list_directory, directory, accept)
             )
         for kind, path in other_entries:
             left_out.add(kind, path)
@@ -89,28 +89,28 @@ def is_directory(mounts: SourceMounts, path: str) -> bool:
     A mount that is gone or does not answer is DataUnavailable; os.path.isdir would wait for the one and call the other
     no directory.
     """
-    with translated_errors(path):
+    with storage_errors_as_data_unavailable(path):
         try:
-            return stat.S_ISDIR(read_bounded(mounts, path, lambda: os.stat(path)).st_mode)
+            return stat.S_ISDIR(call_bounded_as_owner(mounts, path, lambda: os.stat(path)).st_mode)
         except (FileNotFoundError, NotADirectoryError):
             return False
 
 
 def call_bounded(mounts: SourceMounts, folder: str, function: Callable[[], T]) -> T:
     """Make a call about a directory in bounded time. Raises ReadUnanswered."""
-    calls = mounts.calls_of(os.path.join(folder, ""))
+    calls = mounts.bounded_calls_for(os.path.join(folder, ""))
     if calls is None:
         return function()
     return calls.call(function)
 
 
-def read_bounded(mounts: SourceMounts, folder: str, function: Callable[[], T]) -> T:
+def call_bounded_as_owner(mounts: SourceMounts, folder: str, function: Callable[[], T]) -> T:
     """Make a call about a source in bounded time, as its owner where this process is root."""
-    return call_bounded(mounts, folder, source_owner.with_rights(function))
+    return call_bounded(mounts, folder, source_owner.wrap_as_source_owner(function))
 
 
 @contextmanager
-def translated_errors(path: str) -> Iterator[None]:
+def storage_errors_as_data_unavailable(path: str) -> Iterator[None]:
     """Translate errors of storage that is gone or does not answer to DataUnavailable, with the path."""
     try:
         yield
@@ -122,7 +122,7 @@ def translated_errors(path: str) -> Iterator[None]:
         ) from None
 
 
-def _entries(
+def _list_directory(
     directory: str, accept: Callable[[str], bool]
 ) -> tuple[list[str], list[tuple[str, int, int]], list[tuple[str, str]]]:
     """List one directory: (directories, files, what is neither: kind and path)."""
@@ -137,5 +137,5 @@ def _entries(
                 status = entry.stat()
                 files.append((entry.name, status.st_size, status.st_mtime_ns))
             else:
-                other_entries.append((kind_of(entry), entry.path))
+                other_entries.append((describe_non_file(entry), entry.path))
     return sorted(folders), sorted(files), sorted(other_entries)

@@ -71,12 +71,12 @@ class LocalFile:
             done += count
         return done
 
-    def fingerprint(self) -> tuple[int, int]:
+    def stat_fingerprint(self) -> tuple[int, int]:
         """Return (bytes, time of the last change in nanoseconds) of the open file as it is now."""
         status = os.fstat(self._handle)
         return status.st_size, status.st_mtime_ns
 
-    def will_need(self, offset: int, length: int) -> None:
+    def prefetch_range(self, offset: int, length: int) -> None:
         """Have the kernel fetch a range while something else is done. From then on it does not guess by itself what
         comes: who gives hints knows that."""
         if not self._hinted:

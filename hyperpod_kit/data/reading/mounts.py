@@ -19,28 +19,28 @@ class SourceMounts:
         self._mounts: dict[str, BoundedCalls] = {}
         self._directories: dict[str, BoundedCalls | None] = {}
 
-    def calls_of(self, path: str) -> BoundedCalls | None:
+    def bounded_calls_for(self, path: str) -> BoundedCalls | None:
         """Choose the calls by which a file is opened and read; None for a file of a disk. Raises ReadUnanswered."""
         directory = os.path.dirname(path)
         if directory not in self._directories:
             if len(self._directories) >= _MAX_DIRECTORIES:
                 self._directories.clear()
-            self._directories[directory] = self._calls_of_mount(directory)
+            self._directories[directory] = self._bounded_calls_for_mount(directory)
         calls = self._directories[directory]
         if calls is None and os.path.islink(path):
-            return self._calls_of_mount(path)
+            return self._bounded_calls_for_mount(path)
         return calls
 
     @property
-    def may_hang(self) -> bool:
+    def has_mounts_that_may_hang(self) -> bool:
         """Whether there was a file on such a mount."""
         return bool(self._mounts)
 
-    def forget(self, path: str) -> None:
+    def forget_mount_of(self, path: str) -> None:
         """Forget the mount of a file that failed: another may lie there by now, or none."""
         self._directories.pop(os.path.dirname(path), None)
 
-    def _calls_of_mount(self, path: str) -> BoundedCalls | None:
+    def _bounded_calls_for_mount(self, path: str) -> BoundedCalls | None:
         # A link may lead to a mount, and to look whether it is one is a call as well.
         real = self._links.call(lambda: os.path.realpath(path))
         mount = mountinfo.mount_holding(mountinfo.read(), real)

@@ -21,13 +21,13 @@ def split_url(url: str) -> tuple[str, str]:
     return bucket, key
 
 
-def client() -> Any:
+def cached_s3_client() -> Any:
     """Make a client for this process. Raises MissingExtra without boto3."""
-    return _client(os.getpid())
+    return _client_for_process(os.getpid())
 
 
 @functools.lru_cache(maxsize=1)
-def _client(pid: int) -> Any:
+def _client_for_process(pid: int) -> Any:
     new_client = boto3_client()
     if new_client is None:
         raise MissingExtra("s3:// needs boto3, which is not installed", hint="pip install boto3")
@@ -41,7 +41,7 @@ def list_objects(prefix: str, pattern: str | None = None) -> Iterator[tuple[str,
     if key:
         start = key.rstrip("/") + "/"
     try:
-        for page in client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=start):
+        for page in cached_s3_client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=start):
             for item in page.get("Contents", ()):
                 name = item["Key"]
                 if name.endswith("/") or (pattern and not fnmatch.fnmatch(f"s3://{bucket}/{name}", pattern)):
@@ -56,7 +56,7 @@ def list_objects(prefix: str, pattern: str | None = None) -> Iterator[tuple[str,
 def _list_single(bucket: str, key: str) -> Iterator[tuple[str, int, int]]:
     """List the object of exactly that name, as a source of one file, whose path below it is empty."""
     try:
-        head = client().head_object(Bucket=bucket, Key=key)
+        head = cached_s3_client().head_object(Bucket=bucket, Key=key)
     except Exception as err:
         if _error_code(err) in ("404", "NoSuchKey", "NotFound"):
             return
@@ -76,7 +76,7 @@ class S3Object:
         bucket, key = split_url(url)
         self._location = {"Bucket": bucket, "Key": key}
         try:
-            head = client().head_object(**self._location)
+            head = cached_s3_client().head_object(**self._location)
         except Exception as err:
             raise _as_os_error(err, url) from None
         self.size = int(head["ContentLength"])
@@ -89,7 +89,9 @@ class S3Object:
         if end <= offset:
             return b""
         try:
-            response = client().get_object(Range=f"bytes={offset}-{end - 1}", IfMatch=self.etag, **self._location)
+            response = cached_s3_client().get_object(
+                Range=f"bytes={offset}-{end - 1}", IfMatch=self.etag, **self._location
+            )
             with response["Body"] as body:
                 data = bytes(body.read())
         except Exception as err:

@@ -26,42 +26,48 @@ class RangeReader:
         self._has_read = False
 
     def read_several(
-        self, file: Callable[[int], FileFacts], samples: Numbers, numbers: Numbers, starts: Numbers, lengths: Numbers
+        self,
+        file_by_number: Callable[[int], FileFacts],
+        samples: Numbers,
+        file_numbers: Numbers,
+        starts: Numbers,
+        lengths: Numbers,
     ) -> Sequence[bytes]:
-        """Read the bytes of each range, in the order asked for; `file` gives the one of a number.
+        """Read the bytes of each range, in the order requested; `file_by_number` gives the facts of a file.
 
-        Raises what SourceFiles.read raises."""
-        ranges = self.windows.find(file, samples, numbers, starts, lengths)
+        Raises what SourceFiles.read raises.
+        """
+        ranges = self.windows.ranges_from_pieces(file_by_number, samples, file_numbers, starts, lengths)
         if all(ranges):
             return ranges
-        return list(self.read_missing(ranges, file, numbers, starts, lengths))
+        return list(self.fill_in_missing_ranges(ranges, file_by_number, file_numbers, starts, lengths))
 
-    def read_missing(
+    def fill_in_missing_ranges(
         self,
         ranges: Sequence[bytes],
-        file: Callable[[int], FileFacts],
-        numbers: Numbers,
+        file_by_number: Callable[[int], FileFacts],
+        file_numbers: Numbers,
         starts: Numbers,
         lengths: Numbers,
     ) -> Iterator[bytes]:
-        """Fill in the ranges that no piece had, a portion at a time."""
+        """Yield all ranges in their order; those that are empty are read, a portion at a time."""
         missing = [n for n, data in enumerate(ranges) if not data]
-        ids, begins, sizes = numbers[missing].tolist(), starts[missing].tolist(), lengths[missing].tolist()
-        facts_of_files = {number: file(number) for number in set(ids)}
+        ids, begins, sizes = file_numbers[missing].tolist(), starts[missing].tolist(), lengths[missing].tolist()
+        facts_of_files = {number: file_by_number(number) for number in set(ids)}
         files = [facts_of_files[number] for number in ids]
         if not self._has_read:
             # Where training goes on, nothing is fetched but what the first batch is made of, side by side.
             for range_of_file in zip(files, begins, sizes):
-                self._files.will_need(*range_of_file)
+                self._files.prefetch_range(*range_of_file)
             self._has_read = True
         else:
             longest = max(sizes)
             for number, around in {(number, begin // _HINT_BYTES) for number, begin in zip(ids, begins)}:
-                self._hint(facts_of_files[number], around, longest)
+                self._hint_surroundings_once(facts_of_files[number], around, longest)
             if len(missing) > 1 and self._files.has_slow_sources:
-                self._files.prepare(zip(files, begins, sizes))
+                self._files.prefetch_ranges(zip(files, begins, sizes))
         given = 0
-        for first, end in _portions(sizes):
+        for first, end in _split_into_portions(sizes):
             read = self._files.read_several(files[first:end], begins[first:end], sizes[first:end])
             for n, data in zip(missing[first:end], read):
                 yield from ranges[given:n]
@@ -71,20 +77,20 @@ class RangeReader:
 
     def read_range(self, file: FileFacts, start: int, length: int) -> bytes:
         """Read the bytes of a range."""
-        self._hint(file, start // _HINT_BYTES, length)
+        self._hint_surroundings_once(file, start // _HINT_BYTES, length)
         return self._files.read(file, start, length)
 
-    def _hint(self, file: FileFacts, around: int, length: int) -> None:
+    def _hint_surroundings_once(self, file: FileFacts, around: int, length: int) -> None:
         """Hint to the kernel that samples of a block come soon: it would not guess their order."""
         if (file.path, around) in self._hinted or file.path.startswith("s3://"):
             return
-        self._files.will_need(file, around * _HINT_BYTES, _HINT_BYTES + length)
+        self._files.prefetch_range(file, around * _HINT_BYTES, _HINT_BYTES + length)
         self._hinted[file.path, around] = None
         if len(self._hinted) > _MAX_KNOWN_RANGES:
             del self._hinted[next(iter(self._hinted))]
 
 
-def _portions(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _split_into_portions(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield (first, end) of ranges that have about `_PORTION_BYTES` bytes together."""
     first = total = 0
     for n, size in enumerate(sizes):

@@ -65,7 +65,7 @@ class RetryingFiles(SourceFiles):
                 raise
             if err.errno == errno.ENOENT and facts.path.startswith("s3://"):
                 raise DataUnavailable(f"{facts.path}, at {offset}: {err}") from None  # no repair brings it back
-            return self._retry(facts, offset, length, err)
+            return self._retry_read(facts, offset, length, err)
 
     def read_several(self, files: Sequence[FileFacts], offsets: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
         """See SourceFiles. What one of them fails with is met again, and waited for, where it is read by itself."""
@@ -75,19 +75,21 @@ class RetryingFiles(SourceFiles):
         return [self.read(*range_of_file) for range_of_file in zip(files, offsets, lengths)]
 
     def _is_redirected(self, path: str) -> bool:
-        return self._clock() < max(self._redirected.get(path, 0.0), self._redirected.get(self._prefix(path), 0.0))
+        return self._clock() < max(
+            self._redirected.get(path, 0.0), self._redirected.get(self._elsewhere_prefix(path), 0.0)
+        )
 
-    def _prefix(self, path: str) -> str:
+    def _elsewhere_prefix(self, path: str) -> str:
         """Find the beginning of a path for which there is a place elsewhere, "" for none."""
         return next((prefix for prefix in self._elsewhere if path.startswith(prefix + "/")), "")
 
-    def _retry(self, facts: FileFacts, offset: int, length: int, cause: OSError) -> bytes:
+    def _retry_read(self, facts: FileFacts, offset: int, length: int, cause: OSError) -> bytes:
         begin, tries = self._clock(), 0
         log.warning("%s, at %d: %s; it is asked for again for %.0f s", facts.path, offset, cause, self._patience)
         while self._clock() - begin < self._patience:
             tries += 1
-            self.forget(facts.path)
-            self._sleep(min(_BACKOFF.pause(tries), max(0.0, self._patience - (self._clock() - begin))))
+            self.close_and_forget_mount(facts.path)
+            self._sleep(min(_BACKOFF.pause_seconds(tries), max(0.0, self._patience - (self._clock() - begin))))
             try:
                 data = super().read(facts, offset, length)
             except OSError as err:
@@ -97,14 +99,14 @@ class RetryingFiles(SourceFiles):
                 continue
             log.warning("%s is back after %.1f s", facts.path, self._clock() - begin)
             return data
-        self.forget(facts.path)
+        self.close_and_forget_mount(facts.path)
         return self._read_elsewhere(facts, offset, length, cause)
 
     def _read_elsewhere(self, facts: FileFacts, offset: int, length: int, cause: OSError | None) -> bytes:
         description = "its own place was given up"
         if cause is not None:
             description = f"{cause} for {self._patience:.0f} s"
-        prefix = self._prefix(facts.path)
+        prefix = self._elsewhere_prefix(facts.path)
         if not prefix:
             raise DataUnavailable(f"{facts.path}, at {offset}: {description}")
         path = self._elsewhere[prefix] + facts.path[len(prefix) :]
@@ -125,7 +127,7 @@ class RetryingFiles(SourceFiles):
     def _has_files(self, directory: str) -> bool:
         """Whether anything is in a directory. One that fails, hangs or is empty is a mount that is gone."""
         try:
-            calls = self._mounts.calls_of(directory + "/")
+            calls = self._mounts.bounded_calls_for(directory + "/")
             if calls is None:
                 return bool(os.listdir(directory))
             return bool(calls.call(lambda: os.listdir(directory)))
@@ -138,20 +140,20 @@ class RetryingFiles(SourceFiles):
             try:
                 return self._open_replica(path, facts).read(offset, length)
             except OSError as err:
-                self.forget(path)
+                self.close_and_forget_mount(path)
                 if err.errno not in TRANSIENT_ERRORS or err.errno == errno.ENOENT or tries == _MAX_FALLBACK_ATTEMPTS:
                     raise
-                self._sleep(_BACKOFF.pause(tries))
+                self._sleep(_BACKOFF.pause_seconds(tries))
         raise AssertionError("the last try returns or raises")
 
     def _open_replica(self, path: str, facts: FileFacts) -> SourceFile:
-        file = self._open_files().get(path)
+        file = self._files_open_in_this_process().get(path)
         if file is None:
             file = self._open_source(path, facts)
-            if not self._has_bytes(file, facts):
+            if not self._has_indexed_bytes(file, facts):
                 file.close()
                 if file.size != facts.size:
                     raise ChangedFile(f"it has {file.size} bytes, expected {facts.size}")
                 raise ChangedFile("it has other bytes than what was indexed")
-            self._keep(file)
+            self._keep_open_within_limit(file)
         return file

@@ -45,9 +45,9 @@ class ReadTogether(Protocol):
     """Decides what is read together: see BlockCuts."""
 
     def piece_keys(self, samples: Numbers, files: Numbers) -> Numbers: ...
-    def piece_begins(self, samples: Numbers, files: Numbers) -> Numbers: ...
-    def piece_range(self, sample: int, file: int) -> tuple[int, int] | None: ...
-    def object_bounds(self, file: FileFacts) -> Sequence[int]: ...
+    def piece_start_offsets(self, samples: Numbers, files: Numbers) -> Numbers: ...
+    def piece_byte_range(self, sample: int, file: int) -> tuple[int, int] | None: ...
+    def block_start_offsets(self, file: FileFacts) -> Sequence[int]: ...
 
 
 class SourceFile(Protocol):
@@ -89,7 +89,7 @@ def uncached(file: SourceFile) -> SourceFile:
 
 def open_file(path: str, mounts: SourceMounts) -> LocalFile | BoundedFile:
     """Open a file. Raises OSError, ReadUnanswered."""
-    calls = mounts.calls_of(path)
+    calls = mounts.bounded_calls_for(path)
     if calls is None:
         return LocalFile(path)
     return BoundedFile(path, calls)
@@ -125,7 +125,7 @@ class SourceFiles:
         if self._ready:
             data = self._ready.pop((facts.path, offset, length), None)
         if data is None:
-            data = self._file(facts).read(offset, length)
+            data = self._open_unchanged_file(facts).read(offset, length)
         if len(data) < length and len(data) < facts.size - offset:
             # A sample that is cut short would be a sample, too. Opened again, a file that was cut says that it changed.
             raise OSError(errno.EIO, f"{len(data)} bytes came at {offset}, expected {length}", facts.path)
@@ -139,8 +139,8 @@ class SourceFiles:
         it takes longer than to read some thousand bytes."""
         handles: dict[str, int] = {}
         for facts in {facts_of_file.path: facts_of_file for facts_of_file in files}.values():
-            file = self._file(facts)
-            if not isinstance(file, LocalFile) or len(handles) == self._most_open:
+            file = self._open_unchanged_file(facts)
+            if not isinstance(file, LocalFile) or len(handles) == self._max_open_files:
                 return [self.read(*range_of_file) for range_of_file in zip(files, offsets, lengths)]
             handles[facts.path] = file.handle
         data = list(map(os.pread, [handles[facts_of_file.path] for facts_of_file in files], lengths, offsets))
@@ -152,28 +152,30 @@ class SourceFiles:
     @property
     def has_slow_sources(self) -> bool:
         """Whether anything that was read is no file of a disk."""
-        return self._chunks is not None or self._mounts.may_hang
+        return self._chunks is not None or self._mounts.has_mounts_that_may_hang
 
-    def prepare(self, ranges: Iterable[tuple[FileFacts, int, int]]) -> None:
-        """Prepare what is read next, (file, offset, length) each: objects are fetched side by side, and of an open
-        file on a mount that may hang all of it is read in one call, as a change of thread for each costs more than
-        reading does."""
+    def prefetch_ranges(self, ranges: Iterable[tuple[FileFacts, int, int]]) -> None:
+        """Prefetch the ranges that are read next, (file, offset, length) each.
+
+        Objects are fetched side by side. Of an open file on a mount that may hang all ranges are read in one call, as
+        a change of thread for each costs more than reading does.
+        """
         self._ready.clear()
         ranges_of_files: dict[str, list[tuple[int, int]]] = {}
-        opened = self._open_files()
+        opened = self._files_open_in_this_process()
         for facts, offset, length in ranges:
             file = opened.get(facts.path)
             if isinstance(file, BoundedFile):
                 ranges_of_files.setdefault(facts.path, []).append((offset, length))
             elif facts.path.startswith("s3://"):
-                self.will_need(facts, offset, length)
+                self.prefetch_range(facts, offset, length)
         for path, places in ranges_of_files.items():
             file = opened[path]
             if isinstance(file, BoundedFile) and len(places) > 1 and sum(length for _, length in places) <= PIECE_BYTES:
                 try:
-                    data_of_ranges = file.read_all(places)
+                    data_of_ranges = file.read_ranges_in_one_call(places)
                 except OSError as err:  # whoever reads it finds out what is wrong
-                    self.forget(path)
+                    self.close_and_forget_mount(path)
                     if isinstance(err, ReadUnanswered):
                         return
                     continue
@@ -181,28 +183,28 @@ class SourceFiles:
                     ((path, *range_of_file), data) for range_of_file, data in zip(places, data_of_ranges, strict=True)
                 )
 
-    def will_need(self, facts: FileFacts, offset: int, length: int) -> None:
+    def prefetch_range(self, facts: FileFacts, offset: int, length: int) -> None:
         """Hint that a range is read soon."""
         with contextlib.suppress(OSError):  # the read that follows says what is wrong
-            file = self._file(facts)
+            file = self._open_unchanged_file(facts)
             if isinstance(file, (LocalFile, BoundedFile, ChunkedObject)):
-                file.will_need(offset, length)
+                file.prefetch_range(offset, length)
 
-    def forget(self, path: str) -> None:
-        """Close a file, to open it again by its path."""
-        self._mounts.forget(path)
-        self.release(path)
+    def close_and_forget_mount(self, path: str) -> None:
+        """Close a file and drop what is cached of its mount: the next read opens it by its path."""
+        self._mounts.forget_mount_of(path)
+        self.close_file(path)
 
-    def release(self, path: str) -> None:
+    def close_file(self, path: str) -> None:
         """Close a file that is not read again soon."""
-        file = self._open_files().pop(path, None)
+        file = self._files_open_in_this_process().pop(path, None)
         if file is not None:
             file.close()
 
     def close(self) -> None:
         """Close all of them."""
-        for path in list(self._open_files()):
-            self.forget(path)
+        for path in list(self._files_open_in_this_process()):
+            self.close_and_forget_mount(path)
         if self._chunks is not None:
             self._chunks.close()
             self._chunks = None
@@ -227,9 +229,9 @@ class SourceFiles:
             self._chunks = ChunkStore(*self._chunking)
         if self.cuts is None:
             return ChunkedObject(path, self._chunks)
-        return ChunkedObject(path, self._chunks, self.cuts.object_bounds(facts))
+        return ChunkedObject(path, self._chunks, self.cuts.block_start_offsets(facts))
 
-    def _open_files(self) -> OrderedDict[str, SourceFile]:
+    def _files_open_in_this_process(self) -> OrderedDict[str, SourceFile]:
         """Return what this process has open.
 
         After a fork descriptors are shared with the parent, which may close them, and threads are the parent's alone.
@@ -239,22 +241,22 @@ class SourceFiles:
             self._mounts, self._ready = SourceMounts(self._reply_timeout), {}
         return self._open
 
-    def _file(self, facts: FileFacts) -> SourceFile:
-        open_file_of_path = self._open_files().get(facts.path)
+    def _open_unchanged_file(self, facts: FileFacts) -> SourceFile:
+        open_file_of_path = self._files_open_in_this_process().get(facts.path)
         if open_file_of_path is not None:
             self._open.move_to_end(facts.path)
             return open_file_of_path
         file = self._open_source(facts.path, facts)
         may_be_again = facts.path.startswith("s3://") and bool(facts.digest)  # an upload gives another time
         if (file.size, file.mtime_ns) != (facts.size, facts.mtime_ns) and not (
-            may_be_again and self._has_bytes(file, facts)
+            may_be_again and self._has_indexed_bytes(file, facts)
         ):
             file.close()
             raise ChangedFile(describe_change(facts.path, (facts.size, facts.mtime_ns), (file.size, file.mtime_ns)))
-        self._keep(file)
+        self._keep_open_within_limit(file)
         return file
 
-    def _has_bytes(self, file: SourceFile, facts: FileFacts) -> bool:
+    def _has_indexed_bytes(self, file: SourceFile, facts: FileFacts) -> bool:
         """Whether a file has the bytes that were indexed, by its size where no digest is known. It is read once."""
         if file.size != facts.size:
             return False
@@ -262,7 +264,7 @@ class SourceFiles:
         if not facts.digest or self._same.get(file.path) == fingerprint:
             return True
         log.warning("%s is not the file that was indexed, or of another time: its bytes are compared", file.path)
-        same = digests.matches(uncached(file).read, file.size, facts.digest)
+        same = digests.has_digest(uncached(file).read, file.size, facts.digest)
         if same is None:
             log.warning("%s: without the package xxhash its size alone was compared", file.path)
         if same is not False:
@@ -270,10 +272,10 @@ class SourceFiles:
         return same is not False
 
     @property
-    def _most_open(self) -> int:
+    def _max_open_files(self) -> int:
         return min(_MAX_OPEN, max(_MIN_OPEN, _MAX_OPEN_OF_MIX // self.among))
 
-    def _keep(self, file: SourceFile) -> None:
+    def _keep_open_within_limit(self, file: SourceFile) -> None:
         self._open[file.path] = file
-        if len(self._open) > self._most_open:
+        if len(self._open) > self._max_open_files:
             self._open.popitem(last=False)[1].close()

@@ -46,16 +46,16 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         raise NotInAJob(
             "fan-out copies to the nodes of a job, and this is none", hint="call it inside of a batch script or salloc"
         ) from err
-    with source_owner.reading([source]):
+    with source_owner.reading_as_owner_of([source]):
         files = listing.listed(source)
     if not files:
         raise UsageError(f"{source} has no files")
     size = sum(file.size for file in files)
     if args.dry_run:
         if args.json:
-            terminal.data({"files": len(files), "bytes": size, "nodes": list(nodes)})
+            terminal.print_json({"files": len(files), "bytes": size, "nodes": list(nodes)})
         else:
-            terminal.out(
+            terminal.print_stdout(
                 f"{len(files)} files, {size / 1e9:.2f} GB, would be copied to {args.target} of {len(nodes)} nodes"
             )
         return 0
@@ -112,7 +112,8 @@ def carry_out(
         size = sum(file.size for file in files)
         while not tasks.until(lambda one: one.done, within=_EVERY):
             least = min((one.here for one in tasks.all if not one.over), default=0)
-            terminal.say(f"{len([one for one in tasks.all if one.done])} of {len(nodes)} nodes have all of it, every "
+            terminal.print_stderr(f"{len([one for one in tasks.all if one.done])} of {len(nodes)} nodes have "
+                "all of it, every "
                          f"other one at least {least / 1e9:.2f} of {size / 1e9:.2f} GB")  # fmt: skip
         _tell(process, op="bye")
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
@@ -139,17 +140,17 @@ def _said(tasks: Tasks, files: Sequence[listing.CopiedFile], as_json: bool, seco
     failed = [one for one in tasks.all if not one.done]
     if as_json:
         rows: List[Dict[str, Any]] = [one.to_dict() for one in tasks.all]
-        terminal.data(
+        terminal.print_json(
             {"files": len(files), "bytes": size, "bytes_read": read, "seconds": round(seconds, 3), "nodes": rows}
         )
     elif not failed:
-        terminal.out(
+        terminal.print_stdout(
             f"{len(files)} files, {size / 1e9:.2f} GB, on {len(tasks.all)} nodes in {seconds:.1f} s; "
             f"{read / 1e9:.2f} GB were read from storage"
         )
     for one in tasks.all:
         for words in one.words:
-            terminal.say(f"{one.node}: {words}")
+            terminal.print_stderr(f"{one.node}: {words}")
     if failed:
         first = failed[0]
         more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""

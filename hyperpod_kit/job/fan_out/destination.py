@@ -39,7 +39,7 @@ class Destination:
 
     def __init__(self, folder: str, plan: CopyPlan) -> None:
         self._plan = plan
-        self._top = OwnedDirectory.at(folder)
+        self._top = OwnedDirectory.open_or_make(folder)
         self._own = self._top.ensure_directory(OWN)
         self._lock_file = self._own.open(_LOCK, os.O_RDWR | os.O_CREAT)
         if not file_lock.try_lock(self._lock_file):
@@ -70,7 +70,11 @@ class Destination:
     def _journal(self, mark: str) -> Dict[int, str]:
         """What an earlier start has noted; of another source nothing is kept."""
         with contextlib.suppress(OSError):
-            lines = owned_directory.read(self._own, _JOURNAL, _LONGEST_JOURNAL).decode("ascii", "replace").splitlines()
+            lines = (
+                owned_directory.read_up_to(self._own, _JOURNAL, _LONGEST_JOURNAL)
+                .decode("ascii", "replace")
+                .splitlines()
+            )
             if lines and lines[0] == mark:
                 noted = [line.split(" ") for line in lines[1:]]
                 return {int(words[0]): words[1] for words in noted if len(words) == 2 and words[0].isdigit()}
@@ -79,7 +83,7 @@ class Destination:
 
     def _room(self, before: Dict[int, str]) -> None:
         need = sum(piece.end - piece.begin for number, piece in enumerate(self._plan.pieces) if number not in before)
-        free = self._top.free()
+        free = self._top.free_bytes()
         if need > free:
             raise JobError(f"{self._top.path} has {free} bytes free, and {need} are to come")
 
@@ -95,7 +99,7 @@ class Destination:
         for file in {self._plan.pieces[number].file for number in self._digests}:
             if self._left[file] and not self._own.status(self._part(file)):
                 # It is not what it was: it is mended, and comes back.
-                self._own.take(self._top, self._target(file), self._part(file))
+                self._own.move_from(self._top, self._target(file), self._part(file))
 
     # --- chunks -------------------------------------------------------------------------------------------------
 
@@ -186,7 +190,7 @@ class Destination:
             os.utime(fd, ns=(about.changed, about.changed))
         finally:
             os.close(fd)
-        self._top.take(self._own, part, target)
+        self._top.move_from(self._own, part, target)
         self._whole.add(file)
 
     @property

@@ -56,7 +56,7 @@ def listed(source: str) -> List[CopiedFile]:
         raise err
 
     try:
-        with source_owner.rights():
+        with source_owner.acting_as_source_owner():
             if not os.path.isdir(source):
                 look("", os.path.basename(os.path.abspath(source)))
             for folder, folders, names in os.walk(source, onerror=raised):

@@ -34,12 +34,12 @@ class PeerServer:
 
     def _answer(self, wire: Wire, _node: int) -> None:
         while True:
-            number = wire.expect("chunk").get("number")
+            number = wire.receive_expected("chunk").get("number")
             if type(number) is not int:
                 raise JobError("no number of a chunk")
             data, digest = self._give(number)
             wire.send_message(op="have", size=len(data), digest=digest)
-            wire.expect("go")  # bytes that followed a line at once would be read with it
+            wire.receive_expected("go")  # bytes that followed a line at once would be read with it
             wire.send_all(data)
 
 
@@ -56,7 +56,7 @@ class ChunkPeer:
             raise JobError(f"a chunk of {size} bytes")
         wire = self._wire = self._wire or connect(self._addresses, self._key, self._here)
         wire.send_message(op="chunk", number=number)
-        said = wire.expect("have")
+        said = wire.receive_expected("have")
         if said.get("size") != size:
             raise JobError(f"chunk {number} has {said.get('size')} bytes there, expected {size}")
         wire.send_message(op="go")

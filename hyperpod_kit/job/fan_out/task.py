@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import Any, Dict, Iterator, List, Mapping, Optional, TextIO
 
-from hyperpod_kit.descriptors import raise_limit
+from hyperpod_kit.descriptors import raise_soft_limit
 from hyperpod_kit.errors import HyperpodKitError, JobError
 from hyperpod_kit.job.fan_out import listing, part
 from hyperpod_kit.job.fan_out.destination import Destination
@@ -39,7 +39,7 @@ def main(source: str, target: str, env: Mapping[str, str], heard: Optional[TextI
     voice = _Voice(sys.stdout, int(env["SLURM_PROCID"]))
     lines = _lines(heard or sys.stdin)
     try:
-        with source_owner.reading([source]):
+        with source_owner.reading_as_owner_of([source]):
             _run(source, os.path.expandvars(target), env, voice, lines)
     except (HyperpodKitError, OSError, ValueError, KeyError, TypeError) as err:
         voice.say(op="failed", why=str(err) or type(err).__name__, hint=getattr(err, "hint", None))
@@ -56,7 +56,7 @@ def _lines(heard: TextIO) -> Iterator[Dict[str, Any]]:
 
 
 def _run(source: str, target: str, env: Mapping[str, str], voice: _Voice, lines: Iterator[Dict[str, Any]]) -> None:
-    raise_limit()
+    raise_soft_limit()
     here, nodes = int(env["SLURM_PROCID"]), int(env["SLURM_NTASKS"])
     rows: List[Any] = []
     said = next(lines, {})

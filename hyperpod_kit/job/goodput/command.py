@@ -46,13 +46,15 @@ def main(args: argparse.Namespace) -> int:
         shown = groups.tables(_jobs_on(_roots(args.root), now, problems), args.by, begin, now)
     if args.json:
         rows = {name: group.to_dict() for name, group in shown.items()}
-        terminal.data({"since": begin, "until": now, "by": args.by, "groups": rows, "problems": problems}, indent=2)
+        terminal.print_json(
+            {"since": begin, "until": now, "by": args.by, "groups": rows, "problems": problems}, indent=2
+        )
         return _code(problems)
-    terminal.out("\n".join(lines(shown, args.by, args.price)) or "no job had any time since then")
+    terminal.print_stdout("\n".join(lines(shown, args.by, args.price)) or "no job had any time since then")
     if not all(group.counts_gpus for group in shown.values()):
-        terminal.say(_NO_GPUS)
+        terminal.print_stderr(_NO_GPUS)
     for problem in problems:
-        terminal.say(problem)
+        terminal.print_stderr(problem)
     return _code(problems)
 
 

@@ -38,10 +38,10 @@ def note(
     record: Mapping[str, str] = {}
     queued = 0.0
     with contextlib.suppress(HyperpodKitError):
-        record = control.times(runner, job.id)
-        queued = control.queued_at(runner, job.id)
+        record = control.query_job_times(runner, job.id)
+        queued = control.query_last_queued_at(runner, job.id)
     row = RunRow(
-        job.id.name,
+        job.id.slurm_id,
         job.restart,
         round(now(), 3),
         queued,
@@ -53,7 +53,9 @@ def note(
         env.get("SLURM_CLUSTER_NAME", ""),
     )
     with contextlib.suppress(OSError, ValueError):
-        append(time_rows.path(state, time_rows.run_name(job.id.name, life, job.restart)), time_rows.encoded_run(row))
+        append(
+            time_rows.path(state, time_rows.run_name(job.id.slurm_id, life, job.restart)), time_rows.encoded_run(row)
+        )
 
 
 def gpus_of(record: Mapping[str, str], env: Mapping[str, str], nodes: int) -> Optional[int]:

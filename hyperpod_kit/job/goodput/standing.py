@@ -17,7 +17,7 @@ from hyperpod_kit.slurm.job_id import JobId
 def of(runner: Runner, job: str) -> Optional[JobStanding]:
     """None where Slurm does not answer, or does not know the job any more: then only its own logs say."""
     try:
-        record = control.times(runner, JobId.parse(job))
+        record = control.query_job_times(runner, JobId.parse(job))
     except HyperpodKitError:
         return None
     state, restart = record.get("JobState", ""), int(record.get("Restarts") or 0)

@@ -94,10 +94,10 @@ class RankTime:
     def _row_of_looks(self, progress: RankMemory, over: bool) -> TimeRow:
         state, clock = progress.state(), self._sampled
         if state.phase is not Phase.START and state.begins is not None:
-            clock.begins(state.begins)
+            clock.set_first_step(state.begins)
         if state.step is not None and state.step != self._steps:
             self._steps = state.step
-            clock.reached(state.step)
+            clock.count_completed_step(state.step)
         clock.enter(state.phase)
         silent = clock.reading.seconds[Phase.START]
         reading = clock.reading._replace(seconds={**clock.reading.seconds, Phase.START: 0.0})

@@ -60,7 +60,7 @@ def tables(named: Sequence[str], look: Look, problems: List[str]) -> Dict[str, G
 
 def _named(roots: Sequence[str]) -> Iterator[Tuple[int, str]]:
     for root in roots:
-        yield (owner.uid_for(root) if is_path(root) else 0) or 0, root
+        yield (owner.uid_to_act_as(root) if is_path(root) else 0) or 0, root
 
 
 def _noted(problems: List[str]) -> Iterator[Tuple[int, str]]:

@@ -143,11 +143,12 @@ class Mount(ABC):
         return None
 
     def target(self) -> Tuple[object, ...]:
-        """What is mounted, without how."""
+        """Return the values of the fields that say what is mounted, not how."""
         return tuple(getattr(self, key) for key in self.traits.target)
 
     def flags(self) -> Tuple[str, ...]:
-        """The flags that the kernel must show of it."""
+        """Return the flags that the kernel must show for it: nosuid and nodev, none with
+        suid_and_devices."""
         if self.suid_and_devices:
             return ()
         return PROTECTED
@@ -158,5 +159,5 @@ class Mount(ABC):
 
 
 def is_for_users(mount: Mount) -> bool:
-    """Whether nodes carry it on which people work or jobs run: on a controller neither should."""
+    """Return whether login or compute nodes carry it, where people work or jobs run."""
     return Role.LOGIN in mount.roles or Role.COMPUTE in mount.roles

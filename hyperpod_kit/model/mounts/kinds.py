@@ -1,7 +1,7 @@
 """The one list of the kinds of mounts.
 
 A package's `__init__` imports nothing here, so the list is a module of its own. Each layer that knows more of a kind
-has a file of the kind's name; `for_every_kind` collects them.
+has a file of the kind's name; `collect_kind_objects` collects them.
 Standard library only, Python 3.8: this file is part of the bundle.
 """
 
@@ -31,7 +31,7 @@ KINDS: Dict[str, Type[Any]] = {
 T = TypeVar("T")
 
 
-def for_every_kind(package: str, expected_type: Type[T]) -> Dict[str, T]:
+def collect_kind_objects(package: str, expected_type: Type[T]) -> Dict[str, T]:
     """Kind -> `KIND` of the module in `package` that has the name of the kind's own file here.
 
     Raises ImportError for a kind without such a module and TypeError for one that is not an `expected_type`: both where

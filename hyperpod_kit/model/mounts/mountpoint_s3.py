@@ -102,8 +102,8 @@ class S3Mount(Mount):
             ("cache", self.cache_path),
             ("max-cache-size", self.cache_mib),
             ("metadata-ttl", self.metadata_ttl),
-            ("read-part-size", _bytes(self.read_part_size_mib)),
-            ("write-part-size", _bytes(self.write_part_size_mib)),
+            ("read-part-size", _mib_to_bytes(self.read_part_size_mib)),
+            ("write-part-size", _mib_to_bytes(self.write_part_size_mib)),
             ("max-threads", self.max_threads),
             ("maximum-throughput-gbps", self.maximum_throughput_gbps),
             ("storage-class", self.storage_class),
@@ -138,7 +138,7 @@ class S3Mount(Mount):
         return not self.read_only and not lets_users_write(self.dir_mode, self.uid, self.gid)
 
 
-def _bytes(mib: Optional[int]) -> Optional[int]:
+def _mib_to_bytes(mib: Optional[int]) -> Optional[int]:
     if mib is None:
         return None
     return mib << 20

@@ -76,7 +76,7 @@ def architecture(node: Node) -> str:
 
 
 def read_control(node: Node, path: str) -> Control:
-    """Name, version and architecture of a package file. Raises NodeError when it is none."""
+    """Read name, version and architecture of a package file. Raises NodeError when it is none."""
     try:
         done = node.runner.run(
             ["dpkg-deb", "--showformat=${Package}\n${Version}\n${Architecture}\n", "--show", path], timeout=60
@@ -88,7 +88,7 @@ def read_control(node: Node, path: str) -> Control:
 
 
 def query_package(node: Node, name: str) -> Optional[Installed]:
-    """What dpkg knows about a package; None when it is not there at all."""
+    """Query dpkg for an installed package; None when it is not there at all."""
     done = node.runner.run(
         ["dpkg-query", "--showformat=${Version}\t${db:Status-Status}\t${db:Status-Eflag}\n", "--show", name],
         timeout=20,
@@ -153,7 +153,7 @@ def hold_packages(node: Node, names: Sequence[str], *, seconds: float) -> None:
 
 
 def run_when_unlocked(node: Node, action: Callable[[], T], what: str, *, seconds: float) -> None:
-    """Run `action` until no lock is in its way; finishes first what a killed dpkg has left undone.
+    """Retry `action` until no package lock is in its way; first complete what a killed dpkg has left undone.
 
     Raises NodeError with whoever holds the lock, or with the error that is no lock's.
     """
@@ -195,7 +195,8 @@ def _finish_interrupted(node: Node) -> None:
 
 
 def _simulate_install(node: Node, options: Sequence[str], paths: Sequence[str], names: Sequence[str]) -> str:
-    """What apt would do, in its words; takes no lock and changes nothing."""
+    """Return apt's output for a simulated installation, which takes no lock and changes nothing. Raises
+    NodeError when apt cannot install them."""
     try:
         return node.runner.run(
             ["apt-get", *options, "--simulate", "install", *paths], timeout=120, env=ENVIRONMENT
@@ -245,7 +246,8 @@ def lock_holder(output: str) -> str:
 
 
 def failure_line(err: RunError) -> str:
-    """The line that says why, not apt's last one, which only says that dpkg failed."""
+    """Return the line of the output that says why it failed, not apt's last one, which only says that dpkg
+    failed."""
     if isinstance(err, RunTimeout):
         return err.message
     lines = [line.strip() for line in (err.stderr + "\n" + err.stdout).splitlines() if line.strip()]

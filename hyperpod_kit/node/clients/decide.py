@@ -51,10 +51,10 @@ Decision = Union[Keep, Install, Missing]
 def decide(
     requirement: RequiredClient, installed: InstalledClient, packages: Sequence[Package], machine: Machine
 ) -> Decision:
-    """What to do about one client.
+    """Decide what to do about one client.
 
-    A listed version that is newer than what is there is installed, an older one never. A Lustre client that fits
-    the running kernel is kept whatever is listed: its module may be in use.
+    A listed version that is newer than what is there is installed, an older one never. A Lustre client that
+    fits the running kernel is kept whatever is listed: its module may be in use.
     """
     fitting = [package for package in packages if fits(package, requirement.client, machine)]
     client_package = find_client_package(requirement, packages, machine)

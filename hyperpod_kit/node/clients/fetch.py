@@ -32,7 +32,7 @@ LARGEST = 1 << 30
 WORTH_ANOTHER_TRY = (408, 425, 429, 500, 502, 503, 504)
 
 
-def obtain(node: Node, package: Package, *, seconds: float = DOWNLOAD_SECONDS) -> str:
+def obtain_verified_file(node: Node, package: Package, *, seconds: float = DOWNLOAD_SECONDS) -> str:
     """Path of the package's file, verified just now. Raises BundleIntegrityError, NodeError."""
     if not package.url:
         path = f"{node.paths.bundle}/{package.bundle_path}"
@@ -50,7 +50,7 @@ def obtain(node: Node, package: Package, *, seconds: float = DOWNLOAD_SECONDS) -
     return path
 
 
-def discard(node: Node, package: Package) -> None:
+def delete_downloaded_file(node: Node, package: Package) -> None:
     """Remove a downloaded file that has served its purpose."""
     if package.url:
         with contextlib.suppress(FileNotFoundError):
@@ -110,7 +110,8 @@ def _download(node: Node, package: Package, path: str, seconds: float) -> None:
 
 
 def _receive(node: Node, url: str, stream: BinaryIO, end: float) -> None:
-    """One attempt. Raises OSError or http.client.HTTPException for anything that another attempt may cure.
+    """Download the URL into the stream, once. Raises OSError or http.client.HTTPException for anything that
+    another try may cure.
 
     The resolver has a deadline of its own (resolv.conf), every other wait has one here.
     """

@@ -14,7 +14,7 @@ from hyperpod_kit.errors import HyperpodKitError, NodeError
 from hyperpod_kit.model.clients import ARCHITECTURES, Package
 from hyperpod_kit.node.clients import apt
 from hyperpod_kit.node.clients.decide import Decision, Install, Keep, Machine, Missing, decide, find_client_package
-from hyperpod_kit.node.clients.fetch import discard, obtain
+from hyperpod_kit.node.clients.fetch import delete_downloaded_file, obtain_verified_file
 from hyperpod_kit.node.clients.installed import InstalledClient, installed_client
 from hyperpod_kit.node.clients.lustre_hold import hold_lustre, packages_to_hold
 from hyperpod_kit.node.clients.required import RequiredClient, required_clients
@@ -23,7 +23,8 @@ from hyperpod_kit.node.step import Step, StepOutcome
 
 
 def install_clients(node: Node) -> Tuple[bool, str]:
-    """Install what the mounts of this node need and what is not good already; (changed, what was done or is wrong).
+    """Install what the mounts of this node need and what is not good already; return (changed, what was done
+    or is wrong).
 
     A client that only optional mounts need does not fail the node. Otherwise raises NodeError or
     BundleIntegrityError, with all that is wrong.
@@ -49,7 +50,7 @@ def install_clients(node: Node) -> Tuple[bool, str]:
     return bool(done), "; ".join(done + notes)
 
 
-def pending(node: Node) -> str:
+def describe_pending_changes(node: Node) -> str:
     """What `install_clients` would do now, "" for nothing. Reads only."""
     changes = []
     for requirement in required_clients(node.mounts):
@@ -83,7 +84,7 @@ def _decide(node: Node, requirement: RequiredClient) -> Decision:
 
 
 def _ensure_client(node: Node, requirement: RequiredClient) -> List[str]:
-    """Make one client good; what was done for it."""
+    """Install one client if need be, and return what was done for it."""
     decision = _decide(node, requirement)
     if isinstance(decision, Missing):
         raise NodeError(decision.reason, hint=decision.hint)
@@ -113,16 +114,16 @@ def _hold_lustre_packages(node: Node, notes: List[str]) -> List[str]:
 
 
 def install_packages(node: Node, packages: Sequence[Package], *, include_held: bool = False) -> None:
-    """Get the files of a program's own package, the first, and of what it needs and is not there; check that they are
-    what they are listed as, and install them. Raises NodeError, BundleIntegrityError."""
+    """Obtain the files of a program's own package, the first, and of what it needs and is missing; verify that
+    they are what they are listed as, and install them. Raises NodeError, BundleIntegrityError."""
     client_package = packages[0]
     needed = [package for package in packages if package is client_package or _lacks(node, package)]
-    files = [obtain(node, package) for package in needed]
+    files = [obtain_verified_file(node, package) for package in needed]
     for package, path in zip(needed, files):
-        _check(node, package, path)
+        _require_listed_package(node, package, path)
     apt.install(node, files, [package.name for package in needed], include_held=include_held)
     for package in needed:
-        discard(node, package)
+        delete_downloaded_file(node, package)
 
 
 def _lacks(node: Node, package: Package) -> bool:
@@ -131,7 +132,7 @@ def _lacks(node: Node, package: Package) -> bool:
     return installed is None or not installed.complete or apt.is_newer(node, package.version, installed.version)
 
 
-def _check(node: Node, package: Package, path: str) -> None:
+def _require_listed_package(node: Node, package: Package, path: str) -> None:
     """Raise NodeError unless the file is the package that it is listed as."""
     listed = apt.Control(package.name, package.version, ARCHITECTURES[package.arch])
     control = apt.read_control(node, path)
@@ -143,8 +144,8 @@ def _check(node: Node, package: Package, path: str) -> None:
         )
 
 
-def _run(node: Node) -> StepOutcome:
+def _apply_clients(node: Node) -> StepOutcome:
     return StepOutcome(*install_clients(node))
 
 
-STEP = Step("clients", _run, pending)
+STEP = Step("clients", _apply_clients, describe_pending_changes)

@@ -23,8 +23,9 @@ class InstalledClient:
 
 
 def installed_client(node: Node, requirement: RequiredClient) -> InstalledClient:
-    """Look for one client. Raises nothing: what cannot be run does not work."""
-    path = node.paths.real(requirement.program)
+    """Inspect one client: whether it is there and runs, and its version. Raises nothing: what cannot be run
+    does not work."""
+    path = node.paths.under_root(requirement.program)
     if not os.access(path, os.X_OK):
         return InstalledClient(f"{requirement.program} is not there")
     if requirement.module:
@@ -39,7 +40,7 @@ def installed_client(node: Node, requirement: RequiredClient) -> InstalledClient
 
 
 def _query_module(node: Node, module: str) -> InstalledClient:
-    if os.path.isdir(node.paths.real(f"/sys/module/{module}")):
+    if os.path.isdir(node.paths.under_root(f"/sys/module/{module}")):
         return InstalledClient()  # loaded: whatever modinfo would say, it fits
     try:
         done = node.runner.run(["modinfo", "--field", "version", module], timeout=20)
@@ -49,7 +50,8 @@ def _query_module(node: Node, module: str) -> InstalledClient:
 
 
 def parse_version(text: str) -> str:
-    """The first dotted number in what a program says: `mount.efs Version: 2.1.0` -> `2.1.0`."""
+    """Return the first dotted number in a program's output: `mount.efs Version: 2.1.0` -> `2.1.0`; "" without
+    one."""
     match = re.search(r"(?<![\w.])\d+(\.\d+)+", text)
     if match:
         return match.group()

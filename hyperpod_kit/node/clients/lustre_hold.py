@@ -24,7 +24,8 @@ KERNEL_RELEASE = re.compile(r"-\d+\.\d+\.\d+-\d+")
 
 
 def hold_lustre(node: Node) -> List[str]:
-    """Hold what is to be held; the names. Raises NodeError when the package lock is not free."""
+    """Hold the packages that would move the kernel away from the Lustre client, and return their names. Raises
+    NodeError when the package lock is not free."""
     names = packages_to_hold(node)
     if names:
         apt.hold_packages(node, names, seconds=HOLD_SECONDS)
@@ -32,7 +33,8 @@ def hold_lustre(node: Node) -> List[str]:
 
 
 def packages_to_hold(node: Node) -> List[str]:
-    """The Lustre client and the moving names of kernels, where they are installed and not held yet."""
+    """Query the packages of the Lustre client, and those that always name the newest kernel, where they are
+    installed and not held yet."""
     try:
         done = node.runner.run(
             ["dpkg-query", "--showformat", FORMAT, "--show", "lustre-client*", "linux-image-*"], timeout=20, check=False

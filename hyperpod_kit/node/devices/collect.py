@@ -54,14 +54,15 @@ class ToolRunner:
         self.node, self.each, self.end = node, each, end
 
     def run(self, paths: Tuple[str, ...], *arguments: str) -> Optional[ToolOutput]:
-        """None when no time is left for it."""
+        """Run the first of these programs that is installed, and return its output; None when no time is left for
+        it."""
         if self.end is None:
             remaining = self.each
         else:
             remaining = min(self.each, self.end - self.node.clock.monotonic())
         if remaining < 0.5:
             return None
-        program = find_program([self.node.paths.real(path) for path in paths])
+        program = find_program([self.node.paths.under_root(path) for path in paths])
         if not program:
             return ToolOutput(installed=False)
         return run_tool([program, *arguments], remaining, self.node.paths.stuck_program(os.path.basename(program)))
@@ -70,7 +71,7 @@ class ToolRunner:
 def observe_devices(
     node: Node, checks: DeviceChecks, *, each: float = EACH, end: Optional[float] = None, dcgm: bool = False
 ) -> DeviceObservation:
-    """Ask whatever this machine should have; no program at all on one without GPUs and EFA devices."""
+    """Query GPUs and EFA devices that this machine should have; runs no program at all on one without them."""
     node_type = instance_type(node)
     observation = DeviceObservation(
         instance_type=node_type,
@@ -79,13 +80,15 @@ def observe_devices(
         efas_expected=efa_count(node_type) if checks.efa else None,
     )
     tools = ToolRunner(node, each, end)
-    if observation.required_gpu_count:
+    if observation.known_gpu_count:
         observation = _with_kernel_log(_with_gpus(observation, tools), read_kernel_log(node.paths.kernel_log))
     if observation.efas_expected:
         outcome, efas = _interpret(tools.run(FI_INFO, "-p", "efa", "-t", "FI_EP_RDM"), parsers.parse_efas, NO_NAMES)
         observation = replace(observation, fi_info=outcome, efas=efas)
-    if dcgm and observation.required_gpu_count:
-        outcome, failed = _interpret(tools.run(DCGMI, "diag", "-r", "1", "-j"), parsers.parse_dcgm, NO_NAMES)
+    if dcgm and observation.known_gpu_count:
+        outcome, failed = _interpret(
+            tools.run(DCGMI, "diag", "-r", "1", "-j"), parsers.parse_failed_dcgm_tests, NO_NAMES
+        )
         observation = replace(observation, dcgm=outcome, dcgm_failed=failed)
     return observation
 
@@ -107,7 +110,7 @@ def _with_gpus(observation: DeviceObservation, tools: ToolRunner) -> DeviceObser
         text = output.text
     if outcome.outcome in (ANSWERED, UNREADABLE) and any(phrase in text for phrase in _NO_DRIVER):
         outcome = ProgramOutcome(NO_DRIVER, clean(text, 160))
-    elif outcome.outcome == ANSWERED and output and _is_cut_off(output, gpus):
+    elif outcome.outcome == ANSWERED and output and _is_incomplete_gpu_list(output, gpus):
         outcome = ProgramOutcome(UNREADABLE, f"it ended with code {output.code}: {clean(text, 120)}")
     if outcome.outcome != ANSWERED:
         gpus = NO_GPUS
@@ -129,15 +132,17 @@ def _with_gpus(observation: DeviceObservation, tools: ToolRunner) -> DeviceObser
     return replace(observation, remaps=remaps, links=links, unread=tuple(unread))
 
 
-def _is_cut_off(output: ToolOutput, gpus: Tuple[parsers.Gpu, ...]) -> bool:
-    """Whether nvidia-smi failed without saying which GPU it cannot ask: that is no list of all of them."""
+def _is_incomplete_gpu_list(output: ToolOutput, gpus: Tuple[parsers.Gpu, ...]) -> bool:
+    """Return whether nvidia-smi failed without saying which GPU it cannot query: that is no list of all of
+    them."""
     return output.code not in (0, NO_GPU_FOUND) and not any(gpu.trouble for gpu in gpus)
 
 
 def _interpret(
     output: Optional[ToolOutput], read: Callable[[str], T], nothing: T, *, may_be_silent: bool = False
 ) -> Tuple[ProgramOutcome, T]:
-    """What a program came to, and what its words mean where they mean something."""
+    """Return the outcome of a program, and its output as `read` reads it, or `nothing` where it gave nothing
+    readable."""
     if output is None:
         return ProgramOutcome(NOT_ASKED), nothing
     if not output.installed:
@@ -159,7 +164,7 @@ def _interpret(
 
 
 def instance_type(node: Node) -> str:
-    """Of this node's group, by HyperPod's own file; "" when it does not say."""
+    """Return the instance type of this node's group, by HyperPod's own file; "" when it names none."""
     raw = read_json(node.paths.resource_config)
     if isinstance(raw, dict):
         return resource_config.instance_type(raw, node.facts.group)
@@ -167,8 +172,8 @@ def instance_type(node: Node) -> str:
 
 
 def gpus_on_bus(node: Node) -> Optional[int]:
-    """NVIDIA's GPUs that the PCI bus lists: display controllers of its vendor; None where it cannot be read. Asks no
-    driver."""
+    """Count NVIDIA's GPUs that the PCI bus lists: display controllers of its vendor; None where it cannot be
+    read. Asks no driver."""
     directory = node.paths.pci_devices
     count = 0
     try:

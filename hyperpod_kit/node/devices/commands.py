@@ -15,7 +15,7 @@ from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.model.optional_steps import DeviceChecks
 from hyperpod_kit.node.context import Node, open_node
 from hyperpod_kit.node.devices.collect import observe_devices
-from hyperpod_kit.node.devices.cycle import device_cycle
+from hyperpod_kit.node.devices.cycle import run_device_cycle
 from hyperpod_kit.node.devices.record import DeviceRecord, make_record
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def devices_command(args: argparse.Namespace) -> int:
-    """Exit code 0 without a fault, 1 with one, 3 when another look is at it, or nobody knows what should be here."""
+    """Check GPUs and EFA devices and print what was found; with `--count` also count it, tell Slurm and leave
+    metrics. Exit code 0 without a fault, 1 with one, 3 when another check is at it, or nothing says what
+    should be here."""
     node = open_node()
     checks = node.config.steps.device_checks or DeviceChecks()
     if not args.count:
@@ -35,7 +37,7 @@ def devices_command(args: argparse.Namespace) -> int:
             return ExitCode.ABSENT
         return ExitCode.OK
     try:
-        done = device_cycle(node, checks)
+        done = run_device_cycle(node, checks)
     except PermissionError as err:
         raise NodeError(f"{err.filename}: {err.strerror}", hint="sudo hyperpod-kit node devices --count") from err
     if done is None:

@@ -33,22 +33,23 @@ class DeviceCycle:
     messages: Tuple[str, ...] = ()
 
 
-def device_cycle(node: Node, checks: DeviceChecks) -> Optional[DeviceCycle]:
-    """Look once; None when another look is at it."""
+def run_device_cycle(node: Node, checks: DeviceChecks) -> Optional[DeviceCycle]:
+    """Check the devices once: save the record, update Slurm and write metrics; None when another check is at
+    it."""
     with hold_lock(node, "devices", seconds=0) as locked:
         if locked:
-            return _device_cycle(node, checks)
+            return _run_device_cycle(node, checks)
         return None
 
 
-def _device_cycle(node: Node, checks: DeviceChecks) -> DeviceCycle:
+def _run_device_cycle(node: Node, checks: DeviceChecks) -> DeviceCycle:
     before = device_record.load(node)
     record = make_record(observe_devices(node, checks), before, node.clock.wall())
     messages: List[str] = changes(before, record)
     try:
         device_record.save(node, record)
     except OSError as err:
-        messages.append(f"{node.paths.devices}: {err.strerror}: looks are not counted")
+        messages.append(f"{node.paths.device_record}: {err.strerror}: looks are not counted")
     try:
         slurm_message = update_slurm(node, record.findings, checks.action)
     except NodeError as err:
@@ -60,7 +61,7 @@ def _device_cycle(node: Node, checks: DeviceChecks) -> DeviceCycle:
         path = f"{directory}/{METRICS}"
         try:
             # Another may be at home there, and have something mounted that hangs.
-            run_in_child(path, partial(write_volatile, node.paths.real(path), metrics(record)), 5.0)
+            run_in_child(path, partial(write_volatile, node.paths.under_root(path), metrics(record)), 5.0)
         except NodeError as err:
             messages.append(f"no metrics: {err.message}")
     return DeviceCycle(record, tuple(messages))

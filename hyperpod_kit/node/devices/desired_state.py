@@ -49,7 +49,7 @@ class SlurmNote:
 
     @classmethod
     def of(cls, raw: Any) -> SlurmNote:
-        """Of what is on disk, whatever it is."""
+        """Make a note of what is stored on disk; an empty one of anything else."""
         none = cls()
         try:
             note = cls(**raw)
@@ -64,7 +64,8 @@ class SlurmNote:
 def desired_reason(
     findings: Sequence[DeviceFinding], action: str, note: SlurmNote, boot: str, now: float
 ) -> Optional[str]:
-    """The reason that this node should have, CLEAR, or None: no fault has been there for long enough."""
+    """Return the reason that Slurm should hold this node for, CLEAR for none, or None: no fault has lasted
+    long enough, so nothing is to be changed."""
     if action == REPORT:
         return None
     faults = [finding for finding in findings if finding.is_fault]
@@ -100,28 +101,30 @@ class SlurmDecision:
 
 
 def decide_update(
-    desired: str, given: str, reason: str, *, holds: bool, draining: bool, by_our_gate: bool
+    desired: str, last_given: str, shown_reason: str, *, holds: bool, draining: bool, by_our_gate: bool
 ) -> SlurmDecision:
-    """What becomes of a wish. given: the reason that we gave last; reason: what Slurm shows now; holds: whether it
-    keeps jobs away for it; draining: whether the node is drained; by_our_gate: it is Slurm's word for our gate's
-    refusal."""
-    if reason in FOR_HYPERPOD and holds:
+    """Decide how to update the node in Slurm. last_given: the reason that the kit gave last; shown_reason:
+    what Slurm shows now; holds: whether it keeps jobs away for it; draining: whether the node is drained;
+    by_our_gate: whether it is Slurm's text for a refusal of the kit's gate."""
+    if shown_reason in FOR_HYPERPOD and holds:
         return SlurmDecision(
-            summary=f"left to HyperPod: {reason}", reason=given, agreed=reason == desired or desired == CLEAR
+            summary=f"left to HyperPod: {shown_reason}",
+            reason=last_given,
+            agreed=shown_reason == desired or desired == CLEAR,
         )
-    is_kit_reason = by_our_gate or reason.startswith(REASON) or bool(given and reason == given)
+    is_kit_reason = by_our_gate or shown_reason.startswith(REASON) or bool(last_given and shown_reason == last_given)
     if desired == CLEAR:
         if draining and is_kit_reason:
             # Not `resume`, which would also bring up a node that Slurm has down for a reason of its own.
-            return SlurmDecision(("state=undrain",), f"undrained: {reason} is over")
+            return SlurmDecision(("state=undrain",), f"undrained: {shown_reason} is over")
         return SlurmDecision()
     acts = desired in FOR_HYPERPOD
-    of_a_mount = reason.startswith(MOUNT_REASON)
-    if reason and holds and not is_kit_reason and not (of_a_mount and acts):
-        return SlurmDecision(summary=f"left as it is: {reason}", reason=given, agreed=False)
-    if not holds and given == desired:
+    of_a_mount = shown_reason.startswith(MOUNT_REASON)
+    if shown_reason and holds and not is_kit_reason and not (of_a_mount and acts):
+        return SlurmDecision(summary=f"left as it is: {shown_reason}", reason=last_given, agreed=False)
+    if not holds and last_given == desired:
         return SlurmDecision(summary="left as it is: somebody has resumed this node", reason=desired)
-    if holds and reason == desired:
+    if holds and shown_reason == desired:
         return SlurmDecision(reason=desired)
     # `fail` is what HyperPod looks for. A job that runs goes on in both states; no new one begins.
     if acts:

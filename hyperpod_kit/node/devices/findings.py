@@ -83,8 +83,8 @@ class DeviceObservation:
         return self.gpus_expected
 
     @property
-    def required_gpu_count(self) -> int:
-        """The same, as far as it is known."""
+    def known_gpu_count(self) -> int:
+        """The expected number of GPUs, 0 where it is not known."""
         return self.expected_gpu_count or 0
 
 
@@ -118,7 +118,7 @@ def judge(observation: DeviceObservation) -> Tuple[DeviceFinding, ...]:
 
 
 def _gpu_findings(observation: DeviceObservation) -> Iterator[DeviceFinding]:
-    expected, smi = observation.required_gpu_count, observation.smi
+    expected, smi = observation.known_gpu_count, observation.smi
     if expected == 0 or smi.outcome == NOT_ASKED:
         return
     if smi.outcome == NOT_INSTALLED:
@@ -215,7 +215,7 @@ def _expected_gpus_text(observation: DeviceObservation) -> str:
         who = observation.instance_type
     else:
         who = "the bus"
-    return f"{who} has {observation.required_gpu_count} {_gpu_noun(observation.required_gpu_count)}"
+    return f"{who} has {observation.known_gpu_count} {_gpu_noun(observation.known_gpu_count)}"
 
 
 def _gpu_noun(count: int) -> str:

@@ -13,7 +13,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.devices import record
 from hyperpod_kit.node.devices.collect import observe_devices
 from hyperpod_kit.node.devices.findings import DeviceFinding, judge
-from hyperpod_kit.node.devices.slurm_state import note_refusal
+from hyperpod_kit.node.devices.slurm_state import record_gate_refusal
 
 WITHIN = 36.0
 """Seconds after the gate's own start by which all is said: the Prolog allows 40."""
@@ -23,8 +23,9 @@ SHORTEST = 3.0
 """Seconds that a look may take; with less left, what the timer found last counts."""
 
 
-def refusal_reason(node: Node, checks: DeviceChecks, started_at: float) -> str:
-    """Why no job may start, in one line; "" when one may. started_at: of the gate, monotonic."""
+def check_devices_or_refuse(node: Node, checks: DeviceChecks, started_at: float) -> str:
+    """Check the devices, and return why no job may start, in one line; "" when one may. A refusal is recorded.
+    started_at: of the gate, monotonic."""
     now = node.clock.monotonic()
     remaining = started_at + WITHIN - now
     if remaining < SHORTEST:
@@ -41,5 +42,5 @@ def refusal_reason(node: Node, checks: DeviceChecks, started_at: float) -> str:
         return ""
     # What dcgmi found is not looked for again by the timer, which must not take the refusal back then.
     if checks.action != REPORT and any(finding.subject != "dcgm" for finding in faults):
-        note_refusal(node)
+        record_gate_refusal(node)
     return "hyperpod-kit: " + "; ".join(f"{finding.name}: {finding.detail}" for finding in faults)

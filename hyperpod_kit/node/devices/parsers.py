@@ -86,7 +86,7 @@ def parse_remaps(text: str) -> Mapping[str, Tuple[bool, bool]]:
 
 
 def _parse_flag(word: str) -> bool:
-    """Drivers say a number of rows, or a word."""
+    """Parse a flag, which drivers print as a number of rows, or as Yes or No."""
     if re.fullmatch(r"[0-9]{1,9}", word):
         return int(word) > 0
     if word.lower() in ("yes", "no"):
@@ -159,7 +159,7 @@ def parse_xids(kernel: str) -> Mapping[int, str]:
     return buses
 
 
-def parse_dcgm(text: str) -> Tuple[str, ...]:
+def parse_failed_dcgm_tests(text: str) -> Tuple[str, ...]:
     """The tests that failed, in words: `dcgmi diag -r 1 -j`, which may say something before its JSON. Raises
     ValueError, also when no test ran."""
     if "{" in text:
@@ -182,7 +182,7 @@ def parse_dcgm(text: str) -> Tuple[str, ...]:
 
 
 def _iterate_tests(document: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
-    """Releases differ in how deep the tests lie: below categories, or beside them."""
+    """Yield the tests of the document: releases differ in how deep they lie, below categories or beside them."""
     for part in [document, *(value for value in document.values() if isinstance(value, dict))]:
         categories = part.get("test_categories")
         for container in [part, *(categories if isinstance(categories, list) else [])]:
@@ -209,7 +209,7 @@ def _warnings(result: Dict[str, Any]) -> str:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Lines with words in them. Raises ValueError for more than a node can have."""
+    """Return the lines that are not empty, stripped. Raises ValueError for more than a node can have."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) > 40 * MOST:
         raise ValueError(f"{len(lines)} lines")

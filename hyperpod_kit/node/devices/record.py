@@ -34,7 +34,7 @@ class DeviceRecord:
 
     @property
     def summary(self) -> str:
-        """What there is, in part: `8 of 8 GPUs, 32 of 32 EFA devices`."""
+        """How many devices there are of how many: `8 of 8 GPUs, 32 of 32 EFA devices`."""
         counts = [
             _count_text(self.gpus, self.gpus_expected, "GPUs"),
             _count_text(self.efas, self.efas_expected, "EFA devices"),
@@ -51,7 +51,7 @@ def _count_text(count: Optional[int], expected: Optional[int], what: str) -> str
 
 
 def make_record(observation: DeviceObservation, before: Optional[DeviceRecord], now: float) -> DeviceRecord:
-    """The record of one look, counted on from the last. Pure."""
+    """Judge an observation, and return its record, with how many checks in a row have found each thing. Pure."""
     earlier_looks = {finding.name: finding.looks for finding in (before.findings if before else ())}
     return DeviceRecord(
         now,
@@ -76,8 +76,8 @@ def changes(before: Optional[DeviceRecord], after: DeviceRecord) -> List[str]:
 
 
 def load(node: Node) -> Optional[DeviceRecord]:
-    """None before the first look since boot."""
-    raw = read_json(node.paths.devices)
+    """Load the record of the last check; None before the first since boot."""
+    raw = read_json(node.paths.device_record)
     if not isinstance(raw, dict):
         return None
     try:
@@ -95,10 +95,10 @@ def _finding(raw: Dict[str, Any]) -> DeviceFinding:
 
 def save(node: Node, record: DeviceRecord) -> None:
     findings = [{**asdict(finding), "cure": int(finding.cure)} for finding in record.findings]
-    write_volatile_json(node.paths.devices, {**asdict(record), "findings": findings})
+    write_volatile_json(node.paths.device_record, {**asdict(record), "findings": findings})
 
 
 def warnings(node: Node) -> List[str]:
-    """For reports about the whole node: one line a finding."""
+    """Return a line for each recorded finding, for reports about the whole node."""
     record = load(node)
     return [f"{finding.name}: {finding.detail}" for finding in (record.findings if record else ())]

@@ -16,7 +16,7 @@ from typing import Optional, Sequence, Tuple
 
 from hyperpod_kit.node.files import read_json, try_write_json
 from hyperpod_kit.system.process import Process, identify, is_alive
-from hyperpod_kit.system.readable import readable
+from hyperpod_kit.system.readable import wait_until_readable
 from hyperpod_kit.system.wait import fixed_pause, poll_until
 
 LARGEST = 1 << 20
@@ -47,7 +47,8 @@ def find_program(paths: Sequence[str]) -> str:
 
 
 def run_tool(argv: Sequence[str], seconds: float, stuck_note: str) -> ToolOutput:
-    """What `argv` says within `seconds`; `stuck_note`: file that remembers a process which did not end."""
+    """Run `argv` for at most `seconds` and return its output; nothing is started while an earlier process is
+    stuck. `stuck_note`: file with the process that did not end when it was killed."""
     import subprocess  # not for the checks of mounts, which load what is beside this
 
     if is_alive(_load_stuck_process(stuck_note)):
@@ -83,11 +84,12 @@ def run_tool(argv: Sequence[str], seconds: float, stuck_note: str) -> ToolOutput
 
 
 def _read(descriptor: int, end: float) -> Tuple[str, bool, bool]:
-    """(text, whether its writer has closed it, whether that was all)."""
+    """Read until the writer has closed, `end` or LARGEST bytes; (text, whether its writer has closed it,
+    whether it was not too large)."""
     parts = b""
     while True:
         remaining = end - time.monotonic()
-        if remaining <= 0 or not readable([descriptor], remaining):
+        if remaining <= 0 or not wait_until_readable([descriptor], remaining):
             return parts.decode("utf-8", "replace"), False, True
         part = os.read(descriptor, 65536)
         if not part:

@@ -23,24 +23,26 @@ ASKED_BY = "node devices"
 
 
 def update_slurm(node: Node, findings: Sequence[DeviceFinding], action: str) -> str:
-    """Tell Slurm what is due; what was done, in words, "" for nothing. Raises NodeError when it does not answer."""
+    """Drain or undrain this node in Slurm for its devices where that is due; return what was done, in words,
+    "" for nothing. Raises NodeError when Slurm does not respond."""
     now, boot = node.clock.wall(), _boot(node)
     note = SlurmNote.of(read_json(node.paths.devices_note))
     desired = desired_reason(findings, action, note, boot, now)
     if desired is None or not _is_due(node, desired, note, now):
         return ""
-    return _send_order(node, desired, replace(note, wish=desired, at=now), boot)
+    return _apply_desired_reason(node, desired, replace(note, wish=desired, at=now), boot)
 
 
-def withdraw(node: Node) -> str:
-    """Take back what this module gave; for a node whose configuration asks for it no more. Raises NodeError."""
+def withdraw_device_drain(node: Node) -> str:
+    """Take the drain back that this module gave, for a node whose configuration checks no devices any more;
+    return what was done. Raises NodeError."""
     note = SlurmNote.of(read_json(node.paths.devices_note))
     if note.reason == CLEAR:
         return ""
-    return _send_order(node, CLEAR, replace(note, wish=CLEAR, at=node.clock.wall()), _boot(node))
+    return _apply_desired_reason(node, CLEAR, replace(note, wish=CLEAR, at=node.clock.wall()), _boot(node))
 
 
-def _send_order(node: Node, desired: str, note: SlurmNote, boot: str) -> str:
+def _apply_desired_reason(node: Node, desired: str, note: SlurmNote, boot: str) -> str:
     try:
         slurm_node = drain.query_node(node)
         decision = decide_update(
@@ -80,12 +82,13 @@ def _is_due(node: Node, desired: str, note: SlurmNote, now: float) -> bool:
 
 
 def has_refused(node: Node) -> bool:
-    """Whether the gate has refused a job for a device and nobody has looked since."""
+    """Return whether the gate has refused a job for a device, and Slurm's drain was not settled since."""
     return gate_refusal.read_refusal(node.paths.devices_gate_mark) is not None
 
 
-def note_refusal(node: Node) -> None:
-    """Slurm drains this node with its own words, `Prolog error`: this is how we know that they are about us."""
+def record_gate_refusal(node: Node) -> None:
+    """Record that the gate refused a job: Slurm drains this node with its own text, `Prolog error`, and this
+    record tells that it is about the kit's gate."""
     gate_refusal.record_refusal(node, node.paths.devices_gate_mark)
 
 

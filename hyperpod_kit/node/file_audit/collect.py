@@ -15,7 +15,7 @@ from hyperpod_kit.node.file_audit import fanotify
 from hyperpod_kit.node.file_audit.fanotify import FileEvent, NameEventGroup, PermissionGroup
 from hyperpod_kit.node.file_audit.identity import ProcessTable
 from hyperpod_kit.system import hash_chain
-from hyperpod_kit.system.readable import readable
+from hyperpod_kit.system.readable import wait_until_readable
 from hyperpod_kit.untrusted import by_descriptor
 
 _TAIL = 1 << 16
@@ -44,31 +44,34 @@ class AuditLog:
             os.write(self._descriptor, b"\n")
 
     def write(self, body: Dict[str, Any]) -> None:
-        """One record, at once in the kernel's hands: what is there survives our own death."""
+        """Append one record, at once in the kernel's hands: it survives the death of this process."""
         self._number += 1
         record = {"time": round(self._clock(), 6), "host": self._host, "number": self._number, **body}
-        text, self._chain = hash_chain.line(self._chain, record)
+        text, self._chain = hash_chain.encode_line(self._chain, record)
         os.write(self._descriptor, f"{text}\n".encode("utf-8", "surrogateescape"))
 
-    def gap(self, reason: str) -> None:
-        """Something may have happened that is not in the log."""
+    def append_gap(self, reason: str) -> None:
+        """Append a record that something may have happened that is not in the log."""
         self.write({"op": "gap", "why": reason})
 
 
-def collect_events(path: str, log: AuditLog, alive: Callable[[], None], stop: Callable[[], bool]) -> None:
-    """Until `stop()`. `alive()` is called twice a second, and after each handful of events. Raises OSError."""
+def collect_events(
+    path: str, log: AuditLog, send_heartbeat: Callable[[], None], should_stop: Callable[[], bool]
+) -> None:
+    """Record the events of the file system until `should_stop()`. `send_heartbeat()` is called twice a second,
+    and after each handful of events. Raises OSError."""
     identities = ProcessTable()
     permission_group = PermissionGroup(path)
     name_group: Optional[NameEventGroup] = None
     try:
         name_group = NameEventGroup(path)
     except OSError as err:
-        log.gap(f"creating, removing and renaming is not seen here: {err}")
+        log.append_gap(f"creating, removing and renaming is not seen here: {err}")
     log.write({"op": "began", "path": path})
     groups = [group.descriptor for group in (permission_group, name_group) if group is not None]
-    while not stop():
-        alive()
-        readable(groups, TICK)
+    while not should_stop():
+        send_heartbeat()
+        wait_until_readable(groups, TICK)
         for event in permission_group.events():
             program = ""
             if event.mask & fanotify.EXEC_PERM:
@@ -86,16 +89,16 @@ def collect_events(path: str, log: AuditLog, alive: Callable[[], None], stop: Ca
 
 def _record_open_event(log: AuditLog, event: FileEvent, identity: Any, identities: ProcessTable) -> None:
     if event.mask & fanotify.OVERFLOW:
-        log.gap("the kernel's queue was full")
+        log.append_gap("the kernel's queue was full")
     elif event.mask & (fanotify.CLOSE_WRITE | fanotify.CLOSE_READ) and event.pid != os.getpid():
-        _record(log, event, identity or identities.identity_of(event.pid))
+        _record(log, event, identity or identities.current_or_cached_identity(event.pid))
 
 
 def _record_name_event(log: AuditLog, event: FileEvent, identities: ProcessTable) -> None:
     if event.mask & fanotify.OVERFLOW:
-        log.gap("the kernel's queue was full")
+        log.append_gap("the kernel's queue was full")
     elif event.pid != os.getpid():
-        _record(log, event, identities.identity_of(event.pid))
+        _record(log, event, identities.current_or_cached_identity(event.pid))
 
 
 def _record(log: AuditLog, event: FileEvent, identity: Any) -> None:
@@ -103,9 +106,9 @@ def _record(log: AuditLog, event: FileEvent, identity: Any) -> None:
     for bit, operation in _OPERATIONS:
         if not event.mask & bit:
             continue
-        body: Dict[str, Any] = {"op": operation, "path": _text(event.path), "pid": event.pid}
+        body: Dict[str, Any] = {"op": operation, "path": _escape_non_utf8(event.path), "pid": event.pid}
         if event.new_path:
-            body["new_path"] = _text(event.new_path)
+            body["new_path"] = _escape_non_utf8(event.new_path)
         if event.mask & fanotify.ON_DIRECTORY:
             body["directory"] = True
         if identity is None:
@@ -115,7 +118,7 @@ def _record(log: AuditLog, event: FileEvent, identity: Any) -> None:
         log.write(body)
 
 
-def _text(path: str) -> str:
+def _escape_non_utf8(path: str) -> str:
     """Bytes that are no UTF-8 stay readable as \\x escapes."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 

@@ -59,7 +59,7 @@ class PermissionGroup:
         _add_mark(self.descriptor, _FILESYSTEM, EXEC_PERM, "/")
 
     def events(self) -> Iterator[FileEvent]:
-        """What is waiting. Each one of `OPEN_PERM` or `EXEC_PERM` must go to `allow`."""
+        """Read the events that wait. Each one of `OPEN_PERM` or `EXEC_PERM` must go to `allow`."""
         for mask, descriptor, pid, _ in _read(self.descriptor):
             path = ""
             if descriptor >= 0:
@@ -70,7 +70,7 @@ class PermissionGroup:
             yield FileEvent(mask, pid, path, "", descriptor)
 
     def allow(self, event: FileEvent) -> None:
-        """Let it go on, and close its descriptor."""
+        """Let the process that waits for this event go on, and close the event's descriptor."""
         if event.mask & (OPEN_PERM | EXEC_PERM) and event.descriptor >= 0:
             os.write(self.descriptor, struct.pack("=iI", event.descriptor, _ALLOW))
         if event.descriptor >= 0:
@@ -87,14 +87,15 @@ class NameEventGroup:
         _add_mark(self.descriptor, _FILESYSTEM, CREATE | DELETE | RENAME | ON_DIRECTORY, path)
 
     def events(self) -> Iterator[FileEvent]:
-        """What is waiting."""
+        """Read the events that wait."""
         for mask, _, pid, infos in _read(self.descriptor):
             names = {kind: self._path(handle, name) for kind, handle, name in infos}
             path = names.get(_OLD_NAME) or names.get(_NAME) or ""
             yield FileEvent(mask, pid, path, names.get(_NEW_NAME, ""), -1)
 
     def _path(self, handle: bytes, name: str) -> str:
-        """Of the directory as it is called now; where it is gone itself, the name alone behind `?`."""
+        """Return the path of `name` in the directory of that handle, as it is called now; `?/name` where the
+        directory is gone."""
         size, kind = struct.unpack_from("=Ii", handle)
         file_handle = FileHandle(size, kind)
         ctypes.memmove(file_handle.data, handle[8 : 8 + size], min(size, 128))

@@ -39,7 +39,7 @@ class ProcessTable:
         self._identities: OrderedDict[int, Identity] = OrderedDict()
 
     def inspect(self, pid: int, program: str = "") -> Optional[Identity]:
-        """As it is now, and remembered; None when it is gone. `program`: what it is about to become."""
+        """Read who a process is now, and cache it; None when it is gone. `program`: what it is about to become."""
         job, by = self._job(pid)  # before the state: who is alive after that was alive when it was read
         try:
             with open(f"{self._proc}/{pid}/status", encoding="utf-8", errors="replace") as file:
@@ -60,8 +60,8 @@ class ProcessTable:
             self._identities.popitem(last=False)
         return identity
 
-    def identity_of(self, pid: int) -> Optional[Identity]:
-        """Of a process that has done something: as it is, else as it was last seen; None when nobody knows."""
+    def current_or_cached_identity(self, pid: int) -> Optional[Identity]:
+        """Return who a process is, else who it was when it was last read; None when neither is known."""
         now = self.inspect(pid)
         if now is not None or pid not in self._identities:
             return now

@@ -15,8 +15,8 @@ from typing import Any, List
 
 from hyperpod_kit.errors import Absent, NodeError
 from hyperpod_kit.node.file_audit.collect import AuditLog, collect_events
-from hyperpod_kit.system.process import dies_with
-from hyperpod_kit.system.readable import readable
+from hyperpod_kit.system.process import make_parent_death_hook
+from hyperpod_kit.system.readable import wait_until_readable
 
 LIMIT = 2.0
 """Seconds without a sign of life; the collector gives two a second."""
@@ -24,8 +24,9 @@ SHORTEST, LONGEST = 0.1, 10.0
 """Seconds before a new one is started, longer and longer while none lives."""
 
 
-def run(path: str, log: str) -> int:
-    """Until SIGTERM or SIGINT. Raises NodeError, Absent where it cannot be begun."""
+def supervise_audit(path: str, log: str) -> int:
+    """Audit the file system of `path` until SIGTERM or SIGINT, starting the collector again whenever it ends.
+    Raises NodeError, Absent where it cannot be begun."""
     _require_auditable(path, log)
     ending: List[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -60,10 +61,10 @@ def _require_auditable(path: str, log: str) -> None:
         raise NodeError(f"{log} is on {path} itself: its writing would wait for itself", hint="--log on another disk")
 
 
-def _run_collector(path: str, log: str, reason: str, ending: List[int]) -> str:
-    """One collector until its end; what became of it, in words."""
+def _run_collector(path: str, log: str, reason: str, received_signals: List[int]) -> str:
+    """Run one collector until its end, and return what became of it, in words."""
     reader, writer = os.pipe()
-    arm = dies_with(os.getpid())
+    arm = make_parent_death_hook(os.getpid())
     child = os.fork()
     if child == 0:
         os.close(reader)
@@ -72,8 +73,8 @@ def _run_collector(path: str, log: str, reason: str, ending: List[int]) -> str:
     os.close(writer)
     try:
         while True:
-            ready = readable([reader], LIMIT)
-            if ending:
+            ready = wait_until_readable([reader], LIMIT)
+            if received_signals:
                 os.kill(child, signal.SIGTERM)
                 os.waitpid(child, 0)
                 return "ended"
@@ -90,7 +91,7 @@ def _run_collector(path: str, log: str, reason: str, ending: List[int]) -> str:
         os.close(reader)
 
 
-def _collect_in_child(path: str, log: str, reason: str, life: int) -> None:
+def _collect_in_child(path: str, log: str, reason: str, heartbeat_descriptor: int) -> None:
     stopped: List[int] = []
     signal.signal(signal.SIGTERM, lambda caught, frame: stopped.append(caught))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -98,13 +99,13 @@ def _collect_in_child(path: str, log: str, reason: str, life: int) -> None:
     try:
         audit_log = AuditLog(log)
         if reason:
-            audit_log.gap(reason)
-        collect_events(path, audit_log, lambda: _send_heartbeat(life), lambda: bool(stopped))
+            audit_log.append_gap(reason)
+        collect_events(path, audit_log, lambda: _send_heartbeat(heartbeat_descriptor), lambda: bool(stopped))
         code = 0
     except OSError as err:
         print(f"audit of {path}: {err}", file=sys.stderr, flush=True)
     os._exit(code)
 
 
-def _send_heartbeat(life: int) -> Any:
-    os.write(life, b".")
+def _send_heartbeat(descriptor: int) -> Any:
+    os.write(descriptor, b".")

@@ -25,7 +25,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, remove_partials, write_volatile
 from hyperpod_kit.node.health import metrics, user_notes
 from hyperpod_kit.node.health import record as health_record
-from hyperpod_kit.node.health.publish import publish
+from hyperpod_kit.node.health.publish import publish_if_due
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.health.repair_policy import decide
 from hyperpod_kit.node.locks import hold_lock, is_locked
@@ -51,15 +51,16 @@ class CheckCycle:
     unkept: str = ""
 
 
-def check_cycle(node: Node) -> Optional[CheckCycle]:
-    """Check all mounts of this node once; None when another check is at it."""
+def run_check_cycle(node: Node) -> Optional[CheckCycle]:
+    """Check all mounts of this node once: save their records, start repairs and what else is due, write
+    metrics and the log line; None when another check is at it."""
     with hold_lock(node, "health", seconds=0) as locked:
         if locked:
-            return _check_cycle(node)
+            return _run_check_cycle(node)
         return None
 
 
-def _check_cycle(node: Node) -> CheckCycle:
+def _run_check_cycle(node: Node) -> CheckCycle:
     started_at = node.clock.monotonic()
     now = node.clock.wall()
     before = health_record.load(node)
@@ -102,31 +103,31 @@ def _check_cycle(node: Node) -> CheckCycle:
     directory = node.config.health.textfile_directory
     if directory:
         textfile = f"{directory}/{metrics.FILE}"
-        text = metrics.text(
+        text = metrics.render_metrics(
             node,
             records,
             node.clock.monotonic() - started_at,
-            kept=not unkept,
-            munged=munge_state.runs,
-            saves=user_notes.saves(node),
-            jobs=user_notes.jobs(node),
-            unprotected=len(find_unprotected(node)),
-            guarded=rules_state.in_force,
+            records_kept=not unkept,
+            is_munged_running=munge_state.runs,
+            saves=user_notes.read_save_notes(node),
+            jobs=user_notes.read_job_notes(node),
+            unprotected_count=len(find_unprotected(node)),
+            are_rules_in_force=rules_state.in_force,
         )
         try:
             # Another may be at home there, the exporter's user for one, and have something mounted that hangs.
-            run_in_child(textfile, partial(write_volatile, node.paths.real(textfile), text), METRICS_WITHIN)
+            run_in_child(textfile, partial(write_volatile, node.paths.under_root(textfile), text), METRICS_WITHIN)
         except NodeError as err:
             messages.append(f"no metrics: {err.message}")
     try:
-        publish(node, records, now)
+        publish_if_due(node, records, now)
     except OSError as err:
         messages.append(f"nobody outside is told: {err}")
     return CheckCycle(records, tuple(ordered), tuple(messages), unkept)
 
 
 def _is_drain_due(node: Node, records: Mapping[str, HealthRecord], *, first: bool) -> bool:
-    """Tell whether the configuration lets the kit drain this node, and Slurm must be queried for that now."""
+    """Return whether the configuration lets the kit drain this node, and Slurm must be queried for that now."""
     if not node.config.health.drain:
         return False
     from hyperpod_kit.node.slurm import drain  # off by default, and dear to import
@@ -137,20 +138,22 @@ def _is_drain_due(node: Node, records: Mapping[str, HealthRecord], *, first: boo
 def probe_as_users(
     node: Node, before: Mapping[str, HealthRecord], records: Mapping[str, HealthRecord], now: float
 ) -> Dict[str, HealthRecord]:
-    """The records with what users cannot write: tried now and then, and at once on a mount that is new."""
+    """Return the records with what users cannot write: tried as these users now and then, and at once on a
+    mount that is new."""
     updated = dict(records)
-    due = [mount for mount in node.mounts if users_are_due(before.get(mount.name), records[mount.name], now)]
+    due = [mount for mount in node.mounts if is_user_probe_due(before.get(mount.name), records[mount.name], now)]
     if not due or os.geteuid():
         return updated
-    refused = user_access.refusals(node, due)
+    refused = user_access.find_user_refusals(node, due)
     for mount in due:
         refusal = refused.get(mount.name, "")
         updated[mount.name] = replace(records[mount.name], users_refused=refusal, users_asked_at=now)
     return updated
 
 
-def users_are_due(before: Optional[HealthRecord], record: HealthRecord, now: float) -> bool:
-    """Whether users are to be asked for: of a mount that serves, or serves again."""
+def is_user_probe_due(before: Optional[HealthRecord], record: HealthRecord, now: float) -> bool:
+    """Return whether writing as users is to be tried: on a mount that serves, when it has just begun to, or
+    now and then."""
     if record.state != MountState.OK:
         return False
     if before is None or before.state != MountState.OK or before.mount_id != record.mount_id:
@@ -159,8 +162,9 @@ def users_are_due(before: Optional[HealthRecord], record: HealthRecord, now: flo
 
 
 def save_records(node: Node, records: Mapping[str, HealthRecord], now: float) -> str:
-    """Keep what was found, for the next check, the repairs and the scripts; why that failed, in a line, or ""."""
-    directory = os.path.dirname(node.paths.health)
+    """Save the records and the degraded marks for the next check, the repairs and the scripts, and delete
+    abandoned partial files; return why that failed, in a line, or "". Raises PermissionError."""
+    directory = os.path.dirname(node.paths.health_records)
     try:
         with contextlib.suppress(FileNotFoundError):
             for entry in os.scandir(directory):
@@ -180,7 +184,7 @@ def save_records(node: Node, records: Mapping[str, HealthRecord], now: float) ->
 
 
 def update_record(before: Optional[HealthRecord], mount_check: MountCheck, policy: HealthPolicy) -> HealthRecord:
-    """The record after this look."""
+    """Return the record after this check of the mount."""
     entry, probed = mount_check.observation.entry, mount_check.observation.probed
     record = before or HealthRecord({})
     if probed is not None and probed.outcome == "not_asked":
@@ -218,7 +222,7 @@ def due_probe_mode(mount: Mount, record: Optional[HealthRecord], mount_id: int, 
 
 
 def apply_repair_result(node: Node, name: str, record: HealthRecord) -> HealthRecord:
-    """The record with what the last repair said, when that is new."""
+    """Return the record with the result of the last repair, when that is new."""
     if not record.repaired_at:
         return record
     result = read_json(node.paths.repair_result(name))
@@ -230,7 +234,8 @@ def apply_repair_result(node: Node, name: str, record: HealthRecord) -> HealthRe
 
 
 def mark_degraded(node: Node, records: Mapping[str, HealthRecord]) -> None:
-    """One small file for each mount that has failed too often, for scripts that read no JSON."""
+    """Write a small file for each mount that has failed too often, for scripts that read no JSON, and delete
+    those of all others."""
     for name, record in records.items():
         path = node.paths.degraded_mark(name)
         if record.degraded:

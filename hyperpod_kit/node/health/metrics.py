@@ -19,24 +19,24 @@ FILE = "hyperpod_kit.prom"
 Sample = Tuple[Mapping[str, str], float]
 
 
-def text(
+def render_metrics(
     node: Node,
     records: Mapping[str, HealthRecord],
-    seconds: float,
+    check_seconds: float,
     *,
-    kept: bool = True,
-    munged: Optional[bool] = None,
+    records_kept: bool = True,
+    is_munged_running: Optional[bool] = None,
     saves: Sequence[FoundNote] = (),
     jobs: Sequence[FoundJob] = (),
-    unprotected: int = 0,
-    guarded: Optional[bool] = None,
+    unprotected_count: int = 0,
+    are_rules_in_force: Optional[bool] = None,
 ) -> str:
-    """All series of this node; `seconds`: how long the check took; `kept`: whether the next one will know of it;
-    `munged`: whether it runs, None where nobody wants it; `saves`: how the saves of runs here fare; `jobs`: how jobs
-    fare whose scripts run here; `unprotected`: how many mounts lack nosuid or nodev; `guarded`: whether the packet
-    rules hold, None where none are wanted.
+    """Render all series of this node. `check_seconds`: how long the check took; `records_kept`: whether its
+    records could be saved; `is_munged_running`: None where munged is not expected; `saves`: how the saves
+    of runs here fare; `jobs`: how jobs fare whose scripts run here; `unprotected_count`: how many mounts
+    lack nosuid or nodev; `are_rules_in_force`: whether the packet rules hold, None where none are expected.
 
-    When it was made is not among them: the exporter says it of every file, as node_textfile_mtime_seconds.
+    When it was made is not among them: the exporter adds it for every file, as node_textfile_mtime_seconds.
     """
     named = [(_labels(name, record), record) for name, record in records.items()]
     lines: List[str] = []
@@ -84,24 +84,30 @@ def text(
         [(labels, record.failed_repairs_total) for labels, record in named],
     )
     lines += _format_metric(
-        "hyperpod_kit_health_seconds", "gauge", "How long the last whole check took.", [({}, seconds)]
+        "hyperpod_kit_health_seconds", "gauge", "How long the last whole check took.", [({}, check_seconds)]
     )
     lines += _format_metric(
-        "hyperpod_kit_health_kept", "gauge", "Whether what the checks find can be kept.", [({}, kept)]
+        "hyperpod_kit_health_kept", "gauge", "Whether what the checks find can be kept.", [({}, records_kept)]
     )
     lines += _format_metric(
         "hyperpod_kit_unprotected_mounts",
         "gauge",
         "Mounts of others' contents without nosuid and nodev.",
-        [({}, unprotected)],
+        [({}, unprotected_count)],
     )
-    if guarded is not None:
+    if are_rules_in_force is not None:
         lines += _format_metric(
-            "hyperpod_kit_packet_rules", "gauge", "Whether NFS and the role are closed to users.", [({}, guarded)]
+            "hyperpod_kit_packet_rules",
+            "gauge",
+            "Whether NFS and the role are closed to users.",
+            [({}, are_rules_in_force)],
         )
-    if munged is not None:
+    if is_munged_running is not None:
         lines += _format_metric(
-            "hyperpod_kit_munged_runs", "gauge", "Whether munged runs, which all of Slurm needs.", [({}, munged)]
+            "hyperpod_kit_munged_runs",
+            "gauge",
+            "Whether munged runs, which all of Slurm needs.",
+            [({}, is_munged_running)],
         )
     if saves:
         durable = [(_run_labels(saves_note), saves_note.note.durable_at) for saves_note in saves]
@@ -145,7 +151,7 @@ _ROOM = (
 
 
 def _capacity_metrics(named: Sequence[Tuple[Mapping[str, str], HealthRecord]]) -> Iterable[str]:
-    """How full the mounts are; no series of one that does not tell, or that could not be asked."""
+    """Render how full the mounts are; no series of one whose capacity is unknown."""
     for name, key, help_text in _ROOM:
         what = key.partition("_")[2]
         measured = [
@@ -163,7 +169,7 @@ def _capacity_metrics(named: Sequence[Tuple[Mapping[str, str], HealthRecord]]) -
 
 
 def _job_metrics(jobs: Sequence[FoundJob]) -> Iterable[str]:
-    """How jobs fare, by the word of their `job run`; no series of what nobody knows."""
+    """Render how jobs fare, by the notes of their `job run`; no series of what is unknown."""
     named = [({"job_id": job.note.job, "uid": str(job.uid)}, job.note) for job in jobs]
     yield from _format_metric(
         "hyperpod_kit_job_attempts",

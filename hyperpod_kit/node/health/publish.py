@@ -15,7 +15,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_volatile
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.slurm.guard.report import current_findings
-from hyperpod_kit.node.steplog import append_line, stamp
+from hyperpod_kit.node.steplog import append_line, format_timestamp
 from hyperpod_kit.node.warnings import warnings
 from hyperpod_kit.slurm.findings import SlurmFinding
 
@@ -29,8 +29,9 @@ _ROOM = ("used_bytes", "free_bytes", "used_files", "free_files", "nearly_full")
 _KEPT = ("kind", "path", "state", "source", "detail", *_ROOM)
 
 
-def publish(node: Node, records: Mapping[str, HealthRecord], now: float) -> None:
-    """Append the line when it is due. Raises OSError when it cannot be written."""
+def publish_if_due(node: Node, records: Mapping[str, HealthRecord], now: float) -> None:
+    """Append the report to provisioning.log when a state has changed or EVERY seconds have passed. Raises
+    OSError when it cannot be written."""
     warning_lines = warnings(node)
     slurm = current_findings(node)
     now_is = {name: [record.state, record.nearly_full] for name, record in records.items()}
@@ -50,7 +51,8 @@ def make_report(
     warning_lines: Sequence[str] = (),
     slurm: Sequence[SlurmFinding] = (),
 ) -> Dict[str, Any]:
-    """The line: a step like the others, and a report as `node mounts --json` prints it, without what goes unsaid."""
+    """Return the line to publish: a step like the others, and a report as `node mounts --json` prints it,
+    without empty fields."""
     mounts: List[Dict[str, Any]] = []
     for name, record in records.items():
         status = record.status
@@ -60,7 +62,7 @@ def make_report(
         mounts.append(entry)
     healthy = all(record.serves for record in records.values())
     report: Dict[str, Any] = {
-        "ts": stamp(now),
+        "ts": format_timestamp(now),
         "node": node.facts.node,
         "role": node.facts.role,
         "step": STEP,

@@ -51,12 +51,12 @@ class HealthRecord:
 
     @property
     def state(self) -> str:
-        """Of the last check; "" before the first."""
+        """The state at the last check; "" before the first."""
         return str(self.status.get("state", ""))
 
     @property
     def nearly_full(self) -> bool:
-        """At the last check."""
+        """Whether the mount was nearly full at the last check."""
         return self.status.get("nearly_full") is True
 
     @property
@@ -97,12 +97,12 @@ class HealthRecord:
 
 def pause(repairs: int, interval: float) -> float:
     """Seconds that must pass after that many repairs before the next."""
-    return BackOff(interval, LONGEST_PAUSE).pause(repairs)
+    return BackOff(interval, LONGEST_PAUSE).pause_seconds(repairs)
 
 
 def load(node: Node) -> Dict[str, HealthRecord]:
     """The records by name of the mount; empty when there are none that can be read."""
-    raw: Optional[Any] = read_json(node.paths.health)
+    raw: Optional[Any] = read_json(node.paths.health_records)
     field_names = {field.name for field in fields(HealthRecord)}
     records = {}
     mounts = None
@@ -121,7 +121,7 @@ def nearly_full(records: Mapping[str, HealthRecord]) -> FrozenSet[str]:
 
 def save(node: Node, records: Mapping[str, HealthRecord], checked_at: float) -> None:
     write_volatile_json(
-        node.paths.health,
+        node.paths.health_records,
         {
             "node": node.facts.node,
             "checked_at": checked_at,

@@ -38,7 +38,8 @@ class RepairOutcome:
 
 
 def repair(node: Node, mount: Mount) -> Optional[RepairOutcome]:
-    """Look again, do what is wanted, keep how it ended; None when another repair of this mount is at it."""
+    """Check the mount again, repair it if that is needed, save how it ended, and start a health check; None
+    when another repair of this mount is at it."""
     with hold_lock(node, f"{mount.name}.repair", seconds=0) as locked:
         if not locked:
             return None
@@ -55,7 +56,7 @@ def repair(node: Node, mount: Mount) -> Optional[RepairOutcome]:
             mount_check.status.state == MountState.STALE
             and mount_check.observation.identity is not None
             and mount_check.observation.identity.endpoint_is_dead
-            and _revived(node, mount)
+            and _has_recovered_by_itself(node, mount)
         ):
             result = RepairOutcome(True, "its watchdog brought the proxy back")
         else:
@@ -68,7 +69,7 @@ def repair(node: Node, mount: Mount) -> Optional[RepairOutcome]:
     return result
 
 
-def _revived(node: Node, mount: Mount) -> bool:
+def _has_recovered_by_itself(node: Node, mount: Mount) -> bool:
     def check_once() -> Optional[bool]:
         if check(node, mount).healthy:
             return True
@@ -79,7 +80,9 @@ def _revived(node: Node, mount: Mount) -> bool:
 
 def _kill_daemon(node: Node, mount: Mount) -> None:
     node.runner.run(["systemctl", "kill", "--signal=KILL", carrier_unit(mount)], timeout=30)
-    audit.record("killed", f"the daemon of {mount.path}", "it hung at two checks in a row", asked_by=_asked_by(mount))
+    audit.record(
+        "killed", f"the daemon of {mount.path}", "it hung at two checks in a row", asked_by=_audit_requester(mount)
+    )
 
 
 BEFORE_START: Mapping[RepairAction, Callable[[Node, Mount], None]] = {
@@ -89,12 +92,13 @@ BEFORE_START: Mapping[RepairAction, Callable[[Node, Mount], None]] = {
 """What each of REPAIRS does before what is dead is detached and the unit is started."""
 
 
-def _asked_by(mount: Mount) -> str:
+def _audit_requester(mount: Mount) -> str:
     return f"repair of mount {mount.name}"
 
 
 def carry_out(node: Node, mount: Mount, action: RepairAction) -> RepairOutcome:
-    """Do one of REPAIRS. Only what is dead is detached; a unit that serves again by itself is left alone."""
+    """Carry out one of REPAIRS: detach what is dead, start the unit and wait until the mount serves. Only what
+    is dead is detached; a unit that serves again by itself is left alone."""
     unit = carrier_unit(mount)
     try:
         BEFORE_START[action](node, mount)
@@ -107,7 +111,7 @@ def carry_out(node: Node, mount: Mount, action: RepairAction) -> RepairOutcome:
             verb = "restart"
         else:
             verb = "start"
-        audit.record(f"{verb}ed", unit, f"{mount.path} does not serve", asked_by=_asked_by(mount))
+        audit.record(f"{verb}ed", unit, f"{mount.path} does not serve", asked_by=_audit_requester(mount))
         node.runner.run(["systemctl", verb, unit], timeout=260)
         await_healthy(node, mount, seconds=20)
         return RepairOutcome(True, f"{action}: {unit} serves again")

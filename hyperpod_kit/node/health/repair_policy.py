@@ -16,7 +16,7 @@ STRIKES = 2
 
 
 def requested_action(mount: Mount, status: MountStatus, failures: int) -> RepairAction:
-    """What the state asks for; `failures` counts this check."""
+    """Return the repair that the state calls for; `failures` counts this check."""
     if status.state in ABSENT_OR_STALE:
         return RepairAction.RESTART
     if status.state == MountState.HUNG and kind_of(mount).restart_when_hung:
@@ -28,7 +28,8 @@ def requested_action(mount: Mount, status: MountStatus, failures: int) -> Repair
 
 
 def decide(mount: Mount, status: MountStatus, record: HealthRecord, interval: float) -> RepairAction:
-    """As `requested_action`, but `wait` also while the back-off lasts. `record` already counts this check."""
+    """Return the repair that is due: as `requested_action`, but `wait` also while the back-off lasts.
+    `record` already counts this check."""
     action = requested_action(mount, status, record.failures)
     if action not in REPAIRS:
         return action

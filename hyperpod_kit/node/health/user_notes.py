@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from hyperpod_kit.checkpoint.agent.job_note import FoundJob
 
 
-def saves(node: Node) -> Sequence[FoundNote]:
-    """How the saves of the runs here fare, by the word of rank 0's agents."""
+def read_save_notes(node: Node) -> Sequence[FoundNote]:
+    """Read the notes in shared memory on how the saves of the runs here fare, which rank 0's agents write."""
     try:
-        if not _any(node, ".saves"):
+        if not _has_note(node, ".saves"):
             return ()
         from hyperpod_kit.checkpoint.agent import failure_note
 
@@ -29,10 +29,10 @@ def saves(node: Node) -> Sequence[FoundNote]:
         return ()
 
 
-def jobs(node: Node) -> Sequence[FoundJob]:
-    """How the jobs fare whose batch scripts run here, by the word of their `job run`."""
+def read_job_notes(node: Node) -> Sequence[FoundJob]:
+    """Read the notes in shared memory on how jobs fare, which the `job run` of each batch script here writes."""
     try:
-        if not _any(node, ".job"):
+        if not _has_note(node, ".job"):
             return ()
         from hyperpod_kit.checkpoint.agent import job_note
 
@@ -41,8 +41,8 @@ def jobs(node: Node) -> Sequence[FoundJob]:
         return ()
 
 
-def _any(node: Node, ending: str) -> bool:
+def _has_note(node: Node, ending: str) -> bool:
     from hyperpod_kit.checkpoint.agent import shm_paths
 
-    with contextlib.closing(shm_paths.list_files(node.paths.shared_memory, ending, 1)) as notes:
+    with contextlib.closing(shm_paths.iter_user_files(node.paths.shared_memory, ending, 1)) as notes:
         return next(notes, None) is not None

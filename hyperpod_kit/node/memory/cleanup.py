@@ -18,9 +18,9 @@ from hyperpod_kit.node.memory import user_directory
 from hyperpod_kit.node.memory.orphaned_snapshots import (
     NO_JOB,
     OrphanedSnapshots,
-    find_orphans,
     has_ended,
     jobs_with_stepd,
+    list_snapshot_owners,
 )
 from hyperpod_kit.node.slurm.drain import slurm_program
 from hyperpod_kit.slurm import records
@@ -49,7 +49,8 @@ class CleanupOutcome:
 
 
 def clean_up(node: Node) -> Optional[List[CleanupOutcome]]:
-    """One round; None when another is at it. Raises OSError when shared memory cannot be listed."""
+    """Save and free, in one round, what ended jobs left in shared memory; None when another round is at it.
+    Raises OSError when shared memory cannot be listed."""
     with hold_lock(node, "memory", seconds=0) as locked:
         if locked:
             return _clean_up(node)
@@ -60,7 +61,7 @@ def _clean_up(node: Node) -> List[CleanupOutcome]:
     end = node.clock.monotonic() + SECONDS
     folder = node.paths.shared_memory
     user_directory.ensure_user_directory(node, "", asked_by=MEMORY_UNIT)
-    tried: Dict[str, Any] = read_json(node.paths.memory_note) or {}
+    tried: Dict[str, Any] = read_json(node.paths.memory_retry_note) or {}
     noted: Dict[str, Any] = {
         key: value
         for key, value in tried.items()
@@ -69,7 +70,9 @@ def _clean_up(node: Node) -> List[CleanupOutcome]:
     outcomes: List[CleanupOutcome] = []
     slow: Set[int] = set()
     # Whose captures took their whole time comes after those whose did not, and once a round: nobody holds up others.
-    orphans = sorted(find_orphans(folder), key=lambda orphan: noted.get(f"{SLOW}{orphan.uid}", {"at": 0.0})["at"])
+    orphans = sorted(
+        list_snapshot_owners(folder), key=lambda orphan: noted.get(f"{SLOW}{orphan.uid}", {"at": 0.0})["at"]
+    )
     if orphans:
         running_jobs = jobs_with_stepd(node.paths.proc)
     else:
@@ -83,7 +86,7 @@ def _clean_up(node: Node) -> List[CleanupOutcome]:
             continue
         try:
             started_at = node.clock.monotonic()
-            done = _free(node, folder, snapshots)
+            done = _save_and_free_if_ended(node, folder, snapshots)
             if node.clock.monotonic() - started_at > FLUSH_SECONDS / 2:
                 slow.add(snapshots.uid)
                 noted[f"{SLOW}{snapshots.uid}"] = {"at": node.clock.wall()}
@@ -102,11 +105,11 @@ def _clean_up(node: Node) -> List[CleanupOutcome]:
         tries = before.get("tries", 0) + 1
         noted[f"{snapshots.uid}.{snapshots.job}"] = {
             "tries": tries,
-            "next": node.clock.wall() + BackOff(60.0, LONGEST_PAUSE).pause(tries),
+            "next": node.clock.wall() + BackOff(60.0, LONGEST_PAUSE).pause_seconds(tries),
         }
         outcomes.append(done)
     if noted or tried:
-        try_write_json(node.paths.memory_note, noted)
+        try_write_json(node.paths.memory_retry_note, noted)
     return outcomes
 
 
@@ -116,18 +119,19 @@ def _is_backing_off(before: Dict[str, Any], now: float) -> bool:
     return 0 < pause <= LONGEST_PAUSE
 
 
-def _free(node: Node, folder: str, snapshots: OrphanedSnapshots) -> Optional[CleanupOutcome]:
-    """Save and free, when Slurm says that the job is not here; None when it is. Raises RunError without an answer."""
+def _save_and_free_if_ended(node: Node, folder: str, snapshots: OrphanedSnapshots) -> Optional[CleanupOutcome]:
+    """Save and free the snapshots, itself or by a unit, when Slurm lists the job here no more; None when it
+    does. Raises RunError where Slurm does not respond."""
     if snapshots.job == NO_JOB:
         # Of all jobs, what is older than MAX_AGE and whose trainers are dead: that is all that a flush takes unasked.
         return _flush(folder, snapshots, job="none")
     try:
-        job_records = records.read(node.runner, snapshots.job, squeue=slurm_program(node, "squeue"))
+        job_records = records.query_squeue(node.runner, snapshots.job, squeue=slurm_program(node, "squeue"))
     except records.UnknownJob:
         job_records = []
     if not has_ended(node.facts.node, job_records):
         return None
-    if os.path.isdir(node.paths.real("/run/systemd/system")):
+    if os.path.isdir(node.paths.under_root("/run/systemd/system")):
         # As the Epilog does it: some nodes hold more than a minute can save. One that runs already is not started.
         unit = flush_unit(snapshots.job, 0, snapshots.uid)
         node.runner.run(["systemctl", "--no-block", "start", unit], timeout=10)
@@ -136,7 +140,8 @@ def _free(node: Node, folder: str, snapshots: OrphanedSnapshots) -> Optional[Cle
 
 
 def _flush(folder: str, snapshots: OrphanedSnapshots, *, job: str) -> Optional[CleanupOutcome]:
-    """None when there is nothing to say: somebody may come yet for what lies there."""
+    """Flush the snapshots as the user that owns them, and return what became of them; None when there is
+    nothing to report: somebody may come yet for what lies there."""
     from hyperpod_kit.checkpoint.agent import flush_users  # seldom needed, and dear to what runs each minute
     from hyperpod_kit.checkpoint.agent.capture_age import MAX_AGE
 

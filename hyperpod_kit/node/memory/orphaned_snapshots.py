@@ -50,9 +50,9 @@ _STEPD = re.compile(r"slurmstepd( \(deleted\))?")
 """The program's file, also where a newer one has taken its place."""
 
 
-def find_orphans(folder: str, clock: Optional[Clock] = None) -> List[OrphanedSnapshots]:
-    """Whose captures lie here. `clock`: as capture_age's. Reads only, and only what is a regular file of its owner.
-    Raises OSError."""
+def list_snapshot_owners(folder: str, clock: Optional[Clock] = None) -> List[OrphanedSnapshots]:
+    """List the users and jobs with snapshots in shared memory, and whether a trainer of theirs still runs.
+    `clock`: as capture_age's. Reads only, and only what is a regular file of its owner. Raises OSError."""
     lives: Dict[Tuple[int, str], bool] = {}
     jobs: Dict[int, Set[str]] = {}
     for uid, page, is_copy in _pages(folder):
@@ -70,7 +70,8 @@ def find_orphans(folder: str, clock: Optional[Clock] = None) -> List[OrphanedSna
 
 
 def _may_be_claimed(page: control_page.Page, clock: Optional[Clock]) -> bool:
-    """Whether somebody may come yet for a capture of no job. One of unknown age is dated by the flush that sees it."""
+    """Return whether a snapshot of no job is young enough that somebody may come for it yet. One of unknown
+    age is dated by the flush that sees it."""
     from hyperpod_kit.checkpoint.agent import capture_age  # seldom needed, and dear to what runs each minute
 
     age = capture_age.age(page, (clock or capture_age.now)())
@@ -78,15 +79,15 @@ def _may_be_claimed(page: control_page.Page, clock: Optional[Clock]) -> bool:
 
 
 def _pages(folder: str) -> Iterator[Tuple[int, control_page.Page, bool]]:
-    """(uid, page, whether it is a copy of another node's capture) of every slot here. Raises OSError."""
+    """Yield (uid, page, whether it is a copy of another node's snapshot) of every slot here. Raises OSError."""
     for below in ("", COPIES):
-        for uid, name, named in shm_paths.list_files(folder, ".ctl", MOST_SLOTS, below=below):
+        for uid, name, named in shm_paths.iter_user_files(folder, ".ctl", MOST_SLOTS, subdirectory=below):
             page = _page(name, named)
             if page is not None:
                 yield uid, page, bool(below)
 
 
-def _page(name: str, named: int) -> Optional[control_page.Page]:
+def _page(name: str, descriptor: int) -> Optional[control_page.Page]:
     """The control page of a slot, None for what is none."""
     from hyperpod_kit.checkpoint.agent import (  # seldom needed, and dear to what runs each minute
         control_page,
@@ -96,7 +97,7 @@ def _page(name: str, named: int) -> Optional[control_page.Page]:
     if shm_slots.NAME.fullmatch(name) is None:
         return None
     try:
-        handle = reopen(named, os.O_RDONLY)
+        handle = reopen(descriptor, os.O_RDONLY)
     except OSError:
         return None
     try:
@@ -114,8 +115,8 @@ def _page(name: str, named: int) -> Optional[control_page.Page]:
 
 
 def jobs_with_stepd(proc: str) -> Set[str]:
-    """Jobs of which a slurmstepd lives here: root's, and its program is slurmstepd by the kernel's word, so that it may
-    say of itself which step it is: `slurmstepd: [12.batch]`, `slurmstepd: [12.0]`."""
+    """Return the jobs of which a slurmstepd lives here: a process of root's whose program is slurmstepd by the
+    kernel's word, so that its command line may be believed: `slurmstepd: [12.batch]`, `slurmstepd: [12.0]`."""
     jobs = set()
     for pid in filter(str.isdigit, os.listdir(proc)):
         if not process.is_owned_by_root(int(pid), proc):
@@ -133,7 +134,8 @@ def jobs_with_stepd(proc: str) -> Set[str]:
 
 
 def has_ended(node: str, records: Iterable[Mapping[str, str]]) -> bool:
-    """Whether a job has nothing to do with this node any more, by what slurmctld says of it; no record: forgotten.
+    """Return whether a job has nothing to do with this node any more, by slurmctld's records of it; without
+    any, Slurm has forgotten it.
 
     More than one is an array's, or a heterogeneous job's: one of them here is enough to wait.
     """

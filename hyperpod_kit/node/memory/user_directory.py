@@ -15,15 +15,15 @@ from hyperpod_kit.node.locks import hold_lock
 
 
 def ensure_user_directory(node: Node, uid: str, *, asked_by: str) -> None:
-    """Make it, or keep it; with "" only the one in which they are made. Never raises OSError: without it a user makes
-    one, and no job is kept away for that."""
+    """Make the user's directory in shared memory, or keep it; with "" only the one in which they are made.
+    Never raises OSError: without it a user makes one, and no job is kept away for that."""
     if os.geteuid() != 0 or (uid and not uid.isdigit()):
         return
     where = node.paths.shared_memory
     moved = ""
     try:
         with hold_lock(node, "shared-memory", seconds=2) as locked:
-            moved = shm_paths.prepare(where, int(uid or -1), aside=locked)
+            moved = shm_paths.make_directories_as_root(where, int(uid or -1), move_foreign_aside=locked)
     except OSError as err:
         if uid:
             whom = f"uid {uid}"

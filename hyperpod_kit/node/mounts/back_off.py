@@ -23,23 +23,23 @@ PAUSES = BackOff(1.0, 10.0)
 
 
 def count_start(node: Node, mount: Mount) -> None:
-    """Count a start; `reset_starts` takes it back."""
-    try_write_json(node.paths.starts(mount.name), {"starts": _starts(node, mount) + 1})
+    """Count one more start of the daemon; `reset_starts` deletes the count."""
+    try_write_json(node.paths.daemon_start_count(mount.name), {"starts": _starts(node, mount) + 1})
 
 
 def reset_starts(node: Node, mount: Mount) -> None:
-    """The start has succeeded."""
+    """Delete the count of starts, once a start has succeeded."""
     with contextlib.suppress(FileNotFoundError):
-        by_descriptor.unlink(node.paths.starts(mount.name))
+        by_descriptor.unlink(node.paths.daemon_start_count(mount.name))
 
 
 def pause(node: Node, mount: Mount) -> float:
     """Seconds to wait before the next start: 0 after one that succeeded, growing from the fourth failure on."""
-    return PAUSES.pause(_starts(node, mount) - FREE)
+    return PAUSES.pause_seconds(_starts(node, mount) - FREE)
 
 
 def _starts(node: Node, mount: Mount) -> int:
-    raw = read_json(node.paths.starts(mount.name))
+    raw = read_json(node.paths.daemon_start_count(mount.name))
     starts = 0
     if isinstance(raw, dict):
         starts = raw.get("starts", 0)

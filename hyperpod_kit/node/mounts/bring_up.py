@@ -23,7 +23,7 @@ from hyperpod_kit.node.mounts import shadowed_homes
 from hyperpod_kit.node.mounts.ensure import await_healthy
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.mounts.mount_record import read_record
-from hyperpod_kit.node.mounts.protect import missing_flags, protect
+from hyperpod_kit.node.mounts.protect import missing_flags, try_set_protective_flags
 from hyperpod_kit.node.observe.check import check
 from hyperpod_kit.node.step import MountStep, StepOutcome
 
@@ -39,7 +39,8 @@ class MountPlan:
 
 
 def plan_unit_verb(node: Node, mount: Mount, unit_text: str) -> MountPlan:
-    """What `bring_up` does. unit_text: the text that the mount's unit has, or will have once the units are installed.
+    """Check the mount, and decide what `bring_up` does. unit_text: the text that the mount's unit
+    has, or will have once the units are installed.
 
     Raises MountFailed when something lives at the path that starting a unit would not change.
     """
@@ -62,13 +63,14 @@ def plan_unit_verb(node: Node, mount: Mount, unit_text: str) -> MountPlan:
 
 
 def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
-    """Start the mount's unit unless it runs and serves, and wait until the mount answers; (changed, what is mounted).
+    """Start the mount's unit unless it runs and serves, wait until the mount answers, set its protective
+    flags, and copy the homes that it hides; return (changed, what is mounted).
 
-    Raises MountFailed with the last words of whatever failed, or as `plan`.
+    Raises MountFailed with the last error of whatever failed, or as `plan_unit_verb`.
     """
     mount_plan = plan_unit_verb(node, mount, _installed_unit(node, mount))
     if not mount_plan.verb:
-        protected = protect(node, mount)
+        protected = try_set_protective_flags(node, mount)
         carried = shadowed_homes.copy_missing_homes(node, mount)
         parts = [mount_plan.status.source, mount_plan.status.detail]
         if options_changed(node, mount):
@@ -83,15 +85,16 @@ def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
             reason = "its bucket or its options changed"
         audit.record("restarted", carrier_unit(mount), reason, asked_by="node apply", owner=mount.owner or "")
     changed, source = _start(node, mount, mount_plan.verb)
-    protect(node, mount)
+    try_set_protective_flags(node, mount)
     shadowed_homes.copy_missing_homes(node, mount)
     return changed, source
 
 
-def pending(node: Node, mount: Mount) -> str:
-    """What `bring_up` would do now, in words; "" when nothing. Raises MountFailed as it would."""
+def describe_pending_changes(node: Node, mount: Mount) -> str:
+    """Return what `bring_up` would do now, in words; "" when nothing. Raises MountFailed as it
+    would."""
     # Compare with the unit in the bundle: in a dry run it is not installed yet.
-    mount_plan = plan_unit_verb(node, mount, systemd.bundled(node, carrier_unit(mount)))
+    mount_plan = plan_unit_verb(node, mount, systemd.read_bundled_unit(node, carrier_unit(mount)))
     if mount_plan.verb:
         return f"{mount_plan.verb} {carrier_unit(mount)}"
     missing = [home.path for home in shadowed_homes.missing_homes(node, mount)]
@@ -118,7 +121,7 @@ def _start(node: Node, mount: Mount, verb: str) -> Tuple[bool, str]:
         status = await_healthy(node, mount, seconds=seconds)
     except MountFailed as err:
         kind = kind_of(mount)
-        if not os.path.exists(node.paths.real(kind.program)):
+        if not os.path.exists(node.paths.under_root(kind.program)):
             raise MountFailed(
                 f"{kind.program} is not installed on this node",
                 hint=f"list {kind.package} under hyperpod_kit.clients, or use another image",
@@ -174,18 +177,18 @@ def record_running_units(node: Node, mounts: Sequence[Mount]) -> None:
             write_json(node.paths.unit_record(mount.name), {"unit": unit_digest(node, mount)})
 
 
-def _run(node: Node, name: str) -> StepOutcome:
+def _apply_mount(node: Node, name: str) -> StepOutcome:
     return StepOutcome(*bring_up(node, node.mount(name)))
 
 
-def _pending(node: Node, name: str) -> str:
+def _describe_pending_mount(node: Node, name: str) -> str:
     mount = node.mount(name)
     try:
-        return pending(node, mount)
+        return describe_pending_changes(node, mount)
     except MountFailed:
         if any(old.path == mount.path for old in remove_stale.removable_mounts(node)):
             return f"start {carrier_unit(mount)}"  # what lies there now goes before
         raise
 
 
-STEP = MountStep("mount", _run, _pending)
+STEP = MountStep("mount", _apply_mount, _describe_pending_mount)

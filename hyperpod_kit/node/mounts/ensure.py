@@ -19,7 +19,7 @@ from hyperpod_kit.node.locks import hold_lock
 from hyperpod_kit.node.mounts import platform
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.mounts.mount_record import delete_record, save_record
-from hyperpod_kit.node.mounts.protect import protect
+from hyperpod_kit.node.mounts.protect import try_set_protective_flags
 from hyperpod_kit.node.observe.check import check
 from hyperpod_kit.node.timing import poll_until
 
@@ -65,7 +65,7 @@ def prepare_for_daemon(node: Node, mount: Mount) -> None:
             raise MountFailed(
                 f"{mount.name}: {mount.path} is taken by {status.source}: {status.detail}", hint=f"findmnt {mount.path}"
             )
-        prepare_mount_point(node, mount)
+        reset_and_make_mount_point(node, mount)
 
 
 def await_healthy(node: Node, mount: Mount, *, seconds: float) -> MountStatus:
@@ -97,7 +97,7 @@ def ensure_mounted(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -
         if status.state in MOUNTED:
             if not mount.platform:
                 save_record(node, mount)  # its maker was killed before it could, or somebody mounted the same by hand
-            protect(node, mount)
+            try_set_protective_flags(node, mount)
             return False
         if status.state != MountState.ABSENT:
             raise MountFailed(
@@ -106,17 +106,18 @@ def ensure_mounted(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -
             )
         if mount.platform:
             await_platform(node, mount)
-            protect(node, mount)
+            try_set_protective_flags(node, mount)
             return True
-        prepare_mount_point(node, mount)
+        reset_and_make_mount_point(node, mount)
         run_mount_command(node, mount, seconds)
-        protect(node, mount)  # whatever the helper made of the options
+        try_set_protective_flags(node, mount)  # whatever the helper made of the options
         save_record(node, mount, kind_of(mount).command(node, mount))
         return True
 
 
 def run_mount_command(node: Node, mount: Mount, seconds: float) -> None:
-    """Run the kind's command until the mount is there and answers. Raises MountFailed."""
+    """Run the kind's mount command again and again until something is mounted or `seconds` are over. Raises
+    MountFailed unless it serves then."""
     error = ""
 
     def try_mount() -> MountStatus:
@@ -167,8 +168,8 @@ def await_platform(node: Node, mount: Mount) -> None:
         )
 
 
-def prepare_mount_point(node: Node, mount: Mount) -> None:
-    """Make the mount point and what the kind needs besides; no note of an earlier mount is true any more."""
+def reset_and_make_mount_point(node: Node, mount: Mount) -> None:
+    """Make the mount point and what the kind needs besides; the record of an earlier mount is deleted."""
     delete_record(node, mount)
     kind_of(mount).prepare(node, mount)
     make_mount_point(node, mount)

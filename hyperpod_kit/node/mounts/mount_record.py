@@ -15,7 +15,7 @@ from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import mount_to_dict
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, try_write_json
-from hyperpod_kit.system.mountinfo import MountEntry, find
+from hyperpod_kit.system.mountinfo import MountEntry, find_mount_at
 from hyperpod_kit.untrusted import by_descriptor
 
 
@@ -30,7 +30,7 @@ class MountRecord:
 
 
 def read_record(node: Node, mount: Mount) -> Optional[MountRecord]:
-    """What was noted of the mount, None without a note that can be read."""
+    """Read the record of the mount, None without one that can be read."""
     raw = read_json(node.paths.mount_record(mount.name))
     try:
         if raw:
@@ -50,8 +50,9 @@ def replacement_reason(record: Optional[MountRecord], entry: MountEntry) -> str:
 
 
 def save_record(node: Node, mount: Mount, command: Sequence[str] = ()) -> None:
-    """Note what is mounted at the path now as ours, and what made it; a note that is still true is kept."""
-    entry = find(read_text(node.paths.mountinfo) or "", mount.path)
+    """Record what is mounted at the path now as the kit's, and the command that made it; a record that is
+    still true is kept."""
+    entry = find_mount_at(read_text(node.paths.mountinfo) or "", mount.path)
     earlier = read_record(node, mount)
     if entry is None or (not command and earlier is not None and earlier.device == entry.device):
         return
@@ -60,6 +61,6 @@ def save_record(node: Node, mount: Mount, command: Sequence[str] = ()) -> None:
 
 
 def delete_record(node: Node, mount: Mount) -> None:
-    """Drop the note: what it was about is gone, or about to be made anew."""
+    """Delete the record of the mount: what it was about is gone, or about to be made anew."""
     with contextlib.suppress(FileNotFoundError):
         by_descriptor.unlink(node.paths.mount_record(mount.name))

@@ -14,7 +14,7 @@ from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.mounts.base import PROTECTED, Mount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
-from hyperpod_kit.system.mountinfo import MountEntry, find, parse
+from hyperpod_kit.system.mountinfo import MountEntry, find_mount_at, parse
 
 FOREIGN = (
     "9p",
@@ -62,10 +62,10 @@ class Unprotected(NamedTuple):
         )
 
 
-def protect(node: Node, mount: Mount) -> bool:
-    """Have the mount's flags set on what lies at its path now; True when they were not. Never fails: `find_unprotected`
-    tells, at every look, of a mount whose flags cannot be set."""
-    entry = find(read_text(node.paths.mountinfo) or "", mount.path)
+def try_set_protective_flags(node: Node, mount: Mount) -> bool:
+    """Remount what lies at the mount's path with its protective flags where they are missing; True when that
+    was done. Never fails: `find_unprotected` reports, at every check, a mount whose flags cannot be set."""
+    entry = find_mount_at(read_text(node.paths.mountinfo) or "", mount.path)
     if entry is None:
         return False
     missing = _flags_missing_from(entry, mount.flags())
@@ -82,8 +82,9 @@ def protect(node: Node, mount: Mount) -> bool:
 
 
 def missing_flags(node: Node, mount: Mount) -> Tuple[str, ...]:
-    """The flags that what lies at the mount's path should have and has not; none while nothing lies there."""
-    entry = find(read_text(node.paths.mountinfo) or "", mount.path)
+    """Return the flags that what lies at the mount's path should have and has not; none while nothing lies
+    there."""
+    entry = find_mount_at(read_text(node.paths.mountinfo) or "", mount.path)
     if entry is None:
         return ()
     return _flags_missing_from(entry, mount.flags())

@@ -32,7 +32,7 @@ class Home(NamedTuple):
 def homes_in(node: Node, path: str) -> List[Home]:
     """Home directories of this node's own ordinary accounts that lie directly in `path`."""
     # The file and not getent: a directory service's accounts have no home on this disk.
-    text = read_text(node.paths.real("/etc/passwd")) or ""
+    text = read_text(node.paths.under_root("/etc/passwd")) or ""
     accounts = [line.split(":") for line in text.splitlines() if line.count(":") == 6]
     return [
         Home(fields[5], int(fields[2]), int(fields[3]))
@@ -42,29 +42,31 @@ def homes_in(node: Node, path: str) -> List[Home]:
 
 
 def missing_homes(node: Node, mount: Mount) -> List[Home]:
-    """The home directories that belong on the mount and are not there. Only for a mount that answers."""
+    """Return the local home directories that belong on the mount and are not there. Only for a mount that
+    answers."""
     if mount.platform or not mount.traits.carries_homes:
         return []
     homes = homes_in(node, mount.path)
     # A command, because a file system may begin to hang at any moment.
     present = []
     if homes:
-        present = node.runner.run(["ls", "-A", node.paths.real(mount.path)], timeout=30).stdout.split("\n")
+        present = node.runner.run(["ls", "-A", node.paths.under_root(mount.path)], timeout=30).stdout.split("\n")
     return [home for home in homes if os.path.basename(home.path) not in present]
 
 
 def copy_missing_homes(node: Node, mount: Mount) -> List[str]:
-    """Make each missing home, from what lies beneath the mount; those that were made. Raises MountFailed."""
+    """Make each missing home on the mount, from what lies beneath it, and return those that were made. Raises
+    MountFailed."""
     missing = missing_homes(node, mount)
     if not missing:
         return []
     view = f"/run/hyperpod-kit/beneath/{mount.name}"
-    by_descriptor.make_directories(node.paths.real(view))
+    by_descriptor.make_directories(node.paths.under_root(view))
     try:
         # A non-recursive bind mount of / shows the directories that other mounts hide.
         node.runner.run(["mount", "--bind", "/", view], timeout=30)
         try:
-            return [home.path for home in missing if _copy_home(node, node.paths.real(view), home)]
+            return [home.path for home in missing if _copy_home(node, node.paths.under_root(view), home)]
         finally:
             node.runner.run(["umount", view], timeout=30)
     except RunError as err:
@@ -75,7 +77,7 @@ def copy_missing_homes(node: Node, mount: Mount) -> List[str]:
 
 
 def _copy_home(node: Node, view: str, home: Home) -> bool:
-    target = node.paths.real(home.path)
+    target = node.paths.under_root(home.path)
     folder, name = os.path.split(target)
     prefix = f".{name}.{node.facts.node}."
     # What an earlier try of this node left.

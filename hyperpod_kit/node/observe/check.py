@@ -20,7 +20,7 @@ from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.observe.classify import MountObservation, classify
 from hyperpod_kit.node.observe.probe import Probed, probe_all
 from hyperpod_kit.system import fullness
-from hyperpod_kit.system.mountinfo import MountEntry, find
+from hyperpod_kit.system.mountinfo import MountEntry, find_mount_at
 from hyperpod_kit.system.process import identify
 
 Modes = Callable[[Mount, MountEntry], str]
@@ -51,10 +51,11 @@ def check_all(
     deep: bool = False,
     nearly_full: Container[str] = (),
 ) -> List[MountStatus]:
-    """The state of every mount, in order; takes `deadline` seconds for all together when all of them hang.
+    """Check every mount, and return their states in order; takes `deadline` seconds for all together when all
+    of them hang.
 
-    deep: do what `deep_mode` says, but write nothing where it would stay for ever (`Traits.keeps_versions`).
-    nearly_full: names of those that were so at the last look.
+    deep: do what `deep_mode` says, but write nothing where it would stay for ever
+    (`Traits.keeps_versions`). nearly_full: names of those that were so at the last check.
     """
 
     def modes(mount: Mount, entry: MountEntry) -> str:
@@ -69,7 +70,7 @@ def check_all(
 
 
 def check(node: Node, mount: Mount, deadline: Optional[float] = None) -> MountStatus:
-    """The state of one mount."""
+    """Check one mount, and return its state."""
     return check_all(node, [mount], deadline)[0]
 
 
@@ -85,7 +86,7 @@ def deep_mode(mount: Mount) -> str:
 
 
 def shallow_mode(mount: Mount, entry: MountEntry) -> str:
-    """Nothing more than stat and statvfs."""
+    """Return the mode of a probe that does nothing more than stat and statvfs."""
     return ""
 
 
@@ -96,10 +97,11 @@ def observe_mounts(
     modes: Modes = shallow_mode,
     nearly_full: Container[str] = (),
 ) -> List[MountCheck]:
-    """Look at every mount, in order. `nearly_full`: names of those that were so at the last look.
+    """Probe and classify every mount, in order. `nearly_full`: names of those that were so at the last check.
 
-    Where one was unmounted after the kernel listed it and before it was touched, the directory beneath has answered:
-    such a mount is looked at once more, with a deadline of its own, and is unknown when that happens again.
+    Where one was unmounted after the kernel listed it and before it was touched, the directory beneath has
+    answered: such a mount is probed once more, with a deadline of its own, and is unknown when that happens
+    again.
     """
     if deadline is None:
         deadline = node.config.health.deadline
@@ -124,21 +126,23 @@ def _remounted(node: Node, mounts: Sequence[Mount], checks: Mapping[str, MountCh
         return None
 
     entries = [(mount, checks[mount.name].observation.entry) for mount in mounts]
-    return [mount for mount, entry in entries if entry and mount_id(find(mountinfo, mount.path)) != entry.mount_id]
+    return [
+        mount for mount, entry in entries if entry and mount_id(find_mount_at(mountinfo, mount.path)) != entry.mount_id
+    ]
 
 
 def _observe_once(
     node: Node, mounts: Sequence[Mount], deadline: float, modes: Modes, nearly_full: Container[str]
 ) -> Dict[str, MountCheck]:
     mountinfo = read_text(node.paths.mountinfo) or ""
-    entries = {mount.name: find(mountinfo, mount.path) for mount in mounts}
+    entries = {mount.name: find_mount_at(mountinfo, mount.path) for mount in mounts}
     stuck: Dict[str, str] = {}
     modes_by_name: Dict[str, str] = {}
     for mount in mounts:
         entry = entries[mount.name]
         if entry is None:
             continue
-        operation = earlier_probe_is_stuck(node, mount, entry)
+        operation = stuck_probe_operation(node, mount, entry)
         if operation is not None:
             stuck[mount.name] = operation
         # Do not repeat a probe that is still stuck in the kernel: a second process would only join the first.
@@ -148,7 +152,9 @@ def _observe_once(
             else:
                 modes_by_name[mount.name] = ""
     targets = [
-        (node.paths.real(mount.path), modes_by_name[mount.name]) for mount in mounts if mount.name in modes_by_name
+        (node.paths.under_root(mount.path), modes_by_name[mount.name])
+        for mount in mounts
+        if mount.name in modes_by_name
     ]
     probed = dict(zip(modes_by_name, probe_all(targets, deadline, f".hyperpod-kit-probe-{node.facts.node}")))
     for name, operation in stuck.items():
@@ -211,7 +217,8 @@ def _make_check(
 
 
 def with_capacity(status: MountStatus, mount: Mount, probed: Probed) -> MountStatus:
-    """The status with how full the mount is. What its daemon makes up (a bucket) is not told."""
+    """Return the status with how full the mount is; without it where the daemon makes the numbers up (a
+    bucket)."""
     if not mount.traits.tells_capacity:
         return replace(status, nearly_full=False)
     measured = replace(
@@ -221,7 +228,7 @@ def with_capacity(status: MountStatus, mount: Mount, probed: Probed) -> MountSta
         used_files=max(0, probed.inodes - probed.available_inodes),
         free_files=probed.available_inodes,
     )
-    return replace(measured, nearly_full=fullness.nearly_full(measured.share, status.nearly_full))
+    return replace(measured, nearly_full=fullness.is_nearly_full(measured.share, status.nearly_full))
 
 
 def start_time(pid: int) -> Optional[str]:
@@ -236,7 +243,7 @@ def start_time(pid: int) -> Optional[str]:
 
 
 def remember_stuck_probe(node: Node, mount: Mount, entry: MountEntry, probed: Probed) -> None:
-    """Note a prober that SIGKILL may not have freed."""
+    """Record a prober that SIGKILL may not have freed."""
     if probed.pid is None:
         started = None
     else:
@@ -253,8 +260,9 @@ def remember_stuck_probe(node: Node, mount: Mount, entry: MountEntry, probed: Pr
     )
 
 
-def earlier_probe_is_stuck(node: Node, mount: Mount, entry: MountEntry) -> Optional[str]:
-    """The operation in which a prober of this very mount still hangs, "" for the look itself; None when none does."""
+def stuck_probe_operation(node: Node, mount: Mount, entry: MountEntry) -> Optional[str]:
+    """Return the operation in which a recorded prober of this very mount still hangs, "" for stat and statvfs;
+    None when none does."""
     noted = read_json(node.paths.stuck_probe(mount.name))
     if noted and noted["mount_id"] == entry.mount_id and start_time(noted["pid"]) == noted["started"]:
         return str(noted.get("operation", ""))

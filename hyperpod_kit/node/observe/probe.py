@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
 from hyperpod_kit.node.observe.prober import OPERATIONS, OUTPUT_DESCRIPTOR
-from hyperpod_kit.system.readable import readable
+from hyperpod_kit.system.readable import wait_until_readable
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "prober.py")
 
@@ -75,11 +75,14 @@ def probe(path: str, deadline: float, mode: str = "") -> Probed:
     return probe_all([(path, mode)], deadline)[0]
 
 
-def probe_all(targets: Sequence[Tuple[str, str]], deadline: float, name: str = ".hyperpod-kit-probe") -> List[Probed]:
-    """Probe (path, mode) pairs at the same time, in order; mode: letters of `l` (list) and `w` (write and remove).
+def probe_all(
+    targets: Sequence[Tuple[str, str]], deadline: float, probe_file_name: str = ".hyperpod-kit-probe"
+) -> List[Probed]:
+    """Probe (path, mode) pairs at the same time, in order; mode: letters of `l` (list) and `w` (write and
+    remove).
 
-    Takes at most `deadline` + GRACE seconds, whatever the mounts do. An answer later than `deadline` is none.
-    name: of the file that `w` makes, unique for this node.
+    Takes at most `deadline` + GRACE seconds, whatever the mounts do. A result later than the deadline
+    counts as none. probe_file_name: of the file that `w` makes, unique for this node.
     """
     if not targets:
         return []
@@ -87,7 +90,7 @@ def probe_all(targets: Sequence[Tuple[str, str]], deadline: float, name: str = "
     outputs = [_ProbeOutput() for _ in targets]
     try:
         try:
-            launcher = _launch(writer, name, targets)
+            launcher = _launch(writer, probe_file_name, targets)
         finally:
             os.close(writer)
         try:
@@ -129,7 +132,7 @@ def _read_outputs(reader: int, outputs: Sequence[_ProbeOutput], modes: Sequence[
         else:
             until = max(output.started_at for output in incomplete) + deadline
         remaining = min(until, end) - time.monotonic()
-        if remaining <= 0 or not readable([reader], remaining):
+        if remaining <= 0 or not wait_until_readable([reader], remaining):
             return
         chunk = os.read(reader, 65536)
         if not chunk:

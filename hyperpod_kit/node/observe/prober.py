@@ -34,7 +34,7 @@ def main() -> None:
         if os.fork() == 0:
             try:
                 os.setsid()
-                touch(index, name, rest[2 * index], rest[2 * index + 1])
+                probe_and_report(index, name, rest[2 * index], rest[2 * index + 1])
             finally:
                 os._exit(0)
     os._exit(0)
@@ -58,7 +58,7 @@ def detach(answers: int) -> None:
     os.umask(0o077)
 
 
-def touch(index: int, name: str, mode: str, path: str) -> None:
+def probe_and_report(index: int, name: str, mode: str, path: str) -> None:
     os.write(OUTPUT_DESCRIPTOR, b"B %d %d\n" % (index, os.getpid()))
     number = operation = flags = size = available = inodes = free_inodes = 0
     started_at = time.monotonic()
@@ -93,10 +93,10 @@ def touch(index: int, name: str, mode: str, path: str) -> None:
         ),
     )
     if mode:
-        os.write(OUTPUT_DESCRIPTOR, b"D %d %d %d\n" % (index, *work(mode, path, name)))
+        os.write(OUTPUT_DESCRIPTOR, b"D %d %d %d\n" % (index, *list_or_write(mode, path, name)))
 
 
-def work(mode: str, path: str, name: str) -> tuple[int, int]:
+def list_or_write(mode: str, path: str, name: str) -> tuple[int, int]:
     """(errno or 0, operation) of list and write."""
     operation = 2
     try:
@@ -105,25 +105,25 @@ def work(mode: str, path: str, name: str) -> tuple[int, int]:
                 next(entries, None)
         if "w" in mode:
             operation = 3
-            try_write(path, name)
+            write_and_remove_file(path, name)
     except OSError as err:
         return err.errno or 5, operation
     return 0, operation
 
 
-def try_write(folder: str, name: str) -> None:
+def write_and_remove_file(folder: str, name: str) -> None:
     """Make a small file, have it stored, and remove it: what mount-s3 allows too (a new name, from the beginning)."""
     handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        write_in(handle, name)
+        write_and_remove_with_retries(handle, name)
     finally:
         os.close(handle)
 
 
-def write_in(folder: int, name: str) -> None:
+def write_and_remove_with_retries(folder: int, name: str) -> None:
     for pause in (0.02, 0.1, 0.0):
         try:
-            return write_once(folder, name)
+            return write_and_remove_once(folder, name)
         except OSError as err:
             if err.errno not in OBSTRUCTED:
                 raise
@@ -133,14 +133,14 @@ def write_in(folder: int, name: str) -> None:
     # foresee he cannot take; the name that he could is kept for the rule, so that nothing is left behind.
     for _ in range(2):
         try:
-            return write_once(folder, f"{name}.{os.urandom(8).hex()}")
+            return write_and_remove_once(folder, f"{name}.{os.urandom(8).hex()}")
         except OSError as err:
             if err.errno not in OBSTRUCTED:
                 raise
     raise FileExistsError(errno.EEXIST, "")
 
 
-def write_once(folder: int, name: str) -> None:
+def write_and_remove_once(folder: int, name: str) -> None:
     remove_leftover(folder, name)
     handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
@@ -161,7 +161,7 @@ def write_once(folder: int, name: str) -> None:
 
 
 def remove_leftover(folder: int, name: str) -> None:
-    """Of a prober that was killed in between, or of a write that failed."""
+    """Unlink what a prober that was killed, or a write that failed, has left; errors are ignored."""
     try:  # noqa: SIM105 - contextlib is not compiled in
         os.unlink(name, dir_fd=folder)
     except OSError:

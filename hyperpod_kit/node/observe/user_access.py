@@ -63,7 +63,7 @@ class WriteQuestion:
     probe: str = ""
 
 
-def refusals(node: Node, mounts: Sequence[Mount]) -> Dict[str, str]:
+def find_user_refusals(node: Node, mounts: Sequence[Mount]) -> Dict[str, str]:
     """Name of a mount -> what its users are refused, in words with the way out; only those of which that is certain.
 
     For mounts that serve, asked by root. Takes `health.deadline` at most; a mount without an answer is not named.
@@ -76,7 +76,7 @@ def refusals(node: Node, mounts: Sequence[Mount]) -> Dict[str, str]:
             break
         try:
             refusal = run_in_child(
-                question.path, partial(find_refusal, question, node.paths.real(question.path)), seconds
+                question.path, partial(try_writers, question, node.paths.under_root(question.path)), seconds
             )
         except NodeError:
             continue
@@ -86,7 +86,8 @@ def refusals(node: Node, mounts: Sequence[Mount]) -> Dict[str, str]:
 
 
 def write_questions(node: Node, mounts: Sequence[Mount]) -> Iterator[WriteQuestion]:
-    """What is to be asked of these mounts: of a home its owner, of a share its members, of all others any user."""
+    """Yield what is to be tried on these mounts: on a home its owner, on a share its members, on all others
+    any user."""
     if node.facts.role == Role.CONTROLLER:
         return
     configured = {writer.name: writer for writer in configured_writers(node)}
@@ -95,7 +96,7 @@ def write_questions(node: Node, mounts: Sequence[Mount]) -> Iterator[WriteQuesti
         if mount.read_only or not is_for_users(mount):
             continue
         probe = ""
-        if _leaves_nothing(mount):
+        if _can_probe_by_file(mount):
             probe = f".hyperpod-kit-probe-{node.facts.node}"
         if mount.owner is not None:
             owner = configured.get(mount.owner)
@@ -135,8 +136,9 @@ def configured_writers(node: Node) -> Iterator[WritingUser]:
 
 
 def writers(node: Node, configured: Mapping[str, WritingUser]) -> Sequence[WritingUser]:
-    """Who works on this node: users of the configuration, else people's accounts. None where a directory service has
-    the users, or where there are more than can be asked: then a refusal of some says nothing of the others."""
+    """Return who works on this node: users of the configuration, else people's accounts. None where a
+    directory service has the users, or where there are more than can be tried: then a refusal of some says
+    nothing of the others."""
     if node.config.steps.sssd is not None:
         return ()
     people = tuple(configured.values()) or tuple(accounts(node))
@@ -147,7 +149,7 @@ def writers(node: Node, configured: Mapping[str, WritingUser]) -> Sequence[Writi
 
 def accounts(node: Node) -> Iterator[WritingUser]:
     """People's accounts in this node's own file: a directory service may hang."""
-    for line in (read_text(node.paths.real("/etc/passwd")) or "").splitlines():
+    for line in (read_text(node.paths.under_root("/etc/passwd")) or "").splitlines():
         fields = line.split(":")
         if len(fields) != 7 or not (fields[2].isdigit() and fields[3].isdigit()):
             continue
@@ -156,14 +158,14 @@ def accounts(node: Node) -> Iterator[WritingUser]:
 
 
 def _groups_of(node: Node, account: str) -> Iterator[int]:
-    for line in (read_text(node.paths.real("/etc/group")) or "").splitlines():
+    for line in (read_text(node.paths.under_root("/etc/group")) or "").splitlines():
         fields = line.split(":")
         if len(fields) == 4 and fields[2].isdigit() and account in fields[3].split(","):
             yield int(fields[2])
 
 
-def _leaves_nothing(mount: Mount) -> bool:
-    """Whether the probe's file can be made there and be gone again."""
+def _can_probe_by_file(mount: Mount) -> bool:
+    """Return whether the probe's file can be made there and be gone again."""
     return mount.probe_may_write() and not mount.traits.keeps_versions
 
 
@@ -173,9 +175,10 @@ def _holds_cache(node: Node, mount: Mount) -> bool:
     return any(other.cache_path is not None and other.cache_path.startswith(below) for other in node.mounts)
 
 
-def find_refusal(question: WriteQuestion, path: str) -> str:
-    """Why none of the writers can write, in words; "" when one can, or when that is not certain. Runs in a child, as
-    root, which takes the writers' numbers for a moment each; `path`: where the question's path is on this machine."""
+def try_writers(question: WriteQuestion, path: str) -> str:
+    """Try as each writer in turn to write, and return why none can, in words; "" when one can, or when that is
+    not certain. Runs in a child, as root, which takes the writers' numbers for a moment each; `path`:
+    where the question's path is on this machine."""
     directories, all_listed = [path], True
     if question.looks_below:
         below, all_listed = _list_directories(path)
@@ -223,7 +226,7 @@ def _can_write(writer: WritingUser, directory: str, probe: str) -> bool:
         if not os.access(directory, os.W_OK | os.X_OK):
             return False
         if probe:
-            prober.try_write(directory, probe)
+            prober.write_and_remove_file(directory, probe)
     except OSError as err:
         return err.errno not in REFUSALS
     finally:
@@ -232,7 +235,7 @@ def _can_write(writer: WritingUser, directory: str, probe: str) -> bool:
 
 
 def _become(writer: WritingUser) -> None:
-    """Have the writer's numbers, real ones too: access(2) asks for those."""
+    """Set this process's ids to the writer's, real ones too: access(2) uses those."""
     os.setgroups(writer.groups)
     os.setresgid(writer.gid, writer.gid, 0)
     os.setresuid(writer.uid, writer.uid, 0)

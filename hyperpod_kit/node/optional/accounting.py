@@ -28,17 +28,17 @@ def _configuration(node: Node) -> Accounting:
 
 def _ensure_database(node: Node) -> StepOutcome:
     accounting = _configuration(node)
-    accounting_lines.kit_settings(node, slurm_conf(node))  # before anything is installed: somebody else's stays
+    accounting_lines.accounting_settings(node, slurm_conf(node))  # before anything is installed: somebody else's stays
     done = []
     if accounting.database is None:
-        done += [software.ensure(node, database.MARIADB), database.ensure(node)]
+        done += [software.ensure_installed(node, database.MARIADB), database.ensure_database(node)]
     else:
-        database.remove(node)
-    done.append(software.ensure(node, slurmdbd.SLURMDBD))
+        database.disable_mariadb(node)
+    done.append(software.ensure_installed(node, slurmdbd.SLURMDBD))
     program = software.find_program(node, slurmdbd.SLURMDBD)
     if program is None:
         raise NodeError(f"{slurmdbd.SLURMDBD.programs[0]} is not there")
-    if slurmdbd.ensure(node, accounting, program):
+    if slurmdbd.ensure_slurmdbd(node, accounting, program):
         done.append("started slurmdbd")
     summary = "; ".join(part for part in done if part)
     return StepOutcome(bool(summary), summary)
@@ -48,31 +48,34 @@ def _database_pending(node: Node) -> str:
     accounting = _configuration(node)
     parts = []
     if accounting.database is None:
-        parts = [software.pending(node, database.MARIADB), database.pending(node)]
-    parts += [software.pending(node, slurmdbd.SLURMDBD), slurmdbd.pending(node, accounting)]
+        parts = [software.describe_pending_install(node, database.MARIADB), database.describe_pending_changes(node)]
+    parts += [
+        software.describe_pending_install(node, slurmdbd.SLURMDBD),
+        slurmdbd.describe_pending_changes(node, accounting),
+    ]
     return "; ".join(part for part in parts if part)
 
 
-def _remove_database(node: Node) -> str:
+def _stop_database_and_slurmdbd(node: Node) -> str:
     slurmdbd.remove(node)
-    database.remove(node)
+    database.disable_mariadb(node)
     return "slurmdbd and its MariaDB rest; what is in the database stays"
 
 
 def _ensure_associations(node: Node) -> StepOutcome:
     accounting = _configuration(node)
-    summary = associations.ensure(node, accounting)
+    summary = associations.ensure_associations(node, accounting)
     if summary and accounting.database is None and copies.copy_path(node):
         summary = f"{summary}; {copies.make_copy(node)}"
     return StepOutcome(bool(summary), summary)
 
 
 def _associations_pending(node: Node) -> str:
-    return associations.pending(node, _configuration(node))
+    return associations.describe_pending_changes(node, _configuration(node))
 
 
-def _forget_associations(node: Node) -> str:
-    associations.forget(node)
+def _delete_associations_stamp(node: Node) -> str:
+    associations.delete_stamp(node)
     return ""
 
 
@@ -80,7 +83,7 @@ DATABASE_STEP = OptionalStep(
     "accounting",
     _ensure_database,
     _database_pending,
-    _remove_database,
+    _stop_database_and_slurmdbd,
     stage="database",
     # Without it slurmctld would not start: it is told of slurmdbd next.
     required=True,
@@ -91,7 +94,7 @@ STEP = OptionalStep(
     "accounting",
     _ensure_associations,
     _associations_pending,
-    _forget_associations,
+    _delete_associations_stamp,
     required=True,
     after_success=True,
     roles=(Role.CONTROLLER,),

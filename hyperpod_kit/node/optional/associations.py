@@ -51,8 +51,8 @@ def accounts_of(node: Node, accounting: Accounting) -> Tuple[SlurmAccount, ...]:
     return tuple(ordered)
 
 
-def pending(node: Node, accounting: Accounting) -> str:
-    """What `ensure` would do, in words."""
+def describe_pending_changes(node: Node, accounting: Accounting) -> str:
+    """Return what `ensure_associations` would do, in words; "" for nothing."""
     if read_text(node.paths.optional_stamp("accounting")) == _stamp(node, accounting):
         return ""
     names = ", ".join(account.name for account in accounts_of(node, accounting))
@@ -61,16 +61,17 @@ def pending(node: Node, accounting: Accounting) -> str:
     return f"accounts {names}; QOS {', '.join(qos.name for qos in accounting.qos)}"
 
 
-def ensure(node: Node, accounting: Accounting) -> str:
-    """Make slurmdbd know all of it; what was done, in words. Raises NodeError with what sacctmgr says."""
-    if not pending(node, accounting):
+def ensure_associations(node: Node, accounting: Accounting) -> str:
+    """Make the cluster, QOS, accounts and users known to slurmdbd, and stamp that; return what was done, in
+    words, "" for nothing. Raises NodeError with sacctmgr's error."""
+    if not describe_pending_changes(node, accounting):
         return ""
     cluster = settings(slurm_conf(node)).get("clustername", node.config.cluster_name).lower()
     if cluster not in _query_names(node, "cluster"):
         _change(node, "add", "cluster", cluster)
     _ensure_qos(node, accounting)
     users = _ensure_accounts(node, accounting, cluster)
-    summary = pending(node, accounting)
+    summary = describe_pending_changes(node, accounting)
     write_if_different(node.paths.optional_stamp("accounting"), _stamp(node, accounting))
     return f"{summary}; {users} users"
 
@@ -102,7 +103,7 @@ def _ensure_qos(node: Node, accounting: Accounting) -> None:
 
 
 def _ensure_accounts(node: Node, accounting: Accounting, cluster: str) -> int:
-    """How many users are in them."""
+    """Create and update the accounts and their users in slurmdbd; return how many users are in them."""
     existing = _associations(node, cluster)
     users: Set[str] = set()
     for account in accounts_of(node, accounting):
@@ -133,7 +134,7 @@ def _associations(node: Node, cluster: str) -> Set[Tuple[str, str]]:
 
 
 def _query_names(node: Node, what: str) -> Sequence[str]:
-    """Of every `cluster`, `account` or `qos` that slurmdbd knows."""
+    """Query the name of every `cluster`, `account` or `qos` that slurmdbd knows."""
     column = what
     if what == "qos":
         column = "name"
@@ -149,7 +150,7 @@ def _change(node: Node, *arguments: str) -> None:
 
 
 def _sacctmgr(node: Node, *arguments: str) -> str:
-    program = next((path for path in PROGRAMS if os.path.exists(node.paths.real(path))), "sacctmgr")
+    program = next((path for path in PROGRAMS if os.path.exists(node.paths.under_root(path))), "sacctmgr")
     try:
         return node.runner.run([program, *arguments], timeout=SECONDS).stdout
     except RunError as err:
@@ -158,7 +159,7 @@ def _sacctmgr(node: Node, *arguments: str) -> str:
 
 
 def _stamp(node: Node, accounting: Accounting) -> str:
-    """Of all that it makes; of a database elsewhere, another one is another stamp."""
+    """Return a digest of all that is made in slurmdbd; of a database elsewhere, another one is another digest."""
     fields: Dict[str, object] = {
         **asdict(accounting),
         "everybody": [asdict(account) for account in accounts_of(node, accounting)],
@@ -166,7 +167,7 @@ def _stamp(node: Node, accounting: Accounting) -> str:
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest() + "\n"
 
 
-def forget(node: Node) -> None:
-    """Begin anew the next time; what slurmdbd knows stays in its database."""
+def delete_stamp(node: Node) -> None:
+    """Delete the stamp, so that the next run begins anew; what slurmdbd knows stays in its database."""
     with contextlib.suppress(FileNotFoundError):
         by_descriptor.unlink(node.paths.optional_stamp("accounting"))

@@ -33,7 +33,8 @@ NAME = "slurm_acct_db"
 
 
 def copy_path(node: Node) -> str:
-    """Where the copy is kept, as a node names it; "" where there is no place that outlives this machine."""
+    """Return the path of the copy on the shared mount, as a node names it; "" where there is no place that
+    outlives this machine."""
     where = state.shared_state_location(node)
     if where:
         return f"{where.base}/accounting/{NAME}.sql.gz"
@@ -41,12 +42,12 @@ def copy_path(node: Node) -> str:
 
 
 def is_due(node: Node) -> bool:
-    """Whether the last copy is old, and this machine is the one whose accounting counts."""
+    """Return whether the last copy is old, and this machine is the one whose accounting counts."""
     accounting = node.config.steps.accounting
     if accounting is None or accounting.database is not None or not copy_path(node):
         return False
     try:
-        age = node.clock.wall() - os.stat(node.paths.accounting_copied).st_mtime
+        age = node.clock.wall() - os.stat(node.paths.accounting_copy_stamp).st_mtime
     except FileNotFoundError:
         age = EVERY
     # With its state on shared storage, slurmctld runs on the machine that has the lease, and on no other.
@@ -54,33 +55,35 @@ def is_due(node: Node) -> bool:
 
 
 def make_copy(node: Node) -> str:
-    """Copy the database to where it outlives this machine; what was done, in words. Raises NodeError, RunError."""
+    """Dump the database, and copy it to where it outlives this machine; return what was done, in words. Raises
+    NodeError, RunError."""
     where = state.shared_state_location(node)
     if where is None:
         return ""
-    local, target = node.paths.accounting_copy, node.paths.real(copy_path(node))
+    local, target = node.paths.accounting_copy, node.paths.under_root(copy_path(node))
     by_descriptor.make_directories(os.path.dirname(local), 0o700)
     node.runner.run(["bash", "-c", DUMP, "bash", NAME, local], timeout=DUMPS_WITHIN)
 
     def work() -> str:
-        state.make_base(node.paths.real(where.mount.path), node.paths.real(where.base))
+        state.ensure_cluster_directory(node.paths.under_root(where.mount.path), node.paths.under_root(where.base))
         state.make_directory(os.path.dirname(target), 0o700)
         _copy(local, target)
         return target
 
     run_in_child(f"a copy of Slurm's accounting to {copy_path(node)}", work, SECONDS)
     with contextlib.suppress(FileNotFoundError):
-        by_descriptor.unlink(node.paths.accounting_copied)
-    write_if_different(node.paths.accounting_copied, "")
+        by_descriptor.unlink(node.paths.accounting_copy_stamp)
+    write_if_different(node.paths.accounting_copy_stamp, "")
     return f"copied Slurm's accounting to {copy_path(node)}"
 
 
 def fetch_copy(node: Node) -> Optional[str]:
-    """The last copy, on this machine's own disk; None when there is none. Raises NodeError."""
+    """Copy the last dump from the shared mount to this machine's own disk, and return its path; None when
+    there is none. Raises NodeError."""
     where = state.shared_state_location(node)
     if where is None:
         return None
-    local, source = node.paths.accounting_copy, node.paths.real(copy_path(node))
+    local, source = node.paths.accounting_copy, node.paths.under_root(copy_path(node))
     by_descriptor.make_directories(os.path.dirname(local), 0o700)
 
     def work() -> bool:
@@ -95,7 +98,7 @@ def fetch_copy(node: Node) -> Optional[str]:
 
 
 def _copy(source: str, target: str) -> None:
-    """Whole or not at all; what a process that was killed has left goes first."""
+    """Copy the file, complete or not at all; first delete what a process that was killed has left."""
     remove_partials(os.path.dirname(target), os.path.basename(target))
     with open(source, "rb") as reading, atomic_file.replacing(target, 0o600, durable=True) as writing:
         shutil.copyfileobj(reading, writing, 1 << 20)

@@ -36,22 +36,23 @@ LOAD = 'set -o pipefail; gzip --decompress --stdout "$1" | mariadb "$2"'
 LOADS_WITHIN = 600.0
 
 
-def pending(node: Node) -> str:
-    """What `ensure` would do, in words."""
+def describe_pending_changes(node: Node) -> str:
+    """Return what `ensure_database` would do, in words; "" for nothing."""
     parts = []
-    if read_text(node.paths.real(CONF_PATH)) != CONF:
+    if read_text(node.paths.under_root(CONF_PATH)) != CONF:
         parts.append(f"write {CONF_PATH}")
     if not (systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)):
         parts.append(f"enable and start {UNIT}")
     return "; ".join(part for part in parts if part)
 
 
-def ensure(node: Node) -> str:
-    """A database that SlurmUser may work with, filled from the last copy where it is new; what was done, in words.
+def ensure_database(node: Node) -> str:
+    """Configure and start MariaDB, make a database that SlurmUser may work with, filled from the last copy
+    where it is new; return what was done, in words.
 
     Raises NodeError.
     """
-    conf = node.paths.real(CONF_PATH)
+    conf = node.paths.under_root(CONF_PATH)
     done = []
     if read_text(conf) != CONF:
         # As slurmdbd: stopped before, so that whoever is killed in between leaves something to start.
@@ -67,7 +68,7 @@ def ensure(node: Node) -> str:
             f"MariaDB does not start: {systemd.last_log_line(node, UNIT) or err.message}", hint="journalctl -u mariadb"
         ) from err
     user = slurm_user(slurm_conf(node))
-    if deferred_actions.is_noted(node, RESTORING):
+    if deferred_actions.is_recorded(node, RESTORING):
         _sql(node, f"DROP DATABASE IF EXISTS `{NAME}`")
     if not _sql(node, f"SHOW TABLES FROM `{NAME}`", check=False):
         done += _create_database(node)
@@ -79,16 +80,17 @@ def ensure(node: Node) -> str:
     return "; ".join(done)
 
 
-def remove(node: Node) -> None:
-    """Let MariaDB rest, at boot too; what is in it stays."""
-    if read_text(node.paths.real(CONF_PATH)) is None:
+def disable_mariadb(node: Node) -> None:
+    """Stop MariaDB and disable it at boot, unless it is somebody else's, and delete its configuration of the
+    kit's; what is in it stays."""
+    if read_text(node.paths.under_root(CONF_PATH)) is None:
         return  # somebody else's
     node.runner.run(["systemctl", "disable", "--now", "--quiet", UNIT], timeout=180, check=False)
-    by_descriptor.unlink(node.paths.real(CONF_PATH))
+    by_descriptor.unlink(node.paths.under_root(CONF_PATH))
 
 
 def _create_database(node: Node) -> List[str]:
-    deferred_actions.note(node, RESTORING)
+    deferred_actions.record_action(node, RESTORING)
     _sql(node, f"CREATE DATABASE IF NOT EXISTS `{NAME}`")
     copy = copies.fetch_copy(node)
     if copy:
@@ -101,15 +103,15 @@ def _create_database(node: Node) -> List[str]:
                 hint="move it away to begin with an empty database",
             ) from err
         # What ended after the copy was made would be running for ever: slurmctld is asked, once it answers.
-        deferred_actions.note(node, associations.RUNAWAYS)
-    deferred_actions.complete(node, RESTORING)
+        deferred_actions.record_action(node, associations.RUNAWAYS)
+    deferred_actions.delete_action_record(node, RESTORING)
     if copy:
         return ["made its database from the last copy"]
     return ["made its database, empty"]
 
 
 def _sql(node: Node, statement: str, *, check: bool = True) -> str:
-    """What root hears from MariaDB, by the socket."""
+    """Run the statement as root by MariaDB's socket, and return its output. Raises NodeError."""
     try:
         return node.runner.run(
             ["mariadb", "--batch", "--skip-column-names", "--execute", statement], timeout=60, check=check

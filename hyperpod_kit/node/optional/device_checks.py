@@ -14,26 +14,26 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.devices.collect import observe_devices
 from hyperpod_kit.node.devices.cycle import METRICS
 from hyperpod_kit.node.devices.record import make_record
-from hyperpod_kit.node.devices.slurm_state import withdraw
+from hyperpod_kit.node.devices.slurm_state import withdraw_device_drain
 from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.step import StepOutcome, no_changes
 from hyperpod_kit.untrusted import by_descriptor
 
 
-def _run(node: Node) -> StepOutcome:
+def _check_devices_for_log(node: Node) -> StepOutcome:
     checks = node.config.steps.device_checks or DeviceChecks()
     record = make_record(observe_devices(node, checks), None, node.clock.wall())
     parts = [record.summary, *(f"{finding.name}: {finding.detail}" for finding in record.findings)]
     return StepOutcome(detail="; ".join(parts))
 
 
-def _undo(node: Node) -> str:
-    change = withdraw(node)
+def _undo_device_checks(node: Node) -> str:
+    change = withdraw_device_drain(node)
     directory = node.config.health.textfile_directory
-    for path in (node.paths.devices, node.paths.real(f"{directory}/{METRICS}") if directory else ""):
+    for path in (node.paths.device_record, node.paths.under_root(f"{directory}/{METRICS}") if directory else ""):
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(path)
     return change or "nobody looks at GPUs and EFA devices any more"
 
 
-STEP = OptionalStep("device_checks", _run, no_changes, _undo, roles=(Role.COMPUTE,))
+STEP = OptionalStep("device_checks", _check_devices_for_log, no_changes, _undo_device_checks, roles=(Role.COMPUTE,))

@@ -41,7 +41,7 @@ ExecStart=/usr/bin/containerd --root {place}/containerd
 
 
 def missing_settings(existing: Mapping[str, Any], directory: str, nvidia: bool) -> Dict[str, Any]:
-    """What daemon.json is to say beside `existing`: only what nobody has said yet."""
+    """Return the settings to add to daemon.json beside `existing`: only those that nobody has set yet."""
     added: Dict[str, Any] = {}
     if directory and "data-root" not in existing:
         added["data-root"] = f"{directory}/docker"
@@ -57,7 +57,8 @@ def _configuration(node: Node) -> Docker:
 
 
 def _note(node: Node) -> Dict[str, Any]:
-    """`ours`: settings that we added; `before`: whether it started at boot without us; `users`: put into its group."""
+    """Read the note of what the step changed. `ours`: settings that it added; `before`: whether Docker started
+    at boot without it; `users`: put into its group."""
     raw = read_json(node.paths.optional_stamp(STEP.name))
     note: Dict[str, Any]
     if isinstance(raw, dict):
@@ -67,8 +68,8 @@ def _note(node: Node) -> Dict[str, Any]:
     return {"ours": {}, "users": [], **note}
 
 
-def _daemon(node: Node) -> Dict[str, Any]:
-    text = read_text(node.paths.real(DAEMON))
+def _read_daemon_settings(node: Node) -> Dict[str, Any]:
+    text = read_text(node.paths.under_root(DAEMON))
     try:
         if text and text.strip():
             daemon_settings = json.loads(text)
@@ -81,9 +82,9 @@ def _daemon(node: Node) -> Dict[str, Any]:
     return daemon_settings
 
 
-def _existing_settings(node: Node) -> Dict[str, Any]:
-    """daemon.json without what we added."""
-    existing = _daemon(node)
+def _foreign_daemon_settings(node: Node) -> Dict[str, Any]:
+    """Return daemon.json without what the kit added."""
+    existing = _read_daemon_settings(node)
     for key, value in _note(node)["ours"].items():
         if key == "runtimes":
             existing[key] = {name: runtime for name, runtime in existing.get(key, {}).items() if name != "nvidia"}
@@ -94,16 +95,16 @@ def _existing_settings(node: Node) -> Dict[str, Any]:
 
 def _added_settings(node: Node) -> Dict[str, Any]:
     return missing_settings(
-        _existing_settings(node), local_disk.find_local_disk(node), os.path.exists(node.paths.real(NVIDIA))
+        _foreign_daemon_settings(node), local_disk.find_local_disk(node), os.path.exists(node.paths.under_root(NVIDIA))
     )
 
 
 def _expected_files(node: Node) -> Dict[str, str]:
     """Path -> text of each file. Raises NodeError."""
     directory = local_disk.find_local_disk(node)
-    merged = {**_existing_settings(node), **_added_settings(node)}
+    merged = {**_foreign_daemon_settings(node), **_added_settings(node)}
     if merged:
-        files = {node.paths.real(DAEMON): json.dumps(merged, indent=4) + "\n"}
+        files = {node.paths.under_root(DAEMON): json.dumps(merged, indent=4) + "\n"}
     else:
         files = {}
     if directory:
@@ -118,11 +119,11 @@ def _drop_in(node: Node, unit: str) -> str:
 
 
 def _outdated(node: Node) -> List[str]:
-    daemon = node.paths.real(DAEMON)
+    daemon = node.paths.under_root(DAEMON)
     outdated = []
     for path, text in _expected_files(node).items():
         if path == daemon:
-            differs = _daemon(node) != json.loads(text)
+            differs = _read_daemon_settings(node) != json.loads(text)
         else:
             differs = read_text(path) != text
         if differs:
@@ -131,7 +132,7 @@ def _outdated(node: Node) -> List[str]:
 
 
 def _missing_members(node: Node) -> List[str]:
-    """Users of ours who are not in its group yet, of those that this node knows."""
+    """Return the configured users who are not in Docker's group yet, of those that this node knows."""
     group = getent_entry(node, "group", GROUP)
     members = []
     if group and len(group) > 3:
@@ -143,21 +144,21 @@ def _missing_members(node: Node) -> List[str]:
     ]
 
 
-def _run(node: Node) -> StepOutcome:
+def _apply_docker(node: Node) -> StepOutcome:
     note = _note(node)
     if "before" not in note:
         note["before"] = systemd.is_enabled(node, UNIT)
         write_json(node.paths.optional_stamp(STEP.name), note)
     outdated, files, done = _outdated(node), _expected_files(node), []
     if outdated:
-        deferred_actions.note(node, RESTART)
+        deferred_actions.record_action(node, RESTART)
         note["ours"] = _added_settings(node)
         write_json(node.paths.optional_stamp(STEP.name), note)
         # Before anything is installed: a package starts its daemon, which makes its directories at once.
         for path in outdated:
             write_if_different(path, files[path])
         done.append(f"wrote {', '.join(os.path.basename(path) for path in outdated)}")
-    done.append(software.ensure(node, DOCKER))
+    done.append(software.ensure_installed(node, DOCKER))
     joining = _missing_members(node)
     if joining:
         note["users"] = sorted({*note["users"], *joining})
@@ -165,11 +166,11 @@ def _run(node: Node) -> StepOutcome:
         for name in joining:
             node.runner.run(["usermod", "--append", "--groups", GROUP, name], timeout=30)
         done.append(f"{', '.join(joining)} may use it")
-    if deferred_actions.is_noted(node, RESTART) or systemd.must_reload(node, [UNIT, CONTAINERD]):
+    if deferred_actions.is_recorded(node, RESTART) or systemd.must_reload(node, [UNIT, CONTAINERD]):
         systemd.reload(node)
     systemd.enable(node, UNIT)
     try:
-        if deferred_actions.is_noted(node, RESTART):
+        if deferred_actions.is_recorded(node, RESTART):
             units = [unit for unit in (CONTAINERD, UNIT) if unit == UNIT or systemd.is_active(node, unit)]
             node.runner.run(["systemctl", "restart", *units], timeout=180)
             done.append("restarted it")
@@ -179,35 +180,35 @@ def _run(node: Node) -> StepOutcome:
         raise NodeError(
             f"Docker does not start: {systemd.last_log_line(node, UNIT) or err.message}", hint="journalctl -u docker"
         ) from err
-    deferred_actions.complete(node, RESTART)
+    deferred_actions.delete_action_record(node, RESTART)
     summary = "; ".join(part for part in done if part)
     return StepOutcome(bool(summary), summary)
 
 
-def _pending(node: Node) -> str:
+def _describe_pending_changes(node: Node) -> str:
     is_installed = software.find_program(node, DOCKER) is not None
     runs = is_installed and systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)
     outdated, joining = _outdated(node), _missing_members(node)
     parts = []
     if outdated:
         parts.append(f"write {', '.join(outdated)}")
-    parts.append(software.pending(node, DOCKER))
+    parts.append(software.describe_pending_install(node, DOCKER))
     if joining:
         parts.append(f"let {', '.join(joining)} use it")
     if not runs:
         parts.append(f"enable and start {UNIT}")
-    if runs and deferred_actions.is_noted(node, RESTART):
+    if runs and deferred_actions.is_recorded(node, RESTART):
         parts.append(f"restart {UNIT}")
     return "; ".join(part for part in parts if part)
 
 
-def _undo(node: Node) -> str:
-    note, existing = _note(node), _existing_settings(node)
+def _undo_docker(node: Node) -> str:
+    note, existing = _note(node), _foreign_daemon_settings(node)
     if existing:
-        write_if_different(node.paths.real(DAEMON), json.dumps(existing, indent=4) + "\n")
+        write_if_different(node.paths.under_root(DAEMON), json.dumps(existing, indent=4) + "\n")
     unneeded = [_drop_in(node, UNIT), _drop_in(node, CONTAINERD)]
     if not existing:
-        unneeded.append(node.paths.real(DAEMON))
+        unneeded.append(node.paths.under_root(DAEMON))
     for path in unneeded:
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(path)
@@ -221,10 +222,10 @@ def _undo(node: Node) -> str:
         resting = ["systemctl", "disable", "--now", "--quiet", UNIT, SOCKET]
         node.runner.run(resting, timeout=180, check=False)
         summary = "Docker rests; its images stay"
-    deferred_actions.complete(node, RESTART)
+    deferred_actions.delete_action_record(node, RESTART)
     with contextlib.suppress(FileNotFoundError):
         by_descriptor.unlink(node.paths.optional_stamp(STEP.name))
     return summary
 
 
-STEP = OptionalStep("docker", _run, _pending, _undo)
+STEP = OptionalStep("docker", _apply_docker, _describe_pending_changes, _undo_docker)

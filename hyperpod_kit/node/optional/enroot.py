@@ -39,14 +39,14 @@ def _data_directory(node: Node) -> str:
 
 
 def _files(node: Node) -> Dict[str, str]:
-    """Path -> text. The directory in /run is made again at boot, before a job can come."""
+    """Return path -> text of each file. The directory in /run is made again at boot, before a job can come."""
     return {
-        node.paths.real(CONF): TEXT.format(runtime=RUNTIME, place=_data_directory(node)),
-        node.paths.real(TMPFILES): f"d {RUNTIME} 1777 root root -\n",
+        node.paths.under_root(CONF): TEXT.format(runtime=RUNTIME, place=_data_directory(node)),
+        node.paths.under_root(TMPFILES): f"d {RUNTIME} 1777 root root -\n",
     }
 
 
-def _run(node: Node) -> StepOutcome:
+def _apply_enroot(node: Node) -> StepOutcome:
     done = []
     written = [path for path, text in _files(node).items() if write_if_different(path, text)]
     if written:
@@ -55,21 +55,21 @@ def _run(node: Node) -> StepOutcome:
         done += ["made its directories"]
     else:
         done += []
-    done.append(software.ensure(node, ENROOT))
+    done.append(software.ensure_installed(node, ENROOT))
     summary = "; ".join(part for part in done if part)
     return StepOutcome(bool(summary), summary)
 
 
-def _pending(node: Node) -> str:
+def _describe_pending_changes(node: Node) -> str:
     outdated = [path for path, text in _files(node).items() if read_text(path) != text]
     parts = []
     if outdated:
         parts.append(f"write {', '.join(outdated)}")
-    parts.append(software.pending(node, ENROOT))
+    parts.append(software.describe_pending_install(node, ENROOT))
     return "; ".join(part for part in parts if part)
 
 
-def _undo(node: Node) -> str:
+def _undo_enroot(node: Node) -> str:
     for path in _files(node):
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(path)
@@ -77,11 +77,12 @@ def _undo(node: Node) -> str:
 
 
 def ensure_directories(node: Node) -> bool:
-    """The directories in which everybody has his own: the disk is empty again after a boot. Raises OSError."""
+    """Make the directories in which every user has a directory of their own: the disk is empty again after a
+    boot. Raises OSError."""
     directory = _data_directory(node)
-    made = [local_disk.make_for_all(node, path) for path in (RUNTIME, directory, f"{directory}/tmp")]
+    made = [local_disk.ensure_world_writable_directory(node, path) for path in (RUNTIME, directory, f"{directory}/tmp")]
     return any(made)
 
 
 # Required: Slurm takes no node without pyxis where that is on, which takes none without enroot.
-STEP = OptionalStep("enroot", _run, _pending, _undo, required=True)
+STEP = OptionalStep("enroot", _apply_enroot, _describe_pending_changes, _undo_enroot, required=True)

@@ -47,9 +47,9 @@ def local_lines(node: Node) -> List[str]:
 
 
 def _public_keys(node: Node) -> Dict[str, str]:
-    """Path of a host key -> type and key. The key itself is asked: a file beside it may be another key's, or not be
-    there. Raises NodeError when there is none."""
-    folder = node.paths.real("/etc/ssh")
+    """Return path of a host key -> type and key, read from the key itself: a file beside it may be another
+    key's, or missing. Raises NodeError when there is none."""
+    folder = node.paths.under_root("/etc/ssh")
     names = []
     if os.path.isdir(folder):
         names = os.listdir(folder)
@@ -69,8 +69,9 @@ def is_published(node: Node) -> bool:
     return read_text(node.paths.optional_stamp(NOTE)) == "\n".join(local_lines(node))
 
 
-def publish(node: Node, mount: Mount) -> bool:
-    """Put this node's host keys where the others find them; True when they were not there. Raises NodeError."""
+def publish_local_keys(node: Node, mount: Mount) -> bool:
+    """Write this node's host keys to the shared mount, where the others find them; True when they were not
+    there. Raises NodeError."""
     for path, key in _public_keys(node).items():
         if not os.path.exists(f"{path}.pub"):
             write_if_different(f"{path}.pub", f"{key}\n")  # ssh offers no host key whose public half it does not find
@@ -79,7 +80,7 @@ def publish(node: Node, mount: Mount) -> bool:
     directory = _shared_directory(node, mount)
 
     def work() -> bool:
-        state.make_base(node.paths.real(mount.path), os.path.dirname(directory))
+        state.ensure_cluster_directory(node.paths.under_root(mount.path), os.path.dirname(directory))
         state.make_directory(directory, 0o755)
         state.make_directory(f"{directory}/hosts", 0o755)
         return _write(f"{directory}/hosts/{node.facts.node}", text)
@@ -89,8 +90,9 @@ def publish(node: Node, mount: Mount) -> bool:
     return changed or stamped
 
 
-def gather(node: Node, mount: Mount) -> bool:
-    """The controller's part: all keys into one file, when any has come; True when it did. Raises NodeError."""
+def gather_published_keys(node: Node, mount: Mount) -> bool:
+    """Join the published host keys of all nodes into one file, when any has come; True when it did. For the
+    controller. Raises NodeError."""
     directory = _shared_directory(node, mount)
     before: Any = read_json(_gathered_path(node))
 
@@ -110,8 +112,8 @@ def gather(node: Node, mount: Mount) -> bool:
     return bool(came)
 
 
-def refresh(node: Node, mount: Mount) -> bool:
-    """What this node knows of the others; True when that is something else now. Raises NodeError."""
+def refresh_known_hosts(node: Node, mount: Mount) -> bool:
+    """Update this node's known hosts from the gathered keys; True when they changed. Raises NodeError."""
     directory = _shared_directory(node, mount)
     last: Any = _note(node)
 
@@ -125,7 +127,7 @@ def refresh(node: Node, mount: Mount) -> bool:
             return [[0, 0], ""]
 
     file_stamp, text = run_in_child(f"the host keys on {mount.path}", work, SECONDS)
-    if text is None and os.path.exists(node.paths.real(KNOWN_HOSTS)):
+    if text is None and os.path.exists(node.paths.under_root(KNOWN_HOSTS)):
         return False
     changed = _write_known_hosts(node, valid_lines(text or ""))
     write_json(_note_path(node), file_stamp)
@@ -139,13 +141,13 @@ def valid_lines(text: str) -> List[str]:
 
 
 def count_hosts(node: Node) -> int:
-    """Hosts that this node takes a user's word from."""
-    text = read_text(node.paths.real(EQUIVALENT)) or ""
+    """Return how many host names this node trusts for hostbased authentication."""
+    text = read_text(node.paths.under_root(EQUIVALENT)) or ""
     return sum(1 for line in text.splitlines() if line and not line.startswith("#"))
 
 
-def forget(node: Node) -> None:
-    """Begin anew the next time."""
+def delete_stamps(node: Node) -> None:
+    """Delete the stamps, so that the next run begins anew."""
     for path in (node.paths.optional_stamp(NOTE), _note_path(node)):
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(path)
@@ -159,21 +161,21 @@ def _write_known_hosts(node: Node, lines: Sequence[str]) -> bool:
         names.update(dict.fromkeys(line.split(" ")[0].split(",")))
     changed = False
     for path, content in ((KNOWN_HOSTS, lines_of_all), (EQUIVALENT, list(names))):
-        real = node.paths.real(path)
+        real = node.paths.under_root(path)
         changed = write_if_different(real, with_block(read_text(real) or "", content)) or changed
     return changed
 
 
 def _shared_directory(node: Node, mount: Mount) -> str:
-    return f"{node.paths.real(state.cluster_directory(node, mount))}/ssh"
+    return f"{node.paths.under_root(state.cluster_directory(node, mount))}/ssh"
 
 
 def _note_path(node: Node) -> str:
-    return node.paths.real("/var/lib/hyperpod-kit/steps/ssh-between-nodes/seen.json")
+    return node.paths.under_root("/var/lib/hyperpod-kit/steps/ssh-between-nodes/seen.json")
 
 
 def _gathered_path(node: Node) -> str:
-    return node.paths.real("/var/lib/hyperpod-kit/steps/ssh-between-nodes/gathered.json")
+    return node.paths.under_root("/var/lib/hyperpod-kit/steps/ssh-between-nodes/gathered.json")
 
 
 def _note(node: Node) -> Any:

@@ -11,7 +11,7 @@ import os
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.mounts.kinds.instance_store import PLATFORM
-from hyperpod_kit.system.mountinfo import find
+from hyperpod_kit.system.mountinfo import find_mount_at
 from hyperpod_kit.untrusted import by_descriptor
 
 EBS = "/opt/sagemaker"
@@ -28,18 +28,19 @@ After=dlami-nvme.service
 
 
 def find_local_disk(node: Node) -> str:
-    """A mount of the local disk, the image's instance store, or the group's volume, whichever is there; "" for none."""
+    """Return a mount of the local disk, the image's instance store, or the group's volume, whichever is
+    mounted; "" for none."""
     mountinfo = read_text(node.paths.mountinfo) or ""
     configured = [mount.path for mount in node.mounts if mount.traits.local_disk]
-    return next((path for path in (*configured, PLATFORM, EBS) if find(mountinfo, path) is not None), "")
+    return next((path for path in (*configured, PLATFORM, EBS) if find_mount_at(mountinfo, path) is not None), "")
 
 
-def make_for_all(node: Node, path: str) -> bool:
-    """A directory in which everybody may make his own, as in /tmp; True when it was not there.
+def ensure_world_writable_directory(node: Node, path: str) -> bool:
+    """Make a directory in which everybody may make their own, as in /tmp; True when it was not there.
 
     It goes with the disk, at a reboot too. Raises OSError.
     """
-    real = node.paths.real(path)
+    real = node.paths.under_root(path)
     with contextlib.suppress(FileNotFoundError):
         if os.lstat(real).st_mode & 0o7777 == 0o1777:
             return False

@@ -63,31 +63,33 @@ def _configuration(node: Node) -> LogRotation:
     return configuration
 
 
-def _run(node: Node) -> StepOutcome:
-    installed = software.ensure(node, LOGROTATE)
-    changed = write_if_different(node.paths.real(CONF), _text(_configuration(node)))
+def _apply_log_rotation(node: Node) -> StepOutcome:
+    installed = software.ensure_installed(node, LOGROTATE)
+    changed = write_if_different(node.paths.under_root(CONF), _text(_configuration(node)))
     return StepOutcome(changed or bool(installed), installed)
 
 
-def _pending(node: Node) -> str:
-    differs = read_text(node.paths.real(CONF)) != _text(_configuration(node))
-    parts = [software.pending(node, LOGROTATE)]
+def _describe_pending_changes(node: Node) -> str:
+    differs = read_text(node.paths.under_root(CONF)) != _text(_configuration(node))
+    parts = [software.describe_pending_install(node, LOGROTATE)]
     if differs:
         parts.append(f"write {CONF}")
     return "; ".join(part for part in parts if part)
 
 
-def _undo(node: Node) -> str:
+def _undo_log_rotation(node: Node) -> str:
     for path in (CONF, STATE):
         with contextlib.suppress(FileNotFoundError):
-            by_descriptor.unlink(node.paths.real(path))
+            by_descriptor.unlink(node.paths.under_root(path))
     return "logs grow as they did"
 
 
 def rotate_logs(node: Node) -> None:
-    """Put aside what has its size. Raises NodeError."""
+    """Run logrotate, which puts aside each log that has reached its size. Raises NodeError."""
     try:
-        node.runner.run([LOGROTATE.programs[0], "--state", node.paths.real(STATE), node.paths.real(CONF)], timeout=300)
+        node.runner.run(
+            [LOGROTATE.programs[0], "--state", node.paths.under_root(STATE), node.paths.under_root(CONF)], timeout=300
+        )
     except RunError as err:
         output = err.stderr.strip().splitlines()
         reason = err.message
@@ -96,4 +98,4 @@ def rotate_logs(node: Node) -> None:
         raise NodeError(f"logrotate: {reason}", hint=f"logrotate --debug {CONF}") from err
 
 
-STEP = OptionalStep("log_rotation", _run, _pending, _undo)
+STEP = OptionalStep("log_rotation", _apply_log_rotation, _describe_pending_changes, _undo_log_rotation)

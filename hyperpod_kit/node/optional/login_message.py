@@ -50,24 +50,24 @@ def _configuration(node: Node) -> LoginMessage:
     return configuration
 
 
-def _run(node: Node) -> StepOutcome:
-    changed = write_if_different(node.paths.real(MESSAGE_PATH), _message(node, _configuration(node)))
-    return StepOutcome(write_if_different(node.paths.real(PROGRAM), TEXT, 0o755) or changed)
+def _apply_login_message(node: Node) -> StepOutcome:
+    changed = write_if_different(node.paths.under_root(MESSAGE_PATH), _message(node, _configuration(node)))
+    return StepOutcome(write_if_different(node.paths.under_root(PROGRAM), TEXT, 0o755) or changed)
 
 
-def _pending(node: Node) -> str:
+def _describe_pending_changes(node: Node) -> str:
     expected = {PROGRAM: TEXT, MESSAGE_PATH: _message(node, _configuration(node))}
-    differing = [path for path, text in expected.items() if read_text(node.paths.real(path)) != text]
+    differing = [path for path, text in expected.items() if read_text(node.paths.under_root(path)) != text]
     if differing:
         return f"write {', '.join(differing)}"
     return ""
 
 
-def _undo(node: Node) -> str:
+def _undo_login_message(node: Node) -> str:
     for path in (PROGRAM, MESSAGE_PATH):
         with contextlib.suppress(FileNotFoundError):
-            by_descriptor.unlink(node.paths.real(path))
+            by_descriptor.unlink(node.paths.under_root(path))
     return ""
 
 
-STEP = OptionalStep("login_message", _run, _pending, _undo)
+STEP = OptionalStep("login_message", _apply_login_message, _describe_pending_changes, _undo_login_message)

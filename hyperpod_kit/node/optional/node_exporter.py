@@ -58,43 +58,43 @@ def _drop_in(node: Node) -> str:
     return node.paths.unit(f"{UNIT}.d/hyperpod-kit.conf")
 
 
-def _run(node: Node) -> StepOutcome:
-    done = [software.ensure(node, EXPORTER)]
-    by_descriptor.make_directories(node.paths.real(metrics_directory(node)), shared=True)
+def _apply_node_exporter(node: Node) -> StepOutcome:
+    done = [software.ensure_installed(node, EXPORTER)]
+    by_descriptor.make_directories(node.paths.under_root(metrics_directory(node)), shared=True)
     if read_text(_drop_in(node)) != _text(node):
-        deferred_actions.note(node, RESTART)
+        deferred_actions.record_action(node, RESTART)
         write_if_different(_drop_in(node), _text(node))
         done.append(f"told it of {metrics_directory(node)}")
-    if deferred_actions.is_noted(node, RESTART) or systemd.must_reload(node, [UNIT]):
+    if deferred_actions.is_recorded(node, RESTART) or systemd.must_reload(node, [UNIT]):
         systemd.reload(node)
     systemd.enable(node, UNIT)
     try:
-        if deferred_actions.is_noted(node, RESTART):
+        if deferred_actions.is_recorded(node, RESTART):
             node.runner.run(["systemctl", "restart", UNIT], timeout=60)
         elif systemd.start(node, UNIT, timeout=60):
             done.append("started it")
     except RunError as err:
         raise NodeError(f"the exporter does not start: {systemd.last_log_line(node, UNIT) or err.message}") from err
-    deferred_actions.complete(node, RESTART)
+    deferred_actions.delete_action_record(node, RESTART)
     summary = "; ".join(part for part in done if part)
     return StepOutcome(bool(summary), summary)
 
 
-def _pending(node: Node) -> str:
+def _describe_pending_changes(node: Node) -> str:
     runs = systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)
-    parts = [software.pending(node, EXPORTER)]
+    parts = [software.describe_pending_install(node, EXPORTER)]
     if read_text(_drop_in(node)) != _text(node):
         parts.append(f"write {_drop_in(node)}")
     if not runs:
         parts.append(f"enable and start {UNIT}")
-    if runs and deferred_actions.is_noted(node, RESTART):
+    if runs and deferred_actions.is_recorded(node, RESTART):
         parts.append(f"restart {UNIT}")
     return "; ".join(part for part in parts if part)
 
 
-def _undo(node: Node) -> str:
+def _undo_node_exporter(node: Node) -> str:
     node.runner.run(["systemctl", "disable", "--now", "--quiet", UNIT], timeout=60, check=False)
-    for path in (_drop_in(node), node.paths.real(f"{metrics_directory(node)}/{SLURM_METRICS}")):
+    for path in (_drop_in(node), node.paths.under_root(f"{metrics_directory(node)}/{SLURM_METRICS}")):
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(path)
     systemd.reload(node)
@@ -102,12 +102,13 @@ def _undo(node: Node) -> str:
 
 
 def write_slurm_metrics(node: Node) -> None:
-    """How many nodes and jobs are in each state; nothing on other nodes than the controller. Raises RunError."""
+    """Query Slurm and write how many nodes and jobs are in each state; nothing on other nodes than the
+    controller. Where another controller acts, its file of them is deleted here. Raises RunError."""
     if node.facts.role != Role.CONTROLLER:
         return
-    if node.config.controllers > 1 and heads.acting_elsewhere(node.runner, node.paths.scontrol):
+    if node.config.controllers > 1 and heads.query_other_acting_controller(node.runner, node.paths.scontrol):
         with contextlib.suppress(FileNotFoundError):  # counted twice, a sum over the nodes would be wrong
-            by_descriptor.unlink(node.paths.real(f"{metrics_directory(node)}/{SLURM_METRICS}"))
+            by_descriptor.unlink(node.paths.under_root(f"{metrics_directory(node)}/{SLURM_METRICS}"))
         return
     bin_ = os.path.dirname(node.paths.scontrol)
     nodes = _count_states(node, [f"{bin_}/sinfo", "--noheader", "--Node", "--format", "%N %T"], unique=True)
@@ -121,11 +122,12 @@ def write_slurm_metrics(node: Node) -> None:
         lines += [
             f'hyperpod_kit_slurm_{name}{{state="{state}"}} {counts[state]}' for state in sorted({*counts, *always})
         ]
-    write_volatile(node.paths.real(f"{metrics_directory(node)}/{SLURM_METRICS}"), "\n".join(lines) + "\n")
+    write_volatile(node.paths.under_root(f"{metrics_directory(node)}/{SLURM_METRICS}"), "\n".join(lines) + "\n")
 
 
 def _count_states(node: Node, argv: List[str], *, unique: bool) -> Counter[str]:
-    """State -> how many; a node that is in several partitions is one."""
+    """Run the command, and return how many of its lines are in each state; a node that is in several
+    partitions counts once."""
     lines = node.runner.run(argv, timeout=30).stdout.splitlines()
     if unique:
         lines = list(dict.fromkeys(lines))
@@ -134,4 +136,4 @@ def _count_states(node: Node, argv: List[str], *, unique: bool) -> Counter[str]:
     return Counter(pair[1].lower().rstrip("*~#!%$@^-+") for pair in pairs if len(pair) == 2)
 
 
-STEP = OptionalStep("node_exporter", _run, _pending, _undo)
+STEP = OptionalStep("node_exporter", _apply_node_exporter, _describe_pending_changes, _undo_node_exporter)

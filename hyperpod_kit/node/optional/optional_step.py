@@ -44,34 +44,38 @@ class OptionalStep:
         """Of the step: `accounting` or `accounting-database`."""
         return "-".join(part for part in (self.key.replace("_", "-"), self.stage) if part)
 
-    def on(self, config: NodeConfig, role: str, group: str) -> Tuple[Step, ...]:
-        """Nothing where the configuration does not ask for it."""
-        if self.key not in config.steps.names:
+    def steps_for(self, config: NodeConfig, role: str, group: str) -> Tuple[Step, ...]:
+        """Return the step for a node of that role; () where the configuration does not ask for it."""
+        if self.key not in config.steps.enabled_step_names:
             return ()
-        return (Step(self.name, self._run, self.pending, required=self.required, after_success=self.after_success),)
+        return (
+            Step(self.name, self._mark_and_run, self.pending, required=self.required, after_success=self.after_success),
+        )
 
-    def _run(self, node: Node) -> StepOutcome:
+    def _mark_and_run(self, node: Node) -> StepOutcome:
         write_if_different(node.paths.optional_mark(self.name), "")
         return self.run(node)
 
     def was_on(self, node: Node) -> bool:
-        """Whether it has run here, to its end or not, and was not taken back."""
+        """Return whether it has run here, to its end or not, and was not undone."""
         return os.path.exists(node.paths.optional_mark(self.name))
 
     def is_off(self, node: Node) -> bool:
         """Whether this node is not to have it."""
-        return self.key not in node.config.steps.names or node.facts.role not in self.roles
+        return self.key not in node.config.steps.enabled_step_names or node.facts.role not in self.roles
 
 
-def leftovers(node: Node, steps: Tuple[OptionalStep, ...]) -> List[OptionalStep]:
-    """Those that were on here and are not any more, last first: what was built on another goes before it."""
+def steps_to_undo(node: Node, steps: Tuple[OptionalStep, ...]) -> List[OptionalStep]:
+    """Return the steps that were on here and are not any more, last first: what was built on another goes
+    before it."""
     return [step for step in reversed(steps) if step.is_off(node) and step.was_on(node)]
 
 
 def undo_leftovers(node: Node, steps: Tuple[OptionalStep, ...]) -> List[str]:
-    """Undo the leftovers; what was done, in words. Raises what an `undo` raises: its mark stays, and it comes again."""
+    """Undo the steps that are switched off, and delete their marks; return what was done, in words. Raises
+    what an `undo` raises: its mark stays, and it is tried again."""
     done = []
-    for step in leftovers(node, steps):
+    for step in steps_to_undo(node, steps):
         summary = step.undo(node)
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(node.paths.optional_mark(step.name))

@@ -28,7 +28,7 @@ LET_THROUGH = "pam_succeed_if.so"
 
 
 def pam_module() -> Software:
-    """The module, built for HyperPod's own Slurm, by hand, or from the distribution."""
+    """Return the module as Software: built for HyperPod's own Slurm, by hand, or from the distribution."""
     directories = [directory.format(machine=os.uname().machine) for directory in DIRECTORIES]
     return Software(
         tuple(f"{directory}/pam_slurm_adopt.so" for directory in directories), ("pam-slurm-adopt",), mode=os.R_OK
@@ -36,7 +36,8 @@ def pam_module() -> Software:
 
 
 def pam_lines(users: Tuple[str, ...], groups: Tuple[str, ...], path: str) -> List[str]:
-    """Of /etc/pam.d/sshd: each door jumps over what is behind it, the module too."""
+    """Render the lines of /etc/pam.d/sshd: each of those that let root, a user or a group in jumps over what
+    is behind it, the module too."""
     doors = [f"user in {':'.join(dict.fromkeys(('root', *users)))}", *(f"user ingroup {group}" for group in groups)]
     door_lines = [
         f"account [success={len(doors) - number} default=ignore] {LET_THROUGH} quiet {door}"
@@ -53,7 +54,7 @@ def _configuration(node: Node) -> PamSlurmAdopt:
 
 def _expected_text(node: Node, path: str) -> str:
     """Text of /etc/pam.d/sshd. Raises NodeError."""
-    text = read_text(node.paths.real(CONF))
+    text = read_text(node.paths.under_root(CONF))
     if text is None:
         raise NodeError(f"{CONF} is not there: sshd asks no module of PAM's", hint="install openssh-server")
     if "pam_slurm_adopt" in without_block(text):
@@ -68,25 +69,25 @@ def _expected_text(node: Node, path: str) -> str:
     )
 
 
-def _run(node: Node) -> StepOutcome:
+def _apply_pam_slurm_adopt(node: Node) -> StepOutcome:
     # Looked at before anything is installed, too: somebody else's stays.
     _expected_text(node, "")
     _refuse_without_pam(node)
-    done = [software.ensure(node, pam_module())]
+    done = [software.ensure_installed(node, pam_module())]
     path = software.find_program(node, pam_module())
     if path is None:
         raise NodeError("pam_slurm_adopt.so is not there")
     door = os.path.join(os.path.dirname(pam_module().programs[-1]), LET_THROUGH)
-    if not os.path.exists(node.paths.real(door)):
+    if not os.path.exists(node.paths.under_root(door)):
         raise NodeError(f"{door} is not there: without it root would be kept out too", hint="install libpam-modules")
-    if write_if_different(node.paths.real(CONF), _expected_text(node, path)):
+    if write_if_different(node.paths.under_root(CONF), _expected_text(node, path)):
         done.append("ssh is for who has a job here")
     summary = "; ".join(part for part in done if part)
     return StepOutcome(bool(summary), summary)
 
 
 def _refuse_without_pam(node: Node) -> None:
-    """Raise NodeError where sshd would not ask PAM at all: the step would promise what is not so."""
+    """Raise NodeError where sshd does not use PAM at all: the step would promise what is not so."""
     try:
         settings = node.runner.run(["sshd", "-T"], timeout=30).stdout.lower().splitlines()
     except RunError as err:
@@ -95,19 +96,21 @@ def _refuse_without_pam(node: Node) -> None:
         raise NodeError("sshd has UsePAM off, so it asks no module", hint="set UsePAM yes in /etc/ssh/sshd_config")
 
 
-def _pending(node: Node) -> str:
+def _describe_pending_changes(node: Node) -> str:
     path = software.find_program(node, pam_module())
-    parts = [software.pending(node, pam_module())]
-    if not (path and read_text(node.paths.real(CONF)) == _expected_text(node, path)):
+    parts = [software.describe_pending_install(node, pam_module())]
+    if not (path and read_text(node.paths.under_root(CONF)) == _expected_text(node, path)):
         parts.append(f"our lines into {CONF}")
     return "; ".join(part for part in parts if part)
 
 
-def _undo(node: Node) -> str:
-    text = read_text(node.paths.real(CONF))
+def _undo_pam_slurm_adopt(node: Node) -> str:
+    text = read_text(node.paths.under_root(CONF))
     if text is not None:
-        write_if_different(node.paths.real(CONF), without_block(text))
+        write_if_different(node.paths.under_root(CONF), without_block(text))
     return "ssh is for everybody again"
 
 
-STEP = OptionalStep("pam_slurm_adopt", _run, _pending, _undo, roles=(Role.COMPUTE,))
+STEP = OptionalStep(
+    "pam_slurm_adopt", _apply_pam_slurm_adopt, _describe_pending_changes, _undo_pam_slurm_adopt, roles=(Role.COMPUTE,)
+)

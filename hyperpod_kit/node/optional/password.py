@@ -13,12 +13,16 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 
 
-def read_password(node: Node, arn: str, *, without: str) -> str:
-    """The password itself, or what RDS keeps: {"username": …, "password": …}. Its value is in no message.
+def read_password(node: Node, secret_arn: str, *, forbidden_characters: str) -> str:
+    """Read the password from the file of a secret: the password itself, or what RDS keeps: {"username": …,
+    "password": …}. Its value is in no message.
 
-    without: characters that the daemon's file has no way to say; a backslash is one of them anywhere. Raises NodeError.
+    forbidden_characters: those that the daemon's file has no way to write; a backslash is one of them
+    anywhere. Raises NodeError.
     """
-    secret = next((secret_entry.name for secret_entry in node.config.secrets if secret_entry.arn == arn), arn)
+    secret = next(
+        (secret_entry.name for secret_entry in node.config.secrets if secret_entry.arn == secret_arn), secret_arn
+    )
     text = read_text(node.paths.secret(secret))
     if text is None:
         raise NodeError(
@@ -29,7 +33,7 @@ def read_password(node: Node, arn: str, *, without: str) -> str:
         document = json.loads(text)
         if isinstance(document, dict):
             password = document.get("password")
-    refused = set(without) | {"\\"}
+    refused = set(forbidden_characters) | {"\\"}
     if not isinstance(password, str) or not password or not password.isprintable() or set(password) & refused:
         raise NodeError(
             f"the secret {secret} holds no password that can be written into a file of settings",

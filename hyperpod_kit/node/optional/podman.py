@@ -35,46 +35,47 @@ rootless_storage_path = "{place}/podman/$UID"
 def _expected_text(node: Node) -> str:
     """Text of storage.conf; "" where there is no such disk, or somebody else has written one."""
     disk = local_disk.find_local_disk(node)
-    current = read_text(node.paths.real(CONF))
+    current = read_text(node.paths.under_root(CONF))
     if disk and (current is None or current.startswith(HEADER)):
         return TEXT.format(place=disk)
     return ""
 
 
-def _run(node: Node) -> StepOutcome:
+def _apply_podman(node: Node) -> StepOutcome:
     text = _expected_text(node)
     done = []
-    if text and write_if_different(node.paths.real(CONF), text):
+    if text and write_if_different(node.paths.under_root(CONF), text):
         done = ["wrote its storage.conf"]
     if ensure_directory(node):
         done += ["made its directory"]
     else:
         done += []
-    done.append(software.ensure(node, PODMAN))
+    done.append(software.ensure_installed(node, PODMAN))
     summary = "; ".join(part for part in done if part)
     return StepOutcome(bool(summary), summary)
 
 
-def _pending(node: Node) -> str:
+def _describe_pending_changes(node: Node) -> str:
     text = _expected_text(node)
     parts = []
-    if text and read_text(node.paths.real(CONF)) != text:
+    if text and read_text(node.paths.under_root(CONF)) != text:
         parts.append(f"write {CONF}")
-    parts.append(software.pending(node, PODMAN))
+    parts.append(software.describe_pending_install(node, PODMAN))
     return "; ".join(part for part in parts if part)
 
 
-def _undo(node: Node) -> str:
-    if (read_text(node.paths.real(CONF)) or "").startswith(HEADER):
+def _undo_podman(node: Node) -> str:
+    if (read_text(node.paths.under_root(CONF)) or "").startswith(HEADER):
         with contextlib.suppress(FileNotFoundError):
-            by_descriptor.unlink(node.paths.real(CONF))
+            by_descriptor.unlink(node.paths.under_root(CONF))
     return "Podman unpacks to where it did before; what it has on the local disk stays until the disk goes"
 
 
 def ensure_directory(node: Node) -> bool:
-    """The directory in which everybody has his own: the disk is empty again after a boot. Raises OSError."""
+    """Make the directory in which every user has a directory of their own: the disk is empty again after a
+    boot. Raises OSError."""
     disk = local_disk.find_local_disk(node)
-    return bool(disk and _expected_text(node)) and local_disk.make_for_all(node, f"{disk}/podman")
+    return bool(disk and _expected_text(node)) and local_disk.ensure_world_writable_directory(node, f"{disk}/podman")
 
 
-STEP = OptionalStep("podman", _run, _pending, _undo)
+STEP = OptionalStep("podman", _apply_podman, _describe_pending_changes, _undo_podman)

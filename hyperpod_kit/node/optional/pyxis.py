@@ -18,18 +18,18 @@ from hyperpod_kit.node.step import StepOutcome
 PYXIS = Software(pyxis_line.PLUGINS, ("pyxis",), mode=os.R_OK)
 
 
-def _run(node: Node) -> StepOutcome:
-    summary = software.ensure(node, PYXIS)
+def _install_pyxis(node: Node) -> StepOutcome:
+    summary = software.ensure_installed(node, PYXIS)
     return StepOutcome(bool(summary), summary)
 
 
-def _pending(node: Node) -> str:
-    return software.pending(node, PYXIS)
+def _describe_pending_changes(node: Node) -> str:
+    return software.describe_pending_install(node, PYXIS)
 
 
-def _undo(node: Node) -> str:
+def _describe_undo(node: Node) -> str:
     return "Slurm does not load it any more; the package stays"
 
 
 # Required: with its line in plugstack.conf, no slurmd starts without it.
-STEP = OptionalStep("pyxis", _run, _pending, _undo, required=True)
+STEP = OptionalStep("pyxis", _install_pyxis, _describe_pending_changes, _describe_undo, required=True)

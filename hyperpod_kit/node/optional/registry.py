@@ -22,7 +22,7 @@ from hyperpod_kit.node.optional import (
     ssh_between_nodes,
     sssd,
 )
-from hyperpod_kit.node.optional.optional_step import OptionalStep, leftovers, undo_leftovers
+from hyperpod_kit.node.optional.optional_step import OptionalStep, steps_to_undo, undo_leftovers
 from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
 
 ALL: Tuple[OptionalStep, ...] = (
@@ -42,17 +42,17 @@ ALL: Tuple[OptionalStep, ...] = (
 )
 
 
-def _run(node: Node) -> StepOutcome:
+def _undo_switched_off(node: Node) -> StepOutcome:
     done = undo_leftovers(node, ALL)
     return StepOutcome(bool(done), "; ".join(done))
 
 
-def _pending(node: Node) -> str:
-    names = [step.name for step in leftovers(node, ALL)]
+def _describe_pending_undo(node: Node) -> str:
+    names = [step.name for step in steps_to_undo(node, ALL)]
     if names:
         return f"take back {', '.join(names)}"
     return ""
 
 
 # After Slurm has been told: slurmdbd rests once slurmctld asks it no more.
-OFF_STEP = Step("switched-off", _run, _pending, required=False, modes=SCRIPTED)
+OFF_STEP = Step("switched-off", _undo_switched_off, _describe_pending_undo, required=False, modes=SCRIPTED)

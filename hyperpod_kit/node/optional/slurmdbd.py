@@ -72,22 +72,22 @@ RestartSec=5
 
 
 def expected_conf(node: Node, accounting: Accounting) -> str:
-    """Text of slurmdbd.conf. Raises NodeError when the secret is not there."""
+    """Render slurmdbd.conf. Raises NodeError when the secret is not there."""
     user = slurm_user(slurm_conf(node))
     lines = CONF.format(host=node.facts.node, address=node.facts.address, port=PORT, user=user)
     database = accounting.database
     if database is None:
         # Through MariaDB's socket, which knows the user by the kernel's word: there is no password.
         return f"{lines}StorageHost=localhost\nStorageUser={user}\nStorageLoc=slurm_acct_db\n"
-    secret = password.read_password(node, database.secret_arn, without='"#')
+    secret = password.read_password(node, database.secret_arn, forbidden_characters='"#')
     return (
         f"{lines}StorageHost={database.host}\nStoragePort={database.port}\nStorageUser={database.user}\n"
         f'StorageLoc={database.name}\nStoragePass="{secret}"\n'
     )
 
 
-def pending(node: Node, accounting: Accounting) -> str:
-    """What `ensure` would do, in words."""
+def describe_pending_changes(node: Node, accounting: Accounting) -> str:
+    """Return what `ensure_slurmdbd` would do, in words; "" for nothing."""
     try:
         differs = read_text(node.paths.slurmdbd_conf) != expected_conf(node, accounting)
     except NodeError:  # without its secret, or slurm.conf, yet
@@ -102,8 +102,9 @@ def pending(node: Node, accounting: Accounting) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def ensure(node: Node, accounting: Accounting, program: str) -> bool:
-    """Write its file and have it run by that; True when anything changed. Raises NodeError when it does not answer."""
+def ensure_slurmdbd(node: Node, accounting: Accounting, program: str) -> bool:
+    """Write slurmdbd's configuration and units, have `program` run with them, and wait until it answers; True
+    when anything changed. Raises NodeError when it does not answer."""
     text, path = expected_conf(node, accounting), node.paths.slurmdbd_conf
     units = _units(node, program)
     changed = [unit for unit, unit_text in units.items() if write_if_different(node.paths.unit(unit), unit_text)]
@@ -129,7 +130,7 @@ def ensure(node: Node, accounting: Accounting, program: str) -> bool:
 
 
 def remove(node: Node) -> None:
-    """Stop it, at boot too, and take away what is ours; its database stays."""
+    """Stop slurmdbd, disable it at boot, and delete the kit's files; its database stays."""
     with contextlib.suppress(RunError):
         node.runner.run(["systemctl", "disable", "--now", "--quiet", UNIT], timeout=120)
     for path in (node.paths.slurmdbd_conf, node.paths.unit(f"{UNIT}.d/hyperpod-kit.conf"), node.paths.unit(UNIT)):

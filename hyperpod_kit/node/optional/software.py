@@ -31,11 +31,11 @@ class Software:
 
 def find_program(node: Node, software: Software) -> Optional[str]:
     """The program, None when it is not there."""
-    return next((path for path in software.programs if os.access(node.paths.real(path), software.mode)), None)
+    return next((path for path in software.programs if os.access(node.paths.under_root(path), software.mode)), None)
 
 
-def pending(node: Node, software: Software) -> str:
-    """What `ensure` would do, in words."""
+def describe_pending_install(node: Node, software: Software) -> str:
+    """Return what `ensure_installed` would do, in words; "" for nothing."""
     if _is_complete(node, software):
         return ""
     listed = _listed(node, software)
@@ -43,7 +43,7 @@ def pending(node: Node, software: Software) -> str:
     return f"install {names or CLIENTS[software.clients[0]] + ' from the package sources of the node'}"
 
 
-def ensure(node: Node, software: Software) -> str:
+def ensure_installed(node: Node, software: Software) -> str:
     """Install it unless it is there; what was done, "" for nothing. Raises NodeError, BundleIntegrityError."""
     if _is_complete(node, software):
         return ""

@@ -35,8 +35,9 @@ RELOAD = "sshd-reload"
 UNITS = ("ssh.service", "sshd.service")
 
 
-def mount_of(node: Node) -> Mount:
-    """Where the nodes find each other's host keys. Raises NodeError where the configuration has no such mount."""
+def host_keys_mount(node: Node) -> Mount:
+    """Return the mount on which the nodes find each other's host keys. Raises NodeError where the
+    configuration has none."""
     configuration = node.config.steps.ssh_between_nodes
     if configuration is None or not configuration.mount:
         raise NodeError(
@@ -46,53 +47,59 @@ def mount_of(node: Node) -> Mount:
     return node.mount(configuration.mount)
 
 
-def _run(node: Node) -> StepOutcome:
-    mount = mount_of(node)
-    changed = host_keys.publish(node, mount)
-    changed = host_keys.refresh(node, mount) or changed
+def _apply_ssh_between_nodes(node: Node) -> StepOutcome:
+    mount = host_keys_mount(node)
+    changed = host_keys.publish_local_keys(node, mount)
+    changed = host_keys.refresh_known_hosts(node, mount) or changed
     for path, text in TEXTS.items():
-        if read_text(node.paths.real(path)) != text:
-            deferred_actions.note(node, RELOAD)
-            changed = write_if_different(node.paths.real(path), text) or changed
+        if read_text(node.paths.under_root(path)) != text:
+            deferred_actions.record_action(node, RELOAD)
+            changed = write_if_different(node.paths.under_root(path), text) or changed
     _reload(node)
     if not changed:
         return StepOutcome()
     return StepOutcome(True, f"{host_keys.count_hosts(node)} hosts are known")
 
 
-def _pending(node: Node) -> str:
-    differing = [path for path, text in TEXTS.items() if read_text(node.paths.real(path)) != text]
+def _describe_pending_changes(node: Node) -> str:
+    differing = [path for path, text in TEXTS.items() if read_text(node.paths.under_root(path)) != text]
     parts = []
     if differing:
         parts.append(f"write {', '.join(differing)}")
-    if deferred_actions.is_noted(node, RELOAD):
+    if deferred_actions.is_recorded(node, RELOAD):
         parts.append("reload sshd")
     if not host_keys.is_published(node):
-        parts.append(f"put this node's host keys on {mount_of(node).path}")
+        parts.append(f"put this node's host keys on {host_keys_mount(node).path}")
     return "; ".join(part for part in parts if part)
 
 
-def _undo(node: Node) -> str:
-    deferred_actions.note(node, RELOAD)
+def _undo_ssh_between_nodes(node: Node) -> str:
+    deferred_actions.record_action(node, RELOAD)
     for path in TEXTS:
         with contextlib.suppress(FileNotFoundError):
-            by_descriptor.unlink(node.paths.real(path))
+            by_descriptor.unlink(node.paths.under_root(path))
     for path in (host_keys.KNOWN_HOSTS, host_keys.EQUIVALENT):
-        text = read_text(node.paths.real(path))
+        text = read_text(node.paths.under_root(path))
         if text is not None and without_block(text) != text:
-            write_if_different(node.paths.real(path), without_block(text))
-    host_keys.forget(node)
+            write_if_different(node.paths.under_root(path), without_block(text))
+    host_keys.delete_stamps(node)
     _reload(node)
     return "passwords or keys again"
 
 
 def _reload(node: Node) -> None:
-    if not deferred_actions.is_noted(node, RELOAD):
+    if not deferred_actions.is_recorded(node, RELOAD):
         return
     unit = next((unit for unit in UNITS if systemd.is_active(node, unit)), None)
     if unit is not None:
         node.runner.run(["systemctl", "reload", unit], timeout=60)
-    deferred_actions.complete(node, RELOAD)
+    deferred_actions.delete_action_record(node, RELOAD)
 
 
-STEP = OptionalStep("ssh_between_nodes", _run, _pending, _undo, after_success=True)
+STEP = OptionalStep(
+    "ssh_between_nodes",
+    _apply_ssh_between_nodes,
+    _describe_pending_changes,
+    _undo_ssh_between_nodes,
+    after_success=True,
+)

@@ -43,7 +43,7 @@ def _configuration(node: Node) -> Sssd:
 
 
 def conf_text(configuration: Sssd, secret: str) -> str:
-    """Text of sssd.conf. `secret`: the password of `bind_dn`, "" without one."""
+    """Render sssd.conf. `secret`: the password of `bind_dn`, "" without one."""
     domain = {
         "id_provider": "ldap",
         "auth_provider": "ldap",
@@ -82,7 +82,7 @@ def conf_text(configuration: Sssd, secret: str) -> str:
 
 
 def sudoers_text(configuration: Sssd) -> str:
-    """Text of a file of sudo's; "" where nobody of the directory may become root."""
+    """Render the file of sudo's; "" where nobody of the directory may become root."""
     if configuration.sudo:
         return HEADER + "".join(f"%{group} ALL=(ALL) NOPASSWD:ALL\n" for group in configuration.sudo)
     return ""
@@ -93,21 +93,23 @@ def _expected_files(node: Node) -> Dict[str, str]:
     configuration = _configuration(node)
     secret = ""
     if configuration.secret_arn:
-        secret = password.read_password(node, configuration.secret_arn, without="")
+        secret = password.read_password(node, configuration.secret_arn, forbidden_characters="")
     return {CONF: conf_text(configuration, secret), SUDOERS: sudoers_text(configuration)}
 
 
 def _outdated(node: Node) -> List[str]:
-    return [path for path, text in _expected_files(node).items() if (read_text(node.paths.real(path)) or "") != text]
+    return [
+        path for path, text in _expected_files(node).items() if (read_text(node.paths.under_root(path)) or "") != text
+    ]
 
 
-def _run(node: Node) -> StepOutcome:
-    current = read_text(node.paths.real(CONF))
+def _apply_sssd(node: Node) -> StepOutcome:
+    current = read_text(node.paths.under_root(CONF))
     if current is not None and not current.startswith(HEADER):
         raise NodeError(f"{CONF} is somebody else's", hint="remove it, or hyperpod_kit.steps.sssd")
-    files, outdated, done = _expected_files(node), _outdated(node), [software.ensure(node, SSSD)]
+    files, outdated, done = _expected_files(node), _outdated(node), [software.ensure_installed(node, SSSD)]
     if outdated:
-        deferred_actions.note(node, RESTART)
+        deferred_actions.record_action(node, RESTART)
         for path in outdated:
             _write(node, path, files[path])
         done.append(f"wrote {', '.join(outdated)}")
@@ -117,7 +119,7 @@ def _run(node: Node) -> StepOutcome:
         done.append("homes are made at the first login")
     systemd.enable(node, UNIT)
     try:
-        if deferred_actions.is_noted(node, RESTART):
+        if deferred_actions.is_recorded(node, RESTART):
             node.runner.run(["systemctl", "restart", UNIT], timeout=90)
         elif systemd.start(node, UNIT, timeout=90):
             done.append("started it")
@@ -125,16 +127,17 @@ def _run(node: Node) -> StepOutcome:
         raise NodeError(
             f"SSSD does not start: {systemd.last_log_line(node, UNIT) or err.message}", hint="journalctl -u sssd"
         ) from err
-    deferred_actions.complete(node, RESTART)
-    if " sss" not in (read_text(node.paths.real(NAMES)) or ""):
+    deferred_actions.delete_action_record(node, RESTART)
+    if " sss" not in (read_text(node.paths.under_root(NAMES)) or ""):
         raise NodeError(f"{NAMES} does not ask SSSD for names", hint="dpkg-reconfigure libnss-sss")
     summary = "; ".join(part for part in done if part)
     return StepOutcome(bool(summary), summary)
 
 
 def _write(node: Node, path: str, text: str) -> None:
-    """A file that only root reads. sudo's is looked at by sudo itself first: a wrong one would close sudo to all."""
-    real = node.paths.real(path)
+    """Write a file that only root reads, or delete it where `text` is empty. sudo's is checked by visudo
+    first: a wrong one would close sudo to all."""
+    real = node.paths.under_root(path)
     if not text:
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(real)
@@ -152,45 +155,45 @@ def _write(node: Node, path: str, text: str) -> None:
 
 
 def _makes_homes(node: Node) -> bool:
-    return "pam_mkhomedir.so" in (read_text(node.paths.real(SESSION)) or "")
+    return "pam_mkhomedir.so" in (read_text(node.paths.under_root(SESSION)) or "")
 
 
-def _pending(node: Node) -> str:
+def _describe_pending_changes(node: Node) -> str:
     try:
         outdated = _outdated(node)
     except NodeError:  # without its secret yet
         outdated = [CONF]
     runs = systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)
-    parts = [software.pending(node, SSSD)]
+    parts = [software.describe_pending_install(node, SSSD)]
     if outdated:
         parts.append(f"write {', '.join(outdated)}")
     if not _makes_homes(node):
         parts.append("have homes made at the first login")
     if not runs:
         parts.append(f"enable and start {UNIT}")
-    if runs and (outdated or deferred_actions.is_noted(node, RESTART)):
+    if runs and (outdated or deferred_actions.is_recorded(node, RESTART)):
         parts.append(f"restart {UNIT}")
     return "; ".join(part for part in parts if part)
 
 
-def _undo(node: Node) -> str:
-    if not (read_text(node.paths.real(CONF)) or HEADER).startswith(HEADER):
+def _undo_sssd(node: Node) -> str:
+    if not (read_text(node.paths.under_root(CONF)) or HEADER).startswith(HEADER):
         return ""  # somebody else's: it was left alone
     node.runner.run(["systemctl", "disable", "--now", "--quiet", UNIT], timeout=60, check=False)
     if read_text(node.paths.optional_stamp(STEP.name)) is not None:
         node.runner.run(["pam-auth-update", "--package", "--remove", "mkhomedir"], timeout=60)
         by_descriptor.unlink(node.paths.optional_stamp(STEP.name))
     for path in (CONF, SUDOERS):
-        if (read_text(node.paths.real(path)) or "").startswith(HEADER):
-            by_descriptor.unlink(node.paths.real(path))
+        if (read_text(node.paths.under_root(path)) or "").startswith(HEADER):
+            by_descriptor.unlink(node.paths.under_root(path))
     # Names are served out of mc/ without any daemon, and db/ has what passwords are compared with.
     kept = [f"mc/{name}" for name in ("passwd", "group", "initgroups", "sid")]
     kept += [f"db/{name}_{DOMAIN}.ldb" for name in ("cache", "timestamps")]
     for name in kept:
         with contextlib.suppress(FileNotFoundError):
-            by_descriptor.unlink(node.paths.real(f"{STATE}/{name}"))
-    deferred_actions.complete(node, RESTART)
+            by_descriptor.unlink(node.paths.under_root(f"{STATE}/{name}"))
+    deferred_actions.delete_action_record(node, RESTART)
     return "the directory's users are unknown here; their homes stay"
 
 
-STEP = OptionalStep("sssd", _run, _pending, _undo)
+STEP = OptionalStep("sssd", _apply_sssd, _describe_pending_changes, _undo_sssd)

@@ -28,7 +28,7 @@ from hyperpod_kit.node.optional import (
 
 
 def run_upkeep(node: Node) -> List[str]:
-    """Do all of it, unless another run is at it; what failed, in words."""
+    """Run the recurring part of each optional step, unless another run is at it; return what failed, in words."""
     failed = []
     with hold_lock(node, "upkeep", seconds=0.0) as locked:
         if not locked:
@@ -42,7 +42,7 @@ def run_upkeep(node: Node) -> List[str]:
 
 
 def upkeep_command() -> int:
-    """Exit code 0, or 1 when something could not be done."""
+    """Run the recurring parts of the optional steps. Exit code 0, or 1 when something could not be done."""
     from hyperpod_kit.node.context import open_node
 
     failed = run_upkeep(open_node())
@@ -53,26 +53,26 @@ def upkeep_command() -> int:
     return 0
 
 
-def _host_keys(node: Node) -> None:
-    mount = ssh_between_nodes.mount_of(node)
+def _update_host_keys(node: Node) -> None:
+    mount = ssh_between_nodes.host_keys_mount(node)
     if node.facts.role == Role.CONTROLLER:
-        host_keys.gather(node, mount)
-    host_keys.refresh(node, mount)
+        host_keys.gather_published_keys(node, mount)
+    host_keys.refresh_known_hosts(node, mount)
 
 
-def _accounting(node: Node) -> None:
-    if deferred_actions.is_noted(node, associations.RUNAWAYS) and systemd.is_active(node, "slurmctld.service"):
+def _update_accounting(node: Node) -> None:
+    if deferred_actions.is_recorded(node, associations.RUNAWAYS) and systemd.is_active(node, "slurmctld.service"):
         associations.end_runaways(node)
-        deferred_actions.complete(node, associations.RUNAWAYS)
+        deferred_actions.delete_action_record(node, associations.RUNAWAYS)
     if copies.is_due(node):
         copies.make_copy(node)
 
 
 PARTS: Dict[str, Callable[[Node], object]] = {
     "log_rotation": log_rotation.rotate_logs,
-    "ssh_between_nodes": _host_keys,
+    "ssh_between_nodes": _update_host_keys,
     "node_exporter": node_exporter.write_slurm_metrics,
-    "accounting": _accounting,
+    "accounting": _update_accounting,
     "podman": podman.ensure_directory,
     "enroot": enroot.ensure_directories,
 }

@@ -61,8 +61,9 @@ class SlurmTransport:
         self._error = ""
 
     def route(self, name: str, command: Sequence[str]) -> SlurmRoute:
-        """How to get the command run on the node."""
-        jobs = self._running()
+        """Return the command line that gets the command run on the node over Slurm, or why there is none. Runs
+        nothing on the node itself."""
+        jobs = self._running_jobs_by_node()
         if jobs is None:
             return SlurmRoute(None, self._error)
         step = [
@@ -87,7 +88,7 @@ class SlurmTransport:
         become = ["setpriv", f"--reuid={job.uid}", f"--regid={job.gid}", "--init-groups"]
         return SlurmRoute([*self._clean, *become, *step_in_job], owner=job.uid)
 
-    def _running(self) -> Optional[Dict[str, Job]]:
+    def _running_jobs_by_node(self) -> Optional[Dict[str, Job]]:
         """Node -> a job that runs there; None when Slurm cannot be asked."""
         with self._lock:
             if self._jobs is None and not self._error:
@@ -99,7 +100,7 @@ class SlurmTransport:
 
     def _query_jobs(self) -> Dict[str, Job]:
         jobs: Dict[str, Job] = {}
-        for record in records.read(self._runner):
+        for record in records.query_squeue(self._runner):
             uid, gid = record.get("UserId", ""), record.get("GroupId", "")
             if record.get("JobState") != "RUNNING" or not uid.isdigit() or not gid.isdigit():
                 continue

@@ -42,7 +42,7 @@ class PeerQuery:
 
     @classmethod
     def read(cls, stream: TextIO) -> PeerQuery:
-        """From JSON. Raises UsageError."""
+        """Read the query as JSON from the stream. Raises UsageError."""
         try:
             raw = json.load(stream)
             nodes = tuple((str(node["id"]), str(node["address"]), str(node["slurm"])) for node in raw["nodes"])
@@ -96,7 +96,8 @@ def _query_peer(
 
 
 def ssh_argv(question: PeerQuery, address: str) -> List[str]:
-    """OpenSSH's client with the configuration of whoever runs it: how nodes are known is the cluster's own affair."""
+    """Return the command line of OpenSSH's client, with the configuration of whoever runs it: how nodes are
+    known is the cluster's own affair."""
     options = [
         "BatchMode=yes",
         f"ConnectTimeout={max(1, round(question.connect_timeout))}",
@@ -118,7 +119,8 @@ def _run(runner: Runner, argv: Sequence[str], seconds: float) -> Dict[str, Any]:
 
 
 def main(stream: Optional[TextIO] = None, environ: Mapping[str, str] = os.environ) -> int:
-    """`hyperpod-kit node ask`. Exit code 0 when all nodes were asked, whatever they said."""
+    """Run `hyperpod-kit node ask`: read a query from the stream and print one line of JSON for each node. Exit
+    code 0 when all nodes were queried, whatever they returned."""
     from hyperpod_kit.node.context import open_node
 
     node = open_node()
@@ -126,7 +128,7 @@ def main(stream: Optional[TextIO] = None, environ: Mapping[str, str] = os.enviro
     # A shell that is no login shell does not know where Slurm is.
     os.environ["PATH"] = environ.get("PATH", "/usr/bin:/bin") + ":/opt/slurm/bin"
     count = 0
-    for response in query_peers(question, LocalRunner(), node.facts.instance_id, node.paths.real(PROGRAM)):
+    for response in query_peers(question, LocalRunner(), node.facts.instance_id, node.paths.under_root(PROGRAM)):
         print(json.dumps(response), flush=True)
         count += 1
     print(json.dumps({"end": count}), flush=True)

@@ -14,7 +14,7 @@ from typing import Any, Dict, Mapping, Optional
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.node.timing import Clock, wait_for
-from hyperpod_kit.signing.exchange import exchange
+from hyperpod_kit.signing.exchange import send_http_request
 from hyperpod_kit.signing.request import sign
 from hyperpod_kit.signing.role import credentials
 
@@ -36,7 +36,8 @@ NOT_NOW = (
 
 
 def fetch(secret: Secret, clock: Clock, environ: Mapping[str, str] = os.environ, *, within: float = WITHIN) -> bytes:
-    """The value. Raises NodeError, which names the ARN and never quotes an answer's content."""
+    """Fetch the secret's value, trying again for `within` seconds. Raises NodeError, which names the ARN and
+    never quotes a response's content."""
     last = ""
 
     def try_fetch() -> Optional[bytes]:
@@ -52,7 +53,7 @@ def fetch(secret: Secret, clock: Clock, environ: Mapping[str, str] = os.environ,
         signed_headers = sign(
             role_credentials, secret.service, secret.region, "POST", url, headers, digest, clock.wall()
         )
-        response = exchange("POST", url, signed_headers, body)
+        response = send_http_request("POST", url, signed_headers, body)
         if response.status == 200:
             return _value(secret, response.body)
         if response.status:

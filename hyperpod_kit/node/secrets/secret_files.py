@@ -34,7 +34,8 @@ def missing_secrets(node: Node) -> List[str]:
 
 
 def ensure_secrets(node: Node, fetch_secret: Fetch = fetch) -> List[str]:
-    """Fetch all of them, and remove what the configuration no longer names; the names of those that changed.
+    """Fetch all secrets into their files, and delete the files of those that the configuration no longer
+    names; return the names of those that changed.
 
     Raises NodeError.
     """
@@ -84,16 +85,16 @@ def _write(path: str, value: bytes, uid: int, gid: int) -> bool:
     return True
 
 
-def _run(node: Node) -> StepOutcome:
+def _apply_secrets(node: Node) -> StepOutcome:
     changed = ensure_secrets(node)
     return StepOutcome(bool(changed), ", ".join(changed))
 
 
-def _pending(node: Node) -> str:
+def _describe_pending_changes(node: Node) -> str:
     names = missing_secrets(node)
     if names:
         return f"fetch {', '.join(names)}"
     return ""
 
 
-STEP = Step("secrets", _run, _pending)
+STEP = Step("secrets", _apply_secrets, _describe_pending_changes)

@@ -26,8 +26,9 @@ RESTARTED_FOR = (
 """slurmctld takes these when it starts, and not from `scontrol reconfigure`."""
 
 
-def kit_settings(node: Node, conf: str) -> Dict[str, str]:
-    """The settings that are ours whatever anybody says; empty where accounting is off.
+def accounting_settings(node: Node, conf: str) -> Dict[str, str]:
+    """Return the settings of slurm.conf that accounting needs whatever else is set; {} where accounting is
+    off.
 
     Raises NodeError where somebody else has set accounting up.
     """

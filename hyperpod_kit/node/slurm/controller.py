@@ -64,7 +64,7 @@ def expected_files(node: Node) -> Tuple[Dict[str, str], List[str]]:
     if hooks is None:
         raise NodeError("slurm/hooks.conf is not in the bundle", hint="hyperpod-kit upload with the same version")
     hyperpod = os.path.isdir(node.paths.hyperpod_mark)
-    if "pam_slurm_adopt" in node.config.steps.names:
+    if "pam_slurm_adopt" in node.config.steps.enabled_step_names:
         # The module asks for the step that stands for a job from its beginning, and there is none without this flag.
         hooks = hooks.replace("PrologFlags=Alloc\n", "PrologFlags=Alloc,Contain\n")
     elif hyperpod:
@@ -75,12 +75,12 @@ def expected_files(node: Node) -> Tuple[Dict[str, str], List[str]]:
     if location_on_mount:
         location = location_on_mount.state
     else:
-        location = kept_location(conf)
+        location = kit_state_location(conf)
     if location:
         state_setting = {"StateSaveLocation": location}
     else:
         state_setting = {}
-    text, notes = merge_hooks(conf, hooks, {**state_setting, **accounting_lines.kit_settings(node, conf)})
+    text, notes = merge_hooks(conf, hooks, {**state_setting, **accounting_lines.accounting_settings(node, conf)})
     if location and not location_on_mount:
         notes.append(f"StateSaveLocation stays {location}: to move it, stop slurmctld and do so by hand")
     # HyperPod's own plugin has an option of this name for srun: ours would take it away, and no node were replaced.
@@ -118,15 +118,15 @@ def slurm_conf(node: Node) -> str:
 
 
 def slurm_user(conf: str) -> str:
-    """Who may do with jobs what the sweep does. Raises NodeError."""
+    """Return SlurmUser of slurm.conf, who may do with jobs what the sweep does. Raises NodeError."""
     user = settings(conf).get("slurmuser", "root")
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", user):
         raise NodeError(f"SlurmUser is {user!r} in slurm.conf, expected the name of a user")
     return user
 
 
-def kept_location(conf: str) -> str:
-    """Where our block has put slurmctld's state earlier; "" when it has not."""
+def kit_state_location(conf: str) -> str:
+    """Return StateSaveLocation of slurm.conf where the kit has put it on a mount earlier; "" elsewhere."""
     location = settings(conf).get("statesavelocation", "")
     if f"/{state.DIRECTORY}/" in location:
         return location
@@ -144,9 +144,10 @@ class StateMove:
 
 
 def pending_move(node: Node) -> Optional[StateMove]:
-    """What is to be moved, when slurmctld's state is elsewhere now. Raises NodeError.
+    """Return the move that is due when slurmctld's state is elsewhere than configured, else None. Raises
+    NodeError.
 
-    A slurmctld that runs may have another place than slurm.conf names: it has not read that anew.
+    A slurmctld that runs may have another directory than slurm.conf names: it has not read that anew.
     """
     where = state.shared_state_location(node)
     if where is None:
@@ -163,14 +164,14 @@ def pending_move(node: Node) -> Optional[StateMove]:
         current = location
     else:
         current = written
-    return StateMove(where, current, running_slurmctld.describe_running(node, where, slurmctld))
+    return StateMove(where, current, running_slurmctld.make_running_slurmctld(node, where, slurmctld))
 
 
 def hooks_pending(node: Node) -> str:
-    """What `install_hooks` would do, in words. Raises NodeError."""
+    """Return what `install_hooks_and_move_state` would do, in words; "" for nothing. Raises NodeError."""
     differing = [path for path, text in expected_files(node)[0].items() if read_text(path) != text]
     move = pending_move(node)
-    leading = platform_directory.pending(node, slurm_conf(node))
+    leading = platform_directory.directory_to_link(node, slurm_conf(node))
     parts = []
     if move:
         parts.append(_describe_move(node, move))
@@ -178,9 +179,9 @@ def hooks_pending(node: Node) -> str:
         parts.append(f"our lines into {', '.join(differing)}")
     if leading:
         parts.append(f"let {leading} lead to it")
-    if deferred_actions.is_noted(node, RESTART):
+    if deferred_actions.is_recorded(node, RESTART):
         parts.append("start slurmctld")
-    elif not differing and deferred_actions.is_noted(node, RECONFIGURE):
+    elif not differing and deferred_actions.is_recorded(node, RECONFIGURE):
         parts.append("scontrol reconfigure")
     return "; ".join(part for part in parts if part)
 
@@ -197,10 +198,12 @@ def _describe_move(node: Node, move: StateMove) -> str:
     return kept
 
 
-def install_hooks(node: Node) -> Tuple[bool, List[str]]:
-    """Put our lines into slurm.conf and plugstack.conf; (changed, notes). A running slurmctld reads them anew.
+def install_hooks_and_move_state(node: Node) -> Tuple[bool, List[str]]:
+    """Put the kit's lines into slurm.conf and plugstack.conf; return (changed, notes). A running slurmctld
+    reads them anew, by `scontrol reconfigure` or a restart.
 
-    Its state is moved, when it is not where the configuration wants it, while it does not run. Raises NodeError.
+    Its state is moved, when it is not where the configuration wants it, while it does not run. Raises
+    NodeError.
     """
     files, notes = expected_files(node)
     move = pending_move(node)
@@ -212,30 +215,30 @@ def install_hooks(node: Node) -> Tuple[bool, List[str]]:
     if standing_by or accounting_lines.restart_needed(slurm_conf(node), files[node.paths.slurm_conf]):
         stop_slurmctld(node)
     if differing:
-        deferred_actions.note(node, RECONFIGURE)
+        deferred_actions.record_action(node, RECONFIGURE)
         for path in differing:
             write_if_different(path, files[path])
     where = state.shared_state_location(node)
-    leading = platform_directory.pending(node, slurm_conf(node))
+    leading = platform_directory.directory_to_link(node, slurm_conf(node))
     if where and leading:
         notes.append(platform_directory.link_to_shared(node, leading, where))
-    if not deferred_actions.is_noted(node, RECONFIGURE) and not deferred_actions.is_noted(node, RESTART):
+    if not deferred_actions.is_recorded(node, RECONFIGURE) and not deferred_actions.is_recorded(node, RESTART):
         return bool(leading), notes
     systemd.reload(node)
-    if deferred_actions.is_noted(node, RESTART):
+    if deferred_actions.is_recorded(node, RESTART):
         start_slurmctld(node)
         await_response(node)
     # After a restart too: nodes that run already have a copy of the configuration and are told only by this.
     if systemd.is_active(node, UNITS[1]):
         node.runner.run([node.paths.scontrol, "reconfigure"], timeout=60)
-    deferred_actions.complete(node, RECONFIGURE)
-    deferred_actions.complete(node, RESTART)
+    deferred_actions.delete_action_record(node, RECONFIGURE)
+    deferred_actions.delete_action_record(node, RESTART)
     return True, notes
 
 
 def _move_state(node: Node, move: StateMove) -> List[str]:
-    """Stop slurmctld and let the newer copy of its state be the shared one; notes. Raises NodeError: slurmctld is
-    started again then, on what it had."""
+    """Stop slurmctld and make the newer copy of its state the shared one; return notes. Raises NodeError:
+    slurmctld is started again then, on what it had."""
     # What cannot be decided is known before anything is stopped; what slurmctld saves when it ends is newer still.
     state.decide_copy(
         node, move.where, move.current_directory, requested=node.requested_state_copy, running=move.running
@@ -246,14 +249,14 @@ def _move_state(node: Node, move: StateMove) -> List[str]:
             node, move.where, move.current_directory, requested=node.requested_state_copy, running=move.running
         )
         if decision.choice == StateCopy.LOCAL and state.has_saved_state(node, move.where):
-            fence.require_alone(node, move.where)
+            fence.ensure_exclusive_state_access(node, move.where)
         done = state.prepare_state(
             node, move.where, slurm_user(slurm_conf(node)), move.current_directory, decision.choice
         )
     except NodeError:
-        if deferred_actions.is_noted(node, RESTART):
+        if deferred_actions.is_recorded(node, RESTART):
             start_slurmctld(node)
-            deferred_actions.complete(node, RESTART)
+            deferred_actions.delete_action_record(node, RESTART)
         raise
     if done:
         audit.record("moved", f"Slurm's state to {move.where.state}", done, asked_by="node apply")
@@ -261,14 +264,14 @@ def _move_state(node: Node, move: StateMove) -> List[str]:
 
 
 def stop_slurmctld(node: Node) -> None:
-    """Stop it where it runs, and owe its start: jobs go on without it."""
+    """Stop slurmctld where it runs, and record that its start is due: jobs go on without it."""
     if systemd.is_active(node, UNITS[1]):
-        deferred_actions.note(node, RESTART)
+        deferred_actions.record_action(node, RESTART)
         node.runner.run(["systemctl", "stop", UNITS[1]], timeout=120)
 
 
 def start_slurmctld(node: Node) -> bool:
-    """Start it; True when it did not run before. Raises NodeError with the reason of what it waits for."""
+    """Start slurmctld; True when it did not run before. Raises NodeError with the reason of what it waits for."""
     timeout = 90.0
     if state.shared_state_location(node):
         timeout = STARTS_WITHIN
@@ -285,7 +288,7 @@ def start_slurmctld(node: Node) -> bool:
 
 
 def daemons_pending(node: Node) -> str:
-    """What `start_controller` would do, in words."""
+    """Return what `start_controller` would do, in words; "" for nothing."""
     resting = [unit for unit in UNITS if not (systemd.is_enabled(node, unit) and systemd.is_active(node, unit))]
     if resting:
         return f"enable and start {', '.join(resting)}"
@@ -302,7 +305,7 @@ def start_controller(node: Node) -> bool:
 
 
 def await_response(node: Node) -> None:
-    """Wait until slurmctld answers. Raises NodeError."""
+    """Wait until slurmctld answers `scontrol ping`. Raises NodeError."""
 
     def check_response() -> Optional[bool]:
         try:
@@ -320,8 +323,8 @@ def await_response(node: Node) -> None:
         )
 
 
-def _hooks(node: Node) -> StepOutcome:
-    changed, notes = install_hooks(node)
+def _apply_hooks(node: Node) -> StepOutcome:
+    changed, notes = install_hooks_and_move_state(node)
     return StepOutcome(changed, "; ".join(notes))
 
 
@@ -329,7 +332,9 @@ def _start(node: Node) -> StepOutcome:
     return StepOutcome(start_controller(node))
 
 
-HOOKS_STEP = Step("slurm-hooks", _hooks, hooks_pending, roles=(Role.CONTROLLER,), modes=SCRIPTED, after_success=True)
+HOOKS_STEP = Step(
+    "slurm-hooks", _apply_hooks, hooks_pending, roles=(Role.CONTROLLER,), modes=SCRIPTED, after_success=True
+)
 # In on_init_complete mode HyperPod has started Slurm, and restarting slurmd there would undo its configuration.
 STEP = Step(
     "slurm-controller",

@@ -44,7 +44,8 @@ _GIVEN = re.compile(r"\s*\[[^\]@\[]*@([0-9][^\]\s]*)\]")
 
 
 def desired_reason(node: Node, records: Mapping[str, HealthRecord]) -> Optional[str]:
-    """The reason for which this node should be drained, CLEAR, or None: something fails, but not for long enough."""
+    """Return the reason for which this node should be drained, CLEAR for none, or None: something fails, but
+    not for long enough."""
     # One user's home must not keep everybody from the node: for that user's jobs there is the gate.
     required = [(mount.name, records.get(mount.name)) for mount in node.mounts if mount.required and not mount.owner]
     for name, record in required:
@@ -56,12 +57,13 @@ def desired_reason(node: Node, records: Mapping[str, HealthRecord]) -> Optional[
 
 
 def has_refused(node: Node) -> bool:
-    """Whether the gate has kept a job from starting and nobody has looked since."""
+    """Return whether the gate has kept a job from starting, and Slurm was not updated since."""
     return gate_refusal.read_refusal(node.paths.gate_mark) is not None
 
 
 def is_due(node: Node, records: Mapping[str, HealthRecord], *, first: bool) -> bool:
-    """Whether Slurm must be asked at all; costs no command. first: nothing is known yet since boot."""
+    """Return whether Slurm must be queried and updated; costs no command. first: nothing is known yet
+    since boot."""
     reason = desired_reason(node, records)
     if reason is None or node.facts.role == Role.CONTROLLER:
         return False
@@ -87,7 +89,8 @@ class SlurmNodeStatus:
 
 
 def update_slurm(node: Node) -> str:
-    """Make Slurm's word about this node agree with its mounts; what was done, in words, "" for nothing.
+    """Drain this node in Slurm, or undrain it, as its mounts require; return what was done, in words, "" for
+    nothing.
 
     Raises NodeError when Slurm does not answer or refuses.
     """
@@ -110,7 +113,8 @@ def update_slurm(node: Node) -> str:
 
 
 def _apply_reason(node: Node, reason: str, note: Mapping[str, Any], slurm_node: SlurmNodeStatus) -> Tuple[str, str]:
-    """(words, the reason of ours that now stands)."""
+    """Drain or undrain the node where the reason requires it; return (message, the reason of the kit's that
+    now stands)."""
     given = str(note.get("reason", ""))
     given_by_kit = is_kit_reason(node, slurm_node, given)
     if reason == CLEAR:
@@ -138,8 +142,8 @@ def _subject(reason: str) -> str:
 
 
 def is_kit_reason(node: Node, slurm_node: SlurmNodeStatus, given: str) -> bool:
-    """Whether the reason is the one that we gave: as noted, in our own words about a mount of this node, or Slurm's
-    `Prolog error` for a job that our gate has refused."""
+    """Return whether Slurm's reason for the node is one that the kit gave: as noted, in the kit's own words
+    about a mount of this node, or Slurm's `Prolog error` for a job that the kit's gate has refused."""
     if given and slurm_node.reason == given:
         return True
     if slurm_node.reason.startswith(PREFIX):
@@ -149,7 +153,8 @@ def is_kit_reason(node: Node, slurm_node: SlurmNodeStatus, given: str) -> bool:
 
 
 def is_for_refusal(node: Node, slurm_node: SlurmNodeStatus, path: str) -> bool:
-    """Whether the reason is Slurm's own word for the refusal that a gate has noted in `path`."""
+    """Return whether the reason is Slurm's own text for the refusal that a gate has recorded in
+    `path`."""
     refusal = gate_refusal.read_refusal(path)
     if refusal is None:
         return False
@@ -158,7 +163,8 @@ def is_for_refusal(node: Node, slurm_node: SlurmNodeStatus, path: str) -> bool:
 
 
 def query_node(node: Node, within: float = SECONDS) -> SlurmNodeStatus:
-    """Ask slurmctld. Raises RunError, also when it does not know this node."""
+    """Query slurmctld for this node's state, reason and version. Raises RunError, also when it does not know
+    this node."""
     argv = [slurm_program(node, "scontrol"), "--oneliner", "show", "node", node.facts.node]
     # Times in UTC: the controller's zone and ours may differ, and the answer is formatted here.
     done = node.runner.run(argv, timeout=within, env={"TZ": "UTC"})
@@ -184,7 +190,7 @@ def _reason(text: str) -> Tuple[str, str]:
 
 
 def slurm_program(node: Node, name: str) -> str:
-    """A command of Slurm: where HyperPod has it, else wherever it is."""
+    """Return the path of a Slurm command: where HyperPod has it, else its name alone, for PATH."""
     path = os.path.join(os.path.dirname(node.paths.scontrol), name)
     if os.path.exists(path):
         return path
@@ -192,7 +198,7 @@ def slurm_program(node: Node, name: str) -> str:
 
 
 def update_node(node: Node, *arguments: str) -> None:
-    """Change what Slurm says of this node. Raises RunError."""
+    """Run `scontrol update` for this node with these arguments. Raises RunError."""
     node.runner.run(
         [slurm_program(node, "scontrol"), "update", f"nodename={node.facts.node}", *arguments], timeout=SECONDS
     )

@@ -18,8 +18,9 @@ CLAIM_WITHIN = lease.TAKEOVER + 20.0
 """Seconds in which another machine that has gone shows it."""
 
 
-def require_alone(node: Node, where: StateLocation) -> None:
-    """Raises NodeError where another slurmctld may work on the shared state. Ours has been stopped."""
+def ensure_exclusive_state_access(node: Node, where: StateLocation) -> None:
+    """Claim the lease on the shared state, or, with several controllers, require that all others are down.
+    Raises NodeError where another slurmctld may work on it. The local one has been stopped."""
     if node.config.controllers > 1:
         _require_others_down(node)
         return

@@ -29,12 +29,12 @@ _AS_OF = re.compile(r"Configuration data as of (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)"
 
 
 def record_refusal(node: Node, path: str, **more: str) -> None:
-    """Leave word in `path` that a gate has refused a job just now."""
+    """Record in `path` that a gate has refused a job just now, with the wall clock's and the monotonic time."""
     try_write_json(path, {"at": node.clock.wall(), "boot": _boot(node), "monotonic": node.clock.monotonic(), **more})
 
 
 def read_refusal(path: str) -> Optional[Mapping[str, Any]]:
-    """The note of a refusal that nobody has looked at since; None without one."""
+    """Read the record of a refusal that has not been handled since; None without one."""
     refusal = read_json(path)
     if isinstance(refusal, dict) and isinstance(refusal.get("at"), (int, float)):
         return refusal
@@ -57,7 +57,7 @@ def is_prolog_error_for(node: Node, reason: str, reason_at: float, refusal: Mapp
 
 
 def _controllers_time(node: Node, scontrol: str) -> float:
-    """What slurmctld's clock shows, Unix seconds; this node's where it does not say."""
+    """Query what slurmctld's clock shows, in Unix seconds; this node's time where it does not respond."""
     try:
         # Times in UTC: they are formatted here.
         output = node.runner.run([scontrol, "show", "config"], timeout=SECONDS, env={"TZ": "UTC"})

@@ -46,7 +46,8 @@ def without_setting(hooks: str, name: str) -> str:
 
 
 def settings(text: str) -> Dict[str, str]:
-    """Lower-case key -> value of the simple `Key=Value` lines of a slurm.conf (no NodeName or PartitionName lines)."""
+    """Parse the simple `Key=Value` lines of a slurm.conf (no NodeName or PartitionName lines); keys in lower
+    case."""
     values = {}
     for line in text.splitlines():
         match = re.match(r"\s*([A-Za-z]+)\s*=\s*(.*?)\s*(?:#.*)?$", line)

@@ -55,13 +55,14 @@ def require_identity(local: LeaseOwner) -> None:
 
 
 def generations(directory: str) -> List[int]:
-    """Of all owners that are named there, oldest first. Raises OSError."""
+    """List the generations of all owners that the directory names, oldest first. Raises OSError."""
     numbers = (name[len("owner-") :] for name in os.listdir(directory) if name.startswith("owner-"))
-    return sorted(number for number in map(parse.count, numbers) if number is not None)
+    return sorted(number for number in map(parse.parse_decimal, numbers) if number is not None)
 
 
 def read_owner(directory: str, number: int) -> Optional[LeaseOwner]:
-    """None for a file that its writer did not end, or that has just gone. Raises OSError."""
+    """Read the owner of a generation; None for a file that its writer did not complete, or that has just been
+    deleted. Raises OSError."""
     try:
         with open(f"{directory}/owner-{number}", encoding="utf-8") as stream:
             raw = parse.json_object(stream.read(_LONGEST), _LONGEST)
@@ -71,7 +72,7 @@ def read_owner(directory: str, number: int) -> Optional[LeaseOwner]:
 
 
 def taken_at(directory: str, number: int) -> float:
-    """When that owner took it, Unix seconds: its file is written once. Raises OSError."""
+    """Return when that owner took the lease, in Unix seconds: its file is written once. Raises OSError."""
     return os.stat(f"{directory}/owner-{number}").st_mtime
 
 
@@ -98,13 +99,14 @@ def is_free(directory: str, number: int, local: LeaseOwner) -> bool:
     )
 
 
-def take(directory: str, after: int, local: LeaseOwner) -> int:
-    """Become the owner after generation `after`; 0 when somebody else was faster.
+def try_take(directory: str, previous_generation: int, local: LeaseOwner) -> int:
+    """Become the owner after generation `previous_generation`, and delete the files of earlier owners; return
+    the new generation, 0 when somebody else was faster.
 
     Raises NodeError for a machine that does not know its id, OSError.
     """
     require_identity(local)
-    number = after + 1
+    number = previous_generation + 1
     try:
         handle = by_descriptor.open_file(f"{directory}/owner-{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -123,7 +125,8 @@ def take(directory: str, after: int, local: LeaseOwner) -> int:
 
 
 def renew(directory: str, number: int, text: str) -> bool:
-    """Say that the owner lives; False when the lease is somebody else's by now. Raises OSError."""
+    """Write the heartbeat that shows that the owner lives; False when the lease is somebody else's by now.
+    Raises OSError."""
     if generations(directory)[-1:] != [number]:
         return False
     with by_descriptor.stream(f"{directory}/beat-{number}", "w", encoding="utf-8") as stream:
@@ -134,6 +137,6 @@ def renew(directory: str, number: int, text: str) -> bool:
 
 
 def release(directory: str, number: int) -> None:
-    """Give the lease back, after slurmctld has ended. Raises OSError."""
+    """Mark the lease as released, after slurmctld has ended. Raises OSError."""
     with by_descriptor.stream(f"{directory}/released-{number}", "w", encoding="utf-8"):
         pass

@@ -37,7 +37,7 @@ class LeaseKeeper:
     def __init__(self, node: Node, where: StateLocation, report: Callable[[str], None]) -> None:
         self._node = node
         self._where = where
-        self._directory = node.paths.real(where.lease)
+        self._directory = node.paths.under_root(where.lease)
         # Facts that another bundle has kept may lack the id.
         self._local_owner = lease.LeaseOwner(node.facts.instance_id or local_instance_id(node.paths), node.facts.node)
         self._report = report
@@ -47,7 +47,7 @@ class LeaseKeeper:
         self.stopping = False
 
     def claim(self, within: float = math.inf) -> bool:
-        """Wait until the lease is ours, for `within` seconds at most; whether it is.
+        """Wait until the lease can be taken, for `within` seconds at most, and take it; return whether that was done.
 
         Raises NodeError on a machine that does not know its id.
         """
@@ -70,7 +70,7 @@ class LeaseKeeper:
                     last_beat, since = [number, word], self._node.clock.monotonic()
                 if free or self._node.clock.monotonic() - since >= lease.TAKEOVER:
                     self._number = self._run_bounded(
-                        "take", partial(lease.take, self._directory, number, self._local_owner)
+                        "take", partial(lease.try_take, self._directory, number, self._local_owner)
                     )
                     if self._number:
                         message = f"Slurm's state in {self._where.state} is this machine's"
@@ -125,7 +125,7 @@ class LeaseKeeper:
             self._node.clock.sleep(1.0)
 
     def wait_until_stopped(self) -> None:
-        """Until told to stop."""
+        """Wait until `stopping` is set."""
         while not self.stopping:
             self._node.clock.sleep(lease.RENEW)
 
@@ -157,8 +157,9 @@ class LeaseKeeper:
             who,
         ]
 
-    def renew_until_stopped(self) -> str:
-        """Renew until told to stop (""), or until the lease is lost: why, after slurmctld was killed."""
+    def renew_until_stopped_or_lost(self) -> str:
+        """Renew the lease until this is stopped, and return "", or until the lease is lost: then kill slurmctld,
+        and return why."""
         last = self._node.clock.monotonic()
         while not self.stopping:
             self._node.clock.sleep(lease.RENEW)
@@ -166,27 +167,27 @@ class LeaseKeeper:
             requested_at = self._node.clock.monotonic()
             try:
                 if not self._run_bounded("renew", lambda: lease.renew(self._directory, self._number, str(self._count))):
-                    return self._kill("another machine has taken Slurm's state")
+                    return self._kill_slurmctld("another machine has taken Slurm's state")
                 last = requested_at
             except NodeError as err:
                 self._report_once(f"not renewed: {err.message}")
             if self._node.clock.monotonic() - last > lease.KEPT:
-                return self._kill(
+                return self._kill_slurmctld(
                     f"Slurm's state could not be renewed for {lease.KEPT:g} s, so another machine may take it"
                 )
         return ""
 
     def release(self) -> None:
-        """Say that slurmctld has ended here; the next machine need not wait."""
-        if self._number and not self._runs():
+        """Release the lease if slurmctld has ended here, so that the next machine need not wait."""
+        if self._number and not self._is_slurmctld_running():
             self._run_bounded("release", lambda: lease.release(self._directory, self._number))
 
-    def _runs(self) -> bool:
+    def _is_slurmctld_running(self) -> bool:
         return (
             self._node.runner.run(["systemctl", "is-active", "--quiet", UNIT], timeout=20, check=False).returncode == 0
         )
 
-    def _kill(self, reason: str) -> str:
+    def _kill_slurmctld(self, reason: str) -> str:
         try:
             self._node.runner.run(["systemctl", "kill", "--signal=KILL", UNIT], timeout=10, check=False)
         except RunError as err:
@@ -206,8 +207,9 @@ class LeaseKeeper:
             self._last_message = message
 
 
-def run(node: Node) -> int:
-    """The unit's main program. Exit code 1 when the lease was lost: systemd starts it again."""
+def run_lease_keeper(node: Node) -> int:
+    """Run the unit's main program: wait for the mount and the lease, start slurmctld, and renew. Exit code 1
+    when the lease was lost: systemd starts it again."""
     where = shared_state_location(node)
     if where is None:
         raise NodeError("this node keeps no Slurm state on shared storage", hint='"slurm": {"state": MOUNT}')
@@ -235,7 +237,7 @@ def run(node: Node) -> int:
     if several:
         keeper.wait_until_stopped()
         return 0
-    reason = keeper.renew_until_stopped()
+    reason = keeper.renew_until_stopped_or_lost()
     if reason:
         say(reason)
         return 1

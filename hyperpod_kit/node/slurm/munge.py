@@ -33,10 +33,11 @@ class MungeState:
 
 
 def ensure_running(node: Node) -> MungeState:
-    """Look, and order a start when one is due. Costs no command while it runs."""
+    """Start munged where it is enabled, does not run, and its back-off is over; return its state. Costs no
+    command while it runs."""
     if not os.path.exists(node.paths.munge_key):
         return MungeState()
-    recorded = read_json(node.paths.munge_note)
+    recorded = read_json(node.paths.munge_start_note)
     if isinstance(recorded, dict):
         before = recorded
     else:
@@ -44,13 +45,13 @@ def ensure_running(node: Node) -> MungeState:
     tries = int(before.get("tries", 0))
     if systemd.processes(node, UNIT):
         with contextlib.suppress(FileNotFoundError):
-            by_descriptor.unlink(node.paths.munge_note)
+            by_descriptor.unlink(node.paths.munge_start_note)
         return MungeState(True, "munged runs again" if tries else "")
     if not systemd.is_enabled(node, UNIT):
         return MungeState()
     if tries and 0 <= node.clock.wall() - before.get("at", 0.0) < pause(tries, node.config.health.interval):
         return MungeState(False)
-    try_write_json(node.paths.munge_note, {"tries": tries + 1, "at": node.clock.wall()})
+    try_write_json(node.paths.munge_start_note, {"tries": tries + 1, "at": node.clock.wall()})
     message = f"munged does not run: no Slurm command works here, and Slurm takes this node for dead; start {tries + 1}"
     try:
         audit.record("started", UNIT, "it is enabled and did not run", asked_by="the health check")

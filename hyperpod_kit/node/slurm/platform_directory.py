@@ -18,16 +18,17 @@ from hyperpod_kit.node.slurm.hooks import settings, without_block
 from hyperpod_kit.untrusted import by_descriptor
 
 
-def pending(node: Node, conf: str) -> str:
-    """The directory that is to become a link, "" for none: nobody names a directory of its own on this machine's disk,
-    several controllers share it, or it is one already. `conf`: the text of slurm.conf."""
+def directory_to_link(node: Node, conf: str) -> str:
+    """Return the directory that is to become a link, "" for none: slurm.conf names no directory on this
+    machine's own disk, several controllers share it, or it is a link already. `conf`: the text of
+    slurm.conf."""
     configured = settings(without_block(conf)).get("statesavelocation", "")
     where = state.shared_state_location(node)
     if where is None or node.config.controllers > 1 or configured == where.state or configured.count("/") < 3:
         return ""
     if any(configured.startswith(f"{mount.path.rstrip('/')}/") for mount in node.mounts):
         return ""
-    path = node.paths.real(configured)
+    path = node.paths.under_root(configured)
     try:
         leads = os.readlink(path)
     except FileNotFoundError:
@@ -46,9 +47,9 @@ def pending(node: Node, conf: str) -> str:
 def link_to_shared(node: Node, directory: str, where: state.StateLocation) -> str:
     """Make `directory` a link to the shared state; what was there is put aside. slurmctld must not work on it.
 
-    Words for a person, also where it cannot be done: then the place stays as it is.
+    Return what was done, in words, also where it cannot be done: then the directory stays as it is.
     """
-    path = node.paths.real(directory)
+    path = node.paths.under_root(directory)
     link = f"{path}.hyperpod-kit"
     try:
         with contextlib.suppress(FileNotFoundError):

@@ -29,13 +29,15 @@ def source_of(node: Node) -> str:
 
 def headers_directory(node: Node) -> str:
     """The directory of Slurm's headers. Raises NodeError."""
-    directory = next((path for path in INCLUDES if os.path.exists(node.paths.real(path) + "/slurm/spank.h")), None)
+    directory = next(
+        (path for path in INCLUDES if os.path.exists(node.paths.under_root(path) + "/slurm/spank.h")), None
+    )
     if directory is None:
         raise NodeError(
             f"slurm/spank.h is in none of {', '.join(INCLUDES)}",
             hint="without the plugin, use: hyperpod-kit job submit",
         )
-    return node.paths.real(directory)
+    return node.paths.under_root(directory)
 
 
 def input_digests(node: Node) -> Dict[str, str]:
@@ -75,7 +77,8 @@ def is_built(node: Node) -> bool:
 def build(node: Node) -> bool:
     """Compile the plugin unless `is_built`; True when it was compiled now.
 
-    Raises NodeError without source, headers or compiler. A running srun keeps the old file: the new one is renamed in.
+    Raises NodeError without source, headers or compiler. A running srun keeps the old file: the new one is
+    renamed in.
     """
     if is_built(node):
         return False
@@ -99,15 +102,15 @@ def _file_digest(path: str) -> str:
         return hashlib.sha256(stream.read()).hexdigest()
 
 
-def _run(node: Node) -> StepOutcome:
+def _apply_plugin_build(node: Node) -> StepOutcome:
     return StepOutcome(build(node))
 
 
-def _pending(node: Node) -> str:
+def _describe_pending_build(node: Node) -> str:
     if is_built(node):
         return ""
     return f"build {node.paths.spank_plugin}"
 
 
 # Not required: without it, `hyperpod-kit job submit --auto-resume` still works.
-STEP = Step("spank-plugin", _run, _pending, required=False, modes=SCRIPTED)
+STEP = Step("spank-plugin", _apply_plugin_build, _describe_pending_build, required=False, modes=SCRIPTED)

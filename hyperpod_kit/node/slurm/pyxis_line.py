@@ -28,10 +28,11 @@ RUNTIME = "/run/pyxis"
 
 
 def plugstack_lines(node: Node, plugstack: str) -> List[str]:
-    """Our line, nothing where the step is off, or somebody else has Slurm load it already."""
-    if "pyxis" not in node.config.steps.names or FILE in without_block(plugstack) or _is_included(node):
+    """Return the line that has Slurm load pyxis; nothing where the step is off, or somebody else has Slurm
+    load it already."""
+    if "pyxis" not in node.config.steps.enabled_step_names or FILE in without_block(plugstack) or _is_included(node):
         return []
-    plugin_path = next((path for path in PLUGINS if os.access(node.paths.real(path), os.R_OK)), PLUGINS[0])
+    plugin_path = next((path for path in PLUGINS if os.access(node.paths.under_root(path), os.R_OK)), PLUGINS[0])
     return [f"required {plugin_path} runtime_path={RUNTIME}"]
 
 

@@ -36,7 +36,8 @@ class SlurmctldStatus:
 
 
 def query_slurmctld(node: Node) -> Optional[SlurmctldStatus]:
-    """None when it does not run or does not say, or another machine's may answer."""
+    """Query where the running slurmctld saves and since when it runs; None when it does not run or respond, or
+    another machine's may respond."""
     if node.config.controllers > 1 or not systemd.is_active(node, UNIT):
         return None
     try:
@@ -51,10 +52,11 @@ def query_slurmctld(node: Node) -> Optional[SlurmctldStatus]:
     return None
 
 
-def describe_running(
+def make_running_slurmctld(
     node: Node, where: StateLocation, slurmctld: Optional[SlurmctldStatus]
 ) -> Optional[RunningSlurmctld]:
-    """On which copy it works, and whether it alone can have saved the shared one since its start. None: not known."""
+    """Return on which copy of the state the running slurmctld works, and whether it alone can have saved the
+    shared one since its start. None: not known."""
     if slurmctld is None or slurmctld.since is None:
         return None
     if slurmctld.location == where.state:

@@ -62,7 +62,7 @@ class SavedState:
     has_jobs: bool = True
 
     def describe(self) -> str:
-        """For a person who chooses."""
+        """Return one line about this state, for a person who chooses."""
         if self.saved_at is None:
             return f"{self.directory}: its job_state does not begin as slurmctld writes it"
         when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.saved_at))
@@ -107,10 +107,10 @@ def choose_copy(
     created: bool = False,
     running: Optional[RunningSlurmctld] = None,
 ) -> Optional[StateCopy]:
-    """Which copy goes on, None where their ages cannot be compared. `now`: Unix seconds; `created`: this controller is
-    being set up for the first time: its own copy has begun on it, and is no successor of the shared one; `running`:
-    None where no slurmctld runs here, or nothing is known of it.
-    """
+    """Return which copy goes on, None where their ages cannot be compared. `now`: Unix seconds;
+    `created`: this controller is being set up for the first time: its own copy has begun on it, and
+    is no successor of the shared one; `running`: None where no slurmctld runs here, or nothing is known of
+    it."""
     if local is None:
         return StateCopy.SHARED
     if shared is None:
@@ -124,10 +124,10 @@ def choose_copy(
 def _newer_of(
     shared: SavedState, local: SavedState, now: float, running: Optional[RunningSlurmctld]
 ) -> Optional[StateCopy]:
-    """The newer one was saved later and gives the higher job number. Where the two contradict each other, a copy
-    without any job can be left out and nothing is lost: it is that of a slurmctld that has begun anew. Where both give
-    the same number, being saved later proves nothing: a slurmctld that was started on an old copy saves it anew.
-    """
+    """Return the newer copy, which was saved later and gives the higher job number. Where the two contradict
+    each other, a copy without any job can be left out and nothing is lost: it is that of a slurmctld that
+    has begun anew. Where both give the same number, being saved later proves nothing: a slurmctld that was
+    started on an old copy saves it anew."""
     if shared.digest == local.digest:
         return StateCopy.SHARED
     if shared.saved_at is None or local.saved_at is None or max(shared.saved_at, local.saved_at) > now + AHEAD:

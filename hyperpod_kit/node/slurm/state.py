@@ -55,10 +55,12 @@ class StateLocation:
 
     @property
     def state(self) -> str:
+        """The directory of slurmctld's state, as a node names it."""
         return f"{self.base}/slurmctld"
 
     @property
     def lease(self) -> str:
+        """The directory of the lease, as a node names it."""
         return f"{self.base}/lease"
 
 
@@ -79,8 +81,9 @@ def cluster_directory(node: Node, mount: Mount) -> str:
     return f"{mount.path.rstrip('/')}/{DIRECTORY}/{name}"
 
 
-def make_base(mount: str, base: str) -> None:
-    """Make that directory, or find it root's alone. To be called in a child. Raises NodeError."""
+def ensure_cluster_directory(mount: str, base: str) -> None:
+    """Make the cluster's directory on a mount, or find it root's alone. To be called in a child. Raises
+    NodeError."""
     status = os.stat(mount)
     if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
         raise NodeError(f"{mount} lets everybody rename what lies in it (mode {stat.S_IMODE(status.st_mode):o})")
@@ -110,9 +113,9 @@ def decide_copy(
     `requested`: what a person has chosen; `running`: the slurmctld that runs, or ran until it was stopped for this.
     Raises UndecidedState where their ages cannot be compared, NodeError.
     """
-    base, before = node.paths.real(where.base), ""
+    base, before = node.paths.under_root(where.base), ""
     if local_directory:
-        before = node.paths.real(local_directory)
+        before = node.paths.under_root(local_directory)
 
     def work() -> List[Optional[Dict[str, Any]]]:
         states = _shared_state(base), _local_state(base, before)
@@ -123,7 +126,7 @@ def decide_copy(
         if requested == StateCopy.LOCAL and local is None:
             raise NodeError(f"slurmctld has saved nothing in {local_directory or 'a directory of this machine'}")
         return StateDecision(requested, "")
-    created = not os.path.exists(node.paths.status)
+    created = not os.path.exists(node.paths.apply_status)
     choice = choose_copy(shared, local, node.clock.wall(), created=created, running=running)
     if shared is None or local is None or shared.digest == local.digest:
         assert choice is not None, "a copy that is alone is chosen"
@@ -143,7 +146,7 @@ def prepare_state(node: Node, where: StateLocation, user: str, local_directory: 
 
     No slurmctld must work on either of them. Raises NodeError.
     """
-    real = node.paths.real
+    real = node.paths.under_root
 
     def work() -> str:
         return _prepare(
@@ -164,18 +167,18 @@ def prepare_state(node: Node, where: StateLocation, user: str, local_directory: 
 
 def make_state_directories(node: Node, where: StateLocation) -> None:
     """Make this cluster's directory and that of its lease, or find them root's alone. Raises NodeError."""
-    mount, base = node.paths.real(where.mount.path), node.paths.real(where.base)
+    mount, base = node.paths.under_root(where.mount.path), node.paths.under_root(where.base)
     run_in_child(_description(where), lambda: _make_state_directories(mount, base), SECONDS)
 
 
 def _make_state_directories(mount: str, base: str) -> None:
-    make_base(mount, base)
+    ensure_cluster_directory(mount, base)
     make_directory(f"{base}/lease", 0o700)
 
 
 def has_saved_state(node: Node, where: StateLocation) -> bool:
     """Whether slurmctld has ever saved a state there. Raises NodeError."""
-    base = node.paths.real(where.base)
+    base = node.paths.under_root(where.base)
     return bool(run_in_child(_description(where), lambda: _shared_state(base) is not None, SECONDS))
 
 
@@ -184,7 +187,7 @@ def _description(where: StateLocation) -> str:
 
 
 def _shared_state(base: str) -> Optional[SavedState]:
-    """What is in the shared directory, or is about to be (see `_exchange`)."""
+    """Read what is in the shared directory, or is about to be (see `_replace_state_with_seed`)."""
     state = f"{base}/slurmctld"
     if _exists(state):
         return read_saved_state(state)
@@ -210,7 +213,7 @@ def _prepare(
         _require_owner(state, entry.pw_uid)
         if choice == StateCopy.SHARED or _local_state(base, local_directory) is None:
             return ""
-        return _exchange(base, local_directory, _make_seed(base, local_directory, entry, machine), now)
+        return _replace_state_with_seed(base, local_directory, _make_seed(base, local_directory, entry, machine), now)
     origin = ""
     if _local_state(base, local_directory):
         origin = local_directory
@@ -230,8 +233,8 @@ def _prepare(
 
 
 def _make_seed(base: str, local_directory: str, user: pwd.struct_passwd, machine: str) -> str:
-    """A directory beside the state with a whole copy of `local_directory`, or with nothing: one that was cut off is
-    begun anew."""
+    """Make a directory beside the state with a complete copy of `local_directory`, or empty, and return its
+    path: one that was cut off is begun anew."""
     seed = f"{base}/slurmctld.seed-{machine}"  # another controller may be at it in the same moment
     by_descriptor.remove_tree(seed, ignore_errors=True)
     if local_directory:
@@ -249,7 +252,7 @@ def _make_seed(base: str, local_directory: str, user: pwd.struct_passwd, machine
     return seed
 
 
-def _exchange(base: str, local_directory: str, seed: str, now: float) -> str:
+def _replace_state_with_seed(base: str, local_directory: str, seed: str, now: float) -> str:
     """Put the state aside and the seed in its place. Whenever this is cut off, the next run goes on to the same end."""
     state, following = f"{base}/slurmctld", f"{base}/slurmctld.next"
     if _exists(following):
@@ -265,7 +268,7 @@ def _exchange(base: str, local_directory: str, seed: str, now: float) -> str:
 
 
 def set_aside_path(path: str, now: float) -> str:
-    """A free name beside `path` for a copy that is put aside."""
+    """Return an unused path beside `path` for a copy that is put aside."""
     first = f"{path}{KEPT}{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}"
     name, number = first, 1
     while _exists(name):
@@ -275,7 +278,8 @@ def set_aside_path(path: str, now: float) -> str:
 
 
 def remove_oldest_copies(path: str, kept: str) -> None:
-    """Of the copies that were put aside from `path` the newest KEEPS stay, and `kept` whatever the clock said."""
+    """Delete the copies that were put aside from `path`, but for the newest KEEPS, and `kept` whatever the
+    clock said."""
     folder, prefix = os.path.dirname(path), os.path.basename(path) + KEPT
     copies = sorted(name for name in os.listdir(folder) if name.startswith(prefix) and name != os.path.basename(kept))
     for name in copies[: -(KEEPS - 1)]:
@@ -283,7 +287,7 @@ def remove_oldest_copies(path: str, kept: str) -> None:
 
 
 def _sync(path: str) -> None:
-    """A file or a directory."""
+    """Flush a file or a directory to disk."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -292,7 +296,7 @@ def _sync(path: str) -> None:
 
 
 def make_directory(path: str, mode: int) -> None:
-    """A directory of root's, made or found so."""
+    """Make a directory of root's, or find it so. Raises NodeError."""
     if not _exists(path):
         # Another node may make it at the same moment.
         with contextlib.suppress(FileExistsError):
@@ -310,7 +314,8 @@ def _exists(path: str) -> bool:
 
 
 def _require_owner(path: str, uid: int) -> None:
-    """Whoever can write there can make slurmctld run anything as anybody. Raises NodeError."""
+    """Raise NodeError unless `path` is a directory of `uid` that nobody else may write to: whoever can write
+    there can make slurmctld run anything as anybody."""
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != uid or status.st_mode & 0o022:
         raise NodeError(

@@ -55,18 +55,19 @@ def drop_in(node: Node) -> Tuple[str, str]:
     return node.paths.unit("slurmd.service.d/hyperpod-kit.conf"), DROP_IN.format(controllers=several or address)
 
 
-def configure(node: Node) -> None:
-    """Point slurmd at the controller; a slurmd that runs already then owes a restart. Raises NodeError."""
+def point_slurmd_at_controller(node: Node) -> None:
+    """Write the lines that point slurmd at the controller, and record that slurmd is to be restarted. Raises
+    NodeError."""
     path, text = drop_in(node)
     if read_text(path) != text:
-        deferred_actions.note(node, RESTART)
+        deferred_actions.record_action(node, RESTART)
         write_if_different(path, text)
-    if deferred_actions.is_noted(node, RESTART):
+    if deferred_actions.is_recorded(node, RESTART):
         systemd.reload(node)
 
 
-def pending(node: Node) -> str:
-    """What `start_worker` would do, in words. Raises NodeError."""
+def describe_pending_changes(node: Node) -> str:
+    """Return what `start_worker` would do, in words. Raises NodeError."""
     path, text = drop_in(node)
     resting = [unit for unit in UNITS if not (systemd.is_enabled(node, unit) and systemd.is_active(node, unit))]
     parts = []
@@ -74,12 +75,12 @@ def pending(node: Node) -> str:
         parts.append(f"write {path}")
     if resting:
         parts.append(f"enable and start {', '.join(resting)}")
-    if deferred_actions.is_noted(node, RESTART) and "slurmd.service" not in resting:
+    if deferred_actions.is_recorded(node, RESTART) and "slurmd.service" not in resting:
         parts.append("restart slurmd.service")
     return "; ".join(part for part in parts if part)
 
 
-def started_at(output: str) -> str:
+def parse_slurmd_start_time(output: str) -> str:
     """When the slurmd that `scontrol show node -o` describes was started, in Slurm's words; "" where it does not say.
 
     By that node's own clock, which may be set at any time: to be compared with what was shown before, no more.
@@ -87,13 +88,15 @@ def started_at(output: str) -> str:
     return node_fields((output.splitlines() or [""])[0]).get("SlurmdStartTime", "")
 
 
-def has_registered(output: str, before: Optional[str], since: float = 0.0) -> bool:
-    """Whether `scontrol show node -o` describes a slurmd that has reported to the controller. `before`: `started_at` as
-    it was shown before this slurmd was started, None where any will do; `since`: when it was started, Unix seconds,
-    which decides where nothing was shown before.
+def has_registered(output: str, start_time_before: Optional[str], since: float = 0.0) -> bool:
+    """Return whether `scontrol show node -o` describes a slurmd that has registered with the controller.
+    `start_time_before`: `parse_slurmd_start_time` as it was shown before this slurmd was started, None
+    where any will do; `since`: when it was started, Unix seconds, which decides where nothing was shown
+    before.
 
-    A node that the platform still holds DOWN has registered all the same; `*` marks one that does not respond. The
-    controller goes on describing the machine that this one replaces until then: hence the start time.
+    A node that the platform still holds DOWN has registered all the same; `*` marks one that does not
+    respond. The controller goes on describing the machine that this one replaces until then: hence the
+    start time.
     """
     fields = node_fields((output.splitlines() or [""])[0])
     if "State" not in fields or any(flag in fields["State"] for flag in ("*", "UNKNOWN", "NOT_RESPONDING")):
@@ -101,8 +104,8 @@ def has_registered(output: str, before: Optional[str], since: float = 0.0) -> bo
     if "SlurmdStartTime" not in fields:
         return True
     started = fields["SlurmdStartTime"]
-    if started in NEVER_STARTED or before is None or before:
-        return started not in NEVER_STARTED and started != before
+    if started in NEVER_STARTED or start_time_before is None or start_time_before:
+        return started not in NEVER_STARTED and started != start_time_before
     try:
         return time.mktime(time.strptime(started, "%Y-%m-%dT%H:%M:%S")) >= since - 2
     except ValueError:
@@ -120,22 +123,22 @@ def _query_node(node: Node) -> str:
 
 def start_worker(node: Node) -> bool:
     """Start munge and slurmd, now and at boot, and wait until the controller knows this node. Raises NodeError."""
-    configure(node)
-    restart = deferred_actions.is_noted(node, RESTART) and systemd.is_active(node, "slurmd.service")
-    changed = systemd.enable(node, *UNITS) or deferred_actions.is_noted(node, RESTART)
+    point_slurmd_at_controller(node)
+    restart = deferred_actions.is_recorded(node, RESTART) and systemd.is_active(node, "slurmd.service")
+    changed = systemd.enable(node, *UNITS) or deferred_actions.is_recorded(node, RESTART)
     changed = systemd.start(node, "munge.service", timeout=90) or changed
     runs_already = not restart and systemd.is_active(node, "slurmd.service")
     if runs_already:
         before = None
     else:
-        before = started_at(_query_node(node))
+        before = parse_slurmd_start_time(_query_node(node))
     wall, start_time = node.clock.wall(), node.clock.monotonic()
     with contextlib.suppress(RunError):  # its unit tries again by itself until the controller answers
         if restart:
             node.runner.run(["systemctl", "restart", "slurmd.service"], timeout=90)
         else:
             changed = systemd.start(node, "slurmd.service", timeout=90) or changed
-    deferred_actions.complete(node, RESTART)
+    deferred_actions.delete_action_record(node, RESTART)
 
     def check_registration() -> Optional[bool]:
         # The earlier of both, where the clock was set while slurmd was started.
@@ -154,15 +157,15 @@ def start_worker(node: Node) -> bool:
     return changed
 
 
-def _run(node: Node) -> StepOutcome:
+def _apply_worker_start(node: Node) -> StepOutcome:
     return StepOutcome(start_worker(node), f"registered with {node.facts.controller_address}")
 
 
 # In on_init_complete mode HyperPod has started Slurm: see controller.py.
 STEP = Step(
     "slurm-worker",
-    _run,
-    pending,
+    _apply_worker_start,
+    describe_pending_changes,
     roles=(Role.COMPUTE, Role.LOGIN),
     modes=(LifecycleMode.ON_CREATE,),
     after_success=True,

@@ -12,7 +12,7 @@ from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 
 
 def mounted_buckets(settings: Settings) -> list[tuple[BucketOf, Mount]]:
-    """Every bucket that a mount shows."""
+    """Return the part of a bucket that each mount shows, with the mount; only buckets that are AWS's."""
     shown_buckets = []
     for mount, at in settings.sourced_mounts:
         of_mount = INQUIRIES[mount.kind].bucket
@@ -24,8 +24,8 @@ def mounted_buckets(settings: Settings) -> list[tuple[BucketOf, Mount]]:
     return shown_buckets
 
 
-def bucket_paths(settings: Settings) -> dict[str, str]:
-    """Bucket -> the path that names it first."""
+def bucket_config_paths(settings: Settings) -> dict[str, str]:
+    """Return bucket -> the path in the configuration that names it first."""
     if settings.entry_script:
         paths = {settings.bundle.bucket: "hyperpod_kit.bundle.bucket"}
     else:
@@ -35,19 +35,21 @@ def bucket_paths(settings: Settings) -> dict[str, str]:
     return paths
 
 
-def read_prefixes(settings: Settings) -> dict[tuple[str, str], str]:
-    """(bucket, prefix) of every mount that only reads -> the path of it: nothing there is nothing to read."""
+def read_only_prefix_paths(settings: Settings) -> dict[tuple[str, str], str]:
+    """Return (bucket, prefix) of every read-only mount -> its path in the configuration."""
     return {(shown.bucket, shown.prefix): shown.path for shown, mount in mounted_buckets(settings) if mount.read_only}
 
 
 def fetch_head(client: QueryClient, settings: Settings, bucket: str, path: str) -> Queried[BucketHead]:
-    """Whether a bucket is there, and where."""
+    """Query whether a bucket exists, whether the caller may list it, and where it is."""
     calls = client.service(Buckets, settings.cluster.region)
     return client.query("s3:ListBucket", path, f"whether bucket {bucket} is there", lambda: calls.head(bucket))
 
 
-def is_empty(client: QueryClient, settings: Settings, bucket: str, prefix: str, path: str) -> Queried[bool]:
-    """Whether there is nothing below a prefix."""
+def query_prefix_is_empty(
+    client: QueryClient, settings: Settings, bucket: str, prefix: str, path: str
+) -> Queried[bool]:
+    """Query whether there is nothing below a prefix."""
     calls = client.service(Buckets, settings.cluster.region)
     return client.query(
         "s3:ListBucket",

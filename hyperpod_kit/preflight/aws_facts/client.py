@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Callable, Optional, TypeVar
 
-from hyperpod_kit.aws.back_off import with_retries
+from hyperpod_kit.aws.back_off import retry_while_throttled
 from hyperpod_kit.aws.errors import DENIED
 from hyperpod_kit.errors import AwsError, Unreachable
 from hyperpod_kit.preflight.facts import NotQueried, Queried
@@ -28,7 +28,7 @@ class QueryClient:
         self.not_queried: list[NotQueried] = []
 
     def service(self, service: Callable[..., T], region: str) -> T:
-        """The client of a service in a region. Raises Unreachable."""
+        """Return the client of a service in a region, made once. Raises Unreachable."""
         with self._lock:
             key = (service, region)
             if key not in self._clients:
@@ -37,9 +37,13 @@ class QueryClient:
             return made
 
     def query(self, action: str, path: str, what: str, call: Callable[[], T]) -> Queried[T]:
-        """Return what `call` returns, or a NotQueried, which explains `action`, `path` and `what`."""
+        """Return what `call` returns; when it fails, record and return a NotQueried, which `action`, `path` and
+        `what` explain.
+
+        Throttled calls are repeated first.
+        """
         try:
-            return with_retries(call, patience=PATIENCE)
+            return retry_while_throttled(call, patience=PATIENCE)
         except AwsError as err:
             failed = NotQueried(action, path, what, _shorten_message(err.message), err.code in DENIED)
         except Unreachable as err:
@@ -50,13 +54,13 @@ class QueryClient:
 
 
 def _shorten_message(message: str, longest: int = 200) -> str:
-    """AWS's words without the tail that EC2 adds for its own decoding."""
+    """Return AWS's message without the tail that EC2 adds for its own decoding, cut to `longest` characters."""
     text = message.split(" Encoded authorization failure message")[0].rstrip(". ")
     if len(text) <= longest:
         return text
     return text[:longest] + "…"
 
 
-def region_of(mount_region: Optional[str], cluster_region: str) -> str:
-    """Return the region of a mount's file system."""
+def mount_or_cluster_region(mount_region: Optional[str], cluster_region: str) -> str:
+    """Return the region of a mount's file system: the mount's own, else the cluster's."""
     return mount_region or cluster_region

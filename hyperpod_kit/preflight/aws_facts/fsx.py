@@ -23,17 +23,18 @@ class FsxQuery(NamedTuple):
     volumes: bool
 
 
-def identify(dns_name: str, region: str) -> tuple[str, str]:
-    """(region, id) out of `fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com`."""
+def parse_fsx_dns_name(dns_name: str, default_region: str) -> tuple[str, str]:
+    """Return (region, id) of `fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com`; `default_region` where the name
+    has none."""
     labels = dns_name.lower().split(".")
-    named_region = region
+    named_region = default_region
     if len(labels) > 3 and labels[1] == "fsx":
         named_region = labels[2]
     return (named_region, labels[0])
 
 
 def fsx_mounts(settings: Settings) -> list[tuple[FsxType, Any, str, str]]:
-    """Every FSx mount with its type and the paths of its DNS name and of its mount name or export."""
+    """Return every FSx mount with its type and the paths of its DNS name and of its mount name or export."""
     mounts = []
     for mount, at in settings.sourced_mounts:
         its = INQUIRIES[mount.kind].fsx
@@ -44,10 +45,10 @@ def fsx_mounts(settings: Settings) -> list[tuple[FsxType, Any, str, str]]:
 
 
 def file_system_queries(settings: Settings) -> list[FsxQuery]:
-    """Every file system once, in the order of the mounts."""
+    """Return a query for every FSx file system, once, in the order of the mounts."""
     queries: dict[tuple[str, str], FsxQuery] = {}
     for its, mount, path, _ in fsx_mounts(settings):
-        key = identify(mount.dns_name, settings.cluster.region)
+        key = parse_fsx_dns_name(mount.dns_name, settings.cluster.region)
         query = queries.setdefault(key, FsxQuery(*key, path, False))
         if its.volumes(mount):
             queries[key] = query._replace(volumes=True)
@@ -81,12 +82,12 @@ def fetch_file_system(client: QueryClient, requested: FsxQuery) -> Queried[Optio
         described.get("LustreConfiguration", {}).get("MountName", ""),
         described.get("VpcId", ""),
         bool(described.get("LustreConfiguration", {}).get("EfaEnabled")),
-        _endpoints(client, requested, described.get("NetworkInterfaceIds", [])),
+        _fetch_endpoints(client, requested, described.get("NetworkInterfaceIds", [])),
         volumes,
     )
 
 
-def _endpoints(client: QueryClient, requested: FsxQuery, ids: list[str]) -> Queried[tuple[StorageEndpoint, ...]]:
+def _fetch_endpoints(client: QueryClient, requested: FsxQuery, ids: list[str]) -> Queried[tuple[StorageEndpoint, ...]]:
     if not ids:
         return ()
     ec2 = client.service(Ec2, requested.region)
@@ -111,10 +112,10 @@ def _endpoints(client: QueryClient, requested: FsxQuery, ids: list[str]) -> Quer
         known_zones = {}
     else:
         known_zones = zones
-    return tuple(_endpoint(interface, known_zones) for interface in interfaces)
+    return tuple(_endpoint_from_interface(interface, known_zones) for interface in interfaces)
 
 
-def _endpoint(interface: Mapping[str, Any], zones: Mapping[str, str]) -> StorageEndpoint:
+def _endpoint_from_interface(interface: Mapping[str, Any], zones: Mapping[str, str]) -> StorageEndpoint:
     return StorageEndpoint(
         interface["NetworkInterfaceId"],
         zones.get(interface["SubnetId"], ""),

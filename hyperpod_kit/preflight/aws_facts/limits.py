@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, Quota, Quotas, for_type
+from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, Quota, Quotas, cluster_quota_name
 from hyperpod_kit.aws.secrets import Secrets
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.secrets import Secret
@@ -12,9 +12,9 @@ from hyperpod_kit.preflight.placement import TYPES
 
 
 def fetch_quotas(client: QueryClient, settings: Settings) -> Queried[dict[str, Quota]]:
-    """The quotas that bound this cluster, by name."""
+    """Query the quotas that bound this cluster, by name."""
     calls = client.service(Quotas, settings.cluster.region)
-    names = [for_type(group.instance_type) for group in settings.cluster.groups]
+    names = [cluster_quota_name(group.instance_type) for group in settings.cluster.groups]
     return client.query(
         "servicequotas:ListServiceQuotas",
         TYPES,
@@ -24,7 +24,7 @@ def fetch_quotas(client: QueryClient, settings: Settings) -> Queried[dict[str, Q
 
 
 def fetch_usage(client: QueryClient, settings: Settings) -> Queried[dict[str, dict[str, int]]]:
-    """Nodes of every cluster, by instance type."""
+    """Query the number of nodes of every cluster, by instance type."""
     calls = client.service(Quotas, settings.cluster.region)
     return client.query(
         "sagemaker:ListClusters",
@@ -35,7 +35,7 @@ def fetch_usage(client: QueryClient, settings: Settings) -> Queried[dict[str, di
 
 
 def secret_exists(client: QueryClient, requested: Secret, path: str) -> Queried[bool]:
-    """Whether a secret or parameter is there."""
+    """Query whether a secret or parameter exists."""
     calls = client.service(Secrets, requested.region)
     what = f"whether secret `{requested.name}` is there"
     if requested.service == "secretsmanager":

@@ -18,7 +18,7 @@ from hyperpod_kit.preflight.facts import (
     Subnet,
 )
 from hyperpod_kit.preflight.placement import CLUSTER, TYPES, placements
-from hyperpod_kit.preflight.reachability import SecurityGroup, prefix_lists, read_group
+from hyperpod_kit.preflight.reachability import SecurityGroup, parse_security_group, referenced_prefix_list_ids
 
 SUBNETS = f"{CLUSTER}.vpc.subnet_ids"
 GROUPS = f"{CLUSTER}.vpc.security_group_ids"
@@ -41,7 +41,10 @@ def fetch_subnets(client: QueryClient, settings: Settings) -> Queried[tuple[Subn
 def fetch_network(
     client: QueryClient, settings: Settings, subnet_facts: Queried[tuple[Subnet, ...]], group_ids: Iterable[str]
 ) -> NetworkFacts:
-    """The rest of the network, for subnets that are known. `group_ids`: security groups of nodes and file systems."""
+    """Query route tables, endpoints and DNS attributes of the VPCs of these subnets, and the security groups.
+
+    `group_ids`: security groups of nodes and file systems.
+    """
     ec2 = client.service(Ec2, settings.cluster.region)
     tables: Queried[tuple[RouteTable, ...]] = ()
     endpoints: Queried[tuple[Endpoint, ...]] = ()
@@ -65,9 +68,11 @@ def fetch_network(
                 "ec2:DescribeVpcAttribute",
                 SUBNETS,
                 "whether the VPC resolves the names of file systems",
-                lambda vpc_id=vpc_id: ec2.has_dns(vpc_id),  # type: ignore[misc]
+                lambda vpc_id=vpc_id: ec2.dns_attributes(vpc_id),  # type: ignore[misc]
             )
-    return NetworkFacts(subnet_facts, tables, endpoints, _groups(client, ec2, sorted(set(group_ids))), dns)
+    return NetworkFacts(
+        subnet_facts, tables, endpoints, _fetch_security_groups(client, ec2, sorted(set(group_ids))), dns
+    )
 
 
 def fetch_instance_types(client: QueryClient, settings: Settings) -> Queried[dict[str, InstanceType]]:
@@ -77,27 +82,29 @@ def fetch_instance_types(client: QueryClient, settings: Settings) -> Queried[dic
         "ec2:DescribeInstanceTypes",
         TYPES,
         "which instance types have an EFA, whose security group needs rules to itself",
-        lambda: {entry["InstanceType"]: _type(entry) for entry in ec2.instance_types(plain_types(settings))},
+        lambda: {entry["InstanceType"]: _type(entry) for entry in ec2.instance_types(ec2_instance_types(settings))},
     )
 
 
 def fetch_offerings(client: QueryClient, settings: Settings) -> Queried[frozenset[tuple[str, str]]]:
-    """(instance type, zone) pairs that EC2 offers."""
+    """Query the (instance type, zone) pairs that EC2 offers of the configuration's types."""
     ec2 = client.service(Ec2, settings.cluster.region)
     return client.query(
         "ec2:DescribeInstanceTypeOfferings",
         TYPES,
         "whether the zones of the subnets have the instance types",
-        lambda: frozenset(ec2.offerings(plain_types(settings))),
+        lambda: frozenset(ec2.instance_type_offerings(ec2_instance_types(settings))),
     )
 
 
-def plain_types(settings: Settings) -> list[str]:
-    """The instance types as EC2 calls them."""
+def ec2_instance_types(settings: Settings) -> list[str]:
+    """Return the configuration's instance types as EC2 names them, without `ml.`."""
     return sorted({group.instance_type.removeprefix("ml.") for group in settings.cluster.groups})
 
 
-def _groups(client: QueryClient, ec2: Ec2, ids: Sequence[str]) -> dict[str, Queried[Optional[SecurityGroup]]]:
+def _fetch_security_groups(
+    client: QueryClient, ec2: Ec2, ids: Sequence[str]
+) -> dict[str, Queried[Optional[SecurityGroup]]]:
     if not ids:
         return {}
     what = "the rules of the security groups"
@@ -105,19 +112,19 @@ def _groups(client: QueryClient, ec2: Ec2, ids: Sequence[str]) -> dict[str, Quer
     if isinstance(described, NotQueried):
         return dict.fromkeys(ids, described)
     lists: dict[str, Optional[list[str]]] = {}
-    for name in sorted({name for entry in described for name in prefix_lists(entry)}):
+    for name in sorted({name for entry in described for name in referenced_prefix_list_ids(entry)}):
         what = f"rules that name prefix list {name}"
         entries = client.query(
             "ec2:GetManagedPrefixListEntries",
             GROUPS,
             what,
-            lambda name=name: ec2.prefix_list(name),  # type: ignore[misc]
+            lambda name=name: ec2.prefix_list_cidrs(name),  # type: ignore[misc]
         )
         if isinstance(entries, NotQueried):
             lists[name] = None
         else:
             lists[name] = entries
-    groups_by_id = {entry["GroupId"]: read_group(entry, lists) for entry in described}
+    groups_by_id = {entry["GroupId"]: parse_security_group(entry, lists) for entry in described}
     return {group_id: groups_by_id.get(group_id) for group_id in ids}
 
 

@@ -36,7 +36,7 @@ def simulate_decisions(
         "what the role is allowed",
         lambda: tuple(
             decision
-            for context in permission.questions()
+            for context in permission.simulation_contexts()
             for decision in iam.simulate(node_role.arn, permission.actions, permission.resources, context)
         ),
     )

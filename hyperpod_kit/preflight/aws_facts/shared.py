@@ -9,7 +9,7 @@ from hyperpod_kit.config.homes import NO_ACCESS_POINT
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import KINDS
-from hyperpod_kit.preflight.aws_facts.client import QueryClient, region_of
+from hyperpod_kit.preflight.aws_facts.client import QueryClient, mount_or_cluster_region
 from hyperpod_kit.preflight.facts import AccountFacts, FileSystem, StorageEndpoint, value_or_none
 
 
@@ -29,10 +29,10 @@ class FileSystemQuery(NamedTuple):
 
 
 def file_system_queries(settings: Settings, kind: str) -> list[FileSystemQuery]:
-    """Every file system of a kind, once, in the order of the mounts."""
+    """Return a query for every file system of a kind, once, in the order of the mounts."""
     queries: dict[tuple[str, str], FileSystemQuery] = {}
     for mount, at in settings.mounts_of_kind(KINDS[kind]):
-        key = (region_of(mount.region, settings.cluster.region), mount.file_system_id)
+        key = (mount_or_cluster_region(mount.region, settings.cluster.region), mount.file_system_id)
         query = queries.get(key) or FileSystemQuery(*key, f"{at}.file_system_id")
         point = mount.access_point_id
         if point in (None, NO_ACCESS_POINT, *query.points):
@@ -43,24 +43,27 @@ def file_system_queries(settings: Settings, kind: str) -> list[FileSystemQuery]:
     return list(queries.values())
 
 
-def with_groups(
+def with_fetched_security_groups(
     client: QueryClient,
     action: str,
     requested: FileSystemQuery,
     endpoint: StorageEndpoint,
-    security_groups: Callable[[str], Iterable[str]],
+    fetch_security_groups: Callable[[str], Iterable[str]],
 ) -> StorageEndpoint:
-    """A mount target with its security groups, which `action` tells."""
+    """Query the security groups of a mount target by `fetch_security_groups` and return the target with them.
+
+    `action`: the IAM action of that query.
+    """
     groups = client.query(
         action,
         requested.path,
         f"whether mount target {endpoint.id} of {requested.id} lets the nodes in",
-        lambda: tuple(security_groups(endpoint.id)),
+        lambda: tuple(fetch_security_groups(endpoint.id)),
     )
     return replace(endpoint, groups=groups)
 
 
-def file_system_of(settings: Settings, facts: AccountFacts, mount: Any) -> Optional[FileSystem]:
-    """Return what AWS said of the file system of a mount, None when it did not."""
-    key = (region_of(mount.region, settings.cluster.region), mount.file_system_id)
+def file_system_facts(settings: Settings, facts: AccountFacts, mount: Any) -> Optional[FileSystem]:
+    """Return what AWS said of the file system of a mount; None when it is not there or was not queried."""
+    key = (mount_or_cluster_region(mount.region, settings.cluster.region), mount.file_system_id)
     return value_or_none(facts.file_systems.get(mount.kind, {}).get(key))

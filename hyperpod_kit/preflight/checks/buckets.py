@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from hyperpod_kit.aws.buckets import zone_of
+from hyperpod_kit.aws.buckets import directory_bucket_zone
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight.aws_facts import buckets
@@ -13,7 +13,7 @@ from hyperpod_kit.preflight.facts import AccountFacts, value_or_none
 
 def check_exists(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every bucket exists, and the caller may look into it."""
-    for name, path in buckets.bucket_paths(settings).items():
+    for name, path in buckets.bucket_config_paths(settings).items():
         head = value_or_none(facts.buckets.get(name))
         if head is None:
             continue
@@ -75,7 +75,7 @@ def check_zone(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     subnets = facts.known_subnets
     zones = {subnet.zone for subnet in subnets or ()}
     for (name, _, path), _ in buckets.mounted_buckets(settings):
-        lies = zone_of(name)
+        lies = directory_bucket_zone(name)
         if zones and lies is not None and lies not in zones:
             yield Finding(
                 "HPK-V106",
@@ -88,7 +88,7 @@ def check_zone(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 
 def check_not_empty(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A mount that only reads has something to read."""
-    for (name, prefix), path in buckets.read_prefixes(settings).items():
+    for (name, prefix), path in buckets.read_only_prefix_paths(settings).items():
         head = value_or_none(facts.buckets.get(name))
         if head is not None and head.exists and value_or_none(facts.empty.get((name, prefix))):
             at = path

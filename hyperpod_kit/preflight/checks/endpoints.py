@@ -7,7 +7,7 @@ from typing import Iterator, NamedTuple, Optional, Sequence
 
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts.base import Mount
-from hyperpod_kit.preflight.checks.groups import Members, members
+from hyperpod_kit.preflight.checks.groups import Members, placement_members
 from hyperpod_kit.preflight.facts import AccountFacts, NotQueried, StorageEndpoint, value_or_none
 from hyperpod_kit.preflight.reachability import Peer, SecurityRule, missing_ports
 
@@ -20,7 +20,7 @@ class BlockedPorts(NamedTuple):
     ports: tuple[int, ...]
 
 
-def to_endpoints(
+def find_ports_blocked_to_endpoints(
     settings: Settings,
     facts: AccountFacts,
     mounts: Sequence[Mount],
@@ -32,7 +32,7 @@ def to_endpoints(
         yield from _find_blocked(nodes, endpoint, nodes.egress, into_endpoint, ports, ("out to", "in from"))
 
 
-def from_endpoints(
+def find_ports_blocked_from_endpoints(
     settings: Settings,
     facts: AccountFacts,
     mounts: Sequence[Mount],
@@ -65,19 +65,21 @@ def _find_blocked(
     endpoint_peer = Peer(frozenset(groups), networks)
     closed = missing_ports(of_nodes, endpoint_peer, ports)
     if closed:
-        where = f"{nodes.names} of the nodes, {ways[0]} {endpoint.id}"
+        where = f"{nodes.group_ids_text} of the nodes, {ways[0]} {endpoint.id}"
         yield BlockedPorts(where, tuple(sorted(nodes.peer.groups)), tuple(closed))
     closed = missing_ports(of_endpoint, nodes.peer, ports)
     if closed:
         names = ", ".join(groups) or "no security group"
-        yield BlockedPorts(f"{names} of {endpoint.id}, {ways[1]} the nodes of {nodes.names}", groups, tuple(closed))
+        yield BlockedPorts(
+            f"{names} of {endpoint.id}, {ways[1]} the nodes of {nodes.group_ids_text}", groups, tuple(closed)
+        )
 
 
 def _node_endpoint_pairs(
     settings: Settings, facts: AccountFacts, mounts: Sequence[Mount], endpoints: Sequence[StorageEndpoint]
 ) -> Iterator[tuple[Members, StorageEndpoint, list[SecurityRule], list[SecurityRule]]]:
-    """Every placement with every endpoint, and the endpoint's rules, in and out."""
-    for nodes in members(settings, facts):
+    """Yield each placement that carries the mounts with each endpoint, and the endpoint's rules, in and out."""
+    for nodes in placement_members(settings, facts):
         if not nodes.placement.carries(mounts):
             continue
         for endpoint in endpoints:
@@ -87,7 +89,7 @@ def _node_endpoint_pairs(
 
 
 def _rules(facts: AccountFacts, endpoint: StorageEndpoint) -> Optional[tuple[list[SecurityRule], list[SecurityRule]]]:
-    """Rules of an endpoint's groups, in and out; None when not all are known."""
+    """Return the ingress and egress rules of an endpoint's groups, None when not all are known."""
     assert facts.network is not None
     if isinstance(endpoint.groups, NotQueried):
         return None
@@ -98,7 +100,7 @@ def _rules(facts: AccountFacts, endpoint: StorageEndpoint) -> Optional[tuple[lis
     return [rule for group in visible for rule in group.ingress], [rule for group in visible for rule in group.egress]
 
 
-def ports_text(ports: Sequence[int]) -> str:
+def format_ports(ports: Sequence[int]) -> str:
     """Format ports like `988 and 1018-1023`."""
     runs: list[list[int]] = []
     for port in ports:

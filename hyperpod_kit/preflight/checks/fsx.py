@@ -7,7 +7,11 @@ from typing import Any, Iterator
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight.aws_facts import fsx
-from hyperpod_kit.preflight.checks.endpoints import from_endpoints, ports_text, to_endpoints
+from hyperpod_kit.preflight.checks.endpoints import (
+    find_ports_blocked_from_endpoints,
+    find_ports_blocked_to_endpoints,
+    format_ports,
+)
 from hyperpod_kit.preflight.facts import NOT_QUERIED, AccountFacts, FsxFileSystem, value_or_none
 from hyperpod_kit.preflight.mounts.inquiry import FsxType
 from hyperpod_kit.preflight.placement import carrying_subnet_ids
@@ -136,7 +140,7 @@ def check_ports(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             continue
         checked_ids.add(system.id)
         # All interfaces of a file system have its security groups: one of them stands for all.
-        all_blocked = list(to_endpoints(settings, facts, [mount], endpoints[:1], its.ports))
+        all_blocked = list(find_ports_blocked_to_endpoints(settings, facts, [mount], endpoints[:1], its.ports))
         for blocked in all_blocked:
             group = "a security group of the file system"
             if blocked.groups:
@@ -144,18 +148,18 @@ def check_ports(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             yield Finding(
                 "HPK-V510",
                 at,
-                f"TCP {ports_text(blocked.ports)} is shut: {blocked.where}",
+                f"TCP {format_ports(blocked.ports)} is shut: {blocked.where}",
                 f"Allow it in {group}",
             )
         if its.both_ways and not all_blocked:
-            for blocked in from_endpoints(settings, facts, [mount], endpoints[:1], its.ports):
+            for blocked in find_ports_blocked_from_endpoints(settings, facts, [mount], endpoints[:1], its.ports):
                 group = "a security group of the file system"
                 if blocked.groups:
                     group = blocked.groups[0]
                 yield Finding(
                     "HPK-V511",
                     at,
-                    f"TCP {ports_text(blocked.ports)} is shut: {blocked.where}; Lustre's servers connect to "
+                    f"TCP {format_ports(blocked.ports)} is shut: {blocked.where}; Lustre's servers connect to "
                     f"clients too",
                     f"Allow it in {group}",
                     WARNING,
@@ -167,6 +171,6 @@ def _existing_systems(
 ) -> Iterator[tuple[FsxType, Any, str, str, FsxFileSystem]]:
     """Every FSx mount whose file system is there, with the paths of its DNS name and of its mount name or export."""
     for its, mount, at, at_name in fsx.fsx_mounts(settings):
-        system = value_or_none(facts.fsx.get(fsx.identify(mount.dns_name, settings.cluster.region)))
+        system = value_or_none(facts.fsx.get(fsx.parse_fsx_dns_name(mount.dns_name, settings.cluster.region)))
         if system is not None:
             yield its, mount, at, at_name, system

@@ -26,13 +26,13 @@ class Members(NamedTuple):
     egress: list[SecurityRule]
 
     @property
-    def names(self) -> str:
-        """Name the security groups."""
+    def group_ids_text(self) -> str:
+        """Return the ids of the security groups, joined by commas."""
         return ", ".join(sorted(self.peer.groups))
 
 
-def members(settings: Settings, facts: AccountFacts) -> Iterator[Members]:
-    """The nodes of every placement of which all is known."""
+def placement_members(settings: Settings, facts: AccountFacts) -> Iterator[Members]:
+    """Yield the nodes of every placement whose subnets and security groups are known, with their rules."""
     network = facts.network
     subnets = facts.known_subnets
     for placement in placements(settings):
@@ -52,21 +52,22 @@ def members(settings: Settings, facts: AccountFacts) -> Iterator[Members]:
 
 def check_efa_rules(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Where there is an EFA, its security group allows all traffic from and to itself."""
-    for nodes in members(settings, facts):
+    for nodes in placement_members(settings, facts):
         types, closed = _efa_types_and_blocked_directions(facts, nodes)
         if types and closed:
             yield Finding(
                 "HPK-V311",
                 nodes.placement.groups_path,
-                f"{nodes.names} does not allow all traffic {' and '.join(closed)} from and to itself, which the EFA of "
+                f"{nodes.group_ids_text} does not allow all traffic {' and '.join(closed)} from and to itself, "
+                "which the EFA of "
                 f"{', '.join(types)} needs: it is no IP traffic, so rules with address ranges do not allow it",
-                _authorize(sorted(nodes.peer.groups)[0], closed),
+                _authorize_commands(sorted(nodes.peer.groups)[0], closed),
             )
 
 
 def check_node_traffic(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Nodes reach nodes by Slurm's TCP, within a placement and from each to each."""
-    everywhere = list(members(settings, facts))
+    everywhere = list(placement_members(settings, facts))
     for source in everywhere:
         for destination in everywhere:
             if source is destination and (
@@ -84,14 +85,16 @@ def check_node_traffic(settings: Settings, facts: AccountFacts) -> Iterator[Find
             if closed:
                 if source is destination:
                     whom = "its own members"
-                    hint = _authorize(sorted(source.peer.groups)[0], sorted(word.split()[0] for word in closed))
+                    hint = _authorize_commands(
+                        sorted(source.peer.groups)[0], sorted(word.split()[0] for word in closed)
+                    )
                 else:
-                    whom = f"nodes of {destination.names}"
+                    whom = f"nodes of {destination.group_ids_text}"
                     hint = "Allow these ports between the two groups, in and out"
                 yield Finding(
                     "HPK-V312",
                     source.placement.groups_path,
-                    f"nodes do not reach each other: {source.names} and {whom}, {' and '.join(closed)}",
+                    f"nodes do not reach each other: {source.group_ids_text} and {whom}, {' and '.join(closed)}",
                     hint,
                 )
 
@@ -101,21 +104,23 @@ def check_s3_egress(settings: Settings, facts: AccountFacts) -> Iterator[Finding
     endpoints = facts.known_endpoints
     if endpoints is None or not needs_s3(settings):
         return
-    for nodes in members(settings, facts):
+    for nodes in placement_members(settings, facts):
         fitting = [rule for rule in nodes.egress if rule.covers("tcp", HTTPS)]
         inside = any(endpoint.service == "s3" and endpoint.kind == "Interface" for endpoint in endpoints)
-        outward = any(rule.unread or any(_is_outside(network) for network in rule.networks) for rule in fitting)
+        outward = any(
+            rule.unread or any(_is_internet_network(network) for network in rule.networks) for rule in fitting
+        )
         if not outward and not (inside and fitting):
             yield Finding(
                 "HPK-V313",
                 nodes.placement.groups_path,
-                f"no rule of {nodes.names} lets the nodes out to S3, from which they fetch bundle and data",
+                f"no rule of {nodes.group_ids_text} lets the nodes out to S3, from which they fetch bundle and data",
                 "Allow TCP 443 out, to 0.0.0.0/0 or to the prefix list of S3",
             )
 
 
 def _efa_types_and_blocked_directions(facts: AccountFacts, nodes: Members) -> tuple[list[str], list[str]]:
-    """Instance types with an EFA there, and the directions in which its traffic is not allowed."""
+    """Return the instance types with an EFA there, and the directions in which its traffic is not allowed."""
     types = value_or_none(facts.types) or {}
     names = sorted({group.instance_type.removeprefix("ml.") for group in nodes.placement.groups if group.count})
     fast = [name for name in names if name in types and types[name].efa]
@@ -123,12 +128,12 @@ def _efa_types_and_blocked_directions(facts: AccountFacts, nodes: Members) -> tu
     return fast, [word for word, rules in directions if not admits_everything_from(rules, nodes.peer.groups)]
 
 
-def _is_outside(network: IPv4Network) -> bool:
+def _is_internet_network(network: IPv4Network) -> bool:
     return network.prefixlen == 0 or not network.is_private
 
 
-def _authorize(group: str, directions: list[str]) -> str:
-    """The commands that add the rules."""
+def _authorize_commands(group: str, directions: list[str]) -> str:
+    """Return the aws commands that add the missing rules to a group."""
     verbs = {"in": "ingress", "out": "egress"}
     return "; ".join(
         f"aws ec2 authorize-security-group-{verbs[word]} --group-id {group} --ip-permissions "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Iterator
 
-from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, Quota, for_type
+from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, Quota, cluster_quota_name
 from hyperpod_kit.config.findings import INFO, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight.facts import AccountFacts, value_or_none
@@ -29,21 +29,21 @@ def check_quotas(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
         if group.instance_type not in requested:
             continue  # said with an earlier group
         count, path = requested.pop(group.instance_type), f"{TYPES}[{index}]"
-        quota = applied.get(for_type(group.instance_type))
+        quota = applied.get(cluster_quota_name(group.instance_type))
         if quota is not None:
-            yield from _exceeded(path, quota, count, used_elsewhere[group.instance_type], settings)
+            yield from _check_quota(path, quota, count, used_elsewhere[group.instance_type], settings)
         elif count:
             yield Finding(
                 "HPK-V602",
                 f"{path}.instance_type",
-                f"SageMaker has no quota `{for_type(group.instance_type)}` in {settings.cluster.region}",
+                f"SageMaker has no quota `{cluster_quota_name(group.instance_type)}` in {settings.cluster.region}",
                 "The type may not be there for clusters: AWS's page of HyperPod's regions and types says",
                 WARNING,
             )
     total = sum(group.count for group in settings.cluster.groups)
     for name, used in ((PER_CLUSTER, 0), (ALTOGETHER, sum(used_elsewhere.values()))):
         if name in applied:
-            yield from _exceeded(TYPES, applied[name], total, used, settings)
+            yield from _check_quota(TYPES, applied[name], total, used, settings)
 
 
 def check_secrets(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
@@ -75,7 +75,7 @@ def check_name_unused(settings: Settings, facts: AccountFacts) -> Iterator[Findi
         )
 
 
-def _exceeded(path: str, quota: Quota, requested: int, used: int, settings: Settings) -> Iterator[Finding]:
+def _check_quota(path: str, quota: Quota, requested: int, used: int, settings: Settings) -> Iterator[Finding]:
     if requested + used <= quota.value:
         return
     beside = ""

@@ -10,13 +10,13 @@ from hyperpod_kit.model.secrets import ARN
 from hyperpod_kit.preflight.aws_facts.network import SUBNETS
 from hyperpod_kit.preflight.facts import NOT_QUERIED, AccountFacts, Endpoint, RouteTable, Subnet, value_or_none
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
-from hyperpod_kit.preflight.placement import TYPES, placement_of, placements
+from hyperpod_kit.preflight.placement import TYPES, placements, subnet_config_path
 
 EVERYWHERE = ("0.0.0.0/0", "::/0")
 
 
 def check_exists(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
-    """Every subnet and security group exists."""
+    """Check that every subnet and security group exists."""
     network, region = facts.network, settings.cluster.region
     subnets = facts.known_subnets
     existing_ids = {subnet.id for subnet in subnets or ()}
@@ -61,7 +61,7 @@ def check_one_vpc(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 
 def check_private(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """No subnet sends what leaves it to an internet gateway: nodes have no public address and would reach nothing."""
-    for path, subnet, table in _subnet_tables(settings, facts):
+    for path, subnet, table in _subnets_with_route_tables(settings, facts):
         for route in table.routes:
             if route.active and route.destination in EVERYWHERE and route.target.startswith("igw-"):
                 yield Finding(
@@ -77,9 +77,9 @@ def check_route_tables_visible(settings: Settings, facts: AccountFacts) -> Itera
     """Every subnet's route table is visible; those of a subnet that another account shares are not."""
     subnets = facts.known_subnets
     tables = value_or_none(facts.network.tables) if facts.network else None
-    judged = {subnet.id for _, subnet, _ in _subnet_tables(settings, facts)}
+    judged = {subnet.id for _, subnet, _ in _subnets_with_route_tables(settings, facts)}
     for subnet in subnets or ():
-        path = placement_of(settings, subnet.id)
+        path = subnet_config_path(settings, subnet.id)
         if tables is not None and subnet.id not in judged and path is not None:
             yield Finding(
                 "HPK-V314",
@@ -97,8 +97,12 @@ def check_s3_route(settings: Settings, facts: AccountFacts) -> Iterator[Finding]
     endpoints = facts.known_endpoints
     if network is None or endpoints is None or not needs_s3(settings):
         return
-    for path, subnet, table in _subnet_tables(settings, facts):
-        if not _has_default_route(table) and not _has_s3(table, endpoints, subnet.vpc_id) and not _public(table):
+    for path, subnet, table in _subnets_with_route_tables(settings, facts):
+        if (
+            not _has_default_route(table)
+            and not _has_s3_endpoint(table, endpoints, subnet.vpc_id)
+            and not _is_public(table)
+        ):
             yield Finding(
                 "HPK-V305",
                 path,
@@ -120,8 +124,8 @@ def check_service_endpoints(settings: Settings, facts: AccountFacts) -> Iterator
         if ARN.fullmatch(secret.arn)
     }
     urls = [index for index, listed in enumerate(settings.packages) if listed.package.url]
-    for _, subnet, table in _subnet_tables(settings, facts):
-        if _has_default_route(table) or _public(table):
+    for _, subnet, table in _subnets_with_route_tables(settings, facts):
+        if _has_default_route(table) or _is_public(table):
             continue
         have = {endpoint.service for endpoint in endpoints if endpoint.vpc_id == subnet.vpc_id}
         for service, path in path_of_service.items():
@@ -160,7 +164,7 @@ def check_dns(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
                 "HPK-V308",
                 SUBNETS,
                 f"{' and '.join(missing)} is off in {vpc_id}: the names of file systems do not resolve there",
-                f"aws ec2 modify-vpc-attribute --vpc-id {vpc_id} --{_option(missing[0])}",
+                f"aws ec2 modify-vpc-attribute --vpc-id {vpc_id} --{_modify_vpc_option(missing[0])}",
             )
 
 
@@ -182,8 +186,9 @@ def check_free_addresses(settings: Settings, facts: AccountFacts) -> Iterator[Fi
             )
 
 
-def check_zones(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
-    """EC2 has the instance types in a zone of the subnets; SageMaker's own capacity may differ, hence a warning."""
+def check_instance_type_zones(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+    """Warn when EC2 does not offer an instance type in a zone of the subnets; SageMaker's own capacity may
+    differ."""
     subnets = facts.known_subnets
     offered, types = value_or_none(facts.offered), value_or_none(facts.types)
     if not subnets or offered is None or types is None:
@@ -212,7 +217,7 @@ def needs_s3(settings: Settings) -> bool:
     return bool(settings.entry_script) or any(INQUIRIES[mount.kind].bucket is not None for mount in settings.mounts)
 
 
-def _subnet_tables(settings: Settings, facts: AccountFacts) -> Iterator[tuple[str, Subnet, RouteTable]]:
+def _subnets_with_route_tables(settings: Settings, facts: AccountFacts) -> Iterator[tuple[str, Subnet, RouteTable]]:
     """Yield each subnet with its path and its route table: its own, or the main one of its VPC."""
     network = facts.network
     if network is None:
@@ -221,12 +226,12 @@ def _subnet_tables(settings: Settings, facts: AccountFacts) -> Iterator[tuple[st
     for subnet in value_or_none(network.subnets) or ():
         subnet_table = next((table for table in tables if subnet.id in table.subnets), None)
         main = next((table for table in tables if table.main and table.vpc_id == subnet.vpc_id), None)
-        table, path = subnet_table or main, placement_of(settings, subnet.id)
+        table, path = subnet_table or main, subnet_config_path(settings, subnet.id)
         if table is not None and path is not None:
             yield path, subnet, table
 
 
-def _public(table: RouteTable) -> bool:
+def _is_public(table: RouteTable) -> bool:
     return any(
         route.active and route.destination in EVERYWHERE and route.target.startswith("igw-") for route in table.routes
     )
@@ -243,8 +248,9 @@ def _leads_nowhere(target: str) -> bool:
     return target in ("local", "") or target.startswith(("igw-", "eigw-"))
 
 
-def _has_s3(table: RouteTable, endpoints: Sequence[Endpoint], vpc_id: str) -> bool:
-    """A gateway endpoint is a route to a prefix list; an interface endpoint serves the whole VPC."""
+def _has_s3_endpoint(table: RouteTable, endpoints: Sequence[Endpoint], vpc_id: str) -> bool:
+    """Whether an S3 endpoint serves the table: a gateway endpoint is a route to a prefix list, an interface
+    endpoint serves the whole VPC."""
     by_list = any(route.active and route.destination.startswith("pl-") for route in table.routes)
     return by_list or any(
         endpoint.vpc_id == vpc_id and endpoint.service == "s3" and endpoint.kind == "Interface"
@@ -252,7 +258,7 @@ def _has_s3(table: RouteTable, endpoints: Sequence[Endpoint], vpc_id: str) -> bo
     )
 
 
-def _option(attribute: str) -> str:
+def _modify_vpc_option(attribute: str) -> str:
     if attribute == "enableDnsSupport":
         return "enable-dns-support"
     return "enable-dns-hostnames"

@@ -6,8 +6,8 @@ from typing import Any, Iterator, NamedTuple
 
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery, file_system_of, file_system_queries
-from hyperpod_kit.preflight.checks.endpoints import ports_text, to_endpoints
+from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery, file_system_facts, file_system_queries
+from hyperpod_kit.preflight.checks.endpoints import find_ports_blocked_to_endpoints, format_ports
 from hyperpod_kit.preflight.facts import NOT_QUERIED, AccountFacts, FileSystem, NotQueried, Subnet, value_or_none
 from hyperpod_kit.preflight.mounts.inquiry import SharedService
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
@@ -48,8 +48,8 @@ def check_exists(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 
 def check_mount_targets(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Each zone of the nodes has a mount target in their VPC: the file system's name resolves in no other zone."""
-    for existing in _systems(settings, facts):
-        endpoints, subnets = value_or_none(existing.system.endpoints), _subnets(settings, facts, existing)
+    for existing in _existing_systems(settings, facts):
+        endpoints, subnets = value_or_none(existing.system.endpoints), _carrying_subnets(settings, facts, existing)
         if endpoints is None or not subnets or existing.requested.region != settings.cluster.region:
             continue
         vpcs, names = {subnet.vpc_id for subnet in subnets}, {subnet.zone: subnet.zone_name for subnet in subnets}
@@ -83,21 +83,21 @@ def check_mount_targets(settings: Settings, facts: AccountFacts) -> Iterator[Fin
 
 def check_nfs_port(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Security groups let NFS through, out of the nodes and into the mount targets of their zones."""
-    for existing in _systems(settings, facts):
-        zones = {(subnet.vpc_id, subnet.zone) for subnet in _subnets(settings, facts, existing)}
+    for existing in _existing_systems(settings, facts):
+        zones = {(subnet.vpc_id, subnet.zone) for subnet in _carrying_subnets(settings, facts, existing)}
         near = [
             endpoint
             for endpoint in value_or_none(existing.system.endpoints) or ()
             if (endpoint.vpc_id, endpoint.zone) in zones
         ]
-        for shut in to_endpoints(settings, facts, existing.requested.mounts, near, (NFS,)):
+        for shut in find_ports_blocked_to_endpoints(settings, facts, existing.requested.mounts, near, (NFS,)):
             group = "the mount target's security group"
             if shut.groups:
                 group = shut.groups[0]
             yield Finding(
                 "HPK-V405",
                 existing.requested.path,
-                f"TCP {ports_text(shut.ports)} is shut: {shut.where}",
+                f"TCP {format_ports(shut.ports)} is shut: {shut.where}",
                 f"Allow it in {group}",
             )
 
@@ -108,7 +108,7 @@ def check_access_points(settings: Settings, facts: AccountFacts) -> Iterator[Fin
         mount: Any = written
         if mount.access_point_id is None:
             continue
-        system = file_system_of(settings, facts, mount)
+        system = file_system_facts(settings, facts, mount)
         if system is None or mount.access_point_id not in system.points:
             continue
         point = system.points[mount.access_point_id]
@@ -139,11 +139,11 @@ def check_access_points(settings: Settings, facts: AccountFacts) -> Iterator[Fin
 
 
 def _services() -> list[tuple[str, SharedService]]:
-    """The kinds of mounts that have such file systems."""
+    """Return the kinds of mounts that have such file systems, with their services."""
     return [(kind, its.shared) for kind, its in INQUIRIES.items() if its.shared is not None]
 
 
-def _systems(settings: Settings, facts: AccountFacts) -> Iterator[ExistingFileSystem]:
+def _existing_systems(settings: Settings, facts: AccountFacts) -> Iterator[ExistingFileSystem]:
     for kind, service in _services():
         for requested in file_system_queries(settings, kind):
             system = value_or_none(facts.file_systems.get(kind, {}).get((requested.region, requested.id)))
@@ -151,7 +151,7 @@ def _systems(settings: Settings, facts: AccountFacts) -> Iterator[ExistingFileSy
                 yield ExistingFileSystem(requested, system, service.word)
 
 
-def _subnets(settings: Settings, facts: AccountFacts, existing: ExistingFileSystem) -> list[Subnet]:
-    """The subnets of the nodes that carry a mount of the file system."""
+def _carrying_subnets(settings: Settings, facts: AccountFacts, existing: ExistingFileSystem) -> list[Subnet]:
+    """Return the subnets of the nodes that carry a mount of the file system."""
     ids = carrying_subnet_ids(settings, existing.requested.mounts)
     return [subnet for subnet in facts.known_subnets or () if subnet.id in ids]

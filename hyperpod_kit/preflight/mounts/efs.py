@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.aws.efs import Efs
-from hyperpod_kit.aws.policies import MOUNT, allows, open_statements
+from hyperpod_kit.aws.policies import MOUNT, allows, public_statement_names
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.homes import HOMES_PATH, NO_ACCESS_POINT
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import AwsError
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.preflight.aws_facts.client import QueryClient
-from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery, file_system_of, with_groups
+from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery, file_system_facts, with_fetched_security_groups
 from hyperpod_kit.preflight.facts import (
     AccessPointFacts,
     AccountFacts,
@@ -23,7 +23,7 @@ from hyperpod_kit.preflight.facts import (
     value_or_none,
 )
 from hyperpod_kit.preflight.mounts.inquiry import MountInquiry, SharedService
-from hyperpod_kit.preflight.permission import Account, Carried, Permission, sid_of
+from hyperpod_kit.preflight.permission import Account, Carried, Permission, sid_from_name
 from hyperpod_kit.preflight.placement import NodeRole, roles
 
 ONE_BY_ONE = 3
@@ -31,7 +31,10 @@ ONE_BY_ONE = 3
 
 
 def permissions(carried: Carried, account: Account, role: NodeRole) -> Iterator[Permission]:
-    """EFS that is mounted with IAM. Homes and shares are not here: their file system's own policy lets the role in."""
+    """Yield the permissions for EFS that is mounted with IAM, and to find mount targets.
+
+    Homes and shares are not here: their file system's own policy lets the role in.
+    """
     arns: dict[str, None] = {}
     for mount, at in carried:
         arn = account.arn("elasticfilesystem", f"file-system/{mount.file_system_id}", mount.region)
@@ -43,7 +46,7 @@ def permissions(carried: Carried, account: Account, role: NodeRole) -> Iterator[
             point = account.arn("elasticfilesystem", f"access-point/{mount.access_point_id}", mount.region)
             context = {"elasticfilesystem:AccessPointArn": (point,)}
         verbs = tuple(f"elasticfilesystem:Client{verb}" for verb in ("Mount", "Write"))
-        yield Permission(f"Mount{sid_of(mount.name)}", f"mount `{mount.name}`", at, verbs, (arn,), context)
+        yield Permission(f"Mount{sid_from_name(mount.name)}", f"mount `{mount.name}`", at, verbs, (arn,), context)
     if arns:
         yield Permission(
             "FindMountTargets",
@@ -62,7 +65,7 @@ def fetch_file_system(client: QueryClient, requested: FileSystemQuery) -> Querie
         "elasticfilesystem:DescribeFileSystems",
         requested.path,
         f"whether {requested.id} is there",
-        lambda: _or_none("FileSystemNotFound", lambda: calls.file_system(requested.id)),
+        lambda: _none_on_error_code("FileSystemNotFound", lambda: calls.file_system(requested.id)),
     )
     if described is None or isinstance(described, NotQueried):
         return described
@@ -82,7 +85,7 @@ def fetch_file_system(client: QueryClient, requested: FileSystemQuery) -> Querie
     if isinstance(targets, NotQueried):
         endpoints = targets
     else:
-        endpoints = tuple(_endpoint(client, calls, requested, target) for target in targets)
+        endpoints = tuple(_fetch_endpoint(client, calls, requested, target) for target in targets)
     return FileSystem(
         requested.id,
         described["LifeCycleState"],
@@ -93,7 +96,7 @@ def fetch_file_system(client: QueryClient, requested: FileSystemQuery) -> Querie
     )
 
 
-def _endpoint(
+def _fetch_endpoint(
     client: QueryClient, calls: Efs, requested: FileSystemQuery, target: Mapping[str, Any]
 ) -> StorageEndpoint:
     endpoint = StorageEndpoint(
@@ -104,7 +107,7 @@ def _endpoint(
         (),
         target["LifeCycleState"] == "available",
     )
-    return with_groups(
+    return with_fetched_security_groups(
         client, "elasticfilesystem:DescribeMountTargetSecurityGroups", requested, endpoint, calls.security_groups
     )
 
@@ -119,7 +122,7 @@ def _fetch_access_points(
             action,
             requested.path,
             f"whether the access points of {requested.id} are there",
-            lambda: [_point(entry) for entry in calls.access_points(requested.id)],
+            lambda: [_parse_access_point(entry) for entry in calls.access_points(requested.id)],
         )
         if isinstance(listing, NotQueried):
             return dict.fromkeys(requested.points, listing)
@@ -131,12 +134,12 @@ def _fetch_access_points(
                 action,
                 requested.path,
                 f"whether access point {point} is there",
-                lambda point=point: _point(calls.access_point(point)),  # type: ignore[misc]
+                lambda point=point: _parse_access_point(calls.access_point(point)),  # type: ignore[misc]
             )
     return {point: points_by_id[point] for point in requested.points}
 
 
-def _point(entry: Optional[Mapping[str, Any]]) -> Any:
+def _parse_access_point(entry: Optional[Mapping[str, Any]]) -> Any:
     if entry is None:
         return None
     return AccessPointFacts(
@@ -144,8 +147,8 @@ def _point(entry: Optional[Mapping[str, Any]]) -> Any:
     )
 
 
-def _or_none(code: str, call: Any) -> Any:
-    """Return what `call` returns, None when AWS answers with `code`."""
+def _none_on_error_code(code: str, call: Any) -> Any:
+    """Return what `call` returns, None when AWS answers with the error `code`."""
     try:
         return call()
     except AwsError as err:
@@ -155,9 +158,10 @@ def _or_none(code: str, call: Any) -> Any:
 
 
 def check_policy_admits(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
-    """A file system with a policy lets these mounts in: homes by the nodes' role, those without IAM as anybody."""
+    """Check that a file system with a policy lets these mounts in: homes by the nodes' role, those without IAM
+    as anybody."""
     for mount, at in settings.mounts_of_kind(EfsMount):
-        system = file_system_of(settings, facts, mount)
+        system = file_system_facts(settings, facts, mount)
         document = None
         if system:
             document = value_or_none(system.policy)
@@ -174,7 +178,7 @@ def check_policy_admits(settings: Settings, facts: AccountFacts) -> Iterator[Fin
                         f"the policy of {mount.file_system_id} does not let {role.arn} mount homes",
                         "hyperpod-kit users apply puts a policy that lets the cluster's role in",
                     )
-        elif not mount.iam and not open_statements(document):
+        elif not mount.iam and not public_statement_names(document):
             let_in = any(allows(document, role.arn, MOUNT) for role in roles(settings))
             advice = ", and let the role in"
             if let_in:
@@ -188,14 +192,15 @@ def check_policy_admits(settings: Settings, facts: AccountFacts) -> Iterator[Fin
 
 
 def check_policy_restricts(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
-    """Not everybody in the network is root of a file system: its policy asks clients for IAM."""
+    """Warn of each file system that everybody in the network can mount as root: its policy does not ask clients
+    for IAM."""
     checked_ids = set()
     for mount, at in settings.mounts_of_kind(EfsMount):
-        system = file_system_of(settings, facts, mount)
+        system = file_system_facts(settings, facts, mount)
         if system is None or isinstance(system.policy, NotQueried) or system.id in checked_ids:
             continue
         checked_ids.add(system.id)
-        open_to_all = open_statements(system.policy)
+        open_to_all = public_statement_names(system.policy)
         if system.policy is not None and not open_to_all:
             continue
         reason = "it has no policy"

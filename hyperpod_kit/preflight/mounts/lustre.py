@@ -13,12 +13,12 @@ PORTS = (988, 1018, 1019, 1020, 1021, 1022, 1023)
 """FSx for Lustre User Guide, `File system access control with Amazon VPC`: both ways."""
 
 
-def differs(mount: LustreMount, at: str, system: FsxFileSystem) -> Iterator[Finding]:
-    """The mount name is the file system's own."""
+def check_mount_name(mount: LustreMount, config_path: str, system: FsxFileSystem) -> Iterator[Finding]:
+    """Yield a finding when the mount name is not the file system's own."""
     if system.mount_name and mount.mount_name != system.mount_name:
         yield Finding(
             "HPK-V505",
-            at,
+            config_path,
             f"the mount name of {system.id} is {system.mount_name}, not {mount.mount_name}",
             f"Write {system.mount_name}",
         )
@@ -27,7 +27,9 @@ def differs(mount: LustreMount, at: str, system: FsxFileSystem) -> Iterator[Find
 KIND = MountInquiry(
     permissions=no_permissions,
     shared=None,
-    fsx=FsxType("LUSTRE", PORTS, both_ways=True, part="mount_name", volumes=lambda mount: False, differs=differs),
+    fsx=FsxType(
+        "LUSTRE", PORTS, both_ways=True, part="mount_name", volumes=lambda mount: False, differs=check_mount_name
+    ),
     bucket=None,
     checks=(),
 )

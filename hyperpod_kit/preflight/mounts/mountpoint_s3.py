@@ -7,16 +7,17 @@ from typing import Iterator, Optional
 from hyperpod_kit.config.mounts.mountpoint_s3 import KIND as FORM
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.preflight.mounts.inquiry import BucketOf, MountInquiry
-from hyperpod_kit.preflight.permission import Account, Carried, Permission, sid_of
+from hyperpod_kit.preflight.permission import Account, Carried, Permission, sid_from_name
 from hyperpod_kit.preflight.placement import NodeRole
 
 
 def permissions(carried: Carried, account: Account, role: NodeRole) -> Iterator[Permission]:
+    """Yield the permissions on the bucket of each mount that is behind AWS's own endpoint, and on its KMS key."""
     for mount, at in carried:
         if mount.endpoint_url is not None:
             continue
         bucket = f"arn:{account.partition}:s3:::{mount.bucket}"
-        name, purpose = sid_of(mount.name), f"mount `{mount.name}`"
+        name, purpose = sid_from_name(mount.name), f"mount `{mount.name}`"
         if mount.bucket.endswith("--x-s3"):
             arn = account.arn("s3express", f"bucket/{mount.bucket}", mount.region)
             yield Permission(f"Mount{name}", purpose, at, ("s3express:CreateSession",), (arn,))
@@ -33,7 +34,10 @@ def permissions(carried: Carried, account: Account, role: NodeRole) -> Iterator[
 
 
 def _key_permission(key: str, sid: str, purpose: str, at: str, account: Account) -> Permission:
-    """The key that new objects are encrypted with: an ARN, an id, or an alias, which no policy's resource can name."""
+    """Return the permission on the KMS key that new objects are encrypted with.
+
+    `key`: an ARN, an id, or an alias, which no policy's resource can name.
+    """
     at, actions = f"{at}.sse_kms_key_id", ("kms:GenerateDataKey", "kms:Decrypt")
     if not key.startswith("alias/"):
         if key.startswith("arn:"):
@@ -46,11 +50,11 @@ def _key_permission(key: str, sid: str, purpose: str, at: str, account: Account)
     return Permission(sid, purpose, at, actions, keys, aliases, condition="ForAnyValue:StringEquals")
 
 
-def bucket(mount: S3Mount, at: str) -> Optional[BucketOf]:
-    """Return what a mount behind AWS's own endpoint shows."""
+def bucket_at_aws(mount: S3Mount, at: str) -> Optional[BucketOf]:
+    """Return the part of a bucket that a mount shows, None behind an endpoint that is not AWS's."""
     if mount.endpoint_url is not None:
         return None
     return BucketOf(mount.bucket, mount.prefix, FORM.path_of_key(at, "bucket"))
 
 
-KIND = MountInquiry(permissions=permissions, shared=None, fsx=None, bucket=bucket, checks=())
+KIND = MountInquiry(permissions=permissions, shared=None, fsx=None, bucket=bucket_at_aws, checks=())

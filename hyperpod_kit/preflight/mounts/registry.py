@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyperpod_kit.model.mounts.kinds import for_every_kind
+from hyperpod_kit.model.mounts.kinds import collect_kind_objects
 from hyperpod_kit.preflight.mounts.inquiry import MountInquiry
 
-INQUIRIES = for_every_kind("hyperpod_kit.preflight.mounts", MountInquiry)
+INQUIRIES = collect_kind_objects("hyperpod_kit.preflight.mounts", MountInquiry)

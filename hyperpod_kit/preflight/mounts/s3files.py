@@ -6,22 +6,25 @@ from typing import Any, Iterator, Mapping, Optional
 
 from hyperpod_kit.aws.s3files import S3Files
 from hyperpod_kit.preflight.aws_facts.client import QueryClient
-from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery, with_groups
+from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery, with_fetched_security_groups
 from hyperpod_kit.preflight.facts import AccessPointFacts, FileSystem, NotQueried, Queried, StorageEndpoint
 from hyperpod_kit.preflight.mounts.inquiry import MountInquiry, SharedService
-from hyperpod_kit.preflight.permission import Account, Carried, Permission, sid_of
+from hyperpod_kit.preflight.permission import Account, Carried, Permission, sid_from_name
 from hyperpod_kit.preflight.placement import NodeRole
 
 
 def permissions(carried: Carried, account: Account, role: NodeRole) -> Iterator[Permission]:
-    """S3 Files always asks IAM. The configuration does not know its bucket, so direct reads of it are not here."""
+    """Yield the permissions to mount S3 Files, which always asks IAM.
+
+    The configuration does not know its bucket, so direct reads of it are not here.
+    """
     for mount, at in carried:
         arn = account.arn("s3files", f"file-system/{mount.file_system_id}", mount.region)
         context: dict[str, tuple[str, ...]] = {}
         if mount.access_point_id is not None:
             context = {"s3files:AccessPointArn": (f"{arn}/access-point/{mount.access_point_id}",)}
         verbs = tuple(f"s3files:Client{verb}" for verb in ("Mount", "Write"))
-        yield Permission(f"Mount{sid_of(mount.name)}", f"mount `{mount.name}`", at, verbs, (arn,), context)
+        yield Permission(f"Mount{sid_from_name(mount.name)}", f"mount `{mount.name}`", at, verbs, (arn,), context)
 
 
 def fetch_file_system(client: QueryClient, requested: FileSystemQuery) -> Queried[Optional[FileSystem]]:
@@ -46,7 +49,7 @@ def fetch_file_system(client: QueryClient, requested: FileSystemQuery) -> Querie
             "s3files:GetAccessPoint",
             requested.path,
             f"whether access point {point} is there",
-            lambda point=point: _point(calls.access_point(point)),  # type: ignore[misc]
+            lambda point=point: _parse_access_point(calls.access_point(point)),  # type: ignore[misc]
         )
         for point in requested.points
     }
@@ -54,11 +57,11 @@ def fetch_file_system(client: QueryClient, requested: FileSystemQuery) -> Querie
     if isinstance(targets, NotQueried):
         endpoints = targets
     else:
-        endpoints = tuple(_endpoint(client, calls, requested, target) for target in targets)
+        endpoints = tuple(_fetch_endpoint(client, calls, requested, target) for target in targets)
     return FileSystem(requested.id, described["status"], None, endpoints, None, points)
 
 
-def _endpoint(
+def _fetch_endpoint(
     client: QueryClient, calls: S3Files, requested: FileSystemQuery, target: Mapping[str, Any]
 ) -> StorageEndpoint:
     endpoint = StorageEndpoint(
@@ -69,10 +72,10 @@ def _endpoint(
         (),
         target.get("status", "AVAILABLE").upper() == "AVAILABLE",
     )
-    return with_groups(client, "s3files:GetMountTarget", requested, endpoint, calls.security_groups)
+    return with_fetched_security_groups(client, "s3files:GetMountTarget", requested, endpoint, calls.security_groups)
 
 
-def _point(entry: Optional[Mapping[str, Any]]) -> Optional[AccessPointFacts]:
+def _parse_access_point(entry: Optional[Mapping[str, Any]]) -> Optional[AccessPointFacts]:
     if entry is None:
         return None
     return AccessPointFacts(entry["accessPointId"], entry["fileSystemId"], entry["status"].upper() == "AVAILABLE")

@@ -55,9 +55,11 @@ class StandingAlert:
         """List the channels that have not accepted it."""
         if not self.alert.sentence:
             return []
-        return [channel for channel in senders.channels(sinks, self.alert) if str(channel) not in self.accepted]
+        return [
+            channel for channel in senders.channels_for_alert(sinks, self.alert) if str(channel) not in self.accepted
+        ]
 
-    def rendered(self) -> Alert:
+    def alert_to_send(self) -> Alert:
         """Render the alert as it is sent: one that comes late says of when it is."""
         if not self.over:
             return self.alert
@@ -108,14 +110,14 @@ class AlertOutbox:
         """Return the keys of what stood at the last look, for a threshold that goes down later than it came up."""
         return frozenset(key for key, entry in self._standing.items() if not entry.over)
 
-    def other_keys(self, except_keys: Sequence[str]) -> list[str]:
-        """Return the keys of the file without `except_keys`."""
-        return [key for key in self._standing if key not in except_keys]
+    def keys_except(self, excluded: Sequence[str]) -> list[str]:
+        """Return the keys of the file without `excluded`."""
+        return [key for key in self._standing if key not in excluded]
 
-    def update(
+    def apply_observations(
         self, watched: Sequence[str], observed: Mapping[str, Alert | None], now: float | None = None
     ) -> list[str]:
-        """Take the outcome of an inspection: for each key that could be inspected its alert, or None for no alert.
+        """Apply the outcome of an inspection: for each key that could be inspected its alert, or None for no alert.
 
         What is not `watched` any more is forgotten. Returns the keys that stand since now. Nothing is written yet.
         """
@@ -125,7 +127,7 @@ class AlertOutbox:
             previous = self._standing.get(key)
             current = previous
             if key in observed:
-                current = _next_state(previous, observed[key], now)
+                current = _next_standing_alert(previous, observed[key], now)
             if current is None:
                 continue
             if not current.over and (previous is None or previous.over):
@@ -134,15 +136,17 @@ class AlertOutbox:
         self._standing = updated
         return new_keys
 
-    def send(
+    def send_pending_and_save(
         self,
         report: AlertReport,
         *,
         senders_of_sinks: Mapping[str, Callable[[AlertSinks], senders.AlertSender]] = senders.SENDERS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Note what stands, give every sink what it has not accepted, and note each acceptance. Raises OSError when
-        nothing can be noted: then nothing is sent, as it would be sent again by every check."""
+        """Write what stands to the file, send every sink what it has not accepted, and record each acceptance.
+
+        Raises OSError when nothing can be written: then nothing is sent, as it would be sent again by every check.
+        """
         write(self._path, self._standing)
         for sink in dict.fromkeys(
             channel.sink for entry in self._standing.values() for channel in entry.pending_channels(self._sinks)
@@ -166,7 +170,7 @@ class AlertOutbox:
         report.unheard = [
             key
             for key, entry in self._standing.items()
-            if not entry.over and not senders.channels(self._sinks, entry.alert)
+            if not entry.over and not senders.channels_for_alert(self._sinks, entry.alert)
         ]
 
     def _send_through(
@@ -184,7 +188,7 @@ class AlertOutbox:
             if clock() >= until:
                 report.failed.append(f"{sink}: it took {SINK_TIMEOUT:.0f} s; the next check sends the rest")
                 return
-            accepted = sender.send(entry.rendered(), to, entry.message_id)
+            accepted = sender.send(entry.alert_to_send(), to, entry.message_id)
             report.failed += accepted.failed
             if accepted.channels:
                 report.sent += [(key, channel) for channel in accepted.channels]
@@ -196,7 +200,7 @@ class AlertOutbox:
                 return
 
 
-def _next_state(previous: StandingAlert | None, alert: Alert | None, now: float) -> StandingAlert | None:
+def _next_standing_alert(previous: StandingAlert | None, alert: Alert | None, now: float) -> StandingAlert | None:
     """Compute what stands after an inspection."""
     if alert is None:
         return None if previous is None else replace(previous, over=True)
@@ -230,7 +234,7 @@ def open_outbox(path: Path, sinks: AlertSinks, *, exclusive: bool = True) -> Ite
         os.close(lock)
 
 
-def check_and_send(
+def inspect_and_send_alerts(
     path: Path,
     sinks: AlertSinks,
     inspect: Callable[[frozenset[str]], Mapping[str, Alert | None]],
@@ -238,19 +242,23 @@ def check_and_send(
     *,
     now: float | None = None,
 ) -> AlertReport:
-    """Run a whole check. `inspect`: from the keys that stood before to the outcome, see `AlertOutbox.update`.
+    """Run a whole check: inspect, update what stands, and send every pending alert.
 
-    Raises as `open_outbox` and `send`. Of other keys that the file knows nothing is forgotten: several checks may share
-    it.
+    `inspect`: from the keys that stood before to the outcome, see `AlertOutbox.apply_observations`.
+
+    Raises as `open_outbox` and `AlertOutbox.send_pending_and_save`. Of other keys that the file has nothing is
+    forgotten: several checks may share it.
     """
     report = AlertReport()
     with open_outbox(path, sinks) as outbox:
-        report.new = outbox.update([*watched, *outbox.other_keys(watched)], inspect(outbox.standing_keys()), now)
-        outbox.send(report)
+        report.new = outbox.apply_observations(
+            [*watched, *outbox.keys_except(watched)], inspect(outbox.standing_keys()), now
+        )
+        outbox.send_pending_and_save(report)
     return report
 
 
-def default_path(check: str) -> Path:
+def default_outbox_path(check: str) -> Path:
     """Return the default file of a check, in its user's home."""
     return Path.home() / ".local/state/hyperpod-kit/alerts" / f"{check}.json"
 

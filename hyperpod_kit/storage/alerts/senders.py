@@ -6,7 +6,7 @@ import smtplib
 from email.message import EmailMessage
 from typing import Any, Callable, Dict, List, NamedTuple, Protocol, Sequence
 
-from hyperpod_kit.aws.errors import translated
+from hyperpod_kit.aws.errors import translate_aws_errors
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.storage.alerts.alert import Alert, AlertChannel
@@ -47,7 +47,7 @@ class AlertSender(Protocol):
     def close(self) -> None: ...
 
 
-def channels(sinks: AlertSinks, alert: Alert) -> List[AlertChannel]:
+def channels_for_alert(sinks: AlertSinks, alert: Alert) -> List[AlertChannel]:
     """List the channels that have to accept an alert."""
     accepting: List[AlertChannel] = []
     if sinks.mail:
@@ -67,7 +67,7 @@ class MailSender:
     def send(self, alert: Alert, to: Sequence[AlertChannel], message_id: str) -> DeliveryResult:
         addresses = [channel.address for channel in to]
         try:
-            refused = self._connection().send_message(self._message(alert, message_id), to_addrs=addresses)
+            refused = self._connect_once().send_message(self._build_message(alert, message_id), to_addrs=addresses)
         except smtplib.SMTPRecipientsRefused as err:
             refused = err.recipients
         except (OSError, smtplib.SMTPException, ValueError) as err:
@@ -77,13 +77,13 @@ class MailSender:
         failed = [f"mail: {address}: {_format_reply(reply)}" for address, reply in refused.items()]
         return DeliveryResult([channel for channel in to if channel.address not in refused], failed)
 
-    def _connection(self) -> smtplib.SMTP:
+    def _connect_once(self) -> smtplib.SMTP:
         if self._server is None:
             host, _, port = self._sinks.mail.partition(":")
             self._server = smtplib.SMTP(host, int(port or MAIL_PORT), timeout=REPLY_TIMEOUT)
         return self._server
 
-    def _message(self, alert: Alert, message_id: str) -> EmailMessage:
+    def _build_message(self, alert: Alert, message_id: str) -> EmailMessage:
         message = EmailMessage()
         message["From"], message["To"] = self._sinks.mail_from, ", ".join(alert.to)
         message["Subject"] = clean(alert.subject, 200)
@@ -116,15 +116,15 @@ class TopicSender:
         topic = channel.address
         subject = clean(alert.subject, MAX_SUBJECT).encode("ascii", "replace").decode()[:MAX_SUBJECT]
         try:
-            with translated("Publish", topic):
-                self._topic_client(topic).publish(
+            with translate_aws_errors("Publish", topic):
+                self._cached_sns_client(topic).publish(
                     TopicArn=topic, Subject=subject, Message=clean(alert.sentence, MAX_SENTENCE)
                 )
         except (HyperpodKitError, OSError, ValueError) as err:
             return DeliveryResult((), [f"sns: {err}"], down=not isinstance(err, _MESSAGE_ERRORS))
         return DeliveryResult([channel], [])
 
-    def _topic_client(self, topic: str) -> Any:
+    def _cached_sns_client(self, topic: str) -> Any:
         if self._client is None:
             fields = topic.split(":")
             region = fields[3] if len(fields) >= 6 else None

@@ -17,7 +17,7 @@ from collections import deque
 from datetime import datetime, timezone
 from typing import Iterable, Iterator, NamedTuple
 
-from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry, unreadable_line
+from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry, unreadable_line_gap
 from hyperpod_kit.untrusted.text import clean
 
 SOURCE = "lustre-changelog"
@@ -63,10 +63,10 @@ def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
             continue
         line = _parse_line(text.rstrip("\n"), name)
         if line is None:
-            yield unreadable_line(SOURCE, name, number, text, sequence.last)
+            yield unreadable_line_gap(SOURCE, name, number, text, sequence.last)
         else:
-            yield from sequence.add(line)
-    yield from sequence.end()
+            yield from sequence.add_and_yield_certain(line)
+    yield from sequence.yield_remaining()
 
 
 class _Sequence:
@@ -83,26 +83,26 @@ class _Sequence:
         self._last_number: int | None = None
         self.last = 0.0
 
-    def add(self, line: _ChangelogLine) -> Iterator[Entry]:
-        """Add a line and return what is certain by it."""
+    def add_and_yield_certain(self, line: _ChangelogLine) -> Iterator[Entry]:
+        """Add a line, and yield the entries that are certain by it."""
         if not self._waiting or line.number == self._waiting[-1].number + 1:
-            yield from self._drop_out_of_sequence(line)
+            yield from self._drop_out_of_sequence_as_gaps(line)
             self._waiting.append(line)
             if len(self._waiting) > WINDOW:
-                yield from self._release()
+                yield from self._yield_oldest_with_gap()
             return
         self._out_of_sequence.append(line)
         if len(self._out_of_sequence) > WINDOW:
             yield from self._resume_from_out_of_sequence()
 
-    def end(self) -> Iterator[Entry]:
+    def yield_remaining(self) -> Iterator[Entry]:
         """Return what remains."""
         while self._out_of_sequence:
             yield from self._resume_from_out_of_sequence()
         while self._waiting:
-            yield from self._release()
+            yield from self._yield_oldest_with_gap()
 
-    def _release(self) -> Iterator[Entry]:
+    def _yield_oldest_with_gap(self) -> Iterator[Entry]:
         line = self._waiting.popleft()
         if self._last_number is not None and line.number > self._last_number + 1:
             reason = f"{self._name}: records {self._last_number + 1} to {line.number - 1} are not there"
@@ -113,12 +113,12 @@ class _Sequence:
     def _resume_from_out_of_sequence(self) -> Iterator[Entry]:
         """Go on from lines out of sequence: records are missing, or another dump of the same log begins."""
         while self._waiting:
-            yield from self._release()
+            yield from self._yield_oldest_with_gap()
         lines, self._out_of_sequence = self._out_of_sequence, []
         for line in lines:
-            yield from self.add(line)
+            yield from self.add_and_yield_certain(line)
 
-    def _drop_out_of_sequence(self, following: _ChangelogLine) -> Iterator[Entry]:
+    def _drop_out_of_sequence_as_gaps(self, following: _ChangelogLine) -> Iterator[Entry]:
         """Drop lines out of sequence, behind which the numbers go on; one that is no repetition becomes a gap."""
         for line in self._out_of_sequence:
             same_number = [other for other in self._waiting if other.number == line.number]
@@ -127,10 +127,10 @@ class _Sequence:
             for other in same_number:
                 self._waiting.remove(other)
             contradicted = same_number[0] if same_number else following
-            yield self._contradiction(line, contradicted)
+            yield self._contradiction_gap(line, contradicted)
         self._out_of_sequence = []
 
-    def _contradiction(self, line: _ChangelogLine, contradicted: _ChangelogLine) -> AuditGap:
+    def _contradiction_gap(self, line: _ChangelogLine, contradicted: _ChangelogLine) -> AuditGap:
         reason = (
             f"{self._name}: a line of number {line.number} and one of number {contradicted.number} "
             "contradict each other, and one of them may be a part of a name: "
@@ -150,12 +150,12 @@ def _parse_line(line: str, name: str) -> _ChangelogLine | None:
         time = datetime.strptime(f"{match['day']} {match['clock']}", "%Y.%m.%d %H:%M:%S").replace(tzinfo=timezone.utc)
         when = time.timestamp() + float(f"0.{match['part'][:9]}")
         attributes = dict(part.split("=", 1) for part in match["more"].split())
-        return _ChangelogLine(int(match["number"]), line, when, _record(match, attributes, when, name))
+        return _ChangelogLine(int(match["number"]), line, when, _record_from_match(match, attributes, when, name))
     except (ValueError, OverflowError):
         return None
 
 
-def _record(match: re.Match[str], attributes: dict[str, str], when: float, name: str) -> AuditRecord:
+def _record_from_match(match: re.Match[str], attributes: dict[str, str], when: float, name: str) -> AuditRecord:
     path = f"[{match['parent'] or match['target']}]"
     if match["name"]:
         path += f"/{match['name']}"

@@ -67,18 +67,18 @@ def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
             text += chunk
             continue
         text, number = text[end:], number + 1
-        yield from _entry(record, name, number)
+        yield from _parse_entry(record, name, number)
 
 
-def _entry(record: Any, name: str, number: int) -> Iterator[Entry]:
+def _parse_entry(record: Any, name: str, number: int) -> Iterator[Entry]:
     try:
         if record.get("eventSource") == "s3.amazonaws.com":
-            yield _record(record)
+            yield _parse_record(record)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         yield AuditGap(0.0, 0.0, SOURCE, f"{name}:{number}", f"{name}, record {number}, cannot be read", "")
 
 
-def _record(body: Mapping[str, Any]) -> AuditRecord:
+def _parse_record(body: Mapping[str, Any]) -> AuditRecord:
     parameters = body.get("requestParameters") or {}
     identity = body.get("userIdentity") or {}
     when = datetime.fromisoformat(str(body["eventTime"]).replace("Z", "+00:00")).timestamp()

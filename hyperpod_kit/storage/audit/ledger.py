@@ -17,7 +17,7 @@ from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
 from hyperpod_kit.errors import Absent, UsageError
 from hyperpod_kit.storage import private_database
 from hyperpod_kit.storage.audit.accounting import SlurmJob
-from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry, storable
+from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry, to_storable
 from hyperpod_kit.system import hash_chain
 from hyperpod_kit.untrusted.text import clean
 
@@ -65,7 +65,7 @@ class AuditLedger:
     def __init__(self, path: Path, *, create: bool = False) -> None:
         if not create and not path.exists():
             raise Absent(f"there is no {path}", hint="hyperpod-kit storage audit import … makes it")
-        self._database = private_database.connect(path, timeout=60.0)
+        self._database = private_database.open_private_database(path, timeout=60.0)
         try:
             with self._transaction():
                 tables = [
@@ -75,7 +75,7 @@ class AuditLedger:
                     for statement in _TABLES.split(";\n"):
                         self._database.execute(statement)
                     self._database.execute("insert into about values ('format', ?)", (FORMAT,))
-                elif "about" not in tables or self._metadata("format") != FORMAT:
+                elif "about" not in tables or self._read_metadata("format") != FORMAT:
                     raise UsageError(f"{path} is no ledger of audits ({FORMAT})")
         except sqlite3.DatabaseError as err:
             raise UsageError(f"{path}: {err}: no ledger of audits ({FORMAT})") from err
@@ -83,12 +83,12 @@ class AuditLedger:
     def close(self) -> None:
         self._database.close()
 
-    def add(self, entries: Iterable[Entry]) -> ImportCounts:
+    def add_entries(self, entries: Iterable[Entry]) -> ImportCounts:
         """Add all entries or none. What is there already (source and id) is passed over."""
         records = gaps = again = 0
         with self._transaction():
             chain = self._last_digest()
-            for entry in map(storable, entries):
+            for entry in map(to_storable, entries):
                 if isinstance(entry, AuditGap):
                     cursor = self._database.execute(
                         "insert or ignore into gaps values (?, ?, ?, ?, ?, ?)", _gap_row(entry)
@@ -103,11 +103,11 @@ class AuditLedger:
                     again += 1
                     continue
                 if stored is not None:
-                    conflict = _gap_row(_conflict(entry, dict(zip(_FIELDS, stored))))
+                    conflict = _gap_row(_conflict_gap(entry, dict(zip(_FIELDS, stored))))
                     cursor = self._database.execute("insert or ignore into gaps values (?, ?, ?, ?, ?, ?)", conflict)
                     gaps, again = gaps + cursor.rowcount, again + 1 - cursor.rowcount
                     continue
-                chain = hash_chain.link(chain, body)
+                chain = hash_chain.chain_digest(chain, body)
                 placeholders = ", ".join("?" * (len(_FIELDS) + 1))
                 self._database.execute(
                     f"insert into records ({', '.join(_FIELDS)}, chain) values ({placeholders})",
@@ -116,14 +116,14 @@ class AuditLedger:
                 records += 1
         return ImportCounts(records, gaps, again)
 
-    def add_jobs(self, jobs: Iterable[SlurmJob]) -> int:
+    def add_or_replace_jobs(self, jobs: Iterable[SlurmJob]) -> int:
         """Add jobs and return how many; a job that has ended since replaces itself."""
         with self._transaction():
             rows = [(job.job, job.uid, job.user, job.host, job.start, job.end) for job in jobs]
             self._database.executemany("insert or replace into jobs values (?, ?, ?, ?, ?, ?)", rows)
         return len(rows)
 
-    def rows(self, where: str, values: Iterable[Any], limit: int) -> Iterator[dict[str, Any]]:
+    def select_records(self, where: str, values: Iterable[Any], limit: int) -> Iterator[dict[str, Any]]:
         """Yield records in the order of their time. `where`: SQL of ours, never of a user."""
         cursor = self._database.execute(
             f"select seq, {', '.join(_FIELDS)} from records where {where} order by time, seq limit ?", (*values, limit)
@@ -131,14 +131,14 @@ class AuditLedger:
         for row in cursor:
             yield dict(zip(("seq", *_FIELDS), row))
 
-    def gaps(self, since: float, until: float) -> list[AuditGap]:
+    def gaps_overlapping(self, since: float, until: float) -> list[AuditGap]:
         """Return the gaps that overlap the time."""
         cursor = self._database.execute(
             "select * from gaps where until >= ? and since <= ? or until = 0 order by since", (since, until)
         )
         return [AuditGap(*row) for row in cursor]
 
-    def jobs_of(self, uid: int, host: str, when: float) -> list[tuple[str, str]]:
+    def jobs_of_user_at(self, uid: int, host: str, when: float) -> list[tuple[str, str]]:
         """Find (job, user) that this user had on this node then."""
         cursor = self._database.execute(
             'select job, user from jobs where uid = ? and host = ? and start <= ? and "end" >= ?',
@@ -146,18 +146,18 @@ class AuditLedger:
         )
         return [(str(job), str(user)) for job, user in cursor]
 
-    def verify(self) -> ChainVerdict:
+    def verify_chain(self) -> ChainVerdict:
         """Verify every row against the one before it."""
-        chain, count, previous_seq = self._metadata("kept from chain") or hash_chain.START, 0, None
+        chain, count, previous_seq = self._read_metadata("kept from chain") or hash_chain.START, 0, None
         for row in self._database.execute(f"select seq, chain, {', '.join(_FIELDS)} from records order by seq"):
             # Numbers have no holes but those that retention made before the first row.
-            follows = hash_chain.link(chain, dict(zip(_FIELDS, row[2:]))) == row[1]
+            follows = hash_chain.chain_digest(chain, dict(zip(_FIELDS, row[2:]))) == row[1]
             if not follows or (previous_seq is not None and row[0] != previous_seq + 1):
                 return ChainVerdict(count, int(row[0]), chain, self._removed_count())
             previous_seq, chain, count = row[0], row[1], count + 1
         return ChainVerdict(count, None, chain, self._removed_count())
 
-    def retain(self, earliest: float, *, dry_run: bool = False) -> int:
+    def delete_older_than(self, earliest: float, *, dry_run: bool = False) -> int:
         """Remove the oldest rows, up to the first that is not older than `earliest`, and gaps and jobs; returns how
         many."""
         with self._transaction():
@@ -181,12 +181,12 @@ class AuditLedger:
         row = self._database.execute("select chain from records order by seq desc limit 1").fetchone()
         if row:
             return str(row[0])
-        return self._metadata("kept from chain") or hash_chain.START
+        return self._read_metadata("kept from chain") or hash_chain.START
 
     def _removed_count(self) -> int:
-        return int(self._metadata("removed") or 0)
+        return int(self._read_metadata("removed") or 0)
 
-    def _metadata(self, name: str) -> Optional[str]:
+    def _read_metadata(self, name: str) -> Optional[str]:
         row = self._database.execute("select value from about where name = ?", (name,)).fetchone()
         return str(row[0]) if row else None
 
@@ -201,7 +201,7 @@ class AuditLedger:
         self._database.execute("commit")
 
 
-def _conflict(later: AuditRecord, stored: Mapping[str, Any]) -> AuditGap:
+def _conflict_gap(later: AuditRecord, stored: Mapping[str, Any]) -> AuditGap:
     """Make the gap for two different records of one number: nobody knows which is true, so the gap names both."""
     body = later.to_dict()
     differing = [name for name in _FIELDS if body[name] != stored[name]]

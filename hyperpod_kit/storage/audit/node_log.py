@@ -14,26 +14,26 @@ SOURCE = "node"
 def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
     """Parse a node's audit log. A broken link is a gap: lines are missing there, or one was changed."""
     last, expected = 0.0, None
-    for number, body, follows in hash_chain.read(line for line in lines if line.strip()):
+    for number, body, follows in hash_chain.iter_checked_lines(line for line in lines if line.strip()):
         host, count = str(body.get("host", "")), _line_number(body)
         if not follows:
             reason = f"{name}, line {number}, does not follow from the line before it: changed, cut or lost"
-            yield AuditGap(last, _time(body, last), SOURCE, f"{name}:{number}:chain", reason, host)
+            yield AuditGap(last, _time_or_last(body, last), SOURCE, f"{name}:{number}:chain", reason, host)
         elif expected is not None and count != expected:
             yield AuditGap(
-                last, _time(body, last), SOURCE, f"{name}:{number}:number", f"{name}: lines are missing", host
+                last, _time_or_last(body, last), SOURCE, f"{name}:{number}:number", f"{name}: lines are missing", host
             )
         expected = None
         if count is not None:
             expected = count + 1
-        last = _time(body, last)
+        last = _time_or_last(body, last)
         if body:
-            yield from _entry(body, f"{host}:{count}:{last}")
+            yield from _parse_entry(body, f"{host}:{count}:{last}")
 
 
-def _entry(body: dict[str, Any], id: str) -> Iterator[Entry]:
+def _parse_entry(body: dict[str, Any], id: str) -> Iterator[Entry]:
     operation, host = str(body.get("op", "")), str(body.get("host", ""))
-    when = _time(body, math.nan)
+    when = _time_or_last(body, math.nan)
     if math.isnan(when):
         yield AuditGap(0.0, 0.0, SOURCE, id, f"a line of {host} has no time where its time belongs", host)
         return
@@ -65,7 +65,7 @@ def _entry(body: dict[str, Any], id: str) -> Iterator[Entry]:
         yield AuditGap(when, when, SOURCE, id, f"a line of {host} has no numbers where numbers belong", host)
 
 
-def _time(body: dict[str, Any], last: float) -> float:
+def _time_or_last(body: dict[str, Any], last: float) -> float:
     """Read when it was; `last` where the line does not say, or says what no clock shows."""
     time = body.get("time", last)
     if not isinstance(time, (int, float)) or isinstance(time, bool):

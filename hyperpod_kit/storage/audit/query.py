@@ -59,7 +59,7 @@ def run_query(ledger: AuditLedger, query: AuditQuery) -> AuditResult:
     if query.job or query.user:
         limit = MAX_ROWS
     matches = []
-    for row in ledger.rows(" and ".join(where), [*values, *parameters], limit):
+    for row in ledger.select_records(" and ".join(where), [*values, *parameters], limit):
         joined = join_accounting(ledger, row)
         if query.job and joined["job"] != query.job:
             continue
@@ -69,14 +69,14 @@ def run_query(ledger: AuditLedger, query: AuditQuery) -> AuditResult:
         if len(matches) > query.limit:
             break
     shown = matches[: query.limit]
-    return AuditResult(shown, ledger.gaps(query.since, query.until), len(matches) > len(shown))
+    return AuditResult(shown, ledger.gaps_overlapping(query.since, query.until), len(matches) > len(shown))
 
 
 def join_accounting(ledger: AuditLedger, row: dict[str, Any]) -> dict[str, Any]:
     """Fill in the job that the row's user had on that node then, where it has none and there was exactly one."""
     if row["uid"] < 0 or not row["host"] or (row["job"] and row["user"]):
         return row
-    jobs = ledger.jobs_of(row["uid"], row["host"], row["time"])
+    jobs = ledger.jobs_of_user_at(row["uid"], row["host"], row["time"])
     joined = dict(row)
     if jobs and not row["user"]:
         joined["user"] = jobs[0][1]

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Iterable, Iterator
 from urllib.parse import unquote
 
-from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry, unreadable_line
+from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry, unreadable_line_gap
 
 SOURCE = "s3-access-log"
 _FIELD = re.compile(r'\[([^\]]*)\]|"((?:[^"\\]|\\.|"(?![ \n]|$))*)"|(\S+)')
@@ -41,7 +41,7 @@ def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
             bucket, host, requester, request, operation, key, status = fields[1], *fields[3:7], fields[7], fields[9]
             int(status.replace("-", "0"))
         except (ValueError, IndexError, OverflowError):
-            yield unreadable_line(SOURCE, name, number, line, last)
+            yield unreadable_line_gap(SOURCE, name, number, line, last)
             continue
         first, last = first or when, when
         command = ""
@@ -52,9 +52,9 @@ def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
             SOURCE,
             f"{request}:{operation}:{key}",
             _OPERATIONS.get(operation, operation),
-            f"s3://{bucket}/{unquote(unquote(_value(key)))}",
+            f"s3://{bucket}/{unquote(unquote(_field_or_empty(key)))}",
             host=host,
-            user=_value(requester),
+            user=_field_or_empty(requester),
             command=command,
             result="" if status.startswith("2") else status,
         )
@@ -62,6 +62,6 @@ def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
         yield AuditGap(first, last, SOURCE, f"{name}:best-effort", BEST_EFFORT, "")
 
 
-def _value(field: str) -> str:
+def _field_or_empty(field: str) -> str:
     """Return a field, "" for the dash that stands for nothing."""
     return "" if field == "-" else field

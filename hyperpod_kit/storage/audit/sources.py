@@ -63,7 +63,7 @@ def read_entries(kind: str, path: Path) -> Iterator[Entry]:
         stream: IO[bytes] = raw
         if packed:
             stream = gzip.GzipFile(fileobj=raw)  # type: ignore[assignment]
-        yield from source.importer(_lines(stream, source, damage), path.name)
+        yield from source.importer(_read_bounded_lines(stream, source, damage), path.name)
     if damage:
         yield AuditGap(0.0, 0.0, source_name(kind), f"{path.name}:damaged", f"{path.name} is damaged: {damage[0]}", "")
 
@@ -73,7 +73,7 @@ def source_name(kind: str) -> str:
     return {"changelog": changelog.SOURCE}.get(kind, kind)
 
 
-def _lines(stream: IO[bytes], source: AuditSource, damage: list[str]) -> Iterator[str]:
+def _read_bounded_lines(stream: IO[bytes], source: AuditSource, damage: list[str]) -> Iterator[str]:
     """Yield lines, each with its end, and OVERLONG in the place of one that is too long; of a file of CloudTrail,
     which is one line, pieces.
 

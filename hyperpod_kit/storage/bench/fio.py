@@ -19,7 +19,7 @@ def is_installed() -> bool:
     return shutil.which("fio") is not None
 
 
-def command(directory: Path, kind: str, streams: int, file_size: int) -> list[str]:
+def build_fio_command(directory: Path, kind: str, streams: int, file_size: int) -> list[str]:
     """Build fio's command. `kind`: write or read. Sequential, 4 MiB blocks, one file a stream, synced at the end."""
     return [
         *(
@@ -34,9 +34,9 @@ def command(directory: Path, kind: str, streams: int, file_size: int) -> list[st
     ]
 
 
-def measure(directory: Path, kind: str, streams: int, file_size: int) -> StreamSample:
+def measure_with_fio(directory: Path, kind: str, streams: int, file_size: int) -> StreamSample:
     """Run fio once. Raises RunError, RunTimeout."""
-    argv = command(directory, kind, streams, file_size)
+    argv = build_fio_command(directory, kind, streams, file_size)
     try:
         completed = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     except subprocess.TimeoutExpired:

@@ -38,31 +38,31 @@ def _write_file(path: Path, data: bytes = b"old") -> Path:
     return path
 
 
-def _rename(directory: Path) -> ProbeResult:
+def _probe_rename(directory: Path) -> ProbeResult:
     by_descriptor.rename(_write_file(directory / "a"), directory / "b")
     return ProbeResult((directory / "b").read_bytes() == b"old" and not (directory / "a").exists())
 
 
-def _rename_over(directory: Path) -> ProbeResult:
+def _probe_rename_over(directory: Path) -> ProbeResult:
     by_descriptor.rename(_write_file(directory / "a", b"new"), _write_file(directory / "b"))
     return ProbeResult((directory / "b").read_bytes() == b"new")
 
 
-def _rename_directory(directory: Path) -> ProbeResult:
+def _probe_rename_directory(directory: Path) -> ProbeResult:
     by_descriptor.make_directory(directory / "a")
     _write_file(directory / "a" / "file")
     by_descriptor.rename(directory / "a", directory / "b")
     return ProbeResult((directory / "b" / "file").exists())
 
 
-def _append(directory: Path) -> ProbeResult:
+def _probe_append(directory: Path) -> ProbeResult:
     path = _write_file(directory / "a")
     with by_descriptor.stream(path, "ab") as file:
         file.write(b"er")
     return ProbeResult(path.read_bytes() == b"older")
 
 
-def _overwrite(directory: Path) -> ProbeResult:
+def _probe_overwrite(directory: Path) -> ProbeResult:
     path = _write_file(directory / "a", b"old" * 1000)
     with by_descriptor.stream(path, "r+b") as file:
         file.seek(3)
@@ -70,7 +70,7 @@ def _overwrite(directory: Path) -> ProbeResult:
     return ProbeResult(path.read_bytes() == b"oldNEW" + b"old" * 998)
 
 
-def _flock(directory: Path) -> ProbeResult:
+def _probe_flock(directory: Path) -> ProbeResult:
     """Probe that a lock keeps a second opener out, which is more than that the call succeeds.
 
     By hand: it is the call itself that is looked at.
@@ -85,7 +85,7 @@ def _flock(directory: Path) -> ProbeResult:
     return ProbeResult(False, "two openers had the lock at once")
 
 
-def _atime(directory: Path) -> ProbeResult:
+def _probe_atime(directory: Path) -> ProbeResult:
     """Probe whether a read moves the access time: the file is aged first, for relatime moves only an old one."""
     path = _write_file(directory / "a")
     by_descriptor.set_times(path, (1e9, 1e9 + 1))
@@ -98,23 +98,23 @@ def _atime(directory: Path) -> ProbeResult:
     return ProbeResult(False, "a read moved nothing")
 
 
-def _hard_link(directory: Path) -> ProbeResult:
+def _probe_hard_link(directory: Path) -> ProbeResult:
     by_descriptor.link(_write_file(directory / "a"), directory / "b")
     return ProbeResult((directory / "b").stat().st_nlink == 2)
 
 
-def _symbolic_link(directory: Path) -> ProbeResult:
+def _probe_symbolic_link(directory: Path) -> ProbeResult:
     by_descriptor.symlink("a", directory / "b")
     return ProbeResult(os.readlink(directory / "b") == "a")
 
 
-def _mode(directory: Path) -> ProbeResult:
+def _probe_mode(directory: Path) -> ProbeResult:
     path = _write_file(directory / "a")
     by_descriptor.set_mode(path, 0o640)
     return ProbeResult(path.stat().st_mode & 0o777 == 0o640)
 
 
-def _sync_directory(directory: Path) -> ProbeResult:
+def _probe_sync_directory(directory: Path) -> ProbeResult:
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -123,7 +123,7 @@ def _sync_directory(directory: Path) -> ProbeResult:
     return ProbeResult(True)
 
 
-def _exclusive(directory: Path) -> ProbeResult:
+def _probe_exclusive_create(directory: Path) -> ProbeResult:
     """Probe that a file which is there cannot be made again."""
     path = _write_file(directory / "a")
     try:
@@ -134,16 +134,16 @@ def _exclusive(directory: Path) -> ProbeResult:
 
 
 _PROBES: Dict[str, Callable[[Path], ProbeResult]] = {
-    "rename": _rename,
-    "rename_over": _rename_over,
-    "rename_directory": _rename_directory,
-    "append": _append,
-    "overwrite": _overwrite,
-    "exclusive_create": _exclusive,
-    "flock": _flock,
-    "atime": _atime,
-    "hard_link": _hard_link,
-    "symbolic_link": _symbolic_link,
-    "mode": _mode,
-    "sync_directory": _sync_directory,
+    "rename": _probe_rename,
+    "rename_over": _probe_rename_over,
+    "rename_directory": _probe_rename_directory,
+    "append": _probe_append,
+    "overwrite": _probe_overwrite,
+    "exclusive_create": _probe_exclusive_create,
+    "flock": _probe_flock,
+    "atime": _probe_atime,
+    "hard_link": _probe_hard_link,
+    "symbolic_link": _probe_symbolic_link,
+    "mode": _probe_mode,
+    "sync_directory": _probe_sync_directory,
 }

@@ -42,7 +42,7 @@ class ReplayRequest(NamedTuple):
 def replay(scratch: Scratch, request: ReplayRequest, writer: str, kind: str) -> list[Sample]:
     """Run the replay and return the timed saves. Raises ReplayFailed, BudgetSpent."""
     # Our engine holds two checkpoints while a third is written.
-    scratch.reserve(SAVES * request.size, f"a checkpoint by {writer}")
+    scratch.reserve_budget(SAVES * request.size, f"a checkpoint by {writer}")
     directory = scratch.make_directory(f"replay-{writer}")
     try:
         report = _run_replay(directory, request, writer)
@@ -70,7 +70,7 @@ def _run_replay(directory: Path, request: ReplayRequest, writer: str) -> dict[st
     except subprocess.TimeoutExpired:
         raise ReplayFailed(f"{writer}: no end after {TIMEOUT:.0f} s") from None
     finally:
-        _end_replay(child)
+        _terminate_replay(child)
     try:
         body: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
     except (ValueError, IndexError):
@@ -84,7 +84,7 @@ def _run_replay(directory: Path, request: ReplayRequest, writer: str) -> dict[st
     return body
 
 
-def _end_replay(child: subprocess.Popen[str]) -> None:
+def _terminate_replay(child: subprocess.Popen[str]) -> None:
     """End the replay: by a signal first, so that it ends its ranks and its agent."""
     if child.poll() is None:
         child.terminate()

@@ -53,12 +53,12 @@ class MountReport:
     saves: list[Sample] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
-    def shape(self, kind: str) -> StreamShape | None:
+    def fit_stream_shape(self, kind: str) -> StreamShape | None:
         """Fit the shape of own streams; `kind`: write or read."""
         return fit_shape([sample for sample in self.streams if sample.kind == kind])
 
     def _shape_json(self, kind: str) -> dict[str, Any] | None:
-        stream_shape = self.shape(kind)
+        stream_shape = self.fit_stream_shape(kind)
         return None if stream_shape is None else stream_shape._asdict()
 
     def to_json(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def parse_mount(text: str) -> BenchMount:
     return BenchMount(Path(path), kind or KINDS.get(file_system, file_system), about)
 
 
-def measure(
+def measure_mount(
     mount: BenchMount,
     budget: float,
     counts: tuple[int, ...],
@@ -128,8 +128,8 @@ def measure(
         share = min(share, scratch.remaining)
         if fio.is_installed():
             share *= 0.5
-        file_size = _file_size(share, counts)
-        for count, size in _steps(counts, file_size):
+        file_size = _stream_bytes_within_budget(share, counts)
+        for count, size in _list_stream_steps(counts, file_size):
             try_measurement(
                 f"{count} streams of {size / 1e6:.0f} MB", partial(_measure_streams, scratch, report, count, size)
             )
@@ -152,13 +152,13 @@ def to_calibration(reports: list[MountReport]) -> Calibration:
     return Calibration(f"storage bench on {platform.node()}", samples, about)
 
 
-def _file_size(share: float, counts: tuple[int, ...]) -> int:
+def _stream_bytes_within_budget(share: float, counts: tuple[int, ...]) -> int:
     """Compute the bytes of a stream, in whole blocks: all steps together write no more than `share`."""
     parts = sum(counts) + 1 / 8
     return max(BLOCK, min(MAX_STREAM_BYTES, int(share / parts)) // BLOCK * BLOCK)
 
 
-def _steps(counts: tuple[int, ...], file_size: int) -> list[tuple[int, int]]:
+def _list_stream_steps(counts: tuple[int, ...], file_size: int) -> list[tuple[int, int]]:
     """List (streams, bytes of each): one stream of an eighth too, for the time to the first byte."""
     eighth = max(BLOCK, file_size // 8 // BLOCK * BLOCK)
     steps = [(count, file_size) for count in counts]
@@ -168,37 +168,37 @@ def _steps(counts: tuple[int, ...], file_size: int) -> list[tuple[int, int]]:
 
 
 def _measure_probes(scratch: Scratch, report: MountReport) -> None:
-    scratch.reserve(64 * 1024, "probes")
+    scratch.reserve_budget(64 * 1024, "probes")
     directory = scratch.make_directory("probes")
     report.probes = probes.run_probes(directory)
     scratch.remove(directory)
 
 
 def _measure_streams(scratch: Scratch, report: MountReport, count: int, size: int) -> None:
-    scratch.reserve(count * size, f"{count} streams")
+    scratch.reserve_budget(count * size, f"{count} streams")
     directory = scratch.make_directory("streams")
     try:
-        report.streams.append(streams.write(directory, count, size))
-        report.streams.append(streams.read(directory, count))
+        report.streams.append(streams.write_streams(directory, count, size))
+        report.streams.append(streams.read_streams(directory, count))
     finally:
         scratch.remove(directory)
 
 
 def _measure_fio(scratch: Scratch, report: MountReport, count: int, size: int) -> None:
-    scratch.reserve(count * size, f"fio, {count} streams")
+    scratch.reserve_budget(count * size, f"fio, {count} streams")
     directory = scratch.make_directory("fio")
     try:
-        report.fio.append(fio.measure(directory, "write", count, size))
-        report.fio.append(fio.measure(directory, "read", count, size))
+        report.fio.append(fio.measure_with_fio(directory, "write", count, size))
+        report.fio.append(fio.measure_with_fio(directory, "read", count, size))
     finally:
         scratch.remove(directory)
 
 
 def _measure_small_files(scratch: Scratch, report: MountReport) -> None:
-    scratch.reserve(SMALL_FILES * small.SIZE, "small files")
+    scratch.reserve_budget(SMALL_FILES * small.SIZE, "small files")
     directory = scratch.make_directory("small")
     try:
-        report.small = small.measure(directory, SMALL_FILES)
+        report.small = small.measure_small_files(directory, SMALL_FILES)
     finally:
         scratch.remove(directory)
 

@@ -21,7 +21,7 @@ class StreamShape(NamedTuple):
     knee: float | None
     error: float
 
-    def seconds(self, streams: int, size: float) -> float:
+    def predict_seconds(self, streams: int, size: float) -> float:
         """Predict the seconds of `streams` streams with `size` bytes in all."""
         rate = self.stream * streams
         if self.whole is not None:
@@ -42,16 +42,16 @@ def fit_shape(samples: Sequence[StreamSample]) -> StreamShape | None:
     if not alone:
         return None
     first, stream = _fit_line([(float(sample.size), sample.seconds) for sample in alone])
-    total_rate = _total_rate(first, stream, samples)
+    total_rate = _find_rate_limit(first, stream, samples)
     knee = None
     if total_rate is not None:
         knee = total_rate / stream
     fitted = StreamShape(first, stream, total_rate, knee, 0.0)
-    worst = max(abs(fitted.seconds(sample.streams, sample.size) / sample.seconds - 1) for sample in samples)
+    worst = max(abs(fitted.predict_seconds(sample.streams, sample.size) / sample.seconds - 1) for sample in samples)
     return fitted._replace(error=worst)
 
 
-def _total_rate(first: float, stream: float, samples: Sequence[StreamSample]) -> float | None:
+def _find_rate_limit(first: float, stream: float, samples: Sequence[StreamSample]) -> float | None:
     """Find the rate that many streams do not exceed, None when each still has its own rate."""
     rates = [
         (sample.streams, sample.size / max(sample.seconds - first, 1e-9)) for sample in samples if sample.streams > 1

@@ -28,20 +28,20 @@ class SmallFiles(NamedTuple):
     removed: float
 
 
-def measure(directory: Path, count: int) -> SmallFiles:
+def measure_small_files(directory: Path, count: int) -> SmallFiles:
     """Measure `count` files of 4 KiB in an empty directory, one after the other. Raises OSError."""
     folder = walk.open_directory(str(directory))
     try:
-        return _measure(folder, directory, count)
+        return _measure_in_folder(folder, directory, count)
     finally:
         os.close(folder)
 
 
-def _measure(folder: int, directory: Path, count: int) -> SmallFiles:
+def _measure_in_folder(folder: int, directory: Path, count: int) -> SmallFiles:
     data = os.urandom(SIZE)
     names = [f"{number:06d}" for number in range(count)]
-    create_seconds = [_seconds_of(partial(_create_file, name, folder, data)) for name in names]
-    open_seconds = [_seconds_of(partial(_open_file, name, folder)) for name in names]
+    create_seconds = [_time_call(partial(_create_file, name, folder, data)) for name in names]
+    open_seconds = [_time_call(partial(_open_file, name, folder)) for name in names]
     started_at = time.perf_counter()
     with os.scandir(folder) as entries:
         found_count = sum(entry.stat(follow_symlinks=False).st_size == SIZE for entry in entries)
@@ -74,7 +74,7 @@ def _open_file(name: str, folder: int) -> None:
         os.close(fd)
 
 
-def _seconds_of(work: Callable[[], None]) -> float:
+def _time_call(work: Callable[[], None]) -> float:
     started_at = time.perf_counter()
     work()
     return time.perf_counter() - started_at

@@ -40,14 +40,14 @@ class StreamSample(NamedTuple):
         return self.size / self.seconds
 
 
-def write(directory: Path, streams: int, file_size: int) -> StreamSample:
+def write_streams(directory: Path, streams: int, file_size: int) -> StreamSample:
     """Write `streams` new files of `file_size` bytes (whole blocks) at once, and sync them. Raises OSError."""
     with mmap.mmap(-1, BLOCK) as block, memoryview(block) as view:
         view[:] = os.urandom(BLOCK)
         direct = [False] * streams
 
         def write_file(number: int, stop: threading.Event) -> None:
-            fd, direct[number] = _open_uncached(directory / str(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            fd, direct[number] = _open_direct_or_cached(directory / str(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             try:
                 remaining = file_size
                 while remaining > 0 and not stop.is_set():
@@ -60,8 +60,8 @@ def write(directory: Path, streams: int, file_size: int) -> StreamSample:
     return StreamSample("write", streams, streams * file_size, seconds, all(direct))
 
 
-def read(directory: Path, streams: int) -> StreamSample:
-    """Read the files that `write` made, each by a thread. Raises OSError."""
+def read_streams(directory: Path, streams: int) -> StreamSample:
+    """Read the files that `write_streams` made, each by a thread. Raises OSError."""
     paths = [directory / str(number) for number in range(streams)]
     cached = []
     for path in paths:
@@ -71,7 +71,7 @@ def read(directory: Path, streams: int) -> StreamSample:
     sizes, direct = [0] * streams, [False] * streams
 
     def read_file(number: int, stop: threading.Event) -> None:
-        fd, direct[number] = _open_uncached(paths[number], os.O_RDONLY)
+        fd, direct[number] = _open_direct_or_cached(paths[number], os.O_RDONLY)
         try:
             with mmap.mmap(-1, BLOCK) as block, memoryview(block) as view:
                 while not stop.is_set() and (got := os.readv(fd, [view])):
@@ -83,7 +83,7 @@ def read(directory: Path, streams: int) -> StreamSample:
     return StreamSample("read", streams, sum(sizes), seconds, all(direct), max(cached, default=0.0))
 
 
-def _open_uncached(path: Path, flags: int) -> tuple[int, bool]:
+def _open_direct_or_cached(path: Path, flags: int) -> tuple[int, bool]:
     """Open a file; returns a descriptor, and whether it is past the page cache."""
     try:
         return by_descriptor.open_file(path, flags | os.O_DIRECT, 0o600), True

@@ -38,7 +38,7 @@ class Sample:
     stall: float | None = None
 
     @property
-    def each(self) -> float:
+    def bytes_per_second_per_process(self) -> float:
         """Compute the bytes a second of each process."""
         return self.size / self.seconds / self.writers
 
@@ -58,7 +58,7 @@ class Rate(NamedTuple):
     stall: float | None = None
     largest: float = 0.0
 
-    def seconds(self, size: float, writers: int) -> float:
+    def predict_seconds(self, size: float, writers: int) -> float:
         """Predict the seconds until `size` bytes are written by `writers` processes, nothing else in their way."""
         return size / (self.each * writers)
 
@@ -74,7 +74,7 @@ class Calibration:
     samples: tuple[Sample, ...]
     about: dict[str, Any] = field(default_factory=dict)
 
-    def rate(self, storage: str, writer: str) -> Rate | None:
+    def fitted_rate(self, storage: str, writer: str) -> Rate | None:
         """Return the rate of a storage and writer, None where nothing of the kind was measured."""
         return fit_rate(sample for sample in self.samples if (sample.storage, sample.writer) == (storage, writer))
 
@@ -94,7 +94,10 @@ def fit_rate(samples: Iterable[Sample]) -> Rate | None:
     sample_list = list(samples)
     if not sample_list:
         return None
-    fastest, slowest = max(sample.each for sample in sample_list), min(sample.each for sample in sample_list)
+    fastest, slowest = (
+        max(sample.bytes_per_second_per_process for sample in sample_list),
+        min(sample.bytes_per_second_per_process for sample in sample_list),
+    )
     stalls = [sample.size / sample.writers / sample.stall for sample in sample_list if sample.stall]
     stall = min(stalls, default=None)
     on_node = max(sample.writers // sample.nodes for sample in sample_list)
@@ -112,18 +115,18 @@ class CalibrationCell(NamedTuple):
     left_out: float | None
 
     @property
-    def error(self) -> float:
+    def relative_error(self) -> float:
         """Compute the relative error: 0.05 is 5 % too slow."""
         return self.predicted / self.sample.seconds - 1
 
     @property
-    def left_out_error(self) -> float | None:
+    def leave_one_out_relative_error(self) -> float | None:
         if self.left_out is None:
             return None
         return self.left_out / self.sample.seconds - 1
 
 
-def calibration_cells(calibration: Calibration) -> list[CalibrationCell]:
+def compare_samples_with_predictions(calibration: Calibration) -> list[CalibrationCell]:
     """Compare every sample with what the calibration predicts."""
     out = []
     for sample in calibration.samples:
@@ -137,8 +140,8 @@ def calibration_cells(calibration: Calibration) -> list[CalibrationCell]:
         assert rate is not None
         left_out = None
         if rate_of_others is not None:
-            left_out = rate_of_others.seconds(sample.size, sample.writers)
-        out.append(CalibrationCell(sample, rate.seconds(sample.size, sample.writers), left_out))
+            left_out = rate_of_others.predict_seconds(sample.size, sample.writers)
+        out.append(CalibrationCell(sample, rate.predict_seconds(sample.size, sample.writers), left_out))
     return out
 
 

@@ -18,8 +18,8 @@ from hyperpod_kit.storage.plan.sizing import (
     MIB,
     CheckpointSize,
     format_bytes,
-    largest_file,
-    open_writers,
+    max_file_bytes,
+    max_open_writers,
 )
 
 MAX_SHARE = 0.8
@@ -43,9 +43,9 @@ class Band:
     high: float
 
     @staticmethod
-    def around(value: float, error: float) -> Band:
+    def around(value: float, relative_error: float) -> Band:
         """Make a band around a time, with a relative error either way."""
-        return Band(value * (1 - error), value, value * (1 + error))
+        return Band(value * (1 - relative_error), value, value * (1 + relative_error))
 
     def __add__(self, other: Band) -> Band:
         return Band(self.low + other.low, self.likely + other.likely, self.high + other.high)
@@ -81,7 +81,7 @@ class StorageChoice:
     load: float = 0.0
 
     @property
-    def monthly(self) -> float:
+    def monthly_usd(self) -> float:
         """Return US dollars a month, infinite where a price is not known."""
         if self.cost.usd is None:
             return math.inf
@@ -103,7 +103,7 @@ def list_choices(
     rhythms too."""
     choices = [
         _make_choice(kind, facts, size, calibration, prices, lustre)
-        for lustre in _lustre_sizes(kind, facts, size, calibration)
+        for lustre in _candidate_lustre_sizes(kind, facts, size, calibration)
     ]
     if facts.every is not None or not facts.gpu_hour or not (kind.put_price or kind.write_price):
         return choices
@@ -114,7 +114,7 @@ def list_choices(
     ]
 
 
-def _lustre_sizes(
+def _candidate_lustre_sizes(
     kind: StorageKind, facts: JobFacts, size: CheckpointSize, calibration: Calibration | None
 ) -> list[LustreSize | None]:
     if not kind.bought:
@@ -123,42 +123,44 @@ def _lustre_sizes(
     if facts.fsx_throughput:
         throughputs = [facts.fsx_throughput]
     room = size.total * (facts.keep + 1) / MAX_SHARE
-    demand = _required_bandwidth(facts, size, _writer_rate(kind.name, facts, calibration)[0])
+    demand = _required_bandwidth(facts, size, _measured_or_nearest_rate(kind.name, facts, calibration)[0])
     return [
-        lustre for throughput in throughputs for lustre in catalog.lustre_sizes(demand, room, throughput, facts.efa)
+        lustre
+        for throughput in throughputs
+        for lustre in catalog.lustre_sizes_up_to_bandwidth(demand, room, throughput, facts.efa)
     ]
 
 
-def write_requests(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> int:
+def count_put_requests_per_save(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> int:
     """Count the PUTs of one save: of each part of each file, and two more to begin and end an upload of several."""
-    parts_of_files = _parts_of_files(kind, facts, size)
+    parts_of_files = _part_counts_of_files(kind, facts, size)
     uploads = sum(parts > 1 for parts in parts_of_files)
     return sum(parts_of_files) + 2 * uploads
 
 
-def read_requests(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> int:
+def count_get_requests_per_load(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> int:
     """Count the GETs that read one save back, in the parts in which it was written."""
-    return sum(_parts_of_files(kind, facts, size))
+    return sum(_part_counts_of_files(kind, facts, size))
 
 
-def loads_a_month(facts: JobFacts) -> float:
+def storage_loads_per_month(facts: JobFacts) -> float:
     """Estimate how often a checkpoint is read back from storage: after each failure that leaves none in memory."""
-    return MONTH / facts.mtbf * (1.0 - memory_share(facts))
+    return MONTH / facts.mtbf * (1.0 - memory_survival_share(facts))
 
 
-def memory_share(facts: JobFacts) -> float:
+def memory_survival_share(facts: JobFacts) -> float:
     """Compute the share of failures that leave the newest save in some memory. Another's writer has none there."""
     if facts.writer is not PlannedWriter.HYPERPOD_KIT:
         return 0.0
     return facts.memory_share
 
 
-def _parts_of_files(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> list[int]:
+def _part_counts_of_files(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> list[int]:
     """List the parts of each file of a save that S3 takes; none where requests are not billed."""
     if kind.puts is None:
         return []
     files = [size.model, size.optimizer]
-    if facts.writer.sharded:
+    if facts.writer.is_sharded:
         files = [size.rank] * size.files
     parts = {file: max(1, math.ceil(file / _part_bytes(kind, facts, size, file))) for file in set(files) if file}
     return [parts[file] for file in files if file]
@@ -173,7 +175,7 @@ def _part_bytes(kind: StorageKind, facts: JobFacts, size: CheckpointSize, file: 
     return float(part_size(math.ceil(file)))
 
 
-def _request_seconds(kind: StorageKind, facts: JobFacts, count: int) -> float:
+def _min_request_seconds(kind: StorageKind, facts: JobFacts, count: int) -> float:
     """Compute the least time that so many requests take."""
     if kind.puts is None:
         return 0.0
@@ -182,9 +184,9 @@ def _request_seconds(kind: StorageKind, facts: JobFacts, count: int) -> float:
     return count / (kind.puts * facts.prefixes)
 
 
-def _writing_nodes(facts: JobFacts) -> int:
+def _count_writing_nodes(facts: JobFacts) -> int:
     """Count the nodes that write at once."""
-    if facts.writer.sharded:
+    if facts.writer.is_sharded:
         return facts.nodes
     return 1
 
@@ -193,38 +195,47 @@ def _required_bandwidth(facts: JobFacts, size: CheckpointSize, rate: Rate) -> fl
     """Compute the bytes a second that a file system has to take so as not to be the bottleneck: all that the writers
     drive while training waits for them; behind training's back only what brings a save to its end in half an interval.
     """
-    driven = min(rate.each * size.files, _writing_nodes(facts) * facts.network)
-    if facts.writer.waits:
+    driven = min(rate.each * size.files, _count_writing_nodes(facts) * facts.network)
+    if facts.writer.blocks_training:
         return driven
     between = facts.every or interval.young_interval(size.rank / COPY_RATES[0], facts.mtbf)
     return min(driven, 2 * size.total / between)
 
 
-def _writer_rate(storage: str, facts: JobFacts, calibration: Calibration | None) -> tuple[Rate, bool]:
+def _measured_or_nearest_rate(storage: str, facts: JobFacts, calibration: Calibration | None) -> tuple[Rate, bool]:
     """Look up the rate of this storage and writer, and whether it was measured; otherwise the slowest that the
     published tables have of a writer of that shape."""
     writer = facts.writer.value
     if calibration is not None:
-        measured = calibration.rate(storage, writer)
+        measured = calibration.fitted_rate(storage, writer)
         if measured is not None:
             return measured, True
-    shape = "dcp" if facts.writer.sharded else "torch-save"
+    shape = "dcp" if facts.writer.is_sharded else "torch-save"
     storage = next((kind.near for kind in catalog.KINDS if kind.name == storage and kind.near), storage)
-    near = (calibration or seeds.CHECKPOINTS).rate(storage, shape) or seeds.CHECKPOINTS.rate(storage, shape)
+    near = (calibration or seeds.CHECKPOINTS).fitted_rate(storage, shape) or seeds.CHECKPOINTS.fitted_rate(
+        storage, shape
+    )
     if near is not None:
         return near, False
-    known_rates = [seeds.CHECKPOINTS.rate(name, shape) for name in seeds.COLUMNS]
+    known_rates = [seeds.CHECKPOINTS.fitted_rate(name, shape) for name in seeds.COLUMNS]
     return min((rate for rate in known_rates if rate is not None), key=lambda rate: rate.each), False
 
 
-def _write_time(
-    storage: str, limit: float, facts: JobFacts, size: CheckpointSize, calibration: Calibration | None, least: float
+def _predict_write_time(
+    storage: str,
+    max_bytes_per_second: float,
+    facts: JobFacts,
+    size: CheckpointSize,
+    calibration: Calibration | None,
+    min_seconds: float,
 ) -> tuple[Band, bool]:
-    """Predict the seconds until all bytes are on `storage`, of which `limit` bytes a second pass at most, and `least`
-    at least."""
-    rate, measured = _writer_rate(storage, facts, calibration)
-    at_limit = max(size.total / limit, least)
-    likely = max(rate.seconds(size.total, size.files), at_limit)
+    """Predict the seconds until all bytes are on `storage`, and whether its rate was measured.
+
+    `max_bytes_per_second` pass at most, and it takes at least `min_seconds`.
+    """
+    rate, measured = _measured_or_nearest_rate(storage, facts, calibration)
+    at_limit = max(size.total / max_bytes_per_second, min_seconds)
+    likely = max(rate.predict_seconds(size.total, size.files), at_limit)
     if measured:
         return Band.around(likely, rate.error), True
     return Band(at_limit, likely, 2 * likely), False
@@ -232,7 +243,7 @@ def _write_time(
 
 def _bandwidth_limit(kind: StorageKind, facts: JobFacts, size: CheckpointSize, lustre: LustreSize | None) -> float:
     """Compute the bytes a second that pass at most: of a node, of one file, of the whole."""
-    nodes = _writing_nodes(facts)
+    nodes = _count_writing_nodes(facts)
     if kind.local:
         return nodes * 100e9  # no network in its way
     client = kind.client
@@ -242,15 +253,15 @@ def _bandwidth_limit(kind: StorageKind, facts: JobFacts, size: CheckpointSize, l
     if kind.total_bandwidth is not None:
         limits.append(kind.total_bandwidth)
     if kind.tiered:
-        limits.append(tiering_throughput(kind, facts, size))
+        limits.append(required_tiering_throughput(kind, facts, size))
     if lustre is not None:
-        limits += [lustre.bandwidth, size.files * lustre.stream(size.file)]
+        limits += [lustre.bandwidth, size.files * lustre.file_bandwidth(size.file)]
     return min(limits)
 
 
-def tiering_throughput(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> float:
+def required_tiering_throughput(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> float:
     """Compute the bytes a second to buy: what the writers drive, in whole steps."""
-    demand = _required_bandwidth(facts, size, _writer_rate(kind.name, facts, None)[0])
+    demand = _required_bandwidth(facts, size, _measured_or_nearest_rate(kind.name, facts, None)[0])
     return max(1, math.ceil(demand / catalog.TIERING_STEP)) * catalog.TIERING_STEP
 
 
@@ -263,33 +274,33 @@ def _make_choice(
     lustre: LustreSize | None,
     every: float | None = None,
 ) -> StorageChoice:
-    count = write_requests(kind, facts, size)
-    least = _request_seconds(kind, facts, count)
+    count = count_put_requests_per_save(kind, facts, size)
+    least = _min_request_seconds(kind, facts, count)
     limit = _bandwidth_limit(kind, facts, size, lustre)
     if kind.then is None:
-        written, calibrated = _write_time(kind.name, limit, facts, size, calibration, least)
+        written, calibrated = _predict_write_time(kind.name, limit, facts, size, calibration, least)
         durable = remote = written
     else:
-        written, local_calibrated = _write_time(kind.name, limit, facts, size, calibration, 0.0)
+        written, local_calibrated = _predict_write_time(kind.name, limit, facts, size, calibration, 0.0)
         # After a lost node all of it comes from there.
-        network = _writing_nodes(facts) * facts.network
-        remote, remote_calibrated = _write_time(kind.then, network, facts, size, calibration, least)
+        network = _count_writing_nodes(facts) * facts.network
+        remote, remote_calibrated = _predict_write_time(kind.then, network, facts, size, calibration, least)
         durable, calibrated = written + remote, local_calibrated and remote_calibrated
     stall = written
-    if not facts.writer.waits:
-        stall = _stall(kind, facts, size, calibration)
+    if not facts.writer.blocks_training:
+        stall = _predict_stall(kind, facts, size, calibration)
     failing = interval.FailureModel(
         facts.mtbf,
         stall.likely,
         max(0.0, durable.likely - stall.likely),
-        memory_share(facts),
+        memory_survival_share(facts),
         facts.restart,
         load_storage=remote.likely,
     )
     # Every save of ours goes to storage, and another's stands still for it: never closer than one takes.
     closest = max(1.0, durable.likely)
-    rhythm = _rhythm(failing, every or facts.every, closest)
-    rate = _writer_rate(kind.name, facts, calibration)[0]
+    rhythm = _requested_or_best_rhythm(failing, every or facts.every, closest)
+    rate = _measured_or_nearest_rate(kind.name, facts, calibration)[0]
     headroom = None
     if lustre is not None:
         headroom = lustre.bandwidth / _required_bandwidth(facts, size, rate) - 1
@@ -299,34 +310,36 @@ def _make_choice(
         durable,
         stall,
         rhythm,
-        _cost(kind, facts, size, prices, lustre, rhythm, count),
-        notes=_notes(kind, facts, size, rate, calibrated),
+        _monthly_cost(kind, facts, size, prices, lustre, rhythm, count),
+        notes=_list_notes(kind, facts, size, rate, calibrated),
         lustre=lustre,
         headroom=headroom,
         requests=count,
-        reads=read_requests(kind, facts, size),
+        reads=count_get_requests_per_load(kind, facts, size),
         load=remote.likely,
     )
-    return replace(choice, refused=_refusals(choice, facts, size))
+    return replace(choice, refused=_list_refusals(choice, facts, size))
 
 
-def _rhythm(failing: interval.FailureModel, every: float | None, closest: float) -> interval.Rhythm:
+def _requested_or_best_rhythm(
+    failing: interval.FailureModel, requested_interval: float | None, min_interval: float
+) -> interval.Rhythm:
     """Choose the rhythm that was asked for, else the best one."""
-    if every:
-        return interval.rhythm_at(failing, every)
-    return interval.best_rhythm(failing, least=closest, captures=1)
+    if requested_interval:
+        return interval.rhythm_of_interval(failing, requested_interval)
+    return interval.best_rhythm(failing, min_interval=min_interval, max_captures=1)
 
 
-def _stall(kind: StorageKind, facts: JobFacts, size: CheckpointSize, calibration: Calibration | None) -> Band:
+def _predict_stall(kind: StorageKind, facts: JobFacts, size: CheckpointSize, calibration: Calibration | None) -> Band:
     if calibration is not None:
-        rate = calibration.rate(kind.name, facts.writer.value)
+        rate = calibration.fitted_rate(kind.name, facts.writer.value)
         if rate is not None and rate.stall is not None:
             return Band.around(size.rank / rate.stall, rate.error)
     slow, fast = COPY_RATES
     return Band(size.rank / fast, size.rank / (slow * fast) ** 0.5, size.rank / slow)
 
 
-def _cost(
+def _monthly_cost(
     kind: StorageKind,
     facts: JobFacts,
     size: CheckpointSize,
@@ -336,20 +349,20 @@ def _cost(
     count: int,
 ) -> Cost:
     if lustre is not None:
-        return _total_cost(prices, {f"fsx-lustre-{lustre.throughput}": lustre.gigabytes})
-    amounts = {kind.price: catalog.gigabytes(size.total) * facts.keep}
+        return _total_cost(prices, {f"fsx-lustre-{lustre.throughput}": lustre.billed_gigabytes})
+    amounts = {kind.price: catalog.bytes_to_gigabytes(size.total) * facts.keep}
     saves = MONTH * rhythm.goodput / rhythm.every
     if kind.write_price is not None:
-        amounts[kind.write_price] = saves * catalog.gigabytes(size.total)
+        amounts[kind.write_price] = saves * catalog.bytes_to_gigabytes(size.total)
     if kind.put_price is not None:
         amounts[kind.put_price] = saves * count / 1000
-    loads = loads_a_month(facts)
+    loads = storage_loads_per_month(facts)
     if kind.read_price is not None:
-        amounts[kind.read_price] = loads * catalog.gigabytes(size.total)
+        amounts[kind.read_price] = loads * catalog.bytes_to_gigabytes(size.total)
     if kind.get_price is not None:
-        amounts[kind.get_price] = loads * read_requests(kind, facts, size) / 1000
+        amounts[kind.get_price] = loads * count_get_requests_per_load(kind, facts, size) / 1000
     if kind.tiered:
-        amounts["fsx-intelligent-tiering-throughput"] = tiering_throughput(kind, facts, size) / catalog.MB
+        amounts["fsx-intelligent-tiering-throughput"] = required_tiering_throughput(kind, facts, size) / catalog.MB
     return _total_cost(prices, amounts)
 
 
@@ -361,11 +374,13 @@ def _total_cost(prices: Mapping[str, Price], amounts: Mapping[str, float]) -> Co
     return Cost(sum(costs), used)
 
 
-def _notes(kind: StorageKind, facts: JobFacts, size: CheckpointSize, rate: Rate, calibrated: bool) -> tuple[str, ...]:
+def _list_notes(
+    kind: StorageKind, facts: JobFacts, size: CheckpointSize, rate: Rate, calibrated: bool
+) -> tuple[str, ...]:
     out = []
     if kind.parts and size.part_mib > DEFAULT_PART_MIB and facts.mountpoint_part_mib is None:
         out.append(f"a file of {format_bytes(size.file)} needs write_part_size_mib {size.part_mib}")
-    if calibrated and facts.writer.sharded and size.files / facts.nodes > rate.writers:
+    if calibrated and facts.writer.is_sharded and size.files / facts.nodes > rate.writers:
         on_node = size.files // facts.nodes
         out.append(f"measured with {rate.writers} writers a node, planned with {on_node}: measure that, too")
     each = size.total / size.files
@@ -376,12 +391,12 @@ def _notes(kind: StorageKind, facts: JobFacts, size: CheckpointSize, rate: Rate,
         )
     if kind.one_zone:
         out.append("in one zone: where that is lost, every checkpoint is")
-    if kind.bought and not facts.writer.sharded:
+    if kind.bought and not facts.writer.is_sharded:
         out.append("one writer may be held back by one stripe: measure with a larger stripe count before buying more")
     return tuple(out)
 
 
-def _refusals(choice: StorageChoice, facts: JobFacts, size: CheckpointSize) -> tuple[str, ...]:
+def _list_refusals(choice: StorageChoice, facts: JobFacts, size: CheckpointSize) -> tuple[str, ...]:
     """List every reason why it cannot be taken."""
     return (
         *_writer_refusals(choice.kind, facts),
@@ -404,14 +419,14 @@ def _part_refusals(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> 
     if not kind.parts:
         return
     part = facts.mountpoint_part_mib or size.part_mib
-    if size.file > largest_file(part):
+    if size.file > max_file_bytes(part):
         yield (
             f"a file of {format_bytes(size.file)} is larger than 10,000 parts of {part} MiB "
-            f"({format_bytes(largest_file(part))}): write_part_size_mib {size.part_mib} or more"
+            f"({format_bytes(max_file_bytes(part))}): write_part_size_mib {size.part_mib} or more"
         )
     if facts.mountpoint_memory is None:
         return
-    most, needed = open_writers(facts.mountpoint_memory, part), -(-size.files // facts.nodes)
+    most, needed = max_open_writers(facts.mountpoint_memory, part), -(-size.files // facts.nodes)
     if needed > most:
         yield f"{needed} files a node are open for writing, Mountpoint allows {most} with that memory"
 
@@ -428,5 +443,5 @@ def _cost_refusals(choice: StorageChoice, facts: JobFacts) -> Iterator[str]:
     if choice.cost.usd is None:
         missing_prices = ", ".join(key for key, price in choice.cost.prices if price.usd is None)
         yield f"its price is not known: --prices FILE with {missing_prices}"
-    elif facts.budget is not None and choice.monthly > facts.budget:
-        yield f"{choice.monthly:,.0f} US dollars a month, the budget is {facts.budget:,.0f}"
+    elif facts.budget is not None and choice.monthly_usd > facts.budget:
+        yield f"{choice.monthly_usd:,.0f} US dollars a month, the budget is {facts.budget:,.0f}"

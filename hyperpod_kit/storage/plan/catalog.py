@@ -181,26 +181,26 @@ class LustreSize:
         """
         return self.capacity / 1000 * self.throughput * MB
 
-    def stream(self, file: float) -> float:
+    def file_bandwidth(self, file_bytes: float) -> float:
         """Compute the bytes a second of one file: of as many targets as the default layout stripes it over, and there
         are."""
-        stripes = next(count for most, count in STRIPES if file <= most)
+        stripes = next(count for most, count in STRIPES if file_bytes <= most)
         return min(stripes, max(1, self.capacity // OST_GIB)) * OST_GIB / 1000 * self.throughput * MB
 
     @property
-    def room(self) -> float:
-        """Compute its bytes, of which nobody fills more than 80 %."""
+    def capacity_bytes(self) -> float:
+        """Return the capacity in bytes, of which a plan fills at most 80 %."""
         return self.capacity * 2**30
 
     @property
-    def gigabytes(self) -> float:
+    def billed_gigabytes(self) -> float:
         """The gigabytes that a month is charged for; AWS's own examples charge a 1,200 GiB system as 1,200 GB."""
         return float(self.capacity)
 
 
-def lustre_for(bandwidth: float, room: float, throughput: int, efa: bool = False) -> LustreSize:
-    """Choose the smallest file system of that throughput with `bandwidth` bytes a second and `room` bytes."""
-    capacity = max(bandwidth / (throughput * MB) * 1000, room / 2**30)
+def smallest_lustre_size(bandwidth: float, min_bytes: float, throughput: int, efa: bool = False) -> LustreSize:
+    """Choose the smallest file system of that throughput with `bandwidth` bytes a second and `min_bytes` bytes."""
+    capacity = max(bandwidth / (throughput * MB) * 1000, min_bytes / 2**30)
     if efa:
         step = EFA_STEPS[throughput]
         return LustreSize(max(1, math.ceil(capacity / step)) * step, throughput, efa)
@@ -209,18 +209,23 @@ def lustre_for(bandwidth: float, room: float, throughput: int, efa: bool = False
     return LustreSize(math.ceil(capacity / FSX_STEP) * FSX_STEP, throughput)
 
 
-def lustre_sizes(bandwidth: float, room: float, throughput: int, efa: bool = False) -> list[LustreSize]:
+def lustre_sizes_up_to_bandwidth(
+    bandwidth: float, min_bytes: float, throughput: int, efa: bool = False
+) -> list[LustreSize]:
     """List the sizes from the smallest that has the room to the one that is no bottleneck, each about twice as large
     as the last."""
-    first, last = lustre_for(0, room, throughput, efa), lustre_for(bandwidth, room, throughput, efa)
+    first, last = (
+        smallest_lustre_size(0, min_bytes, throughput, efa),
+        smallest_lustre_size(bandwidth, min_bytes, throughput, efa),
+    )
     sizes = [first]
     while sizes[-1].capacity * 2 < last.capacity:
-        sizes.append(lustre_for(0, sizes[-1].room * 2, throughput, efa))
+        sizes.append(smallest_lustre_size(0, sizes[-1].capacity_bytes * 2, throughput, efa))
     if sizes[-1].capacity < last.capacity:
         sizes.append(last)
     return sizes
 
 
-def gigabytes(size: float) -> float:
+def bytes_to_gigabytes(size: float) -> float:
     """Convert bytes to gigabytes as S3 and EFS charge them."""
     return size / GB

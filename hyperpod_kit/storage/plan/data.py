@@ -26,28 +26,28 @@ class Line(NamedTuple):
     each: float
     rate: float
 
-    def seconds(self, files: float, size: float) -> float:
+    def predict_seconds(self, files: float, size: float) -> float:
         """Compute the seconds of `files` files of `size` bytes in all."""
         return files * self.each + size / self.rate
 
 
-def line_through(first: tuple[float, float, float], second: tuple[float, float, float]) -> Line:
+def fit_line(first: tuple[float, float, float], second: tuple[float, float, float]) -> Line:
     """Fit the line through two measurements, (files, bytes, seconds) each."""
     (files, size, spent), (files2, size2, spent2) = first, second
     slope = (spent2 * files - spent * files2) / (size2 * files - size * files2)
     return Line((spent - slope * size) / files, 1 / slope)
 
 
-def streaming_cost() -> Line:
+def fit_streaming_cost() -> Line:
     """Return what FastFile adds to reading the same file from NVMe: 0.083 s to the first byte, then 306 MiB/s."""
     rows = [(float(row.files), row.files * row.size, row.streamed_read - row.local_read) for row in seeds.STREAMED]
-    return line_through(rows[0], rows[1])
+    return fit_line(rows[0], rows[1])
 
 
-def copy_cost(tool: str) -> Line:
+def fit_copy_cost(tool: str) -> Line:
     """Return the cost of a tool's copy from S3 to NVMe."""
     rows = [(float(row.files), row.files * row.size, row.seconds) for row in seeds.BULK if row.tool == tool]
-    return line_through(rows[0], rows[1])
+    return fit_line(rows[0], rows[1])
 
 
 class DataAdvice(NamedTuple):
@@ -64,17 +64,19 @@ class DataAdvice(NamedTuple):
     merged: float
 
 
-def advise(data: DataSet) -> DataAdvice:
+def advise_data_location(data: DataSet) -> DataAdvice:
     """Advise where this data set should lie. Without `rows_a_second` only its files are judged."""
-    line, copy = streaming_cost(), copy_cost("s5cmd")
-    stream = line.seconds(data.files, data.size)
-    merged = line.seconds(max(1.0, data.size / MERGED_BYTES), data.size)
-    rate_share = data.bytes_a_second / line.rate
-    request_share = data.files_a_second / S3_GETS
-    first_byte_share = data.files_a_second * line.each
+    line, copy = fit_streaming_cost(), fit_copy_cost("s5cmd")
+    stream = line.predict_seconds(data.files, data.size)
+    merged = line.predict_seconds(max(1.0, data.size / MERGED_BYTES), data.size)
+    rate_share = data.bytes_read_per_second / line.rate
+    request_share = data.files_opened_per_second / S3_GETS
+    first_byte_share = data.files_opened_per_second * line.each
     reasons = []
     if data.rows_a_second:
-        reasons.append(f"training reads {data.bytes_a_second / 1e6:.3f} MB/s and {data.files_a_second:.1f} files/s")
+        reasons.append(
+            f"training reads {data.bytes_read_per_second / 1e6:.3f} MB/s and {data.files_opened_per_second:.1f} files/s"
+        )
     if rate_share > USABLE_SHARE:
         reasons.append(f"one stream gives {line.rate / 1e6:.0f} MB/s, of which {USABLE_SHARE:.0%} may be needed")
     if max(request_share, first_byte_share / 64) > USABLE_SHARE:
@@ -93,9 +95,9 @@ def advise(data: DataSet) -> DataAdvice:
         location = "stream"
         reasons.append(
             f"streaming adds {stream:,.0f} s to one pass, "
-            f"a copy by s5cmd would take {copy.seconds(*_files_and_size(data)):,.0f} s"
+            f"a copy by s5cmd would take {copy.predict_seconds(*_files_and_size(data)):,.0f} s"
         )
-    return DataAdvice(location, tuple(reasons), copy.seconds(*_files_and_size(data)), stream, merged)
+    return DataAdvice(location, tuple(reasons), copy.predict_seconds(*_files_and_size(data)), stream, merged)
 
 
 def _files_and_size(data: DataSet) -> tuple[float, float]:
@@ -116,7 +118,7 @@ class StreamedRow(NamedTuple):
     difference: float
 
 
-def streamed_rows() -> list[StreamedRow]:
+def compare_published_streaming_times() -> list[StreamedRow]:
     """Compare the published times of streaming with a copy.
 
     Their training time is ten times too small: 9.7 s a step and 90 million rows of 32 a step are 27.3 million seconds,
@@ -126,8 +128,8 @@ def streamed_rows() -> list[StreamedRow]:
     out = []
     for row in seeds.STREAMED:
         size, files = row.files * row.size, float(row.files)
-        streamed = row.local_read + streaming_cost().seconds(files, size)
-        copied = copy_cost("s5cmd").seconds(files, size)
+        streamed = row.local_read + fit_streaming_cost().predict_seconds(files, size)
+        copied = fit_copy_cost("s5cmd").predict_seconds(files, size)
         local = copied + row.local_read + train
         out.append(
             StreamedRow(

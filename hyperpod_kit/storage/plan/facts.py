@@ -32,7 +32,7 @@ class PlannedWriter(Enum):
     HYPERPOD_KIT = "hyperpod-kit"
 
     @property
-    def sharded(self) -> bool:
+    def is_sharded(self) -> bool:
         """Whether every rank writes its own part; otherwise rank 0 gathers everything and writes alone."""
         return self is not PlannedWriter.TORCH_SAVE
 
@@ -42,7 +42,7 @@ class PlannedWriter(Enum):
         return self is PlannedWriter.DCP
 
     @property
-    def waits(self) -> bool:
+    def blocks_training(self) -> bool:
         """Whether training stands still until the bytes are on storage."""
         return self is not PlannedWriter.HYPERPOD_KIT
 
@@ -63,14 +63,14 @@ class DataSet:
             raise UsageError(f"a data set of {self.size:g} bytes in {self.files} files: expected more than none")
 
     @property
-    def bytes_a_second(self) -> float:
+    def bytes_read_per_second(self) -> float:
         """Compute the bytes a second that training reads, 0 when unknown."""
         if not self.rows:
             return 0.0
         return self.size / self.rows * self.rows_a_second
 
     @property
-    def files_a_second(self) -> float:
+    def files_opened_per_second(self) -> float:
         """Compute the files a second that training opens when it reads each once, 0 when unknown."""
         if not self.rows:
             return 0.0
@@ -134,7 +134,7 @@ _TIMES = {"": 1.0, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e[0-9]+)?)\s*([a-z]*)")
 
 
-def _split_unit(text: str, expected: str) -> tuple[float, str]:
+def _split_number_and_unit(text: str, expected: str) -> tuple[float, str]:
     match = _NUMBER.fullmatch(text.strip().lower().replace(",", ""))
     if match is None:
         raise UsageError(f"{text!r}: expected {expected}")
@@ -144,7 +144,7 @@ def _split_unit(text: str, expected: str) -> tuple[float, str]:
 def parse_count(text: str) -> float:
     """Parse `8.03B`, `70b`, `8e9` to a number. Raises UsageError."""
     expected = "a number such as 8.03B, 70B or 8e9"
-    number, unit = _split_unit(text, expected)
+    number, unit = _split_number_and_unit(text, expected)
     if unit not in _UNITS:
         raise UsageError(f"{text!r}: expected {expected}")
     return number * _UNITS[unit]
@@ -153,7 +153,7 @@ def parse_count(text: str) -> float:
 def parse_size(text: str) -> float:
     """Parse `100GB` (10^9), `100GiB` (2^30), `570K` to bytes. Raises UsageError."""
     expected = "a size such as 100GB, 570KiB or 1.5T"
-    number, unit = _split_unit(text, expected)
+    number, unit = _split_number_and_unit(text, expected)
     short = unit
     if unit.endswith("b") and unit != "b":
         short = unit[:-1]
@@ -167,7 +167,7 @@ def parse_size(text: str) -> float:
 def parse_seconds(text: str) -> float:
     """Parse `90s`, `15min`, `4h`, `2d` to seconds. Raises UsageError."""
     expected = "a time such as 90s, 15min, 4h or 2d"
-    number, unit = _split_unit(text, expected)
+    number, unit = _split_number_and_unit(text, expected)
     if unit not in _TIMES:
         raise UsageError(f"{text!r}: expected {expected}")
     return number * _TIMES[unit]

@@ -22,7 +22,7 @@ class PublishedFleet(NamedTuple):
     source: str
 
     @property
-    def gpu_hours(self) -> float:
+    def gpu_hours_between_failures(self) -> float:
         """Compute the GPU hours between two failures."""
         return self.gpus * self.hours
 
@@ -48,17 +48,17 @@ def nearest_fleet(ranks: int) -> PublishedFleet:
     return min(FLEETS, key=lambda fleet: abs(math.log(fleet.gpus / ranks)))
 
 
-def mtbf_of_fleet(ranks: int) -> tuple[float, str]:
+def estimate_mtbf_from_fleets(ranks: int) -> tuple[float, str]:
     """Estimate the seconds between two failures of a job of so many GPUs; returns where that is from too."""
     fleet = nearest_fleet(ranks)
-    low, high = (choose(published.gpu_hours for published in FLEETS) / ranks for choose in (min, max))
+    low, high = (choose(published.gpu_hours_between_failures for published in FLEETS) / ranks for choose in (min, max))
     description = (
         f"as {fleet.name}, the published fleet nearest in size ({fleet.source}); others: {low:,.1f} to {high:,.1f} h"
     )
-    return fleet.gpu_hours / ranks * 3600, description
+    return fleet.gpu_hours_between_failures / ranks * 3600, description
 
 
-def mtbf_of_ledger(path: Path) -> float:
+def measure_mtbf_from_ledger(path: Path) -> float:
     """Compute the seconds of running between two failures, of all jobs of a checkpoint root:
     `<root>/.hpk/attempts.jsonl`.
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Callable, NamedTuple
 
 from hyperpod_kit.job.goodput.time_table import goodput_of
@@ -55,7 +56,7 @@ class Rhythm(NamedTuple):
         return goodput_of(1.0 - self.waste, 1.0)
 
     @property
-    def storage_every(self) -> float:
+    def seconds_between_storage_saves(self) -> float:
         """Compute the seconds of work between two that go to storage."""
         return self.every * self.per_storage
 
@@ -76,7 +77,7 @@ def daly_interval(stall: float, mtbf: float) -> float:
     return young_interval(stall, mtbf) * (1 + math.sqrt(share) / 3 + share / 9) - stall
 
 
-def waste(failing: FailureModel, every: float, per_storage: int = 1) -> float:
+def wasted_time_share(failing: FailureModel, every: float, per_storage: int = 1) -> float:
     """Compute the share of all time that is no training, 0 to 1, with a capture each `every` seconds of work."""
     segment = every + failing.stall
     rate = 1 / failing.mtbf
@@ -86,8 +87,8 @@ def waste(failing: FailureModel, every: float, per_storage: int = 1) -> float:
     good = 1 - fails
     memory = failing.memory_share
     # What is lost on storage's side beyond the cycle under way: what was still on its way there.
-    of_memory = _expected_duration(failing.restart + failing.load_memory, rate)
-    of_storage = _expected_duration(failing.restart + failing.load_storage, rate) + min(
+    of_memory = _expected_duration_with_restarts(failing.restart + failing.load_memory, rate)
+    of_storage = _expected_duration_with_restarts(failing.restart + failing.load_storage, rate) + min(
         failing.persist, segment * per_storage
     )
     stays = 1 - fails * memory
@@ -103,22 +104,23 @@ def waste(failing: FailureModel, every: float, per_storage: int = 1) -> float:
     return 1 - every * per_storage / cycle_seconds
 
 
-def _expected_duration(length: float, rate: float) -> float:
+def _expected_duration_with_restarts(length: float, rate: float) -> float:
     """Compute the expected seconds to get through `length` seconds when each failure begins them again."""
     return math.expm1(min(length * rate, 600)) / rate
 
 
-def best_rhythm(failing: FailureModel, *, least: float = 1.0, captures: int = MAX_CAPTURES) -> Rhythm:
-    """Find the rhythm of least waste: no two captures closer than `least` seconds, none to storage before the last one
-    is durable, and at most `captures` for each that goes there."""
-    longest = max(least * 2, 20 * failing.mtbf)
+def best_rhythm(failing: FailureModel, *, min_interval: float = 1.0, max_captures: int = MAX_CAPTURES) -> Rhythm:
+    """Find the rhythm of least waste: no two captures closer than `min_interval` seconds, none to storage before the
+    last one is durable, and at most `max_captures` for each that goes there."""
+    longest = max(min_interval * 2, 20 * failing.mtbf)
     best_rhythm: Rhythm | None = None
-    for per_storage in range(1, captures + 1):
+    for per_storage in range(1, max_captures + 1):
         if per_storage > 1 and not failing.memory_share:
             break
-        lowest = max(least, (failing.persist - failing.stall * per_storage) / per_storage)
-        every = _minimize(lambda tau, k=per_storage: waste(failing, tau, k), lowest, max(longest, lowest * 2))  # type: ignore[misc]
-        rhythm = rhythm_at(failing, every, per_storage)
+        lowest = max(min_interval, (failing.persist - failing.stall * per_storage) / per_storage)
+        waste_at = partial(wasted_time_share, failing, per_storage=per_storage)
+        every = _minimize_unimodal(waste_at, lowest, max(longest, lowest * 2))
+        rhythm = rhythm_of_interval(failing, every, per_storage)
         if best_rhythm is not None and rhythm.waste > best_rhythm.waste * 1.0001:
             break
         if best_rhythm is None or rhythm.waste < best_rhythm.waste * 0.999:
@@ -127,14 +129,14 @@ def best_rhythm(failing: FailureModel, *, least: float = 1.0, captures: int = MA
     return best_rhythm
 
 
-def rhythm_at(failing: FailureModel, every: float, per_storage: int = 1) -> Rhythm:
+def rhythm_of_interval(failing: FailureModel, every: float, per_storage: int = 1) -> Rhythm:
     """Compute the rhythm of a given interval. `avoidable` leaves out the restarts, which no interval changes."""
-    total_waste = waste(failing, every, per_storage)
+    total_waste = wasted_time_share(failing, every, per_storage)
     without_restarts = replace(failing, restart=0.0, load_memory=0.0, load_storage=0.0)
-    return Rhythm(every, per_storage, total_waste, waste(without_restarts, every, per_storage))
+    return Rhythm(every, per_storage, total_waste, wasted_time_share(without_restarts, every, per_storage))
 
 
-def _minimize(value: Callable[[float], float], low: float, high: float) -> float:
+def _minimize_unimodal(value: Callable[[float], float], low: float, high: float) -> float:
     """Find where a function with one valley is least: golden section over the logarithm, to 0.01 %."""
     golden = (math.sqrt(5) - 1) / 2
     low_log, high_log = math.log(low), math.log(high)

@@ -9,7 +9,7 @@ from typing import Any, Mapping, Sequence
 
 from hyperpod_kit.storage.plan import catalog, data, interval
 from hyperpod_kit.storage.plan.calibration import Calibration
-from hyperpod_kit.storage.plan.candidates import COPY_RATES, StorageChoice, list_choices, loads_a_month
+from hyperpod_kit.storage.plan.candidates import COPY_RATES, StorageChoice, list_choices, storage_loads_per_month
 from hyperpod_kit.storage.plan.facts import BYTES_PER_PARAMETER, JobFacts, PlannedWriter
 from hyperpod_kit.storage.plan.prices import PRICES, Price
 from hyperpod_kit.storage.plan.sizing import CheckpointSize, checkpoint_size
@@ -39,20 +39,20 @@ class Plan:
     warnings: tuple[str, ...]
     data: data.DataAdvice | None
 
-    def two_tiers(self) -> interval.Rhythm | None:
+    def best_two_tier_rhythm(self) -> interval.Rhythm | None:
         """Find the best rhythm where memory and storage have schedules of their own, None when no failure leaves memory
         intact. Manager has one schedule: each of its saves goes to memory at once and to storage behind it."""
         choice, share = self.chosen, self.facts.memory_share
-        if choice is None or not share or self.facts.writer.waits:
+        if choice is None or not share or self.facts.writer.blocks_training:
             return None
         persist = max(0.0, choice.durable.likely - choice.stall.likely)
         facts = self.facts
         failing = interval.FailureModel(
             facts.mtbf, choice.stall.likely, persist, share, facts.restart, load_storage=choice.load
         )
-        return interval.best_rhythm(failing, least=max(1.0, choice.stall.likely))
+        return interval.best_rhythm(failing, min_interval=max(1.0, choice.stall.likely))
 
-    def settings(self) -> dict[str, Any]:
+    def recommended_settings(self) -> dict[str, Any]:
         """Return the plan as configuration: what Manager takes, and what the mount needs. Empty without a choice."""
         if self.chosen is None:
             return {}
@@ -60,11 +60,11 @@ class Plan:
             "manager": {"every_seconds": round(self.chosen.rhythm.every), "keep_latest": self.facts.keep},
             "shared_memory_bytes": int(self.size.shared_memory),
         }
-        tiers = self.two_tiers()
+        tiers = self.best_two_tier_rhythm()
         if tiers is not None:
             out["two_tiers"] = {
                 "memory_every_seconds": round(tiers.every),
-                "storage_every_seconds": round(tiers.storage_every),
+                "storage_every_seconds": round(tiers.seconds_between_storage_saves),
                 "goodput": round(tiers.goodput, 6),
             }
         if self.chosen.kind.parts:
@@ -94,7 +94,7 @@ class Plan:
             "candidates": [_choice_json(choice) for choice in self.candidates],
             "fsx_curve": [_choice_json(choice) for choice in self.curve],
             "assumptions": list(self.assumptions),
-            "settings": self.settings(),
+            "settings": self.recommended_settings(),
             "warnings": list(self.warnings),
             "data": None if self.data is None else self.data._asdict(),
         }
@@ -109,9 +109,11 @@ def make_plan(
     choices_of_kinds = [list_choices(kind, facts, size, calibration, price_list) for kind in catalog.KINDS]
     choices = list(itertools.chain.from_iterable(choices_of_kinds))
     least = min((choice.rhythm.avoidable for choice in choices if not choice.refused), default=0.0)
-    candidates = tuple(_best_choice(facts, group, least) for kind in choices_of_kinds for group in _by_throughput(kind))
-    chosen = _choose(facts, candidates, least)
-    curve = _trade_off([choice for choice in choices if choice.lustre is not None])
+    candidates = tuple(
+        _best_choice(facts, group, least) for kind in choices_of_kinds for group in _group_by_throughput(kind)
+    )
+    chosen = _choose_usable(facts, candidates, least)
+    curve = _cost_waste_frontier([choice for choice in choices if choice.lustre is not None])
     return Plan(
         facts,
         size,
@@ -120,12 +122,12 @@ def make_plan(
         chosen,
         None if calibration is None else calibration.source,
         list_assumptions(facts, size, chosen),
-        _warnings(facts, calibration, chosen),
-        None if facts.data is None else data.advise(facts.data),
+        _list_warnings(facts, calibration, chosen),
+        None if facts.data is None else data.advise_data_location(facts.data),
     )
 
 
-def _by_throughput(choices: list[StorageChoice]) -> list[list[StorageChoice]]:
+def _group_by_throughput(choices: list[StorageChoice]) -> list[list[StorageChoice]]:
     groups: dict[int, list[StorageChoice]] = {}
     for choice in choices:
         throughput = choice.lustre.throughput if choice.lustre else 0
@@ -133,7 +135,7 @@ def _by_throughput(choices: list[StorageChoice]) -> list[list[StorageChoice]]:
     return list(groups.values())
 
 
-def _choose(facts: JobFacts, candidates: Sequence[StorageChoice], least: float) -> StorageChoice | None:
+def _choose_usable(facts: JobFacts, candidates: Sequence[StorageChoice], least: float) -> StorageChoice | None:
     usable = [choice for choice in candidates if not choice.refused]
     if not usable:
         return None
@@ -150,24 +152,24 @@ def _best_choice(facts: JobFacts, choices: Sequence[StorageChoice], least: float
     if facts.gpu_hour:
         hours = facts.ranks * HOURS_A_MONTH * facts.gpu_hour
         return min(
-            usable, key=lambda choice: (choice.monthly + choice.rhythm.avoidable * hours, choice.rhythm.avoidable)
+            usable, key=lambda choice: (choice.monthly_usd + choice.rhythm.avoidable * hours, choice.rhythm.avoidable)
         )
     enough = [choice for choice in usable if choice.rhythm.avoidable <= least + MAX_EXTRA_WASTE]
     if not enough:
-        return min(usable, key=lambda choice: (choice.rhythm.avoidable, choice.monthly))
-    return min(enough, key=lambda choice: (_price_step(choice.monthly), choice.rhythm.avoidable))
+        return min(usable, key=lambda choice: (choice.rhythm.avoidable, choice.monthly_usd))
+    return min(enough, key=lambda choice: (_round_up_to_price_step(choice.monthly_usd), choice.rhythm.avoidable))
 
 
-def _price_step(usd: float) -> float:
+def _round_up_to_price_step(usd: float) -> float:
     if not math.isfinite(usd):
         return usd
     return math.ceil(usd / NEGLIGIBLE_USD)
 
 
-def _trade_off(choices: Sequence[StorageChoice]) -> tuple[StorageChoice, ...]:
+def _cost_waste_frontier(choices: Sequence[StorageChoice]) -> tuple[StorageChoice, ...]:
     """List the choices that are faster than everything cheaper, the cheapest first."""
     frontier: list[StorageChoice] = []
-    for choice in sorted(choices, key=lambda candidate: (candidate.monthly, candidate.rhythm.avoidable)):
+    for choice in sorted(choices, key=lambda candidate: (candidate.monthly_usd, candidate.rhythm.avoidable)):
         if not frontier or choice.rhythm.avoidable < frontier[-1].rhythm.avoidable:
             frontier.append(choice)
     return tuple(frontier)
@@ -190,13 +192,13 @@ def list_assumptions(facts: JobFacts, size: CheckpointSize, chosen: StorageChoic
         f"FSx is reached {reached_by}, and filled to 80 % at most",
         f"{facts.keep} checkpoints stay",
     ]
-    if not facts.writer.waits:
+    if not facts.writer.blocks_training:
         slow, fast = COPY_RATES
         lines.append(f"a rank copies its state to memory at {slow / 1e9:g} to {fast / 1e9:g} GB/s where not measured")
     if chosen is not None and chosen.requests:
         lines.append(
             f"a save is {chosen.requests:,} requests, and reading one back {chosen.reads:,}, which is done "
-            f"{loads_a_month(facts):,.1f} times a month: each is billed"
+            f"{storage_loads_per_month(facts):,.1f} times a month: each is billed"
         )
     if chosen is not None:
         lines.append(f"after a lost node it is read back in {chosen.load:,.0f} s, as fast as it was written")
@@ -208,7 +210,7 @@ def list_assumptions(facts: JobFacts, size: CheckpointSize, chosen: StorageChoic
     return tuple(lines)
 
 
-def _warnings(facts: JobFacts, calibration: Calibration | None, chosen: StorageChoice | None) -> tuple[str, ...]:
+def _list_warnings(facts: JobFacts, calibration: Calibration | None, chosen: StorageChoice | None) -> tuple[str, ...]:
     out = []
     if calibration is None:
         out.append(

@@ -25,7 +25,7 @@ _ROWS = (
 COLUMNS = ("nvme", "nvme-to-s3", "mountpoint-s3", "fsx-lustre")
 
 
-def _samples() -> tuple[Sample, ...]:
+def _published_samples() -> tuple[Sample, ...]:
     out = []
     for name, each, count, *times in _ROWS:
         writer = "torch-save" if count == 1 else "dcp"
@@ -35,7 +35,7 @@ def _samples() -> tuple[Sample, ...]:
     return tuple(out)
 
 
-CHECKPOINTS = Calibration(SOURCE, _samples(), {"date": "2024", "instance": "ml.g5.48xlarge"})
+CHECKPOINTS = Calibration(SOURCE, _published_samples(), {"date": "2024", "instance": "ml.g5.48xlarge"})
 
 
 class BulkCopy(NamedTuple):

@@ -47,33 +47,35 @@ def checkpoint_size(facts: JobFacts) -> CheckpointSize:
         model, optimizer = facts.parameters * facts.custom, 0.0
     total = model + optimizer
     rank = total / facts.ranks
-    if facts.writer.sharded:
+    if facts.writer.is_sharded:
         file, files = rank, facts.ranks
     else:
         file, files = max(model, optimizer), 1
     shared_memory = 0.0
-    if not facts.writer.waits:
+    if not facts.writer.blocks_training:
         shared_memory = SLOTS * rank * facts.ranks / facts.nodes
-    return CheckpointSize(model, optimizer, files, file, rank, shared_memory, part_mib(file))
+    return CheckpointSize(model, optimizer, files, file, rank, shared_memory, min_part_mib(file))
 
 
-def part_mib(file: float) -> int:
+def min_part_mib(file_bytes: float) -> int:
     """Compute the least whole number of MiB, 8 or more, of which 10,000 hold `file` bytes."""
-    return max(DEFAULT_PART_MIB, math.ceil(file / MAX_PARTS / MIB))
+    return max(DEFAULT_PART_MIB, math.ceil(file_bytes / MAX_PARTS / MIB))
 
 
-def largest_file(mib: int) -> float:
+def max_file_bytes(part_size_mib: int) -> float:
     """Compute the bytes of the largest file with parts of so many MiB: 78.1 GiB with 8."""
-    return float(MAX_PARTS * mib * MIB)
+    return float(MAX_PARTS * part_size_mib * MIB)
 
 
-def open_writers(memory: float, part: int, read_part: int = DEFAULT_PART_MIB) -> int:
-    """Compute how many files Mountpoint 1.24 lets be open for writing with `memory` bytes; the next open() fails with
-    ENOMEM.
+def max_open_writers(memory_bytes: float, part_size_mib: int, read_part_size_mib: int = DEFAULT_PART_MIB) -> int:
+    """Compute how many files Mountpoint 1.24 lets be open for writing with `memory_bytes`.
 
-    (memory - max(128 MiB, memory / 8) - read part) / write part: Mountpoint's doc/CONFIGURATION.md.
+    The next open() fails with ENOMEM. (memory - max(128 MiB, memory / 8) - read part) / write part: Mountpoint's
+    doc/CONFIGURATION.md.
     """
-    return max(0, int((memory - max(128 * MIB, memory / 8) - read_part * MIB) // (part * MIB)))
+    return max(
+        0, int((memory_bytes - max(128 * MIB, memory_bytes / 8) - read_part_size_mib * MIB) // (part_size_mib * MIB))
+    )
 
 
 def format_bytes(value: float) -> str:

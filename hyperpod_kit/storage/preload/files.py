@@ -41,7 +41,7 @@ class PreloadList:
     unread: tuple[str, ...]
 
     @property
-    def size(self) -> int:
+    def total_bytes(self) -> int:
         """Sum the bytes of all files."""
         return sum(file.size for file in self.files)
 
@@ -53,7 +53,7 @@ def list_files(paths: Sequence[str], files_from: Optional[Path] = None) -> Prelo
     """
     by_path: dict[str, PreloadFile] = {}
     unread: list[str] = []
-    waiting = [*paths, *_lines(files_from)]
+    waiting = [*paths, *_read_name_list(files_from)]
     while waiting:
         current = 0
 
@@ -69,7 +69,7 @@ def list_files(paths: Sequence[str], files_from: Optional[Path] = None) -> Prelo
 
         uid = 0 if owner.is_root() else None
         try:
-            owner.run_streamed(waiting[0], uid, partial(_report_paths, list(waiting)), receive)
+            owner.run_as_user_with_reports(waiting[0], uid, partial(_report_files_of_paths, list(waiting)), receive)
             break
         except Unreachable as err:
             unread.append(f"{waiting[current]}: {err}")
@@ -82,27 +82,27 @@ _MAX_LIST_BYTES = 4 << 30
 _STARTED, _UNREAD, _FILES = "begun", "unread", "files"
 
 
-def _report_paths(paths: Sequence[str], report: Callable[[Any], None]) -> None:
+def _report_files_of_paths(paths: Sequence[str], report: Callable[[Any], None]) -> None:
     for number, path in enumerate(paths):
         report([_STARTED, number])
         absolute = os.path.abspath(path)
         try:
-            descriptor = _open_named(absolute)
+            descriptor = _open_path_descriptor(absolute)
         except Untrusted as err:
             report([_UNREAD, str(err)])
             continue
         except OSError as err:
             raise Absent(f"{path}: {err.strerror}", hint="is it mounted here? hyperpod-kit validate-mounts") from err
         try:
-            _report_path(descriptor, absolute, report)
+            _report_file_or_directory(descriptor, absolute, report)
         finally:
             os.close(descriptor)
 
 
-def _open_named(path: str) -> int:
+def _open_path_descriptor(path: str) -> int:
     """Open a descriptor that names what a user asks for. Raises Untrusted, OSError."""
     if owner.is_root():
-        return _named_descriptor(path)
+        return _open_trusted_path_descriptor(path)
     return os.open(path, os.O_PATH | os.O_CLOEXEC)
 
 
@@ -112,7 +112,7 @@ def open_file(file: PreloadFile) -> int:
     if file.uid is None:
         # A FIFO may have come into its place, of which an open waits for a writer.
         return os.open(file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    descriptor = _named_descriptor(file.path)
+    descriptor = _open_trusted_path_descriptor(file.path)
     try:
         return dirfd.reopen(descriptor, os.O_RDONLY)
     finally:
@@ -120,16 +120,18 @@ def open_file(file: PreloadFile) -> int:
 
 
 def access_problem(path: str) -> str:
-    """Say why a listed file is not to be asked for any more, nothing where it may be: of files that root asks for,
-    before a program is given their paths."""
+    """Return why a listed file may not be used any more, "" where it may.
+
+    It is checked for files that root preloads, before a program is given their paths.
+    """
     try:
-        os.close(_named_descriptor(path))
+        os.close(_open_trusted_path_descriptor(path))
     except (OSError, Untrusted) as err:
         return getattr(err, "strerror", None) or str(err)
     return ""
 
 
-def _named_descriptor(path: str) -> int:
+def _open_trusted_path_descriptor(path: str) -> int:
     """Open a descriptor that names what lies at a path.
 
     A process that has become a user for root does not enter what that user serves. Raises Untrusted, OSError.
@@ -143,16 +145,16 @@ def _named_descriptor(path: str) -> int:
         os.close(parent)
 
 
-def _report_path(descriptor: int, path: str, report: Callable[[Any], None]) -> None:
+def _report_file_or_directory(descriptor: int, path: str, report: Callable[[Any], None]) -> None:
     status = os.fstat(descriptor)
     if stat.S_ISDIR(status.st_mode):
-        FilesBelow(report).report_directory(descriptor, path, os.readlink(f"/proc/self/fd/{descriptor}"), 0)
+        FilesBelow(report).report_files_recursively(descriptor, path, os.readlink(f"/proc/self/fd/{descriptor}"), 0)
     elif stat.S_ISREG(status.st_mode):
         folder = os.path.dirname(os.readlink(f"/proc/self/fd/{descriptor}"))
-        report([_FILES, [(path, status.st_size, _uid(status), folder)]])
+        report([_FILES, [(path, status.st_size, _owner_uid_when_root(status), folder)]])
 
 
-def _uid(status: os.stat_result) -> Optional[int]:
+def _owner_uid_when_root(status: os.stat_result) -> Optional[int]:
     return status.st_uid if owner.is_root() else None
 
 
@@ -163,7 +165,7 @@ class FilesBelow:
         self._report = report
         self._as_root = owner.is_root()
 
-    def report_directory(self, descriptor: int, path: str, real: str, depth: int) -> None:
+    def report_files_recursively(self, descriptor: int, path: str, real: str, depth: int) -> None:
         """Report a directory.
 
         `path`: as it was asked for; `real`: the same without links; `descriptor`: a descriptor of it.
@@ -181,31 +183,33 @@ class FilesBelow:
             return
         try:
             with owner.acting(uid):
-                below = self._report_entries(handle, path, real)
+                below = self._report_files_of_directory(handle, path, real)
             for name in below:
-                self._enter(handle, uid, name, path, real, depth)
+                self._report_subdirectory(handle, uid, name, path, real, depth)
         finally:
             os.close(handle)
 
-    def _enter(self, handle: int, uid: int, name: str, path: str, real: str, depth: int) -> None:
+    def _report_subdirectory(self, handle: int, uid: int, name: str, path: str, real: str, depth: int) -> None:
         try:
             with owner.acting(uid):
-                descriptor = self._entry_descriptor(handle, name, path)
+                descriptor = self._open_entry_descriptor(handle, name, path)
         except (OSError, Untrusted) as err:
             self._report([_UNREAD, f"{path}/{name}: {getattr(err, 'strerror', None) or err}"])
             return
         try:
-            self.report_directory(descriptor, f"{path.rstrip('/')}/{name}", f"{real.rstrip('/')}/{name}", depth + 1)
+            self.report_files_recursively(
+                descriptor, f"{path.rstrip('/')}/{name}", f"{real.rstrip('/')}/{name}", depth + 1
+            )
         finally:
             os.close(descriptor)
 
-    def _report_entries(self, handle: int, path: str, real: str) -> list[str]:
+    def _report_files_of_directory(self, handle: int, path: str, real: str) -> list[str]:
         """Report the files of a directory and return the names of its directories."""
         below: list[str] = []
         files: list[tuple[str, int, Optional[int], str]] = []
         for name in sorted(os.listdir(handle)):
             try:
-                descriptor = self._entry_descriptor(handle, name, path)
+                descriptor = self._open_entry_descriptor(handle, name, path)
             except FileNotFoundError:
                 continue
             except (OSError, Untrusted) as err:
@@ -227,7 +231,7 @@ class FilesBelow:
             self._report([_FILES, files])
         return below
 
-    def _entry_descriptor(self, handle: int, name: str, path: str) -> int:
+    def _open_entry_descriptor(self, handle: int, name: str, path: str) -> int:
         """Open a descriptor that names an entry. Raises Untrusted, OSError."""
         descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
         if self._as_root:
@@ -235,11 +239,11 @@ class FilesBelow:
         return descriptor
 
 
-def _lines(path: Optional[Path]) -> list[str]:
+def _read_name_list(path: Optional[Path]) -> list[str]:
     if path is None:
         return []
     try:
-        text = files.read_given(str(path), _MAX_LIST_BYTES).decode("utf-8", "surrogateescape")
+        text = files.read_file_or_pipe(str(path), _MAX_LIST_BYTES).decode("utf-8", "surrogateescape")
     except OSError as err:
         raise Absent(f"cannot read {path}: {err.strerror}") from err
     # With `find -print0` names may have ends of lines in them.

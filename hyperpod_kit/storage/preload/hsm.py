@@ -76,22 +76,22 @@ def _run_lfs(
 
     Raises PreloadError, RunError.
     """
-    accessible = _accessible(paths, failed, access_check)
+    accessible = _drop_and_record_inaccessible(paths, failed, access_check)
     while accessible:
         try:
             return parse_output(
                 runner.run(["lfs", verb, *accessible], timeout=TIMEOUT, check=verb == "hsm_state").stdout, accessible
             )
         except (PreloadError, RunError):
-            remaining = _accessible(accessible, failed, access_check)
+            remaining = _drop_and_record_inaccessible(accessible, failed, access_check)
             if remaining == accessible:
                 raise
             accessible = remaining
     return parse_output("", [])
 
 
-def _accessible(paths: Sequence[str], failed: dict[str, str], access_check: AccessCheck) -> list[str]:
-    """Filter the paths that `lfs` may be asked about; of the others `failed` says why not."""
+def _drop_and_record_inaccessible(paths: Sequence[str], failed: dict[str, str], access_check: AccessCheck) -> list[str]:
+    """Return the paths that `lfs` may be run on, and record in `failed` why the others may not."""
     reasons = {path: access_check(path) for path in paths}
     failed.update({path: reason for path, reason in reasons.items() if reason})
     return [path for path, reason in reasons.items() if not reason]
@@ -116,7 +116,7 @@ def parse_states(text: str, paths: Sequence[str]) -> dict[str, int]:
     return flags
 
 
-def restore(
+def restore_and_wait(
     runner: Runner,
     paths: Sequence[str],
     progress: Callable[[int], None],
@@ -126,7 +126,7 @@ def restore(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> HsmResult:
-    """Restore what is released, and poll until all is here.
+    """Request the restore of released files, and wait until every one is here or has failed.
 
     `progress(files here)`; `access_check`: before each command; `patience`: seconds without a change.
     Raises PreloadError, RunError.
@@ -157,7 +157,7 @@ def restore(
         elif clock() - changed_at > patience:
             result.failed.update({path: f"still released after {patience:.0f} s without a change" for path in waiting})
             break
-        _request_again(runner, waiting, result, access_check)
+        _request_lost_again(runner, waiting, result, access_check)
     progress(len(result.here))
     return result
 
@@ -172,12 +172,12 @@ def _request_restore(runner: Runner, waiting: dict[str, int], result: HsmResult,
     _drop_failed(waiting, result)
 
 
-def _request_again(runner: Runner, waiting: dict[str, int], result: HsmResult, access_check: AccessCheck) -> None:
-    """Request again what nobody works at, and give up what was requested often enough."""
+def _request_lost_again(runner: Runner, waiting: dict[str, int], result: HsmResult, access_check: AccessCheck) -> None:
+    """Request again what Lustre has dropped, and give up what was requested often enough."""
     idle = [
         path
         for batch in _batches(list(waiting))
-        for path in _run_lfs(runner, "hsm_action", batch, _idle_paths, result.failed, access_check)
+        for path in _run_lfs(runner, "hsm_action", batch, _parse_idle_paths, result.failed, access_check)
     ]
     # Between the two questions it may have come.
     idle = [path for path, flags in read_states(runner, idle, result.failed, access_check).items() if flags & RELEASED]
@@ -194,7 +194,7 @@ def _drop_failed(waiting: dict[str, int], result: HsmResult) -> None:
         del waiting[path]
 
 
-def _idle_paths(printed: str, paths: Sequence[str]) -> list[str]:
+def _parse_idle_paths(printed: str, paths: Sequence[str]) -> list[str]:
     """List the paths of which `lfs hsm_action` prints `PATH: NOOP`."""
     return [path for path in paths if f"{path}: NOOP" in printed]
 

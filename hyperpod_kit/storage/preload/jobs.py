@@ -31,7 +31,9 @@ class SubmittedJobs:
         return vars(self).copy()
 
 
-def preload_argv(command: Sequence[str], partition: Optional[str], extra_options: Sequence[str]) -> list[str]:
+def build_preload_sbatch_argv(
+    command: Sequence[str], partition: Optional[str], extra_options: Sequence[str]
+) -> list[str]:
     """Build sbatch's words for the preload.
 
     `command`: the command to run there; `extra_options`: further words for sbatch.
@@ -44,15 +46,17 @@ def preload_argv(command: Sequence[str], partition: Optional[str], extra_options
     return ["sbatch", *options, *partition_options, *extra_options, f"--wrap=exec {shlex.join(command)}"]
 
 
-def dependent_argv(sbatch_args: Sequence[str], preload: str) -> tuple[list[str], Optional[str]]:
-    """Build sbatch's words for the job behind it, and a copy of its script to remove afterwards. Raises UsageError.
+def prepare_dependent_job(sbatch_args: Sequence[str], preload_job_id: str) -> tuple[list[str], Optional[str]]:
+    """Return sbatch's command line for the job that waits for the preload, and the copy of its script to remove.
 
-    `sbatch_args`: what follows `sbatch` or `hyperpod-kit job submit`; --auto-resume among them counts.
+    `sbatch_args`: what follows `sbatch` or `hyperpod-kit job submit`; --auto-resume among them counts. The copy
+    is
+    None where the script is submitted as it is. Raises UsageError.
     """
     line = submit.parse(sbatch_args)
     copy, requested_restarts = submit.rewrite(line)
     argv = submit.command(line, requested_restarts, copy)
-    dependency_options = ["--parsable", f"--dependency=afterok:{preload}", "--kill-on-invalid-dep=yes"]
+    dependency_options = ["--parsable", f"--dependency=afterok:{preload_job_id}", "--kill-on-invalid-dep=yes"]
     argv = [argv[0], *dependency_options, *argv[1:]]
     if copy == line.script:
         return argv, None
@@ -63,13 +67,13 @@ def submit_jobs(runner: Runner, preload_command: Sequence[str], job_args: Sequen
     """Submit both, or neither. Raises PreloadError, RunError, UsageError."""
     if job_args:
         submit.parse(job_args)
-    preload = _job_id(runner.run(preload_command, timeout=SECONDS).stdout)
+    preload = _parse_job_id(runner.run(preload_command, timeout=SECONDS).stdout)
     if not job_args:
         return SubmittedJobs(preload, None)
     copy = None
     try:
-        argv, copy = dependent_argv(job_args, preload)
-        return SubmittedJobs(preload, _job_id(runner.run(argv, timeout=SECONDS).stdout))
+        argv, copy = prepare_dependent_job(job_args, preload)
+        return SubmittedJobs(preload, _parse_job_id(runner.run(argv, timeout=SECONDS).stdout))
     except BaseException:
         # Nobody would read what it brings.
         runner.run(["scancel", preload], timeout=SECONDS, check=False)
@@ -79,7 +83,7 @@ def submit_jobs(runner: Runner, preload_command: Sequence[str], job_args: Sequen
             by_descriptor.unlink(copy)
 
 
-def _job_id(text: str) -> str:
+def _parse_job_id(text: str) -> str:
     match = _NUMBER.search(text)
     if match is None:
         raise PreloadError(f"sbatch answered {text.strip()[:200]!r}, expected the job's number")

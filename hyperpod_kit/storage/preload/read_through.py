@@ -26,7 +26,7 @@ class PreloadPace:
         self._lock = Lock()
         self._free_at = clock()
 
-    def spend(self, count: int) -> None:
+    def wait_for_allowance(self, count: int) -> None:
         """Wait until these bytes may have been read."""
         if not self._rate:
             return
@@ -37,7 +37,7 @@ class PreloadPace:
             self._sleep(wait)
 
 
-def read_all(
+def read_files_through(
     files: Sequence[PreloadFile],
     progress: Callable[[int], None],
     *,
@@ -60,8 +60,8 @@ def read_all(
         nonlocal so_far
         reason = ""
         try:
-            for count in _read_blocks(file):
-                pace.spend(count)
+            for count in _read_blocks_yielding_sizes(file):
+                pace.wait_for_allowance(count)
                 with lock:
                     so_far += count
                     progress(so_far)
@@ -78,7 +78,7 @@ def read_all(
     return failed
 
 
-def _read_blocks(file: PreloadFile) -> Iterator[int]:
+def _read_blocks_yielding_sizes(file: PreloadFile) -> Iterator[int]:
     """Read one file; yields the sizes of its blocks. Raises OSError, also when it ends before its size, Untrusted."""
     descriptor = open_file(file)
     try:

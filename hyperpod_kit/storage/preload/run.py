@@ -43,7 +43,7 @@ class PreloadResult:
         return {**vars(self), "failed": listed, "failed_files": len(self.failed), "whole": self.is_complete}
 
 
-def plan_ways(listed: PreloadList, mounts: Optional[str] = None) -> dict[str, list[PreloadFile]]:
+def group_files_by_way(listed: PreloadList, mounts: Optional[str] = None) -> dict[str, list[PreloadFile]]:
     """Choose a way for each file: way -> files. `mounts`: the text of mountinfo, this machine's by default."""
     mounts = mountinfo.read() if mounts is None else mounts
     by_way: dict[str, list[PreloadFile]] = {LUSTRE: [], READ_THROUGH: []}
@@ -72,15 +72,15 @@ def run_preload(
     failed: dict[str, str] = {}
     on_lustre, to_read = ways[LUSTRE], ways[READ_THROUGH]
     if on_lustre:
-        failed.update(_restore_files(on_lustre, runner, progress, patience))
+        failed.update(_restore_files_from_hsm(on_lustre, runner, progress, patience))
     if to_read:
-        failed.update(_read_files(to_read, progress, workers, rate))
-    failed.update(_released_again(on_lustre, failed, runner))
+        failed.update(_read_files_through(to_read, progress, workers, rate))
+    failed.update(_find_released_again(on_lustre, failed, runner))
     counts = {way: len(files_of_way) for way, files_of_way in ways.items() if files_of_way}
-    return PreloadResult(len(listed.files), listed.size, counts, failed, listed.unread)
+    return PreloadResult(len(listed.files), listed.total_bytes, counts, failed, listed.unread)
 
 
-def _owners(files: Sequence[PreloadFile]) -> Iterator[tuple[Optional[int], list[PreloadFile]]]:
+def _group_by_owner(files: Sequence[PreloadFile]) -> Iterator[tuple[Optional[int], list[PreloadFile]]]:
     """Group files by owner: root brings each user's as that user."""
     owners: dict[Optional[int], list[PreloadFile]] = {}
     for file in files:
@@ -88,36 +88,38 @@ def _owners(files: Sequence[PreloadFile]) -> Iterator[tuple[Optional[int], list[
     yield from owners.items()
 
 
-def _restore_files(
+def _restore_files_from_hsm(
     files: Sequence[PreloadFile], runner: Runner, progress: Callable[[str], None], patience: float
 ) -> dict[str, str]:
     failed: dict[str, str] = {}
     before = 0
-    for uid, of_user in _owners(files):
+    for uid, of_user in _group_by_owner(files):
         paths = [file.path for file in of_user]
 
         def work(report: Callable[[Any], None], paths: list[str] = paths, uid: Optional[int] = uid) -> dict[str, str]:
-            return hsm.restore(runner, paths, report, access_check=_access_check(uid), patience=patience).failed
+            return hsm.restore_and_wait(
+                runner, paths, report, access_check=_choose_access_check(uid), patience=patience
+            ).failed
 
         def on_report(here: int, before: int = before) -> None:
             progress(f"{before + here:,} of {len(files):,} files restored")
 
-        failed.update(_as_user(uid, {file.path: file for file in of_user}, work, on_report))
+        failed.update(_run_as_user_collecting_failures(uid, {file.path: file for file in of_user}, work, on_report))
         before += len(of_user)
     return failed
 
 
-def _read_files(
+def _read_files_through(
     files: Sequence[PreloadFile], progress: Callable[[str], None], workers: int, rate: Optional[float]
 ) -> dict[str, str]:
     failed: dict[str, str] = {}
     total, before = sum(file.size for file in files), 0
-    for uid, of_user in _owners(files):
+    for uid, of_user in _group_by_owner(files):
         # Of a child that is ended what it had read stays read.
         waiting = {file.path: file for file in of_user}
 
         def work(report: Callable[[Any], None], of_user: list[PreloadFile] = of_user) -> dict[str, str]:
-            return read_through.read_all(
+            return read_through.read_files_through(
                 of_user, report, on_finished=lambda *finished: report(finished), workers=workers, rate=rate
             )
 
@@ -130,13 +132,13 @@ def _read_files(
             if reason:
                 failed[path] = reason
 
-        failed.update(_as_user(uid, waiting, work, on_report))
+        failed.update(_run_as_user_collecting_failures(uid, waiting, work, on_report))
         before += sum(file.size for file in of_user)
     return failed
 
 
-def _access_check(uid: Optional[int]) -> hsm.AccessCheck:
-    """Choose the check of access: who asks for himself may have what he has named served by himself."""
+def _choose_access_check(uid: Optional[int]) -> hsm.AccessCheck:
+    """Return the check of access to files of `uid`; of a user's own files (None) only that they exist."""
     if uid is None:
         return _missing_reason
     return access_problem
@@ -148,7 +150,7 @@ def _missing_reason(path: str) -> str:
     return os.strerror(errno.ENOENT)
 
 
-def _as_user(
+def _run_as_user_collecting_failures(
     uid: Optional[int],
     waiting: Mapping[str, PreloadFile],
     work: Callable[[Callable[[Any], None]], dict[str, str]],
@@ -159,7 +161,7 @@ def _as_user(
     What one user's files do does not end the others', and what lets wait does not end those of root's either.
     """
     try:
-        failed: dict[str, str] = owner.run_streamed(next(iter(waiting)), uid, work, on_report, LFS)
+        failed: dict[str, str] = owner.run_as_user_with_reports(next(iter(waiting)), uid, work, on_report, LFS)
         return failed
     except (HyperpodKitError, OSError) as err:
         if not uid and not isinstance(err, Unreachable):
@@ -167,17 +169,19 @@ def _as_user(
         return dict.fromkeys(waiting, str(err))
 
 
-def _released_again(files: Sequence[PreloadFile], failed: dict[str, str], runner: Runner) -> dict[str, str]:
+def _find_released_again(files: Sequence[PreloadFile], failed: dict[str, str], runner: Runner) -> dict[str, str]:
     """Find what Lustre has released again meanwhile: a file system that is nearly full does that."""
     released: dict[str, str] = {}
-    for uid, of_user in _owners([file for file in files if file.path not in failed]):
+    for uid, of_user in _group_by_owner([file for file in files if file.path not in failed]):
         paths = [file.path for file in of_user]
 
         def work(report: Callable[[Any], None], paths: list[str] = paths, uid: Optional[int] = uid) -> dict[str, str]:
             failed_now: dict[str, str] = {}
-            states = hsm.read_states(runner, paths, failed_now, _access_check(uid))
+            states = hsm.read_states(runner, paths, failed_now, _choose_access_check(uid))
             again = [path for path, flags in states.items() if flags & hsm.RELEASED]
             return {**failed_now, **dict.fromkeys(again, "released again, before the end: is the file system full?")}
 
-        released.update(_as_user(uid, {file.path: file for file in of_user}, work, lambda value: None))
+        released.update(
+            _run_as_user_collecting_failures(uid, {file.path: file for file in of_user}, work, lambda value: None)
+        )
     return released

@@ -28,13 +28,13 @@ class QuotaDirectory(NamedTuple):
     descriptor: int
 
     @property
-    def anchor(self) -> str:
+    def proc_fd_path(self) -> str:
         """Return a path by which other programs reach what was opened, whatever its owner has put into its place."""
         return f"/proc/{os.getpid()}/fd/{self.descriptor}"
 
-    def shown_commands(self, commands: Sequence[Sequence[str]]) -> list[list[str]]:
+    def commands_with_real_path(self, commands: Sequence[Sequence[str]]) -> list[list[str]]:
         """Return commands as a person would type them."""
-        return [[word.replace(self.anchor, self.path) for word in argv] for argv in commands]
+        return [[word.replace(self.proc_fd_path, self.path) for word in argv] for argv in commands]
 
 
 @contextlib.contextmanager
@@ -57,8 +57,8 @@ def open_directory(directory: str) -> Iterator[QuotaDirectory]:
         except QuotaError as err:
             hint = err.hint
             if hint is not None:
-                hint = hint.replace(target.anchor, target.path)
-            raise QuotaError(err.message.replace(target.anchor, target.path), hint=hint) from None
+                hint = hint.replace(target.proc_fd_path, target.path)
+            raise QuotaError(err.message.replace(target.proc_fd_path, target.path), hint=hint) from None
     finally:
         os.close(descriptor)
 
@@ -66,10 +66,10 @@ def open_directory(directory: str) -> Iterator[QuotaDirectory]:
 def read_usage(directory: str, runner: Runner) -> QuotaUsed:
     """Read what a directory holds and its limits. Raises QuotaError, RunError, Untrusted, OSError."""
     with open_directory(directory) as target:
-        return replace(backend_of(target, runner).show(target.anchor), directory=directory)
+        return replace(choose_backend(target, runner).read_usage(target.proc_fd_path), directory=directory)
 
 
-def backend_of(target: QuotaDirectory, runner: Runner, project: int | None = None) -> QuotaBackend:
+def choose_backend(target: QuotaDirectory, runner: Runner, project: int | None = None) -> QuotaBackend:
     """Choose the backend by the type of the file system. Raises QuotaError where nothing can."""
     number = dirfd.mount_id_of(target.descriptor)
     mount = next((entry for entry in mountinfo.parse(mountinfo.read()) if str(entry.mount_id) == number), None)
@@ -91,8 +91,8 @@ def apply_limits(
 
     Raises QuotaError, RunError, Untrusted, OSError.
     """
-    commands = backend.commands(target.anchor, limits, grace)
+    commands = backend.build_limit_commands(target.proc_fd_path, limits, grace)
     for argv in commands:
         runner.run(argv, timeout=TIMEOUT)
     quota_note.write(target.path, {"bytes": limits.hard_bytes, "files": limits.hard_files}, target.descriptor)
-    return target.shown_commands(commands)
+    return target.commands_with_real_path(commands)

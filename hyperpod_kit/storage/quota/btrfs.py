@@ -21,7 +21,7 @@ class Btrfs:
         self._runner = runner
         self._mount = mount
 
-    def show(self, directory: str) -> QuotaUsed:
+    def read_usage(self, directory: str) -> QuotaUsed:
         """See QuotaBackend."""
         _require_subvolume(directory)
         # What was written a moment ago counts only once it is on disk.
@@ -33,12 +33,12 @@ class Btrfs:
             fields = line.split()
             if len(fields) < 5 or not fields[0].startswith("0/"):
                 continue
-            used = parse.count(fields[1])
+            used = parse.parse_decimal(fields[1])
             if used is not None:
-                return QuotaUsed(directory, used, None, QuotaLimits(hard_bytes=parse.count(fields[3]) or 0))
+                return QuotaUsed(directory, used, None, QuotaLimits(hard_bytes=parse.parse_decimal(fields[3]) or 0))
         raise QuotaError(f"{directory}: `btrfs qgroup show` names no qgroup: {completed.stdout.strip()[-200:]}")
 
-    def commands(self, directory: str, limits: QuotaLimits, grace: int) -> list[list[str]]:
+    def build_limit_commands(self, directory: str, limits: QuotaLimits, grace: int) -> list[list[str]]:
         """See QuotaBackend."""
         _require_subvolume(directory)
         if limits.soft_bytes or limits.soft_files or limits.hard_files:

@@ -38,27 +38,27 @@ class QuotaOutcome:
         }
 
 
-def check_quotas(
+def check_quotas_and_alert(
     config: AlertConfig,
-    show: Callable[[str], QuotaUsed],
-    state: Path,
+    read_usage: Callable[[str], QuotaUsed],
+    outbox_path: Path,
     *,
     dry_run: bool = False,
     now: float | None = None,
 ) -> QuotaOutcome:
-    """Inspect the directories, alert, and note which sink has accepted which alert: see alerts/outbox.py.
+    """Read the usage of the directories, publish it, send alerts and record which sink has accepted which.
 
-    `dry_run`: look only. Raises UsageError when `state` is of something else, HyperpodKitError while another check
-    sends, OSError.
+    See alerts/outbox.py. `dry_run`: read only. Raises UsageError when `outbox_path` is of something else,
+    HyperpodKitError while another check sends, OSError.
     """
     report = AlertReport()
     used = []
     for directory in config.directories:
         try:
-            used.append(show(directory))
+            used.append(read_usage(directory))
         except (HyperpodKitError, OSError) as err:
             report.failed.append(f"{directory}: {err}")
-    with outboxes.open_outbox(state, config.sinks, exclusive=not dry_run) as outbox:
+    with outboxes.open_outbox(outbox_path, config.sinks, exclusive=not dry_run) as outbox:
         previous_keys = outbox.standing_keys()
         alerts = {
             row.directory: thresholds.quota_alert(
@@ -67,12 +67,12 @@ def check_quotas(
             for row in used
         }
         above = [alert for alert in alerts.values() if alert is not None]
-        report.new = outbox.update(list(config.directories), alerts, now)
+        report.new = outbox.apply_observations(list(config.directories), alerts, now)
         if dry_run:
             outbox.report_pending(report)
             return QuotaOutcome(used, above, report)
-        report.failed += notifiers.publish_state(config.sinks, used, above)
-        outbox.send(report)
+        report.failed += notifiers.publish_quota_state(config.sinks, used, above)
+        outbox.send_pending_and_save(report)
     return QuotaOutcome(used, above, report)
 
 

@@ -12,13 +12,18 @@ from hyperpod_kit.storage.quota import backends
 from hyperpod_kit.storage.quota.backends import QuotaDirectory
 from hyperpod_kit.storage.quota.limits import QuotaLimits
 from hyperpod_kit.storage.quota.request_box import PendingRequest, RequestBox
-from hyperpod_kit.storage.quota.requests import QuotaDecision, merge_limits, open_owned, user_name
+from hyperpod_kit.storage.quota.requests import (
+    QuotaDecision,
+    merge_limits,
+    open_requestable_directory,
+    user_name_or_uid,
+)
 
 NOBODY = (1 << 32) - 1
 """The kernel's word for a process that no login started."""
 
 
-def approve(
+def approve_and_set_limits(
     box: RequestBox, request_id: str, runner: Runner, *, hard_bytes: int = 0, hard_files: int = 0, dry_run: bool = False
 ) -> tuple[QuotaDecision, list[list[str]]]:
     """Set what was asked for, or `hard_bytes` and `hard_files` where they are not 0; returns the record and what was
@@ -28,34 +33,34 @@ def approve(
     OSError.
     """
     with box.decision_lock():
-        waiting = box.find(request_id)
+        waiting = box.find_pending(request_id)
         request = waiting.request
-        directory = open_owned(box.parent, request.directory, waiting.uid)
+        directory = open_requestable_directory(box.parent, request.directory, waiting.uid)
         try:
             target = QuotaDirectory(request.directory, directory)
-            backend = backends.backend_of(target, runner)
+            backend = backends.choose_backend(target, runner)
             limits = merge_limits(
-                backend.show(target.anchor).limits, hard_bytes or request.bytes, hard_files or request.files
+                backend.read_usage(target.proc_fd_path).limits, hard_bytes or request.bytes, hard_files or request.files
             )
             if dry_run:
-                commands = target.shown_commands(backend.commands(target.anchor, limits, 0))
+                commands = target.commands_with_real_path(backend.build_limit_commands(target.proc_fd_path, limits, 0))
             else:
                 commands = backends.apply_limits(backend, target, limits, 0, runner)
         finally:
             os.close(directory)
         decision = _make_decision(waiting, True, limits, "")
         if not dry_run:
-            box.record(decision, waiting)
+            box.record_decision_and_remove_request(decision, waiting)
         return decision, commands
 
 
-def deny(box: RequestBox, request_id: str, reason: str, *, dry_run: bool = False) -> QuotaDecision:
-    """Record that nothing changes. Raises QuotaError, OSError."""
+def record_denial(box: RequestBox, request_id: str, reason: str, *, dry_run: bool = False) -> QuotaDecision:
+    """Record that a request is denied; no limit changes. Raises QuotaError, OSError."""
     with box.decision_lock():
-        waiting = box.find(request_id)
+        waiting = box.find_pending(request_id)
         decision = _make_decision(waiting, False, QuotaLimits(), reason)
         if not dry_run:
-            box.record(decision, waiting)
+            box.record_decision_and_remove_request(decision, waiting)
         return decision
 
 
@@ -73,4 +78,4 @@ def _login_name() -> str:
         uid = NOBODY
     if uid == NOBODY:
         uid = os.geteuid()
-    return user_name(uid)
+    return user_name_or_uid(uid)

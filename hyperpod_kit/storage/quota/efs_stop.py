@@ -52,7 +52,7 @@ def policy_with_stopped(policy: dict[str, Any] | None, arns: Iterable[str]) -> d
     return {**body, "Statement": [*foreign_statements, *kit_statements]}
 
 
-def change_stopped(
+def update_stopped_access_points(
     efs: PolicyOwner, file_system_id: str, *, stop: Iterable[str] = (), resume: Iterable[str] = ()
 ) -> list[str]:
     """Stop and release access points by ARN; returns those that are stopped then. Nothing is put where nothing changes.

@@ -62,9 +62,9 @@ class QuotaUsed:
         return max((used / limit for used, limit in pairs if limit), default=0.0)
 
     @property
-    def nearly_full(self) -> bool:
+    def is_nearly_full(self) -> bool:
         """Whether it is nearly full, where no earlier check counts."""
-        return fullness.nearly_full(self.share, False)
+        return fullness.is_nearly_full(self.share, False)
 
     def to_json(self) -> dict[str, Any]:
         """Return its JSON form: bytes, files and the share, 0 to 1 and beyond."""
@@ -77,10 +77,10 @@ class QuotaBackend(Protocol):
     name: str
     counts_files: bool
 
-    def show(self, directory: str) -> QuotaUsed:
+    def read_usage(self, directory: str) -> QuotaUsed:
         """Read usage and limits. Raises QuotaError, RunError."""
 
-    def commands(self, directory: str, limits: QuotaLimits, grace: int) -> list[list[str]]:
+    def build_limit_commands(self, directory: str, limits: QuotaLimits, grace: int) -> list[list[str]]:
         """Build the commands that `set` runs, in this order; `grace`: seconds, or 0 for as it is.
 
         Raises QuotaError where it cannot be.

@@ -24,7 +24,7 @@ class Lustre:
         self._mount = mount
         self._project = project
 
-    def project_of(self, directory: str) -> int:
+    def read_project_id(self, directory: str) -> int:
         """Read a directory's project, 0 when it has none. Raises QuotaError."""
         output = self._runner.run(["lfs", "project", "-d", directory]).stdout
         match = _PROJECT.match(output)
@@ -34,25 +34,25 @@ class Lustre:
             )
         return int(match.group(1))
 
-    def show(self, directory: str) -> QuotaUsed:
+    def read_usage(self, directory: str) -> QuotaUsed:
         """See QuotaBackend."""
-        project = self.project_of(directory)
+        project = self.read_project_id(directory)
         if not project:
             hint = f"hyperpod-kit storage quota set {directory} --bytes SIZE"
             raise QuotaError(f"{directory} belongs to no project, so nothing counts what is in it", hint=hint)
         return parse_quota(self._runner.run(["lfs", "quota", "-p", str(project), self._mount]).stdout, directory)
 
-    def commands(self, directory: str, limits: QuotaLimits, grace: int) -> list[list[str]]:
+    def build_limit_commands(self, directory: str, limits: QuotaLimits, grace: int) -> list[list[str]]:
         """See QuotaBackend."""
         owner = os.stat(directory).st_uid
-        current_project = self.project_of(directory)
+        current_project = self.read_project_id(directory)
         project = self._project or current_project or owner
         if not project:
             raise QuotaError(
                 f"{directory} is root's, so that its owner's number is no project's", hint="--project NUMBER"
             )
         if not current_project and not self._project:
-            self._require_unused(project, directory)
+            self._require_unused_project(project, directory)
         soft, hard = (f"{-(-count // 1024)}K" for count in (limits.soft_bytes, limits.hard_bytes))
         sizes = ["-b", soft, "-B", hard, "-i", str(limits.soft_files), "-I", str(limits.hard_files)]
         argvs = [["lfs", "setquota", "-p", str(project), *sizes, self._mount]]
@@ -64,8 +64,8 @@ class Lustre:
             argvs.append(["lfs", "setquota", "-t", "-p", *times, self._mount])
         return argvs
 
-    def _require_unused(self, project: int, directory: str) -> None:
-        """Check that no other directory is this project: both would have one limit. Raises QuotaError."""
+    def _require_unused_project(self, project: int, directory: str) -> None:
+        """Raise QuotaError if another directory is this project: both would have one limit."""
         used = parse_quota(self._runner.run(["lfs", "quota", "-p", str(project), self._mount]).stdout, directory)
         if used.bytes or used.files or used.limits != QuotaLimits():
             raise QuotaError(
@@ -91,7 +91,7 @@ def parse_quota(text: str, directory: str) -> QuotaUsed:
         raise QuotaError(f"{directory}: `lfs quota` said {' '.join(fields)[:200]!r}, expected eight columns")
     if any("[" in row[at] for at in (0, 4)):
         raise QuotaError(f"{directory}: {INCOMPLETE}: `lfs quota` said {' '.join(row)}", hint="lfs check servers")
-    number = {at: int(_number_of(row[at])) for at in (0, 1, 2, 4, 5, 6)}
+    number = {at: int(_strip_quota_marks(row[at])) for at in (0, 1, 2, 4, 5, 6)}
     grace = ", ".join(
         f"{label}: {row[at]}" for label, at in (("bytes", 3), ("files", 7)) if row[at] not in ("-", "none")
     )
@@ -99,7 +99,7 @@ def parse_quota(text: str, directory: str) -> QuotaUsed:
     return QuotaUsed(directory, number[0] * 1024, number[4], limits, grace)
 
 
-def _number_of(word: str) -> str:
+def _strip_quota_marks(word: str) -> str:
     match = _NUMBER.fullmatch(word)
     assert match is not None
     return match.group(1)

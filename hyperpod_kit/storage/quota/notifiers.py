@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Callable, Sequence
 
-from hyperpod_kit.aws.errors import translated
+from hyperpod_kit.aws.errors import translate_aws_errors
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.storage.alerts.alert import Alert
@@ -16,20 +16,22 @@ from hyperpod_kit.untrusted.text import clean
 NAMESPACE = "HyperpodKit/Storage"
 
 
-def publish_state(sinks: AlertSinks, usages: Sequence[QuotaUsed], above: Sequence[Alert]) -> list[str]:
+def publish_quota_state(sinks: AlertSinks, usages: Sequence[QuotaUsed], above: Sequence[Alert]) -> list[str]:
     """Publish all figures and the sentences of what is above; returns what failed, one line each."""
     failed = []
     if sinks.prometheus:
-        failed += _failures_of("prometheus", lambda: replace(sinks.prometheus, _format_series(usages).encode(), 0o644))
+        failed += _call_and_list_failures(
+            "prometheus", lambda: replace(sinks.prometheus, _format_prometheus_series(usages).encode(), 0o644)
+        )
     if sinks.motd:
         lines = "".join(clean(alert.sentence) + "\n" for alert in above)
-        failed += _failures_of("motd", lambda: replace(sinks.motd, lines.encode(), 0o644))
+        failed += _call_and_list_failures("motd", lambda: replace(sinks.motd, lines.encode(), 0o644))
     if sinks.cloudwatch and usages:
-        failed += _failures_of("cloudwatch", lambda: _put_metrics(usages))
+        failed += _call_and_list_failures("cloudwatch", lambda: _put_cloudwatch_metrics(usages))
     return failed
 
 
-def _failures_of(name: str, call: Callable[[], object]) -> list[str]:
+def _call_and_list_failures(name: str, call: Callable[[], object]) -> list[str]:
     try:
         call()
         return []
@@ -37,7 +39,7 @@ def _failures_of(name: str, call: Callable[[], object]) -> list[str]:
         return [f"{name}: {err}"]
 
 
-def _put_metrics(usages: Sequence[QuotaUsed]) -> None:
+def _put_cloudwatch_metrics(usages: Sequence[QuotaUsed]) -> None:
     points = [
         {
             "MetricName": "QuotaUsed",
@@ -47,12 +49,12 @@ def _put_metrics(usages: Sequence[QuotaUsed]) -> None:
         }
         for directory in usages
     ]
-    with translated("PutMetricData", NAMESPACE):
+    with translate_aws_errors("PutMetricData", NAMESPACE):
         for start in range(0, len(points), 500):
             client("cloudwatch", None).put_metric_data(Namespace=NAMESPACE, MetricData=points[start : start + 500])
 
 
-def _format_series(usages: Sequence[QuotaUsed]) -> str:
+def _format_prometheus_series(usages: Sequence[QuotaUsed]) -> str:
     lines = []
     for name, values in (
         ("used_bytes", [usage.bytes for usage in usages]),

@@ -27,7 +27,7 @@ from hyperpod_kit.storage.quota.requests import (
 from hyperpod_kit.system.atomic_file import replace
 from hyperpod_kit.system.file_lock import try_lock
 from hyperpod_kit.untrusted import walk
-from hyperpod_kit.untrusted.dirfd import mount_id_of, open_name, reopen
+from hyperpod_kit.untrusted.dirfd import mount_id_of, open_as_path, reopen
 from hyperpod_kit.untrusted.parse import json_object
 
 NAME = ".hyperpod-kit-requests"
@@ -78,29 +78,29 @@ class RequestBox:
     def close(self) -> None:
         os.close(self._folder)
 
-    def put(self, request: QuotaRequest) -> PendingRequest:
+    def add_request(self, request: QuotaRequest) -> PendingRequest:
         """Put a request of this user's. Raises QuotaError when too many of his wait, OSError."""
-        own_requests = [waiting for waiting in self.pending()[0] if waiting.uid == os.geteuid()]
+        own_requests = [waiting for waiting in self.list_pending_and_refused()[0] if waiting.uid == os.geteuid()]
         if len(own_requests) >= MAX_OF_USER:
             raise QuotaError(
                 f"{len(own_requests)} requests of yours wait already, {MAX_OF_USER} may",
                 hint=f"rm {os.path.join(self.path, own_requests[0].file)}, or wait for an answer",
             )
         name, data = os.urandom(8).hex() + ".json", encode_request(request)
-        replace(name, data, 0o600, folder=self._folder, durable=True)
+        replace(name, data, 0o600, directory_fd=self._folder, durable=True)
         return PendingRequest(_request_id(os.geteuid(), data), os.geteuid(), name, request)
 
-    def pending(self) -> tuple[list[PendingRequest], list[str]]:
+    def list_pending_and_refused(self) -> tuple[list[PendingRequest], list[str]]:
         """List what can be read and was not decided, and why the rest was not taken: one line each. Raises OSError.
 
         Every name is looked at, however many one user has laid there: what waits of the others is found behind them.
         """
         mount, pending = mount_id_of(self._folder), []
-        names, counts, refused = self._names(mount)
+        names, counts, refused = self._list_names_by_owner(mount)
         decided = self._decided_ids()
         for name in sorted(name for names_of_owner in names.values() for name in names_of_owner):
             try:
-                request = self._read(name, mount)
+                request = self._read_request(name, mount)
             except (PermissionError, FileNotFoundError):
                 continue  # of others, as a user sees it; or gone meanwhile
             except (Untrusted, ValueError, OSError) as err:
@@ -115,7 +115,7 @@ class RequestBox:
         ]
         return pending, refused
 
-    def _names(self, mount: str) -> tuple[dict[_FileOwner, list[str]], Counter[_FileOwner], list[str]]:
+    def _list_names_by_owner(self, mount: str) -> tuple[dict[_FileOwner, list[str]], Counter[_FileOwner], list[str]]:
         """List the first names of each user, how many each has, and why others were not taken.
 
         In the room of MAX_OF_USER names a user; nothing is opened, and nothing that somebody has mounted is asked
@@ -130,7 +130,7 @@ class RequestBox:
                 if name == DECIDED or name.endswith(".partial"):
                     continue
                 try:
-                    owner = self._owner_of(name, mount)
+                    owner = self._read_file_owner(name, mount)
                 except FileNotFoundError:
                     continue
                 except (Untrusted, OSError) as err:
@@ -146,18 +146,18 @@ class RequestBox:
             refused.append(f"{unreadable - MAX_OF_USER} more names that something lies behind")
         return names, counts, refused
 
-    def _owner_of(self, name: str, mount: str) -> _FileOwner:
+    def _read_file_owner(self, name: str, mount: str) -> _FileOwner:
         """Read the owner of a name. Raises Untrusted, OSError."""
-        descriptor = open_name(name, self._folder, mount)
+        descriptor = open_as_path(name, self._folder, mount)
         try:
             status = os.fstat(descriptor)
             return _FileOwner(status.st_uid, stat.S_ISREG(status.st_mode) and status.st_nlink == 1)
         finally:
             os.close(descriptor)
 
-    def _read(self, name: str, mount: str) -> PendingRequest:
+    def _read_request(self, name: str, mount: str) -> PendingRequest:
         """Read a request. Raises Untrusted, ValueError, OSError."""
-        descriptor = open_name(name, self._folder, mount)
+        descriptor = open_as_path(name, self._folder, mount)
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
@@ -172,9 +172,9 @@ class RequestBox:
         finally:
             os.close(descriptor)
 
-    def find(self, request_id: str) -> PendingRequest:
+    def find_pending(self, request_id: str) -> PendingRequest:
         """Find a request that waits. Raises QuotaError, OSError."""
-        for request in self.pending()[0]:
+        for request in self.list_pending_and_refused()[0]:
             if request.id == request_id:
                 return request
         raise QuotaError(
@@ -185,7 +185,7 @@ class RequestBox:
     @contextmanager
     def decision_lock(self) -> Iterator[None]:
         """Lock out other admins. Raises QuotaError while another decides, OSError."""
-        handle = self._open_decided()
+        handle = self._open_decided_directory()
         try:
             if not try_lock(handle):
                 raise QuotaError(f"another admin answers a request in {self.path} at the moment", hint="try again")
@@ -193,18 +193,18 @@ class RequestBox:
         finally:
             os.close(handle)
 
-    def record(self, decision: QuotaDecision, waiting: PendingRequest) -> None:
+    def record_decision_and_remove_request(self, decision: QuotaDecision, waiting: PendingRequest) -> None:
         """Record a decision, for everybody to read, and remove the request's file. Raises OSError."""
-        folder = self._open_decided()
+        folder = self._open_decided_directory()
         try:
             body = json.dumps(decision.to_json()).encode() + b"\n"
-            replace(f"{decision.id}.json", body, 0o644, folder=folder, durable=True)
+            replace(f"{decision.id}.json", body, 0o644, directory_fd=folder, durable=True)
         finally:
             os.close(folder)
         with suppress(OSError):  # an answered request is not read again
             os.unlink(waiting.file, dir_fd=self._folder)
 
-    def _open_decided(self) -> int:
+    def _open_decided_directory(self) -> int:
         folder = _open_directory(DECIDED, self._folder)
         status = os.fstat(folder)
         if status.st_uid != self.owner or status.st_mode & 0o022:
@@ -213,15 +213,15 @@ class RequestBox:
         return folder
 
     def _decided_ids(self) -> frozenset[str]:
-        folder = self._open_decided()
+        folder = self._open_decided_directory()
         try:
             return frozenset(name[: -len(".json")] for name in os.listdir(folder) if name.endswith(".json"))
         finally:
             os.close(folder)
 
-    def decisions(self) -> list[QuotaDecision]:
+    def read_decisions(self) -> list[QuotaDecision]:
         """Read the newest MAX_DECISIONS, the newest first. Raises OSError."""
-        folder = self._open_decided()
+        folder = self._open_decided_directory()
         try:
             with os.scandir(folder) as entries:
                 newest_first = sorted(
@@ -240,14 +240,14 @@ class RequestBox:
             os.close(folder)
 
 
-def make_box(parent: str) -> str:
+def make_request_box(parent: str) -> str:
     """Make the box of a directory. Idempotent. Raises QuotaError, Untrusted, OSError."""
     folder = walk.open_directory(parent)
     try:
-        box = _make_directory(NAME, folder)
+        box = _make_or_open_user_directory(NAME, folder)
         try:
             # Before anybody may write there: the name could be taken.
-            decided = _make_directory(DECIDED, box)
+            decided = _make_or_open_user_directory(DECIDED, box)
             os.fchmod(decided, 0o755)
             os.close(decided)
             os.fchmod(box, 0o1777)
@@ -258,7 +258,7 @@ def make_box(parent: str) -> str:
     return os.path.join(parent, NAME)
 
 
-def _make_directory(name: str, folder: int) -> int:
+def _make_or_open_user_directory(name: str, folder: int) -> int:
     with suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=folder)
     descriptor = _open_directory(name, folder)
@@ -272,7 +272,7 @@ def _open_directory(name: str, folder: int) -> int:
     return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
 
 
-def nearest_box(directory: str) -> str:
+def nearest_directory_with_box(directory: str) -> str:
     """Find the nearest directory above that has a box of root's. Raises QuotaError."""
     for ancestor in map(str, Path(directory).parents):
         try:

@@ -61,12 +61,15 @@ def decode_request(data: bytes) -> QuotaRequest:
     return QuotaRequest(**body)
 
 
-def require_owned(parent: str, directory: str, uid: int) -> None:
-    """Check that this user may ask for this directory: see `open_owned`. Raises QuotaError, OSError."""
-    os.close(open_owned(parent, directory, uid))
+def require_requestable_directory(parent: str, directory: str, uid: int) -> None:
+    """Raise QuotaError or OSError unless this user may request a limit for this directory.
+
+    See `open_requestable_directory`.
+    """
+    os.close(open_requestable_directory(parent, directory, uid))
 
 
-def open_owned(parent: str, directory: str, uid: int) -> int:
+def open_requestable_directory(parent: str, directory: str, uid: int) -> int:
     """Open a descriptor (O_PATH) of a directory below `parent` for which this user may ask: it is his, or his group's
     that may write to it, and all directories on the way are the admin's.
 
@@ -80,39 +83,39 @@ def open_owned(parent: str, directory: str, uid: int) -> int:
         names = directory[len(parent.rstrip("/")) + 1 :].split("/")
         for number, name in enumerate(names, 1):
             path = os.path.join(path, name)
-            child = _open_child(name, descriptor, path)
+            child = _open_child_unless_mounted(name, descriptor, path)
             os.close(descriptor)
             descriptor = child
             if number < len(names):
-                _require_admins(os.fstat(descriptor), path, directory)
-        _require_owner(os.fstat(descriptor), directory, uid)
+                _require_admin_directory(os.fstat(descriptor), path, directory)
+        _require_owner_or_group_member(os.fstat(descriptor), directory, uid)
         return descriptor
     except BaseException:
         os.close(descriptor)
         raise
 
 
-def _open_child(name: str, folder: int, path: str) -> int:
+def _open_child_unless_mounted(name: str, folder: int, path: str) -> int:
     try:
-        return dirfd.open_name(name, folder)
+        return dirfd.open_as_path(name, folder)
     except OSError as err:
         if err.errno != errno.EXDEV:
             raise
         raise QuotaError(f"something is mounted on {path}, so that it is no directory of this file system") from None
 
 
-def _require_admins(status: os.stat_result, path: str, directory: str) -> None:
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (0, os.geteuid()) or _writable_by_others(status):
+def _require_admin_directory(status: os.stat_result, path: str, directory: str) -> None:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (0, os.geteuid()) or _is_writable_by_others(status):
         raise QuotaError(
             f"{path}, on the way to {directory}, is no directory of root that nobody else may write to",
             hint="ask for the directory that an admin has made",
         )
 
 
-def _require_owner(status: os.stat_result, directory: str, uid: int) -> None:
+def _require_owner_or_group_member(status: os.stat_result, directory: str, uid: int) -> None:
     if not stat.S_ISDIR(status.st_mode):
         raise Absent(f"{directory} is no directory")
-    shared = bool(status.st_mode & stat.S_IWGRP) and status.st_gid in groups_of(uid)
+    shared = bool(status.st_mode & stat.S_IWGRP) and status.st_gid in non_root_gids_of_user(uid)
     if status.st_uid != uid and not shared:
         raise QuotaError(
             f"{directory} belongs to uid {status.st_uid} and gid {status.st_gid}, and uid {uid} asks",
@@ -120,11 +123,11 @@ def _require_owner(status: os.stat_result, directory: str, uid: int) -> None:
         )
 
 
-def _writable_by_others(status: os.stat_result) -> bool:
+def _is_writable_by_others(status: os.stat_result) -> bool:
     return bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
-def groups_of(uid: int) -> frozenset[int]:
+def non_root_gids_of_user(uid: int) -> frozenset[int]:
     """List the gids of a user but root's; none of a user that this machine does not know."""
     try:
         user = pwd.getpwuid(uid)
@@ -139,7 +142,7 @@ def merge_limits(current: QuotaLimits, hard_bytes: int, hard_files: int) -> Quot
     return replace(current, hard_bytes=hard_bytes or current.hard_bytes, hard_files=hard_files or current.hard_files)
 
 
-def user_name(uid: int) -> str:
+def user_name_or_uid(uid: int) -> str:
     """Return the user's name for a person."""
     try:
         return pwd.getpwuid(uid).pw_name

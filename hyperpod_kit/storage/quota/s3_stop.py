@@ -27,7 +27,7 @@ class BucketPolicyOwner(Protocol):
     def delete_policy(self, bucket: str) -> None: ...
 
 
-def split_url(url: str) -> tuple[str, str]:
+def split_prefix_url(url: str) -> tuple[str, str]:
     """Split `s3://bucket/prefix/` into (bucket, prefix).
 
     Raises QuotaError for a whole bucket, and for half of a name.
@@ -61,7 +61,7 @@ def policy_with_stopped(policy: dict[str, Any] | None, arns: Iterable[str]) -> d
     return {**body, "Statement": statements}
 
 
-def change_stopped(
+def update_stopped_prefixes(
     buckets: BucketPolicyOwner, bucket: str, *, stop: Iterable[str] = (), resume: Iterable[str] = ()
 ) -> list[str]:
     """Stop and release prefixes; returns the ARNs that are stopped then. Nothing is put where nothing changes.

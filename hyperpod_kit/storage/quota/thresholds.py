@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hyperpod_kit.storage.alerts.alert import Alert
 from hyperpod_kit.storage.quota.limits import QuotaUsed
-from hyperpod_kit.system.fullness import nearly_full
+from hyperpod_kit.system.fullness import is_nearly_full
 
 
 def quota_alert(used: QuotaUsed, was_standing: bool, to: tuple[str, ...]) -> Alert | None:
     """Make the alert of a directory that is nearly full; `was_standing`: whether it was so at the last look."""
-    if not nearly_full(used.share, was_standing):
+    if not is_nearly_full(used.share, was_standing):
         return None
     return Alert(used.directory, f"{used.directory} is {used.share:.0%} full", describe_usage(used), to)
 

@@ -31,7 +31,7 @@ class LinkedRoot(NamedTuple):
     report: str
 
 
-def link_roots(
+def locate_linked_roots(
     fsx: FsxTasks, file_system: str, roots: Sequence[str], mounts: Optional[str] = None
 ) -> dict[str, LinkedRoot]:
     """Locate roots on FSx: root -> where it is.
@@ -56,7 +56,7 @@ def link_roots(
         covering = [
             association
             for association in associations
-            if mountinfo.is_below(path, "/" + str(association["FileSystemPath"]).strip("/"))
+            if mountinfo.is_same_or_below(path, "/" + str(association["FileSystemPath"]).strip("/"))
         ]
         if not covering:
             linked_paths = ", ".join(str(association["FileSystemPath"]) for association in associations) or "none"

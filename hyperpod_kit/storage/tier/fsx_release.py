@@ -54,7 +54,9 @@ class FsxRelease:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
-    def apply(self, planned: TierPlan, rule: TierRule, on_released: Callable[[TierItem], None]) -> TierResult:
+    def release_checkpoints(
+        self, planned: TierPlan, rule: TierRule, on_released: Callable[[TierItem], None]
+    ) -> TierResult:
         """Release what was chosen, the oldest first; `on_released` of each whose room is free. What is not is named."""
         released: list[TierItem] = []
         retained: list[tuple[str, str]] = []
@@ -89,8 +91,8 @@ class FsxRelease:
             deletable = []
             for item in candidates:
                 root = roots[item.root]
-                reason = self._as_owner(
-                    item, partial(survey.retention_reason, root.store, root.run, item.attempt, rule.keep)
+                reason = self._run_as_owner(
+                    item, partial(survey.reason_to_retain, root.store, root.run, item.attempt, rule.keep)
                 )
                 if reason:
                     retained.append((_checkpoint_path(item), reason))
@@ -99,11 +101,11 @@ class FsxRelease:
             return deletable
 
         retained: list[tuple[str, str]] = []
-        exported = self._run_until(EXPORT, still_deletable(items), self._is_exported, retained)
-        for item in self._run_until(RELEASE, still_deletable(exported), self._is_released, retained):
+        exported = self._run_tasks_until_finished(EXPORT, still_deletable(items), self._is_exported, retained)
+        for item in self._run_tasks_until_finished(RELEASE, still_deletable(exported), self._is_released, retained):
             try:
                 # Lists of checkpoints read it each time, and what comes back of it was in S3.
-                self._as_owner(item, partial(_read_manifest, roots[item.root].store, item.attempt))
+                self._run_as_owner(item, partial(_read_manifest, roots[item.root].store, item.attempt))
                 mark_released(item)
             except (HyperpodKitError, OSError) as err:
                 retained.append(
@@ -114,7 +116,7 @@ class FsxRelease:
                 )
         return retained
 
-    def _run_until(
+    def _run_tasks_until_finished(
         self,
         kind: str,
         items: list[TierItem],
@@ -128,7 +130,7 @@ class FsxRelease:
         for _ in range(MAX_ATTEMPTS):
             if not waiting:
                 break
-            failure = self._run_task(kind, waiting)
+            failure = self._run_task_to_end(kind, waiting)
             waiting = [item for item in waiting if not is_finished(item)]
         if not waiting:
             return items
@@ -137,7 +139,7 @@ class FsxRelease:
         retained += [(_checkpoint_path(item), reason) for item in waiting]
         return [item for item in items if item not in waiting]
 
-    def _run_task(self, kind: str, items: Sequence[TierItem]) -> str:
+    def _run_task_to_end(self, kind: str, items: Sequence[TierItem]) -> str:
         """Run one task to its end; returns why it failed, or "". Raises TierError when it stands still, AwsError."""
         paths = [f"{self.links[item.root].path}/{item.attempt}".lstrip("/") for item in items]
         number = self.fsx.create_task(self.file_system, kind, paths, self.links[items[0].root].report)
@@ -169,24 +171,24 @@ class FsxRelease:
             pause = min(pause * 1.5, 15.0)
 
     def _is_exported(self, item: TierItem) -> bool:
-        states = self._states(item).values()
+        states = self._read_hsm_states(item).values()
         required = EXISTS | ARCHIVED
         return all(flags & required == required and not flags & (DIRTY | hsm.LOST) for flags in states)
 
     def _is_released(self, item: TierItem) -> bool:
         manifest = os.path.join(_checkpoint_path(item), layout.MANIFEST_FILE)
-        return all(flags & hsm.RELEASED for path, flags in self._states(item).items() if path != manifest)
+        return all(flags & hsm.RELEASED for path, flags in self._read_hsm_states(item).items() if path != manifest)
 
     @staticmethod
-    def _as_owner(item: TierItem, work: Callable[[], Any]) -> Any:
+    def _run_as_owner(item: TierItem, work: Callable[[], Any]) -> Any:
         return owner.run_as_owner(item.root, work, LFS)
 
-    def _states(self, item: TierItem) -> dict[str, int]:
+    def _read_hsm_states(self, item: TierItem) -> dict[str, int]:
         """Read the HSM flags of each file in it that has bytes."""
-        states: dict[str, int] = self._as_owner(item, lambda: self._flags(item))
+        states: dict[str, int] = self._run_as_owner(item, lambda: self._list_files_and_read_flags(item))
         return states
 
-    def _flags(self, item: TierItem) -> dict[str, int]:
+    def _list_files_and_read_flags(self, item: TierItem) -> dict[str, int]:
         paths = []
         with os.scandir(_checkpoint_path(item)) as entries:
             for entry in entries:
@@ -208,8 +210,8 @@ class FsxRelease:
             yield batch
 
 
-def _read_manifest(store: Store, attempt: str) -> None:
-    verify.read_manifest(store, attempt)
+def _read_manifest(store: Store, checkpoint_id: str) -> None:
+    verify.read_manifest(store, checkpoint_id)
 
 
 def _checkpoint_path(item: TierItem) -> str:

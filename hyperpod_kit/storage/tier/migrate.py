@@ -26,8 +26,8 @@ LEASE_SECONDS = 120.0
 """Of the lease while a move goes on, renewed thrice in that time: a killed one ends so soon after, and lease.GRACE."""
 
 
-def migrate(source: Store, target: Store, checkpoint_id: str, run: identity.RunIdentity, keep: int) -> bool:
-    """Move a checkpoint; whether bytes were copied: False when an earlier try had done that.
+def migrate_checkpoint(source: Store, target: Store, checkpoint_id: str, run: identity.RunIdentity, keep: int) -> bool:
+    """Move a checkpoint to another root; return whether bytes were copied, False when an earlier try had done that.
 
     Raises TierError, CheckpointError, OSError: then it is where it was.
     """
@@ -35,12 +35,12 @@ def migrate(source: Store, target: Store, checkpoint_id: str, run: identity.RunI
     with lease.KeptLease(source, checkpoint_id, LEASE_SECONDS):
         copied = copy_checkpoint(source, target, checkpoint_id, run)
     failpoint("tier.copied")
-    remove(source, checkpoint_id, run, keep)
+    delete_or_raise_if_retained(source, checkpoint_id, run, keep)
     return copied
 
 
 def copy_checkpoint(source: Store, target: Store, checkpoint_id: str, run: identity.RunIdentity) -> bool:
-    """Copy a checkpoint as `migrate` does, and delete nothing.
+    """Copy a checkpoint as `migrate_checkpoint` does, and delete nothing; return whether bytes were copied.
 
     What is not proved gets no manifest, so that it is no checkpoint there.
     """
@@ -53,8 +53,8 @@ def copy_checkpoint(source: Store, target: Store, checkpoint_id: str, run: ident
 
 
 def _copy_and_commit(source: Store, target: Store, checkpoint_id: str, run: identity.RunIdentity) -> bool:
-    identity.write(target, run)
-    identity.confirm(target, run)
+    identity.write_run_file(target, run)
+    identity.require_run_identity(target, run)
     name = f"{checkpoint_id}/{layout.MANIFEST_FILE}"
     data = source.read(name)
     if target.exists(name):
@@ -62,7 +62,7 @@ def _copy_and_commit(source: Store, target: Store, checkpoint_id: str, run: iden
             raise TierError(
                 f"{target.url}/{checkpoint_id}: another checkpoint of that name is there; nothing was deleted"
             )
-        with _translated_errors(source, target, checkpoint_id):
+        with _checkpoint_errors_as_tier_errors(source, target, checkpoint_id):
             verify.verify_checkpoint(target, checkpoint_id)
         return False
     body = verify.parse_manifest(data, checkpoint_id)
@@ -74,7 +74,7 @@ def _copy_and_commit(source: Store, target: Store, checkpoint_id: str, run: iden
         for file in files:
             _copy_file(source, target, file)
             failpoint("tier.file_copied")
-        with _translated_errors(source, target, checkpoint_id):
+        with _checkpoint_errors_as_tier_errors(source, target, checkpoint_id):
             _verify_copy(target, checkpoint_id, body)
     except Exception:
         with contextlib.suppress(CheckpointError, OSError):
@@ -98,7 +98,7 @@ def _copy_attributes(source: Store, target: Store, names: Sequence[str], checkpo
     for name in (*names, checkpoint_id):
         path = os.path.join(source.url, name)
         status = os.lstat(path)
-        folder = root_files.open_folder(target.url, name)
+        folder = root_files.open_parent_folder(target.url, name)
         try:
             last = os.path.basename(name)
             handle = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
@@ -114,7 +114,7 @@ def _copy_attributes(source: Store, target: Store, names: Sequence[str], checkpo
 
 
 @contextlib.contextmanager
-def _translated_errors(source: Store, target: Store, checkpoint_id: str) -> Iterator[None]:
+def _checkpoint_errors_as_tier_errors(source: Store, target: Store, checkpoint_id: str) -> Iterator[None]:
     try:
         yield
     except CheckpointError as err:
@@ -128,17 +128,17 @@ def _verify_copy(target: Store, checkpoint_id: str, body: Manifest) -> None:
     """Verify every byte against what was committed at first. Raises CheckpointError, OSError."""
     for small in (body.extra, body.index):
         if small is not None:
-            verify.read_extra(target, checkpoint_id, small)
+            verify.read_verified_small_file(target, checkpoint_id, small)
     for record in body.shards:
         verify.verify_file(target, checkpoint_id, record, chunk=body.chunk)
 
 
-def remove(source: Store, checkpoint_id: str, run: identity.RunIdentity, keep: int) -> None:
-    """Delete it here, if it still may go. Raises TierError, CheckpointError, OSError."""
-    reason = survey.retention_reason(source, run, checkpoint_id, keep)
+def delete_or_raise_if_retained(source: Store, checkpoint_id: str, run: identity.RunIdentity, keep: int) -> None:
+    """Delete a checkpoint here. Raises TierError if it must stay, CheckpointError, OSError."""
+    reason = survey.reason_to_retain(source, run, checkpoint_id, keep)
     if reason:
         raise TierError(f"{source.url}/{checkpoint_id} stays: {reason}")
-    result = retention.apply(source, retention.RetentionPlan((), ((checkpoint_id, "by a rule"),)), run)
+    result = retention.delete_planned(source, retention.RetentionPlan((), ((checkpoint_id, "by a rule"),)), run)
     if result.remaining:
         raise TierError(f"{source.url}/{checkpoint_id} stays: {result.remaining[0][1]}")
 

@@ -31,11 +31,13 @@ class TierRule:
     def __post_init__(self) -> None:
         if self.above is None and self.older_than is None:
             raise UsageError("a rule needs a reason", hint="--above 80 --until 70, or --older-than 30d")
-        if self.above is not None and not 0 <= self.target <= self.above <= 1:
-            raise UsageError(f"--above {self.above:.0%} --until {self.target:.0%}: expected 0 <= until <= above <= 100")
+        if self.above is not None and not 0 <= self.target_share <= self.above <= 1:
+            raise UsageError(
+                f"--above {self.above:.0%} --until {self.target_share:.0%}: expected 0 <= until <= above <= 100"
+            )
 
     @property
-    def target(self) -> float:
+    def target_share(self) -> float:
         """Return `until`, where it was not given: ten percentage points below `above`."""
         if self.until is not None:
             return self.until
@@ -76,14 +78,14 @@ def choose_items(items: Sequence[TierItem], pools: Sequence[Pool], rule: TierRul
     go: list[TierItem] = []
     short: dict[str, int] = {}
     for pool in pools:
-        ready = [item for item in items if item.pool == pool.name and _is_old(item, rule, now)]
+        ready = [item for item in items if item.pool == pool.name and _is_old_enough(item, rule, now)]
         ready.sort(key=lambda item: (item.time is not None, item.time or 0.0, item.root, item.attempt))
         if rule.above is None:
             go += ready
             continue
         if pool.used <= rule.above * pool.total:
             continue
-        over = pool.used - rule.target * pool.total
+        over = pool.used - rule.target_share * pool.total
         for item in ready:
             if over <= 0:
                 break
@@ -94,5 +96,5 @@ def choose_items(items: Sequence[TierItem], pools: Sequence[Pool], rule: TierRul
     return TierChoice(tuple(go), short)
 
 
-def _is_old(item: TierItem, rule: TierRule, now: float) -> bool:
+def _is_old_enough(item: TierItem, rule: TierRule, now: float) -> bool:
     return rule.older_than is None or (item.time is not None and now - item.time > rule.older_than)

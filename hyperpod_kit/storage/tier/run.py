@@ -94,16 +94,18 @@ def apply_plan(planned: TierPlan, rule: TierRule, to: str | None, on_removed: Ca
 
 def _remove_or_move(root: TierRoot, item: TierItem, to: str | None, rule: TierRule) -> None:
     if to is None:
-        owner.run_as_owner(root.store.url, lambda: migration.remove(root.store, item.attempt, root.run, rule.keep))
-        return
-    with open_target(root, to) as target:
         owner.run_as_owner(
-            root.store.url, lambda: migration.migrate(root.store, target, item.attempt, root.run, rule.keep)
+            root.store.url, lambda: migration.delete_or_raise_if_retained(root.store, item.attempt, root.run, rule.keep)
+        )
+        return
+    with open_archive_root(root, to) as target:
+        owner.run_as_owner(
+            root.store.url, lambda: migration.migrate_checkpoint(root.store, target, item.attempt, root.run, rule.keep)
         )
 
 
 @contextlib.contextmanager
-def open_target(root: TierRoot, to: str) -> Iterator[Store]:
+def open_archive_root(root: TierRoot, to: str) -> Iterator[Store]:
     """Open the root of a run below `to`, a directory or `s3://bucket/prefix`: its name and the beginning of its id, so
     that no two runs meet.
 
@@ -120,7 +122,7 @@ def open_target(root: TierRoot, to: str) -> Iterator[Store]:
     try:
         path = os.path.join(os.readlink(f"/proc/self/fd/{above}"), name)
         _refuse_nested(path, root.store.url, to)
-        handle = _make_owned_directory(path, above, root.store.url)
+        handle = _make_directory_with_owner_of_source(path, above, root.store.url)
         try:
             store = open_store(path)
             if type(store) is PosixStore:
@@ -133,18 +135,18 @@ def open_target(root: TierRoot, to: str) -> Iterator[Store]:
 
 
 def _refuse_nested(path: str, root: str, to: str) -> None:
-    """Check that neither root lies in the other. Raises UsageError."""
+    """Raise UsageError if either root lies in the other."""
     if os.path.commonpath((path, root)) in (path, root):
         raise UsageError(f"--to {to}: {path} lies in {root}, or the other way round")
 
 
-def _make_owned_directory(path: str, above: int, source: str) -> int:
+def _make_directory_with_owner_of_source(path: str, above: int, source: str) -> int:
     """Make the root in the archive and return its descriptor, with the owner, the group and the mode of the run's:
     whoever could read and delete the checkpoints can, and nobody else.
 
     Raises CheckpointError when it is another's, UntrustedPlace.
     """
-    uid = owner.uid_for(source)
+    uid = owner.uid_to_act_as(source)
     gid, mode = os.getegid(), by_descriptor.DIRECTORY_MODE
     if uid is not None:
         gid, mode = owner.run_as_user(

@@ -24,10 +24,10 @@ class TierRoot(NamedTuple):
     stay: tuple[tuple[str, str], ...]
 
 
-def is_intact(store: Store, attempt: str) -> bool:
+def is_intact(store: Store, checkpoint_id: str) -> bool:
     """Whether every byte is what was committed."""
     try:
-        verify.verify_checkpoint(store, attempt)
+        verify.verify_checkpoint(store, checkpoint_id)
         return True
     except (CheckpointError, OSError):
         return False
@@ -48,7 +48,9 @@ def survey_root(root: str, keep: int) -> TierRoot:
     run = identity.find_identity(store)
     if run is None:
         raise CheckpointError(f"{root} has no {layout.RUN_FILE}: nobody says whose checkpoints these are")
-    checkpoints = _with_verified(store, retention.survey(store, run_id=run.run_id, sound=is_intact), keep)
+    checkpoints = _verify_newest(
+        store, retention.judge_all_checkpoints(store, run_id=run.run_id, is_complete=is_intact), keep
+    )
     planned = retention.plan(checkpoints, Latest(keep))
     states = {item.facts.checkpoint_id: item for item in checkpoints}
     items, stay = [], list(planned.keep)
@@ -56,7 +58,7 @@ def survey_root(root: str, keep: int) -> TierRoot:
         item = states[attempt]
         if item.state != retention.VALID:
             stay.append((attempt, f"{item.state}: hyperpod-kit checkpoint prune removes it"))
-        elif is_open(store.url, attempt):
+        elif is_open_by_a_process(store.url, attempt):
             stay.append((attempt, "a program has it open"))
         else:
             items.append(
@@ -92,7 +94,7 @@ def survey_as_owner(root: str, keep: int) -> tuple[TierRoot, Pool]:
     return surveyed, Pool(**file_system)
 
 
-def _with_verified(store: Store, checkpoints: list[retention.Item], keep: int) -> list[retention.Item]:
+def _verify_newest(store: Store, checkpoints: list[retention.Item], keep: int) -> list[retention.Item]:
     """Read the `keep` newest valid ones; one that is not whole becomes one that cannot be judged."""
     verified, items = 0, []
     for item in checkpoints:
@@ -105,22 +107,22 @@ def _with_verified(store: Store, checkpoints: list[retention.Item], keep: int) -
     return items
 
 
-def retention_reason(store: Store, run: identity.RunIdentity, attempt: str, keep: int) -> str:
-    """Say why it may not go by now, nothing when it may: asked again just before it is deleted.
+def reason_to_retain(store: Store, run: identity.RunIdentity, checkpoint_id: str, keep: int) -> str:
+    """Return why a checkpoint may not go by now, "" when it may: checked again just before it is deleted.
 
     Raises as `survey_root`.
     """
-    planned = retention.plan(retention.survey(store, run_id=run.run_id), Latest(keep))
-    if attempt not in dict(planned.delete):
-        return dict(planned.keep).get(attempt, "it is gone")
-    if is_open(store.url, attempt):
+    planned = retention.plan(retention.judge_all_checkpoints(store, run_id=run.run_id), Latest(keep))
+    if checkpoint_id not in dict(planned.delete):
+        return dict(planned.keep).get(checkpoint_id, "it is gone")
+    if is_open_by_a_process(store.url, checkpoint_id):
         return "a program has it open"
     return ""
 
 
-def is_open(root: str, attempt: str) -> bool:
+def is_open_by_a_process(root: str, checkpoint_id: str) -> bool:
     """Whether a process of this machine has a file of it open, where the file system can tell (a lease of fcntl(2))."""
-    folder = os.path.join(root, attempt)
+    folder = os.path.join(root, checkpoint_id)
     for name in os.listdir(folder):
         try:
             handle = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -150,6 +152,6 @@ def read_pool(root: str) -> Pool:
     return Pool(pool_name(root), used, used + room.f_bavail * room.f_frsize)
 
 
-def _size_on_disk(root: str, attempt: str) -> int:
-    with os.scandir(os.path.join(root, attempt)) as entries:
+def _size_on_disk(root: str, checkpoint_id: str) -> int:
+    with os.scandir(os.path.join(root, checkpoint_id)) as entries:
         return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in entries)

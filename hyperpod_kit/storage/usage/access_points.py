@@ -5,7 +5,7 @@ from __future__ import annotations
 from hyperpod_kit.aws.efs import Efs
 
 
-def named_directories(file_system_id: str, mount: str) -> dict[str, str]:
+def access_point_names_by_directory(file_system_id: str, mount: str) -> dict[str, str]:
     """Map directories of access points, below `mount` of the file system's root directory, to the points' names.
 
     Of several access points with one directory the names stand together. Raises AwsError, Unreachable.

@@ -8,8 +8,8 @@ from collections import defaultdict
 from typing import Any, Callable, Iterator, NamedTuple
 
 from hyperpod_kit.aws import responses
-from hyperpod_kit.aws.back_off import with_retries
-from hyperpod_kit.aws.errors import translated
+from hyperpod_kit.aws.back_off import retry_while_throttled
+from hyperpod_kit.aws.errors import translate_aws_errors
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.storage.usage.ledger import UsageLedger
@@ -42,41 +42,47 @@ def parse_url(url: str) -> BucketPrefix:
     return BucketPrefix(bucket, prefix)
 
 
-def count_prefix(prefix: BucketPrefix, depth: int, ledger: UsageLedger, progress: Callable[[int], None]) -> None:
+def count_prefix_into_ledger(
+    prefix: BucketPrefix, depth: int, ledger: UsageLedger, progress: Callable[[int], None]
+) -> None:
     """Count everything below the prefix, a page of 1,000 at a time; a killed count goes on at its page.
 
     Raises AwsError, Unreachable.
     """
     s3 = client("s3", None)
     if ledger.read_note("versions") != "done":
-        for page, marker in _pages(s3, prefix, json.loads(ledger.read_note("versions") or "{}")):
+        for page, marker in _list_version_pages(s3, prefix, json.loads(ledger.read_note("versions") or "{}")):
             kinds: dict[str, list[tuple[str, int]]] = defaultdict(list)
             for version in page.get("Versions", []):
                 kind = "" if version["IsLatest"] else OLD
                 kinds[kind].append((version["Key"], version["Size"]))
             kinds[MARKERS] = [(version["Key"], 0) for version in page.get("DeleteMarkers", [])]
-            ledger.add_ages(_ages(page.get("Versions", []), ledger.started_at))
+            ledger.add_ages(_sum_by_age(page.get("Versions", []), ledger.started_at))
             for kind, objects in kinds.items():
-                ledger.add(kind, _rows(prefix, depth, objects))
-            ledger.note("versions", json.dumps(marker) if marker else "done")
+                ledger.add_sums(kind, _sum_by_counted_path(prefix, depth, objects))
+            ledger.store_note("versions", json.dumps(marker) if marker else "done")
             ledger.commit()
-            progress(ledger.counted())
+            progress(ledger.count_entries())
     if ledger.read_note("uploads") != "done":
-        unfinished = [(key, _upload_size(s3, prefix, key, upload)) for key, upload in _uploads(s3, prefix)]
-        ledger.add(UNFINISHED, _rows(prefix, depth, unfinished))
-        ledger.note("uploads", "done")
+        unfinished = [
+            (key, _upload_size(s3, prefix, key, upload)) for key, upload in _list_unfinished_uploads(s3, prefix)
+        ]
+        ledger.add_sums(UNFINISHED, _sum_by_counted_path(prefix, depth, unfinished))
+        ledger.store_note("uploads", "done")
         ledger.commit()
 
 
-def _pages(s3: Any, prefix: BucketPrefix, marker: dict[str, str]) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
+def _list_version_pages(
+    s3: Any, prefix: BucketPrefix, marker: dict[str, str]
+) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
     """Yield (page, where the next one begins: nothing after the last)."""
     while True:
 
         def list_page(at: dict[str, str] = marker) -> dict[str, Any]:
-            with translated("ListObjectVersions", prefix.url):
+            with translate_aws_errors("ListObjectVersions", prefix.url):
                 return dict(s3.list_object_versions(Bucket=prefix.bucket, Prefix=prefix.prefix, MaxKeys=PAGE, **at))
 
-        page = with_retries(list_page)
+        page = retry_while_throttled(list_page)
         marker = {}
         if page.get("IsTruncated"):
             marker = {"KeyMarker": page["NextKeyMarker"]}
@@ -87,7 +93,7 @@ def _pages(s3: Any, prefix: BucketPrefix, marker: dict[str, str]) -> Iterator[tu
             return
 
 
-def _ages(versions: list[dict[str, Any]], now: float) -> list[tuple[str, int, int, int]]:
+def _sum_by_age(versions: list[dict[str, Any]], now: float) -> list[tuple[str, int, int, int]]:
     """Compute ages by when objects were put: S3 does not say when one was read."""
     ages = Ages(now)
     for version in versions:
@@ -98,19 +104,19 @@ def _ages(versions: list[dict[str, Any]], now: float) -> list[tuple[str, int, in
     return [("written", age, count, size) for age, (count, size) in enumerate(ages.written) if count]
 
 
-def _uploads(s3: Any, prefix: BucketPrefix) -> list[tuple[str, str]]:
-    with translated("ListMultipartUploads", prefix.url):
+def _list_unfinished_uploads(s3: Any, prefix: BucketPrefix) -> list[tuple[str, str]]:
+    with translate_aws_errors("ListMultipartUploads", prefix.url):
         pages = responses.paginate(s3, "list_multipart_uploads", Bucket=prefix.bucket, Prefix=prefix.prefix)
         return [(upload["Key"], upload["UploadId"]) for page in pages for upload in page.get("Uploads", [])]
 
 
 def _upload_size(s3: Any, prefix: BucketPrefix, key: str, upload: str) -> int:
-    with translated("ListParts", f"s3://{prefix.bucket}/{key}"):
+    with translate_aws_errors("ListParts", f"s3://{prefix.bucket}/{key}"):
         pages = responses.paginate(s3, "list_parts", Bucket=prefix.bucket, Key=key, UploadId=upload)
         return sum(part["Size"] for page in pages for part in page.get("Parts", []))
 
 
-def _rows(
+def _sum_by_counted_path(
     prefix: BucketPrefix, depth: int, objects: list[tuple[str, int]]
 ) -> list[tuple[str, str, int, int, int, int, int]]:
     sums: dict[str, list[int]] = {}

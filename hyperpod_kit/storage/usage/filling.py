@@ -5,7 +5,7 @@ from __future__ import annotations
 from hyperpod_kit.storage.alerts.alert import Alert
 from hyperpod_kit.storage.usage.growth import Forecast
 from hyperpod_kit.storage.usage.report import UsageReport
-from hyperpod_kit.system.fullness import nearly_full
+from hyperpod_kit.system.fullness import is_nearly_full
 
 SOON, LATER = 14.0, 21.0
 """Days to the day when it is likely full, at which it is alerted of, and above which that is over."""
@@ -20,8 +20,8 @@ def fullness_alert(report: UsageReport, forecast: Forecast | None, was_standing:
         return None
     total, free = report.room
     share = 1 - free / total
-    soon = is_soon(forecast, was_standing)
-    if not nearly_full(share, was_standing) and not soon:
+    soon = is_full_soon(forecast, was_standing)
+    if not is_nearly_full(share, was_standing) and not soon:
         return None
     when = ""
     if forecast is not None and soon:
@@ -34,7 +34,7 @@ def fullness_alert(report: UsageReport, forecast: Forecast | None, was_standing:
     )
 
 
-def is_soon(forecast: Forecast | None, was_standing: bool) -> bool:
+def is_full_soon(forecast: Forecast | None, was_standing: bool) -> bool:
     """Whether it is likely full within days."""
     if forecast is None or forecast.likely is None:
         return False

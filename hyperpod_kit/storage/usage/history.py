@@ -64,7 +64,7 @@ class UsageHistory:
         return replace(self, days=tuple(sorted([*other_days, day], key=lambda row: row.day)[-MAX_DAYS:]))
 
 
-def day_of(report: UsageReport, now: float | None = None) -> UsageDay:
+def day_from_report(report: UsageReport, now: float | None = None) -> UsageDay:
     """Make the row of a count that has just ended."""
     now = time.time() if now is None else now
     largest = sorted(report.users.items(), key=lambda pair: -pair[1].allocated)[:MAX_USERS]
@@ -75,7 +75,7 @@ def day_of(report: UsageReport, now: float | None = None) -> UsageDay:
     return UsageDay(day, now, total.entries, total.size, total.allocated, room, free, users)
 
 
-def default_path(root: str) -> Path:
+def default_history_path(root: str) -> Path:
     """Return the default file of a place, in the user's home."""
     digest = hashlib.sha256(root.encode(errors="surrogateescape")).hexdigest()[:16]
     return Path.home() / ".local/state/hyperpod-kit/usage" / f"{digest}.history.json"
@@ -110,7 +110,7 @@ def record_day(path: Path, report: UsageReport, now: float | None = None) -> Usa
     history = read(path)
     if history.days and history.root != report.root:
         raise HistoryError(f"{path} has sizes of {history.root}, not of {report.root}", hint="--history ANOTHER-FILE")
-    history = replace(history, root=report.root).with_day(day_of(report, now))
+    history = replace(history, root=report.root).with_day(day_from_report(report, now))
     write(path, history)
     return history
 

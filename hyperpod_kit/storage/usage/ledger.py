@@ -65,7 +65,7 @@ class UsageLedger:
     def __init__(
         self, path: Path, about: dict[str, Any], *, fresh: bool = False, earliest: float = 0.0, now: float = 0.0
     ) -> None:
-        self._db = private_database.connect(path, timeout=0.2)
+        self._db = private_database.open_private_database(path, timeout=0.2)
         # Of two walks with one file the second is told so, at once.
         self._db.execute("pragma locking_mode = exclusive")
         # A power cut may cost a walk its last second, never its sense.
@@ -74,37 +74,37 @@ class UsageLedger:
         self._db.execute("pragma cache_size = -4000")
         self._db.execute("begin immediate")
         expected = json.dumps({"format": FORMAT, **about}, sort_keys=True)
-        self.started_at = float(self._metadata("begun") or now)
-        self.resumed = self._metadata("about") == expected and not fresh and self.started_at >= earliest
+        self.started_at = float(self._read_metadata("begun") or now)
+        self.resumed = self._read_metadata("about") == expected and not fresh and self.started_at >= earliest
         if not self.resumed:
             self.started_at = now
-            self._create_tables(expected)
+            self._recreate_tables(expected)
         # Tasks that somebody had when he was killed are done from their beginning.
         self._db.execute("delete from todo where of_task is not null")
         self._db.execute("delete from links where of_task is not null")
         self._db.execute("update todo set taken = 0 where taken <> 0")
 
-    def _create_tables(self, about: str) -> None:
+    def _recreate_tables(self, about: str) -> None:
         for (name,) in self._db.execute("select name from sqlite_master where type = 'table'").fetchall():
             self._db.execute(f'drop table "{name}"')
         for statement in _TABLES.split(";"):
             self._db.execute(statement)
-        self.note("about", about)
-        self.note("begun", str(self.started_at))
+        self.store_note("about", about)
+        self.store_note("begun", str(self.started_at))
 
-    def _metadata(self, name: str) -> str | None:
+    def _read_metadata(self, name: str) -> str | None:
         if not self._db.execute("select 1 from sqlite_master where name = 'about'").fetchone():
             return None
         row = self._db.execute("select value from about where name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
-    def note(self, name: str, value: str) -> None:
+    def store_note(self, name: str, value: str) -> None:
         """Store a value with the next commit."""
         self._db.execute("insert or replace into about values (?, ?)", (name, value))
 
     def read_note(self, name: str) -> str | None:
-        """Read what `note` stored."""
-        return self._metadata(name)
+        """Read what `store_note` stored."""
+        return self._read_metadata(name)
 
     def commit(self) -> None:
         """Commit: a killed walk goes on from here."""
@@ -116,78 +116,92 @@ class UsageLedger:
         self._db.execute("commit")
         self._db.close()
 
-    def push(self, directory: WalkDirectory) -> None:
+    def add_task(self, directory: WalkDirectory) -> None:
         """Add a task that belongs to no other."""
-        self._push([directory], None)
+        self._insert_tasks([directory], None)
 
-    def _push(self, directories: Sequence[WalkDirectory], of_task: int | None) -> None:
+    def _insert_tasks(self, directories: Sequence[WalkDirectory], of_task: int | None) -> None:
         rows = [
-            (_raw(directory.path), directory.level, _raw(directory.counted_path), _raw(directory.run), of_task)
+            (
+                _path_to_bytes(directory.path),
+                directory.level,
+                _path_to_bytes(directory.counted_path),
+                _path_to_bytes(directory.run),
+                of_task,
+            )
             for directory in directories
         ]
         self._db.executemany("insert into todo (path, level, place, run, of_task) values (?, ?, ?, ?, ?)", rows)
 
-    def take_task(self, limit: int, sharing: int) -> tuple[int, list[WalkDirectory]] | None:
-        """Take a task: directories that no process has, the newest first, so that few wait; `limit` of them, or so
-        many that `sharing` processes get as many.
+    def claim_task(self, limit: int, processes: int) -> tuple[int, list[WalkDirectory]] | None:
+        """Claim a task: directories that no process has, the newest first, so that few wait.
 
-        None when there is none.
+        There are `limit` of them, or so many that `processes` processes get as many. None when there is none.
         """
         query = (
             "select id, path, level, place, run from todo where of_task is null and taken = 0 order by id desc limit ?"
         )
-        rows = self._db.execute(query, (limit * sharing,)).fetchall()
+        rows = self._db.execute(query, (limit * processes,)).fetchall()
         if not rows:
             return None
-        task_rows = rows[: -(-len(rows) // sharing)]
+        task_rows = rows[: -(-len(rows) // processes)]
         number = int(task_rows[0][0])
         self._db.executemany("update todo set taken = ? where id = ?", [(number, row[0]) for row in task_rows])
         return number, [
-            WalkDirectory(_text(path), level, _text(counted_path), _text(run))
+            WalkDirectory(_path_from_bytes(path), level, _path_from_bytes(counted_path), _path_from_bytes(run))
             for _, path, level, counted_path, run in task_rows
         ]
 
-    def give_back(self, number: int) -> None:
-        """Put back the task of a process that is dead: what it reported of it is forgotten."""
+    def requeue_task_and_discard_parts(self, number: int) -> None:
+        """Put back the task of a process that is dead, and delete what it reported of it."""
         self._db.execute("delete from todo where of_task = ?", (number,))
         self._db.execute("delete from links where of_task = ?", (number,))
         self._db.execute("update todo set taken = 0 where of_task is null and taken = ?", (number,))
 
-    def add_part(self, number: int, part: dict[str, Any]) -> None:
-        """Add a part of what a task reports, see TreeScan.run_task; the part with `end` makes all of it count."""
+    def record_task_part(self, number: int, part: dict[str, Any]) -> None:
+        """Record a part of what a task reports, see TreeScan; the part with `end` makes all of it count."""
         if part.get("left"):
-            self._push([WalkDirectory(*fields) for fields in part["left"]], number)
+            self._insert_tasks([WalkDirectory(*fields) for fields in part["left"]], number)
         for device, inode, counted_path, run, *amounts in part.get("links", ()):
             uid, gid, size, allocated = amounts
             row = (
-                _signed(device),
-                _signed(inode),
-                _raw(counted_path),
-                _raw(run),
+                _to_signed_64_bit(device),
+                _to_signed_64_bit(inode),
+                _path_to_bytes(counted_path),
+                _path_to_bytes(run),
                 uid,
                 gid,
-                _clamp(size),
-                _clamp(allocated),
+                _clamp_to_sqlite_max(size),
+                _clamp_to_sqlite_max(allocated),
             )
             self._db.execute("insert or ignore into links values (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, number))
         if "elsewhere" in part:
-            self._db.execute("insert into elsewhere values (?)", (_raw(part["elsewhere"]),))
+            self._db.execute("insert into elsewhere values (?)", (_path_to_bytes(part["elsewhere"]),))
         if "end" in part:
-            self.add("", part["sums"])
+            self.add_sums("", part["sums"])
             self.add_ages(part["ages"])
             for path, reason in part["unread"]:
-                self._db.execute("insert into unread values (?, ?)", (_raw(path), reason))
+                self._db.execute("insert into unread values (?, ?)", (_path_to_bytes(path), reason))
             self._db.execute("update links set of_task = null where of_task = ?", (number,))
             self._db.execute("delete from todo where of_task is null and taken = ?", (number,))
             self._db.execute("update todo set of_task = null where of_task = ?", (number,))
 
-    def add(self, kind: str, rows: Sequence[Sequence[Any]]) -> None:
+    def add_sums(self, kind: str, rows: Sequence[Sequence[Any]]) -> None:
         """Add sums: (place, run, uid, gid, count, size, allocated) each."""
         self._db.executemany(
             "insert into sums values (?, ?, ?, ?, ?, ?, ?, ?) on conflict do update set count = count + excluded.count,"
-            f" size = {_saturating_add('size')}, allocated = {_saturating_add('allocated')}",
+            f" size = {_saturating_add_sql('size')}, allocated = {_saturating_add_sql('allocated')}",
             [
-                (kind, _raw(counted_path), _raw(run), uid, gid, entries, _clamp(size), _clamp(allocated))
+                (
+                    kind,
+                    _path_to_bytes(counted_path),
+                    _path_to_bytes(run),
+                    uid,
+                    gid,
+                    entries,
+                    _clamp_to_sqlite_max(size),
+                    _clamp_to_sqlite_max(allocated),
+                )
                 for counted_path, run, uid, gid, entries, size, allocated in rows
             ],
         )
@@ -196,71 +210,74 @@ class UsageLedger:
         """Add ages: (written or read, class of age, count, allocated) each; see scan.Ages."""
         self._db.executemany(
             "insert into ages values (?, ?, ?, ?) on conflict do update set count = count + excluded.count,"
-            f" allocated = {_saturating_add('allocated')}",
-            [(what, age, entries, _clamp(allocated)) for what, age, entries, allocated in rows],
+            f" allocated = {_saturating_add_sql('allocated')}",
+            [(what, age, entries, _clamp_to_sqlite_max(allocated)) for what, age, entries, allocated in rows],
         )
 
     def ages(self) -> Iterator[tuple[str, int, int, int]]:
         """Read the ages, the oldest class first."""
         yield from self._db.execute("select what, age, count, allocated from ages order by what, age")
 
-    def rows(self) -> Iterator[UsageRow]:
+    def iterate_sums(self) -> Iterator[UsageRow]:
         """Yield all sums; files with several names are counted where they were met first, as `du` does."""
         query = (
-            f"select kind, place, run, uid, gid, sum(count), {_split_sum('size')}, {_split_sum('allocated')} from ("
+            f"select kind, place, run, uid, gid, sum(count), {_overflow_safe_sum_sql('size')}, "
+            f"{_overflow_safe_sum_sql('allocated')} from ("
             " select * from sums union all"
             " select '', place, run, uid, gid, 1, size, allocated from links"
             ") group by 1, 2, 3, 4, 5"
         )
         for kind, counted_path, run, uid, gid, entries, *parts in self._db.execute(query):
             size, allocated = parts[0] * _PART + parts[1], parts[2] * _PART + parts[3]
-            yield UsageRow(kind, _text(counted_path), _text(run), uid, gid, entries, size, allocated)
+            yield UsageRow(
+                kind, _path_from_bytes(counted_path), _path_from_bytes(run), uid, gid, entries, size, allocated
+            )
 
-    def counted(self) -> int:
+    def count_entries(self) -> int:
         """Count the inodes or objects so far."""
         (files,) = self._db.execute("select coalesce(sum(count), 0) from sums").fetchone()
         (links,) = self._db.execute("select count(*) from links").fetchone()
         return int(files) + int(links)
 
-    def unread(self) -> list[tuple[str, str]]:
+    def unread_directories(self) -> list[tuple[str, str]]:
         """List (path, why) of directories that could not be read, MAX_NAMED at most."""
         cursor = self._db.execute("select path, why from unread order by path limit ?", (MAX_NAMED,))
-        return [(_text(path), reason) for path, reason in cursor]
+        return [(_path_from_bytes(path), reason) for path, reason in cursor]
 
     def unread_count(self) -> int:
         return int(self._db.execute("select count(*) from unread").fetchone()[0])
 
-    def elsewhere(self) -> list[str]:
+    def skipped_mount_points(self) -> list[str]:
         """List the mount points that were not entered."""
         query = "select distinct path from elsewhere order by path limit ?"
-        return [_text(path) for (path,) in self._db.execute(query, (MAX_NAMED,))]
+        return [_path_from_bytes(path) for (path,) in self._db.execute(query, (MAX_NAMED,))]
 
 
 _PART = 1 << 30
 """SQLite refuses a sum beyond its largest number: upper and lower parts of numbers are summed apart."""
 
 
-def _split_sum(column: str) -> str:
+def _overflow_safe_sum_sql(column: str) -> str:
     return f"sum({column} / {_PART}), sum({column} % {_PART})"
 
 
-def _saturating_add(column: str) -> str:
+def _saturating_add_sql(column: str) -> str:
     return f"min({column}, {MAX_BYTES} - excluded.{column}) + excluded.{column}"
 
 
-def _clamp(number: int) -> int:
+def _clamp_to_sqlite_max(number: int) -> int:
     return min(number, MAX_BYTES)
 
 
-def _raw(path: str) -> bytes:
+def _path_to_bytes(path: str) -> bytes:
     return os.fsencode(path)
 
 
-def _text(path: bytes) -> str:
+def _path_from_bytes(path: bytes) -> str:
     return os.fsdecode(path)
 
 
-def _signed(number: int) -> int:
+def _to_signed_64_bit(number: int) -> int:
     """Convert to SQLite's integers, which are signed, while some file systems use all 64 bits of an inode's number."""
     if number >= 2**63:
         return number - 2**64

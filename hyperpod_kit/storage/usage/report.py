@@ -73,19 +73,19 @@ class UsageReport:
     history_days: int = 0
     price: float | None = None
 
-    def cost(self, part: Total) -> float | None:
+    def monthly_cost_usd(self, part: Total) -> float | None:
         """Compute the US dollars a month of a part; None without a price."""
         if self.price is None:
             return None
         return part.allocated / GB * self.price
 
-    def _sum(self, part: Total) -> dict[str, Any]:
+    def _total_as_json(self, part: Total) -> dict[str, Any]:
         share = 0.0
         if self.total.allocated:
             share = part.allocated / self.total.allocated
         body = {**vars(part), "share": share}
         if self.price is not None:
-            body["usd_a_month"] = self.cost(part)
+            body["usd_a_month"] = self.monthly_cost_usd(part)
         return body
 
     def to_json(self) -> dict[str, Any]:
@@ -93,8 +93,8 @@ class UsageReport:
         sums = ("users", "groups", "directories", "runs", "kinds")
         return {
             "root": self.root,
-            "total": self._sum(self.total),
-            **{name: {key: self._sum(total) for key, total in getattr(self, name).items()} for name in sums},
+            "total": self._total_as_json(self.total),
+            **{name: {key: self._total_as_json(total) for key, total in getattr(self, name).items()} for name in sums},
             "room": None if self.room is None else {"total": self.room[0], "free": self.room[1]},
             "unread": [{"path": path, "why": reason} for path, reason in self.unread],
             "unread_count": self.unread_count,
@@ -119,7 +119,7 @@ def make_report(root: str, ledger: UsageLedger, names: Iterable[str] = ()) -> Us
     runs: dict[str, Total] = {}
     kinds: dict[str, Total] = {}
     total, marks = Total(), frozenset(names)
-    for row in ledger.rows():
+    for row in ledger.iterate_sums():
         total += row
         kinds[row.kind] = kinds.get(row.kind, Total()) + row
         if row.uid >= 0:
@@ -129,7 +129,7 @@ def make_report(root: str, ledger: UsageLedger, names: Iterable[str] = ()) -> Us
             runs[row.run] = runs.get(row.run, Total()) + row
         paths: Iterable[str] = [row.counted_path]
         if row.counted_path not in marks:
-            paths = _ancestors(row.counted_path, root)
+            paths = _path_and_ancestors(row.counted_path, root)
         for path in paths:
             directories[path] = directories.get(path, Total()) + row
     room = None
@@ -139,21 +139,21 @@ def make_report(root: str, ledger: UsageLedger, names: Iterable[str] = ()) -> Us
     return UsageReport(
         root,
         total,
-        _largest_first(_by_name(users, lambda number: pwd.getpwuid(number).pw_name)),
-        _largest_first(_by_name(groups, lambda number: grp.getgrgid(number).gr_name)),
-        _largest_first(directories),
-        _largest_first(runs),
-        _largest_first(kinds),
+        _sort_largest_first(_totals_by_name(users, lambda number: pwd.getpwuid(number).pw_name)),
+        _sort_largest_first(_totals_by_name(groups, lambda number: grp.getgrgid(number).gr_name)),
+        _sort_largest_first(directories),
+        _sort_largest_first(runs),
+        _sort_largest_first(kinds),
         room,
-        ledger.unread(),
+        ledger.unread_directories(),
         ledger.unread_count(),
-        ledger.elsewhere(),
+        ledger.skipped_mount_points(),
         ages=[AgeClass(what, AGE_NAMES[age], count, allocated) for what, age, count, allocated in ledger.ages()],
-        reads_kept=_keeps_reads(root),
+        reads_kept=_records_access_times(root),
     )
 
 
-def _keeps_reads(root: str) -> bool:
+def _records_access_times(root: str) -> bool:
     """Whether a mount keeps times of reading: not where it says `noatime`, nor over FUSE, whose times of reading are
     made up (Mountpoint's are)."""
     if root.startswith("s3://"):
@@ -161,30 +161,30 @@ def _keeps_reads(root: str) -> bool:
     table = [
         entry
         for entry in mountinfo.parse(mountinfo.read())
-        if mountinfo.is_below(root, entry.path) or entry.path == root
+        if mountinfo.is_same_or_below(root, entry.path) or entry.path == root
     ]
     mount = max(table, key=lambda entry: len(entry.path), default=None)
     return mount is not None and "noatime" not in mount.options and not mount.fs_type.startswith("fuse")
 
 
-def _ancestors(path: str, root: str) -> Iterable[str]:
+def _path_and_ancestors(path: str, root: str) -> Iterable[str]:
     """Yield a directory and those above it, up to the root."""
     top = root.rstrip("/")
-    while mountinfo.is_below(path, top or "/") and len(path) > len(top):
+    while mountinfo.is_same_or_below(path, top or "/") and len(path) > len(top):
         yield path
         path = path.rpartition("/")[0]
     yield root
 
 
-def _largest_first(totals: dict[str, Total]) -> dict[str, Total]:
+def _sort_largest_first(totals: dict[str, Total]) -> dict[str, Total]:
     return dict(sorted(totals.items(), key=lambda pair: (-pair[1].allocated, -pair[1].entries, pair[0])))
 
 
-def _by_name(totals: dict[str, Total], name: Callable[[int], str]) -> dict[str, Total]:
+def _totals_by_name(totals: dict[str, Total], name_of_id: Callable[[int], str]) -> dict[str, Total]:
     named: dict[str, Total] = {}
     for number, total in totals.items():
         try:
-            label = name(int(number))
+            label = name_of_id(int(number))
         except (KeyError, OverflowError):
             label = number  # of a user that this machine does not know, or who has left
         named[label] = named.get(label, Total()) + total

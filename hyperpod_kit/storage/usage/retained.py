@@ -43,13 +43,15 @@ def _deletable_of_run(run: str, keep: int) -> list[Deletable]:
     store = open_store(run)
     identity_of_run = identity.find_identity(store)
     run_id = identity_of_run.run_id if identity_of_run else ""
-    items = retention.survey(store, run_id=run_id)
+    items = retention.judge_all_checkpoints(store, run_id=run_id)
     planned = retention.plan(items, Latest(keep))
-    return [Deletable(run, attempt, reason, _allocated(Path(run) / attempt)) for attempt, reason in planned.delete]
+    return [
+        Deletable(run, attempt, reason, _allocated_bytes(Path(run) / attempt)) for attempt, reason in planned.delete
+    ]
 
 
-def _allocated(attempt: Path) -> int:
+def _allocated_bytes(checkpoint_directory: Path) -> int:
     try:
-        return sum(file.lstat().st_blocks * 512 for file in attempt.iterdir())
+        return sum(file.lstat().st_blocks * 512 for file in checkpoint_directory.iterdir())
     except OSError:
         return 0

@@ -68,8 +68,8 @@ class Ages:
         self.written = [[0, 0] for _ in range(len(AGES) + 1)]
         self.read = [[0, 0] for _ in range(len(AGES) + 1)]
 
-    def span_of(self, when: float) -> tuple[int, float, float]:
-        """Find (class, from, until before) of a time."""
+    def age_class_and_bounds(self, when: float) -> tuple[int, float, float]:
+        """Return (class, lower bound, upper bound) of a time."""
         age = bisect(self.bounds, when)
         edges = (-math.inf, *self.bounds, math.inf)
         return age, edges[age], edges[age + 1]
@@ -80,7 +80,7 @@ class Ages:
             row[0] += files
             row[1] += blocks
 
-    def rows(self) -> list[tuple[str, int, int, int]]:
+    def nonempty_rows(self) -> list[tuple[str, int, int, int]]:
         """Return (what, class, files, bytes allocated)."""
         rows = []
         for what, classes in (("written", self.written), ("read", self.read)):
@@ -146,17 +146,17 @@ class TreeScan:
         self._where = where
         self._root = root
         handle = os.open(root, os.O_PATH | os.O_CLOEXEC)
-        self._mount = _mount_of(handle)
+        self._mount = _read_mount_id(handle)
         os.close(handle)
 
-    def run_task(self, first: list[WalkDirectory], limit: int) -> Iterator[dict[str, Any]]:
-        """Scan `first` and what is below, until `limit` entries were seen: what is left then is told in `left`.
+    def scan_until_limit(self, directories: list[WalkDirectory], limit: int) -> Iterator[dict[str, Any]]:
+        """Scan `directories` and what is below, until `limit` entries were counted; what is left then is in `left`.
 
-        Parts of an answer; the last one has `end`.
+        Yields parts of the report; the last one has `end`.
         """
         sums = Sums()
         self._ages = Ages(self._now)
-        stack, unread, seen_entries = list(first), [], 0
+        stack, unread, seen_entries = list(directories), [], 0
         while stack and seen_entries < limit:
             directory = stack.pop()
             if directory.path in self._unanswered:
@@ -165,7 +165,7 @@ class TreeScan:
             if self._where is not None:
                 self._where.write(directory.path)
             try:
-                handle = self._open_directory(directory.path)
+                handle = self._open_directory_as_owner(directory.path)
             except FileNotFoundError:
                 continue  # removed meanwhile
             except OSError as err:
@@ -191,31 +191,31 @@ class TreeScan:
             "unread": unread,
             "seen": seen_entries,
             "sums": [(*key, *row) for key, row in sums.rows.items()],
-            "ages": self._ages.rows(),
+            "ages": self._ages.nonempty_rows(),
         }
 
-    def _open_directory(self, path: str) -> int | None:
+    def _open_directory_as_owner(self, path: str) -> int | None:
         """Open a descriptor to list it by, with its owner's rights for this process; None where another file system
         is."""
-        _act_as(0)
-        named = self._open_named(path)
+        _set_effective_user(0)
+        named = self._open_path_fd(path)
         if named is None:
             return None
         try:
-            if _mount_of(named) != self._mount:
+            if _read_mount_id(named) != self._mount:
                 return None
             status = os.fstat(named)
             if status.st_mode & 0o500 == 0o500:
-                _act_as(status.st_uid)
+                _set_effective_user(status.st_uid)
             return os.open(".", _LIST, dir_fd=named)
         finally:
             os.close(named)
 
-    def _open_named(self, path: str) -> int | None:
-        """A descriptor that only names it; None where a careful look meets another file system."""
+    def _open_path_fd(self, path: str) -> int | None:
+        """Open an O_PATH descriptor of a directory; None where a careful walk meets another file system."""
         if self._careful:
             return self._open_stepwise(path)
-        return _name_descriptor(path)
+        return _open_path_fd_or_as_owner_above(path)
 
     def _open_stepwise(self, path: str) -> int | None:
         """Open the same place step by step, with nothing asked of a file system that is mounted on the way; None where
@@ -227,7 +227,7 @@ class TreeScan:
             finally:
                 os.close(descriptor)
             descriptor = child
-            if _mount_of(descriptor) != self._mount:
+            if _read_mount_id(descriptor) != self._mount:
                 os.close(descriptor)
                 return None
         return descriptor
@@ -236,7 +236,7 @@ class TreeScan:
         self, handle: int, directory: WalkDirectory, sums: Sums, stack: list[WalkDirectory]
     ) -> Iterator[int | dict[str, Any]]:
         status = os.fstat(handle)
-        directory = _in_its_run(handle, directory)
+        directory = _assign_to_own_run(handle, directory)
         sums.add(directory, status.st_uid, status.st_gid, 1, status.st_size, status.st_blocks)
         links: list[tuple[int, int, str, str, int, int, int, int]] = []
         base = len(stack)
@@ -246,12 +246,12 @@ class TreeScan:
         # So have most files of a directory one age.
         written, low, high = read, read_low, read_high = 0, math.inf, -math.inf
         with os.scandir(handle) as entries:
-            for entry, file in self._inspect(entries, handle, directory):
+            for entry, file in self._entries_with_status(entries, handle, directory):
                 if isinstance(file, str):
                     yield {"elsewhere": file}
                     continue
                 if entry.is_dir(follow_symlinks=False) if file is None else stat.S_ISDIR(file.st_mode):
-                    child = self._child(directory, entry.name)
+                    child = self._child_directory(directory, entry.name)
                     stack.append(child)
                     if len(stack) - base >= CHUNK:
                         yield {"left": stack[base:]}
@@ -273,8 +273,8 @@ class TreeScan:
                 if file[4] != uid or file[5] != gid or not low <= changed < high or not read_low <= read_at < read_high:
                     yield self._add_files(directory, sums, uid, gid, files, size, blocks)
                     ages.add(written, read, files, blocks)
-                    written, low, high = ages.span_of(changed)
-                    read, read_low, read_high = ages.span_of(read_at)
+                    written, low, high = ages.age_class_and_bounds(changed)
+                    read, read_low, read_high = ages.age_class_and_bounds(read_at)
                     uid, gid, files, size, blocks = file[4], file[5], 0, 0, 0
                 files += 1
                 size += file[6]
@@ -291,10 +291,11 @@ class TreeScan:
             sums.add(directory, uid, gid, files, size, blocks)
         return files
 
-    def _inspect(
+    def _entries_with_status(
         self, entries: Iterator[os.DirEntry[str]], handle: int, directory: WalkDirectory
     ) -> Iterator[tuple[os.DirEntry[str], os.stat_result | str | None]]:
-        """Each entry, and of a careful look what it is; its path where another file system is mounted on it."""
+        """Yield each entry with its status on a careful walk; with its path where another file system is mounted on
+        it."""
         if not self._careful and directory.path not in self._folders:
             yield from ((entry, None) for entry in entries)
             return
@@ -304,21 +305,21 @@ class TreeScan:
                 yield entry, path
             elif self._careful:
                 try:
-                    yield entry, self._status_of(entry.name, handle) or path
+                    yield entry, self._status_unless_mounted(entry.name, handle) or path
                 except FileNotFoundError:
                     continue
             else:
                 yield entry, None
 
-    def _status_of(self, name: str, folder: int) -> os.stat_result | None:
+    def _status_unless_mounted(self, name: str, folder: int) -> os.stat_result | None:
         """Read the status of a file, where nothing is mounted on it."""
         named = os.open(name, _NAME, dir_fd=folder)
         try:
-            return os.fstat(named) if _mount_of(named) == self._mount else None
+            return os.fstat(named) if _read_mount_id(named) == self._mount else None
         finally:
             os.close(named)
 
-    def _child(self, parent: WalkDirectory, name: str) -> WalkDirectory:
+    def _child_directory(self, parent: WalkDirectory, name: str) -> WalkDirectory:
         """Make the entry of a directory in `parent`."""
         path = f"{parent.path.rstrip('/')}/{name}"
         if path in self._marks:
@@ -341,24 +342,24 @@ class TreeScan:
             sums.add(directory, status.st_uid, status.st_gid, 1, status.st_size, status.st_blocks)
 
 
-def _mount_of(handle: int) -> str:
+def _read_mount_id(handle: int) -> str:
     """Read the number of the mount that a descriptor is of, from the kernel alone."""
     with open(f"/proc/self/fdinfo/{handle}", "rb") as lines:
         return next((line.split()[1].decode() for line in lines if line.startswith(b"mnt_id:")), "")
 
 
-def _name_descriptor(path: str) -> int:
-    """A descriptor that only names it; where root may not come to it, with the rights of whose directory is above."""
+def _open_path_fd_or_as_owner_above(path: str) -> int:
+    """Open an O_PATH descriptor; where root may not reach it, with the rights of the owner of the directory above."""
     try:
         return os.open(path, _NAME)
     except PermissionError:
         if os.geteuid():
             raise
-    _act_as(_owner_above(path))
+    _set_effective_user(_owner_of_nearest_parent(path))
     return os.open(path, _NAME)
 
 
-def _owner_above(path: str) -> int:
+def _owner_of_nearest_parent(path: str) -> int:
     while path not in ("/", ""):
         path = os.path.dirname(path)
         try:
@@ -368,19 +369,19 @@ def _owner_above(path: str) -> int:
     return 0
 
 
-def _act_as(uid: int) -> None:
-    """Act with a user's rights, groups too, in the block; nothing where this process never was root."""
+def _set_effective_user(uid: int) -> None:
+    """Switch this process to a user's rights, groups too. Does nothing where the process was not started as root."""
     if os.geteuid() == uid or os.getuid():
         return
     os.seteuid(0)
-    gid, groups = _groups_of(uid)
+    gid, groups = _gid_and_groups_of(uid)
     os.setgroups(groups)
     os.setegid(gid)
     os.seteuid(uid)
 
 
 @functools.lru_cache(maxsize=1024)
-def _groups_of(uid: int) -> tuple[int, list[int]]:
+def _gid_and_groups_of(uid: int) -> tuple[int, list[int]]:
     if not uid:
         return os.getgid(), [group.gr_gid for group in grp.getgrall() if "root" in group.gr_mem]
     try:
@@ -390,7 +391,7 @@ def _groups_of(uid: int) -> tuple[int, list[int]]:
         return uid, []
 
 
-def _in_its_run(handle: int, directory: WalkDirectory) -> WalkDirectory:
+def _assign_to_own_run(handle: int, directory: WalkDirectory) -> WalkDirectory:
     """Return the directory, as a part of its own run where it is the root of one."""
     if _has_file(handle, RUN_FILE):
         return directory._replace(run=directory.path)
@@ -415,7 +416,7 @@ def main() -> None:
     scan = TreeScan(**config)
     for line in lines:
         task = json.loads(line)
-        for part in scan.run_task([WalkDirectory(*fields) for fields in task["directories"]], task["limit"]):
+        for part in scan.scan_until_limit([WalkDirectory(*fields) for fields in task["directories"]], task["limit"]):
             output.write(json.dumps({"id": task["id"], **part}) + "\n")
             if "end" in part:
                 output.flush()

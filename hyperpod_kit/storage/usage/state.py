@@ -18,17 +18,17 @@ DAY = 86400.0
 """Sums that were begun longer ago are of another tree, nearly: the walk begins anew."""
 
 
-def default_path(about: dict[str, Any]) -> Path:
+def default_ledger_path(about: dict[str, Any]) -> Path:
     """Return the default file for what is counted, in the user's home."""
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
     return Path.home() / ".local/state/hyperpod-kit/usage" / f"{digest}.sqlite"
 
 
 @contextmanager
-def open_ledger(
+def open_ledger_and_delete_on_success(
     path: Path, about: dict[str, Any], *, fresh: bool = False, now: float | None = None
 ) -> Iterator[UsageLedger]:
-    """Open the ledger of an earlier walk that was killed, or a new one; removed when the block ends well.
+    """Open the ledger of an earlier walk that was killed, or a new one; delete it when the context ends well.
 
     Raises HyperpodKitError while another process counts the same, OSError.
     """

@@ -46,17 +46,17 @@ class WalkRequest:
     marks: Mapping[str, str] = field(default_factory=dict)
     workers: int = 0
 
-    def about(self) -> dict[str, object]:
+    def resume_identity(self) -> dict[str, object]:
         """Return what has to be the same for a walk to be continued."""
         return {"root": self.root, "depth": self.depth, "marks": dict(self.marks)}
 
     @property
-    def processes(self) -> int:
+    def process_count(self) -> int:
         """Return how many processes scan: as asked, else one per core, MAX_PROCESSES at most."""
         return self.workers or min(MAX_PROCESSES, len(os.sched_getaffinity(0)))
 
 
-def walk_tree(request: WalkRequest, ledger: UsageLedger, progress: Callable[[int], None]) -> None:
+def walk_tree_into_ledger(request: WalkRequest, ledger: UsageLedger, progress: Callable[[int], None]) -> None:
     """Count everything below `request.root`; `progress(inodes so far)` every second or so.
 
     File systems that are mounted below the root are not entered. Raises HyperpodKitError when the processes that look
@@ -66,13 +66,13 @@ def walk_tree(request: WalkRequest, ledger: UsageLedger, progress: Callable[[int
         request.root, lambda: os.close(os.open(request.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     )
     if not ledger.resumed:
-        ledger.push(WalkDirectory(request.root, 0, request.root, ""))
+        ledger.add_task(WalkDirectory(request.root, 0, request.root, ""))
     ledger.commit()
     pool = _Pool(request, ledger)
     try:
-        pool.run(progress)
+        pool.run_until_done(progress)
     finally:
-        pool.stop()
+        pool.kill_all_workers()
     ledger.commit()
 
 
@@ -93,21 +93,21 @@ class _Worker:
         self._partial_line = b""
         self._last_progress: tuple[int, float] = (0, 0.0)
         self._progress_at = time.monotonic()
-        self.send(config)
+        self.send_line(config)
 
-    def hangs(self) -> bool:
-        """Whether it has a task and has not worked for HANG_SECONDS."""
+    def is_hanging(self) -> bool:
+        """Return whether the worker has a task and has shown no progress for HANG_SECONDS."""
         now, progress = time.monotonic(), owner.process_progress(self.process.pid)
         if self.task is None or progress != self._last_progress:
             self._last_progress, self._progress_at = progress, now
         return now - self._progress_at > HANG_SECONDS
 
-    def send(self, line: str) -> None:
+    def send_line(self, line: str) -> None:
         with contextlib.suppress(BrokenPipeError):  # its end is seen where it is read
             self.into.write(line.encode() + b"\n")
             self.into.flush()
 
-    def lines(self) -> list[bytes] | None:
+    def read_complete_lines(self) -> list[bytes] | None:
         """Read whole lines that have come; None at its end."""
         data = os.read(self.out.fileno(), 1 << 16)
         if not data:
@@ -115,7 +115,7 @@ class _Worker:
         *complete, self._partial_line = (self._partial_line + data).split(b"\n")
         return complete
 
-    def stop(self) -> None:
+    def kill_and_close(self) -> None:
         self.process.kill()
         # It may hang in the kernel on a dead mount: that is not waited for.
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -135,16 +135,16 @@ class _Pool:
         self._selector = selectors.DefaultSelector()
         self._deaths = 0
         self._idle: list[_Worker] = []
-        self._processes = request.processes
+        self._processes = request.process_count
         for _ in range(self._processes):
-            self._start()
+            self._start_worker()
 
-    def _start(self) -> None:
-        worker = _Worker(self._config(), bool(self._unanswered))
+    def _start_worker(self) -> None:
+        worker = _Worker(self._render_config(), bool(self._unanswered))
         self._selector.register(worker.out, selectors.EVENT_READ, worker)
         self._idle.append(worker)
 
-    def _config(self) -> str:
+    def _render_config(self) -> str:
         """Make the configuration with the mounts of now; after a hang each entry is looked at with care, which takes
         three times as long."""
         root = self._request.root
@@ -153,57 +153,59 @@ class _Pool:
             "root": root,
             "depth": self._request.depth,
             "marks": dict(self._request.marks),
-            "elsewhere": [entry.path for entry in table if entry.path != root and mountinfo.is_below(entry.path, root)],
+            "elsewhere": [
+                entry.path for entry in table if entry.path != root and mountinfo.is_same_or_below(entry.path, root)
+            ],
             "unanswered": self._unanswered,
             "careful": bool(self._unanswered),
             "now": self._ledger.started_at,
         }
         return json.dumps(config)
 
-    def stop(self) -> None:
+    def kill_all_workers(self) -> None:
         for key in list(self._selector.get_map().values()):
-            key.data.stop()
+            key.data.kill_and_close()
         self._selector.close()
 
-    def run(self, progress: Callable[[int], None]) -> None:
+    def run_until_done(self, progress: Callable[[int], None]) -> None:
         committed = time.monotonic()
-        while self._hand_out():
+        while self._assign_tasks_and_is_busy():
             for key, _ in self._selector.select(COMMIT_SECONDS):
-                self._receive(key.data)
+                self._receive_parts(key.data)
             for worker in [key.data for key in self._selector.get_map().values()]:
-                if worker.hangs():
-                    self._handle_hang(worker)
+                if worker.is_hanging():
+                    self._replace_hung_worker(worker)
             if time.monotonic() - committed >= COMMIT_SECONDS:
                 self._ledger.commit()
-                progress(self._ledger.counted())
+                progress(self._ledger.count_entries())
                 committed = time.monotonic()
 
-    def _hand_out(self) -> bool:
-        """Hand out tasks; whether a process still has one."""
+    def _assign_tasks_and_is_busy(self) -> bool:
+        """Assign tasks to idle workers; return whether any worker still has one."""
         while self._idle:
-            task = self._ledger.take_task(BATCH, self._processes)
+            task = self._ledger.claim_task(BATCH, self._processes)
             if task is None:
                 break
             worker = self._idle.pop()
             worker.task, directories = task
             limit = FIRST_LIMIT if self._idle else LIMIT
-            worker.send(json.dumps({"id": worker.task, "directories": directories, "limit": limit}))
+            worker.send_line(json.dumps({"id": worker.task, "directories": directories, "limit": limit}))
         return len(self._idle) < len(self._selector.get_map())
 
-    def _receive(self, worker: _Worker) -> None:
-        lines = worker.lines()
+    def _receive_parts(self, worker: _Worker) -> None:
+        lines = worker.read_complete_lines()
         if lines is None:
-            self._handle_death(worker)
+            self._replace_dead_worker(worker)
             return
         for line in lines:
             part = json.loads(line)
             assert worker.task is not None
-            self._ledger.add_part(worker.task, part)
+            self._ledger.record_task_part(worker.task, part)
             if "end" in part:
                 worker.task = None
                 self._idle.append(worker)
 
-    def _handle_hang(self, worker: _Worker) -> None:
+    def _replace_hung_worker(self, worker: _Worker) -> None:
         """Leave one directory uncounted and go on with the walk."""
         path = worker.where.read()
         self._unanswered.append(path)
@@ -216,23 +218,23 @@ class _Pool:
                 hint="findmnt --list",
             )
         self._selector.unregister(worker.out)
-        worker.stop()
-        self._replace(worker)
+        worker.kill_and_close()
+        self._requeue_task_and_start_worker(worker)
 
-    def _handle_death(self, worker: _Worker) -> None:
+    def _replace_dead_worker(self, worker: _Worker) -> None:
         self._selector.unregister(worker.out)
-        worker.stop()
+        worker.kill_and_close()
         self._deaths += 1
         if self._deaths > MAX_DEATHS:
             raise HyperpodKitError(
                 f"the processes that look at files die: the last one ended with {worker.process.returncode}",
                 hint="free memory, then the same words again: the walk goes on where it was",
             )
-        self._replace(worker)
+        self._requeue_task_and_start_worker(worker)
 
-    def _replace(self, worker: _Worker) -> None:
+    def _requeue_task_and_start_worker(self, worker: _Worker) -> None:
         if worker in self._idle:
             self._idle.remove(worker)
         if worker.task is not None:
-            self._ledger.give_back(worker.task)
-        self._start()
+            self._ledger.requeue_task_and_discard_parts(worker.task)
+        self._start_worker()

@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
         "version": version(),
         "torch": torch.__version__,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": machine.describe(args.dir, shm_paths.base()),
+        "machine": machine.describe(args.dir, shm_paths.shared_memory_root()),
         "repeat": args.repeat,
         "patience": args.patience,
         "errors": [],
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
     def say(text: str) -> None:
         print(f"{time.monotonic() - begin:5.0f} s  {text}", file=sys.stderr, flush=True)
 
-    with Bench(args.dir, shm_paths.base(), args.patience) as scratch:
+    with Bench(args.dir, shm_paths.shared_memory_root(), args.patience) as scratch:
         measured: list[run.Run] = []
         kinds = [(size, mode) for size in args.sizes for mode in args.modes]
         pace = run.TimeShare(begin, len(kinds) * len({"save", *args.phases} - {"overlap"}))
@@ -76,16 +76,16 @@ def main(argv: list[str]) -> int:
         for each in measured
     ]
     report["seconds"] = time.monotonic() - begin
-    report["summary"] = summary.worst([each["summary"] for each in report["runs"]])
+    report["summary"] = summary.worst_ratios([each["summary"] for each in report["runs"]])
     if args.json:
         print(json.dumps(report))
     else:
-        _print(report)
+        _print_report(report)
     return 1 if report["errors"] else 0
 
 
 def _run_or_note_error(report: dict[str, Any], work: Callable[[], None]) -> bool:
-    """Whether `work` did not fail; an error is noted, and the other runs go on."""
+    """Run `work` and return whether it did not fail; an error is printed and noted in the report."""
     try:
         work()
         return True
@@ -95,7 +95,7 @@ def _run_or_note_error(report: dict[str, Any], work: Callable[[], None]) -> bool
         return False
 
 
-def _print(report: dict[str, Any]) -> None:
+def _print_report(report: dict[str, Any]) -> None:
     about = report["machine"]
     print(
         f"{about['processor']}, {about['cores']} cores, {about['memory'] / 2**30:.0f} GiB, {about['directory']} on "
@@ -117,7 +117,7 @@ def _print(report: dict[str, Any]) -> None:
         print(f"  {name:26} {'not measured' if value is None else f'{value:.3f}'}  ({sign} {summary.BARS[name]})")
 
 
-def _parse_choices(allowed: list[str]) -> Any:
+def _choices_parser(allowed: list[str]) -> Any:
     def parse(text: str) -> list[str]:
         invalid = [word for word in text.split(",") if word not in allowed]
         if invalid:
@@ -141,21 +141,21 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--sizes",
-        type=_parse_choices(list(SIZES)),
+        type=_choices_parser(list(SIZES)),
         default=["0.5g", "2g"],
         metavar="0.5g,2g",
         help="of the state, bytes",
     )
     parser.add_argument(
         "--modes",
-        type=_parse_choices(list(MODES)),
+        type=_choices_parser(list(MODES)),
         default=list(MODES),
         metavar="single,fsdp2",
         help="one process, or two ranks",
     )
     parser.add_argument(
         "--phases",
-        type=_parse_choices(list(run.PHASES)),
+        type=_choices_parser(list(run.PHASES)),
         default=list(run.PHASES),
         metavar=",".join(run.PHASES),
         help="save is always measured",

@@ -51,10 +51,10 @@ class MemoryFloor:
                 self._pairs.append((part.view(tensor.dtype).view(tensor.shape), tensor.detach()))
             at += size
         self.ways = [f"{kind} {count}" for kind in ("memmove", "torch") for count in range(1, threads + 1)]
-        self._shares = {count: _shares(self._pairs, count) for count in range(1, threads + 1)}
+        self._shares = {count: _split_copies(self._pairs, count) for count in range(1, threads + 1)}
 
-    def seconds(self, way: str) -> float:
-        """One copy of all bytes."""
+    def measure_copy(self, way: str) -> float:
+        """Copy all bytes once in the given way and return the seconds."""
         kind, count = way.split()
         if kind == "torch":
             before = torch.get_num_threads()
@@ -71,12 +71,12 @@ class MemoryFloor:
             for target, source, size in shares[number]:
                 ctypes.memmove(target, source, size)  # releases the GIL
 
-        return _parallel(copy_share, int(count))
+        return _time_in_threads(copy_share, int(count))
 
-    def proof_seconds(self, count: int, algorithm: str) -> float:
-        """The digest of each chunk and then its copy, of all bytes, by `count` threads: what a restore that proves
-        every byte cannot go below."""
-        alg, shares = digest.algorithm(algorithm), self._shares[count]
+    def measure_digest_and_copy(self, threads: int, algorithm: str) -> float:
+        """Digest each chunk and then copy it, all bytes, by `threads` threads, and return the seconds: what a
+        restore that proves every byte cannot go below."""
+        alg, shares = digest.algorithm(algorithm), self._shares[threads]
 
         def digest_and_copy_share(number: int) -> None:
             for target, source, size in shares[number]:
@@ -85,12 +85,12 @@ class MemoryFloor:
                     alg.leaf((ctypes.c_char * part).from_address(source + at))
                     ctypes.memmove(target + at, source + at, part)
 
-        return _parallel(digest_and_copy_share, count)
+        return _time_in_threads(digest_and_copy_share, threads)
 
 
 def ways_worth_measuring(ways: dict[str, list[float]]) -> list[str]:
-    """The ways to reach a limit that may still be the fastest: those far behind after one sample, or behind after two,
-    have no next one. `ways` has the samples of each so far."""
+    """Return the ways to reach a limit that may still be the fastest: those far behind after one sample, or
+    behind after two, are left out. `ways` has the samples of each so far."""
     most = max(len(samples) for samples in ways.values())
     if not most:
         return list(ways)
@@ -99,8 +99,8 @@ def ways_worth_measuring(ways: dict[str, list[float]]) -> list[str]:
     return [way for way, samples in ways.items() if len(samples) == most and min(samples) <= far * best]
 
 
-def _shares(pairs: list[tuple[torch.Tensor, torch.Tensor]], count: int) -> list[list[tuple[int, int, int]]]:
-    """(target, source, bytes) for each of `count` threads: equal shares, and cuts only between two shares."""
+def _split_copies(pairs: list[tuple[torch.Tensor, torch.Tensor]], count: int) -> list[list[tuple[int, int, int]]]:
+    """Return (target, source, bytes) for each of `count` threads: equal shares, cut only between two shares."""
     total = sum(target.numel() * target.element_size() for target, _ in pairs)
     shares: list[list[tuple[int, int, int]]] = [[] for _ in range(count)]
     done = 0
@@ -118,8 +118,9 @@ def _shares(pairs: list[tuple[torch.Tensor, torch.Tensor]], count: int) -> list[
     return shares
 
 
-def _parallel(work: Callable[[int], None], count: int) -> float:
-    """Seconds until `count` threads have done their share. Raises what one of them raised."""
+def _time_in_threads(work: Callable[[int], None], count: int) -> float:
+    """Run `work(number)` in `count` threads and return the seconds until all have ended. Raises what one of them
+    raised."""
     errors: list[BaseException] = []
 
     def guarded(number: int) -> None:
@@ -140,20 +141,21 @@ def _parallel(work: Callable[[int], None], count: int) -> float:
     return spent
 
 
-def _cut(size: int, count: int) -> list[tuple[int, int]]:
-    """`count` ranges of whole pages over `size` bytes."""
+def _page_aligned_ranges(size: int, count: int) -> list[tuple[int, int]]:
+    """Divide `size` bytes into `count` ranges of whole pages."""
     bounds = [size * number // count // _PAGE * _PAGE for number in range(count)] + [size]
     return list(zip(bounds, bounds[1:], strict=False))
 
 
-def write_seconds(source: mmap.mmap, size: int, directory: Path, name: str, threads: int) -> float:
-    """Write and fsync `size` bytes (whole pages) of `source` into `threads` new files, which are removed again."""
-    ranges = _cut(size // _PAGE * _PAGE, threads)
+def measure_write(source: mmap.mmap, size: int, directory: Path, name: str, threads: int) -> float:
+    """Write and fsync `size` bytes (whole pages) of `source` into `threads` new files, which are removed again;
+    return the seconds."""
+    ranges = _page_aligned_ranges(size // _PAGE * _PAGE, threads)
     view = memoryview(source)
 
     def write_range(number: int) -> None:
         begin, end = ranges[number]
-        fd = _open(directory / f"{name}-{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        fd = _open_direct(directory / f"{name}-{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             for at in range(begin, end, BLOCK):
                 part = view[at : min(at + BLOCK, end)]
@@ -164,22 +166,22 @@ def write_seconds(source: mmap.mmap, size: int, directory: Path, name: str, thre
             os.close(fd)
 
     try:
-        return _parallel(write_range, threads)
+        return _time_in_threads(write_range, threads)
     finally:
         view.release()
         for number in range(threads):
             by_descriptor.unlink(directory / f"{name}-{number}", missing_ok=True)
 
 
-def read_seconds(files: list[Path], threads: int) -> float:
-    """Read all bytes of `files` once; the caller has emptied the page cache.
+def measure_read(files: list[Path], threads: int) -> float:
+    """Read all bytes of `files` once and return the seconds; the caller has emptied the page cache.
 
-    In requests and into memory of the size that a restore uses: into small pages a disk takes more and smaller ones,
-    and a limit below what the engine reaches would be none.
+    In requests and into memory of the size that a restore uses: into small pages a disk takes more and
+    smaller ones, and a limit below what the engine reaches would be none.
     """
     parts = [(path, at) for path in files for at in range(0, path.stat().st_size, digest.CHUNK)]
     parts.reverse()
-    descriptors = {path: _open(path, os.O_RDONLY) for path in files}
+    descriptors = {path: _open_direct(path, os.O_RDONLY) for path in files}
     buffers = [stream.Buffer(digest.CHUNK).view for _ in range(threads)]
     for buffer in buffers:
         buffer[:] = bytes(len(buffer))
@@ -193,13 +195,13 @@ def read_seconds(files: list[Path], threads: int) -> float:
             os.preadv(descriptors[path], [buffers[number]], at)
 
     try:
-        return _parallel(read_parts, threads)
+        return _time_in_threads(read_parts, threads)
     finally:
         for fd in descriptors.values():
             os.close(fd)
 
 
-def _open(path: Path, flags: int) -> int:
+def _open_direct(path: Path, flags: int) -> int:
     try:
         return by_descriptor.open_file(path, flags | _DIRECT, 0o600)
     except OSError:

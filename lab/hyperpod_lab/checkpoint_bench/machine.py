@@ -16,12 +16,12 @@ _EACH = 2.0
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def describe(directory: Path, shared: str) -> dict[str, Any]:
-    """Processor, cores, memory (bytes), kernel, and the file systems of the two directories."""
+    """Return processor, cores, memory (bytes), kernel, and the file systems of the two directories."""
     info = Path("/proc/cpuinfo").read_text()
     model = next((line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")), "")
     return {
@@ -38,13 +38,13 @@ def describe(directory: Path, shared: str) -> dict[str, Any]:
 
 
 def _file_system(path: Path) -> str:
-    """Type of the file system that holds `path`."""
+    """Return the type of the file system that holds `path`."""
     entry = mountinfo.mount_holding(mountinfo.read(), os.path.realpath(path))
     return "unknown" if entry is None else entry.fs_type
 
 
 def _busy_seconds() -> float:
-    """Processor seconds of all cores that were not idle, since boot."""
+    """Return the processor seconds of all cores that were not idle, since boot."""
     fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
 
@@ -61,7 +61,7 @@ class QuietWait:
         self.remaining = seconds
 
     def wait_until_quiet(self) -> bool:
-        """Wait until almost nothing runs; whether it became quiet."""
+        """Wait until almost nothing runs, within the limits; return whether it became quiet."""
         begin = time.monotonic()
         end = begin + min(_EACH, self.remaining)
         while True:
@@ -82,5 +82,5 @@ def empty_page_cache(files: list[Path]) -> str:
         Path("/proc/sys/vm/drop_caches").write_text("3\n")
         return "dropped"
     except OSError:
-        page_cache.forget(map(str, files))
+        page_cache.drop_cached_pages(map(str, files))
         return "fadvise"

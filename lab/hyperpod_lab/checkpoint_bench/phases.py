@@ -23,12 +23,12 @@ class Bench(RankLauncher):
     def run_phase(
         self, phase: str, size: str, mode: str, repeat: int, directory: Path, deadline: float
     ) -> dict[str, Any]:
-        """Run all ranks of a phase; rank 0's result, with `digests` of all. After `deadline` (time.monotonic()) the
-        least number of samples is enough. Raises BenchError."""
+        """Run all ranks of a phase and return rank 0's result, with `digests` of all. After `deadline`
+        (time.monotonic()) the least number of samples is enough. Raises BenchError."""
         assignments = [
             TimedAssignment(**vars(assignment), deadline=deadline, patience=self.patience.remaining)
-            for assignment in self.assignments(phase, size, mode, repeat, directory)
+            for assignment in self.make_assignments(phase, size, mode, repeat, directory)
         ]
-        results = self.run_ranks(timed_rank.run, assignments)
+        results = self.run_ranks(timed_rank.run_phase_and_exit, assignments)
         self.patience.remaining = min(result.pop("patience") for result in results)
         return {**results[0], "digests": [result.pop("digest", None) for result in results]}

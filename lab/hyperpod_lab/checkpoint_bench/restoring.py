@@ -16,12 +16,13 @@ from hyperpod_lab.checkpoint_bench import limits, machine
 from hyperpod_lab.checkpoint_bench.trained_workload import TrainedWorkload
 
 
-def leave_in_memory(work: TrainedWorkload, root: Path) -> dict[str, Any]:
-    """Save once more and do not close: the caller is killed, and the capture stays with its agent."""
+def save_and_leave_in_memory(work: TrainedWorkload, root: Path) -> dict[str, Any]:
+    """Save once more and do not close: the caller is killed, and the capture stays with its agent. Return the
+    digest."""
     manager = Manager(root)
     state = State(work.model, work.optimizer)
     manager.restore(state)
-    work.change()
+    work.update_all_values()
     handle = manager.save(1000, state)
     if not handle.wait(SaveState.SEALED, 60):
         raise RuntimeError(f"the save is {handle.state}: {handle.reason}")
@@ -29,25 +30,29 @@ def leave_in_memory(work: TrainedWorkload, root: Path) -> dict[str, Any]:
     return {"digest": work.digest()}
 
 
-def restore(
+def measure_restore(
     peers: Peers, work: TrainedWorkload, root: Path, tier: str, threads: int, patience: machine.QuietWait
 ) -> dict[str, Any]:
-    """One timed restore. Raises RuntimeError when it did not come from `tier`."""
+    """Restore once and return the seconds, the digest of what was restored and, from memory, samples of the
+    limits.
+
+    Raises RuntimeError when it did not come from `tier`.
+    """
     if tier == "storage":
         os.environ[HPK_RESUME_MEMORY] = "0"
     state = State(work.model, work.optimizer)
     begin = time.perf_counter()
     manager = Manager(root)
-    start = peers.slowest(time.perf_counter() - begin)
+    start = peers.max_over_ranks(time.perf_counter() - begin)
     how = "not emptied"
     if tier == "storage" and peers.rank == 0:
-        how = machine.empty_page_cache(shards(root))
+        how = machine.empty_page_cache(newest_shard_files(root))
     if peers.rank == 0:
         patience.wait_until_quiet()
     peers.barrier()
     begin = time.perf_counter()
     restored = manager.restore(state)
-    spent = peers.slowest(time.perf_counter() - begin)
+    spent = peers.max_over_ranks(time.perf_counter() - begin)
     if not isinstance(restored, Restored) or restored.tier != tier:
         raise RuntimeError(f"expected a restore from {tier}, got {restored}")
     result: dict[str, Any] = {"seconds": spent, "start": start, "page_cache": how, "digest": work.digest()}
@@ -58,20 +63,20 @@ def restore(
     result["floor"] = {}
     for way in floor.ways:
         peers.barrier()
-        result["floor"][way] = [peers.slowest(floor.seconds(way))]
+        result["floor"][way] = [peers.max_over_ranks(floor.measure_copy(way))]
     result["proof"] = {}
     for count in range(1, threads + 1):
         peers.barrier()
-        result["proof"][str(count)] = [peers.slowest(floor.proof_seconds(count, manager.algorithm))]
+        result["proof"][str(count)] = [peers.max_over_ranks(floor.measure_digest_and_copy(count, manager.algorithm))]
     return result
 
 
-def shards(root: Path) -> list[Path]:
-    """The newest checkpoint's shard files."""
+def newest_shard_files(root: Path) -> list[Path]:
+    """Return the shard files of the newest checkpoint."""
     newest = max(path.parent for path in root.rglob("*.safetensors"))
     return sorted(newest.glob("*.safetensors"))
 
 
-def die() -> None:
-    """As an out-of-memory kill would: nothing is cleaned up."""
+def kill_self() -> None:
+    """Kill this process with SIGKILL, as for want of memory: nothing is cleaned up."""
     os.kill(os.getpid(), signal.SIGKILL)

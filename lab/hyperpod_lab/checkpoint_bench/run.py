@@ -32,14 +32,14 @@ class TimeShare:
         self._count = count
         self._taken = 0
 
-    def deadline(self) -> float:
-        """Of the next phase."""
+    def next_phase_deadline(self) -> float:
+        """Begin the next phase and return its deadline."""
         self._taken += 1
         return self.begin + _SAMPLES_SECONDS * self._taken / self._count
 
     @property
-    def last(self) -> float:
-        """Of the training loops."""
+    def training_deadline(self) -> float:
+        """Return the deadline of the training loops."""
         return self.begin + _LAST_SECONDS
 
 
@@ -53,36 +53,40 @@ class Run:
         self.samples: dict[str, Any] = {"size": size, "mode": mode, "phase_seconds": {}}
 
     def measure(self, phases: tuple[str, ...]) -> None:
-        """Save, and the restores of it. Raises BenchError."""
+        """Measure saves, then the restores of `phases`. Raises BenchError."""
         directory = self.bench.make_directory(f"{self.size}-{self.mode}")
-        self._timed("save", lambda: self._run_phase("save", directory, self.repeat, self.pace.deadline()))
+        self._run_and_record(
+            "save", lambda: self._run_phase("save", directory, self.repeat, self.pace.next_phase_deadline())
+        )
         if "cold" in phases:
-            self._timed("cold", lambda: self._measure_cold_restores(directory))
+            self._run_and_record("cold", lambda: self._measure_cold_restores(directory))
         if "hot" in phases:
-            self._timed("hot", lambda: self._measure_hot_restores(directory))
-        self.bench.remove_run(directory)
+            self._run_and_record("hot", lambda: self._measure_hot_restores(directory))
+        self.bench.remove_run_files(directory)
 
     def train(self) -> None:
-        """The training loop, overlapped and blocking. Raises BenchError."""
+        """Measure the training loop, overlapped and blocking. Raises BenchError."""
         directory = self.bench.make_directory(f"{self.size}-{self.mode}-training")
-        self._timed("train", lambda: self._run_phase("train", directory, self.repeat, self.pace.last))
-        self.bench.remove_run(directory)
+        self._run_and_record(
+            "train", lambda: self._run_phase("train", directory, self.repeat, self.pace.training_deadline)
+        )
+        self.bench.remove_run_files(directory)
 
     def _run_phase(self, name: str, directory: Path, repeat: int = 1, deadline: float = 0.0) -> dict[str, Any]:
         return self.bench.run_phase(name, self.size, self.mode, repeat, directory, deadline)
 
     def _sample_numbers(self) -> Iterator[int]:
-        """Their numbers, as many as there is time for."""
-        deadline = self.pace.deadline()
+        """Yield sample numbers as long as there is time for another sample."""
+        deadline = self.pace.next_phase_deadline()
         for number in range(self.repeat):
             if number >= LEAST and time.monotonic() > deadline:
                 return
             yield number
 
     def _measure_cold_restores(self, directory: Path) -> dict[str, Any]:
-        """New processes that restore from storage, and between them plain reads of the same files."""
+        """Restore from storage in new processes, and between them time plain reads of the same files."""
         taken: dict[str, Any] = {"seconds": [], "start": [], "limit": {str(n): [] for n in limits.READ_THREADS}}
-        files = restoring.shards(directory / "root")
+        files = restoring.newest_shard_files(directory / "root")
         for _ in self._sample_numbers():
             result = self._run_phase("cold", directory)
             self._check_digests(result["digests"], self.samples["save"]["digests"], "the restored state")
@@ -91,11 +95,12 @@ class Run:
             for way in limits.ways_worth_measuring(taken["limit"]):
                 taken["page_cache"] = machine.empty_page_cache(files)
                 self.bench.patience.wait_until_quiet()
-                taken["limit"][way].append(limits.read_seconds(files, int(way)))
+                taken["limit"][way].append(limits.measure_read(files, int(way)))
         return taken
 
     def _measure_hot_restores(self, directory: Path) -> dict[str, Any]:
-        """A trainer saves and is killed; again and again a new one restores from memory and is killed too."""
+        """Let a trainer save and be killed, then again and again restore from memory in a new one that is killed
+        too."""
         digests = self._run_phase("leave", directory)["digests"]
         taken: dict[str, Any] = {"seconds": [], "start": [], "floor": {}, "proof": {}}
         for _ in self._sample_numbers():
@@ -112,7 +117,7 @@ class Run:
         if restored != saved:
             raise BenchError(f"{self.size} {self.mode}: {what} is not the saved one")
 
-    def _timed(self, name: str, work: Callable[[], dict[str, Any]]) -> None:
+    def _run_and_record(self, name: str, work: Callable[[], dict[str, Any]]) -> None:
         self.say(f"{self.size} {self.mode}: {name}")
         begin = time.monotonic()
         self.samples[name] = work()
@@ -120,7 +125,8 @@ class Run:
 
 
 def train_all(runs: list[Run], pace: TimeShare, say: Callable[[str], None]) -> list[str]:
-    """The training loops of all runs as far as time permits; those that were left out, with the reason.
+    """Run the training loops of all runs as far as time permits; return those that were left out, with the
+    reason.
 
     They come last, because a loop of large steps takes longer than everything else. Raises BenchError.
     """
@@ -129,7 +135,7 @@ def train_all(runs: list[Run], pace: TimeShare, say: Callable[[str], None]) -> l
     for run in sorted(runs, key=lambda each: int(each.samples["save"]["bytes"])):
         size = run.samples["save"]["bytes"]
         expected = rate * size or _GUESS
-        if time.monotonic() + expected > pace.last:
+        if time.monotonic() + expected > pace.training_deadline:
             left_out.append(f"{run.size} {run.mode}: training loop left out, it would take about {expected:.0f} s more")
             say(left_out[-1])
             continue

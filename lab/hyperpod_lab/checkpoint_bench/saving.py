@@ -10,7 +10,7 @@ from typing import Any
 from hyperpod_kit.checkpoint import Manager, State
 from hyperpod_kit.checkpoint.agent import shm_paths
 from hyperpod_kit.storage.bench.replay.peers import Peers
-from hyperpod_kit.storage.bench.replay.replaying import wait_durable
+from hyperpod_kit.storage.bench.replay.replaying import wait_until_durable
 from hyperpod_kit.storage.bench.replay.workload import Workload
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_lab.checkpoint_bench import limits, machine, usage
@@ -30,7 +30,7 @@ class Saving:
         self.state = State(work.model, work.optimizer)
         self._last: str | None = None
         self.samples: dict[str, Any] = {
-            "bytes": int(peers.total(work.bytes)),
+            "bytes": int(peers.sum_over_ranks(work.bytes)),
             "tensors": len(work.tensors),
             "stall": [],
             "persist": [],
@@ -40,16 +40,16 @@ class Saving:
         }
 
     def run(self) -> dict[str, Any]:
-        """All samples; the manager is closed and its memory free afterwards."""
-        anonymous, opened = usage.private_bytes(os.getpid()), usage.descriptors(os.getpid())
+        """Take all samples and return them; the manager is closed and its memory free afterwards."""
+        anonymous, opened = usage.private_bytes(os.getpid()), usage.descriptor_count(os.getpid())
         begin = time.perf_counter()
         manager = Manager(self.root)
-        self.samples["start"] = self.peers.slowest(time.perf_counter() - begin)
+        self.samples["start"] = self.peers.max_over_ranks(time.perf_counter() - begin)
         manager.restore(self.state)
         stall, persist = self.save(manager, 0)
         self.samples["first"] = {"stall": stall, "persist": persist}
         self._measure_usage(manager, anonymous, opened)
-        while not self.assignment.enough(len(self.samples["stall"]), self.peers.slowest):
+        while not self.assignment.has_enough_samples(len(self.samples["stall"]), self.peers.max_over_ranks):
             number = len(self.samples["stall"])
             self.measure_floor()
             stall, persist = self.save(manager, number + 10)
@@ -67,25 +67,25 @@ class Saving:
         self.peers.barrier()
 
     def measure_floor(self) -> None:
-        """One sample of each way to copy; slow ways are not asked again."""
+        """Take one sample of each way to copy; slow ways are left out from then on."""
         for way in self.floor.ways:
             self.wait_until_quiet()
-            self.work.change()
+            self.work.update_all_values()
             self.peers.barrier()
-            self.samples["floor"][way].append(self.peers.slowest(self.floor.seconds(way)))
+            self.samples["floor"][way].append(self.peers.max_over_ranks(self.floor.measure_copy(way)))
         self.floor.ways = limits.ways_worth_measuring(self.samples["floor"])
 
     def save(self, manager: Manager, step: int) -> tuple[float, float]:
-        """(stall, persist) of one save of a changed state."""
+        """Save a changed state once and return (stall, persist); the checkpoint before it is removed."""
         self.wait_until_quiet()
-        self.work.change()
+        self.work.update_all_values()
         self.peers.barrier()
         begin = time.perf_counter()
         handle = manager.save(step, self.state)
         returned = time.perf_counter()
-        wait_durable(handle)
+        wait_until_durable(handle)
         end = time.perf_counter()
-        stall, persist = self.peers.slowest(returned - begin), self.peers.slowest(end - returned)
+        stall, persist = self.peers.max_over_ranks(returned - begin), self.peers.max_over_ranks(end - returned)
         self._remove_previous(handle.checkpoint_id)
         return stall, persist
 
@@ -101,22 +101,22 @@ class Saving:
             self.wait_until_quiet()
             name = f"limit-{self.peers.rank}-{number}"
             self.samples["write"][way].append(
-                self.peers.slowest(
-                    limits.write_seconds(self.floor.map, self.work.bytes, self.directory, name, int(way))
+                self.peers.max_over_ranks(
+                    limits.measure_write(self.floor.map, self.work.bytes, self.directory, name, int(way))
                 )
             )
             self.peers.barrier()
 
     def _measure_usage(self, manager: Manager, anonymous: int, opened: int) -> None:
-        """One more save, watched and not timed: what the engine needs beside its slots."""
+        """Save once more, untimed, and record the memory and descriptors that the engine needs beside its slots."""
         trainer_pid = os.getpid()
         agents = usage.find_agents()
         with usage.Watch([trainer_pid, *agents]) as watch:
             self.save(manager, 1)
-        slots = usage.segments(shm_paths.base()) if self.peers.rank == 0 else 0
+        slots = usage.segment_bytes(shm_paths.shared_memory_root()) if self.peers.rank == 0 else 0
         self.samples["usage"] = {
-            "segments": int(self.peers.total(slots)),
-            "trainer": int(self.peers.slowest(watch.private[trainer_pid] - anonymous)),
-            "agent": int(self.peers.slowest(sum(watch.private[pid] for pid in agents))),
-            "descriptors": int(self.peers.slowest(watch.together - opened)),
+            "segments": int(self.peers.sum_over_ranks(slots)),
+            "trainer": int(self.peers.max_over_ranks(watch.private[trainer_pid] - anonymous)),
+            "agent": int(self.peers.max_over_ranks(sum(watch.private[pid] for pid in agents))),
+            "descriptors": int(self.peers.max_over_ranks(watch.together - opened)),
         }

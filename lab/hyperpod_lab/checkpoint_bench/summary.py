@@ -17,8 +17,8 @@ BARS = {
 """What the project promises of each."""
 
 
-def best(ways: dict[str, list[float]]) -> float:
-    """Seconds of the fastest way, by median; a way with fewer samples was given up as too slow."""
+def best_median(ways: dict[str, list[float]]) -> float:
+    """Return the seconds of the fastest way, by median; a way with fewer samples was given up as too slow."""
     most = max(len(samples) for samples in ways.values())
     return min(statistics.median(samples) for samples in ways.values() if len(samples) == most)
 
@@ -26,7 +26,7 @@ def best(ways: dict[str, list[float]]) -> float:
 def summarize_run(run: dict[str, Any]) -> dict[str, Any]:
     """Seconds and ratios of one run; what was not measured is absent."""
     save = run["save"]
-    floor, write = best(save["floor"]), best(save["write"])
+    floor, write = best_median(save["floor"]), best_median(save["write"])
     stall, persist = statistics.median(save["stall"]), statistics.median(save["persist"])
     figures: dict[str, Any] = {
         "bytes": save["bytes"],
@@ -36,7 +36,7 @@ def summarize_run(run: dict[str, Any]) -> dict[str, Any]:
         "write_s": write,
         "persist_s": persist,
         "start_s": save["start"],
-        "samples": _counts(run),
+        "samples": _sample_count_range(run),
         "stall_over_floor": stall / floor,
         "persist_over_limit": write / persist,
     }
@@ -52,15 +52,15 @@ def summarize_run(run: dict[str, Any]) -> dict[str, Any]:
             inflation_blocking_s=statistics.median(block["inflation"]),
         )
     if "cold" in run:
-        read, cold = best(run["cold"]["limit"]), statistics.median(run["cold"]["seconds"])
+        read, cold = best_median(run["cold"]["limit"]), statistics.median(run["cold"]["seconds"])
         figures.update(
             read_s=read, cold_restore_s=cold, cold_restore_over_limit=read / cold, page_cache=run["cold"]["page_cache"]
         )
     if "hot" in run:
-        hot, proof = statistics.median(run["hot"]["seconds"]), best(run["hot"]["proof"])
+        hot, proof = statistics.median(run["hot"]["seconds"]), best_median(run["hot"]["proof"])
         figures.update(
             hot_restore_s=hot,
-            hot_floor_s=best(run["hot"]["floor"]),
+            hot_floor_s=best_median(run["hot"]["floor"]),
             hot_proof_s=proof,
             hot_restore_over_proof=hot / proof,
         )
@@ -69,8 +69,8 @@ def summarize_run(run: dict[str, Any]) -> dict[str, Any]:
     return figures
 
 
-def _counts(run: dict[str, Any]) -> str:
-    """The least and the largest number of samples of a figure of ours."""
+def _sample_count_range(run: dict[str, Any]) -> str:
+    """Return the least and the largest number of samples of a figure of ours, as text."""
     counts = {
         len(run["save"]["stall"]),
         *(len(run[phase]["seconds"]) for phase in ("cold", "hot") if phase in run),
@@ -79,8 +79,8 @@ def _counts(run: dict[str, Any]) -> str:
     return str(min(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
 
 
-def worst(runs: list[dict[str, Any]]) -> dict[str, float | None]:
-    """Each ratio's worst value over the runs that have it; None when none has it."""
+def worst_ratios(runs: list[dict[str, Any]]) -> dict[str, float | None]:
+    """Return each ratio's worst value over the runs that have it; None when none has it."""
     worst_values: dict[str, float | None] = {}
     for names, choose in ((LOWER_IS_BETTER, max), (HIGHER_IS_BETTER, min)):
         for name in names:

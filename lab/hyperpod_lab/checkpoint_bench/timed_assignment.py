@@ -21,6 +21,7 @@ class TimedAssignment(Assignment):
     deadline: float
     patience: float
 
-    def enough(self, taken: int, slowest: Callable[[float], float]) -> bool:
-        """Whether `taken` samples are. All ranks ask together, `slowest` being the largest of what they say."""
+    def has_enough_samples(self, taken: int, slowest: Callable[[float], float]) -> bool:
+        """Whether `taken` samples are enough. All ranks call this together; `slowest` returns the largest of their
+        values."""
         return taken >= self.repeat or (taken >= LEAST and slowest(time.monotonic()) > self.deadline)

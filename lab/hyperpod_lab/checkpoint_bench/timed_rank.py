@@ -6,21 +6,21 @@ import os
 from pathlib import Path
 from typing import Any
 
-from hyperpod_kit.storage.bench.replay.rank import leave_result
+from hyperpod_kit.storage.bench.replay.rank import run_and_write_result
 from hyperpod_lab.checkpoint_bench.timed_assignment import TimedAssignment
 
 
-def run(assignment: TimedAssignment) -> None:
-    """Never raises: an error is in the result."""
-    code = leave_result(assignment, _work)
+def run_phase_and_exit(assignment: TimedAssignment) -> None:
+    """Run the phase of one rank, leave its result in a file, and end the process; an error is in the result."""
+    code = run_and_write_result(assignment, _run_phase)
     if assignment.phase in ("leave", "hot"):
         from hyperpod_lab.checkpoint_bench import restoring
 
-        restoring.die()
+        restoring.kill_self()
     os._exit(code)
 
 
-def _work(assignment: TimedAssignment) -> dict[str, Any]:
+def _run_phase(assignment: TimedAssignment) -> dict[str, Any]:
     import torch
 
     from hyperpod_kit.storage.bench.replay.peers import Peers
@@ -31,7 +31,7 @@ def _work(assignment: TimedAssignment) -> dict[str, Any]:
     torch.set_num_threads(assignment.threads)
     directory = Path(assignment.directory)
     patience = QuietWait(assignment.patience)
-    peers = Peers(assignment.rank, assignment.world, assignment.meeting)
+    peers = Peers(assignment.rank, assignment.world, assignment.rendezvous_path)
     work = TrainedWorkload(
         assignment.size,
         assignment.mode,
@@ -45,10 +45,10 @@ def _work(assignment: TimedAssignment) -> dict[str, Any]:
     elif assignment.phase == "train":
         result = training.measure(peers, work, directory, assignment)
     elif assignment.phase == "leave":
-        result = restoring.leave_in_memory(work, root)
+        result = restoring.save_and_leave_in_memory(work, root)
     else:
         tier = "storage" if assignment.phase == "cold" else "memory"
-        result = restoring.restore(peers, work, root, tier, assignment.threads, patience)
+        result = restoring.measure_restore(peers, work, root, tier, assignment.threads, patience)
     if assignment.phase == "save":
         result["digest"] = work.digest()
     peers.barrier()

@@ -9,7 +9,7 @@ from typing import Any
 
 from hyperpod_kit.checkpoint import Manager, State
 from hyperpod_kit.storage.bench.replay.peers import Peers
-from hyperpod_kit.storage.bench.replay.replaying import wait_durable
+from hyperpod_kit.storage.bench.replay.replaying import wait_until_durable
 from hyperpod_lab.checkpoint_bench import limits
 from hyperpod_lab.checkpoint_bench.timed_assignment import TimedAssignment
 from hyperpod_lab.checkpoint_bench.trained_workload import TrainedWorkload
@@ -19,11 +19,12 @@ _MOST_STEPS = 200
 
 
 def measure(peers: Peers, work: TrainedWorkload, directory: Path, assignment: TimedAssignment) -> dict[str, Any]:
-    """`overlap` and `block`: the same loop in both modes; `floor`, and `forward_backward` that was made long enough."""
+    """Run the training loop in both modes and return the samples: `overlap` and `block`, `floor`, and
+    `forward_backward` that was made long enough."""
     memory = limits.MemoryFloor(work.tensors, assignment.threads)
-    floor = min(peers.slowest(memory.seconds(way)) for way in memory.ways for _ in range(2))
+    floor = min(peers.max_over_ranks(memory.measure_copy(way)) for way in memory.ways for _ in range(2))
     del memory
-    length = work.lengthen(2.0 * floor, peers)
+    length = work.lengthen_batch(2.0 * floor, peers)
     return {
         "floor": floor,
         "forward_backward": length,
@@ -42,16 +43,16 @@ class Training:
         self.samples: dict[str, Any] = {"step": [], "save": [], "fence": [], "lost": [], "window": [], "steps": []}
 
     def run(self) -> dict[str, Any]:
-        """One save in every few steps; the manager is closed afterwards."""
+        """Train with one save in every few steps and return the samples; the manager is closed afterwards."""
         manager = Manager(self.root, overlap=self.overlap)
         state = State(self.work.model, self.work.optimizer)
         manager.restore(state)
-        wait_durable(manager.save(0, state))
-        while not self.assignment.enough(len(self.samples["lost"]), self.peers.slowest):
+        wait_until_durable(manager.save(0, state))
+        while not self.assignment.has_enough_samples(len(self.samples["lost"]), self.peers.max_over_ranks):
             number = len(self.samples["lost"])
             for _ in range(_IDLE_STEPS):
                 self.samples["step"].append(self._step(manager)[0])
-            self._saved(manager, state, number + 1)
+            self._save_and_train_until_durable(manager, state, number + 1)
         idle = statistics.median(self.samples["step"])
         self.samples["inflation"] = [
             window - steps * idle for window, steps in zip(self.samples["window"], self.samples["steps"], strict=True)
@@ -61,30 +62,30 @@ class Training:
         return self.samples
 
     def _step(self, manager: Manager) -> tuple[float, float]:
-        """(seconds of a whole step, of which waiting in the fence)."""
+        """Run one training step and return its seconds and those of waiting in the fence."""
         self.peers.barrier()
         begin = time.perf_counter()
-        self.work.forward_backward()
+        self.work.time_forward_backward()
         fence = time.perf_counter()
         if self.overlap:
             manager.fence()
         waited = time.perf_counter() - fence
         self.work.optimizer.step()
-        return self.peers.slowest(time.perf_counter() - begin), self.peers.slowest(waited)
+        return self.peers.max_over_ranks(time.perf_counter() - begin), self.peers.max_over_ranks(waited)
 
-    def _saved(self, manager: Manager, state: State, step: int) -> None:
+    def _save_and_train_until_durable(self, manager: Manager, state: State, step: int) -> None:
         """Save, then train until the save is durable on every rank."""
         self.peers.barrier()
         begin = time.perf_counter()
         handle = manager.save(step, state)
-        saved = self.peers.slowest(time.perf_counter() - begin)
+        saved = self.peers.max_over_ranks(time.perf_counter() - begin)
         total, fences, steps = saved, 0.0, 0
         while steps < _MOST_STEPS:
             spent, waited = self._step(manager)
             total, fences, steps = total + spent, fences + waited, steps + 1
-            if self.peers.all(handle.final):
+            if self.peers.all_ranks_true(handle.final):
                 break
-        wait_durable(handle)
+        wait_until_durable(handle)
         for name, value in (
             ("save", saved),
             ("fence", fences),

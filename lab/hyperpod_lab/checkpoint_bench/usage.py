@@ -11,11 +11,11 @@ _PERIOD = 0.02
 
 
 def find_agents() -> list[int]:
-    """The agent that this process has started."""
+    """Return the pids of the agents that this process has started."""
     trainer_pid = os.getpid()
     pids = []
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != trainer_pid and _parent(entry) == trainer_pid:
+        if entry.name.isdigit() and int(entry.name) != trainer_pid and _parent_pid(entry) == trainer_pid:
             try:
                 command = (entry / "cmdline").read_bytes()
             except OSError:
@@ -25,7 +25,7 @@ def find_agents() -> list[int]:
     return pids
 
 
-def _parent(entry: Path) -> int:
+def _parent_pid(entry: Path) -> int:
     try:
         return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
     except (OSError, ValueError):
@@ -33,7 +33,7 @@ def _parent(entry: Path) -> int:
 
 
 def private_bytes(pid: int) -> int:
-    """Memory that is the process's own: anonymous pages, not the shared segments, not files."""
+    """Return the memory that is the process's own: anonymous pages, not the shared segments, not files."""
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("RssAnon:"):
@@ -43,15 +43,15 @@ def private_bytes(pid: int) -> int:
     return 0
 
 
-def descriptors(pid: int) -> int:
+def descriptor_count(pid: int) -> int:
     try:
         return len(os.listdir(f"/proc/{pid}/fd"))
     except OSError:
         return 0
 
 
-def segments(shared: str) -> int:
-    """Bytes that this user's segments take in shared memory."""
+def segment_bytes(shared: str) -> int:
+    """Return how many bytes this user's segments take in shared memory."""
     total = 0
     for entry in os.scandir(shared):
         if entry.name.startswith("hpk-"):
@@ -69,11 +69,11 @@ class Watch:
         self.descriptors = {pid: 0 for pid in pids}
         self.together = 0
         """Descriptors of all of them at one moment."""
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=self._sample_until_stopped, daemon=True)
 
-    def _run(self) -> None:
+    def _sample_until_stopped(self) -> None:
         while not self._stop.wait(_PERIOD):
-            now = {pid: descriptors(pid) for pid in self._pids}
+            now = {pid: descriptor_count(pid) for pid in self._pids}
             self.together = max(self.together, sum(now.values()))
             for pid in self._pids:
                 self.private[pid] = max(self.private[pid], private_bytes(pid))

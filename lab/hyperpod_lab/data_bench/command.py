@@ -10,7 +10,7 @@ from hyperpod_kit.data.commands.progress import format_size
 from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.untrusted import terminal
-from hyperpod_lab.data_bench.measure import BenchRow, rivals_of
+from hyperpod_lab.data_bench.measure import BenchRow, load_rivals
 from hyperpod_lab.data_bench.measure import bench as rows_of
 
 
@@ -40,15 +40,15 @@ def bench(args: argparse.Namespace) -> int:
         limit=args.samples,
         batch=args.batch,
         workers=workers,
-        say=terminal.say,
+        say=terminal.print_stderr,
         passes=args.passes,
-        rivals=rivals_of(args.rivals) if args.rivals else (),
+        rivals=load_rivals(args.rivals) if args.rivals else (),
     )
     with reading_as_owner(args.sources):
         for row in rows:
             measured_rows.append(row)
             if not args.json:
-                terminal.out(_format_row(row))
+                terminal.print_stdout(_format_row(row))
     if args.json:
-        terminal.data([{**row._asdict(), "bytes_a_second": round(row.rate)} for row in measured_rows])
+        terminal.print_json([{**row._asdict(), "bytes_a_second": round(row.rate)} for row in measured_rows])
     return 0

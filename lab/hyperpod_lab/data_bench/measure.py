@@ -18,7 +18,7 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from hyperpod_kit.data.dataset import IndexedDataset, decode_record
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.index.layout import SampleIndex
 from hyperpod_kit.data.loader import ElasticLoader
 from hyperpod_kit.errors import UsageError
@@ -64,11 +64,12 @@ class PlainLines(Dataset[Any]):
 
 
 def forget_pages(paths: Sequence[str]) -> bool:
-    """Have the kernel drop what it holds of these files, so that the next read is the disk's. False for objects."""
+    """Have the kernel drop these files from the page cache, so that the next read is the disk's; False for
+    objects."""
     if any(path.startswith("s3://") for path in paths):
         return False
-    with source_owner.rights():
-        page_cache.forget(paths)
+    with source_owner.acting_as_source_owner():
+        page_cache.drop_cached_pages(paths)
     return True
 
 
@@ -82,11 +83,14 @@ def bench(
     passes: int = 1,
     rivals: Sequence[Rival] = (),
 ) -> Iterator[BenchRow]:
-    """The figures, as they come. `limit`: samples for each loader. With several passes all take their turns in each,
-    and the figure is the median."""
+    """Measure the data path, plain reads and rivals, and yield a row for each figure.
+
+    `limit`: samples for each loader. With several passes all take their turns in each, and the figure is the
+    median.
+    """
     with tempfile.TemporaryDirectory(prefix="hpk-data-bench-") as folder:
         say("making the index")
-        index = build(sources, folder).index
+        index = build_index(sources, folder).index
         paths = [index.file(number).path for number in range(index.files)]
         stored = sum(index.file(number).size for number in range(index.files))
         count = min(limit, index.samples) // batch * batch
@@ -94,7 +98,7 @@ def bench(
         turns: list[Turn] = []
         if forget_pages(paths):
             turns.append(Turn("sequential read, cold", index.samples, stored, partial(read_all, paths), paths))
-            raw = partial(take_from_new_loader, partial(raw_loader, index, batch), count)
+            raw = partial(consume_from_new_loader, partial(raw_loader, index, batch), count)
             turns.append(Turn("ElasticLoader, not decoded, cold", count, count * mean, raw, paths))
         turns.append(Turn("index, cold", index.samples, stored, partial(rebuild_index, sources), paths))
         yield from measure_turns(turns, passes, say)
@@ -105,9 +109,9 @@ def bench(
         plain = set(index.formats) == {"lines"} and not any(path.startswith("s3://") for path in paths)
         turns = [Turn("sequential read", index.samples, stored, partial(read_all, paths))] if plain else []
         turns += [
-            Turn(f"{name}, {number} workers", count, count * mean, partial(take_from_new_loader, make, count))
+            Turn(f"{name}, {number} workers", count, count * mean, partial(consume_from_new_loader, make, count))
             for number in workers
-            for name, make in loaders(index, batch, number, count, plain)
+            for name, make in loader_factories(index, batch, number, count, plain)
         ]
         for rival_number, rival in enumerate(rivals):
             if not plain or find_spec(rival.module) is None:
@@ -126,7 +130,9 @@ def bench(
                     f"{rival.name}, {number} workers",
                     count,
                     count * mean,
-                    partial(take_from_new_loader, partial(rival.loader, paths, copy_directory, batch, number), count),
+                    partial(
+                        consume_from_new_loader, partial(rival.loader, paths, copy_directory, batch, number), count
+                    ),
                 )
                 for number in workers
             ]
@@ -134,9 +140,9 @@ def bench(
         state = {**ElasticLoader(data, batch).state_dict(), "position": index.samples // 2}
         say("resuming in the middle")
         fresh = IndexedDataset(SampleIndex.open(folder))
-        yield time_call("resume to the first batch", batch, 0, lambda: resume(fresh, batch, state))._replace(
-            bytes=fresh.bytes_read
-        )
+        yield time_call(
+            "resume to the first batch", batch, 0, lambda: load_first_batch_from(fresh, batch, state)
+        )._replace(bytes=fresh.bytes_read)
 
 
 class Rival(Protocol):
@@ -162,8 +168,8 @@ class Turn(NamedTuple):
     cold: Sequence[str] = ()
 
 
-def rivals_of(path: str) -> list[Rival]:
-    """The rivals of a file. Raises UsageError."""
+def load_rivals(path: str) -> list[Rival]:
+    """Import a file and return the rivals that it defines. Raises UsageError."""
     spec = spec_from_file_location("hpk_rivals", path)
     if spec is None or spec.loader is None or not os.path.isfile(path):
         raise UsageError(f"--rivals {path}: expected a file of Python such as lab/programs/rivals/loaders.py")
@@ -173,7 +179,7 @@ def rivals_of(path: str) -> list[Rival]:
 
 
 def measure_turns(turns: list[Turn], passes: int, say: Callable[[str], None]) -> Iterator[BenchRow]:
-    """The median of each over all passes. One that raises is said and left out."""
+    """Measure all turns in each pass and yield the median of each; one that raises is reported and left out."""
     rows_by_turn: dict[str, list[BenchRow]] = {turn.what: [] for turn in turns}
     failed: dict[str, str] = {}
     for number in range(passes):
@@ -199,14 +205,14 @@ def measure_turns(turns: list[Turn], passes: int, say: Callable[[str], None]) ->
 
 
 def first_error_line(err: Exception) -> str:
-    """The first line of an error."""
+    """Return the type and the first line of an error."""
     return f"{type(err).__name__}: {(str(err).strip().splitlines() or [''])[0][:200]}"
 
 
-def loaders(
+def loader_factories(
     index: SampleIndex, batch: int, workers: int, count: int, plain: bool
 ) -> Iterator[tuple[str, Callable[[], Iterable[Any]]]]:
-    """What is always measured: (name, how it is made)."""
+    """Yield (name, function that makes the loader) of the loaders that are always measured."""
     options: dict[str, Any] = {"collate_fn": list, "num_workers": workers}
     if plain:
         yield "plain DataLoader", lambda: DataLoader(PlainLines(index, count), batch, **options)
@@ -215,30 +221,30 @@ def loaders(
 
 
 def raw_loader(index: SampleIndex, batch: int) -> ElasticLoader:
-    """Bytes of samples, by a data set that has nothing in memory."""
+    """Return a loader of the bytes of samples, by a data set that has nothing in memory."""
     return ElasticLoader(IndexedDataset(index, decode=False), batch, collate_fn=list)
 
 
 def rebuild_index(sources: list[str]) -> None:
-    """An index from nothing."""
+    """Build an index from nothing, in a temporary directory."""
     with tempfile.TemporaryDirectory(prefix="hpk-data-bench-") as folder:
-        build(sources, folder)
+        build_index(sources, folder)
 
 
-def take_from_new_loader(make: Callable[[], Iterable[Any]], count: int) -> None:
-    """So many samples of a new loader."""
-    take(make(), count)
+def consume_from_new_loader(make: Callable[[], Iterable[Any]], count: int) -> None:
+    """Make a loader and read `count` samples from it."""
+    consume_samples(make(), count)
 
 
-def resume(data: IndexedDataset, batch: int, state: dict[str, Any]) -> None:
-    """A new loader at a position, and its first batch."""
+def load_first_batch_from(data: IndexedDataset, batch: int, state: dict[str, Any]) -> None:
+    """Make a loader at a saved position and read its first batch."""
     loader = ElasticLoader(data, batch, collate_fn=list)
     loader.load_state_dict(state)
     next(iter(loader))
 
 
-def take(loader: Any, count: int) -> None:
-    """So many samples."""
+def consume_samples(loader: Any, count: int) -> None:
+    """Read at least `count` samples from a loader and drop them."""
     done = 0
     for received in loader:
         done += len(received)
@@ -247,7 +253,7 @@ def take(loader: Any, count: int) -> None:
 
 
 def read_all(paths: list[str]) -> None:
-    """Every byte, one file after another."""
+    """Read every byte, one file after another, and drop it."""
     buffer = bytearray(_PIECE)
     for path in paths:
         with open(path, "rb", buffering=0, opener=source_owner.open_nonblocking) as stream:
@@ -256,17 +262,19 @@ def read_all(paths: list[str]) -> None:
 
 
 def time_call(what: str, samples: int, size: int, work: Callable[[], Any]) -> BenchRow:
-    """Do it, and take the time."""
-    self_seconds, child_seconds = _processor(resource.RUSAGE_SELF), _processor(resource.RUSAGE_CHILDREN)
+    """Call `work` and return its wall-clock and processor seconds as a row."""
+    self_seconds, child_seconds = _processor_seconds(resource.RUSAGE_SELF), _processor_seconds(resource.RUSAGE_CHILDREN)
     started_at = time.perf_counter()
     work()
     seconds = time.perf_counter() - started_at
-    self_seconds = _processor(resource.RUSAGE_SELF) - self_seconds
+    self_seconds = _processor_seconds(resource.RUSAGE_SELF) - self_seconds
     gc.collect()  # workers end with the iterator that nobody has any more
-    return BenchRow(what, samples, size, seconds, self_seconds + _processor(resource.RUSAGE_CHILDREN) - child_seconds)
+    return BenchRow(
+        what, samples, size, seconds, self_seconds + _processor_seconds(resource.RUSAGE_CHILDREN) - child_seconds
+    )
 
 
-def _processor(whose: int) -> float:
-    """Seconds of this process, or of its children that have ended."""
+def _processor_seconds(whose: int) -> float:
+    """Return the processor seconds of this process, or of its children that have ended."""
     used = resource.getrusage(whose)
     return used.ru_utime + used.ru_stime

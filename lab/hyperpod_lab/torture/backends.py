@@ -28,16 +28,16 @@ NAMES = (*_HERE, "s3")
 _number = itertools.count()
 
 
-def missing(name: str) -> str | None:
-    """Why a backend cannot be tortured here; None when it can."""
+def reason_unavailable(name: str) -> str | None:
+    """Return why a backend cannot be tortured here, None when it can."""
     if name == "s3" and importlib.util.find_spec("moto") is None:
         return "moto is not installed"
     return None
 
 
 @contextlib.contextmanager
-def maker(name: str, path: Path) -> Iterator[Callable[[], Store]]:
-    """A function that makes an empty store of this kind; one of files is always at `path`."""
+def open_store_factory(name: str, path: Path) -> Iterator[Callable[[], Store]]:
+    """Yield a function that makes an empty store of this kind; one of files is always at `path`."""
     if name in _HERE:
 
         def local() -> Store:
@@ -47,21 +47,21 @@ def maker(name: str, path: Path) -> Iterator[Callable[[], Store]]:
 
         yield local
         return
-    with _environment(AWS_ACCESS_KEY_ID="x", AWS_SECRET_ACCESS_KEY="x", AWS_DEFAULT_REGION="us-east-1"):
+    with _temporary_environment(AWS_ACCESS_KEY_ID="x", AWS_SECRET_ACCESS_KEY="x", AWS_DEFAULT_REGION="us-east-1"):
         import boto3
         from moto import mock_aws
 
-        with mock_aws(), one_request_at_a_time():
+        with mock_aws(), serialize_moto_requests():
             boto3.client("s3").create_bucket(Bucket="torture")
             yield lambda: open_store(f"s3://torture/{next(_number)}")
 
 
 @contextlib.contextmanager
-def one_request_at_a_time() -> Iterator[None]:
-    """Have moto answer a request before it looks at the next one, as far as what it holds is concerned.
+def serialize_moto_requests() -> Iterator[None]:
+    """Patch moto so that it answers a request before it looks at the next one.
 
-    moto looks whether an object exists and creates it in two steps. Where threads send `If-None-Match: *` for one name
-    at the same time, two of them may create it, which S3 never allows.
+    moto looks whether an object exists and creates it in two steps. Where threads send `If-None-Match: *` for
+    one name at the same time, two of them may create it, which S3 never allows.
     """
     from moto.core.botocore_stubber import BotocoreStubber
 
@@ -77,8 +77,8 @@ def one_request_at_a_time() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    """Variables of this process for a while."""
+def _temporary_environment(**values: str) -> Iterator[None]:
+    """Set environment variables of this process until the block ends."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

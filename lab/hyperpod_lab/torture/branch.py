@@ -16,20 +16,21 @@ from hyperpod_lab.torture.life import LifeSpec
 from hyperpod_lab.torture.report import Budget, PartOutcome
 
 
-def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
-    """Roll runs back until `part.requested` are done or the budget is over."""
+def roll_back_runs(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
+    """Roll runs back until `part.requested` are done or the budget is over; record what was wrong."""
     begin = time.monotonic()
     dice = random.Random(f"branch/{seed}")
     while part.done < part.requested and not budget.over:
-        wrong = _roll_back(here.fresh(str(part.done)), seed, dice, part)
+        wrong = _roll_back_and_check(here.make_subground(str(part.done)), seed, dice, part)
         part.done += 1
         if wrong:
-            part.violate(f"seed {seed}, run {part.done}: {wrong}")
+            part.record_violation(f"seed {seed}, run {part.done}: {wrong}")
     part.seconds = time.monotonic() - begin
 
 
-def _roll_back(here: Ground, seed: int, dice: random.Random, part: PartOutcome) -> str:
-    """Steps 0…long, back to `to`, one or more steps there, then an ordinary start; what was wrong, or ""."""
+def _roll_back_and_check(here: Ground, seed: int, dice: random.Random, part: PartOutcome) -> str:
+    """Save steps 0…long, go back to `to`, save one or more steps there, then start as usual; return what was
+    wrong, or ""."""
     long, to = dice.randrange(4, 7), dice.randrange(0, 3)
     new = dice.randrange(1, 3)
     order = LifeSpec(
@@ -76,7 +77,7 @@ def _roll_back(here: Ground, seed: int, dice: random.Random, part: PartOutcome) 
 
 
 def _run_life(order: LifeSpec) -> list[dict[str, Any]]:
-    process = life.start(order)
+    process = life.start_life(order)
     process.join(60.0)
     return life.read_events(order.events)
 

@@ -21,7 +21,7 @@ from hyperpod_lab.torture import (
     partners,
     reshard,
 )
-from hyperpod_lab.torture.ground import Ground, ground
+from hyperpod_lab.torture.ground import Ground, temporary_ground
 from hyperpod_lab.torture.report import Budget, PartOutcome
 
 PARTS = ("flips", "damage", "memory", "kills", "faults", "lies", "reshard", "branch", "owners", "partners", "days")
@@ -76,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--ranks",
-        type=_ranks,
+        type=_parse_rank_counts,
         default=(1, 1, 1, 1, 2),
         metavar="N,N",
         help="how many ranks a run that is killed over and over has: one of these, by lot (default 1,1,1,1,2)",
@@ -99,7 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _ranks(text: str) -> tuple[int, ...]:
+def _parse_rank_counts(text: str) -> tuple[int, ...]:
     counts = tuple(int(word) for word in text.split(",") if word.isdecimal() and 1 <= int(word) <= 64)
     if len(counts) != text.count(",") + 1:
         raise argparse.ArgumentTypeError(f"{text!r}: expected numbers from 1 to 64, such as 1,1,2,8")
@@ -122,30 +122,34 @@ def _run_part(name: str, here: Ground, args: argparse.Namespace, budget: Budget)
     }
     part = PartOutcome(name, requested[name])
     run: dict[str, Callable[[], None]] = {
-        "flips": lambda: flips.run(here, args.seed, part, budget),
-        "damage": lambda: damage.run(here, args.seed, part, budget, most=args.damage, mounted=args.mounted),
-        "memory": lambda: memory_flips.run(here, args.seed, part, budget),
-        "kills": lambda: kills.run(here, args.seed, part, budget, worlds=args.ranks),
-        "faults": lambda: faults.run(here, args.seed, part, budget, every=args.every),
-        "lies": lambda: lies.run(here, args.seed, part, budget),
-        "reshard": lambda: reshard.run(here, args.seed, part, budget),
-        "branch": lambda: branch.run(here, args.seed, part, budget),
-        "owners": lambda: owners.run(here, args.seed, part, budget),
-        "partners": lambda: partners.run(here, args.seed, part, budget),
-        "days": lambda: days.run(here, args.seed, part, budget),
+        "flips": lambda: flips.flip_checkpoint_bytes(here, args.seed, part, budget),
+        "damage": lambda: damage.inspect_damaged_roots(
+            here, args.seed, part, budget, most=args.damage, mounted=args.mounted
+        ),
+        "memory": lambda: memory_flips.flip_memory_bytes(here, args.seed, part, budget),
+        "kills": lambda: kills.run_kill_campaign(here, args.seed, part, budget, worlds=args.ranks),
+        "faults": lambda: faults.sweep_faults(here, args.seed, part, budget, every=args.every),
+        "lies": lambda: lies.save_on_lying_disk(here, args.seed, part, budget),
+        "reshard": lambda: reshard.reshard_checkpoints(here, args.seed, part, budget),
+        "branch": lambda: branch.roll_back_runs(here, args.seed, part, budget),
+        "owners": lambda: owners.run_competing_jobs(here, args.seed, part, budget),
+        "partners": lambda: partners.lose_nodes_of_runs(here, args.seed, part, budget),
+        "days": lambda: days.play_day_scenes(here, args.seed, part, budget),
     }
     run[name]()
     return part
 
 
 def torture(args: argparse.Namespace, budget: Budget) -> list[PartOutcome]:
-    """Run the chosen parts one after the other."""
+    """Run the chosen parts one after the other, each with its share of the budget."""
     part_names = args.only.split(",")
     parts = []
-    with ground(args.dir) as top:
+    with temporary_ground(args.dir) as top:
         for index, name in enumerate(part_names):
             share = SHARES[name] / sum(SHARES[other] for other in part_names[index:])
-            parts.append(_run_part(name, top.fresh(name), args, Budget(max(budget.remaining, 0.0) * share, budget)))
+            parts.append(
+                _run_part(name, top.make_subground(name), args, Budget(max(budget.remaining, 0.0) * share, budget))
+            )
             if not args.json:
                 _print_part(parts[-1])
     return parts

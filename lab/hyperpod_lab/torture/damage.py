@@ -38,17 +38,26 @@ class _Template:
     objects: Objects
 
 
-def run(here: Ground, seed: int, part: PartOutcome, budget: Budget, *, most: int, mounted: str | None = None) -> None:
-    """At most `most` kinds, drawn by lot, in the scratch directory, or below `mounted` when that is given."""
+def inspect_damaged_roots(
+    here: Ground, seed: int, part: PartOutcome, budget: Budget, *, most: int, mounted: str | None = None
+) -> None:
+    """Check at most `most` kinds of damage, drawn by lot, in the scratch directory, or below `mounted` when that
+    is given."""
     begin = time.monotonic()
     dice = random.Random(f"damage/{seed}")
     by_descriptor.set_mode(here.disk, 0o711)
     by_descriptor.set_mode(here.disk.parent, 0o711)  # whoever is not root must get as far as the root
-    templates = [_template(here, seed, world) for world in (2, 1)]
+    templates = [_create_template(here, seed, world) for world in (2, 1)]
     scene: _Scene = _Mount(Path(mounted)) if mounted else _Disk(here.disk / "case")
-    plan = [(template, kind) for template in templates for kind in damage_kinds.kinds(template.objects, dice)]
+    plan = [
+        (template, kind) for template in templates for kind in damage_kinds.object_damage_kinds(template.objects, dice)
+    ]
     if not mounted:
-        plan += [(template, kind) for template in templates for kind in damage_special.kinds(template.objects)]
+        plan += [
+            (template, kind)
+            for template in templates
+            for kind in damage_special.file_system_damage_kinds(template.objects)
+        ]
     plan = plan if most >= len(plan) else dice.sample(plan, most)
     part.requested = len(plan)
     with contextlib.closing(RootInspector(seed)) as root, contextlib.closing(
@@ -70,7 +79,7 @@ def _run_case(
     part.counts[f"{scene.name}: {outcome}"] += 1
     part.counts["MB at most"] = max(part.counts["MB at most"], case_result.memory >> 20)
     for wrong in _find_violations(kind, case_result):
-        part.violate(
+        part.record_violation(
             f"seed {seed}, {scene.name}, {template.world} ranks: {kind.name}: {wrong} "
             f"({outcome}, verify {case_result.verify})"
         )
@@ -114,7 +123,7 @@ class _Disk:
         self._case = case
 
     def write_damaged_root(self, template: _Template, kind: DamageKind) -> Path:
-        """The root, damaged."""
+        """Write the root anew, damaged, and return its path."""
         if self._case.exists():
             by_descriptor.remove_tree(self._case)
         root = self._case / "root"
@@ -136,7 +145,7 @@ class _Mount:
         self._objects_by_root: dict[Path, Objects] = {}
 
     def write_damaged_root(self, template: _Template, kind: DamageKind) -> Path:
-        """The root, damaged."""
+        """Make the root damaged by changing only the files that differ, and return its path."""
         assert kind.change is not None
         root = self._directory / f"damaged-{template.world}"
         before, desired = self._objects_by_root.get(root, {}), kind.change(template.objects)
@@ -168,11 +177,12 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def _template(here: Ground, seed: int, world: int) -> _Template:
-    """A root with STEPS checkpoints of `world` ranks."""
-    made = here.fresh(f"template-{world}")
+def _create_template(here: Ground, seed: int, world: int) -> _Template:
+    """Let `world` ranks save STEPS checkpoints and return the undamaged root. Raises CheckpointError when it is
+    not valid."""
+    made = here.make_subground(f"template-{world}")
     processes = [
-        life.start(
+        life.start_life(
             LifeSpec(
                 root=made.root,
                 shm=str(made.shm),

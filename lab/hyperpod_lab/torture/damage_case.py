@@ -61,11 +61,11 @@ class RootInspector:
         self._pipe: Connection | None = None
 
     def inspect(self, root: str) -> CaseResult:
-        """What there is to be seen at `root`."""
+        """Run verify and a restore of `root` in the inspection process and return what came of it."""
         if self._process is None or self._pipe is None:
             parent_pipe, child_pipe = life.CONTEXT.Pipe()
             self._pipe = parent_pipe
-            self._process = life.spawn(_serve, (child_pipe, self._seed, self._pristine))
+            self._process = life.spawn(_serve_inspections, (child_pipe, self._seed, self._pristine))
             child_pipe.close()
         try:
             self._pipe.send(root)
@@ -90,7 +90,7 @@ class RootInspector:
         self._process = self._pipe = None
 
 
-def _serve(pipe: Connection, seed: int, pristine: str) -> None:
+def _serve_inspections(pipe: Connection, seed: int, pristine: str) -> None:
     for name in [name for name in os.environ if name.startswith(("HPK_", "SLURM_"))]:
         del os.environ[name]
     import torch
@@ -112,28 +112,28 @@ def _serve(pipe: Connection, seed: int, pristine: str) -> None:
             root = pipe.recv()
         except EOFError:
             os._exit(0)
-        measured = _forget_memory()
+        measured = _reset_peak_memory()
         case_result = _verify_and_restore(root, subject)
-        pipe.send(replace(case_result, memory=_memory()) if measured else case_result)
+        pipe.send(replace(case_result, memory=_peak_memory()) if measured else case_result)
 
 
-def _forget_memory() -> bool:
-    """Measure from now on; False where this process may not."""
+def _reset_peak_memory() -> bool:
+    """Reset the peak memory of this process; False where it may not."""
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as file:
         file.write("5")
         return True
     return False
 
 
-def _memory() -> int:
+def _peak_memory() -> int:
     with open("/proc/self/status", encoding="ascii") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
 
 
 def _verify_and_restore(root: str, subject: Any) -> CaseResult:
-    fields: dict[str, Any] = {"verify": _verify(root)}
+    fields: dict[str, Any] = {"verify": _run_verify_command(root)}
     try:
-        fields.update(_restore(root, subject))
+        fields.update(_restore_and_compare(root, subject))
     except BaseException as err:
         from hyperpod_kit.errors import CheckpointError
 
@@ -141,7 +141,7 @@ def _verify_and_restore(root: str, subject: Any) -> CaseResult:
     return CaseResult(**fields)
 
 
-def _verify(root: str) -> int:
+def _run_verify_command(root: str) -> int:
     from hyperpod_kit.checkpoint.commands import cli
 
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -151,15 +151,16 @@ def _verify(root: str) -> int:
             return -1
 
 
-def _restore(root: str, subject: Any) -> dict[str, Any]:
-    """What `Manager` does to restore, without agents: nothing here depends on them."""
+def _restore_and_compare(root: str, subject: Any) -> dict[str, Any]:
+    """Restore as `Manager` does, without agents: nothing here depends on them. Return what was restored and what
+    differs."""
     from hyperpod_kit.checkpoint import Restored, candidate_run, restore, startup
     from hyperpod_kit.checkpoint.collectives import Ranks
     from hyperpod_kit.checkpoint.repository.store.open import open_store
 
     subject.clear()
     ranks = Ranks(alone=True)
-    start = startup.identify(ranks, root, None, None)
+    start = startup.agree_on_start_identity(ranks, root, None, None)
     nearer = candidate_run.NearerTiers(start.run.run_id, slots=(), local=None, threads=1)
     got = restore.restore(ranks, open_store(root), subject.state, nearer=nearer, copies_of_ranks=()).got
     if not isinstance(got, Restored):

@@ -50,26 +50,27 @@ class RootNames:
         files = sorted(name.partition("/")[2] for name in objects if name.startswith(attempts[0] + "/"))
         return RootNames(tuple(attempts), tuple(files), tuple(sorted(name for name in objects if "/" not in name)))
 
-    def of_newest(self) -> list[str]:
+    def newest_attempt_files(self) -> list[str]:
         return [f"{self.attempts[0]}/{file}" for file in self.files]
 
-    def expected(self, name: str) -> str:
-        """What damage to that one object must come to."""
+    def expected_outcome(self, name: str) -> str:
+        """Return what a restore must come to when that one object is damaged."""
         if name == layout.RUN_FILE:
             return ANY  # the newest where RUN.json can be written again, refused in words elsewhere
         return OLDER if name.startswith(self.attempts[0]) else NEWEST
 
 
-def kinds(objects: Objects, dice: random.Random) -> list[DamageKind]:
-    """All kinds that can be done to any storage, for a root with these objects; the same for the same dice."""
+def object_damage_kinds(objects: Objects, dice: random.Random) -> list[DamageKind]:
+    """Return all kinds that can be done to any storage, for a root with these objects; the same for the same
+    dice."""
     names = RootNames.of(objects)
-    every = [*names.of_newest(), *names.beside]
+    every = [*names.newest_attempt_files(), *names.beside]
     return [
-        *_of_bytes(objects, names, every, dice),
-        *_of_exchange(objects, names, every),
-        *_of_attempts(names),
-        *_of_pairs(objects, names, dice),
-        *_of_fields(objects, names),
+        *_byte_damage_kinds(objects, names, every, dice),
+        *_exchange_damage_kinds(objects, names, every),
+        *_attempt_damage_kinds(names),
+        *_pair_damage_kinds(objects, names, dice),
+        *_manifest_field_damage_kinds(objects, names),
     ]
 
 
@@ -81,7 +82,7 @@ def _flipped(at: int, mask: int, data: bytes) -> bytes:
     return data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :]
 
 
-def _cut(to: int, data: bytes) -> bytes:
+def _truncated(to: int, data: bytes) -> bytes:
     return data[:to]
 
 
@@ -89,7 +90,7 @@ def _grown(tail: bytes, data: bytes) -> bytes:
     return data + tail
 
 
-def _hole(begin: int, end: int, data: bytes) -> bytes:
+def _with_zeros(begin: int, end: int, data: bytes) -> bytes:
     return data[:begin] + bytes(end - begin) + data[end:]
 
 
@@ -98,10 +99,12 @@ def _torn_from(at: int, other: bytes, data: bytes) -> bytes:
     return data[:at] + other[at:]
 
 
-def _of_bytes(objects: Objects, names: RootNames, every: Sequence[str], dice: random.Random) -> Iterator[DamageKind]:
-    """Bits, truncation, growth, holes."""
+def _byte_damage_kinds(
+    objects: Objects, names: RootNames, every: Sequence[str], dice: random.Random
+) -> Iterator[DamageKind]:
+    """Yield flipped bits, truncation, growth and zeros of each object."""
     for name in every:
-        data, expected = objects[name], names.expected(name)
+        data, expected = objects[name], names.expected_outcome(name)
         large = name.endswith(".safetensors")
         offsets = {0, 1, 7, 8, len(data) // 2, len(data) - 2, len(data) - 1}
         offsets |= set(dice.sample(range(len(data)), min(len(data), 100 if large else 60)))
@@ -128,7 +131,7 @@ def _of_bytes(objects: Objects, names: RootNames, every: Sequence[str], dice: ra
             }
         ):
             if 0 <= to < len(data):
-                yield DamageKind(f"{name} cut to {to} bytes", expected, partial(_edit, name, partial(_cut, to)))
+                yield DamageKind(f"{name} cut to {to} bytes", expected, partial(_edit, name, partial(_truncated, to)))
         tails = (b"\n", b"\0", b"x", b"}", bytes(7), bytes(8), bytes(4096), bytes(1 << 20), data, data[-8:], data[:1])
         for tail in tails:
             yield DamageKind(
@@ -143,7 +146,7 @@ def _of_bytes(objects: Objects, names: RootNames, every: Sequence[str], dice: ra
                 yield DamageKind(
                     f"{name} with zeros from {begin} to {end}",
                     expected,
-                    partial(_edit, name, partial(_hole, begin, end)),
+                    partial(_edit, name, partial(_with_zeros, begin, end)),
                 )
         yield DamageKind(f"{name} all zeros", expected, partial(_edit, name, lambda old: bytes(len(old))))
         yield DamageKind(f"{name} reversed", expected, partial(_edit, name, lambda old: old[::-1]))
@@ -161,18 +164,18 @@ def _swapped(first: str, second: str, objects: Objects) -> Objects:
     return {**objects, first: objects[second], second: objects[first]}
 
 
-def _of_exchange(objects: Objects, names: RootNames, every: Sequence[str]) -> Iterator[DamageKind]:
-    """Files that are gone, or another file's bytes in their place: of another attempt, of another rank, of another
-    kind; a half of each."""
+def _exchange_damage_kinds(objects: Objects, names: RootNames, every: Sequence[str]) -> Iterator[DamageKind]:
+    """Yield files that are gone, or that have another file's bytes: of another attempt, of another rank, of
+    another kind; a half of each."""
     manifest = f"{names.attempts[0]}/{layout.MANIFEST_FILE}"
     for name in every:
         # Without its manifest it was never committed: the older one is right, and verify has nothing to say.
-        yield DamageKind(f"{name} deleted", names.expected(name), partial(_without, (name,)))
+        yield DamageKind(f"{name} deleted", names.expected_outcome(name), partial(_without, (name,)))
         for other in sorted(objects):
             if other == name or objects[other] == objects[name]:
                 continue
             yield DamageKind(
-                f"{name} with the bytes of {other}", names.expected(name), partial(_put, name, objects[other])
+                f"{name} with the bytes of {other}", names.expected_outcome(name), partial(_put, name, objects[other])
             )
         twin = f"{names.attempts[1]}/{name.partition('/')[2]}"
         if twin in objects and objects[twin] != objects[name]:
@@ -181,14 +184,14 @@ def _of_exchange(objects: Objects, names: RootNames, every: Sequence[str]) -> It
                 if _torn_from(at, objects[twin], objects[name]) != objects[name]:
                     yield DamageKind(
                         f"{name} from byte {at} on that of the older one",
-                        names.expected(name),
+                        names.expected_outcome(name),
                         partial(_edit, name, partial(_torn_from, at, objects[twin])),
                     )
-    for first in names.of_newest():
-        for second in names.of_newest():
+    for first in names.newest_attempt_files():
+        for second in names.newest_attempt_files():
             if first < second and objects[first] != objects[second]:
                 yield DamageKind(f"{first} and {second} exchanged", OLDER, partial(_swapped, first, second))
-        removed = tuple(name for name in names.of_newest() if name != first)
+        removed = tuple(name for name in names.newest_attempt_files() if name != first)
         yield DamageKind(f"nothing left of the newest but {first}", OLDER, partial(_without, removed))
         yield DamageKind(
             f"only {first} of the newest, and no {layout.LATEST_FILE}",
@@ -202,14 +205,14 @@ def _of_exchange(objects: Objects, names: RootNames, every: Sequence[str]) -> It
 
 
 def _renamed(old: str, new: str, keep: bool, objects: Objects) -> Objects:
-    """An attempt under another name, or (`keep`) under both."""
+    """Return the objects with an attempt under another name, or (`keep`) under both."""
     moved = {name.replace(old, new, 1): data for name, data in objects.items() if name.startswith(old + "/")}
     rest = {name: data for name, data in objects.items() if keep or not name.startswith(old + "/")}
     return {**rest, **moved}
 
 
-def _of_attempts(names: RootNames) -> Iterator[DamageKind]:
-    """Whole attempts that are renamed, copied, deleted, mixed up, or beside strange things."""
+def _attempt_damage_kinds(names: RootNames) -> Iterator[DamageKind]:
+    """Yield whole attempts that are renamed, copied, deleted, mixed up, or beside strange things."""
     for index, attempt in enumerate(names.attempts):
         name = layout.parse_checkpoint_id(attempt)
         assert name is not None
@@ -271,8 +274,8 @@ def _of_attempts(names: RootNames) -> Iterator[DamageKind]:
         yield DamageKind(f"{added_name} of {len(added_data)} bytes there too", NEWEST, added)
 
 
-def _of_pairs(objects: Objects, names: RootNames, dice: random.Random) -> Iterator[DamageKind]:
-    """Two at once: the newest and the one before it, each in its own way; the oldest must do."""
+def _pair_damage_kinds(objects: Objects, names: RootNames, dice: random.Random) -> Iterator[DamageKind]:
+    """Yield two at once: the newest and the one before it, each in its own way; the oldest must do."""
     ways: list[tuple[str, Callable[[bytes], bytes]]] = [
         ("empty", lambda data: b""),
         ("cut", lambda data: data[: len(data) // 2]),
@@ -305,8 +308,9 @@ def _of_pairs(objects: Objects, names: RootNames, dice: random.Random) -> Iterat
 _ODD_VALUES: tuple[object, ...] = (None, "x", "../../x", -1, 10**30, 1.5, True, [], {}, [[]], "0" * 10_000)
 
 
-def _of_fields(objects: Objects, names: RootNames) -> Iterator[DamageKind]:
-    """A manifest that proves itself and says something odd, as another version or somebody else would write it."""
+def _manifest_field_damage_kinds(objects: Objects, names: RootNames) -> Iterator[DamageKind]:
+    """Yield manifests that prove themselves and have an odd value, as another version or somebody else would
+    write them."""
     name = f"{names.attempts[0]}/{layout.MANIFEST_FILE}"
     try:
         body = json.loads(objects[name])

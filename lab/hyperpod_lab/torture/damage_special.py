@@ -15,75 +15,75 @@ from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_lab.torture.damage_kinds import ANY, NEWEST, OLDER, DamageKind, Objects, RootNames
 
 
-def kinds(objects: Objects) -> list[DamageKind]:
-    """All of them, for a root with these objects. Owners, devices and modes that count need root."""
+def file_system_damage_kinds(objects: Objects) -> list[DamageKind]:
+    """Return all of them, for a root with these objects. Owners, devices and modes that count need root."""
     names = RootNames.of(objects)
-    every = [*names.of_newest(), *names.beside]
-    special_kinds = [*_special(names, every), *_of_linked_attempts(names)]
-    return [*special_kinds, *_of_modes(names, every)] if os.geteuid() == 0 else special_kinds
+    every = [*names.newest_attempt_files(), *names.beside]
+    special_kinds = [*_special_file_kinds(names, every), *_linked_attempt_kinds(names)]
+    return [*special_kinds, *_mode_and_owner_kinds(names, every)] if os.geteuid() == 0 else special_kinds
 
 
-def _in_place(name: str, make: Callable[[Path], None], root: Path) -> None:
-    """`make` in the place of the file `name`; its bytes lie beside the root as `copy`."""
+def _replace_file(name: str, make: Callable[[Path], None], root: Path) -> None:
+    """Move the file `name` beside the root, as `copy`, and call `make` for its place."""
     path = root / name
-    path.rename(_outside(path, "copy"))
+    path.rename(_path_beside_root(path, "copy"))
     make(path)
 
 
-def _socket(path: Path) -> None:
+def _make_socket(path: Path) -> None:
     # Not by bind(2), to which a path may have 107 bytes at most.
     os.mknod(path, stat.S_IFSOCK | 0o600)
 
 
-def _link(target: str, path: Path) -> None:
+def _make_link(target: str, path: Path) -> None:
     path.symlink_to(target)
 
 
-def _outside(path: Path, name: str) -> Path:
-    """A name beside the root."""
+def _path_beside_root(path: Path, name: str) -> Path:
+    """Return the path of a name beside the root."""
     return next(parent for parent in path.parents if parent.name == "root").parent / name
 
 
-def _link_beside(make: Callable[[Path], None], path: Path) -> None:
-    """A link to something that lies outside the root."""
-    make(_outside(path, "outside"))
-    path.symlink_to(_outside(path, "outside"))
+def _make_link_to_outside(make: Callable[[Path], None], path: Path) -> None:
+    """Make something outside of the root by `make`, and a link to it at `path`."""
+    make(_path_beside_root(path, "outside"))
+    path.symlink_to(_path_beside_root(path, "outside"))
 
 
-def _sparse(size: int, path: Path) -> None:
+def _make_sparse_file(size: int, path: Path) -> None:
     with open(path, "wb") as file:
         file.truncate(size)
 
 
-def _mixed(path: Path) -> None:
+def _make_directory_with_file(path: Path) -> None:
     path.mkdir()
     (path / "inner").write_bytes(b"x")
 
 
-def _ring(path: Path) -> None:
+def _make_link_ring(path: Path) -> None:
     path.symlink_to(path.name + ".2")
     (path.parent / (path.name + ".2")).symlink_to(path.name)
 
 
-def _special(names: RootNames, every: Sequence[str]) -> Iterator[DamageKind]:
+def _special_file_kinds(names: RootNames, every: Sequence[str]) -> Iterator[DamageKind]:
     ways: list[tuple[str, Callable[[Path], None]]] = [
         ("a fifo", os.mkfifo),
-        ("a socket", _socket),
+        ("a socket", _make_socket),
         ("an empty directory", Path.mkdir),
-        ("a directory with a file", _mixed),
+        ("a directory with a file", _make_directory_with_file),
         ("a link to itself", lambda path: path.symlink_to(path.name)),
-        ("a ring of links", _ring),
-        ("a sparse file of 1 TB", partial(_sparse, 1 << 40)),
-        ("a sparse file of 17 MB", partial(_sparse, 17 << 20)),
+        ("a ring of links", _make_link_ring),
+        ("a sparse file of 1 TB", partial(_make_sparse_file, 1 << 40)),
+        ("a sparse file of 17 MB", partial(_make_sparse_file, 17 << 20)),
         ("a null device", lambda path: os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))),
         ("a device of zeros", lambda path: os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 5))),
         ("a block device", lambda path: os.mknod(path, 0o666 | stat.S_IFBLK, os.makedev(7, 99))),
         ("a device without a driver", lambda path: os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(240, 99))),
-        ("a link to a fifo", partial(_link_beside, os.mkfifo)),
-        ("a link to a socket", partial(_link_beside, _socket)),
-        ("a link to its own bytes outside", lambda path: path.symlink_to(_outside(path, "copy"))),
+        ("a link to a fifo", partial(_make_link_to_outside, os.mkfifo)),
+        ("a link to a socket", partial(_make_link_to_outside, _make_socket)),
+        ("a link to its own bytes outside", lambda path: path.symlink_to(_path_beside_root(path, "copy"))),
         *(
-            (f"a link to {target}", partial(_link, target))
+            (f"a link to {target}", partial(_make_link, target))
             for target in (
                 "/dev/zero",
                 "/dev/null",
@@ -105,7 +105,9 @@ def _special(names: RootNames, every: Sequence[str]) -> Iterator[DamageKind]:
     ]
     for name in every:
         for how, make in ways:
-            yield DamageKind(f"{name} is {how}", names.expected(name), special=partial(_in_place, name, make))
+            yield DamageKind(
+                f"{name} is {how}", names.expected_outcome(name), special=partial(_replace_file, name, make)
+            )
 
         def hard(root: Path, name: str = name) -> None:
             os.link(root / name, root.parent / "second name")
@@ -113,15 +115,17 @@ def _special(names: RootNames, every: Sequence[str]) -> Iterator[DamageKind]:
         yield DamageKind(f"{name} has a second name outside", NEWEST, special=hard)
     for directory in (layout.LEASES, layout.PINS):
         for how, make in ways:
-            yield DamageKind(f"{directory} is {how}", NEWEST, special=partial(_made, directory, make))
+            yield DamageKind(
+                f"{directory} is {how}", NEWEST, special=partial(_create_and_replace_file, directory, make)
+            )
 
 
-def _made(name: str, make: Callable[[Path], None], root: Path) -> None:
+def _create_and_replace_file(name: str, make: Callable[[Path], None], root: Path) -> None:
     (root / name).write_bytes(b"")
-    _in_place(name, make, root)
+    _replace_file(name, make, root)
 
 
-def _of_linked_attempts(names: RootNames) -> Iterator[DamageKind]:
+def _linked_attempt_kinds(names: RootNames) -> Iterator[DamageKind]:
     for index, attempt in enumerate(names.attempts):
 
         def moved(root: Path, attempt: str = attempt) -> None:
@@ -149,7 +153,7 @@ def _of_linked_attempts(names: RootNames) -> Iterator[DamageKind]:
             yield DamageKind(
                 f"attempt {index} is a {how}",
                 OLDER if index == 0 else NEWEST,
-                special=partial(_in_place, attempt, make),
+                special=partial(_replace_file, attempt, make),
             )
     for target in (".", "..", "/proc", "seq-000099.step-0000000099.e9-abcd"):
         yield DamageKind(
@@ -161,8 +165,8 @@ def _of_linked_attempts(names: RootNames) -> Iterator[DamageKind]:
         )
 
 
-def _of_modes(names: RootNames, every: Sequence[str]) -> Iterator[DamageKind]:
-    """Owners and modes; whoever looks is not root, and so may be kept from looking."""
+def _mode_and_owner_kinds(names: RootNames, every: Sequence[str]) -> Iterator[DamageKind]:
+    """Yield owners and modes; a user who is not root may be kept from reading."""
     places = [*every, *names.attempts, "."]
     for name in places:
         for mode in (0o000, 0o200, 0o111, 0o400, 0o444, 0o600, 0o777, 0o7777):

@@ -15,8 +15,9 @@ DAY = 25 * 3600.0
 """Seconds, a little more than those after which a capture is given up."""
 
 
-def age_run(folder: str, seconds: float = DAY) -> None:
-    """The run has begun so much earlier; its captures are as old as they are."""
+def backdate_run(folder: str, seconds: float = DAY) -> None:
+    """Set the times of a run's slots in memory back, as if the run had begun so much earlier; its captures keep
+    their age."""
     for directory in (folder, partner_memory.copies_directory(folder)):
         for name in partner_memory.names(directory):
             for suffix in ("ctl", "img"):
@@ -26,8 +27,9 @@ def age_run(folder: str, seconds: float = DAY) -> None:
                     by_descriptor.set_times(path, (earlier, earlier))
 
 
-def age_captures(folder: str, seconds: float = DAY) -> None:
-    """Every capture was sealed so much earlier; what has no moment yet has none."""
+def backdate_captures(folder: str, seconds: float = DAY) -> None:
+    """Set the moment at which every capture was sealed back, and the run's too; a capture without a moment keeps
+    none."""
     for directory in (folder, partner_memory.copies_directory(folder)):
         for slot in shm_slots.attached(directory, partner_memory.names(directory)):
             page, moment = slot.page, capture_age.now()
@@ -36,4 +38,4 @@ def age_captures(folder: str, seconds: float = DAY) -> None:
                 sealed = moment._replace(seconds=moment.seconds - age - seconds)
                 slot.write_page(capture_age.dated(page, sealed))
             slot.close()
-    age_run(folder, seconds)
+    backdate_run(folder, seconds)

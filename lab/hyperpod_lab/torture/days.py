@@ -77,33 +77,35 @@ class DayOutcome:
     wrong: str
 
 
-def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
-    """Let days pass until `part.requested` runs have ended or the budget is over."""
+def play_day_scenes(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
+    """Let days pass until `part.requested` runs have ended or the budget is over; record what was wrong."""
     begin = time.monotonic()
     dice = random.Random(f"days/{seed}")
     while part.done < part.requested and not budget.over:
         event = list(DayEvent)[part.done % len(DayEvent)]
         scene = DayScene(event, dice.choice(list(DayWay)), dice.choice((0, 5)), dice.choice((1, 1, 1, 2)))
-        outcome = play(here.fresh(str(part.done)), seed + part.done, scene)
+        outcome = play(here.make_subground(str(part.done)), seed + part.done, scene)
         part.done += 1
         part.counts[scene.event.value] += 1
         part.counts["captures"] += outcome.captures
         part.counts["copies at partners"] += outcome.copies
         part.counts["given up aloud"] += outcome.lost
         if outcome.wrong:
-            part.violate(f"seed {seed}, run {part.done}, {scene}: {outcome.wrong}")
+            part.record_violation(f"seed {seed}, run {part.done}, {scene}: {outcome.wrong}")
     part.seconds = time.monotonic() - begin
 
 
-def play(here: Ground, seed: int, scene: DayScene, pass_day: Callable[[str], None] = day.age_run) -> DayOutcome:
-    """One run from its start to what is left of it. `pass_day`: what a day does to a node's memory while the run goes
-    on."""
-    nodes = [here.fresh(f"node-{rank}") for rank in range(scene.world)]
+def play(here: Ground, seed: int, scene: DayScene, pass_day: Callable[[str], None] = day.backdate_run) -> DayOutcome:
+    """Play one run from its start to what is left of it.
+
+    `pass_day`: what a day does to a node's memory while the run goes on.
+    """
+    nodes = [here.make_subground(f"node-{rank}") for rank in range(scene.world)]
     try:
         return _DayRun(here, nodes, seed, scene, pass_day).play()
     finally:
         for node in nodes:
-            node.clear()
+            node.kill_agents_and_remove()
 
 
 class _DayRun:
@@ -136,7 +138,7 @@ class _DayRun:
         ]
 
     def play(self) -> DayOutcome:
-        events_by_rank = self._train()
+        events_by_rank = self._train_and_kill()
         problem = next(
             (event for events in events_by_rank for event in events if event["what"] in ("error", "save raised")), None
         )
@@ -150,9 +152,9 @@ class _DayRun:
         wrong = self._find_violations(events_by_rank, before, lost, loss_reported)
         return DayOutcome(len(before) * self._scene.world, copies, len(lost), loss_reported, wrong)
 
-    def _train(self) -> list[Events]:
-        """Until it is killed, with captures that storage has not."""
-        ranks = [life.start(order) for order in self._orders]
+    def _train_and_kill(self) -> list[Events]:
+        """Train over the day and kill all, with captures that storage has not; return the events of each rank."""
+        ranks = [life.start_life(order) for order in self._orders]
         self._wait_for_saves(_BEFORE)
         wait_until(self._committed_saves, _SECONDS)
         for node in self._nodes:
@@ -160,7 +162,7 @@ class _DayRun:
         _make_storage_unavailable(self._here.root)  # what is captured from now on cannot be written
         by_descriptor.touch(self._go)
         self._wait_for_saves(_BEFORE + _AFTER)
-        wait_until(self._all_have_age, _SECONDS)  # of a capture that nobody has sealed the age is not known
+        wait_until(self._are_all_captures_sealed, _SECONDS)  # of a capture that nobody has sealed the age is not known
         for node in self._nodes:
             node.kill_agents()
         for rank in ranks:
@@ -170,10 +172,10 @@ class _DayRun:
         return [life.read_events(order.events) for order in self._orders]
 
     def _wait_for_saves(self, saves: int) -> None:
-        """Until every rank has captured so many, and waits."""
+        """Wait until every rank has captured so many, and waits itself."""
         wait_until(lambda: all(_is_waiting(life.read_events(order.events), saves) for order in self._orders), _SECONDS)
 
-    def _all_have_age(self) -> bool:
+    def _are_all_captures_sealed(self) -> bool:
         """Whether every whole capture of every node has been sealed, and so has an age."""
         now = capture_age.now()
         pages = [page for node in self._nodes for page in _complete_pages(str(node.shm))]
@@ -185,7 +187,7 @@ class _DayRun:
         }
 
     def _uncommitted_pages(self, nodes: list[Ground]) -> dict[Key, Page]:
-        """The whole captures of all ranks that storage has not, by key."""
+        """Return the whole captures of all ranks that storage has not, by key."""
         newest = max(self._committed_saves(), default=(0, 0))
         pages_by_node = [{page.key: page for page in _complete_pages(str(node.shm))} for node in nodes]
         return {
@@ -195,12 +197,12 @@ class _DayRun:
         }
 
     def _lost_pages(self, before: dict[Key, Page]) -> dict[Key, Page]:
-        """Those that storage has not now either, unless it has a newer one and they were for memory."""
+        """Return those that storage has not now either, unless it has a newer one and they were for memory."""
         committed = self._committed_saves()
         return {
             key: page
             for key, page in before.items()
-            if key[:2] not in committed and not (page.memory and any(key[:2] < other for other in committed))
+            if key[:2] not in committed and not (page.is_memory_only and any(key[:2] < other for other in committed))
         }
 
     # --- what happens ---------------------------------------------------------------------------------------------
@@ -209,13 +211,13 @@ class _DayRun:
         event = self._scene.event
         for node in self._nodes:
             if event is DayEvent.DAY_PASSES:
-                day.age_captures(str(node.shm))
+                day.backdate_captures(str(node.shm))
             elif event is DayEvent.DAY_PASSES_AWAY:
-                day.age_captures(str(node.shm), 2 * day.DAY)  # when copies are given up as well
+                day.backdate_captures(str(node.shm), 2 * day.DAY)  # when copies are given up as well
             elif event is DayEvent.CLOCK_SET:
                 _set_foreign_clock(str(node.shm))
         if event is DayEvent.ANOTHER_RUN:
-            self._another_run()
+            self._play_another_run()
         if event in (DayEvent.STORAGE_AWAY, DayEvent.DAY_PASSES_AWAY, DayEvent.CLOCK_SET):
             _make_storage_unavailable(self._here.root)
             self._flush()
@@ -223,8 +225,8 @@ class _DayRun:
         self._flush()
         self._flush()  # a copy on one node is of no more use once the other node's flush has committed
 
-    def _another_run(self) -> None:
-        """In each node's memory; it ends well, and leaves the other's captures."""
+    def _play_another_run(self) -> None:
+        """Run another run to its end in each node's memory; it leaves the captures that are there."""
         for number, order in enumerate(self._orders):
             other = replace(
                 order,
@@ -237,13 +239,13 @@ class _DayRun:
                 revives=True,
                 options=(),
             )
-            process = life.start(other)
+            process = life.start_life(other)
             process.join(_SECONDS)
 
     def _flush(self) -> None:
         clock = capture_age.now
         if self._scene.way is DayWay.CLOCK and self._scene.event is not DayEvent.DAY_PASSES:
-            clock = _late_clock
+            clock = _clock_before_expiry
         for node in self._nodes:
             self._outcomes += flush.flush(folder=str(node.shm), timeout=10.0, clock=clock)
 
@@ -263,16 +265,16 @@ class _DayRun:
         remaining_slots = [name for node in self._nodes for name in _slot_files(node.shm)]
         if remaining_slots:
             wrong.append(f"left in memory: {remaining_slots}: {[outcome.note for outcome in self._outcomes]}")
-        wrong += self._check_restore(max((key[:2] for key in before if key not in lost), default=(1, 1)))
+        wrong += self._restart_and_check(max((key[:2] for key in before if key not in lost), default=(1, 1)))
         return "; ".join(wrong)
 
-    def _check_restore(self, floor: tuple[int, int]) -> list[str]:
-        """A start on new nodes comes back to that capture at least, bit by bit."""
+    def _restart_and_check(self, floor: tuple[int, int]) -> list[str]:
+        """Start all ranks again and return what is wrong: each must restore that capture or a newer one, bit by bit."""
         last = [
             replace(order, events=order.events + ".last", store=order.store + ".last", saves=0, pauses=())
             for order in self._orders
         ]
-        ranks = [life.start(order) for order in last]
+        ranks = [life.start_life(order) for order in last]
         for rank in ranks:
             rank.join(_SECONDS)
         wrong = []
@@ -284,8 +286,8 @@ class _DayRun:
         return wrong
 
 
-def _late_clock() -> capture_age.BootMoment:
-    """An hour before what was captured just now is too old."""
+def _clock_before_expiry() -> capture_age.BootMoment:
+    """Return a time an hour before what was captured just now is too old."""
     now = capture_age.now()
     return now._replace(seconds=now.seconds + capture_age.MAX_AGE - 3600.0)
 

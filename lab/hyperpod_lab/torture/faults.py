@@ -46,23 +46,23 @@ class Template:
     shards: dict[int, list[bytes]]
 
 
-def run(here: Ground, seed: int, part: PartOutcome, budget: Budget, *, every: int = 1) -> None:
+def sweep_faults(here: Ground, seed: int, part: PartOutcome, budget: Budget, *, every: int = 1) -> None:
     """Sweep all backends; `part.requested` is set to what was found to be there.
 
     `every`: each N-th operation only, and four kinds of failure drawn by lot.
     """
     begin = time.monotonic()
     dice = random.Random(f"faults/{seed}")
-    template = _template(here, seed)
+    template = _create_template(here, seed)
     sweeps: list[tuple[str, bool]] = [(name, False) for name in backends.NAMES]
     sweeps += [("posix", True), ("restricted", True)]
     for index, (name, calls) in enumerate(sweeps):
-        reason = backends.missing(name)
+        reason = backends.reason_unavailable(name)
         if reason is not None:
             part.counts[f"{name} not run: {reason}"] += 1
             continue
         until = Budget(budget.remaining / (len(sweeps) - index), budget)
-        with backends.maker(name, template.root) as make:
+        with backends.open_store_factory(name, template.root) as make:
             for kind in KINDS if every == 1 else dice.sample(KINDS, 4):
                 sweep = _Sweep(
                     here,
@@ -92,7 +92,7 @@ class _Sweep:
 
 
 def _sweep(sweep: _Sweep, part: PartOutcome, budget: Budget) -> None:
-    """n = 1, 2, … until nothing fails any more."""
+    """Let operation n = 1, 2, … of a flush fail, until nothing fails any more; record violations."""
     at = sweep.first + 1 - sweep.every
     while True:
         at += sweep.every
@@ -101,14 +101,14 @@ def _sweep(sweep: _Sweep, part: PartOutcome, budget: Budget) -> None:
             part.requested = part.done + 1
             return
         store = sweep.make()
-        _fill(store, sweep.template.objects)
+        _write_objects(store, sweep.template.objects)
         memory = sweep.here.shm / "case"
         by_descriptor.remove_tree(memory, ignore_errors=True)
         by_descriptor.copy_tree(sweep.template.memory, memory)
-        failed, outcome = _flush_with(store, sweep, memory, at)
+        failed, outcome = _flush_with_fault(store, sweep, memory, at)
         what = f"{sweep.name}, {sweep.kind} at operation {at} ({', '.join(failed[:2])})"
-        for wrong in _find_violations(store, sweep.template, outcome, memory):
-            part.violate(f"{what}: {wrong}")
+        for wrong in _retry_and_find_violations(store, sweep.template, outcome, memory):
+            part.record_violation(f"{what}: {wrong}")
         if not failed:
             return
         part.done += 1
@@ -116,13 +116,13 @@ def _sweep(sweep: _Sweep, part: PartOutcome, budget: Budget) -> None:
         part.counts["committed all the same" if outcome.attempt else "not committed"] += 1
 
 
-def _flush_with(store: Store, sweep: _Sweep, memory: Path, at: int) -> tuple[list[str], flush.FlushOutcome]:
-    """Flush with the fault; (what failed, what came of it)."""
+def _flush_with_fault(store: Store, sweep: _Sweep, memory: Path, at: int) -> tuple[list[str], flush.FlushOutcome]:
+    """Flush with the fault and return what failed and what came of it."""
     if sweep.calls:
-        with _opened_stores_replaced(store), FaultyCalls(store.url, sweep.kind, at) as faulty:
+        with _replace_opened_stores(store), FaultyCalls(store.url, sweep.kind, at) as faulty:
             return faulty.failed, _flush(memory)
     broken = FaultyStore(store, sweep.kind, at)
-    with _opened_stores_replaced(broken):
+    with _replace_opened_stores(broken):
         return broken.failed, _flush(memory)
 
 
@@ -131,14 +131,16 @@ def _flush(memory: Path) -> flush.FlushOutcome:
     return outcome
 
 
-def _find_violations(store: Store, template: Template, outcome: flush.FlushOutcome, memory: Path) -> Iterator[str]:
+def _retry_and_find_violations(
+    store: Store, template: Template, outcome: flush.FlushOutcome, memory: Path
+) -> Iterator[str]:
     newest = _newest_valid_seq(store, template)
     if isinstance(newest, str):
         yield newest
         return
     if newest != NEW and (outcome.attempt or outcome.removed):
         yield f"{outcome}, but the newest valid checkpoint is seq {newest}"
-    with _opened_stores_replaced(store):
+    with _replace_opened_stores(store):
         if any(memory.glob("*.img")):
             again = _flush(memory)
             newest = _newest_valid_seq(store, template)
@@ -147,7 +149,7 @@ def _find_violations(store: Store, template: Template, outcome: flush.FlushOutco
 
 
 def _newest_valid_seq(store: Store, template: Template) -> int | str:
-    """seq of the newest valid checkpoint, or what is wrong with it."""
+    """Return the seq of the newest valid checkpoint, or what is wrong with it."""
     try:
         checkpoint = selection.newest_valid(store)
     except CheckpointError as err:
@@ -173,7 +175,7 @@ def _read_object(store: Store, name: str) -> bytes:
         reader.close()
 
 
-def _fill(store: Store, objects: dict[str, bytes]) -> None:
+def _write_objects(store: Store, objects: dict[str, bytes]) -> None:
     for name, data in objects.items():
         writer = store.open_write(name, len(data))
         writer.write(memoryview(data), 0)
@@ -184,8 +186,8 @@ _ENGINE = tuple(f"hyperpod_kit.checkpoint.{part}" for part in ("repository", "ag
 
 
 @contextlib.contextmanager
-def _opened_stores_replaced(store: object) -> Iterator[None]:
-    """Whatever root the engine opens, it gets this store."""
+def _replace_opened_stores(store: object) -> Iterator[None]:
+    """Make the engine get this store, whatever root it opens, until the block ends."""
     names = [
         (module, name)
         for module in list(sys.modules.values())
@@ -202,13 +204,13 @@ def _opened_stores_replaced(store: object) -> Iterator[None]:
             setattr(module, name, open_store)
 
 
-def _template(here: Ground, seed: int) -> Template:
-    """Two ranks save twice; their agents die before the second save is on storage."""
-    made = here.fresh("template")
+def _create_template(here: Ground, seed: int) -> Template:
+    """Let two ranks save twice, their agents dying before the second save is on storage; return what is left."""
+    made = here.make_subground("template")
     ranks = []
     for rank in range(_WORLD):
         ranks.append(
-            life.start(
+            life.start_life(
                 life.LifeSpec(
                     root=made.root,
                     shm=str(made.shm),

@@ -53,8 +53,8 @@ class FaultyStore:
     def capabilities(self) -> Capabilities:
         return self.inner.capabilities
 
-    def guard(self, what: str, work: Callable[[], Any], half: Callable[[], Any] | None = None) -> Any:
-        """Do one operation, or fail in it."""
+    def run_or_fail(self, what: str, work: Callable[[], Any], half: Callable[[], Any] | None = None) -> Any:
+        """Count one operation; run it, or fail in it as `kind` says."""
         self.operations += 1
         due = self.at and (self.operations == self.at or (self.kind.lasting and self.operations > self.at))
         if not due:
@@ -67,29 +67,29 @@ class FaultyStore:
         raise OSError(self.kind.number, os.strerror(self.kind.number), what)
 
     def list(self, prefix: str = "", *, after: str = "", until: str = "") -> list[str]:
-        names: list[str] = self.guard(f"list {prefix}", lambda: self.inner.list(prefix, after=after, until=until))
+        names: list[str] = self.run_or_fail(f"list {prefix}", lambda: self.inner.list(prefix, after=after, until=until))
         return names
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        return dict(self.guard(f"sizes in {prefix}", lambda: self.inner.sizes(prefix)))
+        return dict(self.run_or_fail(f"sizes in {prefix}", lambda: self.inner.sizes(prefix)))
 
     def exists(self, name: str) -> bool:
-        return bool(self.guard(f"exists {name}", lambda: self.inner.exists(name)))
+        return bool(self.run_or_fail(f"exists {name}", lambda: self.inner.exists(name)))
 
     def read(self, name: str, most: int = SMALL) -> bytes:
-        return bytes(self.guard(f"read {name}", lambda: self.inner.read(name, most)))
+        return bytes(self.run_or_fail(f"read {name}", lambda: self.inner.read(name, most)))
 
-    def from_medium(self, name: str) -> None:
-        self.inner.from_medium(name)
+    def drop_cached_pages(self, name: str) -> None:
+        self.inner.drop_cached_pages(name)
 
-    def linked(self, name: str) -> str | None:
-        return self.inner.linked(name)
+    def link_target(self, name: str) -> str | None:
+        return self.inner.link_target(name)
 
     def open_read(self, name: str) -> StoreReader:
-        return _FaultyReader(self, self.guard(f"open {name}", lambda: self.inner.open_read(name)), name)
+        return _FaultyReader(self, self.run_or_fail(f"open {name}", lambda: self.inner.open_read(name)), name)
 
     def create(self, name: str, data: bytes) -> None:
-        self.guard(
+        self.run_or_fail(
             f"create {name}",
             lambda: self.inner.create(name, data),
             lambda: self.inner.create(name, data[: len(data) // 2]),
@@ -97,21 +97,21 @@ class FaultyStore:
 
     def open_write(self, name: str, size: int) -> StoreWriter:
         return _FaultyWriter(
-            self, self.guard(f"open for writing {name}", lambda: self.inner.open_write(name, size)), name
+            self, self.run_or_fail(f"open for writing {name}", lambda: self.inner.open_write(name, size)), name
         )
 
     def sync(self, folder: str) -> None:
-        self.guard(f"sync {folder}", lambda: self.inner.sync(folder))
+        self.run_or_fail(f"sync {folder}", lambda: self.inner.sync(folder))
 
     def replace(self, name: str, data: bytes) -> None:
-        self.guard(
+        self.run_or_fail(
             f"replace {name}",
             lambda: self.inner.replace(name, data),
             lambda: self.inner.replace(name, data[: len(data) // 2]),
         )
 
     def delete(self, name: str) -> None:
-        self.guard(f"delete {name}", lambda: self.inner.delete(name))
+        self.run_or_fail(f"delete {name}", lambda: self.inner.delete(name))
 
     def delete_all(self, names: Sequence[str]) -> None:
         for name in names:
@@ -127,7 +127,9 @@ class _FaultyReader:
         self.align = inner.align
 
     def read_into(self, view: memoryview, offset: int) -> int:
-        return int(self._store.guard(f"read {self._name} at {offset}", lambda: self._inner.read_into(view, offset)))
+        return int(
+            self._store.run_or_fail(f"read {self._name} at {offset}", lambda: self._inner.read_into(view, offset))
+        )
 
     def close(self) -> None:
         self._inner.close()
@@ -142,14 +144,14 @@ class _FaultyWriter:
 
     def write(self, view: memoryview, offset: int) -> None:
         half = len(view) // 2 // max(self.align, 1) * max(self.align, 1)
-        self._store.guard(
+        self._store.run_or_fail(
             f"write {self._name} at {offset}",
             lambda: self._inner.write(view, offset),
             lambda: self._inner.write(view[:half], offset),
         )
 
     def finish(self) -> None:
-        self._store.guard(f"finish {self._name}", self._inner.finish)
+        self._store.run_or_fail(f"finish {self._name}", self._inner.finish)
 
     def abort(self) -> None:
         self._inner.abort()

@@ -72,16 +72,16 @@ class FaultyCalls:
                     self._descriptors.add(result)
                 return result
 
-            return self._guard(name, args, work)
+            return self._run_or_fail(name, args, work)
 
         return call
 
     def _counted_open(self, file: Any, *args: Any, **keywords: Any) -> Any:
         if isinstance(file, (str, os.PathLike)) and os.fspath(file).startswith(self._folder):
-            return self._guard("open", (file,), lambda: self._open(file, *args, **keywords))
+            return self._run_or_fail("open", (file,), lambda: self._open(file, *args, **keywords))
         return self._open(file, *args, **keywords)
 
-    def _guard(self, name: str, args: tuple[Any, ...], work: Callable[[], Any]) -> Any:
+    def _run_or_fail(self, name: str, args: tuple[Any, ...], work: Callable[[], Any]) -> Any:
         with self._lock:
             self.operations += 1
             now = self.operations

@@ -55,15 +55,15 @@ class _Target:
         self.attempt = handle.checkpoint_id
         self._manager = Manager(self.root)
         self._initial_names = set(os.listdir(self.root))
-        problem = self.describe_restore()
+        problem = self.restore_and_describe()
         if problem != f"step {NEW}":
             raise CheckpointError(f"an undamaged checkpoint gave: {problem}")
 
     def close(self) -> None:
         self._manager.close()
 
-    def describe_restore(self) -> str:
-        """What a restore gives now: `step N`, `refused: …`, or whatever is wrong with it."""
+    def restore_and_describe(self) -> str:
+        """Restore and return `step N`, `refused: …`, or whatever is wrong with it."""
         self._subject.clear()
         try:
             got = self._manager.restore(self._subject.state)
@@ -72,7 +72,7 @@ class _Target:
         except CheckpointError as err:
             return f"{type(err).__name__}: {err.message}"
         finally:
-            self._forget_tombstones()
+            self._delete_tombstones()
         if not isinstance(got, Restored):
             return "started from scratch"
         wrong = self._subject.find_differences(self.epoch, got.step)
@@ -82,14 +82,15 @@ class _Target:
             return "walked back without a reason"
         return f"step {got.step}"
 
-    def _forget_tombstones(self) -> None:
-        """The next flip must be found by itself, not because a restore has written this checkpoint off."""
+    def _delete_tombstones(self) -> None:
+        """Delete the tombstones: the next flip must be found by itself, not because a restore has written this
+        checkpoint off."""
         for name in set(os.listdir(self.root)) - self._initial_names:
             if layout.parse_tombstone(name) is not None:
                 by_descriptor.unlink(self.root / name)
 
-    def verdict(self, file: str) -> str:
-        """What `verify` says: `named`, or what it said instead of naming the damaged file."""
+    def verify_and_describe(self, file: str) -> str:
+        """Verify the checkpoint; return `named`, or what was said instead of naming the damaged file."""
         try:
             verify.verify_checkpoint(str(self.root), self.attempt)
         except (CheckpointError, OSError) as err:
@@ -98,7 +99,7 @@ class _Target:
         return "passed"
 
     def stretches(self) -> list[Stretch]:
-        """Every kind of byte that a checkpoint consists of."""
+        """Return a stretch for every kind of byte that a checkpoint consists of."""
         folder = self.root / self.attempt
         out = []
         for path in sorted(folder.iterdir()):
@@ -109,7 +110,7 @@ class _Target:
             with open(path, "rb") as file:
                 length = int.from_bytes(file.read(8), "little")
                 text = len(file.read(length).rstrip(b" "))
-            json_end, data, data_end = 8 + text, 8 + length, digest.split(size)[0]
+            json_end, data, data_end = 8 + text, 8 + length, digest.split_file_size(size)[0]
             out += [
                 Stretch("shard length", path, 0, 8),
                 Stretch("shard header", path, 8, json_end),
@@ -121,14 +122,14 @@ class _Target:
         return out
 
 
-def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
-    """Flip bytes until `part.requested` are done or the budget is over."""
+def flip_checkpoint_bytes(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
+    """Flip bytes until `part.requested` are done or the budget is over; record what was not detected."""
     begin = time.monotonic()
     dice = random.Random(f"flips/{seed}")
-    with _memory_at(here), warnings.catch_warnings():
+    with _shared_memory_in(here), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         targets = [
-            _Target(here.fresh(f"{algorithm}-{older}"), seed, older=older, algorithm=algorithm)
+            _Target(here.make_subground(f"{algorithm}-{older}"), seed, older=older, algorithm=algorithm)
             for algorithm in _available_algorithms()
             for older in (True, False)
         ]
@@ -145,18 +146,18 @@ def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
 
 def _flip_one(target: _Target, stretch: Stretch, dice: random.Random, part: PartOutcome, seed: int) -> None:
     at, mask = dice.randrange(stretch.begin, stretch.end), dice.randrange(1, 256)
-    flip(stretch.file, at, mask)
+    flip_byte(stretch.file, at, mask)
     try:
-        verdict, result = target.verdict(stretch.file.name), target.describe_restore()
+        verdict, result = target.verify_and_describe(stretch.file.name), target.restore_and_describe()
     finally:
-        flip(stretch.file, at, mask)
+        flip_byte(stretch.file, at, mask)
     part.done += 1
     part.counts[f"in {stretch.name}"] += 1
     kind = "walked back" if result == f"step {OLD}" else "refused" if result.startswith("refused") else "wrong"
     part.counts[kind] += 1
     expected = result == f"step {OLD}" if target.older else result.startswith("refused")
     if verdict != "named" or not expected:
-        part.violate(
+        part.record_violation(
             f"seed {seed}, flip {part.done}: byte {at} of {stretch.file.name} ({stretch.name}) ^ {mask:#04x}: "
             f"verify: {verdict}; restore: {result}"
         )
@@ -164,8 +165,8 @@ def _flip_one(target: _Target, stretch: Stretch, dice: random.Random, part: Part
         part.counts["detected"] += 1
 
 
-def flip(path: Path, at: int, mask: int) -> None:
-    """Change one byte of a file; a second time undoes it."""
+def flip_byte(path: Path, at: int, mask: int) -> None:
+    """Change one byte of a file by XOR; a second time undoes it."""
     with by_descriptor.stream(path, "r+b") as file:
         file.seek(at)
         byte = file.read(1)[0]
@@ -185,8 +186,8 @@ def _available_algorithms() -> list[str]:
 
 
 @contextmanager
-def _memory_at(here: Ground) -> Iterator[None]:
-    """This process's agents keep their slots in the torture's own shared memory."""
+def _shared_memory_in(here: Ground) -> Iterator[None]:
+    """Have this process's agents keep their slots in the torture's own shared memory until the block ends."""
     before = os.environ.get(HPK_SHM_DIR)
     os.environ[HPK_SHM_DIR] = str(here.shm)
     try:

@@ -24,8 +24,8 @@ class Ground:
     disk: Path
     shm: Path
 
-    def fresh(self, name: str) -> Ground:
-        """A new, empty pair below this one."""
+    def make_subground(self, name: str) -> Ground:
+        """Make a new, empty pair of directories below this one."""
         made = Ground(self.disk / name, self.shm / name)
         by_descriptor.make_directory(made.disk)
         by_descriptor.make_directory(made.shm)
@@ -36,12 +36,12 @@ class Ground:
         return str(self.disk / "root")
 
     def agents(self) -> list[Process]:
-        """The living agents that hold a lock here."""
+        """Return the living agents that hold a lock here."""
         holders = [lock.holder(str(path)) for path in sorted(self.shm.glob("*.lock"))]
         return [holder[0] for holder in holders if holder is not None and process.is_alive(holder[0])]
 
     def kill_agents(self) -> int:
-        """SIGKILL them and wait until they are gone; how many there were."""
+        """Kill the agents by SIGKILL and wait until they are gone; return how many there were."""
         doomed = self.agents()
         for agent in doomed:
             with contextlib.suppress(ProcessLookupError):
@@ -50,19 +50,19 @@ class Ground:
         return len(doomed)
 
     def wipe_memory(self) -> None:
-        """What a lost node does to its shared memory."""
+        """Delete all files in the shared memory, as the loss of a node does."""
         for path in self.shm.iterdir():
             by_descriptor.unlink(path)
 
-    def clear(self) -> None:
+    def kill_agents_and_remove(self) -> None:
         self.kill_agents()
         by_descriptor.remove_tree(self.disk, ignore_errors=True)
         by_descriptor.remove_tree(self.shm, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def ground(directory: str | None = None) -> Iterator[Ground]:
-    """A ground below `directory` (default: the temporary one) that is gone afterwards."""
+def temporary_ground(directory: str | None = None) -> Iterator[Ground]:
+    """Make a ground below `directory` (default: the temporary one), and remove it after the block."""
     disk = Path(tempfile.mkdtemp(prefix="hpk-torture-", dir=directory))
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else directory
     shm = Path(tempfile.mkdtemp(prefix="hpk-torture-", dir=memory))
@@ -72,7 +72,7 @@ def ground(directory: str | None = None) -> Iterator[Ground]:
     finally:
         for lock_file in sorted(shm.rglob("*.lock")):
             Ground(disk, lock_file.parent).kill_agents()
-        made.clear()
+        made.kill_agents_and_remove()
 
 
 def wait_until(condition: Callable[[], object], seconds: float) -> bool:

@@ -76,11 +76,11 @@ class Campaign:
         begin = time.monotonic()
         runs = 0
         while self._part.done < self._part.requested and not budget.over:
-            here = self._top.fresh(f"run-{runs}")
+            here = self._top.make_subground(f"run-{runs}")
             try:
                 self._play_run(here, budget)
             finally:
-                here.clear()
+                here.kill_agents_and_remove()
             runs += 1
         self._part.counts["runs"] = runs
         for failpoint in self._failpoints:
@@ -111,16 +111,16 @@ class Campaign:
             scene = self._draw_scene(world, width, final)
             events_by_rank, deaths = self._play(here, scene)
             for wrong in ledger.find_violations(events_by_rank[0], excused=bool(deaths)):
-                self._part.violate(f"seed {self._seed}, {scene}, after {last}: {wrong}")
+                self._part.record_violation(f"seed {self._seed}, {scene}, after {last}: {wrong}")
             positions = {(e["epoch"], e["seq"]) for events in events_by_rank for e in events if e["what"] == "restored"}
             if len(positions) > 1:
-                self._part.violate(f"seed {self._seed}, {scene}: the ranks restored {sorted(positions)}")
+                self._part.record_violation(f"seed {self._seed}, {scene}: the ranks restored {sorted(positions)}")
             self._count_life(events_by_rank, deaths)
             for events in events_by_rank:
                 ledger.add_events(events)
             if final:
                 if not any(e["what"] == "closed" and e["clean"] for e in events_by_rank[0]):
-                    self._part.violate(
+                    self._part.record_violation(
                         f"seed {self._seed}, {scene}: an undisturbed life did not end well: "
                         f"{[e for e in events_by_rank[0] if e['what'] in ('error', 'save raised', 'closed')]}"
                     )
@@ -147,7 +147,8 @@ class Campaign:
         )
 
     def _next_failpoint(self) -> str:
-        """In turn; what was tried often and never reached (a tier that nobody uses here) is left out."""
+        """Return the failpoint tried least; one tried often and never reached (a tier that nobody uses here) is left
+        out."""
         failpoint = min(
             self._failpoints, key=lambda name: (self._tries[name] > _TRIES and not self._hits[name], self._tries[name])
         )
@@ -157,7 +158,7 @@ class Campaign:
     # --- one life ---------------------------------------------------------------------------------------------------
 
     def _play(self, here: Ground, scene: Scene) -> tuple[list[list[dict[str, Any]]], list[str]]:
-        """Play it; (events by rank, the place of each death)."""
+        """Play one life of all ranks; return the events by rank and the place of each death."""
         victim = self._dice.randrange(scene.world)
         trace = here.disk / f"trace-{scene.number}"
         common = LifeSpec(
@@ -176,7 +177,7 @@ class Campaign:
         )
         paths = [str(here.disk / f"life-{scene.number}.{rank}") for rank in range(scene.world)]
         ranks = [
-            life.start(
+            life.start_life(
                 replace(
                     common,
                     rank=rank,
@@ -187,14 +188,15 @@ class Campaign:
             for rank in range(scene.world)
         ]
         if not wait_until(lambda: any(rank.exitcode is not None for rank in ranks), _LIFE_SECONDS):
-            where = "\n".join(_describe_hang(rank, path) for rank, path in zip(ranks, paths, strict=True))
-            self._part.violate(f"seed {self._seed}, {scene}: still running after {_LIFE_SECONDS:g} s: {where}")
-        self._end_ranks(ranks)
+            where = "\n".join(_abort_and_describe(rank, path) for rank, path in zip(ranks, paths, strict=True))
+            self._part.record_violation(f"seed {self._seed}, {scene}: still running after {_LIFE_SECONDS:g} s: {where}")
+        self._wait_or_kill_ranks(ranks)
         return [life.read_events(path) for path in paths], _read_deaths(trace)
 
     @staticmethod
-    def _end_ranks(ranks: list[BaseProcess]) -> None:
-        """When one was killed the launcher ends the others; else they come to their end together."""
+    def _wait_or_kill_ranks(ranks: list[BaseProcess]) -> None:
+        """Wait for the ranks to end, and kill those left; when one was killed the others are killed at once, as a
+        launcher does."""
         if not any(rank.exitcode == -signal.SIGKILL for rank in ranks):
             for rank in ranks:
                 rank.join(20.0)
@@ -209,13 +211,13 @@ class Campaign:
         if scene.afterwards == "node lost":
             here.wipe_memory()
             by_descriptor.remove_tree(here.disk / "node-local", ignore_errors=True)
-            ledger.memory_lost()
+            ledger.forget_memory()
         if scene.afterwards in ("agent finishes", "epilog"):
             # An agent that waits for the agent of a dead rank is no error, so the wait is short and its end not asked.
             wait_until(lambda: not here.agents(), 3.0)
         if scene.afterwards == "epilog":
             trace = here.disk / f"trace-{scene.number}-epilog"
-            life.flush(str(here.shm), f"{self._dice.choice(self._failpoints)}@1", str(trace))
+            life.flush_with_failpoint(str(here.shm), f"{self._dice.choice(self._failpoints)}@1", str(trace))
             self._count_deaths([f"{failpoint} of a flush" for failpoint in _read_deaths(trace)])
         if scene.afterwards == "pruned":
             trace = here.disk / f"trace-{scene.number}-prune"
@@ -223,7 +225,7 @@ class Campaign:
             failpoint = self._dice.choice(
                 [failpoint for failpoint in self._failpoints if failpoint.startswith(prefixes)]
             )
-            life.prune(here.root, f"{failpoint}@{self._dice.choice((1, 1, 2, 4))}", str(trace))
+            life.prune_with_failpoint(here.root, f"{failpoint}@{self._dice.choice((1, 1, 2, 4))}", str(trace))
             self._count_deaths(_read_deaths(trace))
 
     def _count_deaths(self, deaths: list[str]) -> None:
@@ -242,8 +244,8 @@ class Campaign:
                 self._part.counts["nothing was there yet"] += 1
 
 
-def _describe_hang(rank: BaseProcess, path: str) -> str:
-    """What a life that hangs has told last, and the stacks of its threads. It is ended."""
+def _abort_and_describe(rank: BaseProcess, path: str) -> str:
+    """Abort a life that hangs and return its last events and the stacks of its threads."""
     if rank.pid is not None and rank.exitcode is None:
         os.kill(rank.pid, signal.SIGABRT)
         rank.join(10.0)
@@ -256,8 +258,8 @@ def _read_deaths(trace: Path) -> list[str]:
     return [line.split()[0] for line in trace.read_text().splitlines()] if trace.exists() else []
 
 
-def run(
+def run_kill_campaign(
     here: Ground, seed: int, part: PartOutcome, budget: Budget, *, worlds: tuple[int, ...] = (1, 1, 1, 1, 2)
 ) -> None:
-    """Kill until `part.requested` processes have died at named places or the budget is over."""
+    """Kill until `part.requested` processes have died at named places or the budget is over; record violations."""
     Campaign(here, seed, part, worlds=worlds).run(budget)

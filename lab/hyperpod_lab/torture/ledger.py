@@ -18,12 +18,12 @@ class RootHistory:
         self.sealed: Order = (0, 0)
         self.durable: Order = (0, 0)
 
-    def memory_lost(self) -> None:
-        """The node is gone: only what was durable must come back."""
+    def forget_memory(self) -> None:
+        """Note that the node's memory is lost: only what was durable must come back."""
         self.captured = self.sealed = self.durable
 
     def add_events(self, events: list[dict[str, Any]]) -> None:
-        """Take in the events of one life, of any rank."""
+        """Record the events of one life, of any rank."""
         for event in events:
             what = event["what"]
             if what == "saving":

@@ -98,17 +98,17 @@ class LyingLife:
     begins_true: bool
 
 
-def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
-    """Save until the disk has lied `part.requested` times or the budget is over."""
+def save_on_lying_disk(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
+    """Save until the disk has lied `part.requested` times or the budget is over; record violations."""
     begin = time.monotonic()
     dice = random.Random(f"lies/{seed}")
     roots = 0
     while part.done < part.requested and not budget.over:
-        ground = here.fresh(f"root-{roots}")
+        ground = here.make_subground(f"root-{roots}")
         try:
             _play_root(ground, seed, dice, part, budget)
         finally:
-            ground.clear()
+            ground.kill_agents_and_remove()
         roots += 1
     part.counts["roots"] = roots
     part.seconds = time.monotonic() - begin
@@ -139,19 +139,19 @@ def _play_root(here: Ground, seed: int, dice: random.Random, part: PartOutcome, 
         expected = newest_intact(here.root) if number else ""
         events = _play(played)
         for wrong in _find_violations(events, expected):
-            part.violate(f"{what}: {wrong}")
+            part.record_violation(f"{what}: {wrong}")
         part.done += sum(event["dropped_writes"] for event in events if event["what"] == "saved")
         part.counts["saves"] += sum(event["what"] == "saved" for event in events)
         # A new node: nothing but the root is left.
         here.kill_agents()
         here.wipe_memory()
         if not newest_intact(here.root):
-            part.violate(f"{what}: at its end no checkpoint is whole")
+            part.record_violation(f"{what}: at its end no checkpoint is whole")
             return
 
 
 def _play(order: LyingLife) -> list[dict[str, Any]]:
-    process = life.spawn(_train, (order,))
+    process = life.spawn(_train_and_exit, (order,))
     process.join(_LIFE_SECONDS)
     if process.exitcode is None:
         process.kill()
@@ -175,8 +175,10 @@ def _find_violations(events: list[dict[str, Any]], expected: str) -> list[str]:
 
 
 def newest_intact(root: str) -> str:
-    """The newest attempt of which every byte is as it was committed; "" where none is. While one is being deleted, the
-    next one is there already: so it looks again."""
+    """Return the newest attempt of which every byte is as it was committed; "" where none is.
+
+    While one is being deleted, the next one is there already: so it is tried again for some seconds.
+    """
     return str(poll_until(lambda: _find_newest_intact(root), bool, fixed_pause(0.01), seconds=5.0) or "")
 
 
@@ -192,8 +194,8 @@ def _find_newest_intact(root: str) -> str:
     return ""
 
 
-def _train(order: LyingLife) -> None:
-    """In a process of its own: restore, then save while the disk lies, and look after each save."""
+def _train_and_exit(order: LyingLife) -> None:
+    """Restore, save while the disk lies, and check after each save, in a process of its own that ends here."""
     events = by_descriptor.open_file(order.events, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     out = by_descriptor.open_file(order.events + ".out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(out, 1)

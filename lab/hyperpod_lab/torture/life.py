@@ -68,8 +68,8 @@ class LifeSpec:
     env: tuple[tuple[str, str], ...] = ()
 
 
-def start(order: LifeSpec) -> BaseProcess:
-    """Begin a life. The caller joins it."""
+def start_life(order: LifeSpec) -> BaseProcess:
+    """Start a life in a new process. The caller joins it."""
     return spawn(_run_life, (order,))
 
 
@@ -196,17 +196,17 @@ def _restore_and_save(order: LifeSpec, event_log: _EventLog) -> None:
     event_log.write("closed", clean=closed)
 
 
-def flush(shm: str, failpoint: str, trace: str) -> None:
-    """What the epilog does, in a process of its own that may be killed on the way."""
-    _bounded(spawn(_flush, (shm, failpoint, trace)))
+def flush_with_failpoint(shm: str, failpoint: str, trace: str) -> None:
+    """Flush as the epilog does, in a process of its own that may be killed on the way."""
+    _join_or_kill(spawn(_flush, (shm, failpoint, trace)))
 
 
-def prune(root: str, failpoint: str, trace: str) -> None:
-    """`checkpoint prune` to the last two, in a process of its own that may be killed on the way."""
-    _bounded(spawn(_prune, (root, failpoint, trace)))
+def prune_with_failpoint(root: str, failpoint: str, trace: str) -> None:
+    """Prune to the last two, as `checkpoint prune`, in a process of its own that may be killed on the way."""
+    _join_or_kill(spawn(_prune, (root, failpoint, trace)))
 
 
-def _bounded(process: BaseProcess) -> None:
+def _join_or_kill(process: BaseProcess) -> None:
     process.join(30.0)
     if process.exitcode is None:
         process.kill()

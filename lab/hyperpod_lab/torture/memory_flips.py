@@ -12,7 +12,7 @@ from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_lab.torture import life
-from hyperpod_lab.torture.flips import flip
+from hyperpod_lab.torture.flips import flip_byte
 from hyperpod_lab.torture.ground import Ground
 from hyperpod_lab.torture.life import LifeSpec
 from hyperpod_lab.torture.report import Budget, PartOutcome
@@ -37,28 +37,29 @@ class _MemoryTemplate:
             by_descriptor.copy_tree(self.kept / name, path)
 
 
-def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
-    """Flip until `part.requested` are done or the budget is over."""
+def flip_memory_bytes(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
+    """Flip until `part.requested` are done or the budget is over; record each start that restored something
+    wrong."""
     begin = time.monotonic()
     dice = random.Random(f"memory/{seed}")
-    template = _template(here, seed)
+    template = _create_template(here, seed)
     while part.done < part.requested and not budget.over:
         template.restore()
         path = dice.choice(sorted(template.here.shm.glob("hpk-*.img")) + sorted(template.here.shm.glob("hpk-*.ctl")))
         at = dice.randrange(path.stat().st_size if path.suffix == ".img" else _PAGE)
-        flip(path, at, dice.randrange(1, 256))
-        result = _classify_restore(replace(template.order, events=str(here.disk / f"after-{part.done}")))
+        flip_byte(path, at, dice.randrange(1, 256))
+        result = _restore_and_classify(replace(template.order, events=str(here.disk / f"after-{part.done}")))
         template.here.kill_agents()
         part.done += 1
         part.counts[f"{path.suffix[1:]}: {result}"] += 1
         if result not in ("the sealed one", "the durable one"):
-            part.violate(f"seed {seed}, flip {part.done}: byte {at} of {path.name}: {result}")
+            part.record_violation(f"seed {seed}, flip {part.done}: byte {at} of {path.name}: {result}")
     part.seconds = time.monotonic() - begin
 
 
-def _classify_restore(order: LifeSpec) -> str:
-    """What a start gets now."""
-    process = life.start(order)
+def _restore_and_classify(order: LifeSpec) -> str:
+    """Start a life and return which checkpoint it restored, or what was wrong."""
+    process = life.start_life(order)
     process.join(60.0)
     events = life.read_events(order.events)
     start_event = next((event for event in events if event["what"] in ("restored", "fresh", "error")), None)
@@ -69,8 +70,9 @@ def _classify_restore(order: LifeSpec) -> str:
     return {_DURABLE: "the durable one", _SEALED: "the sealed one"}.get(start_event["seq"], f"seq {start_event['seq']}")
 
 
-def _template(here: Ground, seed: int) -> _MemoryTemplate:
-    made = here.fresh("template")
+def _create_template(here: Ground, seed: int) -> _MemoryTemplate:
+    """Let a trainer and its agent die with a save that is sealed in memory only; return what is left."""
+    made = here.make_subground("template")
     order = LifeSpec(
         root=made.root,
         shm=str(made.shm),
@@ -81,7 +83,7 @@ def _template(here: Ground, seed: int) -> _MemoryTemplate:
         failpoint="commit.before_extra@2",
         revives=False,
     )
-    process = life.start(order)
+    process = life.start_life(order)
     process.join(60.0)
     made.kill_agents()
     newest = selection.newest_valid(made.root).seq
@@ -91,7 +93,7 @@ def _template(here: Ground, seed: int) -> _MemoryTemplate:
     by_descriptor.copy_tree(made.root, kept / "root")
     by_descriptor.copy_tree(made.shm, kept / "shm")
     template = _MemoryTemplate(made, replace(order, saves=0, failpoint=""), kept)
-    result = _classify_restore(replace(template.order, events=str(here.disk / "undamaged")))
+    result = _restore_and_classify(replace(template.order, events=str(here.disk / "undamaged")))
     made.kill_agents()
     if result != "the sealed one":
         raise CheckpointError(f"undamaged memory gave {result}")

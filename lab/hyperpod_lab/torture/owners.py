@@ -15,21 +15,21 @@ from hyperpod_lab.torture.life import LifeSpec
 from hyperpod_lab.torture.report import Budget, PartOutcome
 
 
-def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
-    """Let jobs meet until `part.requested` did or the budget is over."""
+def run_competing_jobs(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
+    """Let jobs meet until `part.requested` did or the budget is over; record what was wrong."""
     begin = time.monotonic()
     meetings = (_same_node, _another_run, _other_nodes)
     while part.done < part.requested and not budget.over:
         meet = meetings[part.done % len(meetings)]
-        wrong = meet(here.fresh(str(part.done)), seed)
+        wrong = meet(here.make_subground(str(part.done)), seed)
         part.done += 1
         part.counts[meet.__name__.strip("_").replace("_", " ")] += 1
         if wrong:
-            part.violate(f"seed {seed}, meeting {part.done} ({meet.__name__}): {wrong}")
+            part.record_violation(f"seed {seed}, meeting {part.done} ({meet.__name__}): {wrong}")
     part.seconds = time.monotonic() - begin
 
 
-def _first(here: Ground, seed: int) -> LifeSpec:
+def _first_job(here: Ground, seed: int) -> LifeSpec:
     return LifeSpec(
         root=here.root,
         shm=str(here.shm),
@@ -42,10 +42,11 @@ def _first(here: Ground, seed: int) -> LifeSpec:
 
 
 def _run_together(first: LifeSpec, second: LifeSpec) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Start the second one while the first one trains, which goes on after the second one's end; both events."""
-    first_process = life.start(first)
+    """Start the second job while the first one trains, which goes on after the second one's end; return both
+    events."""
+    first_process = life.start_life(first)
     wait_until(lambda: any(e["what"] == SaveState.DURABLE for e in life.read_events(first.events)), 30.0)
-    second_process = life.start(replace(second, holds=""))
+    second_process = life.start_life(replace(second, holds=""))
     second_process.join(60.0)
     by_descriptor.touch(first.holds)
     first_process.join(60.0)
@@ -60,33 +61,33 @@ def _check_refused(events: list[dict[str, Any]]) -> str:
 
 
 def _check_undamaged(first: LifeSpec, first_events: list[dict[str, Any]], *other_events: list[dict[str, Any]]) -> str:
-    """The first job came to a good end, and what is there afterwards restores."""
+    """Return what is wrong, "" when the first job came to a good end and what is there afterwards restores."""
     if not any(event["what"] == "closed" and event["clean"] for event in first_events):
         return f"the first job did not end well: {first_events[-3:]}"
-    return _check_restart(first, first_events, *other_events)
+    return _restart_and_check(first, first_events, *other_events)
 
 
-def _check_restart(first: LifeSpec, *jobs: list[dict[str, Any]]) -> str:
-    """A start afterwards finds what these jobs have saved."""
+def _restart_and_check(first: LifeSpec, *jobs: list[dict[str, Any]]) -> str:
+    """Start again and return what is wrong, "" when it finds what these jobs have saved."""
     ledger = RootHistory()
     for events in jobs:
         ledger.add_events(events)
     after = replace(first, events=first.events + ".after", saves=1, holds="")
-    process = life.start(after)
+    process = life.start_life(after)
     process.join(60.0)
     wrong = ledger.find_violations(life.read_events(after.events), excused=False)
     return "; ".join(wrong)
 
 
 def _same_node(here: Ground, seed: int) -> str:
-    first = _first(here, seed)
+    first = _first_job(here, seed)
     first_events, second = _run_together(first, replace(first, events=str(here.disk / "second")))
     return _check_refused(second) or _check_undamaged(first, first_events)
 
 
 def _another_run(here: Ground, seed: int) -> str:
     """A job of another name; it would not even have to meet the first one."""
-    first = _first(here, seed)
+    first = _first_job(here, seed)
     first_events, second = _run_together(
         first, replace(first, events=str(here.disk / "second"), options=(("run", "another"),))
     )
@@ -99,7 +100,7 @@ def _other_nodes(here: Ground, seed: int) -> str:
     Started without it, the younger start has the root: the older one hears so at its next save, is told that nothing
     more is durable, and nothing is mixed or lost.
     """
-    first = _first(here, seed)
+    first = _first_job(here, seed)
     elsewhere = here.shm / "other-node"
     by_descriptor.make_directory(elsewhere)
     second = replace(first, events=str(here.disk / "second"), shm=str(elsewhere))
@@ -108,4 +109,4 @@ def _other_nodes(here: Ground, seed: int) -> str:
         return f"the first job was not told that a newer start has its root: {first_events[-3:]}"
     if not any("taken by a newer start" in str(event.get("why")) for event in first_events):
         return f"the first job does not say that a newer start has its root: {first_events[-3:]}"
-    return _check_restart(first, other, first_events)
+    return _restart_and_check(first, other, first_events)

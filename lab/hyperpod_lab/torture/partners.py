@@ -19,7 +19,7 @@ from typing import Any
 
 from hyperpod_kit.checkpoint.handle import SaveState
 from hyperpod_kit.checkpoint.partners import RankNode
-from hyperpod_kit.checkpoint.partners import partners as partners_of
+from hyperpod_kit.checkpoint.partners import assign_partners as partners_of
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_lab.torture import life
 from hyperpod_lab.torture.ground import Ground, wait_until
@@ -48,27 +48,27 @@ class Loss:
         )
 
 
-def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
-    """Lose machines until `part.requested` runs have lost some or the budget is over."""
+def lose_nodes_of_runs(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
+    """Lose machines until `part.requested` runs have lost some or the budget is over; record what was wrong."""
     begin = time.monotonic()
     dice = random.Random(f"partners/{seed}")
     while part.done < part.requested and not budget.over:
         world = WORLDS[part.done % len(WORLDS)]
         loss = Loss(tuple(dice.sample(range(world), dice.choice((1, 1, 2)))), dice.random() < 0.5, dice.randint(2, 4))
-        ground = here.fresh(str(part.done))
-        nodes = [ground.fresh(f"node-{rank}") for rank in range(world)]
+        ground = here.make_subground(str(part.done))
+        nodes = [ground.make_subground(f"node-{rank}") for rank in range(world)]
         try:
-            wrong = _lose_nodes(ground, nodes, seed + part.done, loss, part)
+            wrong = _lose_nodes_and_check(ground, nodes, seed + part.done, loss, part)
         finally:
             for node in nodes:
-                node.clear()
+                node.kill_agents_and_remove()
         part.done += 1
         if wrong:
-            part.violate(f"seed {seed}, run {part.done}, {world} nodes, {loss}: {wrong}")
+            part.record_violation(f"seed {seed}, run {part.done}, {world} nodes, {loss}: {wrong}")
     part.seconds = time.monotonic() - begin
 
 
-def _lose_nodes(ground: Ground, nodes: Sequence[Ground], seed: int, loss: Loss, part: PartOutcome) -> str:
+def _lose_nodes_and_check(ground: Ground, nodes: Sequence[Ground], seed: int, loss: Loss, part: PartOutcome) -> str:
     world = len(nodes)
     first = [
         LifeSpec(
@@ -88,7 +88,7 @@ def _lose_nodes(ground: Ground, nodes: Sequence[Ground], seed: int, loss: Loss, 
         )
         for rank, node in enumerate(nodes)
     ]
-    ranks = [life.start(order) for order in first]
+    ranks = [life.start_life(order) for order in first]
     wait_until(
         lambda: (
             all(_count_sealed_saves(life.read_events(order.events)) >= loss.saves for order in first)
@@ -121,7 +121,7 @@ def _lose_nodes(ground: Ground, nodes: Sequence[Ground], seed: int, loss: Loss, 
         )
         for rank, order in enumerate(first)
     ]
-    ranks = [life.start(order) for order in second]
+    ranks = [life.start_life(order) for order in second]
     wait_until(lambda: _have_ended(ranks), _SECONDS)
     for rank in ranks:
         if rank.exitcode is None:
@@ -147,7 +147,7 @@ def _have_ended(ranks: Sequence[BaseProcess]) -> bool:
 
 
 def _oldest_allowed_seq(events_by_rank: Sequence[Events], nodes: Sequence[Ground], loss: Loss, copied: bool) -> int:
-    """The oldest seq that may come back."""
+    """Return the oldest seq that may be restored."""
     holder = partners_of([RankNode((socket.gethostname(), str(node.shm)), "") for node in nodes])
     copies_survive = copied and all(holder[number] not in loss.nodes for number in loss.nodes)
     levels = (SaveState.SEALED, SaveState.DURABLE) if copies_survive else (SaveState.DURABLE,)
@@ -174,7 +174,8 @@ def _find_violations(events_by_rank: Sequence[Events], floor: int, part: PartOut
 
 
 def _check_memory_empty(nodes: Sequence[Ground]) -> str:
-    """What a run that has ended well leaves in its nodes' memory: nothing."""
+    """Wait for the agents to end and return what is left in the nodes' memory; a run that has ended well leaves
+    nothing."""
     wait_until(lambda: not any(node.agents() for node in nodes), 20.0)
     remaining_files = [
         os.path.join(folder, name) for node in nodes for folder, _, names in os.walk(node.shm) for name in names

@@ -21,8 +21,8 @@ class PartOutcome:
     counts: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
 
-    def violate(self, what: str) -> None:
-        """Note a violation; beyond the first few only their number is kept."""
+    def record_violation(self, what: str) -> None:
+        """Record a violation; beyond the first few only their number is kept."""
         self.counts["violations"] += 1
         if len(self.violations) < _KEPT:
             self.violations.append(what)
@@ -40,10 +40,10 @@ class PartOutcome:
 class Budget:
     """Wall-clock seconds, measured from the beginning; of a larger one, if there is one, which can be stopped."""
 
-    def __init__(self, seconds: float, of: Budget | None = None) -> None:
+    def __init__(self, seconds: float, parent: Budget | None = None) -> None:
         self.seconds = seconds
         self._end = time.monotonic() + seconds
-        self._of = of
+        self._of = parent
 
     @property
     def remaining(self) -> float:
@@ -54,5 +54,5 @@ class Budget:
         return self.remaining <= 0 or (self._of is not None and self._of.over)
 
     def stop(self) -> None:
-        """Be over."""
+        """End the budget now."""
         self._end = time.monotonic()

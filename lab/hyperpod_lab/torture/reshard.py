@@ -20,12 +20,13 @@ CHANGES = ((4, 2), (4, 3), (2, 4), (3, 1), (1, 2), (8, 3))
 _STEP = 7
 
 
-def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
-    """Each change of the world once; more only as `part.requested` says."""
+def reshard_checkpoints(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
+    """Save and restore with each change of the world size once, more as `part.requested` says; record what was
+    wrong."""
     begin = time.monotonic()
     while part.done < part.requested and not budget.over:
         before, after = CHANGES[part.done % len(CHANGES)]
-        ground = here.fresh(str(part.done))
+        ground = here.make_subground(str(part.done))
         seed_here = seed + part.done
         wrong = _run_world(ground, seed_here, before, save=True)
         ground.kill_agents()
@@ -34,12 +35,12 @@ def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
         part.done += 1
         part.counts[f"{before} -> {after}"] += 1
         if wrong:
-            part.violate(f"seed {seed_here}, {before} -> {after} ranks: {wrong}")
+            part.record_violation(f"seed {seed_here}, {before} -> {after} ranks: {wrong}")
     part.seconds = time.monotonic() - begin
 
 
 def _run_world(ground: Ground, seed: int, world: int, *, save: bool) -> str:
-    """Let `world` ranks save, or restore and compare; what was wrong, or ""."""
+    """Let `world` ranks save, or restore and compare; return what was wrong, or ""."""
     meeting = str(ground.disk / f"rendezvous-{world}-{save}")
     outcome_paths = [ground.disk / f"answer-{world}-{save}.{rank}" for rank in range(world)]
     ranks: list[BaseProcess] = [
@@ -77,7 +78,7 @@ def _run_rank(
 def _save_or_compare(root: str, seed: int, save: bool) -> str:
     from hyperpod_kit.checkpoint import Manager, Restored, State
 
-    model, optimizer = _sharded()
+    model, optimizer = _make_sharded_model()
     state = State(model, optimizer, rng=False)
     manager = Manager(root)
     got = manager.restore(state)
@@ -93,8 +94,9 @@ def _save_or_compare(root: str, seed: int, save: bool) -> str:
     return "; ".join(wrong) or "equal"
 
 
-def _sharded() -> tuple[Any, Any]:
-    """A model of every kind of tensor, its parameters sharded over all ranks (some ranks get no row of some)."""
+def _make_sharded_model() -> tuple[Any, Any]:
+    """Return a model of every kind of tensor, its parameters sharded over all ranks (some ranks get no row of
+    some), and its optimizer."""
     import torch
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -135,7 +137,7 @@ def _tensors(model: Any, optimizer: Any) -> dict[str, Any]:
 
 
 def _expected_tensor(seed: int, name: str, tensor: Any) -> Any:
-    """What the whole of this tensor must be."""
+    """Return what the whole of this tensor must be."""
     import torch
 
     from hyperpod_lab.torture.subject import put_bytes

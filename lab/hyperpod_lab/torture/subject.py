@@ -68,11 +68,11 @@ class Subject:
             tensors[f"own of rank {self._rank}"] = self.extra["own"]
         return tensors
 
-    def _bytes(self, epoch: int, step: int, name: str, size: int) -> bytes:
+    def _expected_bytes(self, epoch: int, step: int, name: str, size: int) -> bytes:
         return random.Random(f"{self._seed}/{epoch}/{step}/{name}").randbytes(size)
 
     def fill(self, epoch: int, step: int) -> None:
-        """Become the state of that step."""
+        """Fill every tensor and `extra` with what follows from epoch and step."""
         for parameter in self.model.parameters():
             if not self.optimizer.state[parameter]:
                 self.optimizer.state[parameter].update(
@@ -81,10 +81,10 @@ class Subject:
         self.extra.setdefault("own", torch.zeros(50 + self._rank))
         self.extra["stamp"] = [epoch, step, self._rank]
         for name, tensor in self._tensors().items():
-            put_bytes(tensor, self._bytes(epoch, step, name, tensor.numel() * tensor.element_size()))
+            put_bytes(tensor, self._expected_bytes(epoch, step, name, tensor.numel() * tensor.element_size()))
 
     def find_differences(self, epoch: int, step: int) -> list[str]:
-        """What is not as `fill(epoch, step)` leaves it; empty when every bit is."""
+        """Return the names of what is not as `fill(epoch, step)` leaves it; none when every bit is."""
         wrong = [] if self.extra.get("stamp") == [epoch, step, self._rank] else [f"stamp {self.extra.get('stamp')}"]
         names = self._tensors()
         if len(names) != 6 + 3 * 4 + 1:
@@ -92,12 +92,12 @@ class Subject:
         if self.model.head is not self.model.embed:
             wrong.append("the tie")
         for name, tensor in names.items():
-            if get_bytes(tensor) != self._bytes(epoch, step, name, tensor.numel() * tensor.element_size()):
+            if get_bytes(tensor) != self._expected_bytes(epoch, step, name, tensor.numel() * tensor.element_size()):
                 wrong.append(name)
         return wrong
 
     def clear(self) -> None:
-        """Forget everything, so that nothing can look restored that was not."""
+        """Zero all tensors and forget `extra`, so that nothing can look restored that was not."""
         for tensor in self._tensors().values():
             put_bytes(tensor, bytes(tensor.numel() * tensor.element_size()))
         self.extra.clear()

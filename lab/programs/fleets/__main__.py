@@ -46,20 +46,20 @@ class Bar(NamedTuple):
     unit: str
 
 
-def _commit(rows: Rows) -> float:
+def _longest_commit_cpu_seconds(rows: Rows) -> float:
     return max(row["cpu_s"] for name, row in rows.items() if name.startswith("commit"))
 
 
-def _received(rows: Rows) -> float:
+def _restore_plan_megabytes(rows: Rows) -> float:
     return rows["restore plan"]["bytes_in"] / 1e6
 
 
 BARS: Tuple[Bar, ...] = (
     *(Bar("decision at 20 TB", size, "deciding", lambda rows: rows["decision"]["s"], 1.0, "s") for size in SIZES),
-    Bar("commit on rank 0", 2048, "agents", _commit, 1.0, "s CPU"),
-    Bar("commit on rank 0", 16384, "agents", _commit, 8.0, "s CPU"),
+    Bar("commit on rank 0", 2048, "agents", _longest_commit_cpu_seconds, 1.0, "s CPU"),
+    Bar("commit on rank 0", 16384, "agents", _longest_commit_cpu_seconds, 8.0, "s CPU"),
     Bar("rank 0's agent, peak", 16384, "agents", lambda rows: rows["peak"]["rss_mb"], 300.0, "MB"),
-    Bar("received by a rank to plan a cold restore", 16384, "planning", _received, 5.0, "MB"),
+    Bar("received by a rank to plan a cold restore", 16384, "planning", _restore_plan_megabytes, 5.0, "MB"),
 )
 
 
@@ -69,7 +69,7 @@ def predict_usage(figures: Figures, size: int, part: str, field: str) -> float:
     `s`: of CPU, of all its rows together (the time in which all other ranks are simulated says nothing about it, and
     has a deadline of its own); `rss_mb`: of its peak.
     """
-    measured = [(ranks, _usage_of(parts[part], field)) for ranks, parts in figures.items() if parts.get(part)]
+    measured = [(ranks, _measured_usage(parts[part], field)) for ranks, parts in figures.items() if parts.get(part)]
     if not measured:
         return 0.0
     ranks, last = measured[-1]
@@ -79,14 +79,14 @@ def predict_usage(figures: Figures, size: int, part: str, field: str) -> float:
     return last * (size / ranks) ** power
 
 
-def _usage_of(rows: Rows, field: str) -> float:
+def _measured_usage(rows: Rows, field: str) -> float:
     if field == "rss_mb":
         return max(row.get("rss_mb", 0.0) for row in rows.values())
     return sum(row.get("cpu_s", 0.0) for row in rows.values())
 
 
 def run_part(part: str, size: int, root: Path) -> Tuple[Rows, str]:
-    """The rows of a part, and why it did not come to its end, or ""."""
+    """Run a part in a subprocess; returns its rows, and the reason why it did not finish, or ""."""
 
     def limited() -> None:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -132,12 +132,12 @@ def print_figures(figures: Figures, size: int, part: str) -> None:
             ("bytes_out", "kB out", 1e3),
         ):
             if field in row:
-                cells.append(f"{row[field] / scale:,.2f} {unit}{_growth(before, name, row, field, size)}")
+                cells.append(f"{row[field] / scale:,.2f} {unit}{_format_growth(before, name, row, field, size)}")
         more = [f"{key} {value:g}" for key, value in row.items() if key in ("unasked", "wrong", "amplification")]
         print(f"{size:>6}  {name:<28}{'  '.join([*cells, *more])}", flush=True)
 
 
-def _growth(before: Optional[Tuple[int, Rows]], name: str, row: Dict[str, float], field: str, size: int) -> str:
+def _format_growth(before: Optional[Tuple[int, Rows]], name: str, row: Dict[str, float], field: str, size: int) -> str:
     if before is None or before[1].get(name, {}).get(field, 0) <= 0 or row[field] <= 0:
         return ""
     return f" (x2 {(row[field] / before[1][name][field]) ** (1 / math.log2(size / before[0])):.2f})"

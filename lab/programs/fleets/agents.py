@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any, Callable, Dict, Set
 
 import model
-from meter import Meter, status
+from meter import Meter, memory_mb
 
 from hyperpod_kit import descriptors
 from hyperpod_kit.checkpoint.agent import agent_events, rpc
@@ -70,7 +70,7 @@ class Rank0:
     def __init__(self, world: int, root: str) -> None:
         self.world, self.root = world, root
         self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.whose = identity.open_root(root, "fleet")
+        self.whose = identity.ensure_run_identity(root, "fleet")
         storage = Storage(
             root,
             run_identity=self.whose,
@@ -81,7 +81,7 @@ class Rank0:
             keep=None,
             stopped=lambda: False,
         )
-        hub = rpc.Hub(TOKEN, self._on_message, peers=world - 1, addresses=["127.0.0.1"])
+        hub = rpc.Hub(TOKEN, self._queue_message, peers=world - 1, addresses=["127.0.0.1"])
         self.hub = hub
         chores = Worker("chores", self.events.put)
         counted = FailureCounter(
@@ -96,13 +96,13 @@ class Rank0:
             captures,
             storage,
             self.events.put,
-            self._on_order,
+            self._record_order,
             lambda event: None,
             counted,
             is_trainer_alive=lambda: True,
         )
 
-    def _on_message(self, rank: int, message: Any) -> None:
+    def _queue_message(self, rank: int, message: Any) -> None:
         if message is None:
             self.events.put(agent_events.RankDisconnected(rank))
             return
@@ -110,14 +110,14 @@ class Rank0:
         if report is not None:
             self.events.put(agent_events.FromRank(rank, report))
 
-    def _on_order(self, order: Order) -> None:
+    def _record_order(self, order: Order) -> None:
         if order.kind in (OrderKind.FAILED, OrderKind.DROPPED) and order.key != model.key(3):
             print(f"a save came to nothing: {order.note}", file=sys.stderr, flush=True)
             os._exit(1)
         self.ends.add(order.kind)
 
     def run_until_response(self) -> Dict[str, int]:
-        """Take up what comes until the peers have answered; their answer."""
+        """Process events until the peers' response arrives, and return the response."""
         while True:
             event = self.events.get()
             if isinstance(event, dict):
@@ -141,9 +141,9 @@ class Peers:
             stdout=subprocess.PIPE,
             text=True,
         )
-        threading.Thread(target=self._listen, args=(rank0.events,), daemon=True).start()
+        threading.Thread(target=self._forward_responses, args=(rank0.events,), daemon=True).start()
 
-    def _listen(self, events: queue.SimpleQueue[Any]) -> None:
+    def _forward_responses(self, events: queue.SimpleQueue[Any]) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             events.put(json.loads(line))
@@ -163,16 +163,16 @@ class Peers:
 
 
 def main(world: int, root: str) -> None:
-    descriptors.raise_limit()
+    descriptors.raise_soft_limit()
     meter = Meter()
-    base = status("VmRSS")
+    base = memory_mb("VmRSS")
     rank0 = Rank0(world, root)
     peers = Peers(rank0)
     on_report = rank0.leader.on_report
     encoder = ReportEncoder(inline_texts=True)
 
     def phase(name: str, command: str, first: Callable[[], None] = lambda: None) -> None:
-        with meter.phase(name) as row:
+        with meter.measure_phase(name) as row:
             peers.send_command(command)
             first()
             response = rank0.run_until_response()
@@ -196,7 +196,7 @@ def main(world: int, root: str) -> None:
     on_report(0, RankDone())
     phase("end", "end")
     meter.rows["before"] = {"rss_mb": base}
-    meter.peak()
+    meter.record_peak_memory()
     peers.close()
     os._exit(0)
 

@@ -38,14 +38,14 @@ while True:
 """
 
 
-def read_bytes() -> int:
+def bytes_read_so_far() -> int:
     """What this process has read so far, from files and sockets."""
     return int(Path("/proc/self/io").read_text().split("\n")[0].split()[1])
 
 
-def checkpoint(root: str, world: int) -> None:
-    """A committed attempt of `world` shards, of which only the names are there."""
-    whose = identity.open_root(root, "decided")
+def write_committed_checkpoint(root: str, world: int) -> None:
+    """Create and commit a checkpoint of `world` shards that are empty files."""
+    whose = identity.ensure_run_identity(root, "decided")
     attempt = str(layout.CheckpointId(1, 10, 1, model.INCARNATION))
     os.mkdir(os.path.join(root, attempt))
     shards = []
@@ -73,7 +73,7 @@ def checkpoint(root: str, world: int) -> None:
 
 
 def measure_node_check(meter: Meter, nodes: int) -> None:
-    """One round of the watch, where one node refuses."""
+    """Measure one check of all nodes, of which one refuses the connection."""
     server = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
@@ -83,8 +83,8 @@ def measure_node_check(meter: Meter, nodes: int) -> None:
             dead = closed.getsockname()[1]
             addresses = {f"node-{n:05d}": (f"127.1.{n // 250}.{n % 250 + 1}", port) for n in range(nodes)}
             addresses["node-00000"] = ("127.0.0.1", dead)
-            with meter.phase("look at all nodes") as row:
-                answers = list(reach.reach(addresses, 5.0).values())
+            with meter.measure_phase("look at all nodes") as row:
+                answers = list(reach.probe_tcp_ports(addresses, 5.0).values())
                 row["unasked"] = answers.count(reach.UNASKED)
                 row["wrong"] = nodes - 1 - answers.count(reach.OPEN)
     finally:
@@ -93,21 +93,21 @@ def measure_node_check(meter: Meter, nodes: int) -> None:
 
 
 def main(world: int, root: str) -> None:
-    descriptors.raise_limit()  # as `job run` does
+    descriptors.raise_soft_limit()  # as `job run` does
     meter = Meter()
-    checkpoint(root, world)
-    with meter.phase("decision") as row:
-        before = read_bytes()
+    write_committed_checkpoint(root, world)
+    with meter.measure_phase("decision") as row:
+        before = bytes_read_so_far()
         if newest_whole(root, {}).step != 10:
             raise SystemExit("another checkpoint was decided on")
-        row["bytes_in"] = read_bytes() - before
+        row["bytes_in"] = bytes_read_so_far() - before
     nodes = max(1, world // NODE)
     measure_node_check(meter, nodes)
-    with meter.phase("names of all nodes"):
+    with meter.measure_phase("names of all nodes"):
         names = [f"node-{number:05d}" for number in range(nodes)]
         if hostlist.expand(hostlist.compress(names)) != names:
             raise SystemExit("names of nodes were lost")
-    with meter.phase("records of all ends: write"):
+    with meter.measure_phase("records of all ends: write"):
         now = time.time()
 
         def ended(rank: int) -> None:
@@ -116,12 +116,12 @@ def main(world: int, root: str) -> None:
         # Each rank syncs its own: nobody waits for another's, and one after another they would wait for a busy disk.
         with ThreadPoolExecutor(NODES_AT_ONCE) as pool:
             list(pool.map(ended, range(world)))
-    with meter.phase("records of all ends: read") as row:
-        before = read_bytes()
+    with meter.measure_phase("records of all ends: read") as row:
+        before = bytes_read_so_far()
         if len(exits.read(root, "4711.0.0")) != world:
             raise SystemExit("records were lost")
-        row["bytes_in"] = read_bytes() - before
-    meter.peak()
+        row["bytes_in"] = bytes_read_so_far() - before
+    meter.record_peak_memory()
 
 
 if __name__ == "__main__":

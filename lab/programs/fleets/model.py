@@ -19,7 +19,7 @@ from hyperpod_kit.checkpoint.agent.report_texts import ReportEncoder
 from hyperpod_kit.checkpoint.agent.shard_report import InShard, Report
 from hyperpod_kit.checkpoint.repository import digest, layout, manifest
 from hyperpod_kit.checkpoint.repository.rank_extra_state import RankStateLocation
-from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec, _order
+from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec, _layout_sort_key
 
 HIDDEN, INNER, VOCABULARY, KEYS, LAYERS = 8192, 28672, 128256, 1024, 80
 INCARNATION = "abc123"
@@ -33,7 +33,7 @@ Shape = Tuple[int, ...]
 
 
 @lru_cache(maxsize=None)
-def parameters() -> Dict[str, Shape]:
+def parameter_shapes() -> Dict[str, Shape]:
     """Name -> shape."""
     shapes: Dict[str, Shape] = {"model.embed_tokens.weight": (VOCABULARY, HIDDEN)}
     for number in range(LAYERS):
@@ -54,36 +54,36 @@ def parameters() -> Dict[str, Shape]:
     return {**shapes, "model.norm.weight": (HIDDEN,), "lm_head.weight": (VOCABULARY, HIDDEN)}
 
 
-def divided() -> Iterator[Tuple[str, Shape]]:
+def sharded_tensors() -> Iterator[Tuple[str, Shape]]:
     """The tensors of which each rank holds rows."""
-    for name, shape in parameters().items():
+    for name, shape in parameter_shapes().items():
         yield f"model.{name}", shape
         yield f"optimizer.state.{name}.exp_avg", shape
         yield f"optimizer.state.{name}.exp_avg_sq", shape
 
 
-def rows(extent: int, world: int, rank: int) -> Tuple[int, int]:
+def rank_rows(extent: int, world: int, rank: int) -> Tuple[int, int]:
     """[begin, end) of a dimension of that extent on a rank, as torch.chunk cuts it."""
     each = -(-extent // world)
     return min(rank * each, extent), min((rank + 1) * each, extent)
 
 
-def specs(rank: int, world: int) -> List[TensorSpec]:
+def rank_tensor_specs(rank: int, world: int) -> List[TensorSpec]:
     """What is in a rank's shard."""
     tensor_specs = []
-    for name, shape in divided():
-        begin, end = rows(shape[0], world, rank)
+    for name, shape in sharded_tensors():
+        begin, end = rank_rows(shape[0], world, rank)
         if end > begin:
             tensor_specs.append(
                 TensorSpec(name, "F32", (end - begin, *shape[1:]), (begin, *(0 for _ in shape[1:])), shape)
             )
-    steps = sorted(f"optimizer.state.{name}.step" for name in parameters())
+    steps = sorted(f"optimizer.state.{name}.step" for name in parameter_shapes())
     return tensor_specs + [TensorSpec(name, "F32", ()) for name in steps[rank::world]]
 
 
-def count() -> int:
+def tensor_count() -> int:
     """How many tensors the checkpoint has."""
-    return 4 * len(parameters())
+    return 4 * len(parameter_shapes())
 
 
 @lru_cache(maxsize=1)
@@ -91,7 +91,7 @@ def _shared_tree() -> Dict[str, Any]:
     def tensor(name: str) -> Dict[str, str]:
         return {"$": "tensor", "name": name}
 
-    names = list(parameters())
+    names = list(parameter_shapes())
     group = {"lr": 1e-4, "betas": {"$": "tuple", "v": [0.9, 0.95]}, "eps": 1e-8, "weight_decay": 0.1, "params": names}
     return {
         "model": {name: tensor(f"model.{name}") for name in names},
@@ -108,45 +108,45 @@ def _shared_tree() -> Dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def _shared_text() -> str:
+def _shared_state_json() -> str:
     return json.dumps(_shared_tree(), separators=(",", ":"))
 
 
-def rank_text(rank: int, seq: int) -> str:
-    """What lies in the rank's shard of it."""
+def rank_state_json(rank: int, seq: int) -> str:
+    """Return the part of the non-tensor state that lies in the rank's shard, as JSON."""
     state = hashlib.shake_128(b"%d %d" % (rank, seq)).digest(RANDOM_STATE)
     random = {"torch": {"$": "bytes", "v": base64.b64encode(state).decode()}}
     return json.dumps({"extra": {"tokens": seq}, "rng": random}, separators=(",", ":"))
 
 
-def text(rank: int, seq: int) -> str:
-    """Everything that is not a tensor, of one rank at one save."""
-    return _shared_text()[:-1] + "," + rank_text(rank, seq)[1:]
+def full_state_json(rank: int, seq: int) -> str:
+    """Return all non-tensor state of a rank at one save, as JSON."""
+    return _shared_state_json()[:-1] + "," + rank_state_json(rank, seq)[1:]
 
 
-def in_shard(rank: int, seq: int, end: int) -> Optional[InShard]:
+def rank_state_location(rank: int, seq: int, end: int) -> Optional[InShard]:
     """Where a rank's own part is, behind tensors that end at byte `end`. Rank 0 tells all of its own."""
     if not rank:
         return None
-    encoded = rank_text(rank, seq).encode()
-    return InShard(RankStateLocation(end, len(encoded), digest.small(encoded)), ("extra", "rng"))
+    encoded = rank_state_json(rank, seq).encode()
+    return InShard(RankStateLocation(end, len(encoded), digest.small_object_digest(encoded)), ("extra", "rng"))
 
 
-def placed(rank: int, world: int) -> Tuple[Placed, ...]:
-    """The same with their places, in the order in which a shard is laid out."""
+def placed_tensors(rank: int, world: int) -> Tuple[Placed, ...]:
+    """Return the tensors of a rank with their byte ranges, in the order in which a shard is laid out."""
     at = HEADER
     placements = []
-    for spec in sorted(specs(rank, world), key=_order):
+    for spec in sorted(rank_tensor_specs(rank, world), key=_layout_sort_key):
         placements.append(Placed(spec, at, at + spec.nbytes))
         at += spec.nbytes
     return tuple(placements)
 
 
-def key(seq: int) -> control_page.Key:
+def capture_key(seq: int) -> control_page.Key:
     return (1, seq, INCARNATION)
 
 
-def page(rank: int, world: int, seq: int, run_id: str, root: str, body: str, end: int, first: int) -> Page:
+def sealed_page(rank: int, world: int, seq: int, run_id: str, root: str, body: str, end: int, first: int) -> Page:
     """The control page of a sealed capture whose tensors end at byte `end`; `first` of them begin in it."""
     return Page(
         SlotState.SEALED,
@@ -160,22 +160,22 @@ def page(rank: int, world: int, seq: int, run_id: str, root: str, body: str, end
             "xxh3",
             digest.CHUNK,
             end + digest.leaf_count(end, digest.CHUNK) * digest.LEAF_BYTES,
-            digest.small(f"layout {rank} of {world}".encode()),
+            digest.small_object_digest(f"layout {rank} of {world}".encode()),
             "blake2b:" + "1" * 32,
             first,
-            count(),
+            tensor_count(),
             len(body),
-            digest.small(body.encode()),
+            digest.small_object_digest(body.encode()),
             f"xxh3:{rank:032x}",
         ),
     )
 
 
-def report(rank: int, world: int, seq: int, run_id: str, root: str) -> Report:
+def shard_report(rank: int, world: int, seq: int, run_id: str, root: str) -> Report:
     """What the agent of a rank has to say when its shard is on storage."""
-    pieces, body = placed(rank, world), text(rank, seq)
+    pieces, body = placed_tensors(rank, world), full_state_json(rank, seq)
     end = pieces[-1].end if pieces else HEADER
-    made = page(
+    made = sealed_page(
         rank,
         world,
         seq,
@@ -183,14 +183,14 @@ def report(rank: int, world: int, seq: int, run_id: str, root: str) -> Report:
         root,
         body,
         end,
-        sum(piece.spec.first for piece in pieces),
+        sum(piece.spec.is_at_origin for piece in pieces),
     )
     return Report(
         made,
         manifest.FileRecord(layout.shard_file(rank), made.shard.size, made.shard.root, rank),
         body,
         pieces,
-        in_shard(rank, seq, end),
+        rank_state_location(rank, seq, end),
     )
 
 
@@ -198,8 +198,8 @@ class SharedEncoder(ReportEncoder):
     """The texts of all ranks. Each rank's own encoder says a text outright once it was asked for it; this one never
     does, or all ranks would."""
 
-    def find_text(self, text_digest: str) -> Optional[str]:
-        text_or_none = super().find_text(text_digest)
+    def look_up_requested_text(self, text_digest: str) -> Optional[str]:
+        text_or_none = super().look_up_requested_text(text_digest)
         self._requested.clear()
         return text_or_none
 
@@ -208,8 +208,8 @@ class Reporters:
     """The encoders of all ranks: what each would say, with less work for those whose shards are alike.
 
     A rank without scalars says what `ReportEncoder` encodes of another one of its pattern, with its own boxes, places,
-    sizes, random states and digests put in their places. `matches_encoder` compares that with what its own encoder
-    says.
+    sizes, random states and digests put in their places. `is_pattern_as_encoded` compares that with what its own
+    encoder says.
     """
 
     def __init__(self, world: int, run_id: str, root: str) -> None:
@@ -219,19 +219,20 @@ class Reporters:
         self._alike: Tuple[int, List[Any]] = (0, [])
 
     def encode_report(self, rank: int, seq: int) -> Dict[str, Any]:
-        """Of a layout at the first save only."""
-        self.encoder.reset()
+        """Return the encoded report of a rank; its layout is in it at the first save only."""
+        self.encoder.forget_sent_layout()
         if seq > 1:
             return self._encode_same_layout(rank, seq)
-        if rank < len(parameters()):
-            encoded = self.encoder.encode(report(rank, self._world, seq, self._run_id, self._root))
+        if rank < len(parameter_shapes()):
+            encoded = self.encoder.encode(shard_report(rank, self._world, seq, self._run_id, self._root))
         else:
             encoded = self._encode_from_pattern(rank, seq)
         return encoded
 
-    def matches_encoder(self, rank: int) -> bool:
-        self.encoder.reset()
-        expected = self.encoder.encode(report(rank, self._world, 1, self._run_id, self._root))
+    def is_pattern_as_encoded(self, rank: int) -> bool:
+        """Return whether the report made from a pattern equals that of the rank's own encoder."""
+        self.encoder.forget_sent_layout()
+        expected = self.encoder.encode(shard_report(rank, self._world, 1, self._run_id, self._root))
         page = expected["page"]
         page["extra_root"] = ""  # of a text that is not made here
         short = self._encode_from_pattern(rank, 1)
@@ -239,15 +240,15 @@ class Reporters:
         return json.dumps(expected, sort_keys=True) == json.dumps(short, sort_keys=True)
 
     def _encode_from_pattern(self, rank: int, seq: int) -> Dict[str, Any]:
-        shapes = sorted(set(parameters().values()))
-        cut = [rows(shape[0], self._world, rank) for shape in shapes]
+        shapes = sorted(set(parameter_shapes().values()))
+        cut = [rank_rows(shape[0], self._world, rank) for shape in shapes]
         kind = tuple(
-            _order(TensorSpec("", "F32", (end - begin, *shape[1:])))[:2] if end > begin else None
+            _layout_sort_key(TensorSpec("", "F32", (end - begin, *shape[1:])))[:2] if end > begin else None
             for shape, (begin, end) in zip(shapes, cut)
         )
         if kind not in self._patterns:
-            self.encoder.reset()
-            full = self.encoder.encode(report(rank, self._world, seq, self._run_id, self._root))
+            self.encoder.forget_sent_layout()
+            full = self.encoder.encode(shard_report(rank, self._world, seq, self._run_id, self._root))
             _, boxes, scalars = json.loads(full["own"])
             assert not scalars
             self._patterns[kind] = (full["pattern"], tuple(shapes.index(tuple(box[3])) for box in boxes))
@@ -260,18 +261,21 @@ class Reporters:
         return {**self._encode_same_layout(rank, seq), "own": layout_text, "pattern": pattern}
 
     def _encode_same_layout(self, rank: int, seq: int) -> Dict[str, Any]:
-        """All but the layout."""
-        scalars = len(range(rank, len(parameters()), self._world))
+        """Return the encoded report of a rank without its layout, for ranks other than 0."""
+        scalars = len(range(rank, len(parameter_shapes()), self._world))
         size = HEADER + 4 * scalars
-        for shape in parameters().values():
-            begin, end = rows(shape[0], self._world, rank)
+        for shape in parameter_shapes().values():
+            begin, end = rank_rows(shape[0], self._world, rank)
             size += 12 * (end - begin) * (shape[1] if len(shape) > 1 else 1)
         if self._alike[0] != seq:
-            self._alike = (seq, self.encoder.encode(report(1, self._world, seq, self._run_id, self._root))["parts"])
-        body = text(rank, seq)
-        rank_state = in_shard(rank, seq, size)
+            self._alike = (
+                seq,
+                self.encoder.encode(shard_report(1, self._world, seq, self._run_id, self._root))["parts"],
+            )
+        body = full_state_json(rank, seq)
+        rank_state = rank_state_location(rank, seq, size)
         assert rank_state is not None, "rank 0 is not short"
-        made = page(rank, self._world, seq, self._run_id, self._root, "", size, scalars)
+        made = sealed_page(rank, self._world, seq, self._run_id, self._root, "", size, scalars)
         made = replace(made, shard=replace(made.shard, extra_size=len(body), extra_root="blake2b:" + "2" * 32))
         record = manifest.FileRecord(layout.shard_file(rank), made.shard.size, made.shard.root, rank)
         return {

@@ -38,7 +38,7 @@ class Peer:
     def __init__(self, port: int, token: str, rank: int, encoder: ReportEncoder) -> None:
         self.encoder, self.sent, self.received = encoder, 0, 0
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=60)
-        met = handshake.perform_handshake(self.sock, token.encode(), rank, False, 60)
+        met = handshake.perform_newcomer_handshake(self.sock, token.encode(), rank, False, 60)
         if met is None:
             raise SystemExit(f"rank {rank} was not let in")
         self.sock.settimeout(None)
@@ -47,23 +47,25 @@ class Peer:
         self.lines.most = 1 << 28
 
     def send(self, message: Dict[str, Any]) -> None:
-        data = self.seals.outgoing.sealed(json.dumps(message, separators=(",", ":")).encode()) + b"\n"
+        data = self.seals.outgoing.seal_next(json.dumps(message, separators=(",", ":")).encode()) + b"\n"
         self.sock.sendall(data)
         self.sent += len(data)
 
-    def receive_until(self, op: str) -> bool:
-        """Take up what is there; whether that order was among it."""
+    def receive_available(self, op: str) -> bool:
+        """Process the messages that have arrived up to the order `op`; return whether it was among them."""
         while True:
-            line = self.lines.arrived()
+            line = self.lines.next_nowait()
             if line is None:
                 if self.lines.ended:
                     raise SystemExit("rank 0's agent is gone")
                 return False
             self.received += len(line) + 1
-            message = json.loads(self.seals.incoming.opened(line))
+            message = json.loads(self.seals.incoming.verify_next(line))
             if message["op"] == "tell":
                 key = (message["key"][0], message["key"][1], message["key"][2])
-                self.send(RankText(key, message["note"], self.encoder.find_text(message["note"])).to_json())
+                self.send(
+                    RankText(key, message["note"], self.encoder.look_up_requested_text(message["note"])).to_json()
+                )
             elif message["op"] == op:
                 return True
 
@@ -81,12 +83,12 @@ class Fleet:
             self.peers[rank] = Peer(self._port, self._token, rank, self.reporters.encoder)
         return 0, 0
 
-    def send_all(self, make_message: Callable[[int], Dict[str, Any]], op: str) -> Tuple[int, int]:
+    def send_all_and_wait(self, make_message: Callable[[int], Dict[str, Any]], op: str) -> Tuple[int, int]:
         for rank, peer in self.peers.items():
             peer.send(make_message(rank))
-        return self.run_until(op)
+        return self.wait_until_all_received(op)
 
-    def run_until(self, op: str) -> Tuple[int, int]:
+    def wait_until_all_received(self, op: str) -> Tuple[int, int]:
         """Until all have had that order, doing on the way what else they are asked; bytes sent and received by then."""
         ready = select.epoll()
         pending = {peer.sock.fileno(): peer for peer in self.peers.values()}
@@ -94,7 +96,7 @@ class Fleet:
             ready.register(number, select.EPOLLIN)
         while pending:
             for number, _ in ready.poll():
-                if number in pending and pending[number].receive_until(op):
+                if number in pending and pending[number].receive_available(op):
                     del pending[number]
                     ready.unregister(number)
         ready.close()
@@ -106,15 +108,19 @@ class Fleet:
         return sent - before[0], received - before[1]
 
     def captured(self, seq: int) -> Tuple[int, int]:
-        return self.send_all(lambda rank: RankCaptured(model.key(seq), False, None).to_json(), "persist")
+        return self.send_all_and_wait(lambda rank: RankCaptured(model.key(seq), False, None).to_json(), "persist")
 
     def sealed(self, seq: int) -> Tuple[int, int]:
-        return self.send_all(lambda rank: RankSealed(model.key(seq)).to_json(), "sealed")
+        return self.send_all_and_wait(lambda rank: RankSealed(model.key(seq)).to_json(), "sealed")
 
     def persisted(self, seq: int) -> Tuple[int, int]:
-        if seq == 1 and self.world > len(model.parameters()) and not self.reporters.matches_encoder(self.world - 1):
+        if (
+            seq == 1
+            and self.world > len(model.parameters())
+            and not self.reporters.is_pattern_as_encoded(self.world - 1)
+        ):
             raise SystemExit("the peers do not say what agents say")
-        return self.send_all(
+        return self.send_all_and_wait(
             lambda rank: RankPersisted(model.key(seq), self.reporters.encode_report(rank, seq)).to_json(), "committed"
         )
 
@@ -124,14 +130,14 @@ class Fleet:
             lost_peer = self.peers.pop(rank)
             self._sent, self._received = self._sent - lost_peer.sent, self._received - lost_peer.received
             lost_peer.sock.close()
-        return self.run_until("failed")
+        return self.wait_until_all_received("failed")
 
     def end(self) -> Tuple[int, int]:
-        return self.send_all(lambda rank: RankDone().to_json(), "bye")
+        return self.send_all_and_wait(lambda rank: RankDone().to_json(), "bye")
 
 
 def main(arguments: List[str]) -> None:
-    descriptors.raise_limit()
+    descriptors.raise_soft_limit()
     fleet = Fleet(int(arguments[0]), arguments[1], int(arguments[2]), arguments[3], arguments[4])
     for line in sys.stdin:
         name, *numbers = line.split()

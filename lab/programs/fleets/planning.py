@@ -71,7 +71,7 @@ class SimulatedRanks(Ranks):
         return super()._all_gather_bytes(data, size)
 
 
-def restore_plan(ranks: Ranks, root: str, run_id: str) -> ProvedHeader:
+def plan_restore(ranks: Ranks, root: str, run_id: str) -> ProvedHeader:
     """What all ranks do before they read their own shards."""
     store = open_store(root)
     local_copies = ranks.gather(candidates.local_copies([], None, run_id, ranks.rank))
@@ -83,13 +83,13 @@ def restore_plan(ranks: Ranks, root: str, run_id: str) -> ProvedHeader:
         run.close()
     assert header is not None
     agreement = Agreement(ranks, candidate.checkpoint_id)
-    agreement.fit_and_share(lambda: ((), header.plan))
-    agreement.prove_and_share(lambda: ((), 1))
+    agreement.run_and_gather_or_raise_misfit(lambda: ((), header.plan))
+    agreement.run_and_gather_or_reject(lambda: ((), 1))
     return header
 
 
-def targets(rank: int, world: int) -> List[slices.TensorSlice]:
-    """What a rank of a fleet of another size wants."""
+def desired_slices(rank: int, world: int) -> List[slices.TensorSlice]:
+    """Return the slices that a rank of a fleet of another size needs."""
     return [
         slices.TensorSlice(spec.name, spec.offsets or (0,) * len(spec.shape), spec.shape)
         for spec in model.specs(rank, world)
@@ -100,36 +100,36 @@ def targets(rank: int, world: int) -> List[slices.TensorSlice]:
 def main(world: int, root: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     meter = Meter()
-    run_id = identity.open_root(root, "fleet").run_id
+    run_id = identity.ensure_run_identity(root, "fleet").run_id
     ranks = SimulatedRanks(world)
-    with meter.phase("restore plan") as row:
-        header = restore_plan(ranks, root, run_id)
+    with meter.measure_phase("restore plan") as row:
+        header = plan_restore(ranks, root, run_id)
         row["bytes_in"] = ranks.wire.received
     assert header.body is not None
     half = world // 2
     ranks = SimulatedRanks(half)
-    with meter.phase("reshard: where all lies") as row:
+    with meter.measure_phase("reshard: where all lies") as row:
         attempt = reshard.OpenCheckpoint(
             open_store(root), f"seq-000002.step-0000000020.e1-{model.INCARNATION}", header.body
         )
-        table = reshard.shared_rows(ranks, attempt)
+        table = reshard.broadcast_rows(ranks, attempt)
         row["bytes_in"] = ranks.wire.received
     assert not isinstance(table, Reason)
     middle = half // 2
-    with meter.phase("reshard: what a rank needs") as row:
-        needed = slices.needed_chunks(table, targets(middle, half), digest.CHUNK)
+    with meter.measure_phase("reshard: what a rank needs") as row:
+        needed = slices.needed_chunks(table, desired_slices(middle, half), digest.CHUNK)
         needed_bytes = len(wire_values.pack([number for chunk in needed for number in chunk]))
         row["bytes_in"] = needed_bytes * (half - 1)
     del table
-    with meter.phase("reshard: who reads what") as row:
+    with meter.measure_phase("reshard: who reads what") as row:
         # The others want what the middle one wants, of shards as far from its own as they are from it.
         moved = [[(shard + 2 * (rank - middle), chunk) for shard, chunk in needed] for rank in range(half)]
-        work = sharing.divide([[chunk for chunk in chunks if 0 <= chunk[0] < world] for chunks in moved])
+        work = sharing.assign_readers([[chunk for chunk in chunks if 0 <= chunk[0] < world] for chunks in moved])
         read = [chunk for chunks in work.alone for chunk in chunks] + [share.chunk for share in work.shared]
-        sizes = [digest.split(record.size)[0] for record in header.body.shards]
+        sizes = [digest.split_file_size(record.size)[0] for record in header.body.shards]
         read_bytes = sum(min(digest.CHUNK, sizes[shard] - chunk_index * digest.CHUNK) for shard, chunk_index in read)
         row["amplification"] = read_bytes / sum(sizes)
-    meter.peak()
+    meter.record_peak_memory()
 
 
 if __name__ == "__main__":

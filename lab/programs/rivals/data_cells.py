@@ -57,19 +57,19 @@ CELLS = tuple(
 """In the order in which they are measured: what the time does not reach comes in the next run."""
 
 
-def part_of(corpus: Corpus, part: float) -> Corpus:
+def shrink_corpus(corpus: Corpus, part: float) -> Corpus:
     """A smaller one, of whole batches."""
     batches = max(4, int(corpus.samples * part) // corpus.batch)
     return corpus._replace(samples=min(corpus.samples, batches * corpus.batch))
 
 
-def check_sum(number: int, text: bytes) -> int:
+def sample_crc(number: int, text: bytes) -> int:
     """Of one sample; those of a corpus are added, so that its order is of no account."""
     return zlib.crc32(text, number & 0xFFFFFFFF) + number
 
 
-def write(corpus: Corpus, folder: str) -> dict[str, Any]:
-    """Its files; returns what a loader that reads all of it finds: how many, sizes, check sums."""
+def write_corpus(corpus: Corpus, folder: str) -> dict[str, Any]:
+    """Write a corpus; returns what a loader that reads all of it finds: counts, sizes, check sums."""
     facts = {"samples": 0, "bytes": 0, "numbers": 0, "sum": 0}
     for file in range(corpus.files):
         numbers = range(file * corpus.samples // corpus.files, (file + 1) * corpus.samples // corpus.files)
@@ -78,11 +78,11 @@ def write(corpus: Corpus, folder: str) -> dict[str, Any]:
             facts["samples"] += 1
             facts["bytes"] += len(text)
             facts["numbers"] += number
-            facts["sum"] += check_sum(number, text)
+            facts["sum"] += sample_crc(number, text)
     return facts
 
 
-def _texts(size: int) -> Any:
+def _make_text_generator(size: int) -> Any:
     """Number -> words, most of which nobody else has in this order."""
     rng = random.Random(7)
     vocabulary = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(4000)]
@@ -90,8 +90,8 @@ def _texts(size: int) -> Any:
     return lambda number: pool[(at := number * 7919 % (len(pool) - size)) : at + size]
 
 
-def _lines(corpus: Corpus, numbers: range, path: str) -> Iterator[tuple[int, bytes]]:
-    text_of = _texts(corpus.size)
+def _write_jsonl(corpus: Corpus, numbers: range, path: str) -> Iterator[tuple[int, bytes]]:
+    text_of = _make_text_generator(corpus.size)
     with open(path, "w") as out:
         for number in numbers:
             text = text_of(number)
@@ -99,18 +99,18 @@ def _lines(corpus: Corpus, numbers: range, path: str) -> Iterator[tuple[int, byt
             yield number, text.encode()
 
 
-def _rows(corpus: Corpus, numbers: range, path: str) -> Iterator[tuple[int, bytes]]:
+def _write_parquet(corpus: Corpus, numbers: range, path: str) -> Iterator[tuple[int, bytes]]:
     import pyarrow
     import pyarrow.parquet
 
-    text_of = _texts(corpus.size)
+    text_of = _make_text_generator(corpus.size)
     texts = [text_of(number) for number in numbers]
     table = pyarrow.table({"id": list(numbers), "text": texts})
     pyarrow.parquet.write_table(table, path, row_group_size=corpus.row_group)
     yield from ((number, text.encode()) for number, text in zip(numbers, texts, strict=True))
 
 
-def _images(corpus: Corpus, numbers: range, path: str) -> Iterator[tuple[int, bytes]]:
+def _write_tar(corpus: Corpus, numbers: range, path: str) -> Iterator[tuple[int, bytes]]:
     with tarfile.open(path, "w") as out:
         for number in numbers:
             image = random.Random(number).randbytes(corpus.size)
@@ -121,4 +121,4 @@ def _images(corpus: Corpus, numbers: range, path: str) -> Iterator[tuple[int, by
             yield number, image
 
 
-_WRITERS = {"jsonl": _lines, "parquet": _rows, "tar": _images}
+_WRITERS = {"jsonl": _write_jsonl, "parquet": _write_parquet, "tar": _write_tar}

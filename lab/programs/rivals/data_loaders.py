@@ -34,12 +34,12 @@ class Source(NamedTuple):
     local: str
 
     @property
-    def remote(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether it is read from S3."""
         return self.copy.startswith("s3://")
 
 
-def samples_of(corpus: Corpus, paths: Iterable[str]) -> Iterator[dict[str, Any]]:
+def read_samples(corpus: Corpus, paths: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Every sample, in order."""
     for path in paths:
         if corpus.format == "jsonl":
@@ -58,7 +58,7 @@ def samples_of(corpus: Corpus, paths: Iterable[str]) -> Iterator[dict[str, Any]]
                 yield from ({"cls": number, "jpg": image} for number, image in zip(bodies, bodies, strict=True))
 
 
-def rows_of(batch: Any) -> list[Any]:
+def collate_as_list(batch: Any) -> list[Any]:
     """What a DataLoader puts together: a list."""
     return list(batch)
 
@@ -82,7 +82,7 @@ class Loader:
         """A new loader."""
         raise NotImplementedError
 
-    def fields(self, corpus: Corpus, sample: Any) -> tuple[int, Any]:
+    def sample_number_and_content(self, corpus: Corpus, sample: Any) -> tuple[int, Any]:
         """Its number, and its text or image."""
         if corpus.format == "tar":
             return int(sample["cls"]), sample["jpg"]
@@ -96,18 +96,18 @@ class Elastic(Loader):
     modules = ("hyperpod_kit.data.loader", "hyperpod_kit.data.dataset", "hyperpod_kit.data.index.build")
 
     def prepare(self, corpus: Corpus, source: Source) -> None:
-        from hyperpod_kit.data.index.build import build
+        from hyperpod_kit.data.index.build import build_index
 
-        build(source.paths, self._index(source))
+        build_index(source.paths, self._index_folder(source))
 
     def batches(self, corpus: Corpus, source: Source, workers: int) -> Iterable[list[Any]]:
         from hyperpod_kit.data import ElasticLoader, IndexedDataset, SampleIndex
 
-        data = IndexedDataset(SampleIndex.open(self._index(source)))
-        return ElasticLoader(data, corpus.batch, seed=1, num_workers=workers, collate_fn=rows_of)
+        data = IndexedDataset(SampleIndex.open(self._index_folder(source)))
+        return ElasticLoader(data, corpus.batch, seed=1, num_workers=workers, collate_fn=collate_as_list)
 
-    def _index(self, source: Source) -> str:
-        return os.path.join(source.local, "index-s3" if source.remote else "index")
+    def _index_folder(self, source: Source) -> str:
+        return os.path.join(source.local, "index-s3" if source.is_remote else "index")
 
 
 class HfMap(Loader):
@@ -119,20 +119,20 @@ class HfMap(Loader):
         return "reads S3 only by making its local copy: see the local rows" if medium == "s3" else ""
 
     def prepare(self, corpus: Corpus, source: Source) -> None:
-        self._data(corpus, source)
+        self._load_data(corpus, source)
 
     def batches(self, corpus: Corpus, source: Source, workers: int) -> Iterable[list[Any]]:
         from torch.utils.data import DataLoader
 
-        data = self._data(corpus, source)
-        return DataLoader(data, corpus.batch, shuffle=True, num_workers=workers, collate_fn=rows_of)
+        data = self._load_data(corpus, source)
+        return DataLoader(data, corpus.batch, shuffle=True, num_workers=workers, collate_fn=collate_as_list)
 
-    def fields(self, corpus: Corpus, sample: Any) -> tuple[int, Any]:
+    def sample_number_and_content(self, corpus: Corpus, sample: Any) -> tuple[int, Any]:
         if corpus.format == "tar":
             return int(sample["cls"]), sample["jpg"]["bytes"]
         return sample["id"], sample["text"]
 
-    def _data(self, corpus: Corpus, source: Source, **options: Any) -> Any:
+    def _load_data(self, corpus: Corpus, source: Source, **options: Any) -> Any:
         from datasets import Image, load_dataset
 
         kind = {"jsonl": "json", "parquet": "parquet", "tar": "webdataset"}[corpus.format]
@@ -156,12 +156,12 @@ class HfStream(HfMap):
         from torch.utils.data import DataLoader
 
         options: dict[str, Any] = {"streaming": True}
-        if source.remote:
+        if source.is_remote:
             region = {"region_name": "us-east-1"}
             where = {"key": KEY, "secret": SECRET, "endpoint_url": os.environ["AWS_ENDPOINT_URL"]}
             options["storage_options"] = {**where, "client_kwargs": region}
-        stream = self._data(corpus, source, **options).shuffle(seed=0, buffer_size=SHUFFLED)
-        return DataLoader(stream, batch_size=corpus.batch, num_workers=workers, collate_fn=rows_of)
+        stream = self._load_data(corpus, source, **options).shuffle(seed=0, buffer_size=SHUFFLED)
+        return DataLoader(stream, batch_size=corpus.batch, num_workers=workers, collate_fn=collate_as_list)
 
 
 class Litdata(Loader):
@@ -174,7 +174,7 @@ class Litdata(Loader):
         from litdata.streaming.writer import BinaryWriter
 
         writer = BinaryWriter(source.copy, chunk_bytes=PIECE)
-        for number, sample in enumerate(samples_of(corpus, source.paths)):
+        for number, sample in enumerate(read_samples(corpus, source.paths)):
             writer[number] = sample
         writer.done()
         writer.merge(1)
@@ -183,7 +183,7 @@ class Litdata(Loader):
         from litdata import StreamingDataLoader, StreamingDataset
 
         options: dict[str, Any] = {}
-        if source.remote:
+        if source.is_remote:
             from litdata.streaming import downloader
 
             downloader._OBSTORE_CLIENT_OPTIONS = {**downloader._OBSTORE_CLIENT_OPTIONS, "allow_http": True}
@@ -193,7 +193,7 @@ class Litdata(Loader):
                 "storage_options": {"endpoint_url": os.environ["AWS_ENDPOINT_URL"], **keys},
             }
         data = StreamingDataset(source.copy, shuffle=True, seed=0, **options)
-        return StreamingDataLoader(data, batch_size=corpus.batch, num_workers=workers, collate_fn=rows_of)
+        return StreamingDataLoader(data, batch_size=corpus.batch, num_workers=workers, collate_fn=collate_as_list)
 
 
 class Mosaic(Loader):
@@ -207,7 +207,7 @@ class Mosaic(Loader):
 
         columns = {"cls": "bytes", "jpg": "bytes"} if corpus.format == "tar" else {"id": "int", "text": "str"}
         with MDSWriter(out=source.copy, columns=columns, size_limit=PIECE) as out:
-            for sample in samples_of(corpus, source.paths):
+            for sample in read_samples(corpus, source.paths):
                 out.write(sample)
 
     def batches(self, corpus: Corpus, source: Source, workers: int) -> Iterable[list[Any]]:
@@ -217,11 +217,11 @@ class Mosaic(Loader):
 
         clean_stale_shared_memory()
         where = {"local": source.copy}
-        if source.remote:
+        if source.is_remote:
             where = {"remote": source.copy, "local": tempfile.mkdtemp()}
         seed = random.randrange(1 << 30)
         data = StreamingDataset(**where, shuffle=True, shuffle_seed=seed, batch_size=corpus.batch)
-        return DataLoader(data, batch_size=corpus.batch, num_workers=workers, collate_fn=rows_of)
+        return DataLoader(data, batch_size=corpus.batch, num_workers=workers, collate_fn=collate_as_list)
 
 
 class Webdataset(Loader):
@@ -231,7 +231,11 @@ class Webdataset(Loader):
     copies = True
 
     def refusal(self, corpus: Corpus, medium: str) -> str:
-        return "reads S3 through the aws command, which is not here" if medium == "s3" and not self._aws() else ""
+        return (
+            "reads S3 through the aws command, which is not here"
+            if medium == "s3" and not self._find_aws_command()
+            else ""
+        )
 
     def prepare(self, corpus: Corpus, source: Source) -> None:
         import webdataset
@@ -242,7 +246,7 @@ class Webdataset(Loader):
             return
         pattern = os.path.join(source.copy, "%06d.tar")
         with webdataset.ShardWriter(pattern, maxsize=PIECE, maxcount=1 << 30, verbose=0) as out:
-            for number, sample in enumerate(samples_of(corpus, source.paths)):
+            for number, sample in enumerate(read_samples(corpus, source.paths)):
                 out.write({"__key__": f"{number:09d}", "json": sample})
 
     def batches(self, corpus: Corpus, source: Source, workers: int) -> Iterable[list[Any]]:
@@ -250,14 +254,16 @@ class Webdataset(Loader):
         from torch.utils.data import DataLoader
 
         shards = sorted(glob.glob(os.path.join(source.local, "*.tar")))
-        if source.remote:
-            shards = [f"pipe:{self._aws()} s3 cp {source.copy}/{os.path.basename(path)} -" for path in shards]
+        if source.is_remote:
+            shards = [
+                f"pipe:{self._find_aws_command()} s3 cp {source.copy}/{os.path.basename(path)} -" for path in shards
+            ]
         stream = webdataset.WebDataset(shards, shardshuffle=len(shards), seed=0, empty_check=False).shuffle(SHUFFLED)
         if corpus.format != "tar":
             stream = stream.decode().map(lambda sample: sample["json"])
-        return DataLoader(stream, batch_size=corpus.batch, num_workers=workers, collate_fn=rows_of)
+        return DataLoader(stream, batch_size=corpus.batch, num_workers=workers, collate_fn=collate_as_list)
 
-    def _aws(self) -> str:
+    def _find_aws_command(self) -> str:
         return shutil.which("aws", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])) or ""
 
 

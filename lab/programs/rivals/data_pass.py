@@ -16,17 +16,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from data_cells import Corpus, check_sum
+from data_cells import Corpus, sample_crc
 from data_loaders import BUCKET, KEY, LOADERS, SECRET, Loader, Source
 
 
-def processor() -> float:
+def tree_processor_seconds() -> float:
     """Seconds of this process and of all that it has started: those that have ended, and those that still run."""
     ended = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
-    return time.process_time() + ended + sum(map(_processor_seconds, descendants(os.getpid())))
+    return time.process_time() + ended + sum(map(_running_processor_seconds, descendant_pids(os.getpid())))
 
 
-def descendants(pid: int) -> Iterator[int]:
+def descendant_pids(pid: int) -> Iterator[int]:
     """All that a process has started and that still runs, and what those have started."""
     for task in os.listdir(f"/proc/{pid}/task"):
         try:
@@ -35,10 +35,10 @@ def descendants(pid: int) -> Iterator[int]:
             continue
         for child in map(int, children):
             yield child
-            yield from descendants(child)
+            yield from descendant_pids(child)
 
 
-def _processor_seconds(pid: int) -> float:
+def _running_processor_seconds(pid: int) -> float:
     """Of a process that runs, and of its children that have ended."""
     try:
         process_seconds = time.clock_gettime((~pid << 3) | 2)  # clock_getcpuclockid(3)
@@ -52,27 +52,32 @@ def read_epoch(loader: Loader, corpus: Corpus, source: Source, workers: int, pro
     """An epoch: its figures, and what was read."""
     totals = {"samples": 0, "bytes": 0, "numbers": 0, "sum": 0}
     first = at_first = 0.0
-    started_at, spent = time.perf_counter(), processor()
+    started_at, spent = time.perf_counter(), tree_processor_seconds()
     batches = iter(loader.batches(corpus, source, workers))
     for batch in batches:
         if not first:
-            first, at_first = time.perf_counter() - started_at, processor()
+            first, at_first = time.perf_counter() - started_at, tree_processor_seconds()
         totals["samples"] += len(batch)
         for sample in batch:
-            number, text = loader.fields(corpus, sample)
+            number, text = loader.sample_number_and_content(corpus, sample)
             totals["numbers"] += number
             totals["bytes"] += len(text)
             if proof:
-                totals["sum"] += check_sum(number, text.encode() if isinstance(text, str) else text)
-    seconds, at_end = time.perf_counter() - started_at, processor()
+                totals["sum"] += sample_crc(number, text.encode() if isinstance(text, str) else text)
+    seconds, at_end = time.perf_counter() - started_at, tree_processor_seconds()
     del batches, batch
     gc.collect()  # workers end with the iterator that nobody has any more
-    figures = {"first": first, "seconds": seconds, "processor": processor() - spent, "behind_first": at_end - at_first}
+    figures = {
+        "first": first,
+        "seconds": seconds,
+        "processor": tree_processor_seconds() - spent,
+        "behind_first": at_end - at_first,
+    }
     return {**totals, **figures}
 
 
 def handle_request(loader: Loader, request: dict[str, Any]) -> dict[str, Any]:
-    """What one request asks for."""
+    """Prepare the loader's copy, or read an epoch and return its figures, as the request says."""
     corpus, source = Corpus(**request["corpus"]), Source(**request["source"])
     if request["kind"] == "prepare":
         loader.prepare(corpus, source)
@@ -80,8 +85,8 @@ def handle_request(loader: Loader, request: dict[str, Any]) -> dict[str, Any]:
     return read_epoch(loader, corpus, source, request["workers"], request["proof"])
 
 
-def serve_passes(kind: str) -> None:
-    """Fork for each request."""
+def fork_for_requests(kind: str) -> None:
+    """Import a loader; then fork for each request read from standard input and print its response."""
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print
     loader = LOADERS[kind]
@@ -112,7 +117,7 @@ def serve_passes(kind: str) -> None:
         os._exit(0)  # threads of some would be waited for
 
 
-def serve(folder: str) -> None:
+def serve_s3_until_stdin_ends(folder: str) -> None:
     """S3 on loopback."""
     from hyperpod_rehearsal.keys import Key
     from hyperpod_rehearsal.s3.store import StoredBuckets
@@ -128,6 +133,6 @@ def serve(folder: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
-        serve(sys.argv[2])
+        serve_s3_until_stdin_ends(sys.argv[2])
     else:
-        serve_passes(sys.argv[1])
+        fork_for_requests(sys.argv[1])

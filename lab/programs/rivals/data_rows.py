@@ -31,10 +31,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from data_cells import CELLS, CORPORA, Cell, Corpus, part_of, write
+from data_cells import CELLS, CORPORA, Cell, Corpus, shrink_corpus, write_corpus
 from data_loaders import BUCKET, KEY, KIT_LOADER, LOADERS, SECRET, Loader, Source
-from data_pass import descendants
-from data_table import table
+from data_pass import descendant_pids
+from data_table import format_data_table
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[2]
@@ -60,7 +60,7 @@ STUBS = {
 beside torch's CPU package."""
 
 
-def install(site: Path) -> None:
+def install_rival_packages(site: Path) -> None:
     """The rivals' packages, into a folder of their own."""
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target"]
     subprocess.run([*pip, str(site), "--no-deps", *PACKAGES], check=True)
@@ -80,11 +80,11 @@ class Workspace:
         self.folder, self.site, self.part = folder, site, part
         self._corpora = folder / (f"corpora-{part:g}" if part != 1 else "corpora")
 
-    def corpus(self, name: str) -> Corpus:
+    def scaled_corpus(self, name: str) -> Corpus:
         """As large as it is here."""
-        return part_of(CORPORA[name], self.part)
+        return shrink_corpus(CORPORA[name], self.part)
 
-    def source(self, name: str, kind: str, medium: str) -> Source:
+    def loader_source(self, name: str, kind: str, medium: str) -> Source:
         """Where a loader reads it."""
         files = sorted(glob.glob(str(self._corpora / name / f"*.{CORPORA[name].format}")))
         local = str(self._corpora / f"{name}-{kind}")
@@ -93,41 +93,41 @@ class Workspace:
         prefix = f"s3://{BUCKET}/{self._corpora.name}"
         return Source([f"{prefix}/{name}/{os.path.basename(path)}" for path in files], f"{prefix}/{name}-{kind}", local)
 
-    def facts(self, name: str) -> dict[str, Any]:
+    def read_corpus_facts(self, name: str) -> dict[str, Any]:
         """What a loader that reads all of it finds."""
         facts: dict[str, Any] = json.loads((self._corpora / f"{name}.json").read_text())
         return facts
 
-    def make_corpus(self, name: str) -> None:
+    def write_corpus_once(self, name: str) -> None:
         """The corpus itself, once."""
         noted = self._corpora / f"{name}.json"
         if noted.exists():
             return
         shutil.rmtree(self._corpora / name, ignore_errors=True)
         (self._corpora / name).mkdir(parents=True)
-        facts = write(self.corpus(name), str(self._corpora / name))
+        facts = write_corpus(self.scaled_corpus(name), str(self._corpora / name))
         noted.write_text(json.dumps(facts))
 
-    def make_copy(self, name: str, kind: str, medium: str, resident: Resident) -> None:
+    def prepare_copy_once(self, name: str, kind: str, medium: str, resident: Resident) -> None:
         """A loader's copy of it, and what S3 is to have, once. Raises Failed."""
         done = self._corpora / f"{name}-{kind}.{'s3' if medium == 's3' else 'local'}.done"
         if done.exists():
             return
-        loader, source = LOADERS[kind], self.source(name, kind, medium)
+        loader, source = LOADERS[kind], self.loader_source(name, kind, medium)
         if medium == "s3":
-            self.make_copy(name, kind, "warm", resident)
-            self._upload(self._corpora / name)
+            self.prepare_copy_once(name, kind, "warm", resident)
+            self._upload_once(self._corpora / name)
             if loader.copies:
-                self._upload(Path(source.local))
+                self._upload_once(Path(source.local))
         else:
             shutil.rmtree(source.local, ignore_errors=True)
             os.makedirs(source.local)
         if medium != "s3" or kind == KIT_LOADER:
-            resident.submit(kind="prepare", corpus=self.corpus(name)._asdict(), source=source._asdict())
+            resident.run_request(kind="prepare", corpus=self.scaled_corpus(name)._asdict(), source=source._asdict())
         os.sync()
         done.touch()
 
-    def _upload(self, folder: Path) -> None:
+    def _upload_once(self, folder: Path) -> None:
         done = folder.parent / f"{folder.name}.uploaded"
         if done.exists():
             return
@@ -139,8 +139,8 @@ class Workspace:
                 client.upload_file(str(path), BUCKET, f"{self._corpora.name}/{folder.name}/{path.name}")
         done.touch()
 
-    def forget(self, name: str, kind: str) -> None:
-        """The kernel drops what it keeps of them."""
+    def drop_page_cache(self, name: str, kind: str) -> None:
+        """Have the kernel drop the cached pages of a corpus and of a loader's copy."""
         for root in (self._corpora / name, self._corpora / f"{name}-{kind}"):
             for path in root.rglob("*"):
                 if not path.is_file():
@@ -173,19 +173,19 @@ class Resident:
         )
         self.version = self._read_message(600.0)["version"]
 
-    def submit(self, *, watched: bool = False, **request: Any) -> dict[str, Any]:
+    def run_request(self, *, measures_memory: bool = False, **request: Any) -> dict[str, Any]:
         """A pass; `watched`: with the memory at its peak. Raises Failed."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         pid = self._read_message(30.0)["pid"]
-        peak = Peak(self._process.pid) if watched else None
+        peak = Peak(self._process.pid) if measures_memory else None
         try:
             response = self._read_message(LONGEST if request["kind"] == "pass" else 1800.0, pid)
             if "ended" not in response:
                 self._read_message(60.0)
         finally:
-            memory = peak.end() if peak else {}
+            memory = peak.stop_and_report() if peak else {}
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)  # what some leave running
             for path in Path(self._scratch).iterdir():
@@ -211,8 +211,8 @@ class Resident:
         message: dict[str, Any] = json.loads(line)
         return message
 
-    def end(self) -> None:
-        """It has no more to do."""
+    def end_process(self) -> None:
+        """End the process and remove its scratch folder."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
@@ -226,18 +226,18 @@ class Peak:
     def __init__(self, pid: int) -> None:
         self._pid, self._most, self._most_without_files = pid, 0, 0
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread = threading.Thread(target=self._sample_memory, daemon=True)
         self._thread.start()
 
-    def end(self) -> dict[str, int]:
+    def stop_and_report(self) -> dict[str, int]:
         """In MiB: all, and without what files hold."""
         self._ended.set()
         self._thread.join()
         return {"pss": self._most >> 10, "pss_without_files": self._most_without_files >> 10}
 
-    def _watch(self) -> None:
+    def _sample_memory(self) -> None:
         while not self._ended.wait(PSS_EVERY):
-            samples = [memory_shares(pid) for pid in (self._pid, *descendants(self._pid))]
+            samples = [memory_shares(pid) for pid in (self._pid, *descendant_pids(self._pid))]
             self._most = max(self._most, sum(share["Pss"] for share in samples))
             self._most_without_files = max(
                 self._most_without_files, sum(share["Pss"] - share["Pss_File"] for share in samples)
@@ -258,7 +258,7 @@ def memory_shares(pid: int) -> dict[str, int]:
     return totals
 
 
-def serve(folder: Path) -> subprocess.Popen[str]:
+def start_s3_server(folder: Path) -> subprocess.Popen[str]:
     """The rehearsal's S3 on loopback, in a process of its own; its URL goes into this one's environment."""
     os.environ.update(AWS_ACCESS_KEY_ID=KEY, AWS_SECRET_ACCESS_KEY=SECRET, AWS_DEFAULT_REGION="us-east-1")
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
@@ -287,23 +287,23 @@ class Bench:
         commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True)
         self._about = {"commit": commit.stdout.strip(), "python": platform.python_version(), "torch": version("torch")}
 
-    def prepare(self, cell: Cell) -> dict[str, str]:
-        """Corpus and copies are there; returns kind -> why a loader takes no part."""
+    def prepare_cell(self, cell: Cell) -> dict[str, str]:
+        """Make the corpus and copies of a cell; returns kind -> reason why a loader takes no part."""
         notes = dict(self.missing)
-        self.workspace.make_corpus(cell.corpus)
+        self.workspace.write_corpus_once(cell.corpus)
         for kind, resident in self.residents.items():
-            notes[kind] = LOADERS[kind].refusal(self.workspace.corpus(cell.corpus), cell.place)
+            notes[kind] = LOADERS[kind].refusal(self.workspace.scaled_corpus(cell.corpus), cell.place)
             if notes[kind]:
                 continue
             try:
-                self.workspace.make_copy(cell.corpus, kind, cell.place, resident)
+                self.workspace.prepare_copy_once(cell.corpus, kind, cell.place, resident)
             except Failed as err:
                 notes[kind] = f"no copy: {err}"
         return {kind: note for kind, note in notes.items() if note}
 
-    def measure(self, cell: Cell) -> None:
+    def measure_cell(self, cell: Cell) -> None:
         """A row for each loader."""
-        notes = self.prepare(cell)
+        notes = self.prepare_cell(cell)
         first: dict[str, dict[str, Any]] = {}
         for kind in self.residents:
             if kind not in notes:
@@ -320,21 +320,21 @@ class Bench:
                 if kind not in notes:
                     self._run_pass(notes, timed[kind], cell, kind)
         for kind in (*self.residents, *self.missing):
-            self._write(cell, kind, notes.get(kind, ""), first.get(kind), timed.get(kind) or [])
+            self._append_row(cell, kind, notes.get(kind, ""), first.get(kind), timed.get(kind) or [])
 
     def _run_pass(self, notes: dict[str, str], figures: Any, cell: Cell, kind: str) -> None:
         if cell.place == "cold":
-            self.workspace.forget(cell.corpus, kind)
+            self.workspace.drop_page_cache(cell.corpus, kind)
         proof = isinstance(figures, dict)
         request = {
             "kind": "pass",
-            "corpus": self.workspace.corpus(cell.corpus)._asdict(),
-            "source": self.workspace.source(cell.corpus, kind, cell.place)._asdict(),
+            "corpus": self.workspace.scaled_corpus(cell.corpus)._asdict(),
+            "source": self.workspace.loader_source(cell.corpus, kind, cell.place)._asdict(),
             "workers": cell.workers,
             "proof": proof,
         }
         try:
-            pass_figures = self.residents[kind].submit(watched=proof, **request)
+            pass_figures = self.residents[kind].run_request(measures_memory=proof, **request)
         except Failed as err:
             notes[kind] = str(err)
             return
@@ -343,19 +343,21 @@ class Bench:
         else:
             figures.append(pass_figures)
 
-    def _write(
+    def _append_row(
         self, cell: Cell, kind: str, note: str, first: dict[str, Any] | None, timed: list[dict[str, Any]]
     ) -> None:
         loader: Loader = LOADERS[kind]
-        samples = self.workspace.corpus(cell.corpus).samples
+        samples = self.workspace.scaled_corpus(cell.corpus).samples
         row: dict[str, Any] = {**cell._asdict(), "what": CORPORA[cell.corpus].what, "kind": kind, "loader": loader.name}
         row |= {"version": getattr(self.residents.get(kind), "version", ""), "part": self.workspace.part, "note": note}
         if first is not None and not note:
             figures = timed or [first]
-            facts = self.workspace.facts(cell.corpus)
+            facts = self.workspace.read_corpus_facts(cell.corpus)
             row["passes"] = len(timed)
             read = [(first, (*TIMED, "sum")), *((pass_figures, TIMED) for pass_figures in timed)]
-            wrong = [pass_figures["samples"] for pass_figures, names in read if differ(pass_figures, facts, names)]
+            wrong = [
+                pass_figures["samples"] for pass_figures, names in read if has_other_samples(pass_figures, facts, names)
+            ]
             row["right"] = not wrong
             if wrong:
                 row["note"] = f"{wrong[0]} of {facts['samples']} samples, or other ones"
@@ -371,13 +373,13 @@ class Bench:
         with open(self.rows, "a") as out:
             out.write(json.dumps({**row, **self._about}) + "\n")
 
-    def end(self) -> None:
-        """All processes."""
+    def end_processes(self) -> None:
+        """End the processes of all loaders."""
         for resident in self.residents.values():
-            resident.end()
+            resident.end_process()
 
 
-def differ(figures: dict[str, Any], facts: dict[str, Any], names: tuple[str, ...]) -> bool:
+def has_other_samples(figures: dict[str, Any], facts: dict[str, Any], names: tuple[str, ...]) -> bool:
     """Whether other samples were read than there are."""
     return any(figures[name] != facts[name] for name in names)
 
@@ -391,7 +393,7 @@ def chosen_cells(args: argparse.Namespace) -> list[Cell]:
     ]
 
 
-def measured_cells(rows: Path, part: float) -> set[Cell]:
+def read_measured_cells(rows: Path, part: float) -> set[Cell]:
     """What the file has."""
     if not rows.exists():
         return set()
@@ -420,17 +422,17 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     rows = args.rows or folder / "rows.jsonl"
     if args.table:
-        print(table([json.loads(line) for line in rows.read_text().splitlines()], KIT_LOADER))
+        print(format_data_table([json.loads(line) for line in rows.read_text().splitlines()], KIT_LOADER))
         return
     site = (args.site or folder / "site").resolve()
     if args.install:
-        install(site)
+        install_rival_packages(site)
     until = time.monotonic() + 60 * args.minutes
-    server = serve(folder)
+    server = start_s3_server(folder)
     bench = Bench(Workspace(folder, site, args.part), args.loaders, args.passes, args.slow, rows)
     try:
         cells = chosen_cells(args)
-        done = set() if args.prepare else measured_cells(rows, args.part)
+        done = set() if args.prepare else read_measured_cells(rows, args.part)
         for cell in cells:
             if cell in done:
                 continue
@@ -439,19 +441,19 @@ def main() -> None:
                 return
             started_at = time.monotonic()
             if args.prepare:
-                bench.prepare(cell)
+                bench.prepare_cell(cell)
             else:
-                bench.measure(cell)
+                bench.measure_cell(cell)
             print(
                 f"{cell.corpus}, {cell.place}, {cell.workers} workers: {time.monotonic() - started_at:.0f} s",
                 flush=True,
             )
     finally:
-        bench.end()
+        bench.end_processes()
         server.terminate()
         server.wait()
     if not args.prepare:
-        print(table([json.loads(line) for line in rows.read_text().splitlines()], KIT_LOADER))
+        print(format_data_table([json.loads(line) for line in rows.read_text().splitlines()], KIT_LOADER))
 
 
 if __name__ == "__main__":

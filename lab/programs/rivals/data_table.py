@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def table(rows: list[dict[str, Any]], kit_kind: str) -> str:
+def format_data_table(rows: list[dict[str, Any]], kit_kind: str) -> str:
     """Markdown: a line for each cell, a column for each loader, and what had no figures or other samples."""
     cells: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
     for row in rows:
@@ -22,14 +22,14 @@ def table(rows: list[dict[str, Any]], kit_kind: str) -> str:
         good = {kind: row for kind, row in rows_by_kind.items() if row.get("right")}
         rivals = [row for kind, row in good.items() if kind != kit_kind]
         best = min(rivals, key=lambda row: row["us"], default=None)
-        texts = [_text(rows_by_kind.get(kind), best) for kind in kinds]
-        lines.append("| " + " | ".join([what, *texts, _ratio(good.get(kit_kind), best)]) + " |")
+        texts = [_format_cell(rows_by_kind.get(kind), best) for kind in kinds]
+        lines.append("| " + " | ".join([what, *texts, _format_ratios(good.get(kit_kind), best)]) + " |")
         notes += [f"- {what}, {row['loader']}: {row['note']}" for row in rows_by_kind.values() if row["note"]]
     how = "Microseconds of processor a sample (to the fastest rival's), seconds to the first batch, MiB; * one pass."
     return "\n".join([*lines, "", how, *notes])
 
 
-def _text(row: dict[str, Any] | None, best: dict[str, Any] | None) -> str:
+def _format_cell(row: dict[str, Any] | None, best: dict[str, Any] | None) -> str:
     if row is None or "us" not in row:
         return "-"
     once = "" if row["passes"] else "*"
@@ -37,7 +37,7 @@ def _text(row: dict[str, Any] | None, best: dict[str, Any] | None) -> str:
     return f"{row['us']:.1f}{once}{ratio}, {row['first']:.2f} s, {row['pss']}"
 
 
-def _ratio(kit_row: dict[str, Any] | None, best: dict[str, Any] | None) -> str:
+def _format_ratios(kit_row: dict[str, Any] | None, best: dict[str, Any] | None) -> str:
     if kit_row is None or best is None:
         return "-"
     return f"{kit_row['us'] / best['us']:.2f}, {kit_row['first'] / best['first']:.2f} ({best['loader']})"

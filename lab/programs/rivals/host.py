@@ -62,7 +62,7 @@ def list_tree(path: str) -> dict:
     return out
 
 
-def cpu_busy() -> float:
+def busy_cpu_seconds() -> float:
     """Busy CPU seconds of the whole machine (all cores) since boot."""
     with open("/proc/stat") as f:
         v = [int(x) for x in f.readline().split()[1:]]
@@ -70,7 +70,7 @@ def cpu_busy() -> float:
     return (sum(v[:8]) - idle) / os.sysconf("SC_CLK_TCK")
 
 
-def cpu_split() -> tuple[float, float, float]:
+def cpu_seconds_by_owner() -> tuple[float, float, float]:
     """(busy seconds of the whole machine, of this benchmark's process tree, of kernel threads), since boot.
 
     The tree is everything below the process named by BENCH_PID (run_all.py).
@@ -96,26 +96,26 @@ def cpu_split() -> tuple[float, float, float]:
             subtree_seconds += cpu[pid]
         elif q == 2:
             k += cpu[pid]
-    return cpu_busy(), subtree_seconds, k
+    return busy_cpu_seconds(), subtree_seconds, k
 
 
-def foreign_between(a, b) -> float:
+def foreign_cpu_seconds(a, b) -> float:
     """CPU seconds used between two cpu_split() calls by processes that are neither ours nor the kernel's."""
     return max(0.0, (b[0] - a[0]) - (b[1] - a[1]) - (b[2] - a[2]))
 
 
-def wait_quiet(limit: float, level: float = 0.12) -> float:
+def wait_until_quiet(timeout: float, max_busy_cores: float = 0.12) -> float:
     """Wait until the machine is idle (busy cores over 150 ms below `level`), at most `limit` seconds."""
     t0 = now()
     while True:
-        a, t = cpu_busy(), now()
+        a, t = busy_cpu_seconds(), now()
         time.sleep(0.15)
-        lv = (cpu_busy() - a) / (now() - t)
-        if lv <= level or now() - t0 > limit:
+        lv = (busy_cpu_seconds() - a) / (now() - t)
+        if lv <= max_busy_cores or now() - t0 > timeout:
             return lv
 
 
-def meminfo_anon_shmem() -> int:
+def anon_and_shmem_bytes() -> int:
     a = s = 0
     with open("/proc/meminfo") as f:
         for line in f:
@@ -161,7 +161,7 @@ class MemSampler:
             [sys.executable, "-S", "-c", _SAMPLER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def take(self) -> tuple[int, int, int]:
+    def read_and_reset_peak(self) -> tuple[int, int, int]:
         """Return (peak, anon at peak, shmem at peak) since the last call and start again."""
         self.p.stdin.write("x\n")
         self.p.stdin.flush()

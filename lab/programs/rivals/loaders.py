@@ -21,7 +21,7 @@ SHUFFLED = 1000
 PIECE = 64 << 20
 
 
-def samples_of(paths: Iterable[str]) -> Iterator[dict[str, Any]]:
+def read_jsonl_samples(paths: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Every line of jsonl files."""
     for path in paths:
         with open(path, "rb") as stream:
@@ -52,12 +52,12 @@ class HfMap:
     name, module = "HF datasets, map-style", "datasets"
 
     def prepare(self, paths: list[str], folder: str) -> None:
-        self._data(paths, folder)
+        self._load_data(paths, folder)
 
     def loader(self, paths: list[str], folder: str, batch: int, workers: int) -> Iterable[Any]:
-        return DataLoader(self._data(paths, folder), batch, shuffle=True, num_workers=workers, collate_fn=list)
+        return DataLoader(self._load_data(paths, folder), batch, shuffle=True, num_workers=workers, collate_fn=list)
 
-    def _data(self, paths: list[str], folder: str) -> Any:
+    def _load_data(self, paths: list[str], folder: str) -> Any:
         from datasets import load_dataset
 
         return load_dataset("json", data_files=paths, split="train", cache_dir=os.path.join(folder, "map"))
@@ -74,7 +74,7 @@ class Webdataset:
         with webdataset.ShardWriter(
             os.path.join(folder, "%06d.tar"), maxsize=PIECE, maxcount=1 << 30, verbose=0
         ) as out:
-            for number, sample in enumerate(samples_of(paths)):
+            for number, sample in enumerate(read_jsonl_samples(paths)):
                 out.write({"__key__": f"{number:09d}", "json": sample})
 
     def loader(self, paths: list[str], folder: str, batch: int, workers: int) -> Iterable[Any]:
@@ -95,7 +95,7 @@ class Mosaic:
         from streaming import MDSWriter
 
         with MDSWriter(out=folder, columns={"json": "json"}, size_limit=PIECE) as out:
-            for sample in samples_of(paths):
+            for sample in read_jsonl_samples(paths):
                 out.write({"json": sample})
 
     def loader(self, paths: list[str], folder: str, batch: int, workers: int) -> Iterable[Any]:
@@ -116,7 +116,7 @@ class Litdata:
         from litdata.streaming.writer import BinaryWriter
 
         writer = BinaryWriter(folder, chunk_bytes=PIECE)
-        for number, sample in enumerate(samples_of(paths)):
+        for number, sample in enumerate(read_jsonl_samples(paths)):
             writer[number] = json.dumps(sample)
         writer.done()
         writer.merge(1)

@@ -21,7 +21,7 @@ class Loop:
         self.xm = torch.randn(768, 768, generator=g) * 0.03
         self.wm = torch.randn(768, 768, generator=g) * 0.03
 
-    def _step_py(self):
+    def _run_python_step(self):
         x = self.xs
         acc = 0
         for i in range(20):
@@ -29,12 +29,12 @@ class Loop:
             acc += i
         return x
 
-    def _step_mm(self):
+    def _run_matmul_step(self):
         return torch.mm(self.xm, self.wm)
 
-    def run(self, kind: str, done, max_s: float) -> tuple[int, float]:
+    def run_until(self, kind: str, done, max_s: float) -> tuple[int, float]:
         """Run steps until done() is true or max_s passed; done() is asked every ~10 ms."""
-        step = self._step_py if kind == "py" else self._step_mm
+        step = self._run_python_step if kind == "py" else self._run_matmul_step
         if kind == "py":
             torch.set_num_threads(1)
         n = 0
@@ -54,6 +54,6 @@ class Loop:
             torch.set_num_threads(self.threads)
         return n, el
 
-    def idle_rate(self, kind: str, seconds: float) -> float:
-        n, el = self.run(kind, lambda: False, seconds)
+    def measure_rate(self, kind: str, seconds: float) -> float:
+        n, el = self.run_until(kind, lambda: False, seconds)
         return n / el

@@ -27,7 +27,7 @@ GROUPS = (1000, 64_000)
 FILES, BATCH = 4, 256
 
 
-def corpus(folder: str, rows: int, group: int) -> None:
+def write_corpus(folder: str, rows: int, group: int) -> None:
     """Rows of an integer and a text of 1,000 letters in a few files, written as pyarrow writes them by itself."""
     import pyarrow
     import pyarrow.parquet
@@ -49,9 +49,9 @@ class ElasticRows:
     name, module = "ElasticLoader", "hyperpod_kit.data.loader"
 
     def prepare(self, paths: list[str], folder: str) -> None:
-        from hyperpod_kit.data.index.build import build
+        from hyperpod_kit.data.index.build import build_index
 
-        build(paths, f"{folder}/index")
+        build_index(paths, f"{folder}/index")
 
     def loader(self, paths: list[str], folder: str, workers: int) -> Iterable[Any]:
         from hyperpod_kit.data import ElasticLoader, IndexedDataset, SampleIndex
@@ -66,14 +66,14 @@ class HfMapRows:
     name, module = "HF datasets, map-style", "datasets"
 
     def prepare(self, paths: list[str], folder: str) -> None:
-        self._data(paths, folder)
+        self._load_data(paths, folder)
 
     def loader(self, paths: list[str], folder: str, workers: int) -> Iterable[Any]:
         from torch.utils.data import DataLoader
 
-        return DataLoader(self._data(paths, folder), BATCH, shuffle=True, num_workers=workers, collate_fn=list)
+        return DataLoader(self._load_data(paths, folder), BATCH, shuffle=True, num_workers=workers, collate_fn=list)
 
-    def _data(self, paths: list[str], folder: str) -> Any:
+    def _load_data(self, paths: list[str], folder: str) -> Any:
         from datasets import load_dataset
 
         return load_dataset("parquet", data_files=paths, split="train", cache_dir=folder)
@@ -133,8 +133,8 @@ def batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
 LOADERS = {kind.__name__: kind for kind in (ElasticRows, HfMapRows, HfStreamRows, LitdataRows)}
 
 
-def measure(kind: str, source: str, folder: str, workers: int) -> None:
-    """An epoch in this process: prints its figures."""
+def measure_epoch_and_exit(kind: str, source: str, folder: str, workers: int) -> None:
+    """Read an epoch in this process, print its figures and exit."""
     import pyarrow.parquet
     import torch.utils.data
 
@@ -142,7 +142,7 @@ def measure(kind: str, source: str, folder: str, workers: int) -> None:
     loader = LOADERS[kind]()
     __import__(loader.module)
     paths = sorted(glob.glob(f"{source}/*.parquet"))
-    spent, started_at = processor(), time.perf_counter()
+    spent, started_at = processor_seconds(), time.perf_counter()
     first, rows = 0.0, 0
     for batch in loader.loader(paths, folder, workers):
         first = first or time.perf_counter() - started_at
@@ -150,11 +150,11 @@ def measure(kind: str, source: str, folder: str, workers: int) -> None:
     wall = time.perf_counter() - started_at
     with open("/proc/self/status") as status:  # a new process has its parent's maximum in getrusage
         peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
-    print(json.dumps([(processor() - spent) / rows * 1e6, first, rows / wall, peak / 1024]), flush=True)
+    print(json.dumps([(processor_seconds() - spent) / rows * 1e6, first, rows / wall, peak / 1024]), flush=True)
     os._exit(0)  # what litdata leaves running
 
 
-def processor() -> float:
+def processor_seconds() -> float:
     """Seconds of this process and of its children that have ended."""
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
@@ -169,13 +169,13 @@ def main() -> None:
     args = parser.parse_args()
     if args.measure:
         kind, source, folder = args.measure
-        return measure(kind, source, folder, args.workers)
+        return measure_epoch_and_exit(kind, source, folder, args.workers)
     os.environ["HF_HUB_OFFLINE"] = "1"
     kinds = [kind for kind in args.only if find_spec(LOADERS[kind].module.partition(".")[0])]
     with tempfile.TemporaryDirectory() as folder:
         for group in GROUPS:
             source = f"{folder}/{group}"
-            corpus(source, args.rows, group)
+            write_corpus(source, args.rows, group)
             for kind in kinds:
                 os.makedirs(f"{source}-{kind}")
                 LOADERS[kind]().prepare(sorted(glob.glob(f"{source}/*.parquet")), f"{source}-{kind}")

@@ -59,7 +59,7 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
-def start_master(job: str, env: dict, log):
+def start_dlrover_master(job: str, env: dict, log):
     port = free_port()
     p = subprocess.Popen(
         [
@@ -91,7 +91,7 @@ def start_master(job: str, env: dict, log):
     raise RuntimeError("dlrover master did not start")
 
 
-def stop(p):
+def stop_process(p):
     if p.poll() is None:
         p.terminate()
         try:
@@ -101,7 +101,7 @@ def stop(p):
             p.wait()
 
 
-def launch(key: str, worker_args: list, world: int, log, timeout=900, script=None) -> int:
+def launch_and_wait(key: str, worker_args: list, world: int, log, timeout=900, script=None) -> int:
     """Start worker.py (or another script) with the launcher the system needs, and wait for it."""
     script = script or os.path.join(HERE, "worker.py")
     env = dict(
@@ -116,7 +116,7 @@ def launch(key: str, worker_args: list, world: int, log, timeout=900, script=Non
     try:
         if LAUNCH.get(key) == "dlrover":
             env["DLROVER_LOG_LEVEL"] = "WARNING"
-            master, port = start_master("bench", env, log)
+            master, port = start_dlrover_master("bench", env, log)
             env["DLROVER_MASTER_ADDR"] = f"127.0.0.1:{port}"
             env["NODE_RANK"] = "0"
             cmd = [
@@ -146,7 +146,7 @@ def launch(key: str, worker_args: list, world: int, log, timeout=900, script=Non
             return -9
     finally:
         if master:
-            stop(master)
+            stop_process(master)
             for f in glob.glob("/dev/shm/*_ckpt_shm_*") + glob.glob("/dev/shm/ckpt_shm_*"):
                 os.unlink(f)  # DLRover leaves its segment behind after a clean exit
             shutil.rmtree("/tmp/ckpt_sock", ignore_errors=True)
@@ -179,10 +179,10 @@ def main():
                     if pno % 2:
                         order = order[::-1]
                     for key in order:
-                        run_system(a, dest, mode, size, pno, key)
+                        run_system_phases(a, dest, mode, size, pno, key)
 
 
-def run_system(a, dest, mode, size, pno, key):
+def run_system_phases(a, dest, mode, size, pno, key):
     world = 1 if mode == "single" else 2
     root = os.path.join(ROOTS[dest], key)
     tag = f"{dest}_{size}_{mode}_{key}"
@@ -196,7 +196,7 @@ def run_system(a, dest, mode, size, pno, key):
             shutil.rmtree(root, ignore_errors=True)
         t = time.time()
         with open(os.path.join(BENCH, "logs", f"{tag}_{phase}_p{pno}.log"), "w") as log:
-            rc = launch(
+            rc = launch_and_wait(
                 key,
                 [
                     "--system",

@@ -23,19 +23,19 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from host import (  # noqa: E402
     MemSampler,
-    cpu_busy,
-    cpu_split,
+    anon_and_shmem_bytes,
+    busy_cpu_seconds,
+    cpu_seconds_by_owner,
     drop_caches,
-    foreign_between,
+    foreign_cpu_seconds,
     fsync_tree,
-    meminfo_anon_shmem,
     now,
     tree_bytes,
-    wait_quiet,
+    wait_until_quiet,
     write_json,
 )
 from loops import Loop  # noqa: E402
-from state import State, digest_diff  # noqa: E402
+from state import State, differing_paths  # noqa: E402
 
 a = argparse.ArgumentParser()
 a.add_argument("--system", required=True)
@@ -55,8 +55,8 @@ RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1
 ON_TMPFS = args.root.startswith("/dev/shm")
 
 
-def digest_file():
-    """What the save phase tells the load phase: the digests of the state that it left."""
+def digest_path():
+    """Return the path of the digests that the save phase leaves for the load phase."""
     return os.path.join(os.path.dirname(args.out), f"digest_{args.system}_{args.size}_{args.mode}_{RANK}.json")
 
 
@@ -65,7 +65,7 @@ def barrier():
         dist.barrier()
 
 
-def gmax(x: float) -> float:
+def max_over_ranks(x: float) -> float:
     """The largest value over ranks (a save is as slow as its slowest rank)."""
     if WORLD == 1:
         return x
@@ -74,7 +74,7 @@ def gmax(x: float) -> float:
     return float(t)
 
 
-def gsum(x: float) -> float:
+def sum_over_ranks(x: float) -> float:
     if WORLD == 1:
         return x
     t = torch.tensor([x], dtype=torch.float64)
@@ -82,7 +82,7 @@ def gsum(x: float) -> float:
     return float(t)
 
 
-def memcpy_reference(state) -> dict:
+def time_memcpy_of_state(state) -> dict:
     """Copy of the whole state into one touched shared-memory buffer, tensor by tensor: the floor of blocking."""
     import mmap
 
@@ -98,71 +98,71 @@ def memcpy_reference(state) -> dict:
     ts = []
     for _ in range(7):
         if RANK == 0:
-            wait_quiet(args.patience)
+            wait_until_quiet(args.patience)
         barrier()
         t0 = now()
         with torch.no_grad():
             for d, s in zip(dst, state.tensors):
                 d.copy_(s)
-        ts.append(gmax(now() - t0))
+        ts.append(max_over_ranks(now() - t0))
     del dst, flat
     gc.collect()
     m.close()
     return {"samples": ts}
 
 
-def timed_save(ad, step, kind, loop):
+def time_save(adapter, step, kind, loop):
     """One save. kind: I nothing else runs; A 'py' loop; B 'mm' loop; M one in-place update of all state."""
     rec = {"kind": kind}
     if RANK == 0:
-        rec["quiet"] = wait_quiet(args.patience)
+        rec["quiet"] = wait_until_quiet(args.patience)
     barrier()
-    f0 = cpu_split() if RANK == 0 else None
+    f0 = cpu_seconds_by_owner() if RANK == 0 else None
     lk = {"A": "py", "B": "mm"}.get(kind)
     if lk:
-        rec["idle_before"] = loop.idle_rate(lk, 0.5)
+        rec["idle_before"] = loop.measure_rate(lk, 0.5)
     barrier()
-    c0, t0 = cpu_busy(), now()
-    ad.save(step)
+    c0, t0 = busy_cpu_seconds(), now()
+    adapter.save(step)
     t_ret = now()
     rec["t_return"] = t_ret - t0
-    ad.safe()
+    adapter.safe()
     rec["t_safe"] = now() - t0
-    if lk and ad.asynchronous:
-        n, el = loop.run(lk, ad.poll, 300)
+    if lk and adapter.asynchronous:
+        n, el = loop.run(lk, adapter.poll, 300)
         rec["window"], rec["loop_rate"] = el, n / el
     elif kind == "M":
         t1 = now()
-        ad.state.mutate()
+        adapter.state.modify_all_tensors()
         rec["mutate"] = now() - t1
-    ad.wait()
+    adapter.wait()
     rec["t_commit"] = now() - t0
     barrier()
     rec["t_commit_all"] = now() - t0
-    if RANK == 0 and ad.has_cold:
+    if RANK == 0 and adapter.has_cold:
         t1 = now()
-        for p in ad.durable_paths(step):
+        for p in adapter.durable_paths(step):
             fsync_tree(p)
         rec["t_fsync"] = now() - t1
     barrier()
     rec["t_durable"] = now() - t0
-    rec["cpu_s"] = cpu_busy() - c0
+    rec["cpu_s"] = busy_cpu_seconds() - c0
     # cores' worth of CPU used meanwhile by processes that are not part of the benchmark
     t_all = now() - t0 + (0.5 if lk else 0)
-    rec["foreign"] = gmax(foreign_between(f0, cpu_split()) / t_all if RANK == 0 else 0.0)
+    rec["foreign"] = max_over_ranks(foreign_cpu_seconds(f0, cpu_seconds_by_owner()) / t_all if RANK == 0 else 0.0)
     for k in ("t_return", "t_safe", "t_commit"):
-        rec[k] = gmax(rec[k])
+        rec[k] = max_over_ranks(rec[k])
     if "loop_rate" in rec:  # slowest rank stands for the job
-        rec["idle_after"] = loop.idle_rate(lk, 0.5)
+        rec["idle_after"] = loop.measure_rate(lk, 0.5)
         rec["idle_rate"] = (rec["idle_before"] + rec["idle_after"]) / 2
-        rec["loop_ratio"] = -gmax(-(rec["loop_rate"] / rec["idle_rate"]))
+        rec["loop_ratio"] = -max_over_ranks(-(rec["loop_rate"] / rec["idle_rate"]))
     return rec
 
 
-def clean(ad, step):
-    ad.wait_until_ready()
+def delete_save_and_settle(adapter, step):
+    adapter.wait_until_ready()
     barrier()
-    ad.remove(step)
+    adapter.remove(step)
     if RANK == 0:
         os.sync()
     gc.collect()
@@ -170,10 +170,10 @@ def clean(ad, step):
     barrier()
 
 
-def phase_save(out):
+def run_save_phase(out):
     threads = 2 if WORLD == 1 else 1
     torch.set_num_threads(threads)
-    cls = adapters.get(args.system)
+    cls = adapters.load_adapter_class(args.system)
     out["name"], out["durable_to_disk"] = cls.name, cls.has_cold
     mesh = None
     if args.mode == "fsdp2":
@@ -181,51 +181,51 @@ def phase_save(out):
 
         mesh = init_device_mesh("cpu", (WORLD,))
     state = State(args.size, args.mode, mesh)
-    out["state_bytes"] = int(gsum(state.nbytes))
+    out["state_bytes"] = int(sum_over_ranks(state.nbytes))
     out["ntensors"] = state.ntensors
-    out["memcpy"] = memcpy_reference(state)
+    out["memcpy"] = time_memcpy_of_state(state)
     loop = Loop(threads)
-    loop.idle_rate("py", 0.3)
-    loop.idle_rate("mm", 0.3)
+    loop.measure_rate("py", 0.3)
+    loop.measure_rate("mm", 0.3)
     t = []
     for _ in range(4):
         if RANK == 0:
-            wait_quiet(args.patience)
+            wait_until_quiet(args.patience)
         barrier()
         t0 = now()
-        state.mutate()
-        t.append(gmax(now() - t0))
+        state.modify_all_tensors()
+        t.append(max_over_ranks(now() - t0))
     out["mutate_idle"] = t[1:]
     gc.collect()
     barrier()
 
     samp = MemSampler() if RANK == 0 else None
     time.sleep(0.3)
-    base = meminfo_anon_shmem()
+    base = anon_and_shmem_bytes()
     if samp:
-        samp.take()
+        samp.read_and_reset_peak()
     ad = cls(args.root, state, RANK, WORLD)
     t0 = now()
     ad.setup()
-    out["t_setup"] = gmax(now() - t0)
+    out["t_setup"] = max_over_ranks(now() - t0)
     barrier()
     step = 1
-    out["first"] = timed_save(ad, step, "I", loop)
+    out["first"] = time_save(ad, step, "I", loop)
     if samp:
-        pk, an, sh = samp.take()
+        pk, an, sh = samp.read_and_reset_peak()
         out["mem_first"] = {"peak_extra": pk - base, "anon": an, "shmem": sh}
         out["file_bytes"] = sum(tree_bytes(p) for p in ad.durable_paths(step))
-    clean(ad, step)
+    delete_save_and_settle(ad, step)
     step = 2
     if samp:
-        samp.take()
-    out["warm"] = timed_save(ad, step, "I", loop)
+        samp.read_and_reset_peak()
+    out["warm"] = time_save(ad, step, "I", loop)
     if samp:
-        pk, an, sh = samp.take()
+        pk, an, sh = samp.read_and_reset_peak()
         out["mem_second"] = {"peak_extra": pk - base, "anon": an, "shmem": sh}
         samp.close()
-    clean(ad, step)
-    out["mem_resident_extra"] = meminfo_anon_shmem() - base
+    delete_save_and_settle(ad, step)
+    out["mem_resident_extra"] = anon_and_shmem_bytes() - base
     out["saves"] = []
     for _ in range(args.cycles):
         for kind in args.kinds:
@@ -233,8 +233,8 @@ def phase_save(out):
                 continue
             for _try in range(3):  # repeat a sample that other processes disturbed
                 step += 1
-                rec = timed_save(ad, step, kind, loop)
-                clean(ad, step)
+                rec = time_save(ad, step, kind, loop)
+                delete_save_and_settle(ad, step)
                 if rec["foreign"] <= 0.15:
                     break
                 out.setdefault("disturbed", []).append(rec)
@@ -242,30 +242,30 @@ def phase_save(out):
     # final save: isolation check, and the checkpoint that the load phase reads
     step += 1
     if args.mode == "fsdp1":
-        state.refresh()
-    want = state.digest()
+        state.reload_state_dict()
+    want = state.tensor_digests()
     barrier()
     ad.save(step)
     ad.safe()
-    state.mutate()
+    state.modify_all_tensors()
     ad.wait()
     barrier()
     if ad.has_hot:
         hot = []
         try:
             for _ in range(5):
-                state.zero()
+                state.zero_all_tensors()
                 if RANK == 0:
-                    wait_quiet(args.patience)
+                    wait_until_quiet(args.patience)
                 barrier()
                 t0 = now()
                 ad.load_hot()
-                hot.append(gmax(now() - t0))
+                hot.append(max_over_ranks(now() - t0))
             if args.mode == "fsdp1":
-                state.refresh()
-            bad = digest_diff(want, state.digest())
+                state.reload_state_dict()
+            bad = differing_paths(want, state.tensor_digests())
             out["hot"] = hot
-            out["hot_bad"] = int(gsum(len(bad)))
+            out["hot_bad"] = int(sum_over_ranks(len(bad)))
             out["hot_bad_names"] = bad[:3]
         except BaseException as e:
             out["hot_error"] = "".join(traceback.format_exception(e))[-3000:]
@@ -273,25 +273,25 @@ def phase_save(out):
     if RANK == 0:
         for p in ad.durable_paths(step):
             fsync_tree(p)
-    with open(digest_file(), "w") as f:
+    with open(digest_path(), "w") as f:
         json.dump({"step": step, "digest": want}, f)
     out["final_step"] = step
     barrier()
     ad.teardown()
 
 
-def phase_load(out):
+def run_load_phase(out):
     """A new process loads what the save phase left: cold (page cache dropped) and warm."""
     threads = 2 if WORLD == 1 else 1
     torch.set_num_threads(threads)
-    cls = adapters.get(args.system)
+    cls = adapters.load_adapter_class(args.system)
     mesh = None
     if args.mode == "fsdp2":
         from torch.distributed.device_mesh import init_device_mesh
 
         mesh = init_device_mesh("cpu", (WORLD,))
     state = State(args.size, args.mode, mesh, cheap=True)
-    with open(digest_file()) as f:
+    with open(digest_path()) as f:
         d = json.load(f)
     step, want = d["step"], d["digest"]
     ad = cls(args.root, state, RANK, WORLD)
@@ -301,22 +301,22 @@ def phase_load(out):
     for name, fn in ways.items():
         r = {"cold": [], "warm": []}
         for temp in (["cold"] if not ON_TMPFS else []) * args.loads + ["warm"] * 2:
-            state.zero()
+            state.zero_all_tensors()
             gc.collect()
             barrier()
             if temp == "cold" and RANK == 0:
                 drop_caches()
                 time.sleep(0.2)
             if RANK == 0:
-                wait_quiet(args.patience)
+                wait_until_quiet(args.patience)
             barrier()
             t0 = now()
             fn(step)
-            r[temp].append(gmax(now() - t0))
+            r[temp].append(max_over_ranks(now() - t0))
         if args.mode == "fsdp1":
-            state.refresh()
-        bad = digest_diff(want, state.digest())
-        r["bad"] = int(gsum(len(bad)))
+            state.reload_state_dict()
+        bad = differing_paths(want, state.tensor_digests())
+        r["bad"] = int(sum_over_ranks(len(bad)))
         r["bad_names"] = bad[:3]
         out["load"][name] = r
     barrier()
@@ -340,9 +340,9 @@ def main():
     code = 0
     try:
         if args.phase == "save":
-            phase_save(out)
+            run_save_phase(out)
         else:
-            phase_load(out)
+            run_load_phase(out)
     except BaseException as e:
         out["error"] = "".join(traceback.format_exception(e))[-3000:]
         print(out["error"], file=sys.stderr, flush=True)

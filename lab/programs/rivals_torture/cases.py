@@ -19,7 +19,7 @@ RIGHT, WRONG, RAISED, SCRATCH = range(4)
 OUTCOME_LABELS = ("the saved bytes", "changed or mixed bytes, no error", "an error", "nothing, no error: from scratch")
 
 
-def state(step: int) -> dict[str, torch.Tensor]:
+def state_of_step(step: int) -> dict[str, torch.Tensor]:
     """The tensors of that step."""
     return {
         name: torch.frombuffer(bytearray(random.Random(f"{step}/{name}").randbytes(4 * size)), dtype=torch.float32)
@@ -27,14 +27,15 @@ def state(step: int) -> dict[str, torch.Tensor]:
     }
 
 
-def same_state(loaded: dict[str, torch.Tensor], step: int) -> bool:
+def is_state_of_step(loaded: dict[str, torch.Tensor], step: int) -> bool:
     return all(
-        torch.equal(loaded[name].view(torch.uint8), tensor.view(torch.uint8)) for name, tensor in state(step).items()
+        torch.equal(loaded[name].view(torch.uint8), tensor.view(torch.uint8))
+        for name, tensor in state_of_step(step).items()
     )
 
 
-def in_child(work: Callable[[], int], seconds: int = 30) -> int:
-    """Do it in a forked process; what it returned, RAISED for an exception, a crash or no answer in time."""
+def run_in_child(work: Callable[[], int], seconds: int = 30) -> int:
+    """Run `work` in a forked process; returns its result, RAISED for an exception, a crash or a timeout."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -49,26 +50,26 @@ def in_child(work: Callable[[], int], seconds: int = 30) -> int:
     return code if 0 <= code < len(OUTCOME_LABELS) else RAISED
 
 
-def flip(path: Path, at: int, mask: int) -> None:
+def flip_bits_in_file(path: Path, at: int, mask: int) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= mask
     path.write_bytes(data)
 
 
-def flips(files: list[Path], count: int, dice: random.Random, load: Callable[[], int]) -> Counter[str]:
+def count_flip_outcomes(files: list[Path], count: int, dice: random.Random, load: Callable[[], int]) -> Counter[str]:
     """Change one byte at a time, each file as often as the others."""
     out: Counter[str] = Counter()
     for number in range(count):
         path = files[number % len(files)]
         at, mask = dice.randrange(path.stat().st_size), dice.randrange(1, 256)
-        flip(path, at, mask)
-        out[OUTCOME_LABELS[in_child(load)]] += 1
-        flip(path, at, mask)
+        flip_bits_in_file(path, at, mask)
+        out[OUTCOME_LABELS[run_in_child(load)]] += 1
+        flip_bits_in_file(path, at, mask)
     return out
 
 
-def killed_after(seconds: float, work: Callable[[], Any]) -> bool:
-    """Do it in a forked process that gets SIGKILL after that time; whether it was still at work."""
+def run_and_kill_after(seconds: float, work: Callable[[], Any]) -> bool:
+    """Run `work` in a forked process and SIGKILL it after `seconds`; returns whether it was still running."""
     pid = os.fork()
     if pid == 0:
         silence = os.open(os.devnull, os.O_WRONLY)
@@ -83,13 +84,13 @@ def killed_after(seconds: float, work: Callable[[], Any]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
 
-def file_limit(size: int) -> None:
+def limit_file_size(size: int) -> None:
     """From now on this process's writes beyond `size` bytes of a file fail (EFBIG), as on a full disk."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
-def report(name: str, version: str, seed: int, results: dict[str, Counter[str]]) -> None:
+def print_report(name: str, version: str, seed: int, results: dict[str, Counter[str]]) -> None:
     print(
         json.dumps(
             {

@@ -27,67 +27,67 @@ from cases import (
     SCRATCH,
     SIZES,
     WRONG,
-    file_limit,
-    flips,
-    in_child,
-    killed_after,
-    report,
-    same_state,
+    count_flip_outcomes,
+    is_state_of_step,
+    limit_file_size,
+    print_report,
+    run_and_kill_after,
+    run_in_child,
 )
-from cases import state as state_of
+from cases import state_of_step as state_of
 
 
-def save(folder: Path, step: int, threads: int = 1) -> None:
+def save_step(folder: Path, step: int, threads: int = 1) -> None:
     dcp.save(state_of(step), storage_writer=dcp.FileSystemWriter(str(folder), thread_count=threads))
 
 
-def newest(root: Path) -> Path | None:
+def newest_checkpoint(root: Path) -> Path | None:
     return max((path.parent for path in root.glob("*/.metadata")), key=lambda path: int(path.name), default=None)
 
 
-def load(root: Path, allowed: tuple[int, ...]) -> int:
+def load_newest(root: Path, allowed: tuple[int, ...]) -> int:
     """Load the newest; RIGHT when it is one of the allowed steps bit by bit."""
-    folder = newest(root)
+    folder = newest_checkpoint(root)
     if folder is None:
         return SCRATCH
     loaded = {name: torch.zeros(size) for name, size in SIZES.items()}
     dcp.load(loaded, checkpoint_id=str(folder))
-    return RIGHT if any(same_state(loaded, step) for step in allowed) else WRONG
+    return RIGHT if any(is_state_of_step(loaded, step) for step in allowed) else WRONG
 
 
-def kills(top: Path, count: int, dice: random.Random, *, again: bool) -> Counter[str]:
+def count_kill_outcomes(top: Path, count: int, dice: random.Random, *, again: bool) -> Counter[str]:
     """SIGKILL at a random moment of a save into a new directory, or `again` into the one that is there."""
     out: Counter[str] = Counter()
     while sum(out.values()) < count:
         root = top / "kills"
         shutil.rmtree(root, ignore_errors=True)
-        save(root / "10", 10)
+        save_step(root / "10", 10)
         begin = time.monotonic()
-        save(root / "9", 9)
+        save_step(root / "9", 9)
         took = time.monotonic() - begin
         target = root / ("10" if again else "11")
-        if killed_after(dice.uniform(0.0, 2.0 * took), lambda target=target: save(target, 11)):
-            out[OUTCOME_LABELS[in_child(lambda root=root: load(root, (10, 11)))]] += 1
+        if run_and_kill_after(dice.uniform(0.0, 2.0 * took), lambda target=target: save_step(target, 11)):
+            out[OUTCOME_LABELS[run_in_child(lambda root=root: load_newest(root, (10, 11)))]] += 1
     return out
 
 
-def full_disk(top: Path, dice: random.Random, count: int, threads: int) -> Counter[str]:
+def count_full_disk_outcomes(top: Path, dice: random.Random, count: int, threads: int) -> Counter[str]:
     """Writes fail beyond a random size of a file; the previous step is there."""
     out: Counter[str] = Counter()
     for _ in range(count):
         root = top / "full"
         shutil.rmtree(root, ignore_errors=True)
-        save(root / "10", 10)
+        save_step(root / "10", 10)
         limit = dice.randrange(1, 4 * max(max(SIZES.values()), sum(SIZES.values()) // threads))
 
         def limited(root: Path = root, limit: int = limit) -> int:
             threading.excepthook = lambda _: None
-            file_limit(limit)
-            save(root / "11", 11, threads)
+            limit_file_size(limit)
+            save_step(root / "11", 11, threads)
             return RIGHT
 
-        save_outcome = in_child(limited)
-        got = in_child(lambda root=root: load(root, (10, 11)))
+        save_outcome = run_in_child(limited)
+        got = run_in_child(lambda root=root: load_newest(root, (10, 11)))
         out[
             f"save {'raised' if save_outcome == RAISED else 'said success'}; "
             f"then the newest gives {OUTCOME_LABELS[got]}"
@@ -106,16 +106,16 @@ def main() -> None:
     dice = random.Random(args.seed)
     with tempfile.TemporaryDirectory(prefix="dcp-torture-") as folder:
         top = Path(folder)
-        save(top / "flips/10", 10)
+        save_step(top / "flips/10", 10)
         files = sorted(path for path in (top / "flips/10").iterdir())
         results = {
-            "one byte changed": flips(files, args.flips, dice, lambda: load(top / "flips", (10,))),
-            "killed while saving a new step": kills(top, args.kills, dice, again=False),
-            "killed while saving a step again": kills(top, args.kills, dice, again=True),
-            "disk full, 1 thread": full_disk(top, dice, args.kills // 4, 1),
-            "disk full, 8 threads": full_disk(top, dice, args.kills // 4, 8),
+            "one byte changed": count_flip_outcomes(files, args.flips, dice, lambda: load_newest(top / "flips", (10,))),
+            "killed while saving a new step": count_kill_outcomes(top, args.kills, dice, again=False),
+            "killed while saving a step again": count_kill_outcomes(top, args.kills, dice, again=True),
+            "disk full, 1 thread": count_full_disk_outcomes(top, dice, args.kills // 4, 1),
+            "disk full, 8 threads": count_full_disk_outcomes(top, dice, args.kills // 4, 8),
         }
-    report("torch DCP", torch.__version__, args.seed, results)
+    print_report("torch DCP", torch.__version__, args.seed, results)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cases import OUTCOME_LABELS, RAISED, RIGHT, SCRATCH, SIZES, WRONG, file_limit, flips, in_child, report, same_state
-from cases import state as state_of
+from cases import (
+    OUTCOME_LABELS,
+    RAISED,
+    RIGHT,
+    SCRATCH,
+    SIZES,
+    WRONG,
+    count_flip_outcomes,
+    is_state_of_step,
+    limit_file_size,
+    print_report,
+    run_in_child,
+)
+from cases import state_of_step as state_of
 
 STEPS = (10, 20)
 
@@ -42,7 +54,7 @@ class MasterClient:
         return lambda *_, **__: True
 
 
-def saver_module() -> Any:
+def import_saver_with_stub_master() -> Any:
     stub = types.ModuleType("dlrover.python.elastic_agent.master_client")
     stub.MasterClient = MasterClient  # type: ignore[attr-defined]
     sys.modules[stub.__name__] = stub
@@ -52,7 +64,7 @@ def saver_module() -> Any:
     return module
 
 
-def trainer(module: Any, folder: Path, dies_at: int | None) -> None:
+def save_to_memory_and_die(module: Any, folder: Path, dies_at: int | None) -> None:
     """Save step 10 to memory, then step 20; die before the copy of its tensor number `dies_at`."""
     from dlrover.python.common.multi_process import SharedLock
 
@@ -84,14 +96,16 @@ def trainer(module: Any, folder: Path, dies_at: int | None) -> None:
 READY, GO = os.pipe(), os.pipe()
 
 
-def life(module: Any, folder: Path, dies_at: int | None, *, persisted: bool, limit: int | None = None) -> Any:
+def run_agent_and_trainer(
+    module: Any, folder: Path, dies_at: int | None, *, persisted: bool, limit: int | None = None
+) -> Any:
     """An agent with one trainer, up to the breakpoint save after the trainer's end; the saver."""
     os.environ["TORCHELASTIC_RUN_ID"] = uuid.uuid4().hex
     pid = os.fork()
     if pid == 0:
         os.read(GO[0], 1)
         try:
-            trainer(module, folder, dies_at)
+            save_to_memory_and_die(module, folder, dies_at)
         finally:
             os._exit(0)
     from dlrover.python.common.storage import PosixDiskStorage
@@ -104,7 +118,7 @@ def life(module: Any, folder: Path, dies_at: int | None, *, persisted: bool, lim
     os.write(GO[1], b"x")
     os.waitpid(pid, 0)
     if limit is not None:
-        file_limit(limit)
+        limit_file_size(limit)
     try:
         saver.save_shm_to_storage()
     except Exception:
@@ -116,11 +130,11 @@ def classify_state(loaded: Any) -> int:
     if not loaded:
         return SCRATCH
     loaded = loaded.get("model_states", loaded)
-    return RIGHT if any(same_state(loaded, step) for step in STEPS) else WRONG
+    return RIGHT if any(is_state_of_step(loaded, step) for step in STEPS) else WRONG
 
 
-def load(saver: Any, folder: Path, *, memory: bool) -> int:
-    """As FullCheckpointEngine.load does."""
+def load_like_engine(saver: Any, folder: Path, *, memory: bool) -> int:
+    """Load as FullCheckpointEngine.load does and return the outcome."""
     hot = saver._shm_handlers[0].load_state_dict() if memory else {}
     if hot:
         return classify_state({name: tensor for name, tensor in hot["model_states"].items()})
@@ -132,18 +146,20 @@ def load(saver: Any, folder: Path, *, memory: bool) -> int:
     return classify_state(saver.storage.read_state_dict(str(path), lambda name: torch.load(name, map_location="cpu")))
 
 
-def kill(module: Any, number: int, *, persisted: bool, memory: bool, limit: int | None = None) -> str:
+def classify_load_after_kill(
+    module: Any, number: int, *, persisted: bool, memory: bool, limit: int | None = None
+) -> str:
     with tempfile.TemporaryDirectory(prefix="dlrover-torture-") as name:
         folder = Path(name)
 
         def case() -> int:
-            saver = life(module, folder, number, persisted=persisted, limit=limit)
+            saver = run_agent_and_trainer(module, folder, number, persisted=persisted, limit=limit)
             try:
-                return load(saver, folder, memory=memory)
+                return load_like_engine(saver, folder, memory=memory)
             finally:
                 saver._shm_handlers[0].unlink()
 
-        return OUTCOME_LABELS[in_child(case, 120)]
+        return OUTCOME_LABELS[run_in_child(case, 120)]
 
 
 def main() -> None:
@@ -154,7 +170,7 @@ def main() -> None:
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    module = saver_module()
+    module = import_saver_with_stub_master()
     import dlrover
 
     dice = random.Random(args.seed)
@@ -163,29 +179,32 @@ def main() -> None:
         folder = Path(name)
 
         def write() -> int:
-            life(module, folder, None, persisted=True)._shm_handlers[0].unlink()
+            run_agent_and_trainer(module, folder, None, persisted=True)._shm_handlers[0].unlink()
             return RIGHT
 
-        if in_child(write, 120) == RAISED:
+        if run_in_child(write, 120) == RAISED:
             raise SystemExit("DLRover did not write the checkpoint that was to be damaged")
         from dlrover.python.common.storage import PosixDiskStorage
 
         reader = types.SimpleNamespace(storage=PosixDiskStorage())
         files = [folder / "dlrover_latest.txt", folder / str(STEPS[0]) / "rank_0.pt"]
-        results["one byte changed"] = flips(files, args.flips, dice, lambda: load(reader, folder, memory=False))
+        results["one byte changed"] = count_flip_outcomes(
+            files, args.flips, dice, lambda: load_like_engine(reader, folder, memory=False)
+        )
     for what, persisted, memory in (
         ("killed in mid-copy, older step on disk, new node", True, False),
         ("killed in mid-copy, older step in memory only, same node", False, True),
         ("killed in mid-copy, older step on disk, same node", True, True),
     ):
         results[what] = Counter(
-            kill(module, dice.randrange(len(SIZES)), persisted=persisted, memory=memory) for _ in range(args.kills)
+            classify_load_after_kill(module, dice.randrange(len(SIZES)), persisted=persisted, memory=memory)
+            for _ in range(args.kills)
         )
     limits = [dice.randrange(1, 4 * sum(SIZES.values())) for _ in range(args.kills)]
     results["disk full at the save after a trainer's death, older step on disk, new node"] = Counter(
-        kill(module, len(SIZES), persisted=True, memory=False, limit=limit) for limit in limits
+        classify_load_after_kill(module, len(SIZES), persisted=True, memory=False, limit=limit) for limit in limits
     )
-    report("DLRover Flash Checkpoint", getattr(dlrover, "__version__", "0.6.1"), args.seed, results)
+    print_report("DLRover Flash Checkpoint", getattr(dlrover, "__version__", "0.6.1"), args.seed, results)
 
 
 if __name__ == "__main__":

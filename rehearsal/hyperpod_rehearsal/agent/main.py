@@ -16,7 +16,7 @@ from typing import Any, Dict, List
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_rehearsal.agent import managed_slurm, managed_storage, step_retry
-from hyperpod_rehearsal.agent.s3_client import S3ClientError, credentials_of, download_prefix, split_uri
+from hyperpod_rehearsal.agent.s3_client import S3ClientError, access_key_from_environment, download_prefix, split_uri
 
 CONFIG = "/etc/hyperpod-rehearsal/node.json"
 STATUS = "/var/lib/hyperpod-rehearsal/agent.json"
@@ -31,14 +31,14 @@ class Failed(Exception):
     """The node cannot be created; the text becomes part of the cluster's FailureMessage."""
 
 
-def report(state: str, message: str = "") -> None:
-    """Tell the control plane, which reads this file, how far the node is: Pending, Running or Failed."""
+def write_status(state: str, message: str = "") -> None:
+    """Write the node's state (Pending, Running or Failed) to the status file that the control plane reads."""
     by_descriptor.make_directories(os.path.dirname(STATUS))
     content = json.dumps({"state": state, "message": message, "at": time.time()})
     atomic_file.replace(STATUS, content.encode())
 
 
-def already_created() -> bool:
+def is_already_created() -> bool:
     """Whether an earlier boot of this instance has finished creating it."""
     try:
         with open(STATUS) as file:
@@ -47,8 +47,8 @@ def already_created() -> bool:
         return False
 
 
-def tail(path: str, lines: int = TAIL_LINES) -> str:
-    """The last lines of a log, "" when there is none."""
+def read_log_tail(path: str, lines: int = TAIL_LINES) -> str:
+    """Return the last lines of a log, "" when there is none."""
     try:
         with open(path, errors="replace") as file:
             return "".join(file.readlines()[-lines:]).strip()
@@ -56,20 +56,20 @@ def tail(path: str, lines: int = TAIL_LINES) -> str:
         return ""
 
 
-def last_words() -> str:
-    """The end of what the script printed, and of the provisioning log what it did not print as well, through `tee`."""
-    printed = set(tail(LOG, 50 * TAIL_LINES).splitlines())
-    noted = [line for line in tail(PROVISION_LOG).splitlines() if line not in printed]
-    return "\n".join([*tail(LOG).splitlines(), *noted])
+def tail_script_logs() -> str:
+    """Return the last lines of the script's log, followed by those of the provisioning log that are not in it."""
+    printed = set(read_log_tail(LOG, 50 * TAIL_LINES).splitlines())
+    noted = [line for line in read_log_tail(PROVISION_LOG).splitlines() if line not in printed]
+    return "\n".join([*read_log_tail(LOG).splitlines(), *noted])
 
 
-def fetch(endpoint: str, uri: str, script: str) -> str:
+def download_lifecycle_scripts(endpoint: str, uri: str, script: str) -> str:
     """Download the bundle to /tmp/<bucket>/<prefix>/ and return that directory. Raises Failed."""
     bucket, prefix = split_uri(uri)
     target = os.path.join(STAGING, bucket, prefix)
     by_descriptor.make_directories(target)
     try:
-        count = download_prefix(credentials_of(os.environ), endpoint, uri, target)
+        count = download_prefix(access_key_from_environment(os.environ), endpoint, uri, target)
     except S3ClientError as err:
         raise Failed(f"cannot download the lifecycle scripts from {uri}: {err}") from err
     if not os.path.isfile(os.path.join(target, script)):
@@ -99,34 +99,36 @@ def run_script(directory: str, script: str, timeout: float) -> None:
                 timeout=timeout,
             ).returncode
         except subprocess.TimeoutExpired:
-            raise Failed(f"{script} did not end within {timeout:.0f} s\n{tail(LOG)}") from None
+            raise Failed(f"{script} did not end within {timeout:.0f} s\n{read_log_tail(LOG)}") from None
     if code != 0:
-        raise Failed(f"{script} exited {code}; the end of its log:\n{last_words() or '(nothing)'}")
+        raise Failed(f"{script} exited {code}; the end of its log:\n{tail_script_logs() or '(nothing)'}")
 
 
-def create(config: Dict[str, Any]) -> None:
+def create_node(config: Dict[str, Any]) -> None:
     """Do what the node's lifecycle configuration asks for. Raises Failed."""
     lifecycle = config.get("lifecycle") or {}
     if config.get("step_retry") and config.get("slurm_role"):
         try:
-            step_retry.install(config["slurm_role"] == "Controller")
+            step_retry.install_retry_plugin(config["slurm_role"] == "Controller")
         except (OSError, subprocess.SubprocessError) as err:
             raise Failed(f"the plugin that retries steps was not installed: {err}") from err
     if lifecycle.get("OnCreate"):
-        directory = fetch(config["endpoint"], lifecycle["SourceS3Uri"], lifecycle["OnCreate"])
+        directory = download_lifecycle_scripts(config["endpoint"], lifecycle["SourceS3Uri"], lifecycle["OnCreate"])
         run_script(directory, lifecycle["OnCreate"], config["timeout"])
         return
     try:
-        managed_storage.mount(config.get("storage") or [])
+        managed_storage.mount_and_record_in_fstab(config.get("storage") or [])
     except (OSError, subprocess.SubprocessError) as err:
         raise Failed(f"FSx was not mounted: {err}") from err
     if config.get("slurm_role"):
         try:
-            managed_slurm.start(config["slurm_role"], config["controller_ip"])
+            managed_slurm.start_slurm_daemons(config["slurm_role"], config["controller_ip"])
         except subprocess.SubprocessError as err:
             raise Failed(f"Slurm did not start: {err}") from err
     if lifecycle.get("OnInitComplete"):
-        directory = fetch(config["endpoint"], lifecycle["SourceS3Uri"], lifecycle["OnInitComplete"])
+        directory = download_lifecycle_scripts(
+            config["endpoint"], lifecycle["SourceS3Uri"], lifecycle["OnInitComplete"]
+        )
         run_script(directory, lifecycle["OnInitComplete"], config["timeout"])
 
 
@@ -134,19 +136,19 @@ def main(argv: List[str]) -> int:
     """Create this node once and report; exit code 1 when it failed."""
     with open(argv[0] if argv else CONFIG) as file:
         config = json.load(file)
-    if already_created():
-        report("Running")
+    if is_already_created():
+        write_status("Running")
         return 0
-    report("Pending")
+    write_status("Pending")
     try:
-        create(config)
+        create_node(config)
     except Failed as err:
-        report("Failed", str(err))
+        write_status("Failed", str(err))
         return 1
     except Exception as err:  # the control plane waits for a report, whatever happened here
-        report("Failed", f"agent: {err!r}")
+        write_status("Failed", f"agent: {err!r}")
         raise
-    report("Running")
+    write_status("Running")
     return 0
 
 

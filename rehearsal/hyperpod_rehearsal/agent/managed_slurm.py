@@ -17,7 +17,7 @@ from hyperpod_kit.untrusted import by_descriptor
 DROP_IN = "/etc/systemd/system/slurmd.service.d/hyperpod.conf"
 
 
-def _run(argv: Sequence[str], timeout: float = 60.0) -> None:
+def _run_checked_command(argv: Sequence[str], timeout: float = 60.0) -> None:
     subprocess.run(list(argv), check=True, timeout=timeout, stdin=subprocess.DEVNULL)
 
 
@@ -25,7 +25,7 @@ def _wait_for_controller(seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while True:
         try:
-            _run(["/opt/slurm/bin/scontrol", "ping"], timeout=10)
+            _run_checked_command(["/opt/slurm/bin/scontrol", "ping"], timeout=10)
             return
         except subprocess.SubprocessError:
             if time.monotonic() > deadline:
@@ -34,7 +34,7 @@ def _wait_for_controller(seconds: float) -> None:
 
 
 def _wait_for_registration(seconds: float) -> None:
-    """Wait until the controller has heard of this node's slurmd; a script that runs next may ask Slurm about it."""
+    """Wait until the controller reports this node's slurmd as registered. Raises TimeoutExpired."""
     name = socket.gethostname().split(".")[0]
     deadline = time.monotonic() + seconds
     while True:
@@ -53,19 +53,19 @@ def _wait_for_registration(seconds: float) -> None:
         time.sleep(0.25)
 
 
-def start(role: str, controller_ip: str, patience: float = 120.0) -> None:
+def start_slurm_daemons(role: str, controller_ip: str, timeout: float = 120.0) -> None:
     """Start munge and this role's Slurm daemon, enabled for later boots. Raises subprocess.SubprocessError."""
-    _run(["systemctl", "enable", "--now", "munge"])
+    _run_checked_command(["systemctl", "enable", "--now", "munge"])
     if role == "Controller":
         by_descriptor.make_directories("/var/spool/slurmctld", shared=True)
-        _run(["systemctl", "enable", "--now", "slurmctld"])
-        _wait_for_controller(patience)
+        _run_checked_command(["systemctl", "enable", "--now", "slurmctld"])
+        _wait_for_controller(timeout)
         return
     by_descriptor.make_directories(os.path.dirname(DROP_IN))
     by_descriptor.write_text(
         DROP_IN,
         f"[Service]\nEnvironment=SLURMD_OPTIONS=--conf-server={controller_ip}\nRestart=on-failure\nRestartSec=1\n",
     )
-    _run(["systemctl", "daemon-reload"])
-    _run(["systemctl", "enable", "--now", "slurmd"])
-    _wait_for_registration(patience)
+    _run_checked_command(["systemctl", "daemon-reload"])
+    _run_checked_command(["systemctl", "enable", "--now", "slurmd"])
+    _wait_for_registration(timeout)

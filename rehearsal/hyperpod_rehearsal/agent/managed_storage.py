@@ -27,7 +27,7 @@ def fstab_line(entry: Mapping[str, Any]) -> str:
     return ""
 
 
-def mount(storage: Sequence[Mapping[str, Any]], fstab: str = FSTAB) -> None:
+def mount_and_record_in_fstab(storage: Sequence[Mapping[str, Any]], fstab: str = FSTAB) -> None:
     """Mount every FSx file system of an instance group, now and at later boots.
 
     Raises subprocess.SubprocessError. Other kinds of storage have no stand-in and are passed over.

@@ -14,7 +14,7 @@ from typing import Iterator, Mapping, Sequence, Tuple
 from xml.etree import ElementTree
 
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_rehearsal.standins.sigv4 import EMPTY_SHA256, AccessKey, sign
+from hyperpod_rehearsal.standins.sigv4 import EMPTY_SHA256, AccessKey, sign_request_headers
 
 # The endpoint is on the node's own network: a proxy from the environment would be wrong.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -33,8 +33,8 @@ def split_uri(uri: str) -> Tuple[str, str]:
     return bucket, prefix + "/" if prefix else ""
 
 
-def credentials_of(environ: Mapping[str, str]) -> AccessKey:
-    """The role's, as the node's environment has them. Raises S3ClientError."""
+def access_key_from_environment(environ: Mapping[str, str]) -> AccessKey:
+    """Return the node role's access key from the AWS_* variables. Raises S3ClientError when one is not set."""
     try:
         return AccessKey(
             environ["AWS_ACCESS_KEY_ID"], environ["AWS_SECRET_ACCESS_KEY"], environ.get("AWS_SESSION_TOKEN")
@@ -43,12 +43,14 @@ def credentials_of(environ: Mapping[str, str]) -> AccessKey:
         raise S3ClientError(f"no credentials: {err} is not set") from None
 
 
-def _get(who: AccessKey, endpoint: str, path: str, query: Sequence[Tuple[str, str]], deadline: float) -> bytes:
+def _get_with_retries(
+    access_key: AccessKey, endpoint: str, path: str, query: Sequence[Tuple[str, str]], deadline: float
+) -> bytes:
     spelt = "&".join(f"{name}={urllib.parse.quote(value, safe='-_.~')}" for name, value in sorted(query))
     url = f"{endpoint}{path}" + (f"?{spelt}" if spelt else "")
     while True:
-        headers = sign(
-            who,
+        headers = sign_request_headers(
+            access_key,
             "us-east-1",
             "GET",
             path,
@@ -61,7 +63,7 @@ def _get(who: AccessKey, endpoint: str, path: str, query: Sequence[Tuple[str, st
                 return body
         except urllib.error.HTTPError as err:
             if err.code < 500:
-                code = _error_code(err.read())
+                code = _parse_error_code(err.read())
                 raise S3ClientError(f"{url}: HTTP {err.code} {code}") from err
             problem: Exception = err
         except OSError as err:
@@ -71,21 +73,21 @@ def _get(who: AccessKey, endpoint: str, path: str, query: Sequence[Tuple[str, st
         time.sleep(0.25)
 
 
-def _error_code(body: bytes) -> str:
+def _parse_error_code(body: bytes) -> str:
     try:
         return ElementTree.fromstring(body).findtext("Code") or ""
     except ElementTree.ParseError:
         return ""
 
 
-def list_keys(who: AccessKey, endpoint: str, bucket: str, prefix: str, deadline: float) -> Iterator[str]:
+def list_keys(access_key: AccessKey, endpoint: str, bucket: str, prefix: str, deadline: float) -> Iterator[str]:
     """All keys below a prefix. `deadline`: monotonic seconds until which a silent endpoint is tried again."""
     token = ""
     while True:
         query = [("list-type", "2"), ("prefix", prefix)]
         if token:
             query.append(("continuation-token", token))
-        page = ElementTree.fromstring(_get(who, endpoint, f"/{bucket}", query, deadline))
+        page = ElementTree.fromstring(_get_with_retries(access_key, endpoint, f"/{bucket}", query, deadline))
         space = ""
         if page.tag.startswith("{"):
             space = page.tag[: page.tag.index("}") + 1]
@@ -98,12 +100,12 @@ def list_keys(who: AccessKey, endpoint: str, bucket: str, prefix: str, deadline:
             return
 
 
-def download_prefix(who: AccessKey, endpoint: str, uri: str, target: str, patience: float = 30.0) -> int:
+def download_prefix(access_key: AccessKey, endpoint: str, uri: str, target: str, timeout: float = 30.0) -> int:
     """Fetch every object below `uri` into the directory `target`; returns how many. Raises S3ClientError."""
     bucket, prefix = split_uri(uri)
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     count = 0
-    for key in list_keys(who, endpoint, bucket, prefix, deadline):
+    for key in list_keys(access_key, endpoint, bucket, prefix, deadline):
         relative = key[len(prefix) :]
         if not relative or relative.endswith("/"):
             continue
@@ -111,7 +113,9 @@ def download_prefix(who: AccessKey, endpoint: str, uri: str, target: str, patien
         if not path.startswith(os.path.normpath(target) + os.sep):
             raise S3ClientError(f"key {key} leaves the bundle's directory")
         by_descriptor.make_directories(os.path.dirname(path))
-        data = _get(who, endpoint, f"/{bucket}/{urllib.parse.quote(key, safe='/-_.~')}", (), deadline)
+        data = _get_with_retries(
+            access_key, endpoint, f"/{bucket}/{urllib.parse.quote(key, safe='/-_.~')}", (), deadline
+        )
         by_descriptor.write_bytes(path, data)
         count += 1
     return count

@@ -17,13 +17,16 @@ GRES = "/opt/slurm/etc/gres.conf"
 UNIT = "sagemaker-cluster-agent.service"
 
 
-def install(controller: bool) -> None:
-    """Before any Slurm daemon starts. Raises subprocess.SubprocessError, OSError."""
+def install_retry_plugin(is_controller: bool) -> None:
+    """Compile the step retry plugin; on the controller also configure Slurm and start the cluster agent.
+
+    Must run before any Slurm daemon starts. Raises subprocess.SubprocessError, OSError.
+    """
     by_descriptor.make_directories(CLUSTER_DIRECTORY)
     partial = PLUGIN + ".partial"
     subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", partial, SOURCE], check=True, timeout=120)
     by_descriptor.rename(partial, PLUGIN)
-    if not controller:
+    if not is_controller:
         return
     # The other nodes have both files from slurmctld (configless).
     by_descriptor.write_text(PLUGSTACK, f"optional {PLUGIN}\n")

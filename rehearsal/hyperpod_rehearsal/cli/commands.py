@@ -10,7 +10,7 @@ from typing import Tuple
 import click
 
 from hyperpod_kit.cli import output
-from hyperpod_rehearsal.cli.output import Progress, print_fidelity, print_status, sandbox_lines
+from hyperpod_rehearsal.cli.output import Progress, format_sandbox_result, print_fidelity, print_status
 from hyperpod_rehearsal.layout import DEFAULT_NAME
 from hyperpod_rehearsal.profiles import PROFILES
 
@@ -89,7 +89,7 @@ def up(
     from hyperpod_rehearsal import boot, host
 
     with Progress() as progress:
-        layout, started = boot.up(
+        layout, started = boot.start_rehearsal(
             name,
             shares,
             progress,
@@ -103,17 +103,17 @@ def up(
     _, data = boot.require_running(name)
     if not quiet:
         print_fidelity()
-    warning = host.other_users_warning(host.other_users())
+    warning = host.other_users_warning(host.other_login_users())
     if warning:
-        output.say(warning)
+        output.print_to_stderr(warning)
     state = "up already"
     if started:
         state = "up"
-    output.out(f"rehearsal {name} is {state}: {data['endpoint']} (state in {layout.root})")
-    output.out(f'next: eval "$(hyperpod-kit rehearse env{_name_argument(name)})"')
+    output.print_text(f"rehearsal {name} is {state}: {data['endpoint']} (state in {layout.root})")
+    output.print_text(f'next: eval "$(hyperpod-kit rehearse env{_format_name_option(name)})"')
 
 
-def _name_argument(name: str) -> str:
+def _format_name_option(name: str) -> str:
     if name == DEFAULT_NAME:
         return ""
     return f" --name {name}"
@@ -131,8 +131,8 @@ def env(name: str) -> None:
     from hyperpod_rehearsal import boot, targets
 
     layout, data = boot.require_running(name)
-    for key, value in targets.environment(layout, data).items():
-        output.document(f"export {key}={shlex.quote(value)}")
+    for key, value in targets.shell_environment(layout, data).items():
+        output.print_document(f"export {key}={shlex.quote(value)}")
 
 
 @rehearse.command()
@@ -155,7 +155,7 @@ def status(name: str, as_json: bool) -> None:
             else:
                 node["machine"] = "dead"
     if as_json:
-        output.data(dict(sorted(data.items())))
+        output.print_json(dict(sorted(data.items())))
         return
     print_status(data)
 
@@ -182,7 +182,7 @@ def execute(name: str, node: str, command: Tuple[str, ...]) -> None:
     else:
         remote_command = []
     argv = targets.ssh_command(
-        layout, targets.find(data, node), remote_command, tty=sys.stdin.isatty() and sys.stdout.isatty()
+        layout, targets.find_node(data, node), remote_command, tty=sys.stdin.isatty() and sys.stdout.isatty()
     )
     # The command is the user's own and may run as long as it likes: ssh takes this process's place.
     os.execvp(argv[0], argv)
@@ -201,9 +201,9 @@ def kill_node(name: str, node: str) -> None:
     from hyperpod_rehearsal import boot, targets
 
     _, data = boot.require_running(name)
-    machine = targets.find(data, node)
-    targets.kill(machine)
-    output.out(f"killed {machine['place']}: {machine['host']} {machine['instance_id']}")
+    machine = targets.find_node(data, node)
+    targets.kill_machine(machine)
+    output.print_text(f"killed {machine['place']}: {machine['host']} {machine['instance_id']}")
 
 
 @rehearse.command("freeze-node")
@@ -221,12 +221,12 @@ def freeze_node(name: str, node: str, thaw: bool) -> None:
     from hyperpod_rehearsal import boot, cgroups, targets
 
     layout, data = boot.require_running(name)
-    machine = targets.find(data, node)
-    cgroups.freeze(f"{layout.cgroup}/{machine['instance_id']}", not thaw)
+    machine = targets.find_node(data, node)
+    cgroups.set_group_frozen(f"{layout.cgroup}/{machine['instance_id']}", not thaw)
     verb = "froze"
     if thaw:
         verb = "thawed"
-    output.out(f"{verb} {machine['place']}: {machine['host']} {machine['instance_id']}")
+    output.print_text(f"{verb} {machine['place']}: {machine['host']} {machine['instance_id']}")
 
 
 @rehearse.command("partition-node")
@@ -242,15 +242,15 @@ def partition_node(name: str, node: str, heal: bool) -> None:
       hyperpod-kit rehearse partition-node worker-group/1 --heal
     """
     from hyperpod_rehearsal import boot, targets
-    from hyperpod_rehearsal.network import set_link
+    from hyperpod_rehearsal.network import set_node_link_state
 
     layout, data = boot.require_running(name)
-    machine = targets.find(data, node)
-    set_link(layout, machine["instance_id"], up=heal)
+    machine = targets.find_node(data, node)
+    set_node_link_state(layout, machine["instance_id"], up=heal)
     verb = "cut off"
     if heal:
         verb = "connected"
-    output.out(f"{verb} {machine['place']}: {machine['host']} {machine['instance_id']}")
+    output.print_text(f"{verb} {machine['place']}: {machine['host']} {machine['instance_id']}")
 
 
 @rehearse.command("break-mount")
@@ -275,12 +275,12 @@ def break_mount(name: str, fault: str, node: str, paths: Tuple[str, ...], undo: 
         raise click.UsageError(f"{fault} is not taken back: the node repairs it")
     layout, data = boot.require_running(name)
     for path in paths:
-        at = mount_faults.find_mount_point(layout, targets.find(data, node), path)
+        at = mount_faults.find_mount_point(layout, targets.find_node(data, node), path)
         table = mount_faults.FAULTS
         if undo:
             table = mount_faults.UNDO
         done = table[fault](at)
-        output.out(f"{path} of {at.node['place']}: {done}")
+        output.print_text(f"{path} of {at.node['place']}: {done}")
 
 
 @rehearse.command("replace-node")
@@ -301,7 +301,7 @@ def replace_node(name: str, node: str) -> None:
 
     layout, data = boot.require_running(name)
     key = Keys.load(layout.root).admin
-    machine = targets.find(data, node)
+    machine = targets.find_node(data, node)
     client = boto3.client(
         "sagemaker",
         endpoint_url=data["endpoint"],
@@ -312,7 +312,7 @@ def replace_node(name: str, node: str) -> None:
     response = client.batch_replace_cluster_nodes(ClusterName=machine["cluster"], NodeIds=[machine["instance_id"]])
     for failure in response["Failed"]:
         raise RehearsalError(f"{machine['place']} ({machine['instance_id']}) is not replaced: {failure['Message']}")
-    output.out(f"replacing {machine['place']}: {machine['host']} {machine['instance_id']}")
+    output.print_text(f"replacing {machine['place']}: {machine['host']} {machine['instance_id']}")
 
 
 @rehearse.command()
@@ -328,9 +328,9 @@ def logs(name: str, node: str) -> None:
     from hyperpod_rehearsal import boot, targets
 
     layout, data = boot.require_running(name)
-    for title, text in targets.logs(layout, data, node):
-        output.out(f"==> {title} <==")
-        output.out(text)
+    for title, text in targets.read_node_logs(layout, data, node):
+        output.print_text(f"==> {title} <==")
+        output.print_text(text)
 
 
 @rehearse.command()
@@ -347,12 +347,12 @@ def down(name: str, everything: bool) -> None:
     from hyperpod_rehearsal import boot, cleanup
 
     if everything:
-        for removed in cleanup.down_all():
-            output.out(f"rehearsal {removed} is down")
-    elif boot.down(name):
-        output.out(f"rehearsal {name} is down")
+        for removed in cleanup.stop_and_remove_all():
+            output.print_text(f"rehearsal {removed} is down")
+    elif boot.take_down_rehearsal(name):
+        output.print_text(f"rehearsal {name} is down")
     else:
-        output.out(f"rehearsal {name} was not up")
+        output.print_text(f"rehearsal {name} was not up")
 
 
 @rehearse.command()
@@ -369,11 +369,11 @@ def sandbox(config: str, keep: bool, as_json: bool) -> None:
     """
     from hyperpod_rehearsal import sandbox as sandbox_module
 
-    result = sandbox_module.run(config, keep=keep)
+    result = sandbox_module.run_sandbox(config, keep=keep)
     if as_json:
-        output.data(result.to_dict())
+        output.print_json(result.to_dict())
     else:
-        for line in sandbox_lines(result):
-            output.out(line)
+        for line in format_sandbox_result(result):
+            output.print_text(line)
     if result.exit_code != 0:
         raise SystemExit(1)

@@ -6,7 +6,7 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
 
-from hyperpod_kit.cli.output import cell, console
+from hyperpod_kit.cli.output import make_console, table_cell
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -18,7 +18,7 @@ class Progress:
     """A context whose value takes the name of each stage: shown with the time so far, on standard error."""
 
     def __init__(self) -> None:
-        self._console = console(stderr=True)
+        self._console = make_console(stderr=True)
         self._status: Optional[Status] = None
         if self._console.is_terminal:
             self._status = self._console.status("")
@@ -28,13 +28,13 @@ class Progress:
     def __enter__(self) -> Callable[[str], None]:
         if self._status:
             self._status.start()
-        return self._show
+        return self._show_stage
 
     def __exit__(self, *_: object) -> None:
         if self._status:
             self._status.stop()
 
-    def _show(self, text: str) -> None:
+    def _show_stage(self, text: str) -> None:
         line = f"{time.monotonic() - self._started:5.1f} s  {text}"
         if self._status:
             self._status.update(line)
@@ -54,8 +54,8 @@ def print_fidelity() -> None:
     for column in ("part", "is", "in detail"):
         table.add_column(column)
     for line in TABLE:
-        table.add_row(line.what, cell(line.kind, styles[line.kind]), line.detail)
-    screen = console()
+        table.add_row(line.what, table_cell(line.kind, styles[line.kind]), line.detail)
+    screen = make_console()
     screen.print(table)
     for service, calls in implemented_calls():
         screen.print(f"calls of {service}: {', '.join(calls)}")
@@ -66,7 +66,7 @@ def print_status(data: dict[str, Any]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    screen = console()
+    screen = make_console()
     screen.print(f"rehearsal {data['name']}: {data['endpoint']}, network {data['gateway']}/16")
     for cluster in data["clusters"]:
         table = Table(
@@ -89,7 +89,7 @@ def print_status(data: dict[str, Any]) -> None:
                 message_text = f": {first_line}"
             table.add_row(
                 *map(
-                    cell,
+                    table_cell,
                     (
                         node["place"],
                         node["instance_id"],
@@ -107,7 +107,7 @@ def print_status(data: dict[str, Any]) -> None:
         screen.print("no cluster yet: hyperpod-kit create-cluster")
 
 
-def sandbox_lines(result: SandboxResult) -> Iterator[str]:
+def format_sandbox_result(result: SandboxResult) -> Iterator[str]:
     """A sandbox run for a person: output and recorded commands per role, then what was not exercised."""
     from hyperpod_rehearsal.sandbox import is_query
 

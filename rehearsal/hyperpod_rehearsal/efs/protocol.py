@@ -27,7 +27,7 @@ NUMBERS = ("MaxResults", "MaxItems")
 def handle_call(service: EfsService, method: str, target: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
     """(status, headers, JSON) of one call; never raises."""
     try:
-        status, result = _call(service, method, target, body)
+        status, result = _route_call(service, method, target, body)
     except EfsError as err:
         text = {"ErrorCode": err.code, "Message": err.message, **err.more}
         return err.status, {"x-amzn-ErrorType": err.code}, json.dumps(text).encode()
@@ -37,7 +37,7 @@ def handle_call(service: EfsService, method: str, target: str, body: bytes) -> t
     return status, {}, b"" if status == 204 else json.dumps(result).encode()
 
 
-def _call(service: EfsService, method: str, target: str, body: bytes) -> tuple[int, dict[str, Any]]:
+def _route_call(service: EfsService, method: str, target: str, body: bytes) -> tuple[int, dict[str, Any]]:
     url = urlsplit(target)
     for verb, pattern, operation, status in ROUTES:
         match = pattern.fullmatch(unquote(url.path)[len(PREFIX) :])
@@ -51,7 +51,7 @@ def _call(service: EfsService, method: str, target: str, body: bytes) -> tuple[i
         refused = request_shape.problems("efs", operation, request)
         if refused:
             raise EfsError(400, "BadRequest", "; ".join(map(str, refused)))
-        return status, service.call(operation, request)
+        return status, service.execute_operation(operation, request)
     raise EfsError(400, "BadRequest", f"the rehearsal does not implement {method} {url.path}")
 
 

@@ -46,26 +46,26 @@ class EfsService:
             "DeleteFileSystemPolicy": self._delete_policy,
         }
 
-    def call(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a request that has passed the service model. Raises EfsError."""
+    def execute_operation(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Execute an operation whose request has passed the service model and return its response. Raises EfsError."""
         with self._lock:
             return self._operations[operation](request)
 
-    def _read(self) -> dict[str, Any]:
+    def _read_registry(self) -> dict[str, Any]:
         return {"access_points": {}, "policies": {}, **(state.read_json(self._path) or {})}
 
-    def _write(self, registry: Mapping[str, Any]) -> None:
+    def _write_registry(self, registry: Mapping[str, Any]) -> None:
         state.write_json(self._path, registry, 0o644)
 
-    def _registry_with(self, file_system: str) -> dict[str, Any]:
-        """The registry, for a request about that file system."""
-        registry = self._read()
+    def _registry_for_existing_file_system(self, file_system: str) -> dict[str, Any]:
+        """Return the registry. Raises EfsError when the file system is not in it."""
+        registry = self._read_registry()
         if file_system not in registry["file_systems"]:
             raise EfsError(404, "FileSystemNotFound", f"File system '{file_system}' does not exist.")
         return registry
 
     def _create_access_point(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        registry = self._registry_with(request["FileSystemId"])
+        registry = self._registry_for_existing_file_system(request["FileSystemId"])
         for name, point in registry["access_points"].items():
             if point.get("ClientToken") == request["ClientToken"]:
                 raise EfsError(
@@ -76,16 +76,16 @@ class EfsService:
                 )
         name = f"fsap-{secrets.token_hex(9)[:17]}"
         registry["access_points"][name] = {"RootDirectory": {"Path": "/"}, **request}
-        self._write(registry)
-        return _description(name, registry["access_points"][name])
+        self._write_registry(registry)
+        return _describe_access_point(name, registry["access_points"][name])
 
     def _describe_access_points(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        points = self._read()["access_points"]
+        points = self._read_registry()["access_points"]
         requested = request.get("AccessPointId")
         if requested is not None and requested not in points:
             raise EfsError(404, "AccessPointNotFound", f"Access point {requested} does not exist.")
         if "FileSystemId" in request:
-            self._registry_with(request["FileSystemId"])
+            self._registry_for_existing_file_system(request["FileSystemId"])
         names = [
             name
             for name in sorted(points)
@@ -93,24 +93,26 @@ class EfsService:
         ]
         start = int(request.get("NextToken") or 0)
         end = start + request.get("MaxResults", PAGE)
-        response: dict[str, Any] = {"AccessPoints": [_description(name, points[name]) for name in names[start:end]]}
+        response: dict[str, Any] = {
+            "AccessPoints": [_describe_access_point(name, points[name]) for name in names[start:end]]
+        }
         if end < len(names):
             return {**response, "NextToken": str(end)}
         return response
 
     def _delete_access_point(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        registry = self._read()
+        registry = self._read_registry()
         if registry["access_points"].pop(request["AccessPointId"], None) is None:
             raise EfsError(404, "AccessPointNotFound", f"Access point {request['AccessPointId']} does not exist.")
-        self._write(registry)
+        self._write_registry(registry)
         return {}
 
     def _describe_file_systems(self, request: Mapping[str, Any]) -> dict[str, Any]:
         requested = request.get("FileSystemId")
         if requested:
-            registry = self._registry_with(requested)
+            registry = self._registry_for_existing_file_system(requested)
         else:
-            registry = self._read()
+            registry = self._read_registry()
         return {
             "FileSystems": [
                 {
@@ -133,32 +135,32 @@ class EfsService:
 
     def _describe_policy(self, request: Mapping[str, Any]) -> dict[str, Any]:
         name = request["FileSystemId"]
-        policy = self._registry_with(name)["policies"].get(name)
+        policy = self._registry_for_existing_file_system(name)["policies"].get(name)
         if policy is None:
             raise EfsError(404, "PolicyNotFound", f"File system {name} has no policy: EFS's default is in force.")
         return {"FileSystemId": name, "Policy": json.dumps(policy)}
 
     def _put_policy(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        registry = self._registry_with(request["FileSystemId"])
+        registry = self._registry_for_existing_file_system(request["FileSystemId"])
         try:
             policy = json.loads(request["Policy"])
-            file_system_policy.check(policy)
+            file_system_policy.require_supported_policy(policy)
         except (ValueError, AttributeError, TypeError) as err:
             raise EfsError(400, "InvalidPolicyException", str(err)) from None
         if len(request["Policy"]) > POLICY_LIMIT:
             raise EfsError(400, "InvalidPolicyException", f"longer than {POLICY_LIMIT} characters")
         registry["policies"][request["FileSystemId"]] = policy
-        self._write(registry)
+        self._write_registry(registry)
         return {"FileSystemId": request["FileSystemId"], "Policy": request["Policy"]}
 
     def _delete_policy(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        registry = self._registry_with(request["FileSystemId"])
+        registry = self._registry_for_existing_file_system(request["FileSystemId"])
         registry["policies"].pop(request["FileSystemId"], None)
-        self._write(registry)
+        self._write_registry(registry)
         return {}
 
 
-def _description(name: str, point: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_access_point(name: str, point: Mapping[str, Any]) -> dict[str, Any]:
     named = next((tag["Value"] for tag in point.get("Tags", []) if tag["Key"] == "Name"), None)
     return {
         **point,

@@ -19,7 +19,7 @@ OPERATIONS: dict[str, Callable[[LogsService, Mapping[str, Any]], dict[str, Any]]
 def handle_call(service: LogsService, target: str, body: bytes) -> tuple[int, bytes]:
     """HTTP status and JSON body for one call; never raises."""
     try:
-        result = _call(service, target[len(TARGET_PREFIX) :], body)
+        result = _route_call(service, target[len(TARGET_PREFIX) :], body)
     except LogsError as err:
         return 400, json.dumps({"__type": err.code, "message": err.message}).encode()
     except Exception as err:  # a client must get an answer, whatever broke behind it
@@ -27,7 +27,7 @@ def handle_call(service: LogsService, target: str, body: bytes) -> tuple[int, by
     return 200, json.dumps(result).encode()
 
 
-def _call(service: LogsService, name: str, body: bytes) -> dict[str, Any]:
+def _route_call(service: LogsService, name: str, body: bytes) -> dict[str, Any]:
     operation = OPERATIONS.get(name)
     if operation is None:
         raise LogsError("UnknownOperationException", f"the rehearsal does not implement {name} of CloudWatch Logs")

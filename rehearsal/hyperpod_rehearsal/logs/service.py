@@ -54,21 +54,23 @@ class LogsService:
         self._layout, self._clusters = layout, clusters
 
     def filter_log_events(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises LogsError."""
-        cluster = self._cluster(request["logGroupName"])
+        """Return the events of a log group that match the filter, as FilterLogEvents does. Raises LogsError."""
+        cluster = self._cluster_of_log_group(request["logGroupName"])
         named, prefix = request.get("logStreamNames"), request.get("logStreamNamePrefix", "")
         if named and prefix:
             raise LogsError("InvalidParameterException", "Only one of logStreamNames and logStreamNamePrefix is taken.")
-        matches = _matcher(request.get("filterPattern", ""))
+        matches = _compile_filter_pattern(request.get("filterPattern", ""))
         begin, end = request.get("startTime", 0), request.get("endTime", 1 << 62)
         events: list[LogEvent] = []
-        for stream, path in self._streams(cluster):
+        for stream, path in self._node_log_streams(cluster):
             if stream.startswith(prefix) and (not named or stream in named):
                 events += [
-                    event for event in _events(stream, path) if begin <= event.at < end and matches(event.message)
+                    event
+                    for event in _read_log_events(stream, path)
+                    if begin <= event.at < end and matches(event.message)
                 ]
         events.sort(key=lambda event: event.at)
-        start = _parse_token(request.get("nextToken"))
+        start = _parse_next_token(request.get("nextToken"))
         stop = start + request.get("limit", PAGE)
         page = [
             {"logStreamName": event.stream, "eventId": str(start + number), **event.to_dict()}
@@ -77,12 +79,12 @@ class LogsService:
         return {"events": page, **({"nextToken": str(stop)} if stop < len(events) else {})}
 
     def get_log_events(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The last lines, or from the first one. Raises LogsError."""
-        cluster, stream = self._cluster(request["logGroupName"]), request["logStreamName"]
-        path = dict(self._streams(cluster)).get(stream) or self._retained_log(stream)
+        """Return the last lines of a log stream, or its first with startFromHead. Raises LogsError."""
+        cluster, stream = self._cluster_of_log_group(request["logGroupName"]), request["logStreamName"]
+        path = dict(self._node_log_streams(cluster)).get(stream) or self._find_retained_log(stream)
         if path is None:
             raise LogsError("ResourceNotFoundException", "The specified log stream does not exist.")
-        events = list(_events(stream, path))
+        events = list(_read_log_events(stream, path))
         limit = request.get("limit", PAGE)
         if request.get("startFromHead"):
             page = events[:limit]
@@ -91,19 +93,19 @@ class LogsService:
         shown = [event.to_dict() for event in page]
         return {"events": shown, "nextForwardToken": f"f/{len(events)}", "nextBackwardToken": "b/0"}
 
-    def _cluster(self, group: str) -> RehearsedCluster:
+    def _cluster_of_log_group(self, group: str) -> RehearsedCluster:
         for cluster in list(self._clusters.values()):
             if group == f"/aws/sagemaker/Clusters/{cluster.name}/{cluster.id}":
                 return cluster
         raise LogsError("ResourceNotFoundException", "The specified log group does not exist.")
 
-    def _streams(self, cluster: RehearsedCluster) -> Iterator[Tuple[str, Path]]:
+    def _node_log_streams(self, cluster: RehearsedCluster) -> Iterator[Tuple[str, Path]]:
         for node in list(cluster.nodes.values()):
             path = self._layout.nodes / node.instance_id / "root" / PROVISION_LOG.lstrip("/")
             if path.is_file():
                 yield f"LifecycleConfig/{node.group}/{node.instance_id}", path
 
-    def _retained_log(self, stream: str) -> Optional[Path]:
+    def _find_retained_log(self, stream: str) -> Optional[Path]:
         instance = stream.rpartition("/")[2]
         path = self._layout.logs / instance / Path(PROVISION_LOG).name
         if re.fullmatch(r"i-[0-9a-f]+", instance) and path.is_file():
@@ -111,7 +113,7 @@ class LogsService:
         return None
 
 
-def _events(stream: str, path: Path) -> Iterator[LogEvent]:
+def _read_log_events(stream: str, path: Path) -> Iterator[LogEvent]:
     try:
         # A node may have put a link there; its target would be this machine's.
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -123,20 +125,20 @@ def _events(stream: str, path: Path) -> Iterator[LogEvent]:
         lines = file.read(MAX_LOG_BYTES).decode(errors="replace").splitlines()
     at = int(status.st_mtime * 1000)
     for line in lines:
-        at = _time(line) or at
+        at = _parse_line_timestamp(line) or at
         if line:
             yield LogEvent(stream, at, line)
 
 
-def _time(line: str) -> int:
-    """Milliseconds since 1970 of a line of ours; 0 of another's."""
+def _parse_line_timestamp(line: str) -> int:
+    """Return the `ts` of a JSON log line in milliseconds since 1970, 0 when the line has none."""
     try:
         return calendar.timegm(time.strptime(json.loads(line)["ts"], "%Y-%m-%dT%H:%M:%SZ")) * 1000
     except (ValueError, TypeError, KeyError, RecursionError):
         return 0
 
 
-def _matcher(pattern: str) -> Callable[[str], bool]:
+def _compile_filter_pattern(pattern: str) -> Callable[[str], bool]:
     if not pattern:
         return lambda message: True
     match = PATTERN.fullmatch(pattern.strip())
@@ -153,7 +155,7 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
     return holds
 
 
-def _parse_token(token: Any) -> int:
+def _parse_next_token(token: Any) -> int:
     if token is None:
         return 0
     if not str(token).isdigit():

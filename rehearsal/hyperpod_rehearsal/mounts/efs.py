@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, access_points, substitute_mount
+from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, make_substitute_command, trainer_access_point
 
 EFS_ID, OTHER_EFS_ID = "fs-0123456789abcdef0", "fs-0fedcba9876543210"
 HOMES_EFS_ID = "fs-0a1b2c3d4e5f60718"
@@ -13,10 +13,10 @@ ACCESS_POINT_ID = "fsap-0123456789abcdef0"
 
 
 def registry(gateway: str) -> Mapping[str, Any]:
-    """Its file systems and access points; the endpoint adds to the latter."""
+    """Return the initial registry: file systems and access points. The EFS endpoint adds access points later."""
     return {
         "file_systems": [EFS_ID, OTHER_EFS_ID, HOMES_EFS_ID],
-        "access_points": access_points(ACCESS_POINT_ID, EFS_ID),
+        "access_points": trainer_access_point(ACCESS_POINT_ID, EFS_ID),
     }
 
 
@@ -26,5 +26,5 @@ KIND = RehearsedMount(
     directories=dict.fromkeys((EFS_ID, OTHER_EFS_ID, HOMES_EFS_ID), 0o755),
     clients=("usr/sbin/mount.efs",),
     shown={"efs": ("nfs4", "127.0.0.1:/")},
-    substitute_command=substitute_mount("fuse.efs", "efs", "-o", "tls", f"{OTHER_EFS_ID}:/"),
+    substitute_command=make_substitute_command("fuse.efs", "efs", "-o", "tls", f"{OTHER_EFS_ID}:/"),
 )

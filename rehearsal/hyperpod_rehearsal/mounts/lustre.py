@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, substitute_mount
+from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, make_substitute_command
 
 LUSTRE_DNS_NAME = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"
 LUSTRE_MOUNT_NAME, OTHER_LUSTRE_MOUNT_NAME = "abcdefgh", "hgfedcba"
 
 
 def registry(gateway: str) -> Mapping[str, Any]:
-    """Mount names, with the address that serves as their servers'."""
+    """Return the initial registry: mount names, with the address that serves as their servers'."""
     return {name: {"dns": LUSTRE_DNS_NAME, "ip": gateway} for name in (LUSTRE_MOUNT_NAME, OTHER_LUSTRE_MOUNT_NAME)}
 
 
@@ -22,5 +22,7 @@ KIND = RehearsedMount(
     directories=dict.fromkeys((LUSTRE_MOUNT_NAME, OTHER_LUSTRE_MOUNT_NAME), 0o1777),
     clients=("usr/sbin/mount.lustre",),
     shown={"lustre": ("lustre", "10.0.0.1@tcp:/{name}")},
-    substitute_command=substitute_mount("fuse.lustre", "lustre", f"{LUSTRE_DNS_NAME}@tcp:/{OTHER_LUSTRE_MOUNT_NAME}"),
+    substitute_command=make_substitute_command(
+        "fuse.lustre", "lustre", f"{LUSTRE_DNS_NAME}@tcp:/{OTHER_LUSTRE_MOUNT_NAME}"
+    ),
 )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import List, Optional
 
-from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, no_registry
+from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, empty_registry
 
 BUCKETS = ("sagemaker-hyperpod-kit-demo", "sagemaker-hyperpod-kit-data")
 
 
 def substitute_command(fs_type: str, serving: List[str]) -> Optional[List[str]]:
-    """The other bucket. The kernel shows no more than `fuse`."""
+    """Return the command that mounts the other bucket, None for a mount that is not Mountpoint's.
+
+    The kernel shows no more than `fuse` as the type.
+    """
     if fs_type != "fuse" or "mount-s3" not in serving:
         return None
     return ["/usr/bin/mount-s3", "--allow-other", next(name for name in BUCKETS if name not in serving)]
@@ -18,7 +21,7 @@ def substitute_command(fs_type: str, serving: List[str]) -> Optional[List[str]]:
 
 KIND = RehearsedMount(
     data="",
-    registry=no_registry,
+    registry=empty_registry,
     directories={},
     clients=("usr/bin/mount-s3",),
     shown={},

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, no_registry
+from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, empty_registry
 
 KIND = RehearsedMount(
     data="",
-    registry=no_registry,
+    registry=empty_registry,
     directories={},
     clients=(),
     shown={},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, substitute_mount
+from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, make_substitute_command
 
 OPENZFS_DNS_NAME = "fs-0123456789fedcba0.fsx.us-east-1.amazonaws.com"
 OTHER_OPENZFS_DNS_NAME = "fs-0abcdef9876543210.fsx.us-east-1.amazonaws.com"
@@ -12,7 +12,7 @@ OPENZFS_EXPORT = "/fsx"
 
 
 def registry(gateway: str) -> Mapping[str, Any]:
-    """Servers and what they export."""
+    """Return the initial registry: servers and what they export."""
     return {name: {"exports": [OPENZFS_EXPORT]} for name in (OPENZFS_DNS_NAME, OTHER_OPENZFS_DNS_NAME)}
 
 
@@ -25,5 +25,5 @@ KIND = RehearsedMount(
     },
     clients=("usr/sbin/mount.nfs",),
     shown={"nfs": ("nfs4", "{source}")},
-    substitute_command=substitute_mount("fuse.nfs4", "nfs", f"{OTHER_OPENZFS_DNS_NAME}:{OPENZFS_EXPORT}"),
+    substitute_command=make_substitute_command("fuse.nfs4", "nfs", f"{OTHER_OPENZFS_DNS_NAME}:{OPENZFS_EXPORT}"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyperpod_kit.model.mounts.kinds import for_every_kind
+from hyperpod_kit.model.mounts.kinds import collect_kind_objects
 from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount
 
-REHEARSED = for_every_kind("hyperpod_rehearsal.mounts", RehearsedMount)
+REHEARSED = collect_kind_objects("hyperpod_rehearsal.mounts", RehearsedMount)

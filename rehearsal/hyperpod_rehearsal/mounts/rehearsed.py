@@ -28,20 +28,20 @@ class RehearsedMount:
     substitute_command: Callable[[str, List[str]], Optional[List[str]]]
 
 
-def no_registry(gateway: str) -> Mapping[str, Any]:
-    """Nothing has to be known of its file systems."""
+def empty_registry(gateway: str) -> Mapping[str, Any]:
+    """Return an empty registry, for kinds that need none."""
     return {}
 
 
-def substitute_mount(fs_type: str, *arguments: str) -> Callable[[str, List[str]], Optional[List[str]]]:
+def make_substitute_command(fs_type: str, *arguments: str) -> Callable[[str, List[str]], Optional[List[str]]]:
     """A `substitute_command` for mounts of that file system type: `mount -t ARGUMENTS`."""
     return lambda mounted_type, serving: ["/usr/bin/mount", "-t", *arguments] if mounted_type == fs_type else None
 
 
-def access_points(point: str, file_system: str) -> Dict[str, Any]:
-    """The access point of the ordinary user `trainer`, in the form of EFS's API."""
+def trainer_access_point(access_point_id: str, file_system: str) -> Dict[str, Any]:
+    """Return the access point of the ordinary user `trainer`, in the form of EFS's API."""
     return {
-        point: {
+        access_point_id: {
             "FileSystemId": file_system,
             "PosixUser": {"Uid": 2001, "Gid": 2001},
             "RootDirectory": {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, access_points, substitute_mount
+from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, make_substitute_command, trainer_access_point
 
 S3FILES_ID, OTHER_S3FILES_ID = "fs-0aaaabbbbccccdddd", "fs-0ddddccccbbbbaaaa"
 S3FILES_ACCESS_POINT_ID = "fsap-0aaaabbbbccccdddd"
@@ -14,7 +14,7 @@ def registry(gateway: str) -> Mapping[str, Any]:
     """Its file systems and access points."""
     return {
         "file_systems": [S3FILES_ID, OTHER_S3FILES_ID],
-        "access_points": access_points(S3FILES_ACCESS_POINT_ID, S3FILES_ID),
+        "access_points": trainer_access_point(S3FILES_ACCESS_POINT_ID, S3FILES_ID),
     }
 
 
@@ -24,5 +24,5 @@ KIND = RehearsedMount(
     directories=dict.fromkeys((S3FILES_ID, OTHER_S3FILES_ID), 0o755),
     clients=("usr/sbin/mount.s3files",),
     shown={"s3files": ("nfs4", "127.0.0.1:/")},
-    substitute_command=substitute_mount("fuse.s3files", "s3files", f"{OTHER_S3FILES_ID}:/"),
+    substitute_command=make_substitute_command("fuse.s3files", "s3files", f"{OTHER_S3FILES_ID}:/"),
 )

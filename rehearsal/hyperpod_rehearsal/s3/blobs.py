@@ -37,19 +37,19 @@ class BlobDirectory:
         return name, by_descriptor.stream(path, "xb", buffering=0)
 
     def link(self, source: BlobDirectory, segment: Segment) -> Segment:
-        """A second name for a segment's bytes, so that each object owns its own."""
+        """Hard-link a segment's bytes under a new name, so that each object owns its bytes."""
         name = uuid.uuid4().hex
         path = self.path(name)
         by_descriptor.make_parents(path)
         by_descriptor.link(source.path(segment.blob), path)
         return Segment(name, segment.size)
 
-    def discard(self, names: Iterable[str]) -> None:
+    def delete_blobs(self, names: Iterable[str]) -> None:
         """Remove blobs; those already gone are no error."""
         for name in names:
             by_descriptor.unlink(self.path(name), missing_ok=True)
 
-    def sweep(self, keep: set[str]) -> None:
+    def delete_blobs_except(self, keep: set[str]) -> None:
         """Remove every blob that `keep` does not name: leftovers of a process that was killed."""
         for path in self.root.glob("*/*"):
             if path.name not in keep:
@@ -62,7 +62,7 @@ def write_document(path: Path, content: Any) -> None:
     atomic_file.replace(path, json.dumps(content).encode())
 
 
-def read_documents(root: Path, pattern: str) -> list[tuple[Path, Any]]:
+def delete_partials_and_read_documents(root: Path, pattern: str) -> list[tuple[Path, Any]]:
     """Every JSON document under `root` that matches; half-written leftovers are removed on the way."""
     for leftover in root.glob(f"{pattern}.*.partial"):
         by_descriptor.unlink(leftover, missing_ok=True)

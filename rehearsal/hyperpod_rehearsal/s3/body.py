@@ -75,7 +75,7 @@ class RequestBody:
         return b"".join(parts)
 
     def drain(self) -> bool:
-        """Read what is left and forget it; False when the connection cannot be used again."""
+        """Read and discard the rest of the body; False when the connection cannot be used again."""
         start = self.read_bytes
         try:
             for _ in self._chunks:
@@ -85,7 +85,7 @@ class RequestBody:
             return False
         return True
 
-    def _account(self, data: bytes) -> bytes:
+    def _count_and_throttle(self, data: bytes) -> bytes:
         if not data:
             raise S3Error(
                 400,
@@ -93,41 +93,41 @@ class RequestBody:
                 "You did not provide the number of bytes specified by the Content-Length HTTP header",
             )
         self.read_bytes += len(data)
-        self.throttle.passed(len(data))
+        self.throttle.count_and_wait(len(data))
         return data
 
     def _read_plain(self) -> Iterator[bytes]:
         while self._remaining:
-            data = self._account(self._stream.read(min(self._remaining, CHUNK, self.throttle.chunk)))
+            data = self._count_and_throttle(self._stream.read(min(self._remaining, CHUNK, self.throttle.chunk_size)))
             self._remaining -= len(data)
             yield data
 
     def _read_http_chunked(self) -> Iterator[bytes]:
         while True:
-            size = _hex_size(self._stream.readline(LINE))
+            size = _parse_chunk_size(self._stream.readline(LINE))
             if not size:
                 for _ in range(TRAILERS):
                     if not self._stream.readline(LINE).strip():
                         return
                 raise S3Error(400, "InvalidRequest", f"more than {TRAILERS} trailers")
             while size:
-                data = self._account(self._stream.read(min(size, CHUNK, self.throttle.chunk)))
+                data = self._count_and_throttle(self._stream.read(min(size, CHUNK, self.throttle.chunk_size)))
                 size -= len(data)
                 yield data
             self._stream.readline(LINE)
 
-    def _fill(self) -> bool:
+    def _fill_buffer(self) -> bool:
         data = next(self._chunks, None)
         if data is None:
             return False
         self._buffer += data
         return True
 
-    def _line(self) -> bytes:
+    def _read_line(self) -> bytes:
         while b"\r\n" not in self._buffer:
             if len(self._buffer) > LINE:
                 raise S3Error(400, "InvalidRequest", f"no line ends within {LINE} bytes")
-            if not self._fill():
+            if not self._fill_buffer():
                 line = bytes(self._buffer)
                 self._buffer.clear()
                 return line
@@ -137,14 +137,14 @@ class RequestBody:
 
     def _read_aws_chunked(self) -> Iterator[bytes]:
         while True:
-            header = self._line()
-            size = _hex_size(header)
+            header = self._read_line()
+            size = _parse_chunk_size(header)
             digest = hashlib.sha256()
             if not size:
-                self._check_chunk(header, digest.hexdigest())
+                self._verify_chunk(header, digest.hexdigest())
                 break
             while size:
-                if not self._buffer and not self._fill():
+                if not self._buffer and not self._fill_buffer():
                     raise S3Error(400, "IncompleteBody", "The request body terminated unexpectedly")
                 data = bytes(self._buffer[:size])
                 del self._buffer[:size]
@@ -152,12 +152,12 @@ class RequestBody:
                 if self._signature is not None and self._signature.signed_chunks:
                     digest.update(data)
                 yield data
-            self._check_chunk(header, digest.hexdigest())
-            while len(self._buffer) < 2 and self._fill():
+            self._verify_chunk(header, digest.hexdigest())
+            while len(self._buffer) < 2 and self._fill_buffer():
                 pass
             del self._buffer[:2]
         while True:
-            line = self._line()
+            line = self._read_line()
             if not line:
                 break
             if len(self._trailers) == TRAILERS:
@@ -165,17 +165,20 @@ class RequestBody:
             name, _, value = line.decode("latin-1").partition(":")
             self._trailers[name.strip().lower()] = value.strip()
         if self._signature is not None:
-            self._signature.check_trailers(self._trailers)
+            self._signature.verify_trailer_signature(self._trailers)
         for _ in self._chunks:
             pass
 
-    def _check_chunk(self, header: bytes, digest: str) -> None:
+    def _verify_chunk(self, header: bytes, digest: str) -> None:
         if self._signature is not None:
-            self._signature.check_chunk(header.partition(b";")[2], digest)
+            self._signature.verify_chunk_signature(header.partition(b";")[2], digest)
 
 
-def _hex_size(line: bytes) -> int:
-    """Digits alone: Python's int() takes signs, blanks, underscores and 0x as well."""
+def _parse_chunk_size(line: bytes) -> int:
+    """Parse the size in a chunk header, hexadecimal digits alone. Raises S3Error.
+
+    Python's int() takes signs, blanks, underscores and 0x as well.
+    """
     size = line.strip().partition(b";")[0].rstrip()
     if _SIZE.fullmatch(size) is None:
         raise S3Error(400, "InvalidRequest", f"a chunk header was expected, found {line[:40]!r}")

@@ -39,7 +39,7 @@ class BodySignature:
         self._previous_signature = claim.signature
 
     def verify_digest(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """The same bytes, and at their end the look at their digest."""
+        """Yield the chunks unchanged; at their end raise S3Error when their digest is not the signed one."""
         if not self.digest:
             yield from chunks
             return
@@ -54,25 +54,25 @@ class BodySignature:
                 "The provided 'x-amz-content-sha256' header does not match what was computed.",
             )
 
-    def check_chunk(self, parameters: bytes, digest: str) -> None:
-        """After each chunk. `parameters`: what stands behind its size; `digest`: SHA-256 of its bytes."""
+    def verify_chunk_signature(self, parameters: bytes, digest: str) -> None:
+        """Verify the signature of a chunk. `parameters`: what follows its size; `digest`: SHA-256 of its bytes."""
         if self.signed_chunks:
             signature = parameters.partition(b"chunk-signature=")[2].strip()
-            self._check_next(signature, f"{sigv4.ALGORITHM}-PAYLOAD", sigv4.EMPTY_SHA256, digest)
+            self._verify_next_signature(signature, f"{sigv4.ALGORITHM}-PAYLOAD", sigv4.EMPTY_SHA256, digest)
 
-    def check_trailers(self, trailers: Mapping[str, str]) -> None:
-        """After the last chunk."""
+    def verify_trailer_signature(self, trailers: Mapping[str, str]) -> None:
+        """Verify the signature of the trailers, after the last chunk, where they are signed."""
         if self._signed_trailer:
             text = "".join(f"{name}:{value}\n" for name, value in trailers.items() if name != TRAILER_SIGNATURE)
-            self._check_next(
+            self._verify_next_signature(
                 trailers.get(TRAILER_SIGNATURE, "").encode(),
                 f"{sigv4.ALGORITHM}-TRAILER",
                 hashlib.sha256(text.encode("latin-1")).hexdigest(),
             )
 
-    def _check_next(self, signature: bytes, algorithm: str, *rest: str) -> None:
+    def _verify_next_signature(self, signature: bytes, algorithm: str, *rest: str) -> None:
         claim = self._claim
-        expected = sigv4.signature(
+        expected = sigv4.compute_signature(
             claim.signing_key, algorithm, claim.stamp, claim.scope, self._previous_signature, *rest
         )
         if not hmac.compare_digest(expected.encode(), signature):

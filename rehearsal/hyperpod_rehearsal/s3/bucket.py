@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_rehearsal.s3.blobs import BlobDirectory, read_documents, write_document
+from hyperpod_rehearsal.s3.blobs import BlobDirectory, delete_partials_and_read_documents, write_document
 from hyperpod_rehearsal.s3.errors import S3Error, no_such_key, precondition_failed
 from hyperpod_rehearsal.s3.multipart import Uploads
 from hyperpod_rehearsal.s3.objects import Attributes, Checksums, ObjectInfo, Segment
@@ -45,12 +45,13 @@ class StoredBucket:
         self.blobs = BlobDirectory(root / "blobs")
         self.uploads = Uploads(root / "uploads", self.blobs)
         self._lock = threading.RLock()
-        self.created = _created(root / "created.json")
+        self.created = _read_or_record_creation_time(root / "created.json")
         self._objects = {
-            raw["key"]: ObjectInfo.from_json(raw) for _, raw in read_documents(self._documents, "*/*.json")
+            raw["key"]: ObjectInfo.from_json(raw)
+            for _, raw in delete_partials_and_read_documents(self._documents, "*/*.json")
         }
         self._keys = sorted(self._objects)
-        self.blobs.sweep(
+        self.blobs.delete_blobs_except(
             {segment.blob for item in self._objects.values() for segment in item.segments} | self.uploads.blob_names()
         )
 
@@ -88,26 +89,26 @@ class StoredBucket:
         )
         with self._lock:
             current = self._objects.get(key)
-            check_write(conditions, current)
-            write_document(self._document(key), info.to_json())
+            require_write_conditions(conditions, current)
+            write_document(self._document_path(key), info.to_json())
             if current is None:
                 bisect.insort(self._keys, key)
             self._objects[key] = info
         if current is not None:
-            self.blobs.discard(segment.blob for segment in current.segments)
+            self.blobs.delete_blobs(segment.blob for segment in current.segments)
         return info
 
     def delete(self, key: str, conditions: Conditions = Conditions()) -> None:
         """Remove the object; one that is not there is no error, as in S3."""
         with self._lock:
             current = self._objects.get(key)
-            check_write(conditions, current)
+            require_write_conditions(conditions, current)
             if current is None:
                 return
-            by_descriptor.unlink(self._document(key), missing_ok=True)
+            by_descriptor.unlink(self._document_path(key), missing_ok=True)
             del self._objects[key]
             del self._keys[bisect.bisect_left(self._keys, key)]
-        self.blobs.discard(segment.blob for segment in current.segments)
+        self.blobs.delete_blobs(segment.blob for segment in current.segments)
 
     def open(self, key: str, first: int = 0, last: int | None = None) -> tuple[ObjectInfo, list[OpenRange]]:
         """The object and open files for its bytes `first`..`last` (inclusive); the caller closes them.
@@ -129,26 +130,26 @@ class StoredBucket:
                 start += segment.size
             return info, ranges
 
-    def copy_segments(self, source: StoredBucket, key: str) -> tuple[ObjectInfo, tuple[Segment, ...]]:
-        """The object `key` of `source` and own names for its bytes, in this bucket."""
+    def link_segments_from(self, source: StoredBucket, key: str) -> tuple[ObjectInfo, tuple[Segment, ...]]:
+        """Hard-link the bytes of object `key` of `source` into this bucket; returns it and the new segments."""
         with source._lock:
             info = source.get(key)
             return info, tuple(self.blobs.link(source.blobs, segment) for segment in info.segments)
 
-    def remove(self) -> None:
+    def delete_if_empty(self) -> None:
         """Delete the bucket. Raises S3Error BucketNotEmpty."""
         with self._lock:
             if self._keys:
                 raise S3Error(409, "BucketNotEmpty", "The bucket you tried to delete is not empty")
             by_descriptor.remove_tree(self._root, ignore_errors=True)
 
-    def _document(self, key: str) -> Path:
+    def _document_path(self, key: str) -> Path:
         digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
         return self._documents / digest[:2] / f"{digest}.json"
 
 
-def _created(path: Path) -> float:
-    """When a bucket was made, in Unix seconds; noted when nobody has yet."""
+def _read_or_record_creation_time(path: Path) -> float:
+    """Return when a bucket was created, in Unix seconds; records the present time when none is recorded."""
     try:
         return float(json.loads(path.read_text()))
     except (OSError, ValueError):
@@ -157,7 +158,7 @@ def _created(path: Path) -> float:
         return now
 
 
-def check_write(conditions: Conditions, current: ObjectInfo | None) -> None:
+def require_write_conditions(conditions: Conditions, current: ObjectInfo | None) -> None:
     """Raise S3Error unless the conditions of a write hold for the present object."""
     if conditions.if_none_match is not None:
         if conditions.if_none_match != "*":

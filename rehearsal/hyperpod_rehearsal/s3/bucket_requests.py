@@ -46,18 +46,24 @@ UNSUPPORTED = (
 def list_buckets(store: StoredBuckets) -> Response:
     """ListBuckets."""
     buckets = (
-        xml.nest("Bucket", xml.tag("Name", name), xml.tag("CreationDate", xml.timestamp(store.bucket(name).created)))
+        xml.nested_element(
+            "Bucket",
+            xml.text_element("Name", name),
+            xml.text_element("CreationDate", xml.format_timestamp(store.bucket(name).created)),
+        )
         for name in store.bucket_names()
     )
     return xml_response(
-        xml.document(
-            "ListAllMyBucketsResult", xml.nest("Owner", xml.tag("ID", "rehearsal")), xml.nest("Buckets", *buckets)
+        xml.xml_document(
+            "ListAllMyBucketsResult",
+            xml.nested_element("Owner", xml.text_element("ID", "rehearsal")),
+            xml.nested_element("Buckets", *buckets),
         )
     )
 
 
-def bucket_request(store: StoredBuckets, request: S3Request) -> Response:
-    """Every request whose path names a bucket and no key."""
+def handle_bucket_request(store: StoredBuckets, request: S3Request) -> Response:
+    """Execute a request whose path names a bucket and no key."""
     query = request.query
     unsupported = [name for name in UNSUPPORTED if name in query]
     if unsupported or ("versioning" in query and request.method == "PUT"):
@@ -78,21 +84,21 @@ def bucket_request(store: StoredBuckets, request: S3Request) -> Response:
             store.delete_bucket(request.bucket)
         return Response(204)
     if request.method == "POST" and "delete" in query:
-        return delete_many(bucket, request)
+        return delete_objects(bucket, request)
     if request.method != "GET":
         raise S3Error(405, "MethodNotAllowed", "The specified method is not allowed against this resource.")
     if setting is not None:
         raise S3Error(404, ABSENT[setting], f"The {setting} configuration does not exist")
     if "location" in query:
-        return xml_response(xml.document("LocationConstraint"))
+        return xml_response(xml.xml_document("LocationConstraint"))
     if "versioning" in query:
-        return xml_response(xml.document("VersioningConfiguration"))
+        return xml_response(xml.xml_document("VersioningConfiguration"))
     if "uploads" in query:
         return list_uploads(bucket, request)
     return list_objects(bucket, request)
 
 
-def _start_of_version_1(query: Mapping[str, str], delimiter: str) -> str:
+def _start_key_of_list_v1(query: Mapping[str, str], delimiter: str) -> str:
     """The key behind which a page of ListObjects begins."""
     after = query.get("marker", "")
     # The marker of a truncated page may be a common prefix, which must not be listed a second time.
@@ -101,10 +107,10 @@ def _start_of_version_1(query: Mapping[str, str], delimiter: str) -> str:
     return after
 
 
-def _start_of_version_2(query: Mapping[str, str], token: str) -> str:
+def _start_key_of_list_v2(query: Mapping[str, str], token: str) -> str:
     """The key behind which a page of ListObjectsV2 begins."""
     if token:
-        return _read_token(token)
+        return _decode_token(token)
     return query.get("start-after", "")
 
 
@@ -113,12 +119,12 @@ def list_objects(bucket: StoredBucket, request: S3Request) -> Response:
     query = request.query
     version_2 = query.get("list-type") == "2"
     prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
-    limit = min(request.integer("max-keys", 1000), 1000)
+    limit = min(request.query_integer("max-keys", 1000), 1000)
     token = query.get("continuation-token", "")
     if version_2:
-        after = _start_of_version_2(query, token)
+        after = _start_key_of_list_v2(query, token)
     else:
-        after = _start_of_version_1(query, delimiter)
+        after = _start_key_of_list_v1(query, delimiter)
     page = list_page(bucket.sorted_keys(), prefix, delimiter, after, limit)
     infos = [info for info in map(bucket.find, page.keys) if info is not None]
     encoded = query.get("encoding-type") == "url"
@@ -129,51 +135,54 @@ def list_objects(bucket: StoredBucket, request: S3Request) -> Response:
         return text
 
     parts = [
-        xml.tag("Name", bucket.name),
-        xml.tag("Prefix", name(prefix)),
-        xml.tag("MaxKeys", limit),
-        xml.tag("IsTruncated", page.resume is not None),
+        xml.text_element("Name", bucket.name),
+        xml.text_element("Prefix", name(prefix)),
+        xml.text_element("MaxKeys", limit),
+        xml.text_element("IsTruncated", page.resume is not None),
     ]
     if delimiter:
-        parts.append(xml.tag("Delimiter", name(delimiter)))
+        parts.append(xml.text_element("Delimiter", name(delimiter)))
     if encoded:
-        parts.append(xml.tag("EncodingType", "url"))
+        parts.append(xml.text_element("EncodingType", "url"))
     if version_2:
-        parts.append(xml.tag("KeyCount", len(infos) + len(page.prefixes)))
+        parts.append(xml.text_element("KeyCount", len(infos) + len(page.prefixes)))
         if token:
-            parts.append(xml.tag("ContinuationToken", token))
+            parts.append(xml.text_element("ContinuationToken", token))
         if query.get("start-after"):
-            parts.append(xml.tag("StartAfter", name(query["start-after"])))
+            parts.append(xml.text_element("StartAfter", name(query["start-after"])))
         if page.resume is not None:
-            parts.append(xml.tag("NextContinuationToken", _write_token(page.resume)))
+            parts.append(xml.text_element("NextContinuationToken", _encode_token(page.resume)))
     else:
-        parts.append(xml.tag("Marker", name(query.get("marker", ""))))
+        parts.append(xml.text_element("Marker", name(query.get("marker", ""))))
         if page.resume is not None and delimiter:
-            parts.append(xml.tag("NextMarker", name(page.resume.rstrip(LAST))))
-    parts += [_contents(info, name(info.key)) for info in infos]
-    parts += [xml.nest("CommonPrefixes", xml.tag("Prefix", name(item))) for item in page.prefixes]
-    return xml_response(xml.document("ListBucketResult", *parts))
+            parts.append(xml.text_element("NextMarker", name(page.resume.rstrip(LAST))))
+    parts += [_object_entry_xml(info, name(info.key)) for info in infos]
+    parts += [xml.nested_element("CommonPrefixes", xml.text_element("Prefix", name(item))) for item in page.prefixes]
+    return xml_response(xml.xml_document("ListBucketResult", *parts))
 
 
-def delete_many(bucket: StoredBucket, request: S3Request) -> Response:
+def delete_objects(bucket: StoredBucket, request: S3Request) -> Response:
     """DeleteObjects."""
-    root = xml.parse(request.body.read())
-    keys = [xml.text(item, "Key") or "" for item in xml.children(root, "Object")]
+    root = xml.parse_document(request.body.read())
+    keys = [xml.child_text(item, "Key") or "" for item in xml.find_children(root, "Object")]
     if not keys or len(keys) > 1000:
         raise S3Error(400, "MalformedXML", "A DeleteObjects request names between 1 and 1000 keys")
     denied = [key for key in keys if not request.may_write(key)]
     keys = [key for key in keys if request.may_write(key)]
     for key in keys:
         bucket.delete(key)
-    if xml.text(root, "Quiet") == "true":
+    if xml.child_text(root, "Quiet") == "true":
         keys = []
     return xml_response(
-        xml.document(
+        xml.xml_document(
             "DeleteResult",
-            *(xml.nest("Deleted", xml.tag("Key", key)) for key in keys),
+            *(xml.nested_element("Deleted", xml.text_element("Key", key)) for key in keys),
             *(
-                xml.nest(
-                    "Error", xml.tag("Key", key), xml.tag("Code", "AccessDenied"), xml.tag("Message", "Access Denied")
+                xml.nested_element(
+                    "Error",
+                    xml.text_element("Key", key),
+                    xml.text_element("Code", "AccessDenied"),
+                    xml.text_element("Message", "Access Denied"),
                 )
                 for key in denied
             ),
@@ -185,44 +194,44 @@ def list_uploads(bucket: StoredBucket, request: S3Request) -> Response:
     """ListMultipartUploads, in one page."""
     prefix = request.query.get("prefix", "")
     uploads = (
-        xml.nest(
+        xml.nested_element(
             "Upload",
-            xml.tag("Key", upload.key),
-            xml.tag("UploadId", upload.upload_id),
-            xml.tag("StorageClass", upload.attributes.storage_class),
-            xml.tag("Initiated", xml.timestamp(upload.initiated)),
+            xml.text_element("Key", upload.key),
+            xml.text_element("UploadId", upload.upload_id),
+            xml.text_element("StorageClass", upload.attributes.storage_class),
+            xml.text_element("Initiated", xml.format_timestamp(upload.initiated)),
         )
-        for upload in bucket.uploads.open(prefix)
+        for upload in bucket.uploads.list_open_uploads(prefix)
     )
     return xml_response(
-        xml.document(
+        xml.xml_document(
             "ListMultipartUploadsResult",
-            xml.tag("Bucket", bucket.name),
-            xml.tag("Prefix", prefix),
-            xml.tag("IsTruncated", False),
+            xml.text_element("Bucket", bucket.name),
+            xml.text_element("Prefix", prefix),
+            xml.text_element("IsTruncated", False),
             *uploads,
         )
     )
 
 
-def _contents(info: ObjectInfo, name: str) -> str:
-    algorithms = [xml.tag("ChecksumAlgorithm", algorithm.upper()) for algorithm in info.checksums.values]
-    return xml.nest(
+def _object_entry_xml(info: ObjectInfo, name: str) -> str:
+    algorithms = [xml.text_element("ChecksumAlgorithm", algorithm.upper()) for algorithm in info.checksums.values]
+    return xml.nested_element(
         "Contents",
-        xml.tag("Key", name),
-        xml.tag("LastModified", xml.timestamp(info.modified)),
-        xml.tag("ETag", f'"{info.etag}"'),
+        xml.text_element("Key", name),
+        xml.text_element("LastModified", xml.format_timestamp(info.modified)),
+        xml.text_element("ETag", f'"{info.etag}"'),
         *algorithms,
-        xml.tag("Size", info.size),
-        xml.tag("StorageClass", info.attributes.storage_class),
+        xml.text_element("Size", info.size),
+        xml.text_element("StorageClass", info.attributes.storage_class),
     )
 
 
-def _write_token(after: str) -> str:
+def _encode_token(after: str) -> str:
     return base64.urlsafe_b64encode(after.encode("utf-8", "surrogatepass")).decode()
 
 
-def _read_token(token: str) -> str:
+def _decode_token(token: str) -> str:
     try:
         return base64.b64decode(token, altchars=b"-_", validate=True).decode("utf-8", "surrogatepass")
     except (binascii.Error, ValueError):

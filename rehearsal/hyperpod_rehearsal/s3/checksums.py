@@ -53,26 +53,26 @@ def new_digest(algorithm: str) -> Digest | None:
     return None
 
 
-def from_headers(headers: Mapping[str, str]) -> dict[str, str]:
+def checksums_from_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """The checksums that headers or trailers carry (lower-case names), base64."""
     return {name: headers[HEADER + name] for name in ALGORITHMS if headers.get(HEADER + name)}
 
 
-def to_headers(values: Mapping[str, str]) -> dict[str, str]:
+def checksum_headers(values: Mapping[str, str]) -> dict[str, str]:
     """The headers that carry these checksums."""
     return {HEADER + name: value for name, value in values.items()}
 
 
-def announced(headers: Mapping[str, str]) -> set[str]:
+def announced_algorithms(headers: Mapping[str, str]) -> set[str]:
     """Algorithms whose value a request carries in a header or promises in a trailer."""
-    names = set(from_headers(headers))
+    names = set(checksums_from_headers(headers))
     for trailer in headers.get("x-amz-trailer", "").lower().split(","):
         if trailer.strip().startswith(HEADER):
             names.add(trailer.strip()[len(HEADER) :])
     return names & set(ALGORITHMS)
 
 
-def composite(algorithm: str, parts: Iterable[str]) -> str | None:
+def composite_checksum(algorithm: str, parts: Iterable[str]) -> str | None:
     """Checksum of the parts' checksums (each base64) with the number of parts, or None where it cannot be made."""
     digest, count = new_digest(algorithm), 0
     if digest is None:

@@ -20,8 +20,11 @@ CONTROL_PREFIX = "_rehearsal"
 """First part of the path; no bucket can have this name."""
 
 
-def control_request(store: StoredBuckets, request: S3Request) -> Response:
-    """Answer with JSON: 200, 400 for what is not a fault, 404 for anything else."""
+def handle_control_request(store: StoredBuckets, request: S3Request) -> Response:
+    """Execute a request on faults or the request log.
+
+    Responds with JSON: 200, 400 for what is not a fault, 404 for anything else.
+    """
     try:
         body = request.body.read()
         if request.key == "fault" and request.method in ("GET", "POST", "DELETE"):
@@ -29,15 +32,15 @@ def control_request(store: StoredBuckets, request: S3Request) -> Response:
                 store.faults.add(fault_from_json(json.loads(body)))
             elif request.method == "DELETE":
                 store.faults.clear()
-            return _json(store.faults.to_json())
+            return _json_response(store.faults.to_json())
         if request.key == "requests" and request.method in ("GET", "DELETE"):
             if request.method == "DELETE":
                 store.requests.clear()
-            return _json([asdict(entry) for entry in store.requests.entries()])
+            return _json_response([asdict(entry) for entry in store.requests.entries()])
     except (ValueError, TypeError, S3Error) as err:
-        return _json({"error": str(err)}, 400)
-    return _json({"error": f"no {request.method} {request.key} here"}, 404)
+        return _json_response({"error": str(err)}, 400)
+    return _json_response({"error": f"no {request.method} {request.key} here"}, 404)
 
 
-def _json(content: object, status: int = 200) -> Response:
+def _json_response(content: object, status: int = 200) -> Response:
     return Response(status, {"Content-Type": "application/json"}, json.dumps(content).encode())

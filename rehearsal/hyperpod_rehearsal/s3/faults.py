@@ -73,8 +73,8 @@ class Faults:
         with self._lock:
             return [asdict(fault) for fault in self._active]
 
-    def hit(self, method: str, path: str) -> Effect:
-        """What happens to this request; uses up one of `count`."""
+    def consume_matching(self, method: str, path: str) -> Effect:
+        """Return the sum of the faults that match a request; uses up one of each one's `count`."""
         status, code, delay, bandwidth, cut = 0, "", 0.0, 0.0, False
         with self._lock:
             for fault in list(self._active):
@@ -141,13 +141,13 @@ class Throttle:
         self._bytes = 0
 
     @property
-    def chunk(self) -> int:
+    def chunk_size(self) -> int:
         """How many bytes to move at a time, so that the stream stays even."""
         if not self._bandwidth:
             return 1 << 24
         return max(1 << 12, min(1 << 20, int(self._bandwidth / 10)))
 
-    def passed(self, count: int) -> None:
+    def count_and_wait(self, count: int) -> None:
         """Account for `count` bytes, and wait until they are due."""
         if self._bandwidth:
             self._started = self._started or time.monotonic()

@@ -9,12 +9,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from hyperpod_rehearsal.front_door import FrontDoor
 from hyperpod_rehearsal.s3.body import RequestBody
-from hyperpod_rehearsal.s3.bucket_requests import bucket_request, list_buckets
-from hyperpod_rehearsal.s3.control_requests import CONTROL_PREFIX, control_request
+from hyperpod_rehearsal.s3.bucket_requests import handle_bucket_request, list_buckets
+from hyperpod_rehearsal.s3.control_requests import CONTROL_PREFIX, handle_control_request
 from hyperpod_rehearsal.s3.errors import S3Error
 from hyperpod_rehearsal.s3.faults import Effect, LoggedRequest, Throttle
 from hyperpod_rehearsal.s3.messages import Response, S3Request, xml_response
-from hyperpod_rehearsal.s3.object_requests import object_request
+from hyperpod_rehearsal.s3.object_requests import handle_object_request
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from hyperpod_rehearsal.s3.xml import error_document
 
@@ -26,10 +26,10 @@ def route_request(store: StoredBuckets, request: S3Request) -> Response:
             raise S3Error(405, "MethodNotAllowed", "The specified method is not allowed against this resource.")
         return list_buckets(store)
     if not request.key:
-        return bucket_request(store, request)
+        return handle_bucket_request(store, request)
     if request.method not in ("GET", "HEAD") and not request.may_write(request.key):
         raise S3Error(403, "AccessDenied", "An explicit deny: nodes may only read what nodes are made from")
-    return object_request(store, request)
+    return handle_object_request(store, request)
 
 
 class S3Handler(FrontDoor):
@@ -51,7 +51,7 @@ class S3Handler(FrontDoor):
     do_PUT = do_POST = do_DELETE = do_HEAD = do_GET
 
     def serve_s3(self) -> None:
-        """Answer one request."""
+        """Execute one S3 request with the faults that hit it, send the response and log the request."""
         started = time.monotonic()
         url = urlsplit(self.path)
         path = unquote(url.path, errors="surrogateescape").lstrip("/")
@@ -67,22 +67,22 @@ class S3Handler(FrontDoor):
             self.read_only_prefixes(bucket),
         )
         if bucket == CONTROL_PREFIX:
-            if not self.authorize_admin("rehearsal:Control"):
+            if not self.send_refusal_unless_admin("rehearsal:Control"):
                 self.close_connection = True
                 return
-            self.send(control_request(self.store, request), Effect())
+            self.send_s3_response(handle_control_request(self.store, request), Effect())
             return
-        effect = self.store.faults.hit(self.command, path)
+        effect = self.store.faults.consume_matching(self.command, path)
         request.body.throttle = Throttle(effect.bandwidth)
         status = 0
         sent = 0
         try:
             time.sleep(effect.delay)
-            response = self.respond(request, effect)
+            response = self.build_response(request, effect)
             status = response.status
             if not request.body.drain():
                 self.close_connection = True
-            sent = self.send(response, effect)
+            sent = self.send_s3_response(response, effect)
         except OSError:
             self.close_connection = True  # the client went away
         finally:
@@ -103,11 +103,11 @@ class S3Handler(FrontDoor):
             )
 
     def read_only_prefixes(self, bucket: str) -> Sequence[str]:
-        """What keys of a bucket begin with that whoever asks may read only."""
+        """Return the key prefixes of a bucket that the requester may only read."""
         return ()
 
-    def respond(self, request: S3Request, effect: Effect) -> Response:
-        """The answer, an error document included."""
+    def build_response(self, request: S3Request, effect: Effect) -> Response:
+        """Execute the request and return its response, an error document when it fails."""
         try:
             if effect.status:
                 raise S3Error(effect.status, effect.code, "a fault of the rehearsal")
@@ -121,7 +121,7 @@ class S3Handler(FrontDoor):
                 failure = S3Error(500, "InternalError", f"{type(err).__name__}: {err}")
             return xml_response(error_document(failure, urlsplit(self.path).path, uuid.uuid4().hex), failure.status)
 
-    def send(self, response: Response, effect: Effect) -> int:
+    def send_s3_response(self, response: Response, effect: Effect) -> int:
         """Send an answer; returns the bytes of the body that were sent. Raises OSError when the connection ends."""
         if effect.cut and not response.ranges:
             raise ConnectionAbortedError("a fault of the rehearsal")
@@ -143,11 +143,11 @@ class S3Handler(FrontDoor):
             for item in response.ranges:
                 offset, end = item.offset, item.offset + item.length
                 while offset < end:
-                    count = min(end - offset, throttle.chunk)
+                    count = min(end - offset, throttle.chunk_size)
                     if effect.cut:
                         self.connection.sendfile(item.file, offset, count // 2)
                         raise ConnectionAbortedError("a fault of the rehearsal")
-                    throttle.passed(count)  # before it is sent: the client must not be done too early
+                    throttle.count_and_wait(count)  # before it is sent: the client must not be done too early
                     sent_now = self.connection.sendfile(item.file, offset, count)
                     if sent_now == 0:
                         raise OSError("a blob is shorter than its document says")

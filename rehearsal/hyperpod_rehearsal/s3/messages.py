@@ -27,15 +27,15 @@ class S3Request:
     read_only_prefixes: Sequence[str] = ()
 
     def may_write(self, key: str) -> bool:
-        """Whether the object of that name is not closed to whoever asks."""
+        """Return whether the requester may write the object of that key."""
         return not key.startswith(tuple(self.read_only_prefixes))
 
-    def conditions(self) -> Conditions:
+    def write_conditions(self) -> Conditions:
         """The conditional headers of a write."""
         return Conditions(self.headers.get("if-match"), self.headers.get("if-none-match"))
 
-    def attributes(self) -> Attributes:
-        """What the request says about a new object. Raises S3Error InvalidStorageClass."""
+    def object_attributes(self) -> Attributes:
+        """Return what the request sets on a new object. Raises S3Error InvalidStorageClass."""
         kept = {name: self.headers[name] for name in KEPT_HEADERS if name in self.headers}
         kept.setdefault("content-type", "binary/octet-stream")
         encoding = [
@@ -49,9 +49,9 @@ class S3Request:
         if storage_class not in STORAGE_CLASSES:
             raise S3Error(400, "InvalidStorageClass", "The storage class you specified is not valid")
         metadata = {name: value for name, value in self.headers.items() if name.startswith("x-amz-meta-")}
-        return Attributes(kept, metadata).in_class(storage_class)
+        return Attributes(kept, metadata).with_storage_class(storage_class)
 
-    def integer(self, name: str, default: int) -> int:
+    def query_integer(self, name: str, default: int) -> int:
         """A number of the query. Raises S3Error InvalidArgument."""
         value = self.query.get(name) or str(default)
         if not value.isdigit():

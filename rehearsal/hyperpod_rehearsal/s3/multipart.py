@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Sequence
 
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_rehearsal.s3.blobs import BlobDirectory, read_documents, write_document
+from hyperpod_rehearsal.s3.blobs import BlobDirectory, delete_partials_and_read_documents, write_document
 from hyperpod_rehearsal.s3.errors import S3Error
 from hyperpod_rehearsal.s3.objects import Attributes, Received, UploadPart
 
@@ -39,10 +39,10 @@ class Uploads:
         self._blobs = blobs
         self._lock = threading.RLock()
         self._open: dict[str, Upload] = {}
-        for path, raw in read_documents(root, "*/upload.json"):
+        for path, raw in delete_partials_and_read_documents(root, "*/upload.json"):
             raw["attributes"] = Attributes(**raw["attributes"])
             upload = Upload(**{**raw, "parts": {}})
-            for _, part in read_documents(path.parent, "part-*.json"):
+            for _, part in delete_partials_and_read_documents(path.parent, "part-*.json"):
                 upload.parts[part["number"]] = UploadPart.from_json(part)
             self._open[upload.upload_id] = upload
 
@@ -58,7 +58,7 @@ class Uploads:
             self._open[upload.upload_id] = upload
         return upload
 
-    def get(self, upload_id: str, key: str) -> Upload:
+    def find_open_upload(self, upload_id: str, key: str) -> Upload:
         """The open upload. Raises S3Error NoSuchUpload."""
         upload = self._open.get(upload_id)
         if upload is None or upload.key != key:
@@ -70,22 +70,22 @@ class Uploads:
             )
         return upload
 
-    def open(self, prefix: str = "") -> list[Upload]:
+    def list_open_uploads(self, prefix: str = "") -> list[Upload]:
         """The open uploads whose key starts with `prefix`, by key and then by age."""
         with self._lock:
             chosen = [upload for upload in self._open.values() if upload.key.startswith(prefix)]
         return sorted(chosen, key=lambda upload: (upload.key, upload.initiated))
 
-    def add(self, upload: Upload, number: int, received: Received) -> UploadPart:
+    def record_part(self, upload: Upload, number: int, received: Received) -> UploadPart:
         """Keep a part; one of the same number is replaced. Raises S3Error NoSuchUpload after an abort."""
         part = UploadPart(number, received.md5, time.time(), received.segment, received.checksums)
         with self._lock:
-            self.get(upload.upload_id, upload.key)
+            self.find_open_upload(upload.upload_id, upload.key)
             write_document(self._root / upload.upload_id / f"part-{number}.json", part.to_json())
             replaced = upload.parts.get(number)
             upload.parts[number] = part
         if replaced is not None:
-            self._blobs.discard([replaced.segment.blob])
+            self._blobs.delete_blobs([replaced.segment.blob])
         return part
 
     def select_parts(self, upload: Upload, requested: Sequence[tuple[int, str]]) -> list[UploadPart]:
@@ -105,12 +105,15 @@ class Uploads:
             raise S3Error(400, "EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size")
         return chosen
 
-    def close(self, upload: Upload, keep: Sequence[UploadPart] = ()) -> None:
-        """Forget an upload: completed (its `keep` parts now belong to an object) or aborted (none do)."""
-        kept = {part.segment.blob for part in keep}
+    def remove_upload(self, upload: Upload, parts_to_keep: Sequence[UploadPart] = ()) -> None:
+        """Remove a completed or aborted upload and delete the blobs of its parts.
+
+        `parts_to_keep`: parts that now belong to an object.
+        """
+        kept = {part.segment.blob for part in parts_to_keep}
         with self._lock:
             if self._open.pop(upload.upload_id, None) is None:
                 return
             by_descriptor.remove_tree(self._root / upload.upload_id, ignore_errors=True)
             names = [part.segment.blob for part in upload.parts.values() if part.segment.blob not in kept]
-        self._blobs.discard(names)
+        self._blobs.delete_blobs(names)

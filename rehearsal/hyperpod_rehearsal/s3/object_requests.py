@@ -11,17 +11,17 @@ from hyperpod_rehearsal.s3.bucket import StoredBucket
 from hyperpod_rehearsal.s3.errors import S3Error, precondition_failed
 from hyperpod_rehearsal.s3.messages import Response, S3Request, xml_response
 from hyperpod_rehearsal.s3.objects import ARCHIVED, Checksums, ObjectInfo
-from hyperpod_rehearsal.s3.receive import receive
+from hyperpod_rehearsal.s3.receive import receive_into_blob
 from hyperpod_rehearsal.s3.store import StoredBuckets
-from hyperpod_rehearsal.s3.upload_requests import upload_request
+from hyperpod_rehearsal.s3.upload_requests import handle_upload_request
 
 MAX_KEY_BYTES = 1024
 """Bytes of a key in UTF-8."""
 UNSUPPORTED = ("acl", "attributes", "retention", "legal-hold", "torrent", "restore", "select", "versionId")
 
 
-def object_request(store: StoredBuckets, request: S3Request) -> Response:
-    """Every request whose path names a key."""
+def handle_object_request(store: StoredBuckets, request: S3Request) -> Response:
+    """Execute a request whose path names a key."""
     if len(request.key.encode("utf-8", "surrogateescape")) > MAX_KEY_BYTES:
         raise S3Error(400, "KeyTooLongError", "Your key is too long")
     bucket = store.bucket(request.bucket)
@@ -29,15 +29,15 @@ def object_request(store: StoredBuckets, request: S3Request) -> Response:
     if unsupported:
         raise S3Error(501, "NotImplemented", f"the rehearsal's objects have no {unsupported[0]}")
     if "uploads" in request.query or "uploadId" in request.query:
-        return upload_request(store, bucket, request)
+        return handle_upload_request(store, bucket, request)
     if "tagging" in request.query:
-        return _tagging(bucket, request)
+        return _handle_tagging_request(bucket, request)
     if request.method == "PUT":
         if "x-amz-copy-source" in request.headers:
             return copy_object(store, bucket, request)
         return put_object(bucket, request)
     if request.method == "DELETE":
-        bucket.delete(request.key, request.conditions())
+        bucket.delete(request.key, request.write_conditions())
         return Response(204)
     if request.method in ("GET", "HEAD"):
         return get_object(bucket, request)
@@ -46,26 +46,26 @@ def object_request(store: StoredBuckets, request: S3Request) -> Response:
 
 def put_object(bucket: StoredBucket, request: S3Request) -> Response:
     """PutObject."""
-    received = receive(request.body, bucket.blobs, request.headers, request.body.trailers)
+    received = receive_into_blob(request.body, bucket.blobs, request.headers, request.body.trailers)
     try:
         info = bucket.commit(
             request.key,
             (received.segment,),
             received.md5,
-            request.attributes(),
+            request.object_attributes(),
             Checksums(received.checksums),
-            request.conditions(),
+            request.write_conditions(),
         )
     except BaseException:
-        bucket.blobs.discard([received.segment.blob])
+        bucket.blobs.delete_blobs([received.segment.blob])
         raise
-    headers = {"ETag": f'"{info.etag}"', **checksums.to_headers(received.checksums)}
+    headers = {"ETag": f'"{info.etag}"', **checksums.checksum_headers(received.checksums)}
     if received.checksums:
         headers["x-amz-checksum-type"] = "FULL_OBJECT"
     return Response(200, headers)
 
 
-def copy_source(store: StoredBuckets, request: S3Request) -> tuple[StoredBucket, str]:
+def parse_copy_source(store: StoredBuckets, request: S3Request) -> tuple[StoredBucket, str]:
     """The bucket and the key that x-amz-copy-source names."""
     source = unquote(request.headers["x-amz-copy-source"]).lstrip("/")
     name, _, key = source.partition("/")
@@ -76,27 +76,27 @@ def copy_source(store: StoredBuckets, request: S3Request) -> tuple[StoredBucket,
 
 def copy_object(store: StoredBuckets, bucket: StoredBucket, request: S3Request) -> Response:
     """CopyObject; the bytes are shared, not copied."""
-    source, key = copy_source(store, request)
-    info, segments = bucket.copy_segments(source, key)
+    source, key = parse_copy_source(store, request)
+    info, segments = bucket.link_segments_from(source, key)
     try:
         expected_etag = request.headers.get("x-amz-copy-source-if-match")
         if expected_etag is not None and expected_etag.strip('"') != info.etag:
             raise precondition_failed("x-amz-copy-source-If-Match")
         replace = request.headers.get("x-amz-metadata-directive", "COPY").upper() == "REPLACE"
-        requested = request.attributes()
+        requested = request.object_attributes()
         if replace:
             attributes = requested
         else:
-            attributes = info.attributes.in_class(requested.storage_class)
-        copied = bucket.commit(request.key, segments, info.etag, attributes, info.checksums, request.conditions())
+            attributes = info.attributes.with_storage_class(requested.storage_class)
+        copied = bucket.commit(request.key, segments, info.etag, attributes, info.checksums, request.write_conditions())
     except BaseException:
-        bucket.blobs.discard(segment.blob for segment in segments)
+        bucket.blobs.delete_blobs(segment.blob for segment in segments)
         raise
     return xml_response(
-        xml.document(
+        xml.xml_document(
             "CopyObjectResult",
-            xml.tag("LastModified", xml.timestamp(copied.modified)),
-            xml.tag("ETag", f'"{copied.etag}"'),
+            xml.text_element("LastModified", xml.format_timestamp(copied.modified)),
+            xml.text_element("ETag", f'"{copied.etag}"'),
         )
     )
 
@@ -115,7 +115,7 @@ def get_object(bucket: StoredBucket, request: S3Request) -> Response:
         partial = True
         headers["x-amz-mp-parts-count"] = str(len(info.segments))
     elif not partial and request.headers.get("x-amz-checksum-mode", "").upper() == "ENABLED":
-        headers.update(checksums.to_headers(info.checksums.values))
+        headers.update(checksums.checksum_headers(info.checksums.values))
         if info.checksums.values:
             headers["x-amz-checksum-type"] = info.checksums.kind
     if partial:
@@ -151,7 +151,7 @@ def requested_range(request: S3Request, info: ObjectInfo) -> tuple[int, int]:
     Raises S3Error InvalidRange, InvalidPart. A Range that is not understood counts for the whole, as in HTTP.
     """
     if "partNumber" in request.query:
-        number = request.integer("partNumber", 0)
+        number = request.query_integer("partNumber", 0)
         if not 1 <= number <= max(1, len(info.segments)):
             raise S3Error(416, "InvalidPartNumber", "The requested partnumber is not satisfiable")
         start = sum(segment.size for segment in info.segments[: number - 1])
@@ -180,24 +180,24 @@ def _preconditions_hold(request: S3Request, info: ObjectInfo) -> bool:
     if "if-match" in headers:
         if headers["if-match"].strip('"') not in ("*", info.etag):
             raise precondition_failed("If-Match")
-    elif "if-unmodified-since" in headers and int(info.modified) > _seconds(headers["if-unmodified-since"]):
+    elif "if-unmodified-since" in headers and int(info.modified) > _parse_http_date(headers["if-unmodified-since"]):
         raise precondition_failed("If-Unmodified-Since")
     if "if-none-match" in headers:
         return headers["if-none-match"].strip('"') not in ("*", info.etag)
-    return "if-modified-since" not in headers or int(info.modified) > _seconds(headers["if-modified-since"])
+    return "if-modified-since" not in headers or int(info.modified) > _parse_http_date(headers["if-modified-since"])
 
 
-def _seconds(date: str) -> float:
+def _parse_http_date(date: str) -> float:
     try:
         return parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError):
         raise S3Error(400, "InvalidArgument", f"not an HTTP date: {date}") from None
 
 
-def _tagging(bucket: StoredBucket, request: S3Request) -> Response:
-    """Tags are accepted and not kept."""
+def _handle_tagging_request(bucket: StoredBucket, request: S3Request) -> Response:
+    """Respond to a tagging request. Tags are accepted and not stored."""
     bucket.get(request.key)
     request.body.read()
     if request.method == "GET":
-        return xml_response(xml.document("Tagging", xml.nest("TagSet")))
+        return xml_response(xml.xml_document("Tagging", xml.nested_element("TagSet")))
     return Response(204 if request.method == "DELETE" else 200)

@@ -44,7 +44,7 @@ class Attributes:
         """STANDARD unless another was asked for; S3 gives the header back only then."""
         return self.headers.get(STORAGE_CLASS, "STANDARD")
 
-    def in_class(self, storage_class: str) -> Attributes:
+    def with_storage_class(self, storage_class: str) -> Attributes:
         """The same in another storage class."""
         headers = {name: value for name, value in self.headers.items() if name != STORAGE_CLASS}
         return Attributes(

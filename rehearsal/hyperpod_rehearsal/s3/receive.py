@@ -13,7 +13,7 @@ from hyperpod_rehearsal.s3.errors import S3Error
 from hyperpod_rehearsal.s3.objects import Received, Segment
 
 
-def receive(
+def receive_into_blob(
     chunks: Iterable[bytes],
     blobs: BlobDirectory,
     headers: Mapping[str, str] | None = None,
@@ -26,7 +26,7 @@ def receive(
     """
     headers = headers or {}
     md5 = hashlib.md5(usedforsecurity=False)
-    digests = {name: checksums.new_digest(name) for name in checksums.announced(headers)}
+    digests = {name: checksums.new_digest(name) for name in checksums.announced_algorithms(headers)}
     running = [md5, *(digest for digest in digests.values() if digest is not None)]
     name, file = blobs.create()
     size = 0
@@ -37,23 +37,23 @@ def receive(
                 size += len(chunk)
                 for digest in running:
                     digest.update(chunk)
-        claimed = {**checksums.from_headers(headers), **checksums.from_headers(trailers())}
+        claimed = {**checksums.checksums_from_headers(headers), **checksums.checksums_from_headers(trailers())}
         for algorithm, value in claimed.items():
             computed = digests.get(algorithm)
-            if computed is not None and _decoded(value) != computed.digest():
+            if computed is not None and _decode_base64(value) != computed.digest():
                 raise S3Error(
                     400, "BadDigest", f"The {algorithm.upper()} you specified did not match the calculated checksum."
                 )
         content_md5 = headers.get("content-md5")
-        if content_md5 and _decoded(content_md5) != md5.digest():
+        if content_md5 and _decode_base64(content_md5) != md5.digest():
             raise S3Error(400, "BadDigest", "The Content-MD5 you specified did not match what we received.")
     except BaseException:
-        blobs.discard([name])
+        blobs.delete_blobs([name])
         raise
     return Received(Segment(name, size), md5.hexdigest(), claimed)
 
 
-def _decoded(value: str) -> bytes:
+def _decode_base64(value: str) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):

@@ -12,7 +12,7 @@ from hyperpod_rehearsal.s3.errors import S3Error
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 
-def tag(name: str, content: object) -> str:
+def text_element(name: str, content: object) -> str:
     """An element with text; booleans as S3 spells them."""
     if isinstance(content, bool):
         text = str(content).lower()
@@ -21,13 +21,13 @@ def tag(name: str, content: object) -> str:
     return f"<{name}>{escape(text)}</{name}>"
 
 
-def nest(name: str, *children: str) -> str:
+def nested_element(name: str, *children: str) -> str:
     """An element with elements inside."""
     return f"<{name}>{''.join(children)}</{name}>"
 
 
-def document(name: str, *children: str) -> bytes:
-    """A whole answer."""
+def xml_document(name: str, *children: str) -> bytes:
+    """Return a complete document with the S3 namespace on its root element."""
     return (f'<?xml version="1.0" encoding="UTF-8"?>\n<{name} xmlns="{NAMESPACE}">{"".join(children)}</{name}>').encode(
         "utf-8", "surrogatepass"
     )
@@ -37,22 +37,22 @@ def error_document(error: S3Error, resource: str, request_id: str) -> bytes:
     """The answer that carries an error; it has no namespace."""
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
-        + nest(
+        + nested_element(
             "Error",
-            tag("Code", error.code),
-            tag("Message", error.message),
-            tag("Resource", resource),
-            tag("RequestId", request_id),
+            text_element("Code", error.code),
+            text_element("Message", error.message),
+            text_element("Resource", resource),
+            text_element("RequestId", request_id),
         )
     ).encode("utf-8", "surrogatepass")
 
 
-def timestamp(seconds: float) -> str:
+def format_timestamp(seconds: float) -> str:
     """Unix seconds as S3 writes them in XML."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds * 1000) % 1000:03d}Z"
 
 
-def parse(data: bytes) -> ElementTree.Element:
+def parse_document(data: bytes) -> ElementTree.Element:
     """The root of a request's document. Raises S3Error MalformedXML."""
     try:
         return ElementTree.fromstring(data)
@@ -60,11 +60,11 @@ def parse(data: bytes) -> ElementTree.Element:
         raise S3Error(400, "MalformedXML", f"The XML you provided was not well-formed: {err}") from None
 
 
-def children(element: ElementTree.Element, name: str) -> Iterable[ElementTree.Element]:
+def find_children(element: ElementTree.Element, name: str) -> Iterable[ElementTree.Element]:
     """The direct children of that name, whatever namespace the client used."""
     return (child for child in element if child.tag.rsplit("}", 1)[-1] == name)
 
 
-def text(element: ElementTree.Element, name: str) -> str | None:
+def child_text(element: ElementTree.Element, name: str) -> str | None:
     """Text of the first direct child of that name."""
-    return next((child.text or "" for child in children(element, name)), None)
+    return next((child.text or "" for child in find_children(element, name)), None)

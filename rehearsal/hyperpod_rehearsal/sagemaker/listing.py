@@ -20,20 +20,22 @@ def cluster_page(clusters: Sequence[Mapping[str, Any]], request: Mapping[str, An
     chosen = [
         item
         for item in clusters
-        if request.get("NameContains", "") in item["ClusterName"] and _within(item["CreationTime"], request)
+        if request.get("NameContains", "") in item["ClusterName"] and _is_within_times(item["CreationTime"], request)
     ]
-    ordered = _ordered(chosen, request, {"NAME": "ClusterName", "CREATION_TIME": "CreationTime"})
-    return _page("ClusterSummaries", ordered, request)
+    ordered = _sort_as_requested(chosen, request, {"NAME": "ClusterName", "CREATION_TIME": "CreationTime"})
+    return _build_page("ClusterSummaries", ordered, request)
 
 
 def node_page(nodes: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of ListClusterNodes."""
     group = request.get("InstanceGroupNameContains", "")
-    chosen = [item for item in nodes if group in item["InstanceGroupName"] and _within(item["LaunchTime"], request)]
-    ordered = _ordered(chosen, request, {"NAME": "InstanceGroupName", "CREATION_TIME": "LaunchTime"})
+    chosen = [
+        item for item in nodes if group in item["InstanceGroupName"] and _is_within_times(item["LaunchTime"], request)
+    ]
+    ordered = _sort_as_requested(chosen, request, {"NAME": "InstanceGroupName", "CREATION_TIME": "LaunchTime"})
     if not request.get("IncludeNodeLogicalIds"):
         ordered = [{key: value for key, value in item.items() if key != "NodeLogicalId"} for item in ordered]
-    return _page("ClusterNodeSummaries", ordered, request)
+    return _build_page("ClusterNodeSummaries", ordered, request)
 
 
 def event_page(events: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,16 +54,16 @@ def event_page(events: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) 
         {key: value for key, value in event.items() if key != "EventDetails"}
         for event in events
         if all(event.get(member) == value for member, value in filters.items())
-        and _within(event["EventTime"], request, "EventTime")
+        and _is_within_times(event["EventTime"], request, "EventTime")
     ]
     if request.get("SortOrder") == "Ascending":
         ordered = chosen
     else:
         ordered = chosen[::-1]
-    return _page("Events", ordered, request)
+    return _build_page("Events", ordered, request)
 
 
-def event_details(events: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
+def find_event_details(events: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of DescribeClusterEvent. Raises ApiError."""
     for event in events:
         if event["EventId"] == request["EventId"]:
@@ -71,28 +73,28 @@ def event_details(events: Sequence[Mapping[str, Any]], request: Mapping[str, Any
 
 def tag_page(tags: Sequence[Mapping[str, str]], request: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of ListTags."""
-    return _page("Tags", tags, request)
+    return _build_page("Tags", tags, request)
 
 
-def _within(time: float, request: Mapping[str, Any], kind: str = "CreationTime") -> bool:
+def _is_within_times(time: float, request: Mapping[str, Any], kind: str = "CreationTime") -> bool:
     after: float = request.get(f"{kind}After", time)
     before: float = request.get(f"{kind}Before", time)
     return after <= time <= before
 
 
-def _ordered(
+def _sort_as_requested(
     items: Sequence[Mapping[str, Any]], request: Mapping[str, Any], members: Mapping[str, str]
 ) -> list[Mapping[str, Any]]:
     member = members[request.get("SortBy", "CREATION_TIME")]
     return sorted(items, key=lambda item: item[member], reverse=request.get("SortOrder") == "Descending")
 
 
-def _page(member: str, items: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
+def _build_page(member: str, items: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
     filters = {name: value for name, value in sorted(request.items()) if name not in ("NextToken", "MaxResults")}
     request_digest = hashlib.sha256(json.dumps(filters).encode()).hexdigest()[:16]
     start = 0
     if "NextToken" in request:
-        start = _read_token(request["NextToken"], request_digest)
+        start = _decode_token(request["NextToken"], request_digest)
     end = start + request.get("MaxResults", PAGE)
     response: dict[str, Any] = {member: list(items[start:end])}
     if end < len(items):
@@ -100,8 +102,8 @@ def _page(member: str, items: Sequence[Mapping[str, Any]], request: Mapping[str,
     return response
 
 
-def _read_token(token: str, request_digest: str) -> int:
-    """The position that a token stands for. Raises ApiError when it belongs to another question."""
+def _decode_token(token: str, request_digest: str) -> int:
+    """Return the offset of a token. Raises ApiError when it belongs to another request."""
     try:
         token_digest, _, position = base64.b64decode(token, validate=True).decode("ascii").partition(":")
         if token_digest == request_digest:

@@ -14,12 +14,12 @@ class WrongType(Exception):
     """A JSON value of another type than the model says; AWS does not even start to validate then."""
 
 
-def check_request(operation: str, request: Mapping[str, Any]) -> list[str]:
+def request_violations(operation: str, request: Mapping[str, Any]) -> list[str]:
     """Every constraint that the request violates, in AWS's words. Raises WrongType."""
     return list(_violation_messages(service_model("sagemaker").operation_model(operation).input_shape, request))
 
 
-def check_response(operation: str, response: Mapping[str, Any]) -> list[str]:
+def response_violations(operation: str, response: Mapping[str, Any]) -> list[str]:
     """Where an answer is not of the model's shape: members it does not know, required ones absent, wrong enum values.
 
     Raises WrongType.
@@ -36,11 +36,11 @@ def validation_message(violations: list[str]) -> str:
 
 def _violation_messages(shape: Any, value: Any, only: Container[Constraint] = tuple(Constraint)) -> Iterator[str]:
     for violation in () if shape is None else violations(shape, value, null_is_absent=True):
-        path = _path(violation.path)
+        path = _format_member_path(violation.path)
         if violation.constraint is Constraint.TYPE:
-            expected_type = _article(violation.shape.type_name)
+            expected_type = _type_with_article(violation.shape.type_name)
             raise WrongType(
-                f"{_json_kind(violation.value)} can not be converted to {expected_type} at '{path or 'request'}'"
+                f"{_json_token_name(violation.value)} can not be converted to {expected_type} at '{path or 'request'}'"
             )
         if violation.constraint is Constraint.REQUIRED:
             yield f"Value null at '{path}' failed to satisfy constraint: Member must not be null"
@@ -72,7 +72,7 @@ def _constraint_text(violation: Violation) -> str:
     return f"Member must have {'length' if has_length else 'value'} {side} than or equal to {bound}"
 
 
-def _path(path: Path) -> str:
+def _format_member_path(path: Path) -> str:
     """AWS names members as its Java code does, first letter small, and counts items from 1."""
     steps: dict[str, Callable[[Any], str]] = {
         "member": lambda name: f"{name[:1].lower()}{name[1:]}",
@@ -98,7 +98,7 @@ def _java_text(value: Any) -> str:
     return str(value)
 
 
-def _json_kind(value: Any) -> str:
+def _json_token_name(value: Any) -> str:
     kinds = (
         (bool, "TRUE_VALUE" if value is True else "FALSE_VALUE"),
         (str, "STRING_VALUE"),
@@ -110,7 +110,7 @@ def _json_kind(value: Any) -> str:
     return next((name for kind, name in kinds if isinstance(value, kind)), "NULL_VALUE")
 
 
-def _article(kind: str) -> str:
+def _type_with_article(kind: str) -> str:
     names = {
         "integer": "an Integer",
         "string": "a String",

@@ -7,11 +7,11 @@ from typing import Any, Callable, Mapping
 
 from hyperpod_kit.aws.shapes import service_model
 from hyperpod_rehearsal.sagemaker.api import ApiError, ControlPlane
-from hyperpod_rehearsal.sagemaker.listing import cluster_page, event_details, event_page, node_page, tag_page
+from hyperpod_rehearsal.sagemaker.listing import cluster_page, event_page, find_event_details, node_page, tag_page
 from hyperpod_rehearsal.sagemaker.model import (
     WrongType,
-    check_request,
-    check_response,
+    request_violations,
+    response_violations,
     validation_message,
 )
 
@@ -25,12 +25,12 @@ OPERATIONS: dict[str, Operation] = {
     "ListClusters": lambda control, request: cluster_page(control.list_clusters(), request),
     "ListClusterNodes": lambda control, request: node_page(control.list_cluster_nodes(request["ClusterName"]), request),
     "DescribeClusterNode": lambda control, request: {
-        "NodeDetails": control.describe_cluster_node(request["ClusterName"], _node_id(request))
+        "NodeDetails": control.describe_cluster_node(request["ClusterName"], _requested_node_id(request))
     },
     "ListClusterEvents": lambda control, request: event_page(
         control.list_cluster_events(request["ClusterName"]), request
     ),
-    "DescribeClusterEvent": lambda control, request: event_details(
+    "DescribeClusterEvent": lambda control, request: find_event_details(
         control.list_cluster_events(request["ClusterName"]), request
     ),
     "UpdateCluster": lambda control, request: {"ClusterArn": control.update_cluster(request)},
@@ -40,8 +40,10 @@ OPERATIONS: dict[str, Operation] = {
     "BatchRebootClusterNodes": lambda control, request: control.batch_reboot_cluster_nodes(request),
     "BatchDeleteClusterNodes": lambda control, request: control.batch_delete_cluster_nodes(request),
     "BatchAddClusterNodes": lambda control, request: control.batch_add_cluster_nodes(request),
-    "AddTags": lambda control, request: {"Tags": _tags(control.add_tags(request["ResourceArn"], request["Tags"]))},
-    "ListTags": lambda control, request: tag_page(_tags(control.tags(request["ResourceArn"])), request),
+    "AddTags": lambda control, request: {
+        "Tags": _tags_as_list(control.add_tags(request["ResourceArn"], request["Tags"]))
+    },
+    "ListTags": lambda control, request: tag_page(_tags_as_list(control.tags(request["ResourceArn"])), request),
     "DeleteTags": lambda control, request: _delete_tags(control, request),
 }
 """What is implemented; every other operation of SageMaker is refused by its name."""
@@ -50,7 +52,7 @@ OPERATIONS: dict[str, Operation] = {
 def handle_call(control: ControlPlane, target: str, body: bytes) -> tuple[int, bytes]:
     """HTTP status and JSON body for one call; never raises."""
     try:
-        result = call(control, target, body)
+        result = execute_call(control, target, body)
     except ApiError as err:
         return err.status, json.dumps({"__type": err.code, "message": err.message}).encode()
     except Exception as err:  # a client must get an answer, whatever broke behind it
@@ -58,8 +60,8 @@ def handle_call(control: ControlPlane, target: str, body: bytes) -> tuple[int, b
     return 200, json.dumps(result).encode()
 
 
-def call(control: ControlPlane, target: str, body: bytes) -> Mapping[str, Any]:
-    """Validate, hand over, check what comes back. Raises ApiError."""
+def execute_call(control: ControlPlane, target: str, body: bytes) -> Mapping[str, Any]:
+    """Validate a request, execute its operation and check the response. Raises ApiError."""
     name = ""
     if target.startswith(TARGET_PREFIX):
         name = target[len(TARGET_PREFIX) :]
@@ -71,16 +73,16 @@ def call(control: ControlPlane, target: str, body: bytes) -> Mapping[str, Any]:
             "UnknownOperationException",
             f"the rehearsal does not implement {name}; of SageMaker it has {', '.join(sorted(OPERATIONS))}",
         )
-    request = parse(body)
+    request = parse_request(body)
     try:
-        violations = check_request(name, request)
+        violations = request_violations(name, request)
     except WrongType as err:
         raise ApiError("SerializationException", str(err)) from None
     if violations:
         raise ApiError("ValidationException", validation_message(violations))
     result = operation(control, request)
     try:
-        wrong = check_response(name, result)
+        wrong = response_violations(name, result)
     except WrongType as err:
         wrong = [str(err)]
     if wrong:
@@ -88,7 +90,7 @@ def call(control: ControlPlane, target: str, body: bytes) -> Mapping[str, Any]:
     return result
 
 
-def parse(body: bytes) -> dict[str, Any]:
+def parse_request(body: bytes) -> dict[str, Any]:
     """The JSON object of a request. Raises ApiError SerializationException."""
     try:
         request = json.loads(body or b"{}")
@@ -99,7 +101,7 @@ def parse(body: bytes) -> dict[str, Any]:
     return request
 
 
-def _node_id(request: Mapping[str, Any]) -> str:
+def _requested_node_id(request: Mapping[str, Any]) -> str:
     given = [request[field] for field in ("NodeId", "NodeLogicalId") if field in request]
     if len(given) != 1:
         raise ApiError("ValidationException", "Exactly one of NodeId and NodeLogicalId must be provided.")
@@ -111,5 +113,5 @@ def _delete_tags(control: ControlPlane, request: Mapping[str, Any]) -> Mapping[s
     return {}
 
 
-def _tags(tags: Mapping[str, str]) -> list[dict[str, str]]:
+def _tags_as_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"Key": key, "Value": value} for key, value in sorted(tags.items())]

@@ -27,7 +27,7 @@ class EndpointHandler(S3Handler):
     logs: LogsService | None = None
 
     def do_GET(self) -> None:
-        """X-Amz-Target names a call of SageMaker, the signature's scope the service."""
+        """Route a request by its X-Amz-Target and the service in its signature's scope."""
         headers = {name.lower(): value for name, value in self.headers.items()}
         body, target = self.read_body or b"", headers.get("x-amz-target", "")
         service = ""
@@ -36,19 +36,22 @@ class EndpointHandler(S3Handler):
         if service == "s3" and not target:
             self.serve_s3()
         elif service == "sagemaker" and target.startswith(TARGET_PREFIX):
-            if self.authorize_admin(f"sagemaker:{target[len(TARGET_PREFIX) :]}"):
+            if self.send_refusal_unless_admin(f"sagemaker:{target[len(TARGET_PREFIX) :]}"):
                 self._serve_sagemaker(target, body)
         elif service == "elasticfilesystem" and self.efs is not None and self.path.startswith(efs_protocol.PREFIX):
-            if self.authorize_admin("elasticfilesystem:*"):
+            if self.send_refusal_unless_admin("elasticfilesystem:*"):
                 self._serve_efs(self.efs, body)
         elif service == "logs" and self.logs is not None and target.startswith(logs_protocol.TARGET_PREFIX):
-            if self.authorize_admin(f"logs:{target[len(logs_protocol.TARGET_PREFIX) :]}"):
-                self._send(*_json_1_1(logs_protocol.handle_call(self.logs, target, body)))
+            if self.send_refusal_unless_admin(f"logs:{target[len(logs_protocol.TARGET_PREFIX) :]}"):
+                self._send(*_json_1_1_response(logs_protocol.handle_call(self.logs, target, body)))
         else:
-            self._send(*unsupported_services.refusal(headers, body))
+            self._send(*unsupported_services.unsupported_service_response(headers, body))
 
     def read_only_prefixes(self, bucket: str) -> Sequence[str]:
-        """To nodes, what clusters run: whoever may write that is root on the next node."""
+        """Return, for a node's request, the prefixes of lifecycle scripts.
+
+        Whoever may write those is root on the next node.
+        """
         if self.control is None or self.claim is None or not self.claim.key.node:
             return ()
         return [prefix for name, prefix in self.control.lifecycle_script_locations() if name == bucket]
@@ -60,7 +63,7 @@ class EndpointHandler(S3Handler):
             response = 400, b'{"__type": "UnknownOperationException", "message": "no control plane here"}'
         else:
             response = handle_call(self.control, target, body)
-        self._send(*_json_1_1(response))
+        self._send(*_json_1_1_response(response))
 
     def _serve_efs(self, service: EfsService, body: bytes) -> None:
         status, more, data = efs_protocol.handle_call(service, self.command, self.path, body)
@@ -78,7 +81,7 @@ class EndpointHandler(S3Handler):
             self.wfile.write(data)
 
 
-def _json_1_1(response: tuple[int, bytes]) -> unsupported_services.HttpResponse:
+def _json_1_1_response(response: tuple[int, bytes]) -> unsupported_services.HttpResponse:
     return response[0], {"Content-Type": "application/x-amz-json-1.1"}, response[1]
 
 
@@ -119,10 +122,10 @@ def serve(
     *,
     keys: Mapping[str, Key],
 ) -> Server:
-    """Serve on every (host, port); port 0 takes a free one, and the later zeros take the same.
+    """Start serving on every (host, port); port 0 takes a free one, and later zeros take the same.
 
-    `keys`: who may ask, by access key id. Raises OSError when an address cannot be had. Without `control`, `efs` and
-    `logs` only S3 answers.
+    `keys`: by access key id, those that may sign. Raises OSError when an address cannot be bound. Without
+    `control`, `efs` and `logs` only S3 is served.
     """
     services = {"store": store, "control": control, "efs": efs, "logs": logs}
     handler = type("Handler", (EndpointHandler,), {**services, "keys": keys})

@@ -18,37 +18,43 @@ _AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def denied() -> StartFailed:
-    """The server's answer to whoever may not mount."""
+def mount_denied_error() -> StartFailed:
+    """Return the error of a mount that the server denies."""
     return StartFailed(f"mount.nfs4: access denied by server while mounting {SHOWN}", 32)
 
 
-def enter(points: Dict[str, Any], point_id: str, file_system: str, base: str) -> Tuple[str, Optional[PosixIdentity]]:
-    """(directory, POSIX user) of an access point over the file system at `base`. Raises StartFailed.
+def prepare_access_point(
+    points: Dict[str, Any], point_id: str, file_system: str, base: str
+) -> Tuple[str, Optional[PosixIdentity]]:
+    """Return (directory, POSIX user) of an access point over the file system at `base`. Raises StartFailed.
 
+    The directory is created when the access point has CreationInfo.
     `points`: id -> {"FileSystemId", "PosixUser", "RootDirectory"}, as in EFS's API.
     """
     point = points.get(point_id)
     if point is None or point["FileSystemId"] != file_system:
-        raise denied()
-    return _root(base, point.get("RootDirectory") or {}), _user(point.get("PosixUser"))
+        raise mount_denied_error()
+    return _ensure_root_directory(base, point.get("RootDirectory") or {}), _posix_identity(point.get("PosixUser"))
 
 
-def _root(base: str, root: Dict[str, Any]) -> str:
-    """The root directory. Without CreationInfo EFS does not make it, and denies the mount."""
+def _ensure_root_directory(base: str, root: Dict[str, Any]) -> str:
+    """Return the root directory, created if need be.
+
+    Without CreationInfo EFS does not create it and denies the mount.
+    """
     directory = os.path.join(base, root.get("Path", "/").strip("/"))
     if os.path.isdir(directory):
         return directory
     creation = root.get("CreationInfo")
     if not creation:
-        raise denied()
+        raise mount_denied_error()
     os.makedirs(os.path.dirname(directory), exist_ok=True)
     # Made aside and moved into place, so that no other node sees it with the wrong owner.
     fresh = tempfile.mkdtemp(prefix=f".{os.path.basename(directory)}.", dir=os.path.dirname(directory))
     try:
         os.chown(fresh, int(creation["OwnerUid"]), int(creation["OwnerGid"]))
         os.chmod(fresh, int(str(creation["Permissions"]), 8))
-        _move_to_a_free_name(fresh, directory)
+        _rename_without_replacing(fresh, directory)
     except OSError as err:
         os.rmdir(fresh)
         # EEXIST: another node was first, and its users may have written already.
@@ -57,7 +63,7 @@ def _root(base: str, root: Dict[str, Any]) -> str:
     return directory
 
 
-def _move_to_a_free_name(source: str, target: str) -> None:
+def _rename_without_replacing(source: str, target: str) -> None:
     """rename(2) that never replaces: the plain one puts a directory in the place of an empty one, and a node that has
     that one open then serves a directory that no longer exists. Raises OSError, EEXIST when the name is taken."""
     if _libc.renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE):
@@ -65,7 +71,7 @@ def _move_to_a_free_name(source: str, target: str) -> None:
         raise OSError(number, os.strerror(number), target)
 
 
-def _user(user: Optional[Dict[str, Any]]) -> Optional[PosixIdentity]:
+def _posix_identity(user: Optional[Dict[str, Any]]) -> Optional[PosixIdentity]:
     if not user:
         return None
     groups: List[int] = [int(group) for group in user.get("SecondaryGids") or []]

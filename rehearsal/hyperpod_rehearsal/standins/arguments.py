@@ -37,14 +37,17 @@ class MountArguments(NamedTuple):
     options: Dict[str, str]
 
 
-def run_helper(
+def run_mount_helper(
     argv: Sequence[str],
     version: str,
     mount: Callable[[Sequence[str]], int],
-    asks_version: Sequence[str] = ("--version",),
+    version_flags: Sequence[str] = ("--version",),
 ) -> int:
-    """Exit code of a mount helper: its version, or what `mount` returns, or the words and code of its StartFailed."""
-    if any(flag in argv for flag in asks_version):
+    """Print a mount helper's version, or call `mount`; returns the exit code.
+
+    A StartFailed is printed to standard error, and its code returned.
+    """
+    if any(flag in argv for flag in version_flags):
         print(version)
         return 0
     try:
@@ -72,7 +75,9 @@ def parse_mount_arguments(argv: Sequence[str]) -> MountArguments:
     return MountArguments(positional, options)
 
 
-def named_file_system(argv: Sequence[str], program: str, source: Pattern[str]) -> Tuple[str, str, str, Dict[str, str]]:
+def parse_efs_arguments(
+    argv: Sequence[str], program: str, source_pattern: Pattern[str]
+) -> Tuple[str, str, str, Dict[str, str]]:
     """(file system, path in it, target, options) of efs-utils' helpers. `source`: how a file system is named.
 
     Raises StartFailed.
@@ -80,7 +85,7 @@ def named_file_system(argv: Sequence[str], program: str, source: Pattern[str]) -
     positional, options = parse_mount_arguments(argv)
     if len(positional) != 2:
         raise StartFailed(f"Usage: {program} [--version] [-h|--help] <fsname> <mountpoint> [-o <options>]")
-    match = source.fullmatch(positional[0])
+    match = source_pattern.fullmatch(positional[0])
     if match is None:
         raise StartFailed(f'Invalid file system name: "{positional[0]}"')
     return match[1], match[2] or "/", positional[1], options

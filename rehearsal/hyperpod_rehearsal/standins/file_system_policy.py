@@ -48,7 +48,7 @@ class Granted(NamedTuple):
     root: bool
 
 
-def node_role() -> str:
+def read_node_role() -> str:
     """The ARN of this node's execution role, "" where nobody said it."""
     if ROLE_VARIABLE in os.environ:
         return os.environ[ROLE_VARIABLE]
@@ -59,33 +59,33 @@ def node_role() -> str:
         return ""
 
 
-def evaluate(policy: Optional[Mapping[str, Any]], file_system: str, client: Client) -> Granted:
+def evaluate_policy(policy: Optional[Mapping[str, Any]], file_system: str, client: Client) -> Granted:
     """What `client` may do on `file_system` (an id). Raises UnsupportedPolicy."""
     if policy is None:
         return Granted(True, True, True)
-    check(policy)
+    require_supported_policy(policy)
     resource = f"{ARN}:file-system/{file_system}"
     context = {"aws:securetransport": str(client.tls).lower(), "elasticfilesystem:accessedviamounttarget": "true"}
     if client.access_point:
         context["elasticfilesystem:accesspointarn"] = f"{ARN}:access-point/{client.access_point}"
     fitting = [
         statement
-        for statement in statements(policy)
-        if _principal_fits(statement, client.role)
-        and _fits(statement.get("Resource", "*"), resource)
-        and _conditions_fit(statement, context)
+        for statement in statement_list(policy)
+        if _principal_matches(statement, client.role)
+        and _matches_any_pattern(statement.get("Resource", "*"), resource)
+        and _conditions_hold(statement, context)
     ]
 
     def may(action: str) -> bool:
-        effects = {item["Effect"] for item in fitting if _fits(item["Action"], action)}
+        effects = {item["Effect"] for item in fitting if _matches_any_pattern(item["Action"], action)}
         return effects == {"Allow"}
 
     return Granted(*(may(action) for action in (MOUNT, WRITE, ROOT)))
 
 
-def check(policy: Mapping[str, Any]) -> None:
+def require_supported_policy(policy: Mapping[str, Any]) -> None:
     """Raise UnsupportedPolicy for a policy that cannot be evaluated here, naming what cannot."""
-    policy_statements = statements(policy)
+    policy_statements = statement_list(policy)
     if not policy_statements:
         raise UnsupportedPolicy("the policy has no Statement")
     for statement in policy_statements:
@@ -96,14 +96,14 @@ def check(policy: Mapping[str, Any]) -> None:
             if key not in statement:
                 raise UnsupportedPolicy(f"{name}: no {key}")
         for operator, tests in (statement.get("Condition") or {}).items():
-            if _operator(operator) is None:
+            if _condition_operator(operator) is None:
                 raise UnsupportedPolicy(f"{name}: the condition operator {operator} is not known here")
             for key in tests:
                 if key.lower() not in KEYS:
                     raise UnsupportedPolicy(f"{name}: EFS does not evaluate {key} when a client mounts")
 
 
-def statements(policy: Mapping[str, Any]) -> List[Dict[str, Any]]:
+def statement_list(policy: Mapping[str, Any]) -> List[Dict[str, Any]]:
     """The statements; a lone one needs no list."""
     policy_statements = policy.get("Statement") or []
     if isinstance(policy_statements, dict):
@@ -111,33 +111,36 @@ def statements(policy: Mapping[str, Any]) -> List[Dict[str, Any]]:
     return list(policy_statements)
 
 
-def _principal_fits(statement: Mapping[str, Any], role: str) -> bool:
+def _principal_matches(statement: Mapping[str, Any], role: str) -> bool:
     principal = statement["Principal"]
     if isinstance(principal, dict):
-        names = _list(principal.get("AWS"))
+        names = _as_list(principal.get("AWS"))
     else:
         names = [principal]
     return "*" in names or (bool(role) and role in names)
 
 
-def _fits(patterns: Any, value: str) -> bool:
-    return any(fnmatch.fnmatchcase(value.lower(), str(pattern).lower()) for pattern in _list(patterns))
+def _matches_any_pattern(patterns: Any, value: str) -> bool:
+    return any(fnmatch.fnmatchcase(value.lower(), str(pattern).lower()) for pattern in _as_list(patterns))
 
 
-def _conditions_fit(statement: Mapping[str, Any], context: Mapping[str, str]) -> bool:
+def _conditions_hold(statement: Mapping[str, Any], context: Mapping[str, str]) -> bool:
     for operator, tests in (statement.get("Condition") or {}).items():
-        holds = _operator(operator)
+        holds = _condition_operator(operator)
         assert holds is not None
         for key, expected in tests.items():
-            if not holds(context.get(key.lower()), [str(value) for value in _list(expected)]):
+            if not holds(context.get(key.lower()), [str(value) for value in _as_list(expected)]):
                 return False
     return True
 
 
-def _operator(name: str) -> Optional[Callable[[Optional[str], List[str]], bool]]:
-    """Of a key that is not there only Null and ...IfExists hold."""
+def _condition_operator(name: str) -> Optional[Callable[[Optional[str], List[str]], bool]]:
+    """Return the test of a condition operator, None when it is not supported.
+
+    For a key that is missing only Null and …IfExists hold.
+    """
     if name.endswith("IfExists"):
-        inner = _operator(name[: -len("IfExists")])
+        inner = _condition_operator(name[: -len("IfExists")])
         if inner is None or name.startswith("Null"):
             return None
         return lambda actual, expected: actual is None or inner(actual, expected)
@@ -145,17 +148,17 @@ def _operator(name: str) -> Optional[Callable[[Optional[str], List[str]], bool]]
         "Null": lambda actual, expected: (actual is None) == (expected[0].lower() == "true"),
         "Bool": lambda actual, expected: actual is not None and actual in [value.lower() for value in expected],
         "StringEquals": lambda actual, expected: actual is not None and actual in expected,
-        "StringLike": _like,
-        "ArnEquals": _like,
-        "ArnLike": _like,
+        "StringLike": _matches_like,
+        "ArnEquals": _matches_like,
+        "ArnLike": _matches_like,
     }.get(name)
 
 
-def _like(actual: Optional[str], expected: List[str]) -> bool:
+def _matches_like(actual: Optional[str], expected: List[str]) -> bool:
     return actual is not None and any(fnmatch.fnmatchcase(actual, value) for value in expected)
 
 
-def _list(value: Any) -> List[Any]:
+def _as_list(value: Any) -> List[Any]:
     if isinstance(value, list):
         return value
     if value is None:

@@ -21,14 +21,14 @@ LAUNCHERS = {
 """Path in the root -> name of the stand-in."""
 
 
-def install(root: Path) -> None:
+def install_standins(root: Path) -> None:
     """Install under `root` (`/` or an image's root), replacing what an earlier installation left.
 
     Raises FileExistsError when a launcher's place is taken by something else, such as the real client.
     """
     library = root / LIBRARY
     for path, program in LAUNCHERS.items():
-        _check_free(root / path, _launcher(program))
+        _require_free_or_standin(root / path, _launcher_script(program))
     target = library / "hyperpod_rehearsal"
     by_descriptor.remove_tree(target, ignore_errors=True)
     by_descriptor.copy_tree(
@@ -44,17 +44,17 @@ def install(root: Path) -> None:
     for path, program in LAUNCHERS.items():
         launcher = root / path
         by_descriptor.make_parents(launcher)
-        by_descriptor.write_text(launcher, _launcher(program))
+        by_descriptor.write_text(launcher, _launcher_script(program))
         by_descriptor.set_mode(launcher, 0o755)
 
 
-def _launcher(program: str) -> str:
+def _launcher_script(program: str) -> str:
     return (
         f"#!/bin/sh\n# Stand-in of the hyperpod-kit rehearsal, not the real {program}.\n"
         f'exec /usr/bin/python3 -I -S /{LIBRARY} {program} "$@"\n'
     )
 
 
-def _check_free(path: Path, content: str) -> None:
+def _require_free_or_standin(path: Path, content: str) -> None:
     if path.exists() and path.read_bytes() != content.encode():
         raise FileExistsError(f"{path} is there already and is not a stand-in")

@@ -9,7 +9,7 @@ from hyperpod_rehearsal.standins.mount_lustre import VERSION
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code of the command: it knows one module, and of that one its version."""
+    """Run modinfo, which knows the module lustre alone and prints its version; returns the exit code."""
     if "--version" in argv or "-V" in argv:
         print("modinfo 1.0+standin (hyperpod-kit rehearsal stand-in, not kmod): knows the module lustre only")
         return 0

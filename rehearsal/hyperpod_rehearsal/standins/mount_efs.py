@@ -14,12 +14,12 @@ import re
 from typing import Any, Dict, Optional, Sequence
 
 from hyperpod_rehearsal.standins import file_system_policy
-from hyperpod_rehearsal.standins.access_point import SHOWN, denied, enter
+from hyperpod_rehearsal.standins.access_point import SHOWN, mount_denied_error, prepare_access_point
 from hyperpod_rehearsal.standins.arguments import (
     data_directory,
-    named_file_system,
+    parse_efs_arguments,
     read_registry,
-    run_helper,
+    run_mount_helper,
     unknown_options,
 )
 from hyperpod_rehearsal.standins.fuse.background import StartFailed
@@ -64,12 +64,12 @@ SOURCE = re.compile(r"(?:[a-z0-9-]+\.)?(fs-[0-9a-f]{8,17})(?:\.efs\.[a-z0-9-]+\.
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code of the command."""
-    return run_helper(argv, VERSION, _mount)
+    """Run mount.efs and return its exit code."""
+    return run_mount_helper(argv, VERSION, _mount_from_arguments)
 
 
-def _mount(argv: Sequence[str]) -> int:
-    file_system, path, target, options = named_file_system(argv, "mount.efs", SOURCE)
+def _mount_from_arguments(argv: Sequence[str]) -> int:
+    file_system, path, target, options = parse_efs_arguments(argv, "mount.efs", SOURCE)
     _check_options(options, path)
     registry = read_registry("efs")
     if file_system not in registry["file_systems"]:
@@ -80,11 +80,11 @@ def _mount(argv: Sequence[str]) -> int:
         )
     if not os.path.isdir(target):
         raise StartFailed(f"mount.nfs4: mount point {target} does not exist", 32)
-    granted = _granted(registry, file_system, options)
+    granted = _require_mount_grant(registry, file_system, options)
     base = os.path.join(data_directory("efs"), file_system)
     squash: Optional[PosixIdentity] = None
     if "accesspoint" in options:
-        directory, squash = enter(registry["access_points"], options["accesspoint"], file_system, base)
+        directory, squash = prepare_access_point(registry["access_points"], options["accesspoint"], file_system, base)
     else:
         directory = os.path.join(base, path.strip("/"))
     if not os.path.isdir(directory):
@@ -107,14 +107,16 @@ def _mount(argv: Sequence[str]) -> int:
     )
 
 
-def _granted(registry: Dict[str, Any], file_system: str, options: Dict[str, str]) -> file_system_policy.Granted:
+def _require_mount_grant(
+    registry: Dict[str, Any], file_system: str, options: Dict[str, str]
+) -> file_system_policy.Granted:
     """What the file system's policy lets this client do. Raises StartFailed when that is not even a mount.
 
     How EFS refuses writes to a client without ClientWrite is not documented; here the mount is read-only.
     """
     role = ""
     if "iam" in options:
-        role = file_system_policy.node_role()
+        role = file_system_policy.read_node_role()
     if "iam" in options and not role:
         raise StartFailed(
             "AWS Access Key ID and Secret Access Key are not found in AWS credentials file (~/.aws/"
@@ -123,11 +125,11 @@ def _granted(registry: Dict[str, Any], file_system: str, options: Dict[str, str]
         )
     client = file_system_policy.Client(role, "tls" in options, options.get("accesspoint", ""))
     try:
-        granted = file_system_policy.evaluate(registry.get("policies", {}).get(file_system), file_system, client)
+        granted = file_system_policy.evaluate_policy(registry.get("policies", {}).get(file_system), file_system, client)
     except file_system_policy.UnsupportedPolicy as err:
         raise StartFailed(f"mount.efs: the rehearsal cannot evaluate the policy of {file_system}: {err}") from err
     if not granted.mount:
-        raise denied()
+        raise mount_denied_error()
     return granted
 
 

@@ -13,7 +13,7 @@ from hyperpod_rehearsal.standins.arguments import (
     data_directory,
     parse_mount_arguments,
     read_registry,
-    run_helper,
+    run_mount_helper,
     unknown_options,
 )
 from hyperpod_rehearsal.standins.fuse.background import StartFailed
@@ -39,11 +39,11 @@ SOURCE = re.compile(r"([^@/:]+)@tcp[0-9]*:/([A-Za-z0-9_-]{1,8})/?")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code of the command."""
-    return run_helper(argv, VERSION, _mount, ("-V", "--version"))
+    """Run mount.lustre and return its exit code."""
+    return run_mount_helper(argv, VERSION, _mount_from_arguments, ("-V", "--version"))
 
 
-def _mount(argv: Sequence[str]) -> int:
+def _mount_from_arguments(argv: Sequence[str]) -> int:
     positional, options = parse_mount_arguments(argv)
     if len(positional) != 2:
         raise StartFailed("usage: mount.lustre [-fhnvV] [-o <mount options>] <device> <mountpt>", 22)

@@ -11,12 +11,12 @@ import os
 import re
 from typing import Optional, Sequence
 
-from hyperpod_rehearsal.standins.access_point import SHOWN, denied, enter
+from hyperpod_rehearsal.standins.access_point import SHOWN, mount_denied_error, prepare_access_point
 from hyperpod_rehearsal.standins.arguments import (
     data_directory,
-    named_file_system,
+    parse_efs_arguments,
     read_registry,
-    run_helper,
+    run_mount_helper,
     unknown_options,
 )
 from hyperpod_rehearsal.standins.fuse.background import StartFailed
@@ -61,12 +61,12 @@ ACCESS_POINT = re.compile(r"fsap-[0-9a-f]{17}")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code of the command."""
-    return run_helper(argv, VERSION, _mount)
+    """Run mount.s3files and return its exit code."""
+    return run_mount_helper(argv, VERSION, _mount_from_arguments)
 
 
-def _mount(argv: Sequence[str]) -> int:
-    file_system, path, target, options = named_file_system(argv, "mount.s3files", SOURCE)
+def _mount_from_arguments(argv: Sequence[str]) -> int:
+    file_system, path, target, options = parse_efs_arguments(argv, "mount.s3files", SOURCE)
     refused = [f'"{name}"' for name in REFUSED if name in options]
     if refused:
         raise StartFailed(f"Unsupported mount options detected: {', '.join(refused)}")
@@ -87,9 +87,9 @@ def _mount(argv: Sequence[str]) -> int:
     squash: Optional[PosixIdentity] = None
     directory = os.path.join(base, path.strip("/"))
     if point is not None:
-        directory, squash = enter(registry["access_points"], point, file_system, base)
+        directory, squash = prepare_access_point(registry["access_points"], point, file_system, base)
     if not os.path.isdir(directory):
-        raise denied()
+        raise mount_denied_error()
     state = ProxyState(file_system, target, {"fsId": file_system, "useIam": True, "accessPoint": point})
     return mount_directory(
         directory,

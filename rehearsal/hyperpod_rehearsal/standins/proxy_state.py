@@ -28,13 +28,16 @@ class ProxyState:
         self._details = {"mountpoint": target, **{key: value for key, value in details.items() if value is not None}}
         self._path = ""
 
-    def write(self, pid: int, command: Sequence[str]) -> None:
-        """Note the process that serves the mount; what a dead one left is removed, as efs-utils' watchdog does."""
+    def write_state_file(self, pid: int, command: Sequence[str]) -> None:
+        """Write the state file of the process that serves the mount.
+
+        Files of dead processes are deleted, as efs-utils' watchdog does.
+        """
         os.makedirs(self._directory, mode=0o755, exist_ok=True)
         taken = set()
         for name in os.listdir(self._directory):
             path = os.path.join(self._directory, name)
-            if self._is_dead(path):
+            if self._is_of_dead_process(path):
                 with contextlib.suppress(OSError):
                     os.unlink(path)
             else:
@@ -48,7 +51,7 @@ class ProxyState:
         os.rename(fresh, self._path)
 
     @staticmethod
-    def _is_dead(path: str) -> bool:
+    def _is_of_dead_process(path: str) -> bool:
         try:
             with open(path, encoding="utf-8") as file:
                 pid = int(json.load(file)["pid"])
@@ -60,7 +63,7 @@ class ProxyState:
         except (OSError, IndexError):
             return True
 
-    def remove(self) -> None:
-        """Forget a mount that was unmounted."""
+    def delete_state_file(self) -> None:
+        """Delete the state file of a mount that was unmounted."""
         with contextlib.suppress(OSError):
             os.unlink(self._path)

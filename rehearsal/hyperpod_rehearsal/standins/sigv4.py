@@ -27,7 +27,10 @@ class AccessKey(NamedTuple):
 def canonical_request(
     method: str, path: str, query: str, headers: Mapping[str, str], names: Sequence[str], payload: str
 ) -> bytes:
-    """What is signed of a request. `headers`: lower-case names; characters above ASCII are bytes read as Latin-1."""
+    """Return the canonical request that is signed.
+
+    `headers`: lower-case names; characters above ASCII are bytes read as Latin-1.
+    """
     lines = [
         method,
         path,
@@ -40,7 +43,7 @@ def canonical_request(
     return "\n".join(lines).encode("latin-1")
 
 
-def signing_key(secret_key: str, scope: str) -> bytes:
+def derive_signing_key(secret_key: str, scope: str) -> bytes:
     """The key of one day, region and service. `scope`: DAY/REGION/SERVICE/aws4_request."""
     key = b"AWS4" + secret_key.encode()
     for word in scope.split("/"):
@@ -48,12 +51,12 @@ def signing_key(secret_key: str, scope: str) -> bytes:
     return key
 
 
-def signature(key: bytes, *lines: str) -> str:
-    """Of a string to sign, line by line."""
+def compute_signature(key: bytes, *lines: str) -> str:
+    """Return the hexadecimal signature of a string to sign, given line by line."""
     return hmac.new(key, "\n".join(lines).encode(), hashlib.sha256).hexdigest()
 
 
-def sign(
+def sign_request_headers(
     credentials: AccessKey,
     region: str,
     method: str,
@@ -72,8 +75,12 @@ def sign(
     names = sorted(name for name in signed if name != "content-length")
     canonical = canonical_request(method, path, query, signed, names, signed["x-amz-content-sha256"])
     scope = f"{day}/{region}/{service}/{TERMINATOR}"
-    made = signature(
-        signing_key(credentials.secret_key, scope), ALGORITHM, stamp, scope, hashlib.sha256(canonical).hexdigest()
+    made = compute_signature(
+        derive_signing_key(credentials.secret_key, scope),
+        ALGORITHM,
+        stamp,
+        scope,
+        hashlib.sha256(canonical).hexdigest(),
     )
     signed["authorization"] = (
         f"{ALGORITHM} Credential={credentials.access_key}/{scope}, SignedHeaders={';'.join(names)}, Signature={made}"

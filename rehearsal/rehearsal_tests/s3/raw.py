@@ -6,7 +6,7 @@ import hashlib
 from typing import Dict, Optional
 from urllib.parse import urlsplit
 
-from hyperpod_rehearsal.standins.sigv4 import AccessKey, sign
+from hyperpod_rehearsal.standins.sigv4 import AccessKey, sign_request_headers
 
 ME = AccessKey("test", "secret")
 
@@ -27,4 +27,6 @@ def signed(
         "x-amz-content-sha256": hashlib.sha256(body).hexdigest(),
         **(headers or {}),
     }
-    return sign(who, "us-east-1", method, parts.path or "/", parts.query, complete_headers, service=service)
+    return sign_request_headers(
+        who, "us-east-1", method, parts.path or "/", parts.query, complete_headers, service=service
+    )

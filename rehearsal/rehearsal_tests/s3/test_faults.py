@@ -76,5 +76,5 @@ def test_the_slower_bandwidth_and_both_delays_count():
     faults = Faults()
     faults.add(S3Fault(bandwidth=5, delay=1))
     faults.add(S3Fault(bandwidth=3, delay=2))
-    effect = faults.hit("GET", "k")
+    effect = faults.consume_matching("GET", "k")
     assert (effect.bandwidth, effect.delay, effect.status) == (3, 3, 0)

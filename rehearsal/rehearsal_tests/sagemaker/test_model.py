@@ -1,6 +1,6 @@
 import pytest
 
-from hyperpod_rehearsal.sagemaker.model import WrongType, check_request, check_response, validation_message
+from hyperpod_rehearsal.sagemaker.model import WrongType, request_violations, response_violations, validation_message
 
 NODES = {"ClusterName": "demo", "NodeIds": ["i-0123456789abcdef0"]}
 
@@ -10,7 +10,7 @@ def failed(value, member, constraint):
 
 
 def test_a_right_request(request_body):
-    assert check_request("CreateCluster", request_body) == []
+    assert request_violations("CreateCluster", request_body) == []
 
 
 @pytest.mark.parametrize(
@@ -46,42 +46,42 @@ def test_a_right_request(request_body):
     ],
 )
 def test_every_constraint(operation, request_body, expected):
-    assert check_request(operation, request_body) == [expected]
+    assert request_violations(operation, request_body) == [expected]
     assert validation_message([expected]) == f"1 validation error detected: {expected}"
 
 
 def test_length_of_text():
-    violations = check_request("CreateCluster", {"ClusterName": "a" * 64, "InstanceGroups": []})
+    violations = request_violations("CreateCluster", {"ClusterName": "a" * 64, "InstanceGroups": []})
     assert failed(f"'{'a' * 64}'", "clusterName", "have length less than or equal to 63") in violations
 
 
 def test_unknown_members(request_body):
     request_body["InstanceGroups"][0]["LifecycleConfig"] = {}
-    (violation,) = check_request("CreateCluster", request_body)
+    (violation,) = request_violations("CreateCluster", request_body)
     assert "at 'instanceGroups.1.member.lifecycleConfig'" in violation and "'LifeCycleConfig'" in violation
 
 
 def test_a_union_has_one_member(request_body):
     group = request_body["InstanceGroups"][0]
     group["InstanceStorageConfigs"] = [{}]
-    assert len(check_request("CreateCluster", request_body)) == 1
+    assert len(request_violations("CreateCluster", request_body)) == 1
     group["InstanceStorageConfigs"] = [{"EbsVolumeConfig": {"VolumeSizeInGB": 500}}]
-    assert check_request("CreateCluster", request_body) == []
+    assert request_violations("CreateCluster", request_body) == []
 
 
 @pytest.mark.parametrize("wrong", [7, True, ["demo"], {"a": 1}, 1.5])
 def test_wrong_types_do_not_reach_validation(wrong):
     with pytest.raises(WrongType, match="can not be converted to a String at 'clusterName'"):
-        check_request("DescribeCluster", {"ClusterName": wrong})
+        request_violations("DescribeCluster", {"ClusterName": wrong})
 
 
 def test_a_boolean_is_no_number():
     with pytest.raises(WrongType, match="TRUE_VALUE can not be converted to an Integer"):
-        check_request("ListClusters", {"MaxResults": True})
+        request_violations("ListClusters", {"MaxResults": True})
 
 
 def test_answers():
-    assert check_response("BatchReplaceClusterNodes", {"Successful": [], "Failed": []}) == []
-    assert check_response("DeleteCluster", {}) == [failed("null", "clusterArn", "not be null")]
+    assert response_violations("BatchReplaceClusterNodes", {"Successful": [], "Failed": []}) == []
+    assert response_violations("DeleteCluster", {}) == [failed("null", "clusterArn", "not be null")]
     with pytest.raises(WrongType):
-        check_response("ListClusters", {"ClusterSummaries": "none"})
+        response_violations("ListClusters", {"ClusterSummaries": "none"})

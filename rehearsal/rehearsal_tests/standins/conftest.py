@@ -15,7 +15,7 @@ import pytest
 from hyperpod_rehearsal.keys import Key
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from hyperpod_rehearsal.sagemaker.server import serve
-from hyperpod_rehearsal.standins.install import LIBRARY, install
+from hyperpod_rehearsal.standins.install import LIBRARY, install_standins
 
 PYTHON = os.environ.get("HPK_STANDIN_PYTHON", "/usr/bin/python3")
 """What runs the stand-ins: set the variable to try another version, 3.8 above all."""
@@ -45,7 +45,7 @@ def refused(number, call, *arguments, **named):
 def installed(tmp_path_factory):
     """A root with the stand-ins; readable by everyone, as tests act as other users too."""
     root = tmp_path_factory.mktemp("root")
-    install(root)
+    install_standins(root)
     return root
 
 

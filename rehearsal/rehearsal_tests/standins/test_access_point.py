@@ -12,7 +12,7 @@ from typing import Any, Dict
 
 import pytest
 
-from hyperpod_rehearsal.standins.access_point import enter
+from hyperpod_rehearsal.standins.access_point import prepare_access_point
 from hyperpod_rehearsal.standins.fuse.background import StartFailed
 
 NODES, ROUNDS = 6, 150
@@ -28,7 +28,7 @@ def node(base: Path, together: Barrier, results: Any) -> None:
     links, made = [], points(CreationInfo=CREATION)
     for number in range(ROUNDS):
         together.wait(60)
-        descriptor = os.open(enter(made, "fsap-1", "fs-1", str(base / str(number)))[0], os.O_RDONLY)
+        descriptor = os.open(prepare_access_point(made, "fsap-1", "fs-1", str(base / str(number)))[0], os.O_RDONLY)
         together.wait(60)
         links.append(os.fstat(descriptor).st_nlink)
         os.close(descriptor)
@@ -57,10 +57,10 @@ def test_whoever_is_second_takes_what_the_first_has_made_however_late_it_came(tm
     def chmod(path, mode, *, really=os.chmod):
         really(path, mode)
         monkeypatch.setattr(os, "chmod", really)
-        opened.append(os.open(enter(made, "fsap-1", "fs-1", str(tmp_path))[0], os.O_RDONLY))
+        opened.append(os.open(prepare_access_point(made, "fsap-1", "fs-1", str(tmp_path))[0], os.O_RDONLY))
 
     monkeypatch.setattr(os, "chmod", chmod)
-    directory = enter(made, "fsap-1", "fs-1", str(tmp_path))[0]
+    directory = prepare_access_point(made, "fsap-1", "fs-1", str(tmp_path))[0]
     first = os.fstat(opened[0])
     os.close(opened[0])
     assert first.st_nlink > 0 and first.st_ino == os.stat(directory).st_ino
@@ -71,11 +71,11 @@ def test_what_is_in_the_way_is_said_and_nothing_is_left(tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home/trainer").write_text("a file")
     with pytest.raises(FileExistsError) as caught:
-        enter(points(CreationInfo=CREATION), "fsap-1", "fs-1", str(tmp_path))
+        prepare_access_point(points(CreationInfo=CREATION), "fsap-1", "fs-1", str(tmp_path))
     assert caught.value.errno == errno.EEXIST
     assert os.listdir(tmp_path / "home") == ["trainer"]
 
 
 def test_without_creation_info_a_missing_root_is_denied(tmp_path):
     with pytest.raises(StartFailed, match="access denied by server"):
-        enter(points(), "fsap-1", "fs-1", str(tmp_path))
+        prepare_access_point(points(), "fsap-1", "fs-1", str(tmp_path))

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.aws.policies import file_system_policy, without_open_statements
-from hyperpod_rehearsal.standins.file_system_policy import ARN, Client, Granted, UnsupportedPolicy, evaluate
+from hyperpod_kit.aws.policies import file_system_policy, without_public_statements
+from hyperpod_rehearsal.standins.file_system_policy import ARN, Client, Granted, UnsupportedPolicy, evaluate_policy
 from rehearsal_tests.standins.conftest import EFS, OTHER_USER, POINT, USER, mount_line, needs_mounts, refused
 
 ROLE = "arn:aws:iam::111122223333:role/Nodes"
@@ -49,21 +49,21 @@ def generated(existing: Any = None) -> dict[str, Any]:
     ],
 )
 def test_the_generated_policy_lets_in_the_nodes_alone(client: Client, granted: Granted) -> None:
-    assert evaluate(generated(), EFS, client) == granted
-    assert evaluate(None, EFS, client) == EVERYTHING, "which is why there must be one"
+    assert evaluate_policy(generated(), EFS, client) == granted
+    assert evaluate_policy(None, EFS, client) == EVERYTHING, "which is why there must be one"
 
 
 def test_its_denials_hold_whatever_others_allow() -> None:
     policy = generated({"Statement": [OPEN]})
-    assert evaluate(policy, EFS, Client(ROLE, True, "")) == NOTHING
-    assert evaluate(policy, EFS, Client("", False, POINT)) == NOTHING
+    assert evaluate_policy(policy, EFS, Client(ROLE, True, "")) == NOTHING
+    assert evaluate_policy(policy, EFS, Client("", False, POINT)) == NOTHING
     # What a denial cannot hold: a client without IAM. So statements like this one must go.
-    assert evaluate(policy, EFS, Client("", True, OTHER_POINT)) == EVERYTHING
-    assert evaluate(without_open_statements(policy), EFS, Client("", True, OTHER_POINT)) == NOTHING
+    assert evaluate_policy(policy, EFS, Client("", True, OTHER_POINT)) == EVERYTHING
+    assert evaluate_policy(without_public_statements(policy), EFS, Client("", True, OTHER_POINT)) == NOTHING
 
 
 def test_another_file_systems_policy_says_nothing_about_this_one() -> None:
-    assert evaluate(generated(), "fs-11111111", Client(ROLE, True, POINT)) == NOTHING
+    assert evaluate_policy(generated(), "fs-11111111", Client(ROLE, True, POINT)) == NOTHING
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_operators(operator: str, expected: Any, holds: bool) -> None:
         "Action": "*",
         "Condition": {operator: {"elasticfilesystem:AccessPointArn": expected}},
     }
-    assert evaluate({"Statement": statement}, EFS, Client("", True, POINT)).mount is holds
-    absent = evaluate({"Statement": statement}, EFS, Client("", True)).mount
+    assert evaluate_policy({"Statement": statement}, EFS, Client("", True, POINT)).mount is holds
+    absent = evaluate_policy({"Statement": statement}, EFS, Client("", True)).mount
     assert absent is (operator == "StringEqualsIfExists" or (operator, expected) == ("Null", "true"))
 
 
@@ -106,7 +106,7 @@ def test_operators(operator: str, expected: Any, holds: bool) -> None:
 )
 def test_what_efs_would_not_evaluate_is_not_believed_in(policy: dict[str, Any], reason: str) -> None:
     with pytest.raises(UnsupportedPolicy, match=reason):
-        evaluate(policy, EFS, Client())
+        evaluate_policy(policy, EFS, Client())
 
 
 class TestMounts:

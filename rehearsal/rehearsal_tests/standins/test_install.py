@@ -3,12 +3,12 @@ import subprocess
 
 import pytest
 
-from hyperpod_rehearsal.standins.install import LAUNCHERS, LIBRARY, install
+from hyperpod_rehearsal.standins.install import LAUNCHERS, LIBRARY, install_standins
 
 
 def test_launchers_and_library(tmp_path):
-    install(tmp_path)
-    install(tmp_path)  # again is no error
+    install_standins(tmp_path)
+    install_standins(tmp_path)  # again is no error
     for path, program in LAUNCHERS.items():
         text = (tmp_path / path).read_text()
         assert text.splitlines()[-1] == f'exec /usr/bin/python3 -I -S /{LIBRARY} {program} "$@"'
@@ -21,12 +21,12 @@ def test_a_real_client_is_not_overwritten(tmp_path):
     (tmp_path / "usr/bin").mkdir(parents=True)
     (tmp_path / "usr/bin/mount-s3").write_bytes(b"\x7fELF")
     with pytest.raises(FileExistsError):
-        install(tmp_path)
+        install_standins(tmp_path)
     assert not (tmp_path / LIBRARY).exists()
 
 
 def test_every_program_starts_without_site_packages(tmp_path):
-    install(tmp_path)
+    install_standins(tmp_path)
     programs = [(program, 0) for program in LAUNCHERS.values() if program != "mount.mount-s3"]
     for program, code in [*programs, ("mount.cifs", 2)]:
         done = subprocess.run(

@@ -169,7 +169,7 @@ def test_a_failed_upload_fails_the_close_and_leaves_nothing(s3_node, store):
     assert caught.value.errno == errno.EIO
     store.faults.clear()
     assert not (target / "f").exists()
-    assert until(lambda: store.bucket(BUCKET).uploads.open() == [])
+    assert until(lambda: store.bucket(BUCKET).uploads.list_open_uploads() == [])
     (target / "f").write_bytes(b"again")
     assert store.get(BUCKET, "f") == b"again"
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from hyperpod_rehearsal.standins.arguments import parse_mount_arguments, unknown_options
 from hyperpod_rehearsal.standins.fuse import wire
-from hyperpod_rehearsal.standins.mountpoint_s3.options import from_fstab, parse_options
+from hyperpod_rehearsal.standins.mountpoint_s3.options import arguments_from_fstab, parse_options
 from hyperpod_rehearsal.standins.mountpoint_s3.settings import load_settings
 from hyperpod_rehearsal.standins.passthrough.identity import PosixIdentity, may_access
-from hyperpod_rehearsal.standins.sigv4 import EMPTY_SHA256, AccessKey, sign
+from hyperpod_rehearsal.standins.sigv4 import EMPTY_SHA256, AccessKey, sign_request_headers
 
 
 def test_signatures_are_those_of_botocore():
@@ -22,7 +22,7 @@ def test_signatures_are_those_of_botocore():
     request.headers["x-amz-content-sha256"] = EMPTY_SHA256
     S3SigV4Auth(BotoCredentials("AKID", "secret", "token"), "s3", "us-east-1").add_auth(request)
     moment = datetime.strptime(request.headers["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
-    signed = sign(
+    signed = sign_request_headers(
         AccessKey("AKID", "secret", "token"),
         "us-east-1",
         "GET",
@@ -58,18 +58,18 @@ def test_settings_come_from_the_environment_before_the_files(tmp_path):
 
 
 def test_the_form_of_fstab_becomes_a_command_line():
-    argv = from_fstab(
+    argv = arguments_from_fstab(
         ["s3://bucket/pre/fix/", "/mnt", "-o", "rw,_netdev,nofail,allow-other,uid=5,x-systemd.automount", "-o", "ro"]
     )
     assert argv == ["--allow-other", "--uid=5", "--read-only", "s3://bucket/pre/fix/", "/mnt"]
     options = parse_options(argv)
     assert (options.bucket, options.prefix, options.mount_point) == ("bucket", "pre/fix/", "/mnt")
-    assert (options.rules().uid, options.rules().ttl, options.read_only) == (5, 0.1, True)
+    assert (options.mount_rules().uid, options.mount_rules().ttl, options.read_only) == (5, 0.1, True)
 
 
 def test_metadata_ttl():
     assert [
-        parse_options(["bucket", "/m", *more]).rules().ttl
+        parse_options(["bucket", "/m", *more]).mount_rules().ttl
         for more in (
             [],
             ["--cache", "/c"],

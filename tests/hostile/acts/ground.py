@@ -49,20 +49,20 @@ class Ground:
         for folder, uid in ((self.victim, VICTIM), (self.admin, 0)):
             self._victims_tree(folder, uid)
         self._pattern()
-        request_box.make_box(str(self.fsx))
+        request_box.make_request_box(str(self.fsx))
 
     def request(self, uid: int, mine: Path) -> str:
         """The id of a request of a hostile user's for that directory."""
 
         def put() -> None:
             with contextlib.closing(request_box.RequestBox(str(self.fsx))) as box:
-                for earlier in [one for one in box.pending()[0] if one.uid == uid]:
+                for earlier in [one for one in box.list_pending_and_refused()[0] if one.uid == uid]:
                     os.unlink(os.path.join(box.path, earlier.file))  # unanswered: ten of them would be the most
-                box.put(requests.QuotaRequest(str(mine), 1 << 30, 0, "please", 1.7e9))
+                box.add_request(requests.QuotaRequest(str(mine), 1 << 30, 0, "please", 1.7e9))
 
         owner.run_as_user(put, uid, str(mine))
         with contextlib.closing(request_box.RequestBox(str(self.fsx))) as box:
-            return next(one.id for one in box.pending()[0] if one.request.directory == str(mine))
+            return next(one.id for one in box.list_pending_and_refused()[0] if one.request.directory == str(mine))
 
     def _victims_tree(self, folder: Path, uid: int) -> None:
         (folder / "run").mkdir(parents=True)
@@ -112,10 +112,12 @@ class Ground:
         words = [sys.executable, "-m", "hyperpod_kit.cli.main", "data", "index", str(made / "data")]
         # In a process of its own: its threads are no part of what is forked here.
         subprocess.run([*words, "--out", str(made / "index")], cwd=REPOSITORY, check=True, capture_output=True)
-        merge.merge(str(made / "data"), str(made / "merged-data"), size=1 << 20, progress=lambda done, total: None)
+        merge.merge_into_tars(
+            str(made / "data"), str(made / "merged-data"), size=1 << 20, progress=lambda done, total: None
+        )
         ledger = SampleLog(made / "ledger", rank=0, ranks=1, meant=MEANT, launch="7")
-        ledger.begin(0)
-        ledger.received(DataStep(0, 3, 0, 3), [2, 0, 5])
+        ledger.write_segment_header(0)
+        ledger.log_received_samples(DataStep(0, 3, 0, 3), [2, 0, 5])
         (made / "merged").mkdir()
 
     def fresh(self, uid: int, number: int) -> Path:

@@ -162,7 +162,7 @@ def _run(words: List[str], uid: int, place: Path) -> tuple[int | None, str]:
 
 
 def _short_patience() -> None:
-    for function in (owner.run_as_owner, owner.uid_for, owner.run_as_user, owner.run_streamed):
+    for function in (owner.run_as_owner, owner.uid_to_act_as, owner.run_as_user, owner.run_as_user_with_reports):
         function.__defaults__ = (QUICK,)
     preloading.LFS = QUICK
     walking.HANG_SECONDS = 3.0

@@ -62,8 +62,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, liar: Liar) -> Path:
         "HOME": str(tmp_path),
     }.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setitem(back_off.with_retries.__kwdefaults__ or {}, "patience", 0.0)
-    monkeypatch.setitem(responses.pages.__kwdefaults__ or {}, "most", 20)
+    monkeypatch.setitem(back_off.retry_while_throttled.__kwdefaults__ or {}, "patience", 0.0)
+    monkeypatch.setitem(responses.fetch_pages.__kwdefaults__ or {}, "most", 20)
     return tmp_path
 
 

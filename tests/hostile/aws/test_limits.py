@@ -10,7 +10,7 @@ import pytest
 from botocore.config import Config
 
 from hyperpod_kit.aws import responses
-from hyperpod_kit.aws.errors import translated
+from hyperpod_kit.aws.errors import translate_aws_errors
 from hyperpod_kit.errors import Unreachable, UnreadableAnswer
 from tests.hostile.aws.service import SLOW, Liar
 
@@ -41,7 +41,9 @@ def client(liar: Liar, seconds: float, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(responses.SILENCE, "given_up", False)
     options = Config(retries={"mode": "standard", "total_max_attempts": 2}, s3={"addressing_style": "path"})
     keys = {"aws_access_key_id": "t", "aws_secret_access_key": "t", "region_name": "us-east-1"}
-    made = responses.guard(boto3.client("sagemaker", endpoint_url=liar.url, config=options, **keys))
+    made = responses.install_response_limits_and_checks(
+        boto3.client("sagemaker", endpoint_url=liar.url, config=options, **keys)
+    )
     made._endpoint.http_session._seconds = seconds
     made._endpoint.http_session._quiet = seconds / 2
     return made
@@ -53,7 +55,7 @@ def test_a_service_that_does_not_come_to_an_end_is_given_up(
 ) -> None:
     liar.mode = mode
     caplog.set_level(logging.WARNING)
-    with pytest.raises(Unreachable, match="took too long"), translated("DescribeCluster", "demo"):
+    with pytest.raises(Unreachable, match="took too long"), translate_aws_errors("DescribeCluster", "demo"):
         sagemaker.describe_cluster(ClusterName="demo")
     assert liar.asked == ["DescribeCluster"] * 2
     assert [record.getMessage() for record in caplog.records if record.name == responses.__name__] == [
@@ -68,21 +70,21 @@ def test_after_one_that_was_silent_nobody_waits_as_long_for_the_next(
     monkeypatch.setattr(responses, "SECONDS_AFTER_SILENCE", 0.2)
     liar.mode = "silent"
     for _ in range(2):
-        with pytest.raises(Unreachable), translated("DescribeCluster", "demo"):
+        with pytest.raises(Unreachable), translate_aws_errors("DescribeCluster", "demo"):
             sagemaker.describe_cluster(ClusterName="demo")
     assert [cast(Any, record.args)[1] for record in caplog.records if "asking again" in record.msg] == [SECONDS] * 2 + [
         0.2
     ] * 2
     liar.mode = "good"
     monkeypatch.setattr(responses, "SECONDS_AFTER_SILENCE", ENOUGH)
-    with translated("DescribeCluster", "demo"):
+    with translate_aws_errors("DescribeCluster", "demo"):
         sagemaker.describe_cluster(ClusterName="demo")
     assert not responses.SILENCE.given_up
 
 
 def test_a_large_answer_is_not_read_whole(patient: Any, liar: Liar) -> None:
     liar.mode = "big"
-    with pytest.raises(UnreadableAnswer, match="larger than 8 MiB"), translated("DescribeCluster", "demo"):
+    with pytest.raises(UnreadableAnswer, match="larger than 8 MiB"), translate_aws_errors("DescribeCluster", "demo"):
         patient.describe_cluster(ClusterName="demo")
 
 
@@ -101,7 +103,7 @@ def test_what_is_said_of_a_shape(patient: Any, liar: Liar) -> None:
 def test_a_list_ends(tokens: str, why: str) -> None:
     left = iter(tokens)
     with pytest.raises(UnreadableAnswer, match=why):
-        list(responses.pages("List", lambda place: {"NextToken": next(left)}, "NextToken", most=5))
+        list(responses.fetch_pages("List", lambda place: {"NextToken": next(left)}, "NextToken", most=5))
 
 
 def test_an_object_ends(liar: Liar) -> None:
@@ -115,4 +117,4 @@ def test_an_object_ends(liar: Liar) -> None:
 
 def test_what_fails_fails_as_it_is() -> None:
     with pytest.raises(ZeroDivisionError):
-        responses.run_within(5.0, lambda: 1 // 0)
+        responses.run_with_timeout(5.0, lambda: 1 // 0)

@@ -26,7 +26,7 @@ class Operations:
     def changed(self) -> None:
         return
 
-    def spawn(self, work, cluster, *more) -> None:
+    def run_in_background(self, work, cluster, *more) -> None:
         self.told.append(work)
 
     create = "create: boots machines, runs the script as root"

@@ -49,7 +49,7 @@ def signed(url, method, path, body=b"", *, who, service="s3", now=None, **header
         "x-amz-content-sha256": hashlib.sha256(body).hexdigest(),
         **{name.replace("_", "-"): value for name, value in headers.items()},
     }
-    return sigv4.sign(who, "us-east-1", method, path, query, whole, now, service)
+    return sigv4.sign_request_headers(who, "us-east-1", method, path, query, whole, now, service)
 
 
 def of(key) -> AccessKey:

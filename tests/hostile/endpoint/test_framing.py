@@ -13,10 +13,10 @@ from tests.hostile.endpoint.requests import BUCKET, ask, lines, of, raw, signed
 def chunked(parts, key, headers, *, forge=-1, drop_trailer=False, trailer=b""):
     """A body of signed chunks, as AWS's SDKs for C and Java send it."""
     stamp, scope = headers["x-amz-date"], headers["authorization"].partition("/")[2].partition(",")[0]
-    signing, last = sigv4.signing_key(key.secret, scope), headers["authorization"].rpartition("=")[2]
+    signing, last = sigv4.derive_signing_key(key.secret, scope), headers["authorization"].rpartition("=")[2]
     out = b""
     for number, part in enumerate([*parts, b""]):
-        last = sigv4.signature(
+        last = sigv4.compute_signature(
             signing,
             "AWS4-HMAC-SHA256-PAYLOAD",
             stamp,
@@ -28,7 +28,7 @@ def chunked(parts, key, headers, *, forge=-1, drop_trailer=False, trailer=b""):
         sent = bytes(len(part)) if number == forge else part
         out += f"{len(part):x};chunk-signature={last}\r\n".encode() + sent + (b"\r\n" if part else b"")
     if trailer:
-        last = sigv4.signature(
+        last = sigv4.compute_signature(
             signing, "AWS4-HMAC-SHA256-TRAILER", stamp, scope, last, hashlib.sha256(trailer + b"\n").hexdigest()
         )
         out += trailer + b"\r\n" + (b"" if drop_trailer else f"x-amz-trailer-signature:{last}\r\n".encode())
@@ -62,14 +62,14 @@ def test_a_chunk_that_was_changed_under_way(world, forge, trailer, drop, status)
 
 def test_the_example_of_awss_documentation_for_signed_chunks():
     """The very signatures of "Signature calculations: transferring payload in multiple chunks" (S3 API reference)."""
-    key = sigv4.signing_key("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "20130524/us-east-1/s3/aws4_request")
+    key = sigv4.derive_signing_key("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "20130524/us-east-1/s3/aws4_request")
     last = "4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9"
     for size, wanted in (
         (65536, "ad80c730a21e5b8d04586a2213dd63b9a0e99e0e2307b0ade35a65485a288648"),
         (1024, "0055627c9e194cb4542bae2aa5492e3c1575bbb81b612b7d234b86a503ef5497"),
         (0, "b6c6ea8a5354eaf15b3cb7646744f4275b71ea724fed81ceb9323e279d449df9"),
     ):
-        last = sigv4.signature(
+        last = sigv4.compute_signature(
             key,
             "AWS4-HMAC-SHA256-PAYLOAD",
             "20130524T000000Z",

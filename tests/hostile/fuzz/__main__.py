@@ -20,7 +20,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Callable, Dict, List
 
-from hyperpod_kit.system.process import dies_with
+from hyperpod_kit.system.process import make_parent_death_hook
 from tests.hostile.fuzz import places
 from tests.hostile.fuzz.engine import Row, lines, run
 from tests.hostile.fuzz.table import PARSERS
@@ -47,7 +47,7 @@ def main() -> int:
     os.environ["HPK_FUZZ_DIR"] = place
 
     try:
-        arm = dies_with(os.getpid())
+        arm = make_parent_death_hook(os.getpid())
         with ProcessPoolExecutor(
             args.workers, mp_context=get_context("fork"), initializer=_begin, initargs=(arm,)
         ) as pool:

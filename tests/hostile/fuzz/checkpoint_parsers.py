@@ -159,7 +159,7 @@ def a_store(name: str = "", data: bytes = b"") -> MemoryStore:
 
 def read_manifest(data: bytes) -> None:
     found = verify.parse_manifest(data, ATTEMPT)
-    manifest.seconds(found.time)
+    manifest.parse_time(found.time)
     found.encode()
     for name, value in sorted(found.metrics.items()):
         use(f"{name} {float(value):g}")
@@ -173,10 +173,10 @@ def read_run(data: bytes) -> None:
 def read_rewind(data: bytes) -> None:
     store = a_store(f"{layout.ROLLBACKS}/000001.json", data)
     store._objects[layout.epoch_file(9)] = b"{}"
-    found = rollbacks.read_records(store)
+    found = rollbacks.read_active_records(store)
     name = layout.parse_checkpoint_id(ATTEMPT)
     assert name is not None
-    use(rollbacks.reason_left(found, name))
+    use(rollbacks.exclusion_reason(found, name))
 
 
 def read_latest_and_starts(data: bytes) -> None:
@@ -194,7 +194,7 @@ def read_latest_and_starts(data: bytes) -> None:
     list(catalog.newest_first(store))
     catalog.highest_epoch_and_seq(store)
     tombstone.read(store, ATTEMPT)
-    pins.pinned(store)
+    pins.pinned_checkpoints(store)
     identity._identity_in_epoch_file(store, layout.epoch_file(2))
 
 
@@ -210,9 +210,9 @@ def read_names(data: bytes) -> None:
     list(catalog.newest_first(store))
     catalog.highest_epoch_and_seq(store)
     lease.leased_checkpoints(store)
-    pins.pinned(store)
+    pins.pinned_checkpoints(store)
     failure_rows.read_newest(store)
-    identity.evidence(store)
+    identity.collect_identity_evidence(store)
 
 
 NAMES = "\n".join(
@@ -246,14 +246,18 @@ def an_index() -> Parser:
     def read(data: bytes) -> None:
         for pieces in index.decode(data).tensors().values():
             for piece in pieces:
-                use(piece.spec.nbytes, piece.spec.full_shape, piece.spec.first)
+                use(piece.spec.nbytes, piece.spec.full_shape, piece.spec.is_at_origin)
 
     return Parser("checkpoint: index.bin", read, (CheckpointError,), make, (seed,))
 
 
 def a_compact_index() -> Parser:
     tables = [shard_table.build_table(LAID.tensors)] * 2
-    texts = [(one.pattern.text().decode(), shard_table.table_text(one).decode()) for one in tables if one is not None]
+    texts = [
+        (one.pattern.to_json_bytes().decode(), shard_table.encode_table_without_pattern(one).decode())
+        for one in tables
+        if one is not None
+    ]
     seed = compact_index.encode(texts)
     plain = zlib.decompress(seed[8:-16])
 
@@ -264,11 +268,11 @@ def a_compact_index() -> Parser:
         return body + hashlib.blake2b(body, digest_size=16).digest()
 
     def read(data: bytes) -> None:
-        found = rows.read(data)
+        found = rows.decode(data)
         for name in found:
             for piece in found[name]:
-                use(piece.spec.nbytes, piece.spec.full_shape, piece.spec.first, piece.begin)
-            found.find_near(name, (0, 0), (1, 1))
+                use(piece.spec.nbytes, piece.spec.full_shape, piece.spec.is_at_origin, piece.begin)
+            found.find_overlap_candidates(name, (0, 0), (1, 1))
 
     return Parser("checkpoint: index.bin, version 2", read, (CheckpointError,), make, (seed,))
 
@@ -290,7 +294,7 @@ def a_shard() -> Parser:
     def read(data: bytes) -> None:
         found = shard.parse(memoryview(data))
         for placed in found.tensors:
-            use(placed.spec.nbytes, placed.spec.full_shape, placed.spec.first, placed.spec.stored())
+            use(placed.spec.nbytes, placed.spec.full_shape, placed.spec.is_at_origin, placed.spec.as_safetensors())
         shard.Parser().parse(memoryview(data))
 
     return Parser("checkpoint: shard header", read, (CheckpointError,), make, (seed,))
@@ -344,7 +348,7 @@ def a_note(name: str, note: Any, of: Callable[[Any], object]) -> Parser:
 
     def read(data: bytes) -> None:
         with contextlib.suppress(ValueError):
-            of(parse.document(data))
+            of(parse.parse_json(data))
 
     return Parser(name, read, (), lambda rng: a_json(rng, [note._asdict()])[:5000], (seed,))
 
@@ -389,15 +393,15 @@ EXTRA = {
 
 def read_trees(data: bytes) -> None:
     for rank in range(3):
-        list(non_tensor_state.tensors(extra_state.tree_of(data, rank)))
-    list(non_tensor_state.wholes(extra_state.merge_trees(data)))
-    extra_state.parts_of(data, 3)
+        list(non_tensor_state.tensor_paths_and_names(extra_state.parse_rank_tree_outside_shard(data, rank)))
+    list(non_tensor_state.tensor_and_subclass_records(extra_state.merge_stage_trees(data)))
+    extra_state.split_shared_and_rank_parts(data, 3)
 
 
 REPORT = Report(PAGE, SHARDS[0], "{}", LAID.tensors).to_json()
 
 PARSERS = [
-    sealed("checkpoint: MANIFEST.json", manifest.open_json(MANIFEST.encode(), "seed"), read_manifest),
+    sealed("checkpoint: MANIFEST.json", manifest.parse_sealed_json(MANIFEST.encode(), "seed"), read_manifest),
     sealed(
         "checkpoint: RUN.json", {"format": layout.RUN_FORMAT, "run": "x", "id": "0" * 32, "created": "2026"}, read_run
     ),

@@ -121,8 +121,8 @@ LEDGER = b"".join(
 def read_ledger(data: bytes) -> None:
     place = folder("ledger")
     file_of(data, "ledger/7.rank-00000.jsonl")
-    found = sample_log_check.check(place)
-    json.dumps([found.good, found.samples, *(each.missing for each in found.epochs), *found.problems])
+    found = sample_log_check.check_sample_log(place)
+    json.dumps([found.is_exactly_once, found.samples, *(each.missing for each in found.epochs), *found.problems])
 
 
 def _a_ledger(rng: Random) -> bytes:
@@ -158,7 +158,7 @@ def read_merged(data: bytes) -> None:
     file_of(content if name == b"tar" else TAR, "merged/000000.tar")
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(os.path.join(folder("split"), "a"))
-    merge.split(folder("merged"), folder("split"), progress=lambda done, total: None)
+    merge.extract_merged_files(folder("merged"), folder("split"), progress=lambda done, total: None)
 
 
 def _a_merged(rng: Random) -> bytes:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Callable, Dict, List, Tuple, Type
 
-from hyperpod_kit.system.process import dies_with
+from hyperpod_kit.system.process import make_parent_death_hook
 
 MEGABYTES = 256
 SECONDS = 2.0
@@ -90,7 +90,7 @@ def _batch(parser: Parser, row: Row, seed: int, first: int, count: int, until: f
         try:
             # Ended from outside, an input that hangs would leave the others' counts unsaid.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            dies_with(parent)()
+            make_parent_death_hook(parent)()
             found = _child(parser, shared, seed, first, count, until)
             json.dump(found, said)
             said.flush()

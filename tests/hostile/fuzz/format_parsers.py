@@ -45,21 +45,21 @@ def read_samples(kind: str, path: str) -> int:
     """As an index and a loader do, the first samples and the last. Raises ValueError, DataError, OSError."""
     file = LocalFile(path)
     try:
-        scan = table.module_of(kind).scan(file, lambda count: None)
+        scan = table.import_format_module(kind).scan(file, lambda count: None)
         facts = SimpleNamespace(path=path, size=file.size, mtime_ns=file.mtime_ns, points={})
     finally:
         file.close()
     if len(scan.points):
         facts.points = {"raw": scan.points[:, 0], "plain": scan.points[:, 1]}
     files = files_of(os.getpid())
-    files.forget(path)
+    files.close_and_forget_mount(path)
     try:
-        reader = table.module_of(kind).reader(files, MEMORY)
+        reader = table.import_format_module(kind).reader(files, MEMORY)
         chosen = [*range(min(FIRST, len(scan.starts))), *([len(scan.starts) - 1] if len(scan.starts) else [])]
         for number in chosen:
             reader.record(facts, int(scan.starts[number]), int(scan.lengths[number]))
     finally:
-        files.forget(path)
+        files.close_and_forget_mount(path)
     return len(scan.starts)
 
 
@@ -157,7 +157,7 @@ def read_torch(data: bytes) -> None:
 
 
 def read_deepspeed(data: bytes) -> None:
-    from_deepspeed._read(Path(file_of(data, "mp_rank_00_model_states.pt")))
+    from_deepspeed._load_torch_file(Path(file_of(data, "mp_rank_00_model_states.pt")))
 
 
 def read_dcp(data: bytes, metadata: bool) -> None:

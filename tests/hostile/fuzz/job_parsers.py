@@ -154,7 +154,7 @@ def read_slurm(data: bytes) -> None:
     """Records of nodes and steps; and of jobs, with the mark that only squeue and we know."""
     runner: Any = Said(text_of(data))
     failed = None
-    for ask in (lambda: control.all_nodes(runner), lambda: control.running_steps(runner, JobId("7"), "hpk")):
+    for ask in (lambda: control.query_nodes(runner), lambda: control.running_steps(runner, JobId("7"), "hpk")):
         try:
             ask()
         except (RunError, JobError) as err:
@@ -206,8 +206,8 @@ def read_lines(data: bytes) -> None:
         there.send(data[:100_000])
         there.close()
         found = Lines(here, 4096)
-        while not found.ended or found.waiting:
-            if found.arrived() is None and found.ended:
+        while not found.ended or found.has_complete_line:
+            if found.next_nowait() is None and found.ended:
                 return
 
 

@@ -61,20 +61,20 @@ def read_parts(data: bytes) -> None:
     parts = Parts(folder("parts"), "x")
     try:
         for key in list(parts._locations):
-            found = parts.get(key)
+            found = parts.read_scan(key)
             if found is not None:
                 assert len(found.starts) == len(found.lengths) and found.points.shape[1] == 2
                 found.digest.encode()
-        parts.put("new", SCAN)
+        parts.append_scan("new", SCAN)
     finally:
-        parts.flush()
+        parts.flush_and_close()
     if len(data) % 16:  # to open it once more is dear
         return
     parts = Parts(folder("parts"), "x")
     try:
-        again = parts.get("new")
+        again = parts.read_scan("new")
     finally:
-        parts.flush()
+        parts.flush_and_close()
     assert again is not None and again.digest == SCAN.digest
 
 
@@ -127,13 +127,13 @@ def read_guard(data: bytes) -> None:
     """As all who report do, and as the guard goes on from it."""
     record = findings.read_record(file_of(data, "slurm.json"))
     for now in (NOW, NOW + 1e6):
-        for finding in findings.current_findings(record, now):
+        for finding in findings.findings_or_guard_silent(record, now):
             finding.message.split()
-    mended = cycle.last_notes(record)
+    mended = cycle.mended_from_record(record)
     mend.findings(mended, NOW)
     for tries in mended.notes.values():
         tries.is_due(NOW)
-        tries.after_success(NOW).after_try(NOW, "x")
+        tries.after_nothing_to_do(NOW).after_try(NOW, "x")
     cycle.metrics(record or GuardRecord(NOW), 1.0)
     if record is not None:
         cycle.changes((), record.findings)
@@ -166,7 +166,7 @@ def _of_rank(rank: int) -> Report:
         tensors=(2, 1)[rank],
         plan_tensors=3,
         extra_size=len(extra),
-        extra_root=digest.small(extra.encode()),
+        extra_root=digest.small_object_digest(extra.encode()),
         root=root,
     )
     origin = CaptureOrigin(rank, WORLD, "abcd", "x", "0" * 32, "/fsx/x", {"slurm_job_id": "7"}, (12, 34))
@@ -182,7 +182,7 @@ def _handed_in() -> Dict[str, bytes]:
 
 
 HANDED_IN = _handed_in()
-REPORTS = {name: manifest.open_json(data, name) for name, data in HANDED_IN.items() if "/report-" in name}
+REPORTS = {name: manifest.parse_sealed_json(data, name) for name, data in HANDED_IN.items() if "/report-" in name}
 
 
 def read_handed_in(data: bytes) -> None:
@@ -193,7 +193,7 @@ def read_handed_in(data: bytes) -> None:
     store._objects[name.decode("latin-1") if name.decode("latin-1") in HANDED_IN else min(REPORTS)] = content
     reports = partial_commit_reports.read_reports(store, ATTEMPT, WORLD)
     assert reports is not None
-    made = assemble.assemble(reports, {"writer": "flush"})
+    made = assemble.build_commit_files(reports, {"writer": "flush"})
     manifest.decode(made.manifest.encode())
 
 

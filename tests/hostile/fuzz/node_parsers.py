@@ -12,7 +12,7 @@ from hyperpod_kit.errors import ConfigError, UsageError
 from hyperpod_kit.node.devices import parsers
 from hyperpod_kit.node.peers.query import PeerQuery
 from hyperpod_kit.remote import controller, installed_bundles, known_issues, report_parser
-from hyperpod_kit.remote.diagnose import _query_node, sentences, with_known_causes
+from hyperpod_kit.remote.diagnose import _query_node, describe_diagnosis, with_known_causes
 from hyperpod_kit.remote.known_hosts import KnownHosts
 from hyperpod_kit.remote.ssm_shell import _parse_output
 from hyperpod_kit.remote.target import NodeTarget
@@ -70,7 +70,7 @@ MOUNTS = {
 def read_diagnosis(data: bytes) -> None:
     # Without the threads that ask many nodes at once, which cost ten times as much; and without their last resort.
     found = with_known_causes(_query_node(TARGET, "", lambda target: Said(text_of(data)), 60.0))  # type: ignore[arg-type, return-value]
-    list(sentences(found))
+    list(describe_diagnosis(found))
     found.to_dict()
 
 
@@ -118,13 +118,13 @@ CONFIG = json.loads((Path(__file__).parents[3] / "provisioning_parameters.exampl
 
 
 def read_yaml(data: bytes) -> None:
-    document.read(Path(file_of(data, "config.yaml")))
+    document.read_document(Path(file_of(data, "config.yaml")))
 
 
 def read_json_config(data: bytes) -> None:
     path = Path(file_of(data, "config.json"))
     if hash(data) % 64:
-        document.read(path)
+        document.read_document(path)
     else:
         load.check(path)  # all the rules, which are 50 times as slow
 
@@ -179,7 +179,13 @@ PARSERS = [
         )
     ),
     Parser("node: devices (kernel)", read_devices(parsers.parse_xids), (), words_of(KERNEL), (KERNEL,)),
-    Parser("node: devices (dcgmi)", read_devices(parsers.parse_dcgm), (ValueError,), of_json(DCGM), (js(DCGM),)),
+    Parser(
+        "node: devices (dcgmi)",
+        read_devices(parsers.parse_failed_dcgm_tests),
+        (ValueError,),
+        of_json(DCGM),
+        (js(DCGM),),
+    ),
     Parser(
         "node: mount report",
         lambda data: report_parser.read_report(text_of(data)),

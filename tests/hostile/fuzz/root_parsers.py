@@ -79,17 +79,17 @@ def read_values(data: bytes) -> None:
         tree = json.loads(data)
     except (ValueError, RecursionError) as err:
         raise CheckpointError(f"no input: {err}") from None
-    non_tensor_state.require_sound(tree)
+    non_tensor_state.require_well_formed(tree)
     list(codec.tensor_names(tree))
-    list(codec.records(tree))
-    codec.saved_names(TREE, tree)
+    list(codec.iter_tensor_records(tree))
+    codec.differing_saved_names(TREE, tree)
     codec.decode(tree, lambda name: None, plain=True)  # type: ignore[arg-type, return-value]
     codec.decode(tree, TENSORS.__getitem__)
 
 
 OWN = js({"rng": {"$": "tuple", "v": [1, 2]}, "extra": {"n": 1}})
 SHARD = bytes(64) + OWN + b" " * 40
-PLACE = [64, len(OWN), digest.small(OWN)]
+PLACE = [64, len(OWN), digest.small_object_digest(OWN)]
 
 
 def read_own_tree(data: bytes) -> None:
@@ -109,7 +109,7 @@ def an_own_tree(rng: Random) -> bytes:
     if draw < 0.6:
         return js(PLACE) + b"\0" + some_bytes(rng, SHARD, [SHARD], [OWN])
     text = a_json(rng, [json.loads(OWN)])
-    return js([64, len(text), digest.small(text)]) + b"\0" + bytes(64) + text
+    return js([64, len(text), digest.small_object_digest(text)]) + b"\0" + bytes(64) + text
 
 
 ROW = {"event": "attempt", "from": ATTEMPT, "kind": "hyperpod-kit", "rejected": [{"attempt": ATTEMPT, "why": "torn"}]}
@@ -149,10 +149,10 @@ def read_records(data: bytes) -> None:
     if file != ".hpk/state.json":
         file_of(b"", "root/.hpk/state.json")
     try:
-        lost = commit_records.lost_commits(commit_records.gather(store))
-        for _, why in commit_records.reasons(lost):
+        lost = commit_records.lost_commits(commit_records.collect_root_facts(store))
+        for _, why in commit_records.summarize_lost_commits(lost):
             assert why.isprintable(), why
-        commit_records.lost_commits(commit_records.gather(store), kit_checkpoints=False)
+        commit_records.lost_commits(commit_records.collect_root_facts(store), kit_checkpoints=False)
     finally:
         file_of(_sealed(file, FILES[file]), f"root/{file}")
 
@@ -181,7 +181,7 @@ def read_leftovers(data: bytes) -> None:
     store = a_store()
     store._objects.update({f"{ATTEMPT}/{layout.shard_file(rank)}": data for rank in range(2)})
     for run in ("", "0" * 32):
-        leftovers.judge(store, ATTEMPT, run)
+        leftovers.classify_leftover(store, ATTEMPT, run)
 
 
 def some_leftovers(rng: Random) -> bytes:

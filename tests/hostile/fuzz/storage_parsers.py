@@ -12,7 +12,7 @@ from hyperpod_kit.errors import HyperpodKitError, UsageError
 from hyperpod_kit.job.fan_out import listing
 from hyperpod_kit.storage.alerts import config, outbox
 from hyperpod_kit.storage.audit import accounting, sources
-from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, storable
+from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, to_storable
 from hyperpod_kit.storage.quota import requests
 from hyperpod_kit.storage.usage import growth, history
 from hyperpod_kit.untrusted import parse
@@ -65,7 +65,7 @@ def log(kind: str, seeds: List[bytes], make: Callable[[Random], bytes]) -> Parse
 
     def read(data: bytes) -> None:
         path = file_of(data, f"audit-{kind}")
-        for entry in map(storable, sources.read_entries(kind, Path(path))):
+        for entry in map(to_storable, sources.read_entries(kind, Path(path))):
             assert isinstance(entry, (AuditRecord, AuditGap))
 
     def drawn(rng: Random) -> bytes:
@@ -89,12 +89,12 @@ def a_node_log(rng: Random) -> bytes:
 
 
 def read_accounts(data: bytes) -> None:
-    for job in accounting.parse_jobs(text_of(data).split("\n")):
+    for job in accounting.parse_sacct_jobs(text_of(data).split("\n")):
         assert job.uid >= 0 and job.start <= 1e18
 
 
 def fan_out_rows(data: bytes) -> None:
-    rows = parse.document(data)
+    rows = parse.parse_json(data)
     plan = listing.plan_of("/src", listing.from_json(rows))
     assert all(not file.name.startswith(("/", "..")) for file in plan.files)
 
@@ -139,7 +139,7 @@ def read_history(data: bytes) -> None:
 
 def read_standing(data: bytes) -> None:
     for entry in outbox.read(Path(file_of(data, "alerts.json"))).values():
-        assert len(entry.message_id) == 32 and entry.rendered().sentence is not None
+        assert len(entry.message_id) == 32 and entry.alert_to_send().sentence is not None
 
 
 def read_alerted(data: bytes) -> None:

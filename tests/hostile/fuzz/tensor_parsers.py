@@ -74,8 +74,8 @@ def _put(store: MemoryStore, attempt: str, content: Dict[str, Any]) -> None:
     name = layout.parse_checkpoint_id(attempt)
     assert name is not None
     records = {
-        "extra": FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra)).to_json(),
-        "index": FileRecord(layout.INDEX_FILE, len(places), digest.small(places)).to_json(),
+        "extra": FileRecord(layout.EXTRA_FILE, len(extra), digest.small_object_digest(extra)).to_json(),
+        "index": FileRecord(layout.INDEX_FILE, len(places), digest.small_object_digest(places)).to_json(),
         "shards": [FileRecord(layout.shard_file(0), size, digest.root(ALGORITHM, leaves, size), 0).to_json()],
     }
     facts = {"run": "x", "run_id": "0" * 32, "plan": "p", "digest": "blake2b", "time": "2026-11-20T23:58:03Z"}
@@ -134,14 +134,14 @@ def _match(store: MemoryStore) -> None:
         raise CheckpointError(found)
     made = weight_sources.match(live, found, None, None)
     str(made.problem)
-    [weight_sources.is_converted(live[here], found[there]) for here, there in made.pairs]
+    [weight_sources.is_of_other_dtype(live[here], found[there]) for here, there in made.pairs]
 
 
 def _get(store: MemoryStore) -> None:
     path = os.path.join(folder("got"), "w.safetensors")
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    tensor_export.get(store, "model.tied", path, ATTEMPTS[1])
+    tensor_export.export_tensor(store, "model.tied", path, ATTEMPTS[1])
 
 
 def _drawn(rng: Random) -> bytes:

@@ -48,10 +48,10 @@ COMPLAINT = {"operation": "cp", "command": "cp s3://b/a c", "error": "NoSuchKey:
 
 def read_s5cmd(data: bytes) -> None:
     text = text_of(data)
-    s5cmd.parse_arrival(text)
-    if not s5cmd.parse_error(text).isprintable():
+    s5cmd.parse_copied_file_number(text)
+    if not s5cmd.parse_error_line(text).isprintable():
         raise AssertionError("an error for a terminal")
-    file = s5cmd.parse_listing(text, "s3://corpus/", "run/")
+    file = s5cmd.parse_listing_line(text, "s3://corpus/", "run/")
     if file is None:
         return
     listed = FileList(io.StringIO())
@@ -87,7 +87,7 @@ def read_lfs(data: bytes) -> None:
     for read in (
         lambda: hsm.parse_states(text, ["/fsx/a", "/fsx/b"]),
         lambda: lustre.parse_quota(text, "/fsx/ada"),
-        lambda: lustre.Lustre(runner, "/fsx").project_of("/fsx/ada"),
+        lambda: lustre.Lustre(runner, "/fsx").read_project_id("/fsx/ada"),
     ):
         try:
             read()
@@ -111,7 +111,7 @@ class Answered(s3_http.S3HttpClient):
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    def _request(self, *_: Any, **__: Any) -> s3_http.S3Response:
+    def _request_with_retries(self, *_: Any, **__: Any) -> s3_http.S3Response:
         return s3_http.S3Response(200, {}, None, self._data)  # type: ignore[arg-type]
 
 
@@ -216,7 +216,7 @@ PARSERS = [
     ),
     a_tool(
         "bundle: Debian packages",
-        packages.control_fields,
+        packages.read_control_fields,
         (),
         of_bytes(DEBS, [packages.AR_MAGIC, b"`\n", b"debian-binary", b"ustar\x0000", b"\xfd7zXZ\x00"]),
         DEBS,

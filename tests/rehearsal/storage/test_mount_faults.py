@@ -219,7 +219,7 @@ def test_an_unmounted_one_is_absent_and_the_timer_mounts_it(unmounted: Dict[str,
 def test_a_root_that_is_gone_on_its_server_is_stale_and_mounted_again(worker: Worker) -> None:
     worker.timer("stop")
     # No other cluster of the rehearsal mounts this file system.
-    root = Layout.of(worker.driver.name).file_systems["s3files"] / S3FILES_ID / "trainer"
+    root = Layout.for_name(worker.driver.name).file_systems["s3files"] / S3FILES_ID / "trainer"
     shutil.rmtree(root)
     seen: Dict[str, Any] = {}
 

@@ -7,8 +7,8 @@ from typing import Callable
 
 import pytest
 
-from hyperpod_kit.aws.back_off import with_retries
-from hyperpod_kit.aws.parallel import in_order
+from hyperpod_kit.aws.back_off import retry_while_throttled
+from hyperpod_kit.aws.parallel import map_in_order
 from hyperpod_kit.errors import AwsError, Throttled
 from tests.support.clock import FakeClock
 
@@ -27,14 +27,14 @@ def turned_away(times: int) -> Callable[[], str]:
 
 def test_later_and_later_until_it_is_answered() -> None:
     clock = FakeClock()
-    assert with_retries(turned_away(6), clock=clock, sleep=clock.sleep, chance=lambda: 1.0) == "done"
+    assert retry_while_throttled(turned_away(6), clock=clock, sleep=clock.sleep, chance=lambda: 1.0) == "done"
     assert clock.slept == [1, 2, 4, 8, 8, 8]
 
 
 def test_not_for_ever() -> None:
     clock = FakeClock()
     with pytest.raises(Throttled):
-        with_retries(turned_away(1000), patience=60, clock=clock, sleep=clock.sleep, chance=lambda: 0.0)
+        retry_while_throttled(turned_away(1000), patience=60, clock=clock, sleep=clock.sleep, chance=lambda: 0.0)
     assert 50 < clock.now <= 60
 
 
@@ -45,7 +45,7 @@ def test_another_error_is_not_repeated() -> None:
         raise AwsError("Op", "AccessDenied", "no")
 
     with pytest.raises(AwsError):
-        with_retries(refused, clock=clock, sleep=clock.sleep)
+        retry_while_throttled(refused, clock=clock, sleep=clock.sleep)
     assert clock.slept == []
 
 
@@ -56,8 +56,8 @@ def test_side_by_side_and_still_in_order() -> None:
         meet.wait()  # ends only when three are at work at once
         return number * 10
 
-    assert list(in_order(work, [1, 2, 3], 3)) == [10, 20, 30]
-    assert list(in_order(work, [], 3)) == []
+    assert list(map_in_order(work, [1, 2, 3], 3)) == [10, 20, 30]
+    assert list(map_in_order(work, [], 3)) == []
 
 
 def test_the_first_that_fails_is_the_last() -> None:
@@ -73,6 +73,6 @@ def test_the_first_that_fails_is_the_last() -> None:
         return number
 
     with pytest.raises(AwsError):
-        list(in_order(work, range(1000), 1))
+        list(map_in_order(work, range(1000), 1))
     seen.set()
     assert len(begun) <= 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from botocore import exceptions as boto
 
-from hyperpod_kit.aws.errors import translated
+from hyperpod_kit.aws.errors import translate_aws_errors
 from hyperpod_kit.errors import AbsentAtAws, AwsError, NoCredentials, Throttled, Unreachable, UnreadableAnswer
 
 
@@ -73,7 +73,7 @@ def client_error(code: str, status: int = 400) -> boto.ClientError:
     ],
 )
 def test_translation(raised: Exception, kind: type[Exception], message: str, hint: str | None) -> None:
-    with pytest.raises(kind) as caught, translated("Op", "x"):
+    with pytest.raises(kind) as caught, translate_aws_errors("Op", "x"):
         raise raised
     assert type(caught.value) is kind and str(caught.value).startswith(message)
     found = caught.value.hint  # type: ignore[attr-defined]
@@ -81,19 +81,19 @@ def test_translation(raised: Exception, kind: type[Exception], message: str, hin
 
 
 def test_no_bucket_says_how_to_make_it() -> None:
-    with pytest.raises(AwsError) as caught, translated("PutObject", "s3://sagemaker-x/a/b"):
+    with pytest.raises(AwsError) as caught, translate_aws_errors("PutObject", "s3://sagemaker-x/a/b"):
         raise client_error("NoSuchBucket")
     assert caught.value.hint == "aws s3 mb s3://sagemaker-x, or name another bucket in the configuration"
 
 
 def test_a_member_that_is_not_there_is_the_answers_fault() -> None:
-    with pytest.raises(UnreadableAnswer, match="Op: the answer cannot be read: KeyError: 'x'") as caught, translated(
-        "Op"
-    ):
+    with pytest.raises(
+        UnreadableAnswer, match="Op: the answer cannot be read: KeyError: 'x'"
+    ) as caught, translate_aws_errors("Op"):
         raise KeyError("x")
     assert isinstance(caught.value.__cause__, KeyError)  # for --debug
 
 
 def test_our_own_mistakes_pass_through() -> None:
-    with pytest.raises(ZeroDivisionError), translated("Op"):
+    with pytest.raises(ZeroDivisionError), translate_aws_errors("Op"):
         raise ZeroDivisionError("x")

@@ -84,13 +84,15 @@ def test_two_clusters_share_a_file_system() -> None:
 )
 def test_a_statement_that_lets_everyone_in_is_found(change: dict[str, Any], found: list[str]) -> None:
     policy = {"Statement": [FOREIGN, {**CONSOLE, **change}]}
-    assert policies.open_statements(policy) == found
-    assert len(policies.without_open_statements(policy)["Statement"]) == 2 - len(found)
+    assert policies.public_statement_names(policy) == found
+    assert len(policies.without_public_statements(policy)["Statement"]) == 2 - len(found)
 
 
 def test_not_principal_and_not_action_are_open_too() -> None:
     unlike = {key: value for key, value in CONSOLE.items() if key not in ("Principal", "Action")}
-    assert policies.is_open({**unlike, "NotPrincipal": {"AWS": ROLE}, "NotAction": "elasticfilesystem:Tag*"})
+    assert policies.is_public_statement(
+        {**unlike, "NotPrincipal": {"AWS": ROLE}, "NotAction": "elasticfilesystem:Tag*"}
+    )
 
 
 def test_the_same_policy_written_otherwise() -> None:
@@ -98,14 +100,14 @@ def test_the_same_policy_written_otherwise() -> None:
     turned = {**policy, "Id": "x", "Statement": policy["Statement"][::-1]}
     turned["Statement"][-1] = {**turned["Statement"][-1], "Principal": {"AWS": [ROLE]}}
     assert policies.is_same(policy, turned) and not policies.is_same(policy, None)
-    assert policies.is_same(made(points=POINTS[:1]), json.loads(policies.to_text(made(points=POINTS[:1]))))
+    assert policies.is_same(made(points=POINTS[:1]), json.loads(policies.to_compact_json(made(points=POINTS[:1]))))
 
 
 def test_as_many_users_as_fit_and_not_one_more() -> None:
     def points(count: int) -> list[str]:
         return [POINTS[0][:-17] + f"{number:017x}" for number in range(count)]
 
-    assert len(policies.to_text(made(points=points(200)))) <= policies.POLICY_LIMIT
+    assert len(policies.to_compact_json(made(points=points(200)))) <= policies.POLICY_LIMIT
     with pytest.raises(ConfigError, match=r"for 260 access points of demo and 0 other statements: EFS takes 20000"):
         made(points=points(260))
 

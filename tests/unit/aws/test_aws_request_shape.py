@@ -10,7 +10,7 @@ from typing import Any
 import botocore
 import pytest
 
-from hyperpod_kit.aws.request_shape import limits, problems
+from hyperpod_kit.aws.request_shape import field_constraints, problems
 
 ROLE = "arn:aws:iam::111122223333:role/R"
 
@@ -72,10 +72,10 @@ def test_botocore_refuses_what_its_own_validator_refuses_too() -> None:
 
 
 def test_limits_are_those_of_the_installed_model() -> None:
-    assert limits("sagemaker", "CreateCluster", "ClusterName")["max"] == 63
-    assert limits("sagemaker", "CreateCluster", "InstanceGroups[].InstanceCount")["type_name"] == "integer"
-    assert "Compute" in limits("sagemaker", "CreateCluster", "InstanceGroups[].SlurmConfig.NodeType")["enum"]
-    assert limits("sagemaker", "CreateCluster", "InstanceGroups[].OfTomorrow") == {}
+    assert field_constraints("sagemaker", "CreateCluster", "ClusterName")["max"] == 63
+    assert field_constraints("sagemaker", "CreateCluster", "InstanceGroups[].InstanceCount")["type_name"] == "integer"
+    assert "Compute" in field_constraints("sagemaker", "CreateCluster", "InstanceGroups[].SlurmConfig.NodeType")["enum"]
+    assert field_constraints("sagemaker", "CreateCluster", "InstanceGroups[].OfTomorrow") == {}
 
 
 def test_a_field_that_the_installed_botocore_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ import pytest
 from botocore.stub import Stubber
 from moto import mock_aws
 
-from hyperpod_kit.aws.logs import Logs, creation_stream, log_group
-from hyperpod_kit.aws.ssm import Ssm, session_request, target
+from hyperpod_kit.aws.logs import Logs, creation_log_stream, log_group
+from hyperpod_kit.aws.ssm import Ssm, node_session_target, session_request
 from hyperpod_kit.errors import AwsError
 
 ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abc123def456"
@@ -27,7 +27,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_session_and_a_node_that_has_none() -> None:
     ssm = Ssm("us-east-1")
     assert (ssm.region, ssm.endpoint) == ("us-east-1", "https://ssm.us-east-1.amazonaws.com")
-    node = target(ARN, "worker-group", "i-0123456789abcdef0")
+    node = node_session_target(ARN, "worker-group", "i-0123456789abcdef0")
     assert node == "sagemaker-cluster:abc123def456_worker-group-i-0123456789abcdef0"
     request = session_request(node, "AWS-StartSSHSession", {"portNumber": ["22"]})
     token = {"SessionId": "s-1", "TokenValue": "t", "StreamUrl": "wss://x"}
@@ -45,7 +45,7 @@ def test_a_session_and_a_node_that_has_none() -> None:
 
 def test_the_end_of_a_nodes_log() -> None:
     with mock_aws():
-        group, stream = log_group("demo", ARN), creation_stream("worker-group", "i-1")
+        group, stream = log_group("demo", ARN), creation_log_stream("worker-group", "i-1")
         assert (group, stream) == ("/aws/sagemaker/Clusters/demo/abc123def456", "LifecycleConfig/worker-group/i-1")
         logs = Logs("us-east-1")
         assert logs.tail(group, stream, 5) == []

@@ -19,8 +19,8 @@ from typing import Callable
 import pytest
 
 from hyperpod_kit.bundle import archive, manifest
-from hyperpod_kit.bundle.compare import with_directory
-from hyperpod_kit.bundle.render import Bundle, assemble, render, write
+from hyperpod_kit.bundle.compare import compare_with_directory
+from hyperpod_kit.bundle.render import Bundle, assemble, render, replace_bundle_directory
 from hyperpod_kit.config.load import load
 from hyperpod_kit.errors import BundleError
 from tests.support.interpreters import interpreters
@@ -50,7 +50,7 @@ class Download:
 
     def __init__(self, directory: Path, downloaded: Bundle) -> None:
         self.staging, self.root = directory / "staging", directory / "root"
-        write(downloaded, self.staging)
+        replace_bundle_directory(downloaded, self.staging)
 
     def refusal(self) -> str:
         """Run the entry script, which must fail before anything is installed; the last error of its log."""
@@ -77,8 +77,8 @@ OF_MEMBERS = "715b2a0829169d466bc22c0db308ce9f47eb7c8f8f6e962bb961a366d6ab9a6e"
 
 def test_the_tar_of_the_same_members_never_changes() -> None:
     """A bundle's id follows from it, on each Python and on each machine: this digest is for ever."""
-    tar = archive.tar(MEMBERS)
-    assert tar == archive.tar(dict(reversed(MEMBERS.items())))
+    tar = archive.make_tar(MEMBERS)
+    assert tar == archive.make_tar(dict(reversed(MEMBERS.items())))
     assert hashlib.sha256(tar).hexdigest() == OF_MEMBERS
 
 
@@ -110,8 +110,8 @@ def test_each_python_of_an_admin_renders_the_same_bundle(version: tuple[int, int
 
 
 def test_the_tools_of_a_node_and_python_read_the_same_from_it(tmp_path: Path) -> None:
-    data = archive.compressed(archive.tar(MEMBERS))
-    assert archive.members(data) == MEMBERS
+    data = archive.gzip_tar(archive.make_tar(MEMBERS))
+    assert archive.read_members(data) == MEMBERS
     (tmp_path / "lib.tar.gz").write_bytes(data)
     listed = subprocess.run(
         ["tar", "-tvzf", "lib.tar.gz", "--utc"], cwd=tmp_path, capture_output=True, text=True, timeout=60
@@ -126,18 +126,18 @@ def test_the_tools_of_a_node_and_python_read_the_same_from_it(tmp_path: Path) ->
 
 
 def test_a_name_that_the_format_cannot_hold_is_refused() -> None:
-    archive.tar({"lib/" + "x" * 96: b""})
+    archive.make_tar({"lib/" + "x" * 96: b""})
     with pytest.raises(BundleError, match="longer than 100 bytes"):
-        archive.tar({"lib/" + "x" * 97: b""})
+        archive.make_tar({"lib/" + "x" * 97: b""})
 
 
 def test_the_id_and_the_comparisons_do_not_depend_on_who_compressed(tmp_path: Path) -> None:
     made = bundle()
-    tar = archive.decompressed(made.files["lib.tar.gz"])
+    tar = archive.gunzip_tar(made.files["lib.tar.gz"])
     for other in (gzip.compress(tar, 1), gzip.compress(tar, 9, mtime=5), stored_blocks(tar)):
-        assert other != made.files["lib.tar.gz"] and archive.same_contents(other, made.files["lib.tar.gz"])
-        write(replace(made, files={**made.files, "lib.tar.gz": other}), tmp_path / "b")
-        assert not with_directory(made, tmp_path / "b")
+        assert other != made.files["lib.tar.gz"] and archive.have_same_contents(other, made.files["lib.tar.gz"])
+        replace_bundle_directory(replace(made, files={**made.files, "lib.tar.gz": other}), tmp_path / "b")
+        assert not compare_with_directory(made, tmp_path / "b")
 
 
 def stored_blocks(data: bytes) -> bytes:
@@ -152,7 +152,7 @@ def stored_blocks(data: bytes) -> bytes:
 @pytest.mark.parametrize("name", [name for name, odd in ODD.items() if odd.admin])
 def test_an_odd_member_is_named_to_the_admin(name: str) -> None:
     with pytest.raises(BundleError, match=ODD[name].admin):
-        archive.members(archive.compressed(odd_tar(bundle(), name)))
+        archive.read_members(archive.gzip_tar(odd_tar(bundle(), name)))
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -210,9 +210,9 @@ def test_a_damaged_archive_is_named_on_the_node_and_not_opened(what: str, tmp_pa
 @pytest.mark.parametrize("what", DAMAGE)
 def test_a_damaged_archive_is_named_to_the_admin_by_a_comparison(what: str, tmp_path: Path) -> None:
     made = bundle()
-    write(made, tmp_path / "b")
+    replace_bundle_directory(made, tmp_path / "b")
     (tmp_path / "b/lib.tar.gz").write_bytes(DAMAGE[what][0](made.files["lib.tar.gz"]))
-    changed = {*with_directory(made, tmp_path / "b").changed}
+    changed = {*compare_with_directory(made, tmp_path / "b").changed}
     assert "lib.tar.gz" in changed and changed <= {"lib.tar.gz", "lib/hyperpod_kit/run.py"}
 
 
@@ -255,7 +255,7 @@ def test_gigabytes_of_zeros_are_not_unpacked_into_memory() -> None:
     block = bytes(1 << 20)
     data = b"".join(compressor.compress(block) for _ in range((archive.LARGEST >> 20) + 1)) + compressor.flush()
     with pytest.raises(BundleError, match="more than 64 MiB"):
-        archive.decompressed(data)
+        archive.gunzip_tar(data)
 
 
 def test_what_tarfile_writes_is_read_but_is_not_the_archive_of_the_bundle() -> None:
@@ -267,11 +267,11 @@ def test_what_tarfile_writes_is_read_but_is_not_the_archive_of_the_bundle() -> N
             member = tarfile.TarInfo(place)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
-    assert archive.members(out.getvalue()) == made.library
-    assert not archive.same_contents(out.getvalue(), made.files["lib.tar.gz"])
+    assert archive.read_members(out.getvalue()) == made.library
+    assert not archive.have_same_contents(out.getvalue(), made.files["lib.tar.gz"])
 
 
 def test_the_format_of_a_description() -> None:
-    assert manifest.format_of(bundle().files["bundle.json"]) == "hpk-bundle/2"
+    assert manifest.parse_bundle_format(bundle().files["bundle.json"]) == "hpk-bundle/2"
     for text in (b"", b"[]", b'{"format": 2}', b'{"format": "hpk-bundle/1\\u001b[31m"}', b"\xff"):
-        assert manifest.format_of(text) == ""
+        assert manifest.parse_bundle_format(text) == ""

@@ -12,7 +12,7 @@ from typing import Callable
 
 import pytest
 
-from hyperpod_kit.bundle.render import Bundle, file_mode, render, write
+from hyperpod_kit.bundle.render import Bundle, file_mode, render, replace_bundle_directory
 from hyperpod_kit.config.load import load
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
@@ -30,7 +30,7 @@ class Download:
         (directory / "shims/sleep").write_text(f"#!/bin/sh\necho $1 >> {directory}/pauses\n")
         (directory / "shims/sleep").chmod(0o755)
         self._path = f"{directory}/shims:{os.environ['PATH']}"
-        write(bundle, self.staging)
+        replace_bundle_directory(bundle, self.staging)
 
     def refusal(self) -> str:
         """Run the entry script, which must fail; the last error in provisioning.log."""
@@ -156,7 +156,7 @@ def test_the_untouched_bundle_is_installed_with_its_mode_bits(download: Download
         timeout=60,
     )
     current = other.root / "opt/hyperpod-kit/current"
-    installed = download.bundle.installed
+    installed = download.bundle.installed_files
     bits = {place: (current / place).stat().st_mode & 0o777 for place in installed}
     assert bits == {place: file_mode(place) for place in installed}
     assert {place: (current / place).read_bytes() for place in bits} == installed

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.bundle.render import render
-from hyperpod_kit.config.decode import decode
-from hyperpod_kit.config.findings import errors
+from hyperpod_kit.config.decode import decode_settings
+from hyperpod_kit.config.findings import select_errors
 from hyperpod_kit.config.validate import validate
 from tests.property.every_field import ACCESS_POINTS, BESIDE, document
 
@@ -44,8 +44,8 @@ CASES = {"everything": document, "example": example, "extension": extension}
 
 def rendered(values: dict[str, Any]) -> dict[str, bytes]:
     """Place -> content of everything that follows from the configuration."""
-    settings, found = decode(values, ACCESS_POINTS)
-    assert errors([*found, *validate(settings)]) == []
+    settings, found = decode_settings(values, ACCESS_POINTS)
+    assert select_errors([*found, *validate(settings)]) == []
     files = render(replace(settings, directory=BESIDE)).files
     return {
         place: data

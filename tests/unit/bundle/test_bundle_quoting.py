@@ -7,7 +7,7 @@ from pathlib import Path
 import jinja2
 import pytest
 
-from hyperpod_kit.bundle.templates import environment, render, shell_quote, systemd_quote, unit_text
+from hyperpod_kit.bundle.templates import make_environment, render_template, shell_quote, systemd_quote, unit_text
 from hyperpod_kit.errors import BundleError
 
 
@@ -22,7 +22,7 @@ def env(tmp_path: Path) -> jinja2.Environment:
         "undefined": "X={{ nobody }}\n",
     }.items():
         (tmp_path / name).write_text(text)
-    return environment(tmp_path)
+    return make_environment(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_control_characters_reach_nothing(env: jinja2.Environment, value: str) -
             quote(value)
     for template in ("exec", "text", "shell"):
         with pytest.raises(BundleError, match=f"template {template}: a unit cannot hold"):
-            render(env, template, word=value)
+            render_template(env, template, word=value)
 
 
 @pytest.mark.parametrize("value", [" a", "a ", "a\\", "\u2003a"])
@@ -60,25 +60,25 @@ def test_a_line_of_text_stays_one_line(value: str) -> None:
 
 
 def test_text_keeps_its_percent_signs(env: jinja2.Environment) -> None:
-    assert render(env, "text", word="50 % of $x") == b"Description=50 %% of $x\n"
+    assert render_template(env, "text", word="50 % of $x") == b"Description=50 %% of $x\n"
 
 
 @pytest.mark.parametrize("value", ["a b", "$(id)", "a;b", "%n", "a,b", "'", "ü", "a\n", None, True, ["x"], b"x"])
 def test_a_value_without_its_filter_is_refused(env: jinja2.Environment, value: object) -> None:
     with pytest.raises(BundleError, match=r"template bare: .* must go through systemd_quote, unit_text or shell_quote"):
-        render(env, "bare", word=value)
+        render_template(env, "bare", word=value)
 
 
 @pytest.mark.parametrize("value", ["", "plain", "/opt/a-b_c.d@e:f=g+h", 30, 2.5])
 def test_plain_values_need_none(env: jinja2.Environment, value: object) -> None:
-    assert render(env, "bare", word=value) == f"X={value}\n".encode()
+    assert render_template(env, "bare", word=value) == f"X={value}\n".encode()
 
 
 def test_what_is_added_to_a_quoted_word_is_looked_at_again(env: jinja2.Environment) -> None:
     with pytest.raises(BundleError, match="must go through"):
-        render(env, "joined", word="a b")
+        render_template(env, "joined", word="a b")
 
 
 def test_an_undefined_name_is_named(env: jinja2.Environment) -> None:
     with pytest.raises(BundleError, match="template undefined: 'nobody' is undefined"):
-        render(env, "undefined")
+        render_template(env, "undefined")

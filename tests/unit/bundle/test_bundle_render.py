@@ -16,9 +16,9 @@ from typing import Sequence
 import pytest
 
 from hyperpod_kit.bundle import archive, contents, manifest, portable, sources
-from hyperpod_kit.bundle.compare import BundleDifference, with_directory
-from hyperpod_kit.bundle.render import Bundle, render, write
-from hyperpod_kit.bundle.wheel import wheel
+from hyperpod_kit.bundle.compare import BundleDifference, compare_with_directory
+from hyperpod_kit.bundle.render import Bundle, render, replace_bundle_directory
+from hyperpod_kit.bundle.wheel import build_wheel
 from hyperpod_kit.config.load import load
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import BundleError
@@ -76,12 +76,12 @@ def test_what_ships(config: Settings, origin: sources.Sources) -> None:
     assert sorted(bundle.library) == sorted(
         [
             "lib/__main__.py",
-            f"lib/{wheel(origin)[0]}",
+            f"lib/{build_wheel(origin)[0]}",
             *(f"lib/hyperpod_kit/{name}" for name in contents.VENDORED_FILES),
             *(f"lib/hyperpod_kit/{package}/__init__.py" for package in contents.VENDORED_PACKAGES),
         ]
     )
-    assert sorted(bundle.installed) == sorted([*bundle.library, *(set(bundle.files) - {"lib.tar.gz"})])
+    assert sorted(bundle.installed_files) == sorted([*bundle.library, *(set(bundle.files) - {"lib.tar.gz"})])
     assert sorted(bundle.files) == sorted(
         [
             *contents.ENTRY_SCRIPTS,
@@ -130,10 +130,10 @@ def test_same_input_same_bytes(config: Settings, origin: sources.Sources, tmp_pa
         os.utime(path, (1, 1))
     first, second = render(config, origin), render(config, sources.Sources(copy, copy / "package"))
     assert first == second and list(first.files) == list(second.files)
-    write(first, tmp_path / "a")
+    replace_bundle_directory(first, tmp_path / "a")
     old = os.umask(0o077)
     try:
-        write(second, tmp_path / "b")
+        replace_bundle_directory(second, tmp_path / "b")
     finally:
         os.umask(old)
     assert tree(tmp_path / "a") == tree(tmp_path / "b")
@@ -152,13 +152,13 @@ def test_every_change_is_another_bundle(config: Settings, origin: sources.Source
 
 def test_sha256sum_agrees(config: Settings, origin: sources.Sources, tmp_path: Path) -> None:
     bundle = render(config, origin)
-    write(bundle, tmp_path / "b")
+    replace_bundle_directory(bundle, tmp_path / "b")
     subprocess.run(["tar", "-xzf", "lib.tar.gz"], cwd=tmp_path / "b", check=True, timeout=20)
     subprocess.run(
         ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=tmp_path / "b", check=True, timeout=20
     )
     listed = [line[66:] for line in bundle.files["SHA256SUMS"].decode().splitlines()]
-    assert listed == sorted(listed) and set(listed) == set(bundle.installed) - {"SHA256SUMS", "bundle.json"}
+    assert listed == sorted(listed) and set(listed) == set(bundle.installed_files) - {"SHA256SUMS", "bundle.json"}
     about = json.loads(bundle.files["bundle.json"])
     assert (about["format"], about["bundle_id"]) == ("hpk-bundle/2", bundle.bundle_id) and len(bundle.bundle_id) == 16
 
@@ -177,24 +177,26 @@ def test_a_directory_with_other_things_is_not_written_over(
     for name in beside:
         put(tmp_path / "mine" / name, "{}")
     with pytest.raises(BundleError, match="holds something that is not a bundle"):
-        write(render(config, origin), tmp_path / "mine")
+        replace_bundle_directory(render(config, origin), tmp_path / "mine")
     assert (tmp_path / "mine/thesis.tex").read_text() == "years of work"
 
 
 def test_what_no_render_wrote_is_not_deleted(config: Settings, origin: sources.Sources, tmp_path: Path) -> None:
-    write(render(config, origin), tmp_path / "b")
+    replace_bundle_directory(render(config, origin), tmp_path / "b")
     put(tmp_path / "b/units/mine.txt", "years of work")
     with pytest.raises(BundleError, match=r"holds units/mine\.txt, which no render wrote"):
-        write(render(config, origin), tmp_path / "b")
+        replace_bundle_directory(render(config, origin), tmp_path / "b")
     assert (tmp_path / "b/units/mine.txt").read_text() == "years of work"
 
 
 def test_an_older_bundle_is_replaced_as_a_whole(config: Settings, origin: sources.Sources, tmp_path: Path) -> None:
     """One whose library lies there file by file, as hpk-bundle/1 had it, too."""
     bundle = render(config, origin)
-    files = {**bundle.installed, "units/old.service": b""}
-    write(replace(bundle, files={**files, manifest.SUMS: manifest.sums(files)}), tmp_path / "b")
-    write(bundle, tmp_path / "b")
+    files = {**bundle.installed_files, "units/old.service": b""}
+    replace_bundle_directory(
+        replace(bundle, files={**files, manifest.SUMS: manifest.make_sha256sums(files)}), tmp_path / "b"
+    )
+    replace_bundle_directory(bundle, tmp_path / "b")
     assert set(tree(tmp_path / "b")) == set(bundle.files)
     assert [path.name for path in tmp_path.iterdir()].count("b") == 1 and not list(tmp_path.glob(".b.*"))
 
@@ -235,9 +237,9 @@ def test_names_that_somebody_would_read_differently(place: str) -> None:
 def test_a_directory_is_compared_byte_for_byte(config: Settings, origin: sources.Sources, tmp_path: Path) -> None:
     bundle = render(config, origin)
     everything = tuple(bundle.files)
-    assert with_directory(bundle, tmp_path / "b") == BundleDifference(added=everything)
-    write(bundle, tmp_path / "b")
-    assert not with_directory(bundle, tmp_path / "b")
+    assert compare_with_directory(bundle, tmp_path / "b") == BundleDifference(added=everything)
+    replace_bundle_directory(bundle, tmp_path / "b")
+    assert not compare_with_directory(bundle, tmp_path / "b")
     put(tmp_path / "b/units/old.service", "")
     put(tmp_path / "b/node_config.json", "{}")
     (tmp_path / "b/on_create.sh").chmod(0o644)
@@ -245,8 +247,8 @@ def test_a_directory_is_compared_byte_for_byte(config: Settings, origin: sources
     (tmp_path / "b/bundle.json").unlink()
     (tmp_path / "b/bundle.json").symlink_to("SHA256SUMS")
     rewritten = {**bundle.library, "lib/__main__.py": b"print()\n", "lib/more.py": b""}
-    (tmp_path / "b/lib.tar.gz").write_bytes(archive.compressed(archive.tar(rewritten)))
-    found = with_directory(bundle, tmp_path / "b")
+    (tmp_path / "b/lib.tar.gz").write_bytes(archive.gzip_tar(archive.make_tar(rewritten)))
+    found = compare_with_directory(bundle, tmp_path / "b")
     assert found == BundleDifference(
         ("slurm/prolog.sh",),
         ("bundle.json", "lib.tar.gz", "lib/__main__.py", "node_config.json", "on_create.sh"),
@@ -257,11 +259,11 @@ def test_a_directory_is_compared_byte_for_byte(config: Settings, origin: sources
 
 def test_the_listing_is_read_back(config: Settings, origin: sources.Sources) -> None:
     bundle = render(config, origin)
-    found = manifest.digests(bundle.files["SHA256SUMS"])
-    assert set(found) == set(bundle.installed) - {"SHA256SUMS", "bundle.json"}
+    found = manifest.parse_sha256sums(bundle.files["SHA256SUMS"])
+    assert set(found) == set(bundle.installed_files) - {"SHA256SUMS", "bundle.json"}
     assert found["node_config.json"] == hashlib.sha256(bundle.files["node_config.json"]).hexdigest()
     with pytest.raises(ValueError, match="not a line of SHA256SUMS"):
-        manifest.digests(b"<html>not found</html>")
+        manifest.parse_sha256sums(b"<html>not found</html>")
 
 
 @pytest.mark.parametrize(

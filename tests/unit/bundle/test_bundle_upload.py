@@ -13,8 +13,8 @@ import pytest
 from hyperpod_kit.aws.s3 import Bucket
 from hyperpod_kit.bundle import archive
 from hyperpod_kit.bundle.render import Bundle, assemble
-from hyperpod_kit.bundle.stored import stored
-from hyperpod_kit.bundle.upload import require_uploaded, to_send, upload
+from hyperpod_kit.bundle.stored import compare_with_stored
+from hyperpod_kit.bundle.upload import list_paths_to_upload, require_uploaded, upload_bundle
 from hyperpod_kit.errors import AwsError, BundleError, BundleIntegrityError
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from tests.support.aws import endpoint
@@ -45,28 +45,28 @@ def bucket(store: StoredBuckets) -> Bucket:
 def test_everything_is_sent_once(bucket: Bucket) -> None:
     made = bundle()
     steps: dict[str, int] = {}
-    done = upload(made, bucket, lambda what, count: steps.update({what: steps.get(what, 0) + count}))
+    done = upload_bundle(made, bucket, lambda what, count: steps.update({what: steps.get(what, 0) + count}))
     assert (done.sent, done.present, done.sent_bytes) == (44, 0, made.size)
     assert steps == {"same": 0, "uploaded": 44, "verified": 44}
-    again = upload(made, bucket)
+    again = upload_bundle(made, bucket)
     assert (again.sent, again.present, again.sent_bytes) == (0, 44, 0)
     require_uploaded(made, bucket)
 
 
 def test_only_what_is_missing_or_damaged_is_sent(bucket: Bucket) -> None:
     made = bundle()
-    upload(made, bucket)
+    upload_bundle(made, bucket)
     bucket.put(made.prefix + "slurm/7.h", b"y" * 7)
     bucket.put(made.prefix + "slurm/8.h", b"short")
-    done = upload(made, bucket)
+    done = upload_bundle(made, bucket)
     assert (done.sent, done.present) == (2, 42)
     assert bucket.sizes(made.prefix)["slurm/8.h"] == 8
 
 
 def test_another_bundle_has_another_place(bucket: Bucket) -> None:
     old, new = bundle(), bundle(extra=b"1")
-    upload(old, bucket)
-    upload(new, bucket)
+    upload_bundle(old, bucket)
+    upload_bundle(new, bucket)
     require_uploaded(old, bucket)
     require_uploaded(new, bucket)
 
@@ -84,7 +84,7 @@ def test_a_bundle_that_is_not_there(bucket: Bucket) -> None:
 def test_a_file_of_the_same_size_that_somebody_else_wrote(bucket: Bucket) -> None:
     """Every node that is made afterwards would run it as root."""
     made = bundle()
-    upload(made, bucket)
+    upload_bundle(made, bucket)
     bucket.put(made.prefix + "slurm/7.h", b"y" * 7)
     assert bucket.sizes(made.prefix)["slurm/7.h"] == len(made.files["slurm/7.h"])
     with pytest.raises(BundleError, match=r"holds other bytes .* in 1 of 44 files, first slurm/7.h"):
@@ -95,15 +95,15 @@ def test_the_sums_come_last(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> 
     order: list[str] = []
     put = bucket.put
     monkeypatch.setattr(bucket, "put", lambda key, data: (order.append(key.rsplit("/", 1)[1]), put(key, data)))
-    upload(bundle(), bucket)
+    upload_bundle(bundle(), bucket)
     assert set(order[-2:]) == {"SHA256SUMS", "bundle.json"}
 
 
 def test_the_file_that_hyperpod_refuses_is_named(bucket: Bucket) -> None:
     made = bundle()
-    upload(made, bucket)
+    upload_bundle(made, bucket)
     bucket.put(made.prefix + "provisioning_parameters.json", b"{}")
-    for refuse in (require_uploaded, upload):
+    for refuse in (require_uploaded, upload_bundle):
         with pytest.raises(BundleError, match="HyperPod refuses a cluster whose prefix holds it") as caught:
             refuse(made, bucket)
         assert caught.value.hint == f"aws s3 rm {made.source_s3_uri}provisioning_parameters.json"
@@ -113,7 +113,7 @@ def test_a_stranger_in_the_prefix(bucket: Bucket) -> None:
     made = bundle()
     bucket.put(made.prefix + "a.txt", b"")
     with pytest.raises(BundleError, match=r"holds 1 file\(s\) that are not of this bundle, first a\.txt"):
-        upload(made, bucket)
+        upload_bundle(made, bucket)
 
 
 def test_bytes_that_change_on_the_way_are_noticed(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,12 +123,12 @@ def test_bytes_that_change_on_the_way_are_noticed(bucket: Bucket, monkeypatch: p
         bucket, "put", lambda key, data: put(key, b"z" * len(data) if key.endswith("slurm/9.h") else data)
     )
     with pytest.raises(BundleIntegrityError, match=r"slurm/9\.h is damaged"):
-        upload(made, bucket)
+        upload_bundle(made, bucket)
 
 
 def test_a_bucket_that_is_not_there(bucket: Bucket) -> None:
     with pytest.raises(AwsError, match="NoSuchBucket"):
-        upload(replace(bundle(), bucket="sagemaker-nothing"), Bucket("sagemaker-nothing", "us-east-1"))
+        upload_bundle(replace(bundle(), bucket="sagemaker-nothing"), Bucket("sagemaker-nothing", "us-east-1"))
 
 
 @pytest.fixture
@@ -146,9 +146,9 @@ def requests(bucket: Bucket) -> Counter[str]:
 def test_nothing_is_read_back(bucket: Bucket, requests: Counter[str]) -> None:
     """340 files are 44 objects, and S3 tells the digest of each without sending it."""
     made = bundle()
-    upload(made, bucket)
+    upload_bundle(made, bucket)
     assert requests == {"ListObjectsV2": 1, "PutObject": 44, "HeadObject": 44}
-    for again in (upload, require_uploaded, stored):
+    for again in (upload_bundle, require_uploaded, compare_with_stored):
         requests.clear()
         again(made, bucket)
         assert requests == {"ListObjectsV2": 1, "HeadObject": 44}
@@ -157,7 +157,7 @@ def test_nothing_is_read_back(bucket: Bucket, requests: Counter[str]) -> None:
 def test_an_object_without_a_digest_is_read(bucket: Bucket, requests: Counter[str]) -> None:
     """As other programs leave it."""
     made = bundle()
-    upload(made, bucket)
+    upload_bundle(made, bucket)
     place = "slurm/7.h"
     bucket._client.put_object(Bucket=NAME, Key=made.prefix + place, Body=made.files[place], ChecksumAlgorithm="CRC32")
     requests.clear()
@@ -182,30 +182,34 @@ SPOILT = {
 @pytest.mark.parametrize("what", share(SPOILT, 3))
 def test_another_archive_is_named_and_replaced(what: str, bucket: Bucket) -> None:
     made = bundle()
-    upload(made, bucket)
+    upload_bundle(made, bucket)
     bucket.put(made.prefix + "lib.tar.gz", SPOILT[what](made.files["lib.tar.gz"]))
     with pytest.raises(BundleError, match=r"in 1 of 44 files, first lib\.tar\.gz"):
         require_uploaded(made, bucket)
-    difference = stored(made, bucket)
+    difference = compare_with_stored(made, bucket)
     assert difference is not None and difference.changed == ("lib.tar.gz",) and len(difference) == 1
-    assert to_send(made, bucket) == ["lib.tar.gz"]
-    assert upload(made, bucket).sent == 1
+    assert list_paths_to_upload(made, bucket) == ["lib.tar.gz"]
+    assert upload_bundle(made, bucket).sent == 1
     assert bucket.get(made.prefix + "lib.tar.gz") == made.files["lib.tar.gz"]
 
 
 def test_objects_that_changed_places_are_both_named(bucket: Bucket) -> None:
     made = bundle(**{"units/one": b"1", "units/two": b"2"})
-    upload(made, bucket)
+    upload_bundle(made, bucket)
     bucket.put(made.prefix + "units/one", b"2")
     bucket.put(made.prefix + "units/two", b"1")
-    assert to_send(made, bucket) == ["units/one", "units/two"]
+    assert list_paths_to_upload(made, bucket) == ["units/one", "units/two"]
 
 
 def test_the_same_archive_from_another_machine_stays(bucket: Bucket) -> None:
     """Its zlib compresses otherwise; a node that downloads it meanwhile must not see two of them."""
     made = bundle()
-    other = gzip.compress(archive.decompressed(made.files["lib.tar.gz"]), 1, mtime=5)
-    upload(replace(made, files={**made.files, "lib.tar.gz": other}), bucket)
+    other = gzip.compress(archive.gunzip_tar(made.files["lib.tar.gz"]), 1, mtime=5)
+    upload_bundle(replace(made, files={**made.files, "lib.tar.gz": other}), bucket)
     require_uploaded(made, bucket)
-    assert upload(made, bucket).sent == 0 and stored(made, bucket) is not None and not stored(made, bucket)
+    assert (
+        upload_bundle(made, bucket).sent == 0
+        and compare_with_stored(made, bucket) is not None
+        and not compare_with_stored(made, bucket)
+    )
     assert bucket.get(made.prefix + "lib.tar.gz") == other

@@ -18,7 +18,7 @@ import pytest
 from hyperpod_kit import extras
 from hyperpod_kit.bundle import render, sources
 from hyperpod_kit.bundle.sources import Sources
-from hyperpod_kit.bundle.wheel import wheel
+from hyperpod_kit.bundle.wheel import build_wheel
 from hyperpod_kit.config.load import load
 from hyperpod_kit.errors import BundleError
 from hyperpod_kit.version import RELEASE
@@ -49,30 +49,30 @@ def installed(data: bytes, directory: Path) -> Sources:
 
 
 def test_a_kit_from_a_wheel_makes_the_same_wheel(tmp_path: Path) -> None:
-    (name, data) = wheel(sources.locate())
-    assert wheel(installed(data, tmp_path)) == (name, data)
+    (name, data) = build_wheel(sources.locate_sources())
+    assert build_wheel(installed(data, tmp_path)) == (name, data)
 
 
 def test_the_wheel_follows_its_contents_and_not_the_commit(tmp_path: Path) -> None:
-    (name, data) = wheel(sources.locate())
+    (name, data) = build_wheel(sources.locate_sources())
     origin = installed(data, tmp_path / "one")
     (origin.package / "errors.py").write_text("# another text\n")
-    (other, _) = wheel(origin)
+    (other, _) = build_wheel(origin)
     assert other != name
     assert name.startswith(f"hyperpod_kit-{RELEASE}+c") and other.startswith(f"hyperpod_kit-{RELEASE}+c")
 
 
 def test_the_bundle_has_the_wheel_among_its_sums() -> None:
     bundle = render.render(load(EXAMPLE))
-    (name, data) = wheel(sources.locate())
+    (name, data) = build_wheel(sources.locate_sources())
     assert bundle.library[f"lib/{name}"] == data
     assert f"{hashlib.sha256(data).hexdigest()}  lib/{name}\n" in bundle.files["SHA256SUMS"].decode()
-    again = render.render(load(EXAMPLE), Sources(sources.locate().root, sources.locate().package))
+    again = render.render(load(EXAMPLE), Sources(sources.locate_sources().root, sources.locate_sources().package))
     assert again.bundle_id == bundle.bundle_id
 
 
 def test_the_record_proves_every_file() -> None:
-    files = members(wheel(sources.locate())[1])
+    files = members(build_wheel(sources.locate_sources())[1])
     rows = {row[0]: (row[1], row[2]) for row in csv.reader(information(files, "RECORD").decode().splitlines())}
     assert rows.keys() == files.keys()
     for name, (digest, size) in rows.items():
@@ -84,7 +84,7 @@ def test_the_record_proves_every_file() -> None:
 
 
 def test_every_file_of_the_package_is_in_the_wheel() -> None:
-    files = members(wheel(sources.locate())[1])
+    files = members(build_wheel(sources.locate_sources())[1])
     assert {"hyperpod_kit/py.typed", "hyperpod_kit/checkpoint/__init__.pyi", "hyperpod_kit/_bundle/LICENSE"} <= set(
         files
     )
@@ -107,7 +107,7 @@ def test_the_requirements_are_those_of_pyproject() -> None:
     assert project["description"] == extras.SUMMARY
     assert project["requires-python"] == extras.PYTHON
     (script,) = project["scripts"].items()
-    files = members(wheel(sources.locate())[1])
+    files = members(build_wheel(sources.locate_sources())[1])
     assert information(files, "entry_points.txt").decode() == "[console_scripts]\n{} = {}\n".format(*script)
     metadata = message_from_bytes(information(files, "METADATA"))
     assert metadata["Name"] == project["name"]
@@ -117,7 +117,7 @@ def test_the_requirements_are_those_of_pyproject() -> None:
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    origin = installed(wheel(sources.locate())[1], tmp_path)
+    origin = installed(build_wheel(sources.locate_sources())[1], tmp_path)
     shutil.move(origin.root / sources.LICENSE, tmp_path / "elsewhere")
     with pytest.raises(BundleError, match=r"LICENSE: No such file"):
-        wheel(origin)
+        build_wheel(origin)

@@ -63,7 +63,7 @@ class Start:
         **setup: Any,
     ) -> None:
         self.root, self.shm, self.world = root, shm, world
-        self.identity = identity.open_root(root)
+        self.identity = identity.ensure_run_identity(root)
         self.incarnation = secrets.token_hex(3)
         self.trainers = [Trainer() for _ in range(world)]
         self.links: List[AgentLink] = []
@@ -90,7 +90,7 @@ class Start:
                 )
             self.links.append(link)
         for link in self.links:
-            port = link.wait_ready(20) or port
+            port = link.wait_for_ready_port(20) or port
         for link in self.links:
             link.send(Connect([("127.0.0.1", port)]))
 

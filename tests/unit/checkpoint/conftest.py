@@ -37,7 +37,7 @@ Capture = Callable[..., shm_slots.Slot]
 def capture(shm: Path, tmp_path: Path) -> Capture:
     """capture(rank, world, epoch, seq, step, state=..., ...) -> a slot with that capture, its trainer dead."""
     root = tmp_path / "root"
-    own = identity.open_root(str(root))
+    own = identity.ensure_run_identity(str(root))
 
     def make(
         rank: int = 0,
@@ -56,7 +56,7 @@ def capture(shm: Path, tmp_path: Path) -> Capture:
         incarnation: str = "abc123",
         elsewhere: str = "",
     ) -> shm_slots.Slot:
-        mine = identity.open_root(elsewhere) if elsewhere else own
+        mine = identity.ensure_run_identity(elsewhere) if elsewhere else own
         specs = [TensorSpec(f"w{n}.r{rank}", "F32", (items,)) for n in range(2)]
         extra = json.dumps({"extra": {"seq": seq}, "rng": rank}, separators=(",", ":")).encode()
         layout = lay_out(
@@ -67,7 +67,7 @@ def capture(shm: Path, tmp_path: Path) -> Capture:
             plan="blake2b:p",
             algorithm=algorithm,
             chunk=chunk,
-            tree=rank_extra_state.reserved_size(len(extra)) if rank else 0,
+            tree_bytes=rank_extra_state.reserved_size(len(extra)) if rank else 0,
         )
         name = shm_slots.SlotName(os.getuid(), shm_slots.run_hash(mine.run_id), rank, slot)
         made = shm_slots.create(str(shm), name, layout.size)
@@ -94,7 +94,7 @@ def capture(shm: Path, tmp_path: Path) -> Capture:
                 tensors=2,
                 plan_tensors=2 * world,
                 extra_size=len(extra),
-                extra_root=digest.small(extra),
+                extra_root=digest.small_object_digest(extra),
             ),
         )
         made.write_page(page.transition(SlotState.WRITING))

@@ -61,7 +61,9 @@ def first() -> None:
         page is not None and (page.step, page.state) == (2, SlotState.SEALED)
         for page in (
             slot.page
-            for slot in shm_slots.attached(shm_paths.user_directory(), shm_slots.names(shm_paths.user_directory()))
+            for slot in shm_slots.attached(
+                shm_paths.ensure_user_directory(), shm_slots.names(shm_paths.ensure_user_directory())
+            )
         )
     ):
         assert time.monotonic() < end, handle

@@ -36,7 +36,7 @@ def put_checkpoint(
     if not committed:
         return attempt
     extra = b"{}"
-    identity.write(store, run)
+    identity.write_run_file(store, run)
     commit.commit(
         store,
         attempt,
@@ -54,7 +54,7 @@ def put_checkpoint(
             tensors=1,
             time=time,
             shards=(FileRecord(layout.shard_file(0), size, digest.root(alg, leaves, size), 0),),
-            extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra)),
+            extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small_object_digest(extra)),
             metrics=metrics or {},
             **more,
         ),
@@ -76,7 +76,7 @@ def put_tensors(store: Store, seq: int) -> str:
     tree = {"model": {spec.name: {"$": "tensor", "name": spec.name} for spec in specs}, "extra": {"seen": seq}}
     extra = json.dumps({"format": layout.EXTRA_FORMAT, "shared": tree, "ranks": [{}]}).encode()
     index = rows.encode({0: laid.tensors})
-    identity.write(store, SMALL_RUN)
+    identity.write_run_file(store, SMALL_RUN)
     commit.commit(
         store,
         attempt,
@@ -94,8 +94,8 @@ def put_tensors(store: Store, seq: int) -> str:
             tensors=len(specs),
             time="2026-11-20T23:58:03Z",
             shards=(FileRecord(layout.shard_file(0), laid.size, digest.root(alg, leaves, laid.size), 0),),
-            extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra)),
-            index=FileRecord(layout.INDEX_FILE, len(index), digest.small(index)),
+            extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small_object_digest(extra)),
+            index=FileRecord(layout.INDEX_FILE, len(index), digest.small_object_digest(index)),
         ),
         extra,
         index,

@@ -239,7 +239,7 @@ def test_a_root_that_is_exchanged_under_a_run_gets_no_commit_and_loses_nothing(
     root = Path(run.root)
     root.rename(tmp_path / "ours")
     other = PosixStore(run.root)
-    theirs = identity.open_root(other, "theirs")
+    theirs = identity.ensure_run_identity(other, "theirs")
     names = [put_checkpoint(other, seq, epoch=0, run=theirs) for seq in (1, 2, 3)]
     save(run, capture, 2, slot=1)
     (*_, last) = run.until("failed", "durable")

@@ -60,7 +60,7 @@ def test_type_shape_and_order_come_back(kind: str) -> None:
 
 def test_what_is_saved_is_what_it_was_then() -> None:
     value = numpy.zeros(3)
-    record = arrays.encode_array(value, lambda numbers: numbers)
+    record = arrays.encode_numpy_array(value, lambda numbers: numbers)
     value += 1
     assert record["of"].tolist() == [0, 0, 0]
 

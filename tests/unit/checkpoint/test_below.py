@@ -95,8 +95,8 @@ def test_in_the_place_of_an_attempts_file_it_is_damage(store: PosixStore, tmp_pa
     put(path)
     with pytest.raises(CheckpointError, match=name.replace(".", r"\.")) as caught:
         verify.verify_checkpoint(store, new)
-    assert not isinstance(caught.value, StorageUnreadable) and not verify.is_unread(caught.value)
-    found = selection.newest(store, lambda attempt: verify.verify_checkpoint(store, attempt))[1]
+    assert not isinstance(caught.value, StorageUnreadable) and not verify.is_storage_failure(caught.value)
+    found = selection.load_newest_accepted(store, lambda attempt: verify.verify_checkpoint(store, attempt))[1]
     assert found.checkpoint_id == old and found.rejected[0][0] == new
     for words, code in ((["ls"], 0), (["verify"], 1), (["prune", "--latest", "1"], 0)):
         assert cli.main([words[0], store.url, *words[1:]]) == code
@@ -140,7 +140,7 @@ def test_a_real_error_is_no_damage(store: PosixStore, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "open", failing)
     with pytest.raises(StorageUnreadable, match=new):
-        selection.newest(store, lambda attempt: verify.verify_checkpoint(store, attempt))
+        selection.load_newest_accepted(store, lambda attempt: verify.verify_checkpoint(store, attempt))
 
 
 def test_what_grows_while_it_is_read_ends(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_what_lies_behind_a_link_is_read_and_never_deleted(
     assert sorted(path.name for path in place.iterdir()) == before and len(store.list()) == 5
     # Not even when the link took the directory's place after the plan was made.
     with pytest.raises(NotAnObject, match="symbolic link"):
-        retention.remove(store, name)
+        retention.delete_checkpoint(store, name)
     with pytest.raises(NotAnObject, match="symbolic link"):
         store.delete(f"{name}/")
     with pytest.raises(NotAnObject, match="symbolic link"):

@@ -46,7 +46,7 @@ def blank(found: list[LocalShard]) -> list[LocalShard]:
 
 def filled(manager: Manager, state: ShardedState, found: list[LocalShard], values: dict[str, Any], note: Any) -> None:
     known = agree_placement(manager.ranks, found, ["note"])
-    state.fill(found, {"note": object_bytes("note", note)}, values, known)
+    state.set_contents(found, {"note": object_bytes("note", note)}, values, known)
 
 
 def save(root: Path, steps: int = 2) -> None:
@@ -120,7 +120,7 @@ def test_what_was_not_met_and_what_only_a_pickle_brings_back_are_refused(shm: Pa
         state = ShardedState()
         filled(manager, state, boxes(6), {}, None)
         manager.restore(state)
-        state.fill(boxes(3, 3), {}, {}, ShardPlacement({}, {}))
+        state.set_contents(boxes(3, 3), {}, {}, ShardPlacement({}, {}))
         with pytest.raises(CheckpointError, match="was not there at the load"):
             manager.save(1, state)
     with pytest.raises(StateNotSerializable, match="weights_only=True"):

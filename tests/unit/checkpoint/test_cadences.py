@@ -81,7 +81,7 @@ def test_what_is_for_memory_stays_there_until_a_newer_one_has_its_place_and_clos
     with Manager(root) as manager:
         got = manager.restore(state)
     assert isinstance(got, Restored) and (got.step, got.tier) == (4, "storage")
-    assert os.listdir(shm_paths.base()) == []
+    assert os.listdir(shm_paths.shared_memory_root()) == []
 
 
 def test_a_manager_without_a_longer_cadence_is_as_it_was(root: str) -> None:
@@ -90,7 +90,7 @@ def test_a_manager_without_a_longer_cadence_is_as_it_was(root: str) -> None:
     for step in range(4):
         handle = manager.step(step, state_of(step))
         assert handle is None or (handle.tier == "storage" and handle.wait(timeout=60))
-    assert committed(root) == [3, 1] and len(shm_slots.names(shm_paths.base())) == 2
+    assert committed(root) == [3, 1] and len(shm_slots.names(shm_paths.shared_memory_root())) == 2
     assert manager.close()
     with pytest.raises(ValueError, match="tier is 'disk'"):
         Manager(root).save(4, state_of(4), tier="disk")  # type: ignore[arg-type]
@@ -130,7 +130,10 @@ def test_where_agents_die_too_the_flush_saves_the_newest_alone_or_the_next_start
         disown()
 
     dies_at(0, "memory", "memory")
-    pages = [slot.page for slot in shm_slots.attached(shm_paths.base(), shm_slots.names(shm_paths.base()))]
+    pages = [
+        slot.page
+        for slot in shm_slots.attached(shm_paths.shared_memory_root(), shm_slots.names(shm_paths.shared_memory_root()))
+    ]
     assert sorted(page.step for page in pages if page is not None and page.state == SlotState.SEALED)[-1] == 1
     (outcome,) = flush.flush()
     assert outcome.removed and committed(root) == [1], outcome
@@ -161,7 +164,7 @@ def killed(tmp_path: Path, kills: int, monkeypatch: pytest.MonkeyPatch, **how: A
     tool = importlib.import_module("two_cadences")
     run = tool.Run(tmp_path / "run", step_ms=5.0, every=10, storage_every=50, wait=True, **how)
     try:
-        found: dict[str, Any] = tool.killed(run, kills, seed=19, least=5)
+        found: dict[str, Any] = tool.measure_kills(run, kills, seed=19, least=5)
     finally:
         run.close()
     return found

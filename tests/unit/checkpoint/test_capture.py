@@ -22,7 +22,7 @@ def test_every_byte_is_copied_once_and_none_beside(threads: int, count: int) -> 
     room = torch.full((count + 16,), 7, dtype=torch.uint8)
     pool = memory_copy.Copier(threads)
     done: list[object] = []
-    pool.start(memory_copy.batches([memory_copy.TensorCopy(room[8 : 8 + count], source)]), done.append).wait()
+    pool.start(memory_copy.batches([memory_copy.TensorCopy(room[8 : 8 + count], source)]), done.append).help_and_wait()
     pool.close()
     assert torch.equal(room[8 : 8 + count], source) and done == [None]
     assert room[:8].tolist() == [7] * 8 and room[8 + count :].tolist() == [7] * 8
@@ -35,7 +35,7 @@ def test_views_of_any_layout_land_in_row_order() -> None:
     pool = memory_copy.Copier(2)
     pool.start(
         memory_copy.batches([memory_copy.TensorCopy(t, s) for t, s in zip(targets, sources, strict=True)])
-    ).wait()
+    ).help_and_wait()
     pool.close()
     assert all(torch.equal(t, s) for t, s in zip(targets, sources, strict=True))
 
@@ -48,7 +48,7 @@ def test_an_error_in_any_thread_is_raised_and_told_once() -> None:
 
     copy = memory_copy.Copier(2).start([[(time.sleep, (0,))], [(fail, ())], [(time.sleep, (0,))]], told.append)
     with pytest.raises(OSError, match="broken"):
-        copy.wait()
+        copy.help_and_wait()
     assert copy.ended and len(told) == 1 and isinstance(told[0], OSError)
 
 

@@ -25,7 +25,7 @@ from hyperpod_kit.checkpoint.agent import (
 )
 from hyperpod_kit.checkpoint.agent.capture_age import MAX_AGE, BootMoment
 from hyperpod_kit.checkpoint.agent.control_page import SEALED_AT, CaptureOrigin, Page, SlotState
-from hyperpod_kit.checkpoint.agent.flush_handover import carry_out, ended_job
+from hyperpod_kit.checkpoint.agent.flush_handover import flush_job_until_saved, parse_ended_job
 from hyperpod_kit.checkpoint.repository import identity, selection, verify
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError
@@ -119,7 +119,7 @@ def test_a_sealing_is_dated_on_the_page_and_by_the_files_time(capture: Any, shm:
     age = capture_age.age(sealed, capture_age.now())
     assert age is not None and 0 <= age < 600 and slot.page == sealed
     assert abs(path.stat().st_mtime - before) < 600
-    day.age_run(str(shm))
+    day.backdate_run(str(shm))
     assert path.stat().st_mtime < before - MAX_AGE and not capture_age.is_expired(sealed, 3600.0, capture_age.now())
 
 
@@ -165,7 +165,7 @@ def test_nothing_whole_goes_but_by_a_flush_that_says_so(
         os.mkdir(folder)
         word = None if age is None else str(NOW._replace(seconds=NOW.seconds - age))
         lay(folder, root, word, captured=captured)
-        day.age_run(folder, 400 * MAX_AGE)
+        day.backdate_run(folder, 400 * MAX_AGE)
         shm_cleanup.remove_dead_segments(folder, excluded_run="")
         assert len(os.listdir(folder)) == 2, "only a flush removes what is whole"
         if away:
@@ -232,14 +232,14 @@ def test_what_is_given_up_is_the_exit_code_of_the_unit_and_a_line(
     (tmp_path / "root").rename(tmp_path / "away")
     assert cli.main(["flush", "--job", "7"]) == 1
     assert "LOST" not in capsys.readouterr().out
-    day.age_captures(str(shm))
+    day.backdate_captures(str(shm))
     said: List[str] = []
-    ended = ended_job(f"7.0.{os.getuid()}")
-    assert carry_out(ended, folder=str(shm), max_age=MAX_AGE, announce="", say=said.append) == 86
+    ended = parse_ended_job(f"7.0.{os.getuid()}")
+    assert flush_job_until_saved(ended, folder=str(shm), max_age=MAX_AGE, announcement_path="", say=said.append) == 86
     (line,) = said
     assert "LOST: step 30 (seq 3), given up 25.0 hours after it was sealed" in line and os.listdir(shm) == []
     seal.seal(capture(seq=4, step=40))
-    day.age_captures(str(shm))
+    day.backdate_captures(str(shm))
     (tmp_path / "root").mkdir()
     assert cli.main(["flush", "--all"]) == 86
     assert "LOST: step 40 (seq 4)" in capsys.readouterr().out
@@ -293,14 +293,14 @@ def test_a_holder_that_gets_on_is_seen_to_whatever_the_clock_says(
     monkeypatch.setattr(time, "time", lambda: wall[0])
     monkeypatch.setattr(time, "monotonic", lambda: counted[0])
     signs = lock.HolderSigns(path)
-    assert signs.still_for() < 1.0
+    assert signs.seconds_since_sign() < 1.0
 
     def passes(seconds: float, sign: Optional[float] = None) -> Tuple[float, float]:
         wall[0] += seconds
         counted[0] += seconds
         if sign is not None:
             os.utime(path, (sign, sign))
-        return signs.still_for(), seconds
+        return signs.seconds_since_sign(), seconds
 
     wall[0] += jump
     still, passed = passes(5.0)
@@ -308,7 +308,7 @@ def test_a_holder_that_gets_on_is_seen_to_whatever_the_clock_says(
     assert passes(5.0, sign=wall[0])[0] == 0.0
     assert passes(20.0)[0] == pytest.approx(20.0), "nor does a time to come hide one"
     held.release()
-    assert signs.still_for() == float("inf")
+    assert signs.seconds_since_sign() == float("inf")
 
 
 # --- an agent of another run ------------------------------------------------------------------------------------------
@@ -320,9 +320,9 @@ def test_an_agent_has_flushed_what_nobody_came_for_and_tells_its_trainer(
 ) -> None:
     old, young = str(tmp_path / "old"), str(tmp_path / "young")
     seal.seal(capture(seq=3, step=30, elsewhere=old))
-    day.age_captures(str(shm))
+    day.backdate_captures(str(shm))
     seal.seal(capture(seq=4, step=40, elsewhere=young))
-    day.age_run(str(shm))
+    day.backdate_run(str(shm))
     if away:
         os.rename(old, old + ".away")
     run = start()

@@ -74,7 +74,7 @@ def test_the_newest_of_ten_thousand_takes_few_listings(crowd: Remote) -> None:
 
 
 def test_all_are_there_when_they_are_asked_for(crowd: Remote) -> None:
-    found = [entry.name.seq for entry in selection.walk(crowd)]
+    found = [entry.name.seq for entry in selection.iter_committed_newest_first(crowd)]
     assert found == list(range(10_001, 0, -1))
 
 
@@ -185,11 +185,11 @@ def test_only_proven_damage_earns_a_tombstone(tmp_path: Any) -> None:
     path.write_bytes(b"x" + data[1:])
     with pytest.raises(CheckpointError) as caught:
         verify.verify_checkpoint(store, attempt)
-    assert tombstone.proves(caught.value)
+    assert tombstone.proves_damage(caught.value)
     path.unlink()
     with pytest.raises(OSError) as missing:
         verify.verify_checkpoint(store, attempt)
-    assert not tombstone.proves(missing.value)
+    assert not tombstone.proves_damage(missing.value)
 
 
 def test_a_commit_leaves_the_hint_and_one_that_cannot_be_written_is_no_failure() -> None:
@@ -208,9 +208,9 @@ def test_a_commit_leaves_the_hint_and_one_that_cannot_be_written_is_no_failure()
 
 def test_a_start_says_where_it_begins(tmp_path: Any) -> None:
     store = PosixStore(str(tmp_path))
-    mine = identity.open_root(store)
+    mine = identity.ensure_run_identity(store)
     epoch = commit.claim_epoch(store, mine, above=0, job={}, first_seq=7)
-    assert manifest.open_json(store.read(layout.epoch_file(epoch)), "epoch")["first_seq"] == 7
+    assert manifest.parse_sealed_json(store.read(layout.epoch_file(epoch)), "epoch")["first_seq"] == 7
     with pytest.raises(NoCheckpoint):
         selection.newest_valid(store)
 

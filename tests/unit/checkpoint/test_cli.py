@@ -66,7 +66,7 @@ def test_show(store: PosixStore, capsys: pytest.CaptureFixture[str]) -> None:
     from hyperpod_kit.checkpoint.repository import digest
 
     data = index.encode(pieces)
-    record = manifest.FileRecord(layout.INDEX_FILE, len(data), digest.small(data))
+    record = manifest.FileRecord(layout.INDEX_FILE, len(data), digest.small_object_digest(data))
     plain = put_checkpoint(store, 1)
     attempt = put_checkpoint(store, 2, index=record, metrics={"loss": 1.5}, parent={"seq": 1, "step": 1})
     store.create(f"{attempt}/{layout.INDEX_FILE}", data)

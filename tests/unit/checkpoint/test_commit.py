@@ -18,7 +18,7 @@ from tests.unit.checkpoint.test_manifest import MANIFEST
 @pytest.mark.parametrize("unnamed", [True, False], ids=["linked", "exclusive"])
 def test_a_file_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unnamed: bool) -> None:
     if not unnamed:  # a file system without O_TMPFILE, such as NFS or Mountpoint
-        monkeypatch.setattr(durable, "link_complete", lambda *_: False)
+        monkeypatch.setattr(durable, "create_unnamed_then_link", lambda *_: False)
     path = tmp_path / "file"
     durable.write_once(str(path), b"first")
     with pytest.raises(FileExistsError):
@@ -29,16 +29,21 @@ def test_a_file_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 def test_a_root_belongs_to_one_run(tmp_path: Path) -> None:
     root = str(tmp_path / "root")
-    mine = identity.open_root(root, "llama")
-    assert identity.open_root(root) == identity.open_root(root, "llama") == mine == identity.find_identity(root)
+    mine = identity.ensure_run_identity(root, "llama")
+    assert (
+        identity.ensure_run_identity(root)
+        == identity.ensure_run_identity(root, "llama")
+        == mine
+        == identity.find_identity(root)
+    )
     with pytest.raises(RunIsOwned, match="'llama'"):
-        identity.open_root(root, "other")
+        identity.ensure_run_identity(root, "other")
     with pytest.raises(CheckpointError, match="mount is gone"):
-        identity.confirm(str(tmp_path), mine)
+        identity.require_run_identity(str(tmp_path), mine)
 
 
 def test_epochs_are_unique_however_many_start_at_once(tmp_path: Path) -> None:
-    mine = identity.open_root(str(tmp_path))
+    mine = identity.ensure_run_identity(str(tmp_path))
     (tmp_path / "seq-000001.step-0000000001.e6-abcd").mkdir()
     with ThreadPoolExecutor(8) as pool:
         claims = list(pool.map(lambda _: commit.claim_epoch(str(tmp_path), mine, above=3, job={}), range(8)))
@@ -60,7 +65,7 @@ def test_only_who_commits_syncs_directories_and_every_name_is_on_disk_before_the
             held[path] = set(os.listdir(path))
 
     monkeypatch.setattr(os, "fsync", fsync)
-    mine = identity.open_root(str(root), "llama")
+    mine = identity.ensure_run_identity(str(root), "llama")
     attempt = "seq-000043.step-0000000110.e2-abcd"
     PosixStore(str(root)).create(f"{attempt}/{layout.EXTRA_FILE}", b"{}")  # of an agent that died before the manifest
     for rank in range(2):  # each a process of its own, perhaps on another machine

@@ -80,5 +80,5 @@ def test_what_another_rank_sends_fills_a_part_of_a_conjugate() -> None:
     data = want.view(torch.uint8)
     for begin in (0, 32):
         part = replicate._ShareRange(piece, begin, begin + 32)
-        replicate._unpack([part], data[begin : begin + 32])
+        replicate._copy_bucket_into_pieces([part], data[begin : begin + 32])
     assert torch.equal(live, want)

@@ -102,7 +102,7 @@ def test_ranks_that_are_done_are_not_missing_what_they_have_not_said_again() -> 
     for rank in range(3):
         brain.sealed(rank, key(1))
     assert brain.done(1, "") == [] and brain.done(2, "") == []
-    brain.reset_rank(0)
+    brain.forget_unfinished_captures(0)
     assert brain.captured(0, key(1), adopted=True) == []
     assert brain.captured(1, key(1), adopted=True) == [] and brain.done(1, "") == []
     assert brain.captured(2, key(1), adopted=True) == [Order(OrderKind.CHECK_COMMITTED, key(1))]
@@ -111,7 +111,7 @@ def test_ranks_that_are_done_are_not_missing_what_they_have_not_said_again() -> 
 def test_what_a_rank_may_hold_whose_agent_is_gone_stays_in_the_others_memory() -> None:
     brain = Coordinator(3)
     captured(brain, 1)
-    brain.reset_rank(0)
+    brain.forget_unfinished_captures(0)
     brain.captured(0, key(1), adopted=True)
     assert kinds(brain.lost(2)) == [OrderKind.FAILED]
     assert kinds(brain.captured(1, key(1), adopted=True)) == [OrderKind.FAILED]
@@ -145,11 +145,11 @@ def test_the_slow_tier_gets_one_at_a_time_and_the_newest_first() -> None:
     brain = Coordinator(2, local=True)
     for seq in (1, 2, 3):
         captured(brain, seq)
-    assert brain.local(0, key(1), True) == []
-    assert brain.local(1, key(1), True) == [Order(OrderKind.LOCAL, key(1)), Order(OrderKind.UPLOAD, key(1))]
+    assert brain.local_written(0, key(1), True) == []
+    assert brain.local_written(1, key(1), True) == [Order(OrderKind.LOCAL, key(1)), Order(OrderKind.UPLOAD, key(1))]
     for seq in (2, 3):
-        brain.local(0, key(seq), True)
-        assert brain.local(1, key(seq), True) == [Order(OrderKind.LOCAL, key(seq))]
+        brain.local_written(0, key(seq), True)
+        assert brain.local_written(1, key(seq), True) == [Order(OrderKind.LOCAL, key(seq))]
     brain.persisted(0, key(1), "a")
     assert kinds(brain.persisted(1, key(1), "b")) == [OrderKind.COMMIT]
     orders = brain.committed(key(1))
@@ -164,15 +164,15 @@ def test_the_slow_tier_gets_one_at_a_time_and_the_newest_first() -> None:
 def test_a_full_local_disk_costs_the_local_tier_only() -> None:
     brain = Coordinator(2, local=True)
     captured(brain, 1)
-    brain.local(0, key(1), False)
-    assert brain.local(1, key(1), True) == [Order(OrderKind.UPLOAD, key(1))]  # rank 0 uploads from memory
+    brain.local_written(0, key(1), False)
+    assert brain.local_written(1, key(1), True) == [Order(OrderKind.UPLOAD, key(1))]  # rank 0 uploads from memory
 
 
 def test_the_end_waits_for_the_upload() -> None:
     brain = Coordinator(1, local=True)
     brain.captured(0, key(1))
     assert brain.done(0, "") == []
-    assert kinds(brain.local(0, key(1), True)) == [OrderKind.LOCAL, OrderKind.UPLOAD]
+    assert kinds(brain.local_written(0, key(1), True)) == [OrderKind.LOCAL, OrderKind.UPLOAD]
     assert kinds(brain.persisted(0, key(1), "a")) == [OrderKind.COMMIT]
     assert kinds(brain.committed(key(1))) == [OrderKind.COMMITTED, OrderKind.SHUTDOWN]
 
@@ -235,7 +235,7 @@ def test_any_interleaving_commits_exactly_what_all_ranks_captured(data: st.DataO
         elif what == "skip":
             obey(brain.skipped(rank, where, "busy"))
         elif what == "local":
-            obey(brain.local(rank, where, True))
+            obey(brain.local_written(rank, where, True))
         else:
             obey(brain.persisted(rank, where, rank))
 

@@ -15,13 +15,13 @@ from hyperpod_kit.errors import DigestUnavailable
 def test_the_size_alone_says_where_the_leaves_begin(data_bytes: int, chunk: int) -> None:
     count = digest.leaf_count(data_bytes, chunk)
     assume(count * digest.LEAF_BYTES <= digest.MOST_LEAVES)
-    assert digest.split(data_bytes + count * digest.LEAF_BYTES, chunk) == (data_bytes, count)
+    assert digest.split_file_size(data_bytes + count * digest.LEAF_BYTES, chunk) == (data_bytes, count)
 
 
 def test_sizes_that_no_shard_has_are_refused() -> None:
     for size in (0, 1, 8, digest.CHUNK + 8 + 4):
         with pytest.raises(ValueError):
-            digest.split(size)
+            digest.split_file_size(size)
 
 
 def test_leaves_are_those_of_standard_tools_and_do_not_depend_on_threads() -> None:
@@ -30,7 +30,7 @@ def test_leaves_are_those_of_standard_tools_and_do_not_depend_on_threads() -> No
     one = digest.leaves_of(alg, data, chunk=1000)
     assert one == digest.leaves_of(alg, data, chunk=1000, threads=3)
     assert one[:8] == hashlib.blake2b(data[:1000], digest_size=8).digest()
-    assert digest.small(b"x") == "blake2b:" + hashlib.blake2b(b"x", digest_size=16).hexdigest()
+    assert digest.small_object_digest(b"x") == "blake2b:" + hashlib.blake2b(b"x", digest_size=16).hexdigest()
 
 
 def without_xxh3(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,15 +44,15 @@ def test_without_xxh3_the_reader_says_that_it_cannot_verify(monkeypatch: pytest.
     with pytest.raises(DigestUnavailable, match=r"xxh3.*neither the xxhash package nor libxxhash") as caught:
         digest.algorithm("xxh3")
     assert caught.value.exit_code == 3
-    assert digest.available() == {"blake2b": True, "xxh3": False} and digest.best() == "blake2b"
+    assert digest.available() == {"blake2b": True, "xxh3": False} and digest.fastest_common_algorithm() == "blake2b"
     with pytest.raises(DigestUnavailable):
         digest.algorithm("sha1")
 
 
 def test_the_best_is_what_all_have(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digest, "available", lambda: {"xxh3": True, "blake2b": True})
-    assert digest.best() == digest.best(["xxh3", "blake2b"]) == "xxh3"
-    assert digest.best(["xxh3", "blake2b"], ["blake2b"]) == "blake2b"
+    assert digest.fastest_common_algorithm() == digest.fastest_common_algorithm(["xxh3", "blake2b"]) == "xxh3"
+    assert digest.fastest_common_algorithm(["xxh3", "blake2b"], ["blake2b"]) == "blake2b"
 
 
 needs_library = pytest.mark.needs("xxhash-library")

@@ -56,7 +56,7 @@ def test_a_silent_machine_counts_as_gone(cut_off_pair: tuple[socket.socket, str]
     gone = threading.Event()
     channel = Channel(sock)
     channel.set_dead_peer_timeout(2)
-    channel.listen(lambda message: None, gone.set)
+    channel.start_receiving(lambda message: None, gone.set)
     ip("link", "set", link, "down")
     if talking:
         channel.send({"op": "done"})

@@ -129,7 +129,7 @@ def test_what_another_job_left_goes_when_it_is_empty_or_too_old(capture, shm: Pa
 def test_a_slot_that_a_live_trainer_is_making_is_left_alone(shm: Path) -> None:
     """Its image is there before its control page."""
     name = shm_slots.SlotName(os.getuid(), "0" * 12, 0, 0)
-    held = lock.take_over(str(shm / shm_slots.lock_file(*name[:3])), process.this_process())
+    held = lock.acquire_ending_stale_agent(str(shm / shm_slots.lock_file_name(*name[:3])), process.this_process())
     (shm / name.file("img")).write_bytes(b"x")
     assert flush.flush(job="7") == []
     assert (shm / name.file("img")).exists()
@@ -244,13 +244,13 @@ def test_an_image_without_a_control_page_is_swept(shm: Path) -> None:
 
 def test_one_agent_per_rank_and_none_is_ended_while_its_trainer_lives(shm: Path) -> None:
     path = str(shm / "x.lock")
-    held = lock.take_over(path, process.this_process())
+    held = lock.acquire_ending_stale_agent(path, process.this_process())
     other = process.Process(1, 1)
     with pytest.raises(RunIsOwned, match=f"process {os.getpid()} on this node"):
-        lock.take_over(path, other)
+        lock.acquire_ending_stale_agent(path, other)
     assert lock.try_acquire(path) is None
     held.release()
-    lock.take_over(path, other).release()
+    lock.acquire_ending_stale_agent(path, other).release()
     assert segments(shm) == []
 
 
@@ -259,12 +259,13 @@ def test_the_agent_of_a_dead_trainer_is_ended(shm: Path, tmp_path: Path) -> None
     program = (
         "import sys, time; from hyperpod_kit.checkpoint.agent import lock\n"
         "from hyperpod_kit.system import process\n"
-        "held = lock.take_over(sys.argv[1], process.Process(2**22 + 1, 1))\nprint('held', flush=True)\n"
+        "held = lock.acquire_ending_stale_agent(sys.argv[1], process.Process(2**22 + 1, 1))\nprint('held', "
+        "flush=True)\n"
         "time.sleep(600)"
     )
     agent = subprocess.Popen(
         [sys.executable, "-c", program, path], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}
     )
     assert agent.stdout is not None and agent.stdout.readline() == b"held\n"
-    lock.take_over(path, process.this_process()).release()
+    lock.acquire_ending_stale_agent(path, process.this_process()).release()
     assert agent.wait(60) == -lock.STOP

@@ -13,7 +13,12 @@ from typing import Any, Callable, List
 import pytest
 
 from hyperpod_kit.checkpoint.agent import flush, flush_captures, flush_users, lock, shm_paths
-from hyperpod_kit.checkpoint.agent.flush_handover import EndedJob, carry_out, ended_job, hand_over
+from hyperpod_kit.checkpoint.agent.flush_handover import (
+    EndedJob,
+    flush_job_until_saved,
+    parse_ended_job,
+    start_flush_and_await_announcement,
+)
 from hyperpod_kit.checkpoint.agent.flush_progress import Sign
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.errors import UsageError
@@ -27,10 +32,13 @@ NOW = fixed_pause(0.05)
 
 
 def test_an_instance_of_the_unit_is_numbers_alone() -> None:
-    assert ended_job("7.2.1001.1002") == EndedJob("7", 2, 1001, 1002) and str(ended_job("7.2.1001")) == "7.2.1001"
+    assert (
+        parse_ended_job("7.2.1001.1002") == EndedJob("7", 2, 1001, 1002)
+        and str(parse_ended_job("7.2.1001")) == "7.2.1001"
+    )
     for text in ("", "7", "7.2", "7.2.root", "../7.2.1", "7.2.1.1.1", "7.-2.1"):
         with pytest.raises(UsageError):
-            ended_job(text)
+            parse_ended_job(text)
 
 
 def test_storage_that_is_away_is_tried_again_until_it_is_back(capture, shm: Path, tmp_path: Path) -> None:
@@ -48,7 +56,9 @@ def test_storage_that_is_away_is_tried_again_until_it_is_back(capture, shm: Path
         (say if not said else said.append)(words)
 
     announce = tmp_path / "announced"
-    done = carry_out(MINE, folder=str(shm), max_age=86400.0, announce=str(announce), say=once, pauses=NOW)
+    done = flush_job_until_saved(
+        MINE, folder=str(shm), max_age=86400.0, announcement_path=str(announce), say=once, pauses=NOW
+    )
     assert done == 0 and announce.exists() and "its mount is gone" in said[0] and "committed" in said[1]
     assert selection.newest_valid(str(tmp_path / "root")).step == 30 and os.listdir(shm) == []
 
@@ -57,7 +67,10 @@ def test_a_new_start_that_has_taken_it_over_is_left_alone(capture, shm: Path) ->
     capture(owner=tuple(process.this_process()))
     deadline = Deadline(60)
     assert (
-        carry_out(MINE, folder=str(shm), max_age=86400.0, announce="", say=lambda _: None, pauses=fixed_pause(600)) == 1
+        flush_job_until_saved(
+            MINE, folder=str(shm), max_age=86400.0, announcement_path="", say=lambda _: None, pauses=fixed_pause(600)
+        )
+        == 1
     )
     assert not deadline.has_passed()
 
@@ -65,7 +78,7 @@ def test_a_new_start_that_has_taken_it_over_is_left_alone(capture, shm: Path) ->
 def test_a_try_that_moves_nothing_is_given_up(capture, shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     capture()
     # As behind a mount that hangs: this never returns.
-    monkeypatch.setattr(flush_captures, "open_storage", lambda page: threading.Event().wait())
+    monkeypatch.setattr(flush_captures, "open_storage_and_newest_commit", lambda page: threading.Event().wait())
     monkeypatch.setattr(flush_users, "STILL", 0.5)
     (outcome,) = flush_users.flush_as(os.getuid(), folder=str(shm), job="7", timeout=60.0, max_age=86400.0, stall=2.0)
     assert "nothing has moved for 2 s" in outcome.note and not outcome.removed and outcome.again
@@ -88,7 +101,7 @@ def test_it_goes_on_in_a_session_of_its_own_once_storage_knows(
         return real(*args, **more)
 
     monkeypatch.setattr(flush_users, "flush_as", slow)
-    assert hand_over(MINE, folder=str(shm), max_age=86400.0, say=print) == 0
+    assert start_flush_and_await_announcement(MINE, folder=str(shm), max_age=86400.0, say=print) == 0
     assert os.listdir(shm) and not list((tmp_path / "run/hyperpod-kit").iterdir())
     go.touch()
     until(lambda: os.listdir(shm) == [], what="freed memory")
@@ -113,7 +126,7 @@ held = lock.try_acquire(sys.argv[1])
 print("held", flush=True)
 end = time.monotonic() + float(sys.argv[2])
 while time.monotonic() < end:
-    held.renew()
+    held.touch_lock_file()
     time.sleep(0.1)
 time.sleep(0 if sys.argv[3] == "ends" else 600)
 held.release()
@@ -137,24 +150,24 @@ def flushing(shm: Path) -> Callable[..., subprocess.Popen[bytes]]:
 def test_a_start_waits_for_a_flush_that_gets_on(shm: Path, flushing: Any) -> None:
     path = shm / "x.lock"
     other = flushing(path, 2.0, "ends")
-    lock.take_over(str(path), process.this_process()).release()
+    lock.acquire_ending_stale_agent(str(path), process.this_process()).release()
     assert other.wait(10) == 0, "nobody ended it"
 
 
 def test_a_start_ends_a_flush_that_stands_still_or_takes_too_long(shm: Path, flushing: Any) -> None:
     path = shm / "x.lock"
     other = flushing(path, 600.0, "ends")
-    lock.take_over(str(path), process.this_process(), flush_timeout=1.0).release()
+    lock.acquire_ending_stale_agent(str(path), process.this_process(), flush_timeout=1.0).release()
     assert other.wait(10) == -lock.STOP
     other = flushing(path, 0.0, "hangs")
     os.utime(path, (1.0, 1.0))
-    lock.take_over(str(path), process.this_process()).release()
+    lock.acquire_ending_stale_agent(str(path), process.this_process()).release()
     assert other.wait(10) == -lock.STOP
 
 
 def test_two_flushes_of_one_run_do_not_wait_for_each_other(capture, shm: Path, flushing: Any) -> None:
     slot = capture()
-    path = shm_paths.user_directory() + "/" + f"hpk-{slot.name.uid}-{slot.name.run}-00000.lock"
+    path = shm_paths.ensure_user_directory() + "/" + f"hpk-{slot.name.uid}-{slot.name.run}-00000.lock"
     other = flushing(Path(path), 600.0, "ends")
     (outcome,) = flush.flush(job="7")
     assert f"another flush (pid {other.pid}) is at work" in outcome.note and outcome.again

@@ -16,7 +16,7 @@ import pytest
 
 from hyperpod_kit.checkpoint.agent import flush, flush_users, seal, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import COMPLETE_STATES
-from hyperpod_kit.checkpoint.agent.flush_handover import EndedJob, carry_out
+from hyperpod_kit.checkpoint.agent.flush_handover import EndedJob, flush_job_until_saved
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.system.wait import fixed_pause
@@ -132,11 +132,11 @@ def test_the_unit_of_an_ended_job_ends_and_says_what_stays(capture: Any, shm: Pa
     said: List[str] = []
     ended = EndedJob("7", 0, os.getuid(), None)
     stall = round(scaled(2.0))
-    code = carry_out(
+    code = flush_job_until_saved(
         ended,
         folder=str(shm),
         max_age=86400.0,
-        announce="",
+        announcement_path="",
         say=said.append,
         limit=4.0 * stall,
         stall=stall,

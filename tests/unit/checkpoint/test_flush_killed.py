@@ -124,7 +124,7 @@ def test_what_a_flush_gives_up_is_said_before_it_goes(capture: Any, shm: Path, t
         for rank in (0, 1):
             seal.seal(capture(rank=rank, world=2, seq=seq, step=10 * seq))
         root.rename(tmp_path / "away")
-        day.age_captures(str(shm))
+        day.backdate_captures(str(shm))
         killed = flush_killed_before(number, said)
         if whole_ranks(shm) != [0, 1]:
             gone += 1

@@ -13,7 +13,7 @@ import pytest
 from hyperpod_kit.checkpoint.agent import assemble, extra_state, name_coverage, shard_report
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, ShardFacts, SlotState, parse_page
 from hyperpod_kit.checkpoint.repository import layout
-from hyperpod_kit.checkpoint.repository.digest import small
+from hyperpod_kit.checkpoint.repository.digest import small_object_digest
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord
 from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec
 from hyperpod_kit.errors import CheckpointError
@@ -52,7 +52,7 @@ def _reports(*trees: Dict[str, Any], plans: str = "", writes: Any = None, **chan
                 tensors=len(names),
                 plan_tensors=2,
                 extra_size=len(extra),
-                extra_root=small(extra.encode()),
+                extra_root=small_object_digest(extra.encode()),
                 root=f"blake2b:{rank}",
             ),
         )
@@ -65,13 +65,13 @@ def _reports(*trees: Dict[str, Any], plans: str = "", writes: Any = None, **chan
 
 def test_stages_make_one_checkpoint_that_has_the_names_of_all() -> None:
     saved = [_tree("a", "both"), _tree("both", "b"), _tree("both", "b")]
-    made = assemble.assemble(_reports(*saved, plans="xyy", writes={0: ["a"], 1: ["b"], 2: ["both"]}), {})
+    made = assemble.build_commit_files(_reports(*saved, plans="xyy", writes={0: ["a"], 1: ["b"], 2: ["both"]}), {})
     assert made.manifest.tensors == 3 and made.manifest.plan == name_coverage.combine_plans(["x", "y", "y"]) != "x"
     body = json.loads(made.extra)
     assert body["format"] == layout.EXTRA_FORMAT_OF_STAGES and body["ranks"][2] == {}  # as rank 1 has it
     for rank, tree in enumerate(saved):
-        assert extra_state.tree_of(made.extra, rank) == {"model": tree["model"]}
-    assert extra_state.tree_of(made.extra, 3) == {"model": saved[0]["model"]}
+        assert extra_state.parse_rank_tree_outside_shard(made.extra, rank) == {"model": tree["model"]}
+    assert extra_state.parse_rank_tree_outside_shard(made.extra, 3) == {"model": saved[0]["model"]}
 
 
 def test_the_whole_of_stages_is_what_all_of_them_hold() -> None:
@@ -85,16 +85,16 @@ def test_the_whole_of_stages_is_what_all_of_them_hold() -> None:
         }
         for name, group in zip("ab", groups)
     ]
-    whole = extra_state.merge_trees(assemble.assemble(_reports(*saved, plans="xy"), {}).extra)
+    whole = extra_state.merge_stage_trees(assemble.build_commit_files(_reports(*saved, plans="xy"), {}).extra)
     assert sorted(whole["model"]) == ["a", "b"] and whole["extra"] == whole["objects.loader"] == {"a": 1}
     assert whole["optimizer"] == {"state": {"a": 1, "b": 1}, "param_groups": [{"lr": 1.0, "params": ["a", "b"]}]}
 
 
 def test_ranks_with_the_same_names_are_written_as_ever() -> None:
     saved = [{**_tree("a", "b", listed=False), "replicas": {"all": "same"}, "rng": rank} for rank in range(2)]
-    made = assemble.assemble(_reports(*saved, writes={0: ["a"], 1: ["b"]}), {})
+    made = assemble.build_commit_files(_reports(*saved, writes={0: ["a"], 1: ["b"]}), {})
     assert made.manifest.plan == "p" and json.loads(made.extra)["format"] == layout.EXTRA_FORMAT
-    assert extra_state.tree_of(made.extra, 1) == {"model": saved[1]["model"], "rng": 1}
+    assert extra_state.parse_rank_tree_outside_shard(made.extra, 1) == {"model": saved[1]["model"], "rng": 1}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_ranks_with_the_same_names_are_written_as_ever() -> None:
 )
 def test_what_is_no_checkpoint_says_why(saved: List[Dict[str, Any]], how: Dict[str, Any], words: str) -> None:
     with pytest.raises(CheckpointError) as found:
-        assemble.assemble(_reports(*saved, plans="xyz", **how), {})
+        assemble.build_commit_files(_reports(*saved, plans="xyz", **how), {})
     assert words in str(found.value)
 
 
@@ -134,7 +134,7 @@ def test_what_is_no_checkpoint_says_why(saved: List[Dict[str, Any]], how: Dict[s
 )
 def test_captures_that_do_not_belong_together_say_in_what_they_differ(changed: Dict[str, Any], words: str) -> None:
     with pytest.raises(CheckpointError, match=words):
-        assemble.assemble(_reports(_tree("a"), _tree("b"), **changed), {})
+        assemble.build_commit_files(_reports(_tree("a"), _tree("b"), **changed), {})
 
 
 # --- the ranks agree ------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def _agree(*names: Dict[str, TensorLayout]) -> List[placement.NamePlacement]:
     said, all_here = [None] * len(names), threading.Barrier(len(names))
     ranks = [Group(rank, said, all_here) for rank in range(len(names))]
     with ThreadPoolExecutor(len(names)) as pool:
-        list(pool.map(placement.agree, ranks, names))
+        list(pool.map(placement.gather_and_set_placement, ranks, names))
     return [mine.placement for mine in ranks]
 
 
@@ -177,13 +177,17 @@ def _plain(**kinds: str) -> Dict[str, TensorLayout]:
 
 def test_ranks_with_the_same_names_know_of_nothing_else() -> None:
     for found in _agree(_plain(model_a="x"), _plain(model_a="x")):
-        assert found.ranks_by_name == {} and found.of("model.a") is None and found.of("anything") is None
+        assert (
+            found.ranks_by_name == {}
+            and found.replica_and_holders("model.a") is None
+            and found.replica_and_holders("anything") is None
+        )
 
 
 def test_a_name_is_held_by_the_ranks_that_have_it_and_a_new_one_by_those_that_have_its_neighbours() -> None:
     first = _plain(model_embed_w="x", model_a_w="x", optimizer="", optimizer_state_a_w="")
     last = _plain(model_embed_w="x", model_b_w="x", optimizer="", optimizer_state_b_w="")
-    of = [found.of for found in _agree(first, first, last, {**last, **_plain(objects_ema_w="x")})]
+    of = [found.replica_and_holders for found in _agree(first, first, last, {**last, **_plain(objects_ema_w="x")})]
     assert of[1]("model.a.w") == ((1, 2), (0, 1)) and of[2]("model.b.w") == ((0, 2), (2, 3))
     assert of[0]("model.embed.w") is None is of[3]("model.embed.w")
     assert of[0]("optimizer.state.a.w.exp_avg") == ((0, 2), (0, 1))  # not made yet when they agreed
@@ -288,4 +292,4 @@ def test_a_place_that_has_another_name_in_the_checkpoint_is_found() -> None:
 
     live = {"a": leaf("model.a"), "b": [leaf("rank.00002.b")], "tied": leaf("model.a"), "new": leaf("model.new")}
     saved = {"a": leaf("model.a"), "b": [leaf("rank.00000.b")], "tied": leaf("model.tied"), "extra": leaf("x")}
-    assert codec.saved_names(live, saved) == {"rank.00002.b": "rank.00000.b"}
+    assert codec.differing_saved_names(live, saved) == {"rank.00002.b": "rank.00000.b"}

@@ -88,7 +88,7 @@ def test_one_that_cannot_be_sealed_leaves_it_to_the_one_before() -> None:
 
 def test_a_hurry_writes_the_newest_now_and_what_comes_after_it() -> None:
     brain = Coordinator(1)
-    assert brain.hurry() == []
+    assert brain.start_persisting_memory_saves() == []
     assert said(captured(brain, 1, memory=True)) == [(OrderKind.PERSIST, key(1))]
     assert captured(brain, 2, memory=True) == [] and captured(brain, 3, memory=True) == []  # one at a time
     sealed(brain, 2)
@@ -127,7 +127,7 @@ def test_an_agent_that_came_in_anothers_place_tells_again_and_nothing_is_written
     brain = Coordinator(2)
     captured(brain, 1, memory=True)
     sealed(brain, 1)
-    brain.reset_rank(1)
+    brain.forget_unfinished_captures(1)
     for rank in (0, 1):
         assert brain.captured(rank, key(1), adopted=True, memory=True) == []
     assert said(brain.done(0, "")) == [(OrderKind.CHECK_COMMITTED, key(1))]  # it may have got there before
@@ -192,14 +192,14 @@ def test_any_interleaving_brings_the_newest_whole_one_to_storage(data: st.DataOb
         elif what == "skip":
             obey(brain.skipped(rank, where, "busy"))
         elif what == "local":
-            obey(brain.local(rank, where, True))
+            obey(brain.local_written(rank, where, True))
         else:
             obey(brain.persisted(rank, where, rank))
 
     while len(done) < world or any(todo.values()):
         hurry -= 1
         if hurry == 0:
-            obey(brain.hurry())
+            obey(brain.start_persisting_memory_saves())
         rank = data.draw(st.sampled_from([r for r in range(world) if todo[r] or r not in done]))
         if rank not in done and not any(what in ("capture", "skip") for what, _ in todo[rank]):
             done.add(rank)

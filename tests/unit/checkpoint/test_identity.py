@@ -75,10 +75,10 @@ def test_a_start_finds_whose_root_it_is_and_writes_it_again(store: PosixStore, r
     put_checkpoint(store, 1)
     damage(run_file)
     with pytest.warns(RuntimeWarning, match=r"rest of the root says that it is of run 'small'.*written again"):
-        assert identity.open_root(store, "small") == SMALL_RUN
+        assert identity.ensure_run_identity(store, "small") == SMALL_RUN
     assert identity.read_run_file(store).identity == SMALL_RUN
     with pytest.raises(RunIsOwned, match="belongs to run 'small', this is run 'mine'"):
-        identity.open_root(store, "mine")
+        identity.ensure_run_identity(store, "mine")
 
 
 @pytest.mark.parametrize("damage", share(DAMAGES, 2))
@@ -106,12 +106,12 @@ def test_two_runs_in_one_root_are_named_and_nobody_is_chosen(
 ) -> None:
     mine = put_checkpoint(store, 1)
     run_file.unlink()
-    identity.write(store, OTHER)
+    identity.write_run_file(store, OTHER)
     theirs = put_checkpoint(store, 2, run=OTHER)
     found = answer(capsys, "verify", store.url, code=1)
     assert found["newest_valid"] == theirs and "it is of run 'small'" in found["attempts"][1]["problem"]
     run_file.unlink()
-    for call in (lambda: identity.open_root(store), lambda: identity.confirm(store, SMALL_RUN)):
+    for call in (lambda: identity.ensure_run_identity(store), lambda: identity.require_run_identity(store, SMALL_RUN)):
         with pytest.raises(CheckpointError, match=f"of 2 runs.*{theirs}.*{mine}") as caught:
             call()
         assert "--run-id" in (caught.value.hint or "")
@@ -122,7 +122,7 @@ def test_two_runs_in_one_root_are_named_and_nobody_is_chosen(
     assert cli.main(["repair", store.url, "--run-id", "e"]) == 1
     capsys.readouterr()
     assert answer(capsys, "repair", store.url, "--run-id", "0000")["run"] == "small"
-    assert identity.open_root(store) == SMALL_RUN
+    assert identity.ensure_run_identity(store) == SMALL_RUN
 
 
 def test_a_new_id_that_was_made_beside_old_checkpoints_is_noticed(
@@ -131,7 +131,7 @@ def test_a_new_id_that_was_made_beside_old_checkpoints_is_noticed(
     """What is left behind when RUN.json was lost."""
     put_checkpoint(store, 1)
     run_file.unlink()
-    identity.write(store, OTHER)
+    identity.write_run_file(store, OTHER)
     found = answer(capsys, "verify", store.url, code=1)
     assert "no checkpoint here is" in found["run_problem"]
     assert cli.main(["repair", store.url]) == 1 and "--run-id" in capsys.readouterr().err
@@ -140,19 +140,19 @@ def test_a_new_id_that_was_made_beside_old_checkpoints_is_noticed(
 
 
 def test_a_root_in_which_nothing_was_committed_keeps_the_id_of_its_starts(store: PosixStore, run_file: Path) -> None:
-    mine = identity.open_root(store, "llama")
+    mine = identity.ensure_run_identity(store, "llama")
     commit.claim_epoch(store, mine, above=0, job={})
     put_checkpoint(store, 1, committed=False)
     run_file.unlink()
     with pytest.warns(RuntimeWarning, match="written again"):
-        assert identity.open_root(store) == mine
+        assert identity.ensure_run_identity(store) == mine
 
 
 def test_leftovers_that_say_nothing_make_a_new_run(store: PosixStore, run_file: Path) -> None:
     put_checkpoint(store, 1, committed=False)
-    assert identity.open_root(store, "llama").run == "llama"
+    assert identity.ensure_run_identity(store, "llama").run == "llama"
     empty(run_file)
-    assert identity.open_root(store, "llama").run == "llama" and identity.read_run_file(store).problem == ""
+    assert identity.ensure_run_identity(store, "llama").run == "llama" and identity.read_run_file(store).problem == ""
 
 
 def test_no_new_id_beside_checkpoints_that_are_all_damaged(
@@ -162,7 +162,7 @@ def test_no_new_id_beside_checkpoints_that_are_all_damaged(
     empty(Path(store.url, name, layout.MANIFEST_FILE))
     run_file.unlink()
     with pytest.raises(CheckpointError, match=f"none of its 1 checkpoints says whose they are: {name}"):
-        identity.open_root(store)
+        identity.ensure_run_identity(store)
     assert not run_file.exists()
     assert cli.main(["repair", store.url]) == 1 and name in capsys.readouterr().err
 
@@ -178,7 +178,7 @@ def test_storage_that_deletes_nothing_says_who_can(
 
     monkeypatch.setattr(os, "unlink", refused)
     with pytest.raises(CheckpointError, match=r"damaged RUN.json is in the way") as caught:
-        identity.open_root(RestrictedStore(store.url))
+        identity.ensure_run_identity(RestrictedStore(store.url))
     assert "remove it" in (caught.value.hint or "")
 
 
@@ -186,7 +186,7 @@ def exchange(store: PosixStore, tmp_path: Path) -> list[str]:
     """Another run's root in the place of this one; its checkpoints."""
     os.rename(store.url, tmp_path / "ours")
     theirs = PosixStore(store.url)
-    identity.open_root(theirs, "other")
+    identity.ensure_run_identity(theirs, "other")
     names = [
         put_checkpoint(theirs, seq, epoch=1, run=identity.read_run_file(theirs).identity or OTHER)
         for seq in range(1, 5)
@@ -197,11 +197,11 @@ def exchange(store: PosixStore, tmp_path: Path) -> list[str]:
 def test_an_exchanged_root_gets_no_commit_and_loses_nothing(store: PosixStore, tmp_path: Path) -> None:
     for seq in range(1, 5):
         put_checkpoint(store, seq, epoch=9)
-    planned = retention.plan(retention.survey(store), Latest(1))
+    planned = retention.plan(retention.judge_all_checkpoints(store), Latest(1))
     names = exchange(store, tmp_path)
     with pytest.raises(RunIsOwned, match=r"is of run 'other' .*, expected run 'small' .* was exchanged"):
         retention.enforce(store, Latest(1), SMALL_RUN)
-    assert retention.apply(store, planned, SMALL_RUN).deleted == ()
+    assert retention.delete_planned(store, planned, SMALL_RUN).deleted == ()
     with pytest.raises(RunIsOwned, match="was exchanged"):
         put_checkpoint(store, 5, epoch=9, run=SMALL_RUN)
     assert [name for name in store.list() if name.startswith("seq-") and name[:-1] not in names] == [
@@ -217,7 +217,7 @@ def test_an_emptied_root_gets_no_commit(store: PosixStore, tmp_path: Path) -> No
     os.rename(store.url, tmp_path / "ours")
     os.mkdir(store.url)
     with pytest.raises(CheckpointError, match="emptied or exchanged, or its mount is gone"):
-        identity.confirm(store, SMALL_RUN)
+        identity.require_run_identity(store, SMALL_RUN)
     with pytest.raises(CheckpointError, match="its mount is gone"):
         retention.enforce(store, Latest(1), SMALL_RUN)
 
@@ -225,7 +225,7 @@ def test_an_emptied_root_gets_no_commit(store: PosixStore, tmp_path: Path) -> No
 def test_a_checkpoint_of_another_run_is_not_deleted(store: PosixStore, capsys: pytest.CaptureFixture[str]) -> None:
     theirs = put_checkpoint(store, 1, run=SMALL_RUN)
     os.unlink(Path(store.url, layout.RUN_FILE))
-    identity.write(store, OTHER)
+    identity.write_run_file(store, OTHER)
     mine = [put_checkpoint(store, seq, run=OTHER) for seq in (2, 3)]
     kept = answer(capsys, "prune", store.url, "--latest", "1")
     assert kept["deleted"] == [mine[0]] and "of another run, 'small'" in kept["keep"][theirs]

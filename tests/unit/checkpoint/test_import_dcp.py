@@ -28,7 +28,7 @@ from hyperpod_kit import ending  # noqa: E402
 from hyperpod_kit.checkpoint import Manager, State, cli, load_weights  # noqa: E402
 from hyperpod_kit.checkpoint.exporting.checkpoint import export  # noqa: E402
 from hyperpod_kit.checkpoint.formats import dcp_folder  # noqa: E402
-from hyperpod_kit.checkpoint.formats.byte_sources import open_files  # noqa: E402
+from hyperpod_kit.checkpoint.formats.byte_sources import closing_imported_files  # noqa: E402
 from hyperpod_kit.checkpoint.importing.checkpoint import import_checkpoint  # noqa: E402
 from hyperpod_kit.checkpoint.loading import load_state  # noqa: E402
 from hyperpod_kit.checkpoint.state_dict import StateDict  # noqa: E402
@@ -276,7 +276,7 @@ def test_classes_in_values_and_names_of_ours_are_refused(tmp_path: Path, capsys:
 
 def everything(folder: Path) -> dict[str, Any]:
     """All bytes of tensors and all values, read as an import reads them."""
-    with open_files() as files:
+    with closing_imported_files() as files:
         found = dcp_folder.inspect_folder(files, folder)
         read: dict[str, Any] = {}
         for name, boxes in found.chunks.items():

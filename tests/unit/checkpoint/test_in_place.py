@@ -223,7 +223,7 @@ def test_what_memory_half_filled_before_it_turned_out_bad_is_not_called_fresh(ro
     for record in Path(root).iterdir():
         if record.name != "RUN.json":
             shutil.rmtree(record) if record.is_dir() else record.unlink()
-    for path in Path(shm_paths.base()).glob("*.img"):
+    for path in Path(shm_paths.shared_memory_root()).glob("*.img"):
         if path.stat().st_blocks * 512 >= 96 << 20:  # the slot that was used; a byte of its last chunk
             with path.open("r+b") as file:
                 file.seek(95 << 20)

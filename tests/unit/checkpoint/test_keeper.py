@@ -138,13 +138,13 @@ def test_the_next_agent_is_heard_from_its_first_word_on(
     root: str, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may speak before whoever starts it goes on."""
-    real = Channel.listen
+    real = Channel.start_receiving
 
     def listen(self: Channel, on_message: Any, on_end: Any) -> None:
         on_message(Alive().to_json())
         real(self, on_message, on_end)
 
-    monkeypatch.setattr(Channel, "listen", listen)
+    monkeypatch.setattr(Channel, "start_receiving", listen)
     with Manager(root) as manager:
         manager.restore(state)
         kill(manager)

@@ -66,8 +66,8 @@ def test_four_bad_saves_do_not_take_the_good_one_away() -> None:
     assert [name for name, _ in done.damaged] == [bad] and "read back" in (tombstone.read(store, bad) or "")
     newest = put_checkpoint(store, 6)
     done = retention.enforce(store, Latest(3), SMALL_RUN)
-    assert good in done.deleted and newest in proofs.recorded(store) and whole(store)[0] == newest
-    assert good not in proofs.recorded(store)
+    assert good in done.deleted and newest in proofs.proved_checkpoints(store) and whole(store)[0] == newest
+    assert good not in proofs.proved_checkpoints(store)
 
 
 def test_one_read_back_serves_until_its_checkpoint_is_to_go() -> None:
@@ -75,9 +75,9 @@ def test_one_read_back_serves_until_its_checkpoint_is_to_go() -> None:
     reads: List[str] = []
 
     class Counting(read_back.Prover):
-        def prove(self, attempt: str) -> ReadBack:
+        def read_back_and_record(self, attempt: str) -> ReadBack:
             reads.append(attempt)
-            return super().prove(attempt)
+            return super().read_back_and_record(attempt)
 
     prover = Counting(store)
     names = []
@@ -92,13 +92,13 @@ def test_one_read_back_serves_until_its_checkpoint_is_to_go() -> None:
 def test_what_a_restore_has_proved_needs_no_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore("memory://restored")
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
-    proofs.record(store, names[1], "restore")
-    items = retention.survey(store, run_id=SMALL_RUN.run_id)
+    proofs.record_proof(store, names[1], "restore")
+    items = retention.judge_all_checkpoints(store, run_id=SMALL_RUN.run_id)
     planned = retention.plan(items, Latest(2))
-    assert retention.unassured(items, planned) == []
+    assert retention.deletions_without_newer_proof(items, planned) == []
     store.delete(f"{names[1]}/{SHARD}")  # since then it has lost a file
-    items = retention.survey(store, run_id=SMALL_RUN.run_id)
-    assert [item.facts.checkpoint_id for item in retention.unassured(items, planned)] == [names[0]]
+    items = retention.judge_all_checkpoints(store, run_id=SMALL_RUN.run_id)
+    assert [item.facts.checkpoint_id for item in retention.deletions_without_newer_proof(items, planned)] == [names[0]]
 
 
 def test_a_read_back_that_is_given_up_deletes_nothing() -> None:
@@ -110,7 +110,7 @@ def test_a_read_back_that_is_given_up_deletes_nothing() -> None:
     prover = read_back.Prover(store, may_continue=lambda size: False)
     done = retention.enforce(store, Latest(1), SMALL_RUN, prover=prover)
     assert done.deleted == (marked,), "of that nothing could be made"
-    assert set(names) <= set(left(store)) and proofs.recorded(store) == set()
+    assert set(names) <= set(left(store)) and proofs.proved_checkpoints(store) == set()
 
 
 def test_one_bad_read_condemns_nothing() -> None:
@@ -147,10 +147,10 @@ def test_a_record_that_finds_no_room_is_left_later() -> None:
     names = [put_checkpoint(store, seq) for seq in (1, 2)]
     prover = read_back.Prover(store)
     assert retention.enforce(store, Latest(1), SMALL_RUN, prover=prover).deleted == (names[0],)
-    assert proofs.recorded(store) == set() and prover.proved() == {names[1]}
+    assert proofs.proved_checkpoints(store) == set() and prover.proved_checkpoints() == {names[1]}
     store.full = False
     retention.enforce(store, Latest(1), SMALL_RUN, prover=prover)
-    assert proofs.recorded(store) == {names[1]}
+    assert proofs.proved_checkpoints(store) == {names[1]}
 
 
 @pytest.mark.parametrize("file", [SHARD, layout.EXTRA_FILE, layout.MANIFEST_FILE])
@@ -170,7 +170,7 @@ def test_no_page_of_it_is_in_memory_when_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "shard"
     path.write_bytes(os.urandom(64 * mmap.PAGESIZE))
     assert resident_pages(path) == 64
-    PosixStore(str(tmp_path)).from_medium("shard")
+    PosixStore(str(tmp_path)).drop_cached_pages("shard")
     assert resident_pages(path) == 0
 
 
@@ -212,9 +212,9 @@ def test_shards_that_are_whole_stay_where_another_beginning_wrote_them() -> None
     newest = put_checkpoint(store, 2, epoch=2, line=2)
     done = retention.enforce(store, Latest(1), SMALL_RUN)
     assert done.deleted == () and lost in left(store)
-    why = dict(retention.plan(retention.survey(store, run_id=SMALL_RUN.run_id), Latest(1)).keep)[lost]
+    why = dict(retention.plan(retention.judge_all_checkpoints(store, run_id=SMALL_RUN.run_id), Latest(1)).keep)[lost]
     assert "earlier beginning" in why
-    retention.remove(store, newest)
+    retention.delete_checkpoint(store, newest)
     put_checkpoint(store, 3, epoch=3, line=1)  # one that goes on from there
     assert lost in retention.enforce(store, Latest(1), SMALL_RUN).deleted
 
@@ -247,7 +247,7 @@ def test_another_runs_shards_are_nobodys_to_delete_here() -> None:
 def test_a_manifest_that_vanished_from_a_proved_one_is_no_leftover() -> None:
     store = MemoryStore("memory://vanished")
     names = [put_checkpoint(store, seq, epoch=seq, line=1) for seq in (1, 2)]
-    proofs.record(store, names[0], "restore")
+    proofs.record_proof(store, names[0], "restore")
     store.delete(f"{names[0]}/{layout.MANIFEST_FILE}")
     assert retention.enforce(store, Latest(1), SMALL_RUN).deleted == () and names[0] in left(store)
 
@@ -271,19 +271,19 @@ def test_for_a_save_without_room_the_oldest_goes_one_at_a_time() -> None:
     store = MemoryStore("memory://room")
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
     gave_up = put_checkpoint(store, 4, committed=False)
-    asked: Dict[str, Any] = {"coming": coming(5), "abandoned": frozenset({gave_up})}
+    asked: Dict[str, Any] = {"pending_save": coming(5), "abandoned": frozenset({gave_up})}
     assert retention.enforce(store, Latest(3), SMALL_RUN, **asked).deleted == (gave_up,)
     assert retention.enforce(store, Latest(3), SMALL_RUN, **asked).deleted == (names[0],)
     assert retention.enforce(store, Latest(3), SMALL_RUN, **asked).deleted == (), "two stay, and the third is coming"
-    assert names[2] in proofs.recorded(store)
+    assert names[2] in proofs.proved_checkpoints(store)
 
 
 def test_for_a_save_without_room_the_last_good_one_stays_and_the_bad_one_goes() -> None:
     store = MemoryStore("memory://bad")
     names = [put_checkpoint(store, seq) for seq in (1, 2)]
     drop_a_write(store, names[1])
-    assert retention.enforce(store, Latest(2), SMALL_RUN, coming=coming(3)).deleted == (names[1],)
-    assert retention.enforce(store, Latest(2), SMALL_RUN, coming=coming(3)).deleted == ()
+    assert retention.enforce(store, Latest(2), SMALL_RUN, pending_save=coming(3)).deleted == (names[1],)
+    assert retention.enforce(store, Latest(2), SMALL_RUN, pending_save=coming(3)).deleted == ()
     assert whole(store) == [names[0]]
 
 
@@ -333,16 +333,16 @@ def test_a_plan_never_lets_the_last_proved_one_go(made: List[Any], rule: Policy,
         def __init__(self) -> None:
             self.asked: Set[str] = set()
 
-        def proved(self) -> Set[str]:
+        def proved_checkpoints(self) -> Set[str]:
             return set()
 
-        def prove(self, attempt: str) -> ReadBack:
+        def read_back_and_record(self, attempt: str) -> ReadBack:
             assert attempt not in self.asked, "read twice for one plan"
             self.asked.add(attempt)
             return ReadBack(truth[attempt], "told so")
 
     prover = Told()
-    found = retention.assured(items, prover, rule, coming=coming(99) if in_need else None)
+    found = retention.prove_and_plan(items, prover, rule, pending_save=coming(99) if in_need else None)
     going = {attempt for attempt, _ in found.planned.delete}
     staying = [item for item in items if item.facts.checkpoint_id not in going]
     assert {attempt for attempt, _ in found.planned.keep} == {item.facts.checkpoint_id for item in staying}
@@ -354,7 +354,7 @@ def test_a_plan_never_lets_the_last_proved_one_go(made: List[Any], rule: Policy,
         and truth[item.facts.checkpoint_id] is ReadBackOutcome.PROVED
     ]
     for item in found.items:
-        if item.facts.checkpoint_id in going and item.is_worth_something:
+        if item.facts.checkpoint_id in going and item.is_valid_or_rebuildable:
             assert good and max(good) > item.facts.order
     valid = [item for item in found.items if item.state == retention.VALID]
     if valid:

@@ -84,7 +84,7 @@ RECORDS: Dict[str, Callable[[Store, str], None]] = {
     "flushes/n1-aa.json": put_note,
     "pins/": lambda store, attempt: pins.pin(store, attempt),
     "leases/": lambda store, attempt: (lease.Lease(store, attempt, 1.0), None)[1],
-    "rewinds/": lambda store, attempt: (rollbacks.record_rollback(store, attempt, 1), None)[1],
+    "rewinds/": lambda store, attempt: (rollbacks.pin_and_record_rollback(store, attempt, 1), None)[1],
 }
 """File -> what makes it while the checkpoint is whole."""
 
@@ -210,7 +210,7 @@ def test_a_torn_hint_was_written_after_a_commit_all_the_same(store: Store) -> No
     Path(store.url, "LATEST").write_bytes(b'{"att')
     with pytest.raises(NoValidCheckpoint, match="LATEST: it is written after a commit only and cannot be read"):
         selection.newest_valid(store)
-    fresh_start.begin_anew(store, by="a person")
+    fresh_start.record_root_fresh_start(store, by="a person")
     with pytest.raises(NoCheckpoint):
         selection.newest_valid(store)
 
@@ -267,7 +267,7 @@ def test_what_was_left_to_begin_anew_is_not_lost(epoch: int, named: tuple[str, .
 
 def test_people_are_named_some_and_the_number_of_the_rest() -> None:
     records = tuple(CommitRecord("pins/", f"seq-{seq:06d}.step-0000000001.e1-abcd") for seq in range(1, 21))
-    reasons = commit_records.reasons(commit_records.lost_commits(RootFacts(records)))
+    reasons = commit_records.summarize_lost_commits(commit_records.lost_commits(RootFacts(records)))
     assert len(reasons) == 9
     assert reasons[-1] == ("older ones", "12 more were committed")
 
@@ -415,11 +415,11 @@ def test_hpk_fresh_gives_up_nothing_that_can_be_restored(tmp_path: Path, monkeyp
 def test_going_back_takes_a_fresh_start_back(store: Store) -> None:
     names = [put_checkpoint(store, seq) for seq in (1, 2)]
     commit.claim_epoch(store, SMALL_RUN, above=1, job={})
-    fresh_start.begin_anew(store, by="alice")
+    fresh_start.record_root_fresh_start(store, by="alice")
     with pytest.raises(NoCheckpoint):
         selection.newest_valid(store)
-    assert [why for _, why in selection.left_on_purpose(store)] == []
-    rollbacks.record_rollback(store, names[0], catalog.highest_epoch_and_seq(store)[0])
+    assert [why for _, why in selection.excluded_by_rollback(store)] == []
+    rollbacks.pin_and_record_rollback(store, names[0], catalog.highest_epoch_and_seq(store)[0])
     assert selection.newest_valid(store).checkpoint_id == names[0]
 
 
@@ -448,5 +448,5 @@ def look_repaired(root: Path) -> List[str]:
     store = open_store(str(root))
     whose = identity.find_identity(store)
     assert whose is not None
-    rebuild.rebuild_all(store, whose, dry_run=False)
-    return [entry.checkpoint_id for entry in selection.walk(store)]
+    rebuild.rebuild_lost_manifests(store, whose, dry_run=False)
+    return [entry.checkpoint_id for entry in selection.iter_committed_newest_first(store)]

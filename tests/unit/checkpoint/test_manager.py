@@ -63,12 +63,12 @@ def root(shm: Path, tmp_path: Path) -> str:
 
 
 def segments() -> list[str]:
-    return sorted(os.listdir(shm_paths.base()))
+    return sorted(os.listdir(shm_paths.shared_memory_root()))
 
 
 def disown() -> None:
     """Let the slots belong to a process that is dead."""
-    for slot in shm_slots.attached(shm_paths.base(), shm_slots.names(shm_paths.base())):
+    for slot in shm_slots.attached(shm_paths.shared_memory_root(), shm_slots.names(shm_paths.shared_memory_root())):
         page = slot.page
         assert page is not None
         slot.write_page(replace(page, origin=replace(page.origin, owner=(2**22 + 1, 1))))
@@ -163,7 +163,7 @@ def test_a_flipped_bit_in_memory_falls_back_to_storage_with_the_reason(root: str
     want = job.fingerprint()
     abandon(manager)
     disown()
-    for path in Path(shm_paths.base()).glob("*.img"):
+    for path in Path(shm_paths.shared_memory_root()).glob("*.img"):
         data = bytearray(path.read_bytes())
         if b"{" in data:  # the other slots wait for a save
             data[data.index(b"{") + 5] ^= 4  # in the header; the file's end is slack

@@ -119,7 +119,7 @@ def test_any_manifest_comes_back(made: manifest.Manifest) -> None:
 )
 def test_sealed_json_is_whole_or_refused(value: object, data: st.DataObject) -> None:
     sealed = manifest.seal_json({"value": value})
-    assert manifest.open_json(sealed, "it") == {"value": value}
+    assert manifest.parse_sealed_json(sealed, "it") == {"value": value}
     at = data.draw(st.integers(0, len(sealed) - 1))
     for other in (
         sealed[:at],
@@ -128,7 +128,7 @@ def test_sealed_json_is_whole_or_refused(value: object, data: st.DataObject) -> 
         sealed[:at] + bytes([sealed[at] ^ 1 << data.draw(st.integers(0, 7))]) + sealed[at + 1 :],
     ):
         with pytest.raises(CheckpointError):
-            manifest.open_json(other, "it")
+            manifest.parse_sealed_json(other, "it")
 
 
 def test_what_a_later_version_adds_is_passed_over_but_another_format_is_not() -> None:
@@ -161,7 +161,7 @@ def test_any_attempt_name_comes_back(name: layout.CheckpointId) -> None:
     assert layout.parse_checkpoint_id(str(name)) == name
     assert layout.parse_tombstone(layout.tombstone_file(str(name))) == str(name)
     # Discovery starts listings there.
-    assert layout.first_id_from(name.seq) < str(name)
+    assert layout.name_sorting_before_seq(name.seq) < str(name)
 
 
 @given(st.text(max_size=60))
@@ -195,11 +195,11 @@ def test_a_manifest_that_proves_itself_and_says_something_odd_is_passed_over(
     store = MemoryStore("memory://odd")
     old, new = put_checkpoint(store, 1), put_checkpoint(store, 2)
     name = f"{new}/{layout.MANIFEST_FILE}"
-    body = manifest.open_json(store.read(name), name)
+    body = manifest.parse_sealed_json(store.read(name), name)
     inner = body
     for key in place[:-1]:
         inner = inner[key]
     inner[place[-1]] = value
     store.replace(name, manifest.seal_json(body))
-    found = selection.newest(store, lambda attempt: verify.verify_checkpoint(store, attempt))[1]
+    found = selection.load_newest_accepted(store, lambda attempt: verify.verify_checkpoint(store, attempt))[1]
     assert found.checkpoint_id == old and found.rejected[0][0] == new

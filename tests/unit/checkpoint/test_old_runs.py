@@ -18,7 +18,7 @@ SMALL = [
 
 @pytest.mark.full
 def test_of_runs_older_than_a_day_nothing_is_lost() -> None:
-    rows = list(old_runs.played(10, 3, SMALL, day.age_run))
+    rows = list(old_runs.played(10, 3, SMALL, day.backdate_run))
     found = old_runs.totals(rows)
     assert len(rows) >= 2 and found["captures"] + found["copies"] >= 10, rows
     assert (found["lost"], found["wrong"]) == (0, 0), rows

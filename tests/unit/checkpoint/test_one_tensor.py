@@ -105,8 +105,8 @@ def test_runs_of_a_box_are_those_of_the_elements() -> None:
         last = chance.randint(first, len(piece))
         made = bytearray(whole.tobytes())
         runs = Runs(full, offsets, shape, 2)
-        assert len(list(runs.map_bytes(0, len(piece)))) == runs.count
-        for source, at, size in runs.map_bytes(first, last):
+        assert len(list(runs.contiguous_runs(0, len(piece)))) == runs.count
+        for source, at, size in runs.contiguous_runs(first, last):
             assert made[at : at + size] == piece[source : source + size]
             made[at : at + size] = b"\xff" * size
         assert made.count(b"\xff") == last - first

@@ -41,8 +41,8 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         assert size <= LARGE, "a device's memory is not reached by addresses"
         move(target, source, size)
 
-    monkeypatch.setattr(device, "is_on", lambda tensor: tensor.nbytes > LARGE)
-    monkeypatch.setattr(device, "synchronize", lambda tensors: settled.append(sum(map(device.is_on, tensors))))
+    monkeypatch.setattr(device, "is_on_cuda", lambda tensor: tensor.nbytes > LARGE)
+    monkeypatch.setattr(device, "synchronize", lambda tensors: settled.append(sum(map(device.is_on_cuda, tensors))))
     monkeypatch.setattr(device, "register", lambda memory: True)
     monkeypatch.setattr(load, "empty", made)
     monkeypatch.setattr(slices, "empty", made)

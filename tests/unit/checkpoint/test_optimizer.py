@@ -83,7 +83,7 @@ def test_gradients_from_before_the_restore_keep_no_capture_from_being_used(root:
     weights = [param.detach().clone() for param in other.parameters()]
     other(torch.ones(4)).sum().backward()
     gradients = [param.grad.clone() for param in other.parameters()]
-    assert optimizer_state.materialise(fresh) and fresh.state
+    assert optimizer_state.make_state_by_null_step(fresh) and fresh.state
     assert all(torch.equal(a, param.grad) for a, param in zip(gradients, other.parameters(), strict=True))
     assert all(torch.equal(a, param) for a, param in zip(weights, other.parameters(), strict=True))
     fresh.state.clear()

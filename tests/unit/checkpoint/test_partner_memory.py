@@ -15,7 +15,7 @@ from hyperpod_kit.checkpoint.agent import flush, lock, partner_memory, partner_w
 from hyperpod_kit.checkpoint.agent.control_page import SEALED_AT, Page, SlotState
 from hyperpod_kit.checkpoint.agent.persist import Pace
 from hyperpod_kit.checkpoint.partner_link import plan_fetches
-from hyperpod_kit.checkpoint.partners import RankNode, partners, switch_of
+from hyperpod_kit.checkpoint.partners import RankNode, assign_partners, switch_of
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.system import process
 from hyperpod_lab.torture import day
@@ -27,15 +27,15 @@ def on(*nodes: str) -> list[RankNode]:
 
 
 def test_partners_are_on_other_nodes_and_below_other_switches_where_there_are_any() -> None:
-    assert partners(on("a/1", "a/1")) == [None, None]
-    assert partners(on("a/1", "a/1", "a/2", "a/2")) == [2, 3, 0, 1]
-    assert partners(on("a/1", "a/2", "a/3")) == [1, 2, 0]
-    assert partners(on("a/1", "b/1", "a/2", "b/2")) == [1, 0, 3, 2]
-    assert partners(on("a/1", "a/1", "b/1")) == [2, 2, 0]
+    assert assign_partners(on("a/1", "a/1")) == [None, None]
+    assert assign_partners(on("a/1", "a/1", "a/2", "a/2")) == [2, 3, 0, 1]
+    assert assign_partners(on("a/1", "a/2", "a/3")) == [1, 2, 0]
+    assert assign_partners(on("a/1", "b/1", "a/2", "b/2")) == [1, 0, 3, 2]
+    assert assign_partners(on("a/1", "a/1", "b/1")) == [2, 2, 0]
     names = [f"{switch}/{number}" for number in range(8) for switch in "abc"]
-    for rank, other in enumerate(partners(on(*names))):
+    for rank, other in enumerate(assign_partners(on(*names))):
         assert other is not None and names[other][0] != names[rank][0]
-    assert sorted(other for other in partners(on(*names)) if other is not None) == list(range(24))
+    assert sorted(other for other in assign_partners(on(*names)) if other is not None) == list(range(24))
     assert switch_of({"SLURM_TOPOLOGY_ADDR": "s0.s4.node7"}) == "s0.s4" and switch_of({}) == ""
 
 
@@ -87,12 +87,12 @@ def test_a_capture_goes_there_and_comes_back_as_it_was(served: Any, shm: Path, t
         made.write_page(replace(page, state=SlotState.WRITING))
         return made
 
-    partner_wire.get([("127.0.0.1", server.port)], "token", page.origin.run_id, 1, page.key, make)
+    partner_wire.fetch_capture([("127.0.0.1", server.port)], "token", page.origin.run_id, 1, page.key, make)
     again = shm_slots.attach(str(back), slot.name)
     assert undated(again.page) == undated(page) and bytes(again.image) == bytes(slot.image)
     assert again.extra(page.shard.extra_size) == slot.extra(page.shard.extra_size)
     with pytest.raises(CheckpointError, match="not here any more"):
-        partner_wire.get([("127.0.0.1", server.port)], "token", page.origin.run_id, 0, page.key, make)
+        partner_wire.fetch_capture([("127.0.0.1", server.port)], "token", page.origin.run_id, 0, page.key, make)
 
 
 def test_copies_are_no_captures_of_the_node_that_has_them_and_go_with_the_run(served: Any, shm: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_copy_outlives_the_capture_whose_node_may_save_it_yet(served: Any, cap
     """A day later, and this node's flush comes first."""
     slot, page, node, server = served
     to(server).put(slot, page)
-    day.age_captures(str(node))
+    day.backdate_captures(str(node))
     (stays,) = flush.flush(folder=str(node))
     assert not stays.removed and not stays.lost
     capture(rank=0, world=2, seq=5)
@@ -149,7 +149,9 @@ def test_a_copy_goes_once_storage_has_the_capture(
 def test_copies_of_a_living_run_are_its_agents_however_old_they_are(served: Any, shm: Path) -> None:
     slot, page, node, server = served
     to(server).put(slot, page)
-    agent = lock.take_over(str(node / shm_slots.lock_file(slot.name.uid, slot.name.run, 0)), process.this_process())
+    agent = lock.acquire_ending_stale_agent(
+        str(node / shm_slots.lock_file_name(slot.name.uid, slot.name.run, 0)), process.this_process()
+    )
     assert (
         flush.flush(folder=str(node), max_age=-1.0) == []
         and shm_cleanup.remove_dead_segments(str(node), excluded_run="") == []

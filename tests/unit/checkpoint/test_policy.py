@@ -50,7 +50,7 @@ def test_every_steps_takes_the_first_at_or_after_each_multiple() -> None:
 
 def test_a_branch_that_was_left_is_no_part_of_the_line() -> None:
     found = facts(100, 200, 300, 110, 210)
-    assert [fact.step for fact in policy.line(found)] == [210, 110, 100]
+    assert [fact.step for fact in policy.checkpoints_leading_to_newest(found)] == [210, 110, 100]
     assert kept(EverySteps(100), found) == [0, 4]
 
 

@@ -78,8 +78,8 @@ def test_all_ranks_settle_on_the_verdict_of_the_first_one(verdict: Verdict) -> N
 def test_what_a_rank_keeps_goes_to_nobody_and_what_it_tells_goes_to_all() -> None:
     all_ranks = Agreement(Ranks(alone=True), "seq-000001")
     kept = object()  # no value that could be told to another rank
-    assert all_ranks.prove(lambda: kept) is kept and all_ranks.fit(lambda: kept) is kept
-    assert all_ranks.prove_and_share(lambda: (kept, 3)) == (kept, [3])
-    assert all_ranks.fit_and_share(lambda: (kept, 3)) == (kept, [3])
+    assert all_ranks.run_or_reject(lambda: kept) is kept and all_ranks.run_or_raise_misfit(lambda: kept) is kept
+    assert all_ranks.run_and_gather_or_reject(lambda: (kept, 3)) == (kept, [3])
+    assert all_ranks.run_and_gather_or_raise_misfit(lambda: (kept, 3)) == (kept, [3])
     with pytest.raises(DigestUnavailable):
-        all_ranks.prove(lambda: failing(DigestUnavailable("xxh3", "no library")))
+        all_ranks.run_or_reject(lambda: failing(DigestUnavailable("xxh3", "no library")))

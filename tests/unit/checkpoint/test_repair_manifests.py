@@ -253,7 +253,7 @@ def test_ls_says_of_each_what_is_lost(lost: Path, capsys: pytest.CaptureFixture[
 def test_what_was_left_to_begin_anew_can_be_rebuilt_and_stays_left(
     lost: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fresh_start.begin_anew(str(lost), by="alice")
+    fresh_start.record_root_fresh_start(str(lost), by="alice")
     code, told = repair(lost, capsys)
     assert (code, len(told["manifests"])) == (0, 3)
     with pytest.raises(NoCheckpoint):
@@ -263,11 +263,13 @@ def test_what_was_left_to_begin_anew_can_be_rebuilt_and_stays_left(
 
 def test_a_seal_is_passed_over_by_who_does_not_know_it(whole: Path) -> None:
     extra = (whole / names(whole)[0] / layout.EXTRA_FILE).read_bytes()
-    sealed_text.require(extra, "extra.json")
-    assert extra_state.tree_of(sealed_text.without_seal(extra), 0) == extra_state.tree_of(extra, 0)
+    sealed_text.require_intact_seal(extra, "extra.json")
+    assert extra_state.parse_rank_tree_outside_shard(
+        sealed_text.without_seal(extra), 0
+    ) == extra_state.parse_rank_tree_outside_shard(extra, 0)
     for end in range(len(extra)):
         with pytest.raises(CheckpointError):
-            sealed_text.require(extra[:end], "extra.json")
+            sealed_text.require_intact_seal(extra[:end], "extra.json")
 
 
 def test_a_commit_goes_on_where_an_agent_of_another_release_died(tmp_path: Path, whole: Path) -> None:

@@ -143,9 +143,9 @@ def _pieces(tensors: List[Any]) -> List[TensorPiece]:
 def _digest(tensors: List[Any], threads: int = 1) -> Tuple[Dict[str, str], List[str]]:
     made = replica_check.Comparison(_pieces(tensors), "xxh3")
     pool = memory_copy.Copier(threads)
-    pool.start(made.work(early=True) + made.work(early=False)).wait()
+    pool.start(made.host_digest_batches(early=True) + made.host_digest_batches(early=False)).help_and_wait()
     pool.close()
-    return made.digests(), [value for _, _, value in made.tensors("all")]
+    return made.digests(), [value for _, _, value in made.tensor_digests_of_holders("all")]
 
 
 def _fold(tensors: List[Any]) -> List[str]:
@@ -208,24 +208,28 @@ def test_the_next_save_digests_the_bytes_of_its_own_moment_and_leaves_an_open_on
     def compare(seq: int) -> Any:
         made = every.begin(seq, "p", pieces, last=False)
         assert made is not None
-        pool.start(made.work(early=True) + made.work(early=False)).wait()
+        pool.start(made.host_digest_batches(early=True) + made.host_digest_batches(early=False)).help_and_wait()
         return made, made.digests()
 
     first, before = compare(1)
     tensors[5][0] ^= 1
     second, after = compare(2)
-    assert second is not first and after != before and every.tensors(1, "all") == first.tensors("all")
+    assert (
+        second is not first
+        and after != before
+        and every.tensor_digests(1, "all") == first.tensor_digests_of_holders("all")
+    )
     every.mark_equal(1)
     every.mark_equal(2)
     tensors[5][0] ^= 1
     third, again = compare(3)
     assert third is second and again == before == {"all": _digest_of(third)}
-    assert replica_check.Comparison(pieces[1:], "xxh3").is_of(pieces) is False
+    assert replica_check.Comparison(pieces[1:], "xxh3").is_for_pieces(pieces) is False
     pool.close()
 
 
 def _digest_of(made: replica_check.Comparison) -> str:
-    return replicas.combined(made.tensors("all"))
+    return replicas.combine_digests(made.tensor_digests_of_holders("all"))
 
 
 def test_compared_until_found_equal_then_every_so_often_and_after_a_failure_again() -> None:
@@ -243,9 +247,9 @@ def test_compared_until_found_equal_then_every_so_often_and_after_a_failure_agai
     one.mark_equal(6)
     assert not begins(7) and begins(7, plan="q")
     one.mark_equal(7)
-    assert begins(8, plan="q") and one.tensors(8, "all") is not None
+    assert begins(8, plan="q") and one.tensor_digests(8, "all") is not None
     one.forget(8)
-    assert begins(9, plan="q") and one.tensors(8, "all") is None
+    assert begins(9, plan="q") and one.tensor_digests(8, "all") is None
     assert replica_check.ReplicaCheck(None, "xxh3").begin(1, "p", pieces, last=True) is None
     alone = [TensorPiece(TensorSpec("w", "F32", (1,)), torch.zeros(1), (0, 1), None, False)]
     assert replica_check.ReplicaCheck(1, "xxh3").begin(1, "p", alone, last=True) is None

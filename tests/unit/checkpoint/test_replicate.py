@@ -47,14 +47,17 @@ def test_a_piece_that_is_not_in_exactly_one_shard_is_named(
     shards: tuple[list[str], ...], names: list[str], words: str
 ) -> None:
     world = len(shards)
-    tables = [replicate.table_of(pieces(rank, names, world), here) for rank, here in enumerate(shards)]
+    tables = [replicate.build_shard_table(pieces(rank, names, world), here) for rank, here in enumerate(shards)]
     ranks: Any = Gathered([None] * (world - 1))
     answer = replicate.replicate(ranks, pieces(0, names, world), tables, "blake2b")
     assert words in str(answer.problems[0]) and not answer.any_lost
 
 
 def test_ranks_with_other_names_for_what_they_hold_alike_are_refused() -> None:
-    tables = [replicate.table_of(pieces(0, ["a", "b"]), ["a"]), replicate.table_of(pieces(1, ["a", "c"]), ["c"])]
+    tables = [
+        replicate.build_shard_table(pieces(0, ["a", "b"]), ["a"]),
+        replicate.build_shard_table(pieces(1, ["a", "c"]), ["c"]),
+    ]
     ranks: Any = Gathered([None])
     answer = replicate.replicate(ranks, pieces(0, ["a", "b"]), tables, "blake2b")
     assert all(answer.problems) and "other tensors" in str(answer.problems[0])

@@ -41,7 +41,7 @@ def report(rank: int, world: int, seq: int, *, lr: float = 0.1, stage: int = 0, 
     specs = [TensorSpec(f"model.{name}", "F32", (rows, 2), (rows * rank, 0), (rows * world, 2)) for name in names]
     specs.append(TensorSpec(f"rank.{rank:05d}.own", "U8", (rank + 1,)))
     laid = shard.lay_out(specs, rank=rank, world=world, run="r" * 32, plan="p")
-    root, text = f"xxh3:{rank:032x}", digest.small(extra.encode())
+    root, text = f"xxh3:{rank:032x}", digest.small_object_digest(extra.encode())
     facts = ShardFacts("xxh3", digest.CHUNK, laid.size, laid.fingerprint, "p", 1, 1, len(extra), text, root)
     page = Page(
         SlotState.SEALED,
@@ -81,7 +81,7 @@ class Run:
 
     def answer(self, number: int = 0) -> None:
         rank, about, wanted = self.asks.pop(number)
-        text = self.tellers[rank].find_text(wanted)
+        text = self.tellers[rank].look_up_requested_text(wanted)
         self.bytes += len(text or "")
         self.take(self.texts.add_text(rank, about, wanted, text))
 
@@ -176,7 +176,7 @@ def test_a_layout_that_was_never_said_is_no_report() -> None:
     for rank in (0, 1):
         run.say(rank, report(rank, 2, 1))
     assert run.failed == [1] and sorted(run.whole) == [0]
-    run.tellers[1].reset()
+    run.tellers[1].forget_sent_layout()
     run.say(1, report(1, 2, 1))
     assert run.whole[1] == shard_report.to_shard_report(report(1, 2, 1))
 

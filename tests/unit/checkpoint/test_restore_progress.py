@@ -127,7 +127,7 @@ def test_bytes_that_were_not_expected_do_not_go_beyond_the_whole() -> None:
     read(8)
     read.begin("seq-0", 5)  # the next tier or attempt
     read(1)
-    read.end()
+    read.report_complete()
     assert [(one.checkpoint_id, one.bytes_read) for one in heard] == [
         ("seq-1", 8),
         ("seq-1", 10),
@@ -153,5 +153,5 @@ def test_threads_do_not_wait_for_who_hears_slowly() -> None:
     read(10)  # returns, and says nothing
     go_on.set()
     first.join(60)
-    read.end()
+    read.report_complete()
     assert [one.bytes_read for one in heard] == [10, 30]

@@ -55,7 +55,7 @@ class Site:
         place = local.open_local_store(str(self.local), shm_slots.run_hash(self.run_id))
         Path(place.url, self.attempt).mkdir(parents=True)
         shutil.copy(self.root / self.attempt / record.file, Path(place.url, self.attempt))
-        for slot in shm_slots.attached(shm_paths.base(), shm_slots.names(shm_paths.base())):
+        for slot in shm_slots.attached(shm_paths.shared_memory_root(), shm_slots.names(shm_paths.shared_memory_root())):
             page = slot.page
             if page is not None and page.step == 1:
                 report = shard_report.report_of(slot, record)
@@ -71,7 +71,11 @@ class Site:
     def restored(self, *, memory: bool = True, first: str | None = None) -> tuple[Any, float]:
         """(result, the weight that it gave)."""
         ranks, state = Ranks(), self.state()
-        slots = list(shm_slots.attached(shm_paths.base(), shm_slots.names(shm_paths.base()))) if memory else []
+        slots = (
+            list(shm_slots.attached(shm_paths.shared_memory_root(), shm_slots.names(shm_paths.shared_memory_root())))
+            if memory
+            else []
+        )
         got = restore.restore(
             ranks,
             open_store(str(self.root)),
@@ -147,14 +151,22 @@ def test_an_io_error_of_the_root_is_no_reason_to_go_back(site: Site, monkeypatch
     assert "HPK_RESUME_FROM" in str(told.value.hint) and not list(site.root.glob("*.BAD"))
     # From memory nothing of the root is needed; and who names the older one gets it.
     assert site.restored()[0].tier == "memory"
-    older = next(entry.checkpoint_id for entry in selection.walk(str(site.root)) if entry.checkpoint_id != site.attempt)
+    older = next(
+        entry.checkpoint_id
+        for entry in selection.iter_committed_newest_first(str(site.root))
+        if entry.checkpoint_id != site.attempt
+    )
     got, weight = site.restored(memory=False, first=older)
     assert (got.step, weight) == (0, 0.0)
 
 
 def test_a_checkpoint_above_the_choice_is_not_called_one_that_was_never_committed(site: Site) -> None:
     """A part of what is committed and was passed over by `job run` is left on a node's disk."""
-    older = next(entry.checkpoint_id for entry in selection.walk(str(site.root)) if entry.checkpoint_id != site.attempt)
+    older = next(
+        entry.checkpoint_id
+        for entry in selection.iter_committed_newest_first(str(site.root))
+        if entry.checkpoint_id != site.attempt
+    )
     parts = local.open_local_store(str(site.local), shm_slots.run_hash(site.run_id))
     held = candidates.local_copies([], str(site.local), site.run_id, 0)
     assert [one.checkpoint_id for one in held] == [site.attempt] and parts.list()

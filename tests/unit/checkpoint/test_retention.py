@@ -60,7 +60,7 @@ def test_no_shard_is_opened_where_a_newer_one_was_proved(tmp_path: Path, monkeyp
     def refuse(self: PosixStore, name: str) -> None:
         raise AssertionError(f"{name} was opened")
 
-    proofs.record(store, names[2], "a test")
+    proofs.record_proof(store, names[2], "a test")
     monkeypatch.setattr(PosixStore, "open_read", refuse)
     assert retention.enforce(store, Latest(1), SMALL_RUN).deleted == (names[0], names[1])
 
@@ -88,7 +88,7 @@ def test_pins_hold_against_every_policy_and_can_be_taken_back() -> None:
     pins.pin(store, names[0], "paper")
     pins.pin(store, names[0])
     retention.enforce(store, Latest(1), SMALL_RUN)
-    assert left(store) == [names[2], names[0]] and pins.pinned(store) == {names[0]}
+    assert left(store) == [names[2], names[0]] and pins.pinned_checkpoints(store) == {names[0]}
     pins.unpin(store, names[0])
     retention.enforce(store, Latest(1) | Pinned(), SMALL_RUN)
     assert left(store) == [names[2]]
@@ -161,7 +161,7 @@ def test_a_lease_of_long_ago_counts_for_nobody_and_one_of_just_now_for_everybody
 def test_a_lease_is_renewed_while_it_is_kept(tmp_path: Path) -> None:
     store = PosixStore(str(tmp_path))
     name = put_checkpoint(store, 1)
-    reading = lease.take(store, name, 0.3)
+    reading = lease.try_acquire_lease(store, name, 0.3)
     assert reading is not None
     (first,) = store.list(layout.LEASES)
     until(lambda: store.list(layout.LEASES)[:1] not in ([], [first]), what="a second lease in the first one's place")
@@ -174,16 +174,16 @@ def test_a_lease_where_nothing_can_be_written_is_none(tmp_path: Path) -> None:
         def create(self, name: str, data: bytes) -> None:
             raise PermissionError(13, "read-only", name)
 
-    assert lease.take(ReadOnly("memory://ro"), "seq-000001.step-0000000001.e1-abcd", 5) is None
+    assert lease.try_acquire_lease(ReadOnly("memory://ro"), "seq-000001.step-0000000001.e1-abcd", 5) is None
 
 
 def test_a_lease_that_begins_after_the_plan_counts() -> None:
     store = store_of()
     names = [put_checkpoint(store, seq) for seq in range(1, 4)]
-    planned = retention.plan(retention.survey(store), Latest(1))
+    planned = retention.plan(retention.judge_all_checkpoints(store), Latest(1))
     lease.Lease(store, names[0], 60)
     pins.pin(store, names[1])
-    done = retention.apply(store, planned, SMALL_RUN)
+    done = retention.delete_planned(store, planned, SMALL_RUN)
     assert done.deleted == () and {name for name, _ in done.remaining} == {names[0], names[1]}
 
 
@@ -230,7 +230,9 @@ def test_what_cannot_be_judged_stays() -> None:
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
     copied = str(layout.CheckpointId(2, 2, 1, "beef"))
     store.create(f"{copied}/{layout.MANIFEST_FILE}", store.read(f"{names[2]}/{layout.MANIFEST_FILE}"))
-    assert dict(retention.plan(retention.survey(store), Latest(1)).keep)[names[0]].startswith("cannot be judged")
+    assert dict(retention.plan(retention.judge_all_checkpoints(store), Latest(1)).keep)[names[0]].startswith(
+        "cannot be judged"
+    )
     retention.enforce(store, Latest(1), SMALL_RUN)
     assert left(store) == [names[2], copied, names[0]]
 
@@ -247,7 +249,7 @@ def test_the_newest_valid_one_is_one_whose_files_are_there() -> None:
 def test_a_stricter_judge_may_be_asked() -> None:
     store = store_of()
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
-    items = retention.survey(store, sound=lambda _, attempt: attempt == names[0])
+    items = retention.judge_all_checkpoints(store, is_complete=lambda _, attempt: attempt == names[0])
     assert retention.plan(items, Latest(1)).delete == ()
 
 
@@ -348,7 +350,7 @@ def test_the_newest_valid_one_survives_any_policy_and_any_crash(
             super().delete(name)
 
     store = Dies("memory://dies")
-    identity.write(store, SMALL_RUN)
+    identity.write_run_file(store, SMALL_RUN)
     safe: Set[str] = set()
     for seq, (epoch, step, state, pinned, leased) in enumerate(made, 1):
         name = put_checkpoint(

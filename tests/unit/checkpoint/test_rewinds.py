@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def back(store: Store, attempt: str, by: str = "") -> None:
-    rollbacks.record_rollback(store, attempt, catalog.highest_epoch_and_seq(store)[0], by)
+    rollbacks.pin_and_record_rollback(store, attempt, catalog.highest_epoch_and_seq(store)[0], by)
 
 
 def newest(store: Store) -> str:
@@ -36,7 +36,7 @@ def test_what_is_newer_is_left_and_what_comes_after_is_not(store: Store) -> None
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3, 4)]
     back(store, names[1], "alice")
     assert newest(store) == names[1]
-    assert [entry.checkpoint_id for entry in selection.walk(store)] == [names[1], names[0]]
+    assert [entry.checkpoint_id for entry in selection.iter_committed_newest_first(store)] == [names[1], names[0]]
     # A capture of the branch that was left, which a flush commits late.
     late = put_checkpoint(store, 5)
     assert newest(store) == names[1]
@@ -44,13 +44,16 @@ def test_what_is_newer_is_left_and_what_comes_after_is_not(store: Store) -> None
     assert newest(store) == after
     shutil.rmtree(Path(store.url, after))
     assert newest(store) == names[1], "and never the branch that was left"
-    assert {name for name, _ in selection.left_on_purpose(store)} == {names[2], names[3], late}
+    assert {name for name, _ in selection.excluded_by_rollback(store)} == {names[2], names[3], late}
 
 
 def test_whoever_names_one_that_was_left_is_heard(store: Store) -> None:
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
     back(store, names[0])
-    assert [entry.checkpoint_id for entry in selection.walk(store, first=names[2])] == [names[2], names[0]]
+    assert [entry.checkpoint_id for entry in selection.iter_committed_newest_first(store, start_at=names[2])] == [
+        names[2],
+        names[0],
+    ]
 
 
 def test_going_on_from_one_that_was_left_takes_the_step_back_away(store: Store) -> None:
@@ -58,8 +61,12 @@ def test_going_on_from_one_that_was_left_takes_the_step_back_away(store: Store) 
     back(store, names[0])
     back(store, names[2])
     assert newest(store) == names[2]
-    assert [entry.checkpoint_id for entry in selection.walk(store)] == [names[2], names[1], names[0]]
-    [standing] = rollbacks.read_records(store)
+    assert [entry.checkpoint_id for entry in selection.iter_committed_newest_first(store)] == [
+        names[2],
+        names[1],
+        names[0],
+    ]
+    [standing] = rollbacks.read_active_records(store)
     assert isinstance(standing, rollbacks.Rollback) and standing.attempt == names[2]
 
 
@@ -68,7 +75,11 @@ def test_two_steps_back_leave_two_branches(store: Store) -> None:
     back(store, first[1])
     second = [put_checkpoint(store, seq, epoch=2) for seq in (3, 4)]
     back(store, second[0])
-    assert [entry.checkpoint_id for entry in selection.walk(store)] == [second[0], first[1], first[0]]
+    assert [entry.checkpoint_id for entry in selection.iter_committed_newest_first(store)] == [
+        second[0],
+        first[1],
+        first[0],
+    ]
 
 
 def test_nothing_but_what_was_left_is_no_reason_to_start_from_scratch(store: Store) -> None:
@@ -84,8 +95,8 @@ def test_the_checkpoint_that_was_gone_back_to_outlives_every_policy(store: Store
     back(store, names[0])
     for seq in (2, 3, 4, 5):
         put_checkpoint(store, seq, epoch=2)
-    items = retention.survey(store)
-    assert names[0] in dict(retention.plan(items, Latest(1)).keep) and names[0] in pins.pinned(store)
+    items = retention.judge_all_checkpoints(store)
+    assert names[0] in dict(retention.plan(items, Latest(1)).keep) and names[0] in pins.pinned_checkpoints(store)
 
 
 def test_a_name_that_is_not_there_is_refused_and_leaves_no_record(store: Store) -> None:
@@ -111,7 +122,7 @@ def test_three_steps_back_do_not_bring_back_what_was_left_twice(store: Store) ->
     other = put_checkpoint(store, 2, epoch=2)
     back(store, first[1])
     back(store, other)
-    assert [entry.checkpoint_id for entry in selection.walk(store)] == [other, first[0]]
+    assert [entry.checkpoint_id for entry in selection.iter_committed_newest_first(store)] == [other, first[0]]
 
 
 @pytest.mark.parametrize("change", [{"epoch": 10**17}, {"order": [1, 0]}, {"attempt": "seq-1"}, {"epoch": True}])

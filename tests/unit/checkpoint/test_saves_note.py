@@ -52,7 +52,7 @@ def counted(folder: Path, root: Path, worker: Any = None) -> FailureCounter:
     return FailureCounter(
         str(folder),
         str(root),
-        identity.open_root(str(root), "run"),
+        identity.ensure_run_identity(str(root), "run"),
         "abc123",
         cast(Any, Place(str(root))),
         worker or cast(Any, Inline()),
@@ -69,9 +69,9 @@ def the_note(folder: Path) -> Note:
 def test_rank_0_counts_what_is_of_its_start_and_each_save_once(shm: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     heard = counted(shm, root)
-    heard.on_order(Order(OrderKind.COMMITTED, (1, 3, "other0"), str(CheckpointId(3, 30, 1, "other0"))))
-    heard.on_order(Order(OrderKind.OVERTAKEN, (2, 4, "abc123"), "seq 5 goes to storage in its place"))
-    heard.on_order(Order(OrderKind.SEALED, (2, 4, "abc123"), ""))
+    heard.count_ended_save(Order(OrderKind.COMMITTED, (1, 3, "other0"), str(CheckpointId(3, 30, 1, "other0"))))
+    heard.count_ended_save(Order(OrderKind.OVERTAKEN, (2, 4, "abc123"), "seq 5 goes to storage in its place"))
+    heard.count_ended_save(Order(OrderKind.SEALED, (2, 4, "abc123"), ""))
     assert not failure_note.read_all(str(shm))  # nothing has ended: nothing is said
     for seq, kind in (
         (5, OrderKind.FAILED),
@@ -80,11 +80,11 @@ def test_rank_0_counts_what_is_of_its_start_and_each_save_once(shm: Path, tmp_pa
         (7, OrderKind.FAILED),
         (8, OrderKind.FAILED),
     ):
-        heard.on_order(Order(kind, (2, seq, "abc123"), f"why {seq}\x1b[31m"))
+        heard.count_ended_save(Order(kind, (2, seq, "abc123"), f"why {seq}\x1b[31m"))
     assert the_note(shm) == Note("run", str(root), "", None, None, 4, "why 8 [31m")
     assert sorted(os.listdir(root / ".hpk")) == [f"saves-e000002-00000{seq}.json" for seq in (5, 6, 8)]
     assert failure_rows.read_newest(str(root)) == Row(2, 8, 4, "why 8 [31m", 5000.0)
-    heard.on_order(Order(OrderKind.COMMITTED, (2, 9, "abc123"), str(CheckpointId(9, 90, 2, "abc123"))))
+    heard.count_ended_save(Order(OrderKind.COMMITTED, (2, 9, "abc123"), str(CheckpointId(9, 90, 2, "abc123"))))
     assert the_note(shm) == Note("run", str(root), "", 90, 5000.0, 0, "")
     (info,) = [os.stat(shm / name) for name in os.listdir(shm)]
     assert info.st_size == note_page.PAGE and info.st_mode & 0o777 == 0o600
@@ -95,14 +95,14 @@ def test_what_the_root_did_not_take_is_said_with_the_next_loss(shm: Path, tmp_pa
     heard = counted(shm, root, worker)
     os.rename(root, tmp_path / "away")
     root.mkdir()  # another's, or a mount point without its mount: nothing is put there
-    heard.on_order(Order(OrderKind.FAILED, (1, 1, "abc123"), "gone"))
+    heard.count_ended_save(Order(OrderKind.FAILED, (1, 1, "abc123"), "gone"))
     heard.on_row_written(worker.why[-1])
     assert "no RUN.json" in worker.why[-1] and not os.listdir(root)
-    heard.on_order(Order(OrderKind.FAILED, (1, 2, "abc123"), "gone"))
+    heard.count_ended_save(Order(OrderKind.FAILED, (1, 2, "abc123"), "gone"))
     heard.on_row_written(worker.why[-1])
     root.rmdir()
     os.rename(tmp_path / "away", root)
-    heard.on_order(Order(OrderKind.FAILED, (1, 3, "abc123"), "full"))  # the third is no doubling
+    heard.count_ended_save(Order(OrderKind.FAILED, (1, 3, "abc123"), "full"))  # the third is no doubling
     heard.on_row_written(worker.why[-1])
     assert worker.why[-1] == "" and failure_rows.read_newest(str(root)) == Row(1, 3, 3, "full", 5000.0)
 
@@ -110,11 +110,13 @@ def test_what_the_root_did_not_take_is_said_with_the_next_loss(shm: Path, tmp_pa
 def test_saves_that_are_lost_by_turns_do_not_fill_the_root(shm: Path, tmp_path: Path) -> None:
     heard = counted(shm, tmp_path / "root")
     for seq in range(1, 401, 2):
-        heard.on_order(Order(OrderKind.DROPPED, (1, seq, "abc123"), "no slot was free"))
-        heard.on_order(Order(OrderKind.COMMITTED, (1, seq + 1, "abc123"), str(CheckpointId(seq + 1, seq, 1, "abc123"))))
+        heard.count_ended_save(Order(OrderKind.DROPPED, (1, seq, "abc123"), "no slot was free"))
+        heard.count_ended_save(
+            Order(OrderKind.COMMITTED, (1, seq + 1, "abc123"), str(CheckpointId(seq + 1, seq, 1, "abc123")))
+        )
     assert len(os.listdir(tmp_path / "root/.hpk")) == 100
     for seq in range(401, 405):
-        heard.on_order(Order(OrderKind.DROPPED, (1, seq, "abc123"), "no slot was free"))
+        heard.count_ended_save(Order(OrderKind.DROPPED, (1, seq, "abc123"), "no slot was free"))
     found = failure_rows.read_newest(str(tmp_path / "root"))
     assert found is not None and (found.seq, found.lost_in_row) == (404, 4)
 
@@ -198,7 +200,7 @@ def test_a_note_is_not_written_through_what_lies_in_its_place(tmp_path: Path) ->
 
 def test_dead_runs_leave_no_note_behind(shm: Path, capture: Any) -> None:
     slot = capture()
-    path = shm / shm_slots.saves_file(os.getuid(), slot.name.run, 0)
+    path = shm / shm_slots.failure_note_file_name(os.getuid(), slot.name.run, 0)
     failure_note.write(str(path), NOTE)
     assert [one.removed for one in flush.flush(timeout=5)] == [True]
     assert not os.listdir(shm)
@@ -243,7 +245,7 @@ def test_a_word_on_the_root_is_only_ever_created(tmp_path: Path, kind: str) -> N
         "object": lambda path: open_store(f"memory://{path}"),
     }
     where = kinds[kind](str(tmp_path / "root"))
-    whose = identity.open_root(where, "run")
+    whose = identity.ensure_run_identity(where, "run")
     assert failure_rows.read_newest(where) is None
     rows = [Row(1, seq, count, f"why {seq}", 5.0) for seq, count in ((2, 1), (3, 2), (1_000_005, 4))]
     for row in rows:

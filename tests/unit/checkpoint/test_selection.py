@@ -102,8 +102,8 @@ def test_an_io_error_does_not_lead_to_an_older_one_unless_the_caller_decides(com
         return attempt
 
     with pytest.raises(StorageUnreadable, match=f"{newest}: cannot be read: Input/output error"):
-        selection.newest(root, take)
-    taken, found = selection.newest(root, take, past_unread=True)
+        selection.load_newest_accepted(root, take)
+    taken, found = selection.load_newest_accepted(root, take, skip_unreadable=True)
     assert (taken, found.checkpoint_id, found.unread) == (older, older, (newest,))
 
 
@@ -111,9 +111,9 @@ def test_what_is_marked_comes_last_for_every_reader(committed) -> None:
     root, older = committed(seq=1)
     newest = committed(seq=2)[1]
     tombstone.write(open_store(root), newest, "flipped")
-    taken, found = selection.newest(root, str)
+    taken, found = selection.load_newest_accepted(root, str)
     assert taken == older and found.rejected == ((newest, "marked as damaged: flipped"),)
-    taken, found = selection.newest(root, str, {older: "it crashed soon after"})
+    taken, found = selection.load_newest_accepted(root, str, {older: "it crashed soon after"})
     assert taken == newest and found.rejected == ((older, "it crashed soon after"),)
 
 
@@ -141,9 +141,12 @@ def test_walks_back_with_a_reason_for_each(committed) -> None:
 def test_told_where_to_begin(committed) -> None:
     names = [committed(seq=seq)[1] for seq in (1, 2, 3)]
     root = committed(seq=4)[0]
-    assert [entry.checkpoint_id for entry in selection.walk(root, first=names[1])] == [names[1], names[0]]
+    assert [entry.checkpoint_id for entry in selection.iter_committed_newest_first(root, start_at=names[1])] == [
+        names[1],
+        names[0],
+    ]
     with pytest.raises(CheckpointError, match="not a committed checkpoint"):
-        list(selection.walk(root, first="seq-000099.step-0000000010.e1-abcd"))
+        list(selection.iter_committed_newest_first(root, start_at="seq-000099.step-0000000010.e1-abcd"))
 
 
 def test_an_attempt_that_is_started_again_goes_on_from_what_it_has_saved_itself(
@@ -159,7 +162,10 @@ def test_an_attempt_that_is_started_again_goes_on_from_what_it_has_saved_itself(
     strangers = put_checkpoint(store, 6, epoch=2)
 
     def given(own: Optional[str]) -> List[str]:
-        return [entry.checkpoint_id for entry in selection.walk(store, first=told, attempt=own)]
+        return [
+            entry.checkpoint_id
+            for entry in selection.iter_committed_newest_first(store, start_at=told, saved_by_attempt=own)
+        ]
 
     assert given("7.0.1") == [own[1], own[0], told, before]
     assert given("7.0.2") == given(None) == [told, before]

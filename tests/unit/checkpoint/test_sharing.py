@@ -28,7 +28,7 @@ def test_each_chunk_is_read_once_and_reaches_all_who_want_it(seed: int) -> None:
     kept = [
         draw.sample(chunks, min(2, len(chunks))) if rank == 0 and draw.random() < 0.5 else [] for rank in range(world)
     ]
-    work = sharing.divide(needs, common, kept)
+    work = sharing.assign_readers(needs, common, kept)
     read = Counter([chunk for mine in work.alone for chunk in mine] + [share.chunk for share in work.shared])
     wanted = set(common).union(*needs)
     assert set(read) == wanted and set(read.values()) <= {1}
@@ -57,6 +57,6 @@ def test_what_is_wanted_of_a_chunk_has_each_byte_once() -> None:
 
 
 def test_handing_on_is_given_up_only_where_all_reading_for_themselves_would_be_faster() -> None:
-    assert not chunk_forwarding.is_too_slow([(0.1, 9.0), (0.1, 9.0)])
-    assert chunk_forwarding.is_too_slow([(0.1, 11.0), (0.1, 2.0)])
-    assert not chunk_forwarding.is_too_slow([(3.0, 11.0)] * 4)
+    assert not chunk_forwarding.is_forwarding_too_slow([(0.1, 9.0), (0.1, 9.0)])
+    assert chunk_forwarding.is_forwarding_too_slow([(0.1, 11.0), (0.1, 2.0)])
+    assert not chunk_forwarding.is_forwarding_too_slow([(3.0, 11.0)] * 4)

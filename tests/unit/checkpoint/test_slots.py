@@ -36,7 +36,7 @@ def gate(shm: Path, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 def test_the_first_save_does_not_wait_for_the_second_slot(gate: threading.Event) -> None:
     pool = SlotPool("run", 0, 2)
-    pool.prepare(lambda: (LAYOUT, 100))
+    pool.make_slots_in_thread(lambda: (LAYOUT, 100))
     pool.wait_until_planned()
     first = pool.acquire(LAYOUT, 100)
     assert first is not None and first.number == 0 and not gate.is_set()
@@ -56,16 +56,16 @@ LARGER = lay_out([TensorSpec("w", "F32", (4_000_000,))], rank=0, world=1, run="r
 def test_after_a_first_save_that_makes_its_slot_the_others_are_made_too(shm: Path, before: Any) -> None:
     pool = SlotPool("run", 0, 3)
     if before is not None:  # a state that has grown
-        pool.prepare(lambda: (before, 100))
+        pool.make_slots_in_thread(lambda: (before, 100))
         pool.join()
     first = pool.acquire(LARGER, 100)
     assert first is not None
     first.memory.write_page(Page().transition(SlotState.WRITING))
-    pool.complete(first)
+    pool.make_lacking_slots(first)
     pool.join()
     assert [slot.capacity[0] >= LARGER.size for slot in pool.slots] == [True] * 3
     made = {id(slot) for slot in pool.slots}
-    pool.complete(first)
+    pool.make_lacking_slots(first)
     assert pool._thread is None, "there was nothing left to make"
     second = pool.acquire(LARGER, 100)
     assert second is not None and second.number == 1 and id(second.memory) in made
@@ -74,10 +74,10 @@ def test_after_a_first_save_that_makes_its_slot_the_others_are_made_too(shm: Pat
 
 def test_what_is_still_being_made_is_not_made_again(gate: threading.Event) -> None:
     pool = SlotPool("run", 0, 2)
-    pool.prepare(lambda: (LAYOUT, 100))
+    pool.make_slots_in_thread(lambda: (LAYOUT, 100))
     first = pool.acquire(LAYOUT, 100)
     assert first is not None
-    pool.complete(first)
+    pool.make_lacking_slots(first)
     assert pool.acquire(LAYOUT, 100) is first, "it does not wait for the second slot"
     gate.set()
     pool.close()
@@ -89,7 +89,7 @@ def test_a_slot_that_could_not_be_made_is_an_error_of_a_save(shm: Path, monkeypa
 
     monkeypatch.setattr(shm_slots, "create", create)
     pool = SlotPool("run", 0, 2)
-    pool.prepare(lambda: (LAYOUT, 100))
+    pool.make_slots_in_thread(lambda: (LAYOUT, 100))
     with pytest.raises(NotEnoughSharedMemory, match="no room"):
         pool.acquire(LAYOUT, 100)
     pool.close()
@@ -102,7 +102,7 @@ def test_a_start_faults_in_what_it_may_restore_from_and_leaves_the_rest_for_late
     monkeypatch.setattr(shm_slots.Slot, "prefault", lambda slot: faulted.append(slot.name.slot))
     for seqs, expected in (((5, 7, 0), [1]), ((9, 7, 0), [0]), ((0, 0, 0), [])):
         before = SlotPool("run", 0, 3)
-        before.prepare(lambda: (LAYOUT, 100))
+        before.make_slots_in_thread(lambda: (LAYOUT, 100))
         before.join()
         for slot, seq in enumerate(seqs):
             found = shm_slots.attach(before.folder, before._names[slot])
@@ -133,7 +133,7 @@ def registered(shm: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_slots_that_hold_captures_of_an_earlier_start_are_registered_too(registered: list[int]) -> None:
     earlier = SlotPool("run", 0, 2)
-    earlier.prepare(lambda: (LAYOUT, 100))
+    earlier.make_slots_in_thread(lambda: (LAYOUT, 100))
     kept = earlier.acquire(LAYOUT, 100)
     assert kept is not None
     kept.memory.write_page(Page().transition(SlotState.WRITING))
@@ -142,7 +142,7 @@ def test_slots_that_hold_captures_of_an_earlier_start_are_registered_too(registe
 
     pool = SlotPool("run", 0, 2)
     pool.attach()
-    pool.prepare(lambda: (LAYOUT, 100), pin=True)
+    pool.make_slots_in_thread(lambda: (LAYOUT, 100), pin=True)
     second = pool.acquire(LAYOUT, 100)
     pool.join()
     assert second is not None and second.number == 1 and sorted(registered) == [0, 1]
@@ -158,7 +158,7 @@ def test_memory_that_the_driver_does_not_take_is_said_once(
 ) -> None:
     monkeypatch.setattr(device, "register", lambda memory: False)
     pool = SlotPool("run", 0, 2)
-    pool.prepare(lambda: (LAYOUT, 100), pin=True)
+    pool.make_slots_in_thread(lambda: (LAYOUT, 100), pin=True)
     assert pool.acquire(LAYOUT, 100) is not None
     pool.join()
     assert len(caplog.messages) == 1 and str(shm) in caplog.messages[0] and "tmpfs" in caplog.messages[0]

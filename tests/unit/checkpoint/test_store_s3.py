@@ -18,7 +18,7 @@ from hyperpod_kit.checkpoint.repository import latest, layout, manifest, selecti
 from hyperpod_kit.checkpoint.repository.store import open, s3, s3_upload  # noqa: E402
 from hyperpod_kit.checkpoint.repository.store.base import Store, Unsupported  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
-from hyperpod_lab.torture.backends import one_request_at_a_time  # noqa: E402
+from hyperpod_lab.torture.backends import serialize_moto_requests  # noqa: E402
 from hyperpod_rehearsal.keys import Key  # noqa: E402
 from hyperpod_rehearsal.s3.faults import S3Fault  # noqa: E402
 from hyperpod_rehearsal.s3.store import StoredBuckets as Service  # noqa: E402
@@ -55,7 +55,7 @@ class TestMoto(ParallelStoreContract):
     def store(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
         environment(monkeypatch, "")
         monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
-        with moto.mock_aws(), one_request_at_a_time():
+        with moto.mock_aws(), serialize_moto_requests():
             boto3.client("s3").create_bucket(Bucket=BUCKET)
             yield open.open_store(f"s3://{BUCKET}/runs/llama/")
 

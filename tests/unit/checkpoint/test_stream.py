@@ -52,7 +52,7 @@ def test_all_chunks_are_handed_on_once_whether_proved_before_or_after(file: Opti
     with Pump(all_chunks(shard), workers=2, ahead=ahead) as moving:
         for _ in range(before):
             assert proved.acquire(timeout=60)  # nobody has said where to
-        assert bytes(moving.first()) == data[:CHUNK]
+        assert bytes(moving.wait_for_first_chunk()) == data[:CHUNK]
         taken = []
         moving.finish(lambda _, begin, view: taken.append((begin, bytes(view))))
     assert b"".join(part for _, part in sorted(taken)) == data and len(taken) == shard.chunks
@@ -84,7 +84,7 @@ def test_a_damaged_chunk_is_never_handed_on(damaged: int, file: Optional[Path]) 
     shard, _ = _shard(damaged, file)
     taken = []
     with pytest.raises(DigestMismatch, match=f"bytes {damaged * CHUNK}"), Pump(all_chunks(shard), workers=2) as moving:
-        moving.first()
+        moving.wait_for_first_chunk()
         moving.finish(lambda _, begin, view: taken.append(begin))
     assert damaged * CHUNK not in taken
 
@@ -92,5 +92,5 @@ def test_a_damaged_chunk_is_never_handed_on(damaged: int, file: Optional[Path]) 
 def test_who_leaves_without_a_word_waits_for_no_thread(file: Optional[Path]) -> None:
     shard, _ = _shard(file=file)
     with Pump(all_chunks(shard), workers=2) as moving:
-        moving.first()
+        moving.wait_for_first_chunk()
     assert not any(thread.is_alive() for thread in moving._threads)

@@ -32,15 +32,15 @@ any_tree = some.dictionaries(some.sampled_from("abcdef"), values)
 def test_each_rank_is_handed_what_makes_its_tree_of_what_is_shared(
     saved: list[Dict[str, Any]], stages: bool, world: int
 ) -> None:
-    texts = [shard_report.split(json.dumps(tree)) for tree in saved]
+    texts = [shard_report.split_json_object(json.dumps(tree)) for tree in saved]
     assert [{key: json.loads(text) for key, text in parts} for parts in texts] == saved
-    extra = extra_state.encode(dict(enumerate(texts)), {}, stages=stages)
-    shared, parts = extra_state.parts_of(extra, world)
+    extra = extra_state.encode(dict(enumerate(texts)), {}, has_pipeline_stages=stages)
+    shared, parts = extra_state.split_shared_and_rank_parts(extra, world)
     assert len(parts) == world
     for rank, part in enumerate(parts):
         mine = {**json.loads(shared), **part.parts}
-        assert mine == extra_state.tree_of(extra, rank)
-        assert list(mine) == list(extra_state.tree_of(extra, rank))
+        assert mine == extra_state.parse_rank_tree_outside_shard(extra, rank)
+        assert list(mine) == list(extra_state.parse_rank_tree_outside_shard(extra, rank))
 
 
 ATTEMPT = "seq-000001.step-0000000001.e1-abcdef"
@@ -57,11 +57,11 @@ def test_a_rank_s_own_part_comes_from_its_shard(saved: list[Dict[str, Any]], min
             image = b"\0" * (100 + rank) + own.ljust(rank_extra_state.reserved_size(len(own)))
             Path(root, ATTEMPT, layout.shard_file(rank)).write_bytes(image)
             places[rank] = rank_extra_state.locate_in_image(memoryview(image), 100 + rank, len(image)) if rank else None
-            told[rank] = shard_report.split(
+            told[rank] = shard_report.split_json_object(
                 json.dumps({key: value for key, value in tree.items() if not (rank and key in mine)})
             )
-        extra = extra_state.encode(told, places, stages=stages)
-        shared = extra_state.tree_of(extra, 0)
+        extra = extra_state.encode(told, places, has_pipeline_stages=stages)
+        shared = extra_state.parse_rank_tree_outside_shard(extra, 0)
         for rank, tree in enumerate(saved):
             assert extra_state.read(open_store(root), ATTEMPT, extra, rank) == {**shared, **tree}
         assert extra_state.read(open_store(root), ATTEMPT, extra, len(saved)) == saved[0]
@@ -80,7 +80,7 @@ def test_each_rank_has_its_own_of_a_commit_and_extra_json_has_none(
     root, attempt = committed(world=3, seq=4)
     store = open_store(root)
     body = verify.verify_checkpoint(store, attempt)
-    extra = verify.read_extra(store, attempt, body.extra)
+    extra = verify.read_verified_small_file(store, attempt, body.extra)
     for rank in range(3):
         assert extra_state.read(store, attempt, extra, rank) == {"extra": {"seq": 4}, "rng": rank}
     said = json.loads(extra)
@@ -108,11 +108,11 @@ def test_each_rank_has_its_own_of_a_commit_and_extra_json_has_none(
 )
 def test_a_place_that_can_be_none_is_refused(said: Any) -> None:
     extra = extra_state.encode(
-        {0: (), 1: ()}, {1: rank_extra_state.RankStateLocation(0, 1, "blake2b:00")}, stages=False
+        {0: (), 1: ()}, {1: rank_extra_state.RankStateLocation(0, 1, "blake2b:00")}, has_pipeline_stages=False
     )
     body = {**json.loads(extra), "own": [None, said]}
     with pytest.raises(CheckpointError, match=r"extra\.json"):
-        extra_state.parts_of(json.dumps(body).encode(), 2)
+        extra_state.split_shared_and_rank_parts(json.dumps(body).encode(), 2)
 
 
 def test_a_tree_in_the_shard_that_is_not_the_capture_s_is_not_reported(capture: Callable[..., Any]) -> None:

@@ -219,15 +219,15 @@ def test_a_restart_of_a_dead_trainer_is_no_second_one(tmp_path: Path, same_node:
 
 def test_a_start_that_is_newer_is_named_from_its_file() -> None:
     store = MemoryStore("memory://starts")
-    identity.write(store, SMALL_RUN)
+    identity.write_run_file(store, SMALL_RUN)
     mine = commit.claim_epoch(store, SMALL_RUN, above=0, job={})
-    assert starts.find_newer_start(store, mine) is None
+    assert starts.describe_newer_start(store, mine) is None
     commit.claim_epoch(store, SMALL_RUN, above=mine, job={"slurm_job_id": "4711"})
-    words = starts.find_newer_start(store, mine)
+    words = starts.describe_newer_start(store, mine)
     assert words is not None and f"pid {os.getpid()}, job 4711" in words and os.uname().nodename in words
-    assert starts.find_newer_start(store, mine + 1) is None
+    assert starts.describe_newer_start(store, mine + 1) is None
     store.create(layout.epoch_file(mine + 2), b"torn")
-    assert "does not say whose" in (starts.find_newer_start(store, mine) or "")
+    assert "does not say whose" in (starts.describe_newer_start(store, mine) or "")
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

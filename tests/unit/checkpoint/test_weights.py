@@ -68,8 +68,8 @@ def test_whatever_a_tree_is_the_older_checkpoint_is_taken(shm: Path, tmp_path: P
     store = PosixStore(str(tmp_path))
     newest, older = [entry.checkpoint_id for entry in catalog.newest_first(store)]
     folder = tmp_path / newest
-    body = manifest.open_json((folder / layout.MANIFEST_FILE).read_bytes(), layout.MANIFEST_FILE)
-    body["extra"].update(size=len(extra), root=digest.small(extra))
+    body = manifest.parse_sealed_json((folder / layout.MANIFEST_FILE).read_bytes(), layout.MANIFEST_FILE)
+    body["extra"].update(size=len(extra), root=digest.small_object_digest(extra))
     for name, data in ((layout.EXTRA_FILE, extra), (layout.MANIFEST_FILE, manifest.seal_json(body))):
         (folder / name).unlink()
         (folder / name).write_bytes(data)

@@ -106,5 +106,5 @@ def reach(monkeypatch: pytest.MonkeyPatch, queue: SlurmQueue) -> None:
         queue.before_count()
         return {name: queue.captures.get(name, 0) for name in names}
 
-    monkeypatch.setattr(jobs_first, "open_slurm", opened)
-    monkeypatch.setattr(jobs_first, "open_memory", lambda *_: contextlib.nullcontext(count_unsaved))
+    monkeypatch.setattr(jobs_first, "open_runner_for_slurm", opened)
+    monkeypatch.setattr(jobs_first, "open_unsaved_snapshot_counter", lambda *_: contextlib.nullcontext(count_unsaved))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Callable, Iterator
 
 import pytest
 
-from hyperpod_kit.aws.back_off import with_retries
+from hyperpod_kit.aws.back_off import retry_while_throttled
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from tests.unit.cli.conftest import Control, put_cluster
 from tests.unit.cli.weather import Sky
@@ -66,7 +66,7 @@ def one_sentence(outcome: Outcome) -> str:
 def test_every_third_call_is_turned_away_and_nobody_notices(sky: Sky, hk: Hk, monkeypatch: pytest.MonkeyPatch) -> None:
     # No patience of botocore's own: what is left is the kit's.
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    monkeypatch.setitem(with_retries.__kwdefaults__ or {}, "sleep", lambda seconds: None)
+    monkeypatch.setitem(retry_while_throttled.__kwdefaults__ or {}, "sleep", lambda seconds: None)
     sky.weather.sky, sky.weather.every = "throttle", 3
     sent = hk("upload", "--json")
     assert sent.code == 0, sent.err
@@ -80,7 +80,7 @@ def test_every_third_call_is_turned_away_and_nobody_notices(sky: Sky, hk: Hk, mo
 
 def test_turned_away_for_good(sky: Sky, hk: Hk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    monkeypatch.setitem(with_retries.__kwdefaults__ or {}, "patience", 0.0)
+    monkeypatch.setitem(retry_while_throttled.__kwdefaults__ or {}, "patience", 0.0)
     sky.weather.sky = "throttle"
     assert one_sentence(hk("describe-cluster")) == (
         "error: DescribeCluster demo: AWS turns calls away for now (ThrottlingException: Rate exceeded)"

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.config import yaml_text
-from hyperpod_kit.config.access_points import write
-from hyperpod_kit.config.decode import decode
+from hyperpod_kit.config.access_points import write_access_points
+from hyperpod_kit.config.decode import decode_settings
 from hyperpod_kit.config.effective import as_yaml
 from hyperpod_kit.config.load import load
-from hyperpod_kit.config.schema_recorder import KeyRead, complete
+from hyperpod_kit.config.schema_recorder import KeyRead, build_effective_values
 from tests.property.every_field import ACCESS_POINTS, document
 from tests.support.examples import examples
 
@@ -31,7 +31,7 @@ def test_what_is_shown_is_the_same_configuration(tmp_path: Path, full: bool, hk:
     path.write_text(json.dumps(document()) if full else EXAMPLE.read_text())
     again = tmp_path / "again.yaml"
     for file in (path, again):
-        write(file, tuple(ACCESS_POINTS.values()))
+        write_access_points(file, tuple(ACCESS_POINTS.values()))
     for options in ((), ("--effective",), ("--json",), ("--effective", "--json")):
         shown = hk("config", "show", str(path), *options)
         assert (shown.code, shown.err) == (0, "")
@@ -83,12 +83,12 @@ VALUES = st.recursive(
 @examples(100)
 @given(value=st.dictionaries(st.sampled_from(["a", "no", "x y", "~", "1"]), VALUES, max_size=4))
 def test_any_values_come_back_from_the_text(value: Any) -> None:
-    assert yaml_text.read(as_yaml(value, set()))[0] == (value or None)
+    assert yaml_text.parse_yaml(as_yaml(value, set()))[0] == (value or None)
 
 
 def test_keys_with_dots_stay_what_they_are() -> None:
     values = document()
     values["hyperpod_kit"]["cluster"]["tags"] = {"a.b[0]": "x"}
     reads: list[KeyRead] = []
-    config, _ = decode(values, ACCESS_POINTS, reads)
-    assert decode(complete(reads)[0], ACCESS_POINTS) == (config, [])
+    config, _ = decode_settings(values, ACCESS_POINTS, reads)
+    assert decode_settings(build_effective_values(reads)[0], ACCESS_POINTS) == (config, [])

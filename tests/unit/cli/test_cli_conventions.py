@@ -128,7 +128,7 @@ def test_no_id_is_cut_on_a_narrow_screen(width: int, monkeypatch: pytest.MonkeyP
     from rich.console import Console
 
     shown = io.StringIO()
-    monkeypatch.setattr(list_commands, "console", lambda: Console(file=shown, width=width))
+    monkeypatch.setattr(list_commands, "make_console", lambda: Console(file=shown, width=width))
     node = ClusterNode("workers", "i-00000000000000001", "ml.c5.large", "Running", "", "10.1.2.3", "2026")
-    list_commands._show("demo", [node])
+    list_commands._print_nodes("demo", [node])
     assert all(word in shown.getvalue() for word in ("i-00000000000000001", "10.1.2.3", "Running", "workers"))

@@ -351,7 +351,7 @@ def test_a_cluster_that_nobody_knows(cloud: Cloud, empty: Path, hk: Hk) -> None:
 def test_the_file_of_somebody_who_was_faster_stays(empty: Path) -> None:
     empty.write_text("mine")
     with pytest.raises(UsageError, match="exists"):
-        starter.write(empty, {}, force=False)
+        starter.write_configuration(empty, {}, force=False)
     assert empty.read_text() == "mine" and [path.name for path in empty.parent.iterdir()] == [empty.name]
 
 
@@ -363,8 +363,8 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, force: bool) -> None:
         f"mount -t tmpfs -o size=4k,nr_inodes=8 none {tmp_path} && cd {tmp_path} && "
         + ("echo mine > c.json && " if force else "")
         + f"{sys.executable} -c 'import sys; sys.path.insert(0, sys.argv[1]); "
-        "from pathlib import Path; from hyperpod_kit.config.starter import write; "
-        f'write(Path("c.json"), {{"a": "x" * 9000}}, force={force})\' {ROOT}; ls -A; cat c.json'
+        "from pathlib import Path; from hyperpod_kit.config.starter import write_configuration; "
+        f'write_configuration(Path("c.json"), {{"a": "x" * 9000}}, force={force})\' {ROOT}; ls -A; cat c.json'
     )
     done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=60)
     assert "UsageError: cannot write c.json: No space left on device" in done.stderr

@@ -87,14 +87,14 @@ def fewer(project: Path, count: int = 2) -> None:
 
 def restarted(queue: SlurmQueue, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     """The nodes come back as soon as AWS was asked."""
-    orders = node_jobs.served_since
+    orders = node_jobs.query_slurmd_start_times
 
     def looked(*given: Any) -> Any:
         if sent(cloud):
             queue.served_since = "2026-11-26T23:00:00"
         return orders(*given)
 
-    monkeypatch.setattr(node_jobs, "served_since", looked)
+    monkeypatch.setattr(node_jobs, "query_slurmd_start_times", looked)
     update = cloud.control.update_cluster_software
 
     def updated(request: Any) -> str:
@@ -286,7 +286,7 @@ def test_a_change_does_not_wait_for_a_slurm_that_hangs(
         (programs / name).write_text("#!/bin/sh\nexec sleep 3600\n")
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    monkeypatch.setattr(jobs_first, "open_slurm", lambda *_: contextlib.nullcontext(LocalRunner()))
+    monkeypatch.setattr(jobs_first, "open_runner_for_slurm", lambda *_: contextlib.nullcontext(LocalRunner()))
     monkeypatch.setattr(records, "DEADLINE", 1.0)
     fewer(project)
     for option in ("--drain", "--when-idle"):

@@ -71,7 +71,7 @@ def is_whole(document: str) -> Page:
 
 
 def test_a_fleet_has_a_square_for_each_mount() -> None:
-    page = is_whole(fleet_page.page("ml " + HOSTILE, survey()))
+    page = is_whole(fleet_page.render_fleet_page("ml " + HOSTILE, survey()))
     colours = [attributes["fill"] for tag, attributes in page.found if tag == "rect"]
     assert len(colours) == 40 * 3 + 1 and colours.count(fleet_page.SILENT) == 1
     assert colours.count(fleet_page.BAD) == 40 and "no answer" in page.words
@@ -100,7 +100,7 @@ def test_a_directory_has_an_area_as_large_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("values", [[], [0.0], [1.0], [1.0] * 7, [10.0**n for n in range(12)], [5e15, 1.0]])
 def test_areas_fill_the_picture_and_do_not_overlap(values: List[float]) -> None:
-    areas = usage_page.treemap([(str(n), value) for n, value in enumerate(values)], 1000.0, 520.0)
+    areas = usage_page.squarified_treemap([(str(n), value) for n, value in enumerate(values)], 1000.0, 520.0)
     total = sum(value for value in values)
     for area in areas:
         assert area.width * area.height == pytest.approx(area.value / total * 520_000, rel=1e-6, abs=1e-3)
@@ -121,7 +121,7 @@ def test_areas_fill_the_picture_and_do_not_overlap(values: List[float]) -> None:
 def test_a_browser_shows_them(tmp_path: Path) -> None:
     """Headless, with no network of its own: what it made of the page, and a picture that is not blank."""
     target = tmp_path / "fleet.html"
-    target.write_text(fleet_page.page("ml " + HOSTILE, survey()))
+    target.write_text(fleet_page.render_fleet_page("ml " + HOSTILE, survey()))
     browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--window-size=1100,900"]
     browser += ["--disable-background-networking", "--disable-sync", f"--user-data-dir={tmp_path}/profile"]
     seen = subprocess.run(

@@ -14,7 +14,7 @@ from tests.support.clock import FakeClock
 def test_a_line_that_stays_is_said_again(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     clock = FakeClock()
     monkeypatch.setattr(output, "time", clock)
-    with output.watch() as show:
+    with output.live_status() as show:
         for line in ("Creating", "Creating", "Creating", "Creating", "Creating", "InService"):
             show(line)
             clock.sleep(10.0)
@@ -34,8 +34,8 @@ def test_work_without_a_terminal_says_how_far_it_is(monkeypatch: pytest.MonkeyPa
         said.append(line)
         heard.set()
 
-    monkeypatch.setattr(output, "say", hear)
-    with output.bar("bundle 0123", 430) as advance:
+    monkeypatch.setattr(output, "print_to_stderr", hear)
+    with output.progress_bar("bundle 0123", 430) as advance:
         advance(7)
         assert heard.wait(30)
         heard.clear()

@@ -13,7 +13,7 @@ from moto import mock_aws
 
 from hyperpod_kit.aws import request_shape
 from hyperpod_kit.aws.efs import Efs
-from hyperpod_kit.aws.policies import allow_sid, open_statements
+from hyperpod_kit.aws.policies import allow_sid, public_statement_names
 from hyperpod_kit.cluster import access_points, homes
 from hyperpod_kit.cluster.access_points import USER_TAG
 from hyperpod_kit.config.homes import Homes
@@ -52,11 +52,11 @@ def settings(aws: Any) -> Settings:
 
 
 def observe(settings: Settings) -> homes.Observed:
-    return homes.observe(Efs(REGION), settings)
+    return homes.observe_homes(Efs(REGION), settings)
 
 
 def apply(settings: Settings) -> homes.Observed:
-    return homes.apply(Efs(REGION), observe(settings), sleep=lambda seconds: None)
+    return homes.create_access_points_and_put_policy(Efs(REGION), observe(settings), sleep=lambda seconds: None)
 
 
 def fs(settings: Settings) -> str:
@@ -84,7 +84,7 @@ def test_every_user_gets_a_directory_and_an_identity_of_their_own(aws: Any, sett
             "Path": f"/home/{user.name}",
             "CreationInfo": {"OwnerUid": user.uid, "OwnerGid": user.gid, "Permissions": "0700"},
         }
-    ids = {point.user: point.id for point in homes.recorded(done)}
+    ids = {point.user: point.id for point in homes.access_points_to_record(done)}
     assert sorted(ids.values()) == sorted(point["AccessPointId"] for point in points(aws, settings))
 
 
@@ -110,7 +110,9 @@ def test_fifty_users_twice_are_fifty_access_points(aws: Any, settings: Settings)
     first = apply(many)
     again = observe(many)
     assert set(actions(again).values()) == {"keep"} and again.policy_is_right
-    assert homes.recorded(homes.apply(Efs(REGION), again)) == homes.recorded(first)
+    assert homes.access_points_to_record(
+        homes.create_access_points_and_put_policy(Efs(REGION), again)
+    ) == homes.access_points_to_record(first)
     assert len(points(aws, many)) == 50
 
 
@@ -128,7 +130,7 @@ def test_an_access_point_that_somebody_else_made_is_taken(aws: Any, settings: Se
         RootDirectory={"Path": "/home/alice"},
     )
     done = apply(settings)
-    assert homes.recorded(done)[0].id == made["AccessPointId"] and len(points(aws, settings)) == 2
+    assert homes.access_points_to_record(done)[0].id == made["AccessPointId"] and len(points(aws, settings)) == 2
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def test_what_would_give_files_to_another_number_is_refused(
     observed = observe(replace(settings, **change))
     assert why in observed.conflicts[0].detail
     with pytest.raises(ConfigError) as caught:
-        homes.require_possible(observed, remove_open=False)
+        homes.require_no_conflicts(observed, remove_open=False)
     assert why in caught.value.findings[0]
     assert len(points(aws, settings)) == 2
 
@@ -174,12 +176,12 @@ def test_a_policy_that_lets_everyone_in_is_not_left_standing(aws: Any, settings:
     other = {**statement, "Sid": "backup", "Principal": {"AWS": "arn:aws:iam::111122223333:role/Backup"}}
     Efs(REGION).put_policy(fs(settings), f'{{"Statement": {[statement, other]}}}'.replace("'", '"'))
     with pytest.raises(ConfigError) as caught:
-        homes.require_possible(observe(settings), remove_open=False)
+        homes.require_no_conflicts(observe(settings), remove_open=False)
     assert caught.value.findings == ("statement console",)
-    homes.require_possible(observe(settings), remove_open=True)
+    homes.require_no_conflicts(observe(settings), remove_open=True)
     apply(settings)
     policy = Efs(REGION).policy(fs(settings))
-    assert policy is not None and open_statements(policy) == []
+    assert policy is not None and public_statement_names(policy) == []
     assert policy["Statement"][0]["Sid"] == "backup"
 
 
@@ -197,7 +199,9 @@ def test_a_file_system_that_is_not_there(aws: Any, settings: Settings) -> None:
 def test_requests_are_what_the_api_takes(settings: Settings) -> None:
     longest = User("a" * 32, 60000, 60000)
     for point in Homes("fs-0123456789abcdef0", directory="/" + "d" * 60).access_points([ALICE, longest], [VISION]):
-        assert request_shape.problems("efs", "CreateAccessPoint", access_points.request(point)) == []
+        assert (
+            request_shape.problems("efs", "CreateAccessPoint", access_points.create_access_point_request(point)) == []
+        )
 
 
 def test_a_group_has_an_access_point_that_leaves_everyone_who_he_is(aws: Any, settings: Settings) -> None:
@@ -214,7 +218,9 @@ def test_a_group_has_an_access_point_that_leaves_everyone_who_he_is(aws: Any, se
     assert [item.action for item in again.items] == ["keep"] * 3 and again.policy_is_right
     # Archived, it is mounted by nobody; its access point and every file stay, and it can be taken back.
     archived = apply(replace(settings, groups=(replace(VISION, archived=True),)))
-    assert [found.point.whose for found in archived.orphans] == ["the group vision"] and len(archived.arns) == 2
+    assert [found.point.owner_description for found in archived.orphans] == ["the group vision"] and len(
+        archived.arns
+    ) == 2
     assert made["AccessPointArn"] not in str(archived.policy)
     assert len(apply(settings).arns) == 3
 
@@ -264,7 +270,7 @@ def test_access_points_of_all_pages_are_seen() -> None:
 
 
 def test_of_two_admins_at_once_both_get_the_same_access_point() -> None:
-    efs, request = Efs(REGION), access_points.request(WANTED)
+    efs, request = Efs(REGION), access_points.create_access_point_request(WANTED)
     theirs = described(7, ClientToken=request["ClientToken"])
     with Stubber(efs._client) as stub:
         stub.add_client_error("create_access_point", "AccessPointAlreadyExists", http_status_code=409)
@@ -283,7 +289,7 @@ def test_a_new_access_point_is_waited_for_with_a_bound() -> None:
     creating = described(1, LifeCycleState="creating")
 
     def run() -> homes.Observed:
-        return homes.apply(efs, observed, clock=clock, sleep=clock.sleep)
+        return homes.create_access_points_and_put_policy(efs, observed, clock=clock, sleep=clock.sleep)
 
     with Stubber(efs._client) as stub:
         stub.add_response("create_access_point", creating)

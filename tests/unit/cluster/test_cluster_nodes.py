@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from hyperpod_kit.aws.sagemaker import BATCH_LIMIT, NOT_SENT, SageMaker
-from hyperpod_kit.cluster.nodes import ClusterNode, list_nodes, reboot, replace, resolve
+from hyperpod_kit.cluster.nodes import ClusterNode, list_nodes, reboot_nodes, replace_nodes, resolve_nodes
 from hyperpod_kit.errors import Absent, AwsError, Unreachable, UsageError
 
 
@@ -51,10 +51,10 @@ def test_addresses_come_from_the_description_or_the_host_name() -> None:
 
 def test_a_node_has_three_names() -> None:
     nodes = list_nodes(Fleet(), "demo")
-    assert [node.instance_id for node in resolve(nodes, ["w/1", "10.0.0.9", "i-0"])] == ["i-2", "i-1", "i-0"]
+    assert [node.instance_id for node in resolve_nodes(nodes, ["w/1", "10.0.0.9", "i-0"])] == ["i-2", "i-1", "i-0"]
     for wrong in ("w/2", "w", "i-9", "w/x"):
         with pytest.raises(Absent, match=f"there is no node `{wrong}`"):
-            resolve(nodes, [wrong])
+            resolve_nodes(nodes, [wrong])
 
 
 WORKER = ClusterNode("w", "i-1", "", "Running", "", "10.1.42.18", "")
@@ -67,18 +67,18 @@ NAMES = ("i-1", "w/0", "10.1.42.18", "ip-10-1-42-18", "IP-10-1-42-18", "ip-10-1-
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_node_goes_by_each_of_its_names(name: str) -> None:
-    assert resolve([WORKER, OTHER, COMING], [name]) == [WORKER]
-    assert resolve([WORKER, OTHER, COMING], [name, *NAMES, "x/0"]) == [WORKER, OTHER]
+    assert resolve_nodes([WORKER, OTHER, COMING], [name]) == [WORKER]
+    assert resolve_nodes([WORKER, OTHER, COMING], [name, *NAMES, "x/0"]) == [WORKER, OTHER]
 
 
 @pytest.mark.parametrize("name", ["10.1.42.18", "ip-10-1-42-18", "ip-10-1-42-18.ec2.internal"])
 def test_an_address_that_several_nodes_have_is_refused_unless_all_but_one_are_gone(name: str) -> None:
-    assert resolve([GONE, WORKER], [name]) == [WORKER] and resolve([GONE], [name]) == [GONE]
+    assert resolve_nodes([GONE, WORKER], [name]) == [WORKER] and resolve_nodes([GONE], [name]) == [GONE]
     for nodes in ([WORKER, TWIN], [GONE, WORKER, TWIN]):
         with pytest.raises(UsageError, match=r"names 2 nodes: i-1 \(w, Running\), i-2 \(x, Pending\)") as refused:
-            resolve(nodes, [name])
+            resolve_nodes(nodes, [name])
         assert refused.value.hint == "name it by its instance id"
-        assert resolve(nodes, ["i-2"]) == [TWIN]
+        assert resolve_nodes(nodes, ["i-2"]) == [TWIN]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_an_address_that_several_nodes_have_is_refused_unless_all_but_one_are_go
 )
 def test_a_name_that_only_resembles_one_is_no_nodes(name: str) -> None:
     with pytest.raises(Absent, match=f"there is no node `{name}`"):
-        resolve([WORKER, OTHER, COMING], [name])
+        resolve_nodes([WORKER, OTHER, COMING], [name])
 
 
 def test_replacement_goes_in_batches_and_reports_every_refusal() -> None:
@@ -107,10 +107,10 @@ def test_replacement_goes_in_batches_and_reports_every_refusal() -> None:
     fleet = Fleet()
     client = fleet._client = Client()
     nodes = [ClusterNode("w", f"i-{number}", "", "Running", "", "", "") for number in range(30)]
-    done, refused = replace(fleet, "demo", nodes)
+    done, refused = replace_nodes(fleet, "demo", nodes)
     assert len(done) == 27 and [entry["NodeId"] for entry in refused] == ["i-9", "i-19", "i-29"]
     assert client.calls == [BATCH_LIMIT, 5]
-    assert replace(fleet, "demo", [*nodes[:3], nodes[0]]) == (["i-0", "i-1", "i-2"], [])
+    assert replace_nodes(fleet, "demo", [*nodes[:3], nodes[0]]) == (["i-0", "i-1", "i-2"], [])
 
 
 def test_a_batch_that_fails_hides_no_batch_that_was_accepted() -> None:
@@ -127,7 +127,7 @@ def test_a_batch_that_fails_hides_no_batch_that_was_accepted() -> None:
     fleet = Fleet()
     nodes = [ClusterNode("w", f"i-{number}", "", "Running", "", "", "") for number in range(60)]
     fleet._client = Client(1)
-    done, refused = reboot(fleet, "demo", nodes)
+    done, refused = reboot_nodes(fleet, "demo", nodes)
     assert done == [f"i-{number}" for number in range(25)] and len(refused) == 35
     assert refused[0] == {
         "NodeId": "i-25",
@@ -136,4 +136,4 @@ def test_a_batch_that_fails_hides_no_batch_that_was_accepted() -> None:
     }
     fleet._client = Client(0)
     with pytest.raises(Unreachable):
-        reboot(fleet, "demo", nodes)
+        reboot_nodes(fleet, "demo", nodes)

@@ -13,13 +13,13 @@ from hyperpod_kit.cluster.nodes import ClusterNode
 from hyperpod_kit.cluster.session import (
     RESPONSE_VARIABLE,
     SshLogin,
-    aws_command,
-    choose_node,
-    plugin_start,
-    require_running,
-    ssh_config,
-    ssh_start,
-    ssm_request,
+    aws_cli_session_command,
+    choose_default_node,
+    render_ssh_config,
+    require_not_removed,
+    session_plugin_program,
+    ssh_program,
+    ssm_session_request,
 )
 from hyperpod_kit.errors import ClusterError, UsageError
 
@@ -43,10 +43,12 @@ def live(controller: str = "") -> dict[str, Any]:
 
 
 def test_the_target_has_the_clusters_id_and_not_its_name() -> None:
-    assert ssm_request(NODES[0], live()) == {"Target": "sagemaker-cluster:abc123def456_head-i-00000000000000001"}
-    tunnel = ssm_request(NODES[0], live(), 22)
+    assert ssm_session_request(NODES[0], live()) == {
+        "Target": "sagemaker-cluster:abc123def456_head-i-00000000000000001"
+    }
+    tunnel = ssm_session_request(NODES[0], live(), 22)
     assert tunnel["DocumentName"] == "AWS-StartSSHSession" and tunnel["Parameters"] == {"portNumber": ["22"]}
-    words = aws_command(tunnel, "us-west-2")
+    words = aws_cli_session_command(tunnel, "us-west-2")
     assert words[:3] == ("aws", "ssm", "start-session") and json.loads(words[-1]) == {"portNumber": ["22"]}
 
 
@@ -55,7 +57,7 @@ def test_the_target_has_the_clusters_id_and_not_its_name() -> None:
     [("1.2.707.0\n", True), ("1.2.498.0", True), ("1.2.497.0", False), ("1.1.61.0", False), ("what?", False)],
 )
 def test_the_token_is_no_argument_where_the_plugin_knows_better(version: str, by_variable: bool) -> None:
-    start = plugin_start(TOKEN, {"Target": "t"}, region="us-west-2", endpoint="https://ssm", version=version)
+    start = session_plugin_program(TOKEN, {"Target": "t"}, region="us-west-2", endpoint="https://ssm", version=version)
     assert start.argv[0] == "session-manager-plugin" and start.argv[2:] == (
         "us-west-2",
         "StartSession",
@@ -69,27 +71,27 @@ def test_the_token_is_no_argument_where_the_plugin_knows_better(version: str, by
 
 
 def test_the_controller_is_meant_when_nobody_is_named() -> None:
-    assert choose_node(NODES, live("head"), None) == NODES[0]
-    assert choose_node(NODES, live(), "head") == NODES[0]
-    assert choose_node(NODES[2:3], live(), None) == NODES[2]
+    assert choose_default_node(NODES, live("head"), None) == NODES[0]
+    assert choose_default_node(NODES, live(), "head") == NODES[0]
+    assert choose_default_node(NODES[2:3], live(), None) == NODES[2]
     with pytest.raises(UsageError, match="which node"):
-        choose_node(NODES, live(), None)
+        choose_default_node(NODES, live(), None)
 
 
 def test_no_session_with_a_node_that_goes() -> None:
     with pytest.raises(ClusterError, match="is ShuttingDown"):
-        require_running(NODES[1])
-    require_running(node("work", 9, "Failure"))  # there a look is worth most
+        require_not_removed(NODES[1])
+    require_not_removed(node("work", 9, "Failure"))  # there a look is worth most
 
 
 def test_ssh_straight_to_the_address() -> None:
     access = SshLogin("root", "/k/id", "/k/known", 2222)
-    argv = ssh_start(NODES[2], access, ["ls", "a b"]).argv
+    argv = ssh_program(NODES[2], access, ["ls", "a b"]).argv
     assert argv[0] == "ssh" and argv[-2:] == ("10.0.0.3", "ls 'a b'")
     assert "IdentityFile=/k/id" in argv and "Port=2222" in argv and "UserKnownHostsFile=/k/known" in argv
-    assert ssh_start(NODES[2], SshLogin("root")).argv == ("ssh", "-o", "User=root", "10.0.0.3")
+    assert ssh_program(NODES[2], SshLogin("root")).argv == ("ssh", "-o", "User=root", "10.0.0.3")
     with pytest.raises(ClusterError, match="tells no address"):
-        ssh_start(ClusterNode("w", "i-1", "", "Running", "", "", ""), access)
+        ssh_program(ClusterNode("w", "i-1", "", "Running", "", "", ""), access)
 
 
 @pytest.mark.parametrize("direct", [False, True])
@@ -99,7 +101,7 @@ def test_ssh_itself_reads_the_configuration(tmp_path: Path, direct: bool) -> Non
     wanted = [one.instance_id for one in NODES if not one.removed]
     file = tmp_path / "config"
     file.write_text(
-        ssh_config("demo", "us-west-2", NODES, wanted, access, program="/opt/a b/hyperpod-kit", direct=direct)
+        render_ssh_config("demo", "us-west-2", NODES, wanted, access, program="/opt/a b/hyperpod-kit", direct=direct)
     )
     assert file.read_text().count("Host ") == 3 and "demo-work-0" not in file.read_text()
     done = subprocess.run(["ssh", "-F", str(file), "-G", "demo-work-1"], capture_output=True, text=True, timeout=60)

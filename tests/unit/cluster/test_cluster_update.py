@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.aws import request_shape
-from hyperpod_kit.cluster.update import IMPOSSIBLE, IN_PLACE, NEW_NODES, plan, require_sendable
+from hyperpod_kit.cluster.update import IMPOSSIBLE, IN_PLACE, NEW_NODES, plan_update, require_sendable
 from hyperpod_kit.errors import ClusterError, ConfigError
 
 WANTED: dict[str, Any] = {
@@ -49,7 +49,7 @@ def live(**changes: Any) -> dict[str, Any]:
 
 
 def test_nothing_to_change() -> None:
-    found = plan(live(), WANTED)
+    found = plan_update(live(), WANTED)
     assert found.changes == () and found.possible and found.destroys == 0
 
 
@@ -79,7 +79,7 @@ def test_nothing_to_change() -> None:
     ],
 )
 def test_a_group_that_differs(changes: dict[str, Any], field: str | None, how: str | None, destroys: int) -> None:
-    found = plan(live(**changes), WANTED)
+    found = plan_update(live(**changes), WANTED)
     if field is None:
         assert found.changes == ()  # said by AWS, not asked for by us
         return
@@ -101,7 +101,7 @@ def test_a_group_that_differs(changes: dict[str, Any], field: str | None, how: s
 def test_a_cluster_that_differs(key: str, value: Any, how: str) -> None:
     answer = live()
     answer[key] = value
-    [change] = plan(answer, WANTED).changes
+    [change] = plan_update(answer, WANTED).changes
     assert (change.where, change.field, change.how) == ("cluster", key, how)
 
 
@@ -111,7 +111,7 @@ def test_groups_come_and_go_and_the_request_is_one_that_aws_takes() -> None:
         {"InstanceGroupName": "old", "InstanceType": "ml.c5.large", "TargetCount": 2, "CurrentCount": 2}
     )
     answer["InstanceGroups"].pop(1)
-    found = plan(answer, WANTED)
+    found = plan_update(answer, WANTED)
     assert [(change.where, change.note, change.destroys) for change in found.changes] == [
         ("work", "a new group", 0),
         ("old", "the group goes", 2),
@@ -134,7 +134,7 @@ def test_the_controller_stays() -> None:
     empty = wanted(InstanceCount=0)
     second = wanted(InstanceCount=2)
     for request, count in ((gone, 1), (renamed, 2), (empty, 1), (second, 1)):
-        changes = plan(live(), request).changes
+        changes = plan_update(live(), request).changes
         assert [change.how for change in changes] == [IMPOSSIBLE] * count, changes
         assert "controller" in changes[0].note
 
@@ -146,8 +146,8 @@ def test_the_controller_of_the_legacy_file_stays_too() -> None:
         side.pop("Orchestrator")
         for group in side["InstanceGroups"]:
             group.pop("SlurmConfig")
-    assert [change.how for change in plan(answer, request).changes] == [IN_PLACE]
-    assert [change.how for change in plan(answer, request, "head").changes] == [IMPOSSIBLE]
+    assert [change.how for change in plan_update(answer, request).changes] == [IN_PLACE]
+    assert [change.how for change in plan_update(answer, request, "head").changes] == [IMPOSSIBLE]
 
 
 def test_from_the_legacy_file_to_slurm_config_and_on_to_continuous_provisioning() -> None:
@@ -156,13 +156,13 @@ def test_from_the_legacy_file_to_slurm_config_and_on_to_continuous_provisioning(
     legacy.pop("Orchestrator")
     for group in legacy["InstanceGroups"]:
         group.pop("SlurmConfig")
-    found = plan(legacy, WANTED)
+    found = plan_update(legacy, WANTED)
     assert {change.field for change in found.changes} == {"Orchestrator", "NodeType"} and found.possible
     back = copy.deepcopy(WANTED)
     back.pop("Orchestrator")
-    assert not plan(live(), back).possible
+    assert not plan_update(live(), back).possible
     continuous = {**copy.deepcopy(WANTED), "NodeProvisioningMode": "Continuous", "Orchestrator": {"Slurm": {}}}
-    found = plan(live(), continuous)
+    found = plan_update(live(), continuous)
     assert [(change.field, change.how) for change in found.changes] == [("NodeProvisioningMode", IN_PLACE)]
     assert found.request["Orchestrator"] == {"Slurm": {}} and found.request["NodeProvisioningMode"] == "Continuous"
     assert request_shape.problems("sagemaker", "UpdateCluster", found.request) == []
@@ -171,7 +171,7 @@ def test_from_the_legacy_file_to_slurm_config_and_on_to_continuous_provisioning(
 def test_fields_that_are_only_passed_on() -> None:
     """What the configuration hands to AWS as it is: compared where DescribeCluster tells it, sent where it can be."""
     request = {**wanted(ImageReleaseVersion="1.2.3"), "TieredStorageConfig": {"Mode": "Enable"}, "Tags": []}
-    found = plan({**live(), "TieredStorageConfig": {"Mode": "Disable"}}, request)
+    found = plan_update({**live(), "TieredStorageConfig": {"Mode": "Disable"}}, request)
     assert [(change.field, change.how) for change in found.changes] == [("TieredStorageConfig", IN_PLACE)]
     assert found.request["TieredStorageConfig"] == {"Mode": "Enable"}
     assert not {"Tags", "VpcConfig"} & set(found.request)
@@ -180,13 +180,13 @@ def test_fields_that_are_only_passed_on() -> None:
 def test_what_is_to_be_replaced_and_what_there_will_be() -> None:
     request = wanted(LifeCycleConfig={"SourceS3Uri": "s3://sagemaker-b/x/cccc/", "OnInitComplete": "x.sh"})
     request["InstanceGroups"][1]["InstanceCount"] = 5
-    found = plan(live(), request)
-    assert found.old_groups == ("head",) and found.desired == {"head": 1, "work": 5}
+    found = plan_update(live(), request)
+    assert found.groups_needing_replacement == ("head",) and found.desired == {"head": 1, "work": 5}
 
 
 @pytest.mark.parametrize("status", ["Updating", "Failed", "SystemUpdating"])
 def test_a_change_that_aws_would_turn_away_is_not_sent(status: str) -> None:
-    found = plan(live(TargetCount=2), wanted())
+    found = plan_update(live(TargetCount=2), wanted())
     with pytest.raises(ClusterError, match=f"cluster demo is {status}: broke; AWS takes a change") as caught:
         require_sendable({**live(), "ClusterStatus": status, "FailureMessage": "broke"}, found)
     verb = "diagnose" if status == "Failed" else "wait"

@@ -7,7 +7,7 @@ from typing import Any, Callable, Union
 import pytest
 
 from hyperpod_kit.cluster.state import ClusterState, GroupState
-from hyperpod_kit.cluster.wait import FAILED_FOR, observe, wait_deleted, wait_ready
+from hyperpod_kit.cluster.wait import FAILED_FOR, observe_cluster, wait_deleted, wait_ready
 from hyperpod_kit.errors import AwsError, ClusterFailed, NoCredentials, Unreachable, WaitTimeout
 from tests.support.clock import FakeClock
 
@@ -175,9 +175,9 @@ def test_a_message_of_an_earlier_change_fails_no_later_one() -> None:
         ("InService", {"Running": 3}, ""),
         target=3,
     )
-    assert go(wait_ready, cloud, desired={"w": 3}, stale="old").ready and cloud.polls == 3
+    assert go(wait_ready, cloud, desired={"w": 3}, stale_failure="old").ready and cloud.polls == 3
     with pytest.raises(ClusterFailed, match="new"):
-        go(wait_ready, Scripted(("InService", {"Running": 2}, "new"), target=3), desired={"w": 3}, stale="old")
+        go(wait_ready, Scripted(("InService", {"Running": 2}, "new"), target=3), desired={"w": 3}, stale_failure="old")
 
 
 def event(number: int, description: str = "Instance creation failed", level: str = "Error") -> dict[str, Any]:
@@ -246,7 +246,7 @@ def test_a_reason_that_is_a_log_stays_one_line_while_waiting_and_is_whole_at_the
 
 
 def test_one_look() -> None:
-    state = observe(Scripted(("Updating", {"Running": 1, "Failure": 1}, "")), "demo")
+    state = observe_cluster(Scripted(("Updating", {"Running": 1, "Failure": 1}, "")), "demo")
     assert state == ClusterState(
         "demo",
         "Updating",

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hyperpod_kit.config.decode import decode
+from hyperpod_kit.config.decode import decode_settings
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.config.validate import validate
@@ -72,7 +72,7 @@ def settings_of(chosen: dict[str, Any]) -> tuple[Settings, list[Finding]]:
         if chosen["provisioning"]:
             secret = "arn:aws:secretsmanager:us-east-1:111122223333:secret:db-a1b2c3"
             cluster["accounting_database"] = {"endpoint": "db.example.com", "secret_arn": secret, "port": 3306}
-    settings, found = decode(values)
+    settings, found = decode_settings(values)
     return settings, [*found, *validate(settings)]
 
 

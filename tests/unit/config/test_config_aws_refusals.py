@@ -14,7 +14,7 @@ from typing import Any, Callable
 import pytest
 
 from hyperpod_kit.bundle.render import render
-from hyperpod_kit.config.decode import decode
+from hyperpod_kit.config.decode import decode_settings
 from hyperpod_kit.config.emit import create_cluster_request
 from hyperpod_kit.config.findings import ERROR, WARNING
 from hyperpod_kit.config.load import check, load
@@ -127,7 +127,7 @@ def test_what_aws_would_say_is_said_before_any_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     values = example()
-    decoded, found = decode(values)
+    decoded, found = decode_settings(values)
     assert [*found, *validate(decoded)] == []
     change(values)
     # Nothing may be asked: there is nobody to ask, and no credentials to ask with.

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.config.decode import decode
-from hyperpod_kit.config.findings import errors
+from hyperpod_kit.config.decode import decode_settings
+from hyperpod_kit.config.findings import select_errors
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.model.clients import Package
 
@@ -48,8 +48,8 @@ HOSTILE = (
 def found(entries: list[dict[str, Any]]) -> set[str]:
     values = json.loads(EXAMPLE.read_text())
     values["hyperpod_kit"]["clients"] = copy.deepcopy(entries)
-    settings, findings = decode(values)
-    return {finding.path for finding in errors([*findings, *validate(settings)])}
+    settings, findings = decode_settings(values)
+    return {finding.path for finding in select_errors([*findings, *validate(settings)])}
 
 
 def test_the_good_one_is_good() -> None:

@@ -19,8 +19,8 @@ from botocore.session import get_session
 from botocore.validate import ParamValidator
 
 from hyperpod_kit.aws.request_shape import problems
-from hyperpod_kit.config.emit import create_cluster_request, provisioning_parameters
-from hyperpod_kit.config.findings import errors
+from hyperpod_kit.config.emit import create_cluster_request, provisioning_parameters_json
+from hyperpod_kit.config.findings import select_errors
 from tests.unit.config.combinations import COMBINATIONS, URI, allowed, settings_of
 
 SAME_SHAPES = ("lustre", "openzfs", "volume")
@@ -46,10 +46,10 @@ def test_every_combination() -> None:
         request = create_cluster_request(settings, URI)
         assert not ParamValidator().validate(request, shape).has_errors(), chosen
         assert problems("sagemaker", "CreateCluster", request) == [], chosen
-        assert (not errors(found)) == allowed(chosen), (chosen, found)
+        assert (not select_errors(found)) == allowed(chosen), (chosen, found)
         # HyperPod rolls a cluster back that has both.
         slurm = any("SlurmConfig" in group for group in request["InstanceGroups"])
-        assert slurm != (provisioning_parameters(settings) is not None) and slurm == ("Orchestrator" in request)
+        assert slurm != (provisioning_parameters_json(settings) is not None) and slurm == ("Orchestrator" in request)
         assert (
             request.get("NodeProvisioningMode") == chosen["provisioning"] and ("VpcConfig" in request) == chosen["vpc"]
         )

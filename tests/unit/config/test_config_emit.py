@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.aws.request_shape import problems
-from hyperpod_kit.config.emit import create_cluster_request, provisioning_parameters
+from hyperpod_kit.config.emit import create_cluster_request, provisioning_parameters_json
 from hyperpod_kit.config.load import load
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.config.sourced import SourcedMount
@@ -88,7 +88,7 @@ def test_the_legacy_file_has_awss_keys_only() -> None:
     config = configuration("on_create")
     passthrough = {"slurm_configurations": {"a": 1}}
     config = replace(config, parameters=replace(config.parameters, login_group="login", passthrough=passthrough))
-    text = provisioning_parameters(config)
+    text = provisioning_parameters_json(config)
     assert text is not None
     assert json.loads(text) == {
         "version": "1.0.0",
@@ -104,7 +104,7 @@ def test_the_legacy_file_has_awss_keys_only() -> None:
 
 @pytest.mark.parametrize("mode", ["on_init_complete", "ami_only"])
 def test_the_legacy_file_is_not_written_beside_slurm_config(mode: str) -> None:
-    assert provisioning_parameters(configuration(mode)) is None
+    assert provisioning_parameters_json(configuration(mode)) is None
 
 
 def test_hyperpod_makes_one_fsx_of_each_kind_in_a_group_and_never_in_on_create() -> None:

@@ -13,7 +13,7 @@ from hyperpod_kit.config import access_points
 from hyperpod_kit.config.access_points import AccessPoint
 from hyperpod_kit.config.load import check, load
 from hyperpod_kit.errors import BundleError, ConfigError
-from hyperpod_kit.model.homes import home_of, private_parent_of
+from hyperpod_kit.model.homes import home_path_of_mount, private_parent_of
 from hyperpod_kit.model.mounts.efs import EfsMount
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
@@ -53,17 +53,17 @@ def said(config: Path) -> list[tuple[str, str]]:
 
 
 def test_every_user_gets_a_mount_behind_a_private_parent(config: Path) -> None:
-    access_points.write(config, [ALICE, A_B])
+    access_points.write_access_points(config, [ALICE, A_B])
     assert said(config) == []
     alice, other = homes(config)
     assert (alice.name, alice.access_point_id, alice.tls, alice.iam) == ("home-alice", ALICE.id, True, True)
     assert alice.path == "/home/.homes/alice/home"
-    assert (home_of(alice.path), private_parent_of(alice.path)) == ("/home/alice", "/home/.homes/alice")
+    assert (home_path_of_mount(alice.path), private_parent_of(alice.path)) == ("/home/alice", "/home/.homes/alice")
     assert other.name == "home-2002" and other.owner == "a_b"
 
 
 def test_the_node_learns_whose_the_mounts_are(config: Path) -> None:
-    access_points.write(config, [ALICE, A_B])
+    access_points.write_access_points(config, [ALICE, A_B])
     node = json.loads(render(load(config)).files["node_config.json"])
     assert [mount["owner"] for mount in node["mounts"] if mount["kind"] == "efs"] == [None, "alice", "a_b"]
     assert "owner" not in {key for mount in json.loads(config.read_text())["hyperpod_kit"]["mounts"] for key in mount}
@@ -74,7 +74,7 @@ def test_nothing_is_rendered_before_the_access_points_are_there(config: Path) ->
     with pytest.raises(BundleError, match="home of alice, a_b") as caught:
         render(load(config))
     assert caught.value.hint == "hyperpod-kit users apply"
-    access_points.write(config, [ALICE])
+    access_points.write_access_points(config, [ALICE])
     with pytest.raises(BundleError, match="home of a_b"):
         render(load(config))
 
@@ -89,7 +89,7 @@ def test_the_owner_is_not_for_the_file(config: Path) -> None:
 
 
 def test_another_uid_is_found_offline(config: Path) -> None:
-    access_points.write(config, [ALICE, A_B])
+    access_points.write_access_points(config, [ALICE, A_B])
     change(config, users=[{"name": "alice", "uid": 2005, "gid": 2001}, {"name": "a_b", "uid": 2002, "gid": 2002}])
     with pytest.raises(ConfigError) as caught:
         load(config)
@@ -99,10 +99,10 @@ def test_another_uid_is_found_offline(config: Path) -> None:
 
 
 def test_another_file_system_needs_access_points_of_its_own(config: Path) -> None:
-    access_points.write(config, [ALICE, A_B])
+    access_points.write_access_points(config, [ALICE, A_B])
     change(config, homes={"file_system_id": "fs-0eeeeeeeeeeeeeee0"})
     assert said(config) == [("HPK-U021", "warning")] * 2
-    assert load(config).homeless == ("alice", "a_b")
+    assert load(config).owners_without_access_point == ("alice", "a_b")
 
 
 def test_what_is_wrong_with_all_homes_is_said_once(config: Path) -> None:
@@ -111,8 +111,10 @@ def test_what_is_wrong_with_all_homes_is_said_once(config: Path) -> None:
 
 
 def test_the_file_of_ids_is_written_once_and_only_when_it_changes(config: Path) -> None:
-    assert access_points.write(config, [A_B, ALICE]) and not access_points.write(config, [ALICE, A_B])
-    assert access_points.read(config) == {"alice": ALICE, "a_b": A_B}
+    assert access_points.write_access_points(config, [A_B, ALICE]) and not access_points.write_access_points(
+        config, [ALICE, A_B]
+    )
+    assert access_points.read_access_points(config) == {"alice": ALICE, "a_b": A_B}
     assert sorted(path.name for path in config.parent.iterdir()) == [
         "parameters.access-points.json",
         "parameters.json",
@@ -130,6 +132,6 @@ def test_the_file_of_ids_is_written_once_and_only_when_it_changes(config: Path) 
     ],
 )
 def test_a_file_that_is_not_ours_is_refused(config: Path, text: str) -> None:
-    access_points.companion_path(config).write_text(text)
+    access_points.access_points_path(config).write_text(text)
     with pytest.raises(ConfigError, match="not a list of access points"):
         load(config)

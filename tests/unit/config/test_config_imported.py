@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.config.decode import decode
-from hyperpod_kit.config.emit import create_cluster_request, provisioning_parameters
-from hyperpod_kit.config.findings import errors
-from hyperpod_kit.config.from_aws import lifecycle_source, read_cluster
+from hyperpod_kit.config.decode import decode_settings
+from hyperpod_kit.config.emit import create_cluster_request, provisioning_parameters_json
+from hyperpod_kit.config.findings import select_errors
+from hyperpod_kit.config.from_aws import import_configuration, lifecycle_scripts_uri
 from hyperpod_kit.config.init_answers import Answers
-from hyperpod_kit.config.starter import fill
+from hyperpod_kit.config.starter import fill_in_answers
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import ConfigError
 from tests.unit.config.combinations import COMBINATIONS, URI, allowed, settings_of
@@ -54,10 +54,10 @@ def test_every_request_comes_back_as_it_was() -> None:
             continue
         settings = settings_of(chosen)[0]
         request = create_cluster_request(settings, URI)
-        legacy = provisioning_parameters(settings)
-        found = read_cluster(request, json.loads(legacy) if legacy else None)
-        again, problems = decode(fill(found.values, Answers(region="us-east-1")))
-        assert problems == [] and errors(validate(again)) == [], (chosen, problems, validate(again))
+        legacy = provisioning_parameters_json(settings)
+        found = import_configuration(request, json.loads(legacy) if legacy else None)
+        again, problems = decode_settings(fill_in_answers(found.values, Answers(region="us-east-1")))
+        assert problems == [] and select_errors(validate(again)) == [], (chosen, problems, validate(again))
         assert create_cluster_request(again, URI) == request, chosen
         assert all("the lifecycle scripts at s3://" in note for note in found.notes), (chosen, found.notes)
 
@@ -79,10 +79,10 @@ def test_a_described_cluster_with_the_file_of_aws() -> None:
     }
     for one in live["InstanceGroups"]:
         del one["InstanceCount"]  # type: ignore[attr-defined]
-    assert lifecycle_source(live) == "s3://sagemaker-mine/lifecycle/"
-    found = read_cluster(live, LEGACY)
-    settings, problems = decode(fill(found.values, Answers()))
-    assert problems == [] and errors(validate(settings)) == []
+    assert lifecycle_scripts_uri(live) == "s3://sagemaker-mine/lifecycle/"
+    found = import_configuration(live, LEGACY)
+    settings, problems = decode_settings(fill_in_answers(found.values, Answers()))
+    assert problems == [] and select_errors(validate(settings)) == []
     cluster = settings.cluster
     assert (cluster.name, cluster.region, cluster.lifecycle_mode) == ("old", "eu-west-1", "on_create")
     assert [(one.name, one.role, one.count, one.partition, one.execution_role) for one in cluster.groups] == [
@@ -98,10 +98,10 @@ def test_a_described_cluster_with_the_file_of_aws() -> None:
 
 
 def test_the_file_of_aws_alone_gives_the_groups_their_names() -> None:
-    found = read_cluster(None, {**LEGACY, "login_group": "door", "of_tomorrow": 1})
+    found = import_configuration(None, {**LEGACY, "login_group": "door", "of_tomorrow": 1})
     vpc: Any = {"security_groups": ("sg-0123456789abcdef0",), "subnets": ("subnet-0123456789abcdef0",)}
     answers = Answers(name="x", region="eu-west-1", execution_role=ROLE, worker_type="ml.p5.48xlarge", workers=8, **vpc)
-    settings, problems = decode(fill(found.values, answers))
+    settings, problems = decode_settings(fill_in_answers(found.values, answers))
     assert problems == [] and validate(settings) == []
     assert [(one.name, one.role, one.instance_type, one.count) for one in settings.cluster.groups] == [
         ("head", "controller", "ml.c5.xlarge", 1),
@@ -156,9 +156,9 @@ def test_the_file_of_aws_alone_gives_the_groups_their_names() -> None:
     ],
 )
 def test_what_cannot_be_said_is_named(cluster: Any, note: str) -> None:
-    found = read_cluster(copy.deepcopy(cluster), None)
+    found = import_configuration(copy.deepcopy(cluster), None)
     assert any(note in one for one in found.notes), found.notes
-    fill(found.values, Answers())
+    fill_in_answers(found.values, Answers())
 
 
 def test_the_login_group_of_awss_template_is_left_out_where_there_is_none() -> None:
@@ -169,11 +169,14 @@ def test_the_login_group_of_awss_template_is_left_out_where_there_is_none() -> N
         "login_group": "my-login-group",
         "worker_groups": [{"instance_group_name": "a", "partition_name": "dev"}],
     }
-    found = read_cluster([group("head"), group("a")], parameters)
+    found = import_configuration([group("head"), group("a")], parameters)
     assert "login_group" not in found.values and found.notes[0] == (
         "login_group `my-login-group`: the cluster has no instance group of that name"
     )
-    assert read_cluster([group("head"), group("my-login-group")], parameters).values["login_group"] == "my-login-group"
+    assert (
+        import_configuration([group("head"), group("my-login-group")], parameters).values["login_group"]
+        == "my-login-group"
+    )
 
 
 def test_two_file_systems_and_groups_that_have_one_only() -> None:
@@ -183,7 +186,7 @@ def test_two_file_systems_and_groups_that_have_one_only() -> None:
         group("head", InstanceStorageConfigs=[{"FsxLustreConfig": lustre}]),
         group("gpu", InstanceStorageConfigs=[{"FsxLustreConfig": other}, {"EbsVolumeConfig": {"VolumeSizeInGB": 9}}]),
     ]
-    found = read_cluster(groups, {**LEGACY, "fsx_dns_name": lustre["DnsName"], "fsx_mountname": "abc"})
+    found = import_configuration(groups, {**LEGACY, "fsx_dns_name": lustre["DnsName"], "fsx_mountname": "abc"})
     mounts = found.values["hyperpod_kit"]["mounts"]
     assert [(mount["name"], mount["path"], mount["groups"]) for mount in mounts] == [
         ("fsx", "/fsx", ["head"]),
@@ -208,7 +211,7 @@ def test_two_file_systems_and_groups_that_have_one_only() -> None:
 )
 def test_what_is_no_cluster(cluster: Any, parameters: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        read_cluster(cluster, parameters)
+        import_configuration(cluster, parameters)
 
 
 def test_odd_values_never_break_it() -> None:
@@ -228,11 +231,11 @@ def test_odd_values_never_break_it() -> None:
                 inner = inner[key]
             inner[key_path[-1]] = odd
             try:
-                found = read_cluster(request, None)
-                values = fill(found.values, Answers(region="us-east-1"))
+                found = import_configuration(request, None)
+                values = fill_in_answers(found.values, Answers(region="us-east-1"))
             except ConfigError:
                 continue
-            validate(decode(values)[0])
+            validate(decode_settings(values)[0])
     for key_path in places(LEGACY)[1:]:
         for odd in ODD:
             legacy: Any = copy.deepcopy(LEGACY)
@@ -242,10 +245,10 @@ def test_odd_values_never_break_it() -> None:
             inner[key_path[-1]] = odd
             for cluster in (None, [group("head"), group("gpu")]):
                 try:
-                    values = fill(read_cluster(cluster, legacy).values, Answers())
+                    values = fill_in_answers(import_configuration(cluster, legacy).values, Answers())
                 except ConfigError:
                     continue
-                validate(decode(values)[0])
+                validate(decode_settings(values)[0])
 
 
 def test_the_listing_of_awss_own_announcement_gives_a_mode_that_mounts() -> None:
@@ -263,7 +266,7 @@ def test_the_listing_of_awss_own_announcement_gives_a_mode_that_mounts() -> None
             for name, kind, count in (("controller-group", "ml.m5.xlarge", 1), ("worker-group", "trn1.32xlarge", 4))
         ]
     }
-    found = read_cluster(listing, None)
+    found = import_configuration(listing, None)
     kit = found.values["hyperpod_kit"]
     assert kit["cluster"]["lifecycle_mode"] == "on_create" and kit["bundle"]["bucket"] == "sagemaker-mine"
     assert "`lifecycleConfig` of group `worker-group` as it is spelled: AWS says LifeCycleConfig" in found.notes
@@ -280,7 +283,9 @@ def test_the_listing_of_awss_own_announcement_gives_a_mode_that_mounts() -> None
         subnets=("subnet-0123456789abcdef0",),
         security_groups=("sg-0123456789abcdef0",),
     )
-    assert errors(validate(decode(fill(found.values, answers))[0])) == [], "nothing is left to be mended"
+    assert select_errors(validate(decode_settings(fill_in_answers(found.values, answers))[0])) == [], (
+        "nothing is left to be mended"
+    )
 
 
 @pytest.mark.parametrize(
@@ -295,13 +300,13 @@ def test_the_listing_of_awss_own_announcement_gives_a_mode_that_mounts() -> None
 def test_names_say_who_is_who_where_nothing_else_does_and_they_say_it_once(
     names: tuple[str, ...], controller: str | None, login: str | None
 ) -> None:
-    values = read_cluster([group(name) for name in names], None).values
+    values = import_configuration([group(name) for name in names], None).values
     assert (values.get("controller_group"), values.get("login_group")) == (controller, login)
 
 
 def test_what_awss_file_says_of_roles_counts_more_than_names() -> None:
     legacy = {**LEGACY, "controller_group": "gpu-0"}
-    values = read_cluster([group("gpu-0"), group("controller-group")], legacy).values
+    values = import_configuration([group("gpu-0"), group("controller-group")], legacy).values
     assert values["controller_group"] == "gpu-0"
 
 
@@ -326,14 +331,14 @@ def test_the_input_of_several_controllers_as_aws_documents_it() -> None:
     }
     for cluster in (request, None):
         vpc: Any = {"security_groups": ("sg-0123456789abcdef0",), "subnets": ("subnet-0123456789abcdef0",)}
-        found = read_cluster(cluster, legacy)
+        found = import_configuration(cluster, legacy)
         answers = Answers(name="old", region="eu-west-1", execution_role=ROLE, **({} if cluster else vpc))
-        settings, problems = decode(fill(found.values, answers))
-        assert problems == [] and errors(validate(settings)) == []
+        settings, problems = decode_settings(fill_in_answers(found.values, answers))
+        assert problems == [] and select_errors(validate(settings)) == []
         assert (settings.controllers, settings.cluster.lifecycle_mode) == (2, "on_create")
         assert settings.slurm_state_mount and settings.node_config().controllers == 2
         assert settings.steps.accounting is None
-        assert json.loads(provisioning_parameters(settings) or "")["slurm_configurations"] == slurm
+        assert json.loads(provisioning_parameters_json(settings) or "")["slurm_configurations"] == slurm
         notes = " ".join(found.notes)
         assert "below /fsx/aws/hyperpod is not taken over" in notes and "nobody is told of a failover" in notes
         assert "slurm_database_endpoint: there is no accounting" in notes

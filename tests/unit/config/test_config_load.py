@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_kit.config.decode import decode
+from hyperpod_kit.config.decode import decode_settings
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.load import check, load
 from hyperpod_kit.config.validate import validate
@@ -55,7 +55,7 @@ def test_yaml_and_json_are_the_same_configuration(tmp_path: Path) -> None:
 def test_bucketname_is_one_mountpoint_mount() -> None:
     values = json.loads(EXAMPLE.read_text())
     values["bucketname"] = "my-bucket"
-    config, found = decode(values)
+    config, found = decode_settings(values)
     assert found == [] and S3Mount("mount-s3", "/mount-s3", "my-bucket") in config.mounts
 
 
@@ -156,7 +156,7 @@ def test_whatever_stands_anywhere_reading_and_rules_never_raise(data: st.DataObj
     for key in key_path[:-1]:
         inner = inner[key]
     inner[key_path[-1]] = data.draw(JSON)
-    config, found = decode(values)
+    config, found = decode_settings(values)
     for finding in [*found, *validate(config)]:
         assert finding.code and finding.message and finding.hint
 

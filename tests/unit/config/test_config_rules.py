@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.aws import shapes
-from hyperpod_kit.config.decode import decode
+from hyperpod_kit.config.decode import decode_settings
 from hyperpod_kit.config.validate import RULES, validate
 from tests.unit.config.rule_cases import (
     CASES,
@@ -51,7 +51,7 @@ ROOT = Path(__file__).parents[3]
 def findings(change: Change) -> list[tuple[str, str]]:
     values = json.loads((ROOT / "provisioning_parameters.example.json").read_text())
     change(values)
-    config, found = decode(values)
+    config, found = decode_settings(values)
     assert found == []
     return [(finding.code, finding.path) for finding in validate(config)]
 
@@ -178,7 +178,7 @@ def test_every_rule_is_in_the_list() -> None:
 def test_without_botocore_it_says_that_nobody_looked_at_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = both(group(1, threads_per_core=3), cluster(name="a_b"))
     assert [code for code, _ in findings(wrong)] == ["HPK-K001", "HPK-R004"]
-    shapes._model.cache_clear()
+    shapes._load_service_model.cache_clear()
     monkeypatch.setitem(sys.modules, "botocore", None)
     monkeypatch.setitem(sys.modules, "botocore.loaders", None)
     assert findings(wrong) == [("HPK-K001", f"{C}.name"), ("HPK-R005", C)]

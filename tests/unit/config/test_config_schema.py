@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.aws import request_shape
-from hyperpod_kit.config.decode import decode
+from hyperpod_kit.config.decode import decode_settings
 from hyperpod_kit.config.fields import FIELDS
 from hyperpod_kit.config.load import check
-from hyperpod_kit.config.schema import schema
+from hyperpod_kit.config.schema import build_schema
 from hyperpod_kit.model.mounts.kinds import KINDS
 from tests.property.every_field import document
 from tests.support.examples import examples
@@ -32,8 +32,8 @@ CLUSTER = {
     },
     "api": {"TieredStorageConfig": {"Mode": "Enable"}},
 }
-STRICT = jsonschema.Draft202012Validator(schema())
-SHAPE = jsonschema.Draft202012Validator(schema(limits=False))
+STRICT = jsonschema.Draft202012Validator(build_schema())
+SHAPE = jsonschema.Draft202012Validator(build_schema(limits=False))
 
 
 def with_everything() -> dict[str, Any]:
@@ -65,10 +65,10 @@ def properties(node: dict[str, Any], path: str = "") -> dict[str, dict[str, Any]
 
 
 def test_it_is_a_schema_and_what_is_valid_is_valid() -> None:
-    jsonschema.Draft202012Validator.check_schema(schema())
+    jsonschema.Draft202012Validator.check_schema(build_schema())
     for values in (EXAMPLE, with_everything(), *[json.loads(path.read_text()) for path in configurations()]):
         assert list(STRICT.iter_errors(values)) == []
-        assert decode(values)[1] == []
+        assert decode_settings(values)[1] == []
 
 
 def configurations() -> list[Path]:
@@ -77,7 +77,7 @@ def configurations() -> list[Path]:
 
 
 def test_every_key_of_the_decoder_has_its_sentence_and_every_sentence_a_key() -> None:
-    found = properties(schema())
+    found = properties(build_schema())
     assert all(node["description"].endswith((".", "…")) and len(node["description"]) > 8 for node in found.values())
     told = set()
     for place in found:
@@ -87,11 +87,11 @@ def test_every_key_of_the_decoder_has_its_sentence_and_every_sentence_a_key() ->
     assert told == set(FIELDS)
     for field in FIELDS.values():
         if field.request:
-            assert request_shape.limits("sagemaker", "CreateCluster", field.request), field.request
+            assert request_shape.field_constraints("sagemaker", "CreateCluster", field.request), field.request
 
 
 def test_limits_are_the_installed_models() -> None:
-    found = properties(schema())
+    found = properties(build_schema())
     types = found["hyperpod_kit.cluster.instance_groups[].instance_type"]["enum"]
     assert "ml.p5.48xlarge" in types and len(types) > 50
     count = found["hyperpod_kit.cluster.instance_groups[].count"]
@@ -145,7 +145,9 @@ def test_schema_and_decoder_refuse_the_same_files(data: st.DataObject) -> None:
     else:
         inner[key_path[-1]] = data.draw(JSON)
     shape = [
-        finding for finding in decode(values)[1] if finding.code in ("HPK-C001", "HPK-C002", "HPK-C003", "HPK-C005")
+        finding
+        for finding in decode_settings(values)[1]
+        if finding.code in ("HPK-C001", "HPK-C002", "HPK-C003", "HPK-C005")
     ]
     assert bool(list(SHAPE.iter_errors(values))) == bool(shape), (key_path, shape)
 

@@ -14,10 +14,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hyperpod_kit.config import yaml_text
-from hyperpod_kit.config.document import LARGEST, read
+from hyperpod_kit.config.document import LARGEST, read_document
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.load import check, load
-from hyperpod_kit.config.source_map import of_json
+from hyperpod_kit.config.source_map import map_json_positions
 from hyperpod_kit.errors import ConfigError, HyperpodKitError, UsageError
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from tests.support.examples import examples
@@ -56,7 +56,7 @@ def test_at_every_place_stands_the_value(value: Any, indent: Any) -> None:
     """The scanner against the parser: what begins at the position decodes to the value of the path."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     lines = text.split("\n")
-    places = of_json(text)
+    places = map_json_positions(text)
     values = dict(inner(value))
     assert set(places.of) == set(values) and len(values) <= len(list(inner(value)))
     if len(values) < len(list(inner(value))):
@@ -149,18 +149,18 @@ def test_files_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     path.write_bytes(EXAMPLE.read_text().encode("utf-16"))
     with pytest.raises(UsageError, match="byte 0 is not UTF-8") as caught:
-        read(path)
+        read_document(path)
     assert "PowerShell" in str(caught.value.hint)
     path.write_bytes(b" " * (LARGEST + 1))
     with pytest.raises(UsageError, match="has more than 4 MiB"):
-        read(path)
+        read_document(path)
     for place in (Path("/dev/zero"), tmp_path, tmp_path / "a\0b", tmp_path / ("n" * 300)):
         with pytest.raises(UsageError):
-            read(place)
+            read_document(place)
     if os.geteuid():
         path.chmod(0)
         with pytest.raises(UsageError, match="cannot read"):
-            read(path)
+            read_document(path)
 
 
 def test_a_large_file_is_read_in_seconds_with_its_places(tmp_path: Path) -> None:
@@ -213,15 +213,15 @@ def test_yaml_with_anchors_merges_and_comments_is_the_same_configuration(tmp_pat
 class YamlOfOurs(yaml.SafeDumper):
     """Quotes what our reading would take for a number; PyYAML's own leaves `0E0` plain, which YAML 1.1 calls text."""
 
-    yaml_implicit_resolvers = yaml_text._loader(yaml).yaml_implicit_resolvers
+    yaml_implicit_resolvers = yaml_text._make_loader_class(yaml).yaml_implicit_resolvers
 
 
 @examples(80)
 @given(value=JSON)
 @example(value="0E0")
 def test_yaml_reads_back_what_was_written(value: Any) -> None:
-    assert yaml_text.read(yaml.dump(value, Dumper=YamlOfOurs, allow_unicode=True))[0] == value
-    assert yaml_text.read(json.dumps(value, ensure_ascii=False))[0] == value
+    assert yaml_text.parse_yaml(yaml.dump(value, Dumper=YamlOfOurs, allow_unicode=True))[0] == value
+    assert yaml_text.parse_yaml(json.dumps(value, ensure_ascii=False))[0] == value
 
 
 @examples(120)

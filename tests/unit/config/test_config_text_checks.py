@@ -49,7 +49,7 @@ def findings(tmp_path: Path) -> Callable[[Change], list[Finding]]:
 
 @pytest.mark.parametrize("what", SECRETS)
 def test_every_shape_is_seen_and_never_shown(what: str, findings: Callable[[Change], list[Finding]]) -> None:
-    assert [found for _, found in credentials.in_text(f"one\n two {SECRETS[what]}\n")] == [what]
+    assert [found for _, found in credentials.find_secrets_in_text(f"one\n two {SECRETS[what]}\n")] == [what]
     places: dict[str, Change] = {
         "hyperpod_kit.mounts[1].bucket": lambda data: data["hyperpod_kit"]["mounts"][1].update(bucket=SECRETS[what]),
         "slurm_configurations.slurm_sns_arn": lambda data: data.update(
@@ -79,7 +79,7 @@ def test_every_shape_is_seen_and_never_shown(what: str, findings: Callable[[Chan
     ],
 )
 def test_a_key_that_asks_for_a_secret_holds_an_arn(key: str, value: str, wrong: bool) -> None:
-    assert (credentials.beside_key(key, value) is not None) is wrong
+    assert (credentials.describe_secret_value(key, value) is not None) is wrong
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_key_that_asks_for_a_secret_holds_an_arn(key: str, value: str, wrong: 
     ],
 )
 def test_ordinary_text_is_let_pass(text: str) -> None:
-    assert list(credentials.in_text(text)) == []
+    assert list(credentials.find_secrets_in_text(text)) == []
 
 
 def test_a_line_of_broken_json_or_yaml_is_not_shown_when_it_holds_a_secret(tmp_path: Path) -> None:
@@ -134,9 +134,11 @@ def test_a_novel_is_refused_and_a_long_message_cut(findings: Callable[[Change], 
 
 def test_nothing_that_we_ship_looks_like_a_secret() -> None:
     """The repository's own bundle: every file of it, and every file in its wheel."""
-    files = dict(render(load(EXAMPLE)).installed)
+    files = dict(render(load(EXAMPLE)).installed_files)
     (wheel,) = [place for place in files if place.endswith(".whl")]
     with zipfile.ZipFile(io.BytesIO(files.pop(wheel))) as archive:
         files.update({f"{wheel}/{name}": archive.read(name) for name in archive.namelist()})
-    found = [(place, what) for place, data in files.items() for _, what in credentials.in_text(data.decode())]
+    found = [
+        (place, what) for place, data in files.items() for _, what in credentials.find_secrets_in_text(data.decode())
+    ]
     assert found == []

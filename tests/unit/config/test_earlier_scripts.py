@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.config.decode import decode
-from hyperpod_kit.config.findings import errors
+from hyperpod_kit.config.decode import decode_settings
+from hyperpod_kit.config.findings import select_errors
 from hyperpod_kit.config.legacy_scripts import classify_scripts
 from hyperpod_kit.config.starter import add_legacy_scripts
 from hyperpod_kit.config.validate import validate
@@ -58,7 +58,7 @@ def test_each_file_of_awss_set_has_a_line() -> None:
 def test_what_is_kept_is_a_configuration() -> None:
     values = document()
     values["hyperpod_kit"]["scripts"] = list(classify_scripts(AWS, {}, "earlier").scripts)
-    settings, findings = decode(values)
+    settings, findings = decode_settings(values)
     found = [*findings, *validate(settings)]
     assert [one.code for one in found if one.path.startswith("hyperpod_kit.scripts")] == ["HPK-O009"], "time, a warning"
     assert [one.script.arguments for one in settings.scripts if one.script.name == "enroot"] == [("{role}",)]
@@ -88,8 +88,8 @@ def test_steps_of_ours_take_the_place_of_awss_scripts_where_they_can() -> None:
     del values["hyperpod_kit"]["steps"]
     assert add_legacy_scripts(values, earlier) == ["your script `ubuntu-home`: homes lie on the mount at /home"]
     assert set(values["hyperpod_kit"]["steps"]) == set(earlier.steps)
-    settings, _ = decode(values)
-    assert [one for one in errors(validate(settings)) if "steps" in one.path] == []
+    settings, _ = decode_settings(values)
+    assert [one for one in select_errors(validate(settings)) if "steps" in one.path] == []
     bare = document()
     bare["hyperpod_kit"].update(mounts=[], homes=None)
     for key in ("steps", "slurm"):

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, PackedDataset, ShuffledOrder, lengths_of
-from hyperpod_kit.data.index.build import build
-from hyperpod_kit.data.sample_log_check import SampleLogReport, check
+from hyperpod_kit.data.index.build import build_index
+from hyperpod_kit.data.sample_log_check import SampleLogReport, check_sample_log
 
 FORK = multiprocessing.get_context("fork")
 RANKS = (1, 2, 3, 4, 8)
@@ -49,7 +49,7 @@ def corpus(folder: Path, samples: int, files: int = 5) -> IndexedDataset:
     for number in range(files):
         lines = (json.dumps({"n": n, "text": "x" * (n % 37)}) + "\n" for n in range(bounds[number], bounds[number + 1]))
         (folder / f"{number}.jsonl").write_text("".join(lines))
-    return IndexedDataset(build([str(folder)]).index, transform=number_of)
+    return IndexedDataset(build_index([str(folder)]).index, transform=number_of)
 
 
 def number_of(sample: dict[str, Any]) -> int:
@@ -66,7 +66,7 @@ def documents(folder: Path, count: int) -> IndexedDataset:
     folder.mkdir(parents=True)
     lines = (f"{n} " + "abcdefghijklmnopq"[: n * 7 % 18] for n in range(count))
     (folder / "a.txt").write_text("".join(line + "\n" for line in lines))
-    return IndexedDataset(build([str(folder)], str(folder) + ".index").index)
+    return IndexedDataset(build_index([str(folder)], str(folder) + ".index").index)
 
 
 def windows(folder: Path, count: int, window: int, seed: int = 4) -> PackedDataset:
@@ -179,7 +179,7 @@ def torture(made: Any, folder: Path, *, kills: int, epochs: int, seed: int, **ho
                     committed = states[0]
         finally:
             world.kill()
-    return Torture(done, restarts, steps, check(folder / "ledger"), consumed)
+    return Torture(done, restarts, steps, check_sample_log(folder / "ledger"), consumed)
 
 
 def in_order(answers: list[tuple[list[Any], int]]) -> list[Any]:

@@ -128,10 +128,11 @@ def told(what: str, found: Torture, begun: float) -> bool:
         )
     print(
         f"{what}: {found.kills} kills, {found.restarts} launches, {found.steps} steps, {found.report.rolled_back} "
-        f"rolled back, {time.monotonic() - begun:.0f} s: {'good' if found.report.good else found.report.problems}",
+        f"rolled back, {time.monotonic() - begun:.0f} s: "
+        f"{'good' if found.report.is_exactly_once else found.report.problems}",
         flush=True,
     )
-    return found.report.good
+    return found.report.is_exactly_once
 
 
 def main(argv: list[str]) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hyperpod_kit.data import ElasticLoader, IndexedDataset
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.errors import BadRecord, DataUnavailable
 
 
@@ -17,7 +17,7 @@ from hyperpod_kit.errors import BadRecord, DataUnavailable
 def index(tmp_path_factory):
     place = tmp_path_factory.mktemp("lines")
     (place / "a.jsonl").write_text("".join(f'{{"n": {n}, "text": "{"x" * 4000}"}}\n' for n in range(12_000)))
-    return build([str(place)], str(place / "index")).index
+    return build_index([str(place)], str(place / "index")).index
 
 
 class Noted(IndexedDataset):
@@ -61,7 +61,7 @@ def test_with_workers_nothing_is_told(index):
 def test_files_that_are_gone_meanwhile_are_an_error_where_they_are_read(tmp_path):
     for n in range(40):
         (tmp_path / f"{n:02}.npy").write_bytes(bytes([n]) * 1000)
-    data = IndexedDataset(build([str(tmp_path)], str(tmp_path / "index")).index, patience=0.01)
+    data = IndexedDataset(build_index([str(tmp_path)], str(tmp_path / "index")).index, patience=0.01)
     loader = ElasticLoader(data, 4, collate_fn=list)
     coming = loader.sample_order.at(0, np.arange(12)).tolist()
     os.unlink(tmp_path / f"{coming[9]:02}.npy")
@@ -93,7 +93,7 @@ def test_files_that_are_gone_meanwhile_are_an_error_where_they_are_read(tmp_path
 )
 def test_json_is_decoded_as_its_library_does(tmp_path, line):
     (tmp_path / "a.jsonl").write_bytes(line + b"\n")
-    data = IndexedDataset(build([str(tmp_path)], str(tmp_path / "index")).index)
+    data = IndexedDataset(build_index([str(tmp_path)], str(tmp_path / "index")).index)
     try:
         expected = repr(json.loads(line))
     except (ValueError, RecursionError) as err:

@@ -17,8 +17,8 @@ from hyperpod_kit.data import (
     lengths_of,
     order_of,
 )
-from hyperpod_kit.data.index.build import build
-from hyperpod_kit.data.sample_log_check import check
+from hyperpod_kit.data.index.build import build_index
+from hyperpod_kit.data.sample_log_check import check_sample_log
 from hyperpod_kit.errors import BadRecord
 
 BAD = (5, 6, 19)
@@ -30,7 +30,7 @@ def data(tmp_path):
     lines = ["{" if n in BAD else json.dumps({"n": n}) for n in range(20)]
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "a.jsonl").write_text("\n".join(lines))
-    return IndexedDataset(build([str(tmp_path / "corpus")]).index, transform=lambda sample: sample["n"])
+    return IndexedDataset(build_index([str(tmp_path / "corpus")]).index, transform=lambda sample: sample["n"])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -46,8 +46,8 @@ def test_in_the_place_of_a_bad_one_comes_the_next_good_one(data, tmp_path, worke
     stands_for = {5: 7, 6: 7, 19: 0}
     assert [one for batch in found for one in batch] == [stands_for.get(n, n) for n in wanted]
     assert loader.bad_records == 3 and "a.jsonl, at " in caplog.text and "(sample 19, bad record " in caplog.text
-    report = check(tmp_path / "ledger")
-    assert report.good and report.passed_over == BAD and report.epochs[0].once == 20
+    report = check_sample_log(tmp_path / "ledger")
+    assert report.is_exactly_once and report.passed_over == BAD and report.epochs[0].once == 20
     later = run()
     later.load_state_dict({**later.state_dict(), "position": 8})
     assert list(later) == found[2:], "the same after a resume"
@@ -65,7 +65,7 @@ def test_too_many_are_an_error(data):
 
 def test_data_that_is_all_bad_is_an_error(tmp_path):
     (tmp_path / "a.jsonl").write_text("{\n" * 10)
-    data = IndexedDataset(build([str(tmp_path)]).index)
+    data = IndexedDataset(build_index([str(tmp_path)]).index)
     with pytest.raises(BadRecord, match="none of the 10 behind it"):
         list(ElasticLoader(data, 2, collate_fn=list, on_bad="skip"))
 
@@ -78,7 +78,7 @@ def test_a_transform_refuses_records_by_the_same_rule(tmp_path):
             raise BadRecord(f"{line} is too long")
         return line
 
-    data = IndexedDataset(build([str(tmp_path)]).index, transform=short)
+    data = IndexedDataset(build_index([str(tmp_path)]).index, transform=short)
     loader = ElasticLoader(data, 3, collate_fn=sorted, on_bad="skip")
     assert list(loader) == [["one", "one", "two"]] and loader.bad_records == 1
 

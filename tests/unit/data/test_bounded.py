@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from hyperpod_kit.data import ElasticLoader, IndexedDataset
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.reading import bounded
 from hyperpod_kit.data.reading.bounded import BoundedCalls, BoundedFile, ReadUnanswered
 from hyperpod_kit.errors import DataUnavailable
@@ -37,7 +37,7 @@ def corpus(tmp_path):
     folder.mkdir()
     for name in "ab":
         (folder / f"{name}.txt").write_text("".join(f"{name}{n}\n" for n in range(40)))
-    return build([str(folder)], str(tmp_path / "index")).index
+    return build_index([str(folder)], str(tmp_path / "index")).index
 
 
 def hang(corpus):

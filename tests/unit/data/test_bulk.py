@@ -14,7 +14,7 @@ import pytest
 
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, PackedDataset, ShuffledOrder
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.megatron import MegatronTokens, write_documents
 from hyperpod_kit.errors import ChangedFile, DataError, DataUnavailable
 
@@ -22,7 +22,7 @@ from hyperpod_kit.errors import ChangedFile, DataError, DataUnavailable
 def test_records_of_a_made_corpus_make_batches(tmp_path):
     """Each has the keys of the others, also the last of a file, which fills it up."""
     assert run(["data", "make-corpus", str(tmp_path / "c"), "--files", "5", "--kib", "13"]) == 0
-    data = IndexedDataset(build([str(tmp_path / "c")]).index)
+    data = IndexedDataset(build_index([str(tmp_path / "c")]).index)
     keys = {tuple(data[number]) for number in range(len(data))}
     assert keys == {("id", "title", "text")}
     assert sum(len(batch["id"]) for batch in ElasticLoader(data, 8)) >= len(data)
@@ -60,7 +60,7 @@ def test_small_files_and_back(small, tmp_path, capsys):
     for folder in small.iterdir():
         names = [path.name for path in folder.iterdir()]
         assert filecmp.cmpfiles(folder, tmp_path / "back" / folder.name, names, shallow=False) == (names, [], [])
-    data = IndexedDataset(build([str(tmp_path / "tars")]).index)
+    data = IndexedDataset(build_index([str(tmp_path / "tars")]).index)
     assert len(data) == 121 and data[5]["png"] == (small / f"{data[5]['__key__']}.png").read_bytes()
 
 

@@ -24,11 +24,11 @@ from hyperpod_kit.data import (
     order_of,
 )
 from hyperpod_kit.data.block_cuts import BlockCuts
-from hyperpod_kit.data.default_order import RowGroups, order_for
-from hyperpod_kit.data.index.build import build
-from hyperpod_kit.data.mixing import mixing_of
+from hyperpod_kit.data.default_order import RowGroups, choose_shuffled_order
+from hyperpod_kit.data.index.build import build_index
+from hyperpod_kit.data.mixing import measure_mixing
 from hyperpod_kit.data.reading import chunks, coalesced_reads, source_files
-from hyperpod_kit.data.sample_log_check import check
+from hyperpod_kit.data.sample_log_check import check_sample_log
 from hyperpod_kit.data.spread_order import LANES
 from hyperpod_kit.errors import CheckpointError
 from tests.support.examples import examples
@@ -91,8 +91,8 @@ class Sizes:
     "samples, size", [(300, 10), (5_000, 1000), (2_000_000, 1000), (30_000_000, 20), (99_999, 9000), (400_000, 64_000)]
 )
 def test_the_default_mixes_as_a_uniform_shuffle(samples, size):
-    order = order_for(Sizes(samples, size), 1)
-    assert mixing_of(order).share >= 0.8
+    order = choose_shuffled_order(Sizes(samples, size), 1)
+    assert measure_mixing(order).share_of_uniform >= 0.8
     assert order.block * order.lanes * size <= (
         coalesced_reads.MEMORY_BYTES if size <= 4096 else source_files.MEMORY_BYTES
     )
@@ -108,7 +108,7 @@ def parquet(folder, groups, rows):
     for file in range(2):
         table = pyarrow.table({"n": list(range(groups * rows // 2)), "text": ["x" * 100] * (groups * rows // 2)})
         pyarrow.parquet.write_table(table, folder / f"{file}.parquet", row_group_size=rows)
-    return build([str(folder)], str(folder / "index")).index
+    return build_index([str(folder)], str(folder / "index")).index
 
 
 def test_of_row_groups_as_many_are_side_by_side_as_fit(tmp_path):
@@ -136,7 +136,7 @@ OF_0_1_0 = {"format": "hpk-position/1", "position": 640, "last": "pad", "order":
 def index(tmp_path_factory):
     place = tmp_path_factory.mktemp("corpus")
     (place / "a.txt").write_text("".join(f"{n}\n" for n in range(SAMPLES)))
-    return build([str(place)], str(place / "index")).index
+    return build_index([str(place)], str(place / "index")).index
 
 
 def saved(index, **other):
@@ -164,7 +164,7 @@ def test_a_position_of_0_1_0_goes_on_in_its_order_to_the_end(index, tmp_path):
     assert third.sample_order == before and third.epoch == 2
     heads = [json.loads(path.read_text().splitlines()[0]) for path in (tmp_path / "ledger").iterdir()]
     assert [(head["order"], head["lanes"]) for head in heads] == [("shuffled", 48)], "and the ledger says which it is"
-    assert not check(tmp_path / "ledger").problems
+    assert not check_sample_log(tmp_path / "ledger").problems
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -224,11 +224,11 @@ def test_windows_say_the_line_too(index):
 def lines_of(folder, count, size):
     folder.mkdir()
     (folder / "a.txt").write_text("".join(f"{n:08} " + "x" * size + "\n" for n in range(count)))
-    return build([str(folder)], str(folder / "index")).index
+    return build_index([str(folder)], str(folder / "index")).index
 
 
 def windows_of(data: IndexedDataset) -> coalesced_reads.CoalescedReads:
-    lines: Any = data._reader("lines")
+    lines: Any = data._reader_for_format("lines")
     return lines.windows
 
 
@@ -253,19 +253,19 @@ def test_the_sets_of_a_mix_share_what_is_kept_and_open(tmp_path):
     sets = [IndexedDataset(index) for _ in range(300)]
     MixDataset({str(number): one for number, one in enumerate(sets)})
     assert sum(windows_of(one)._most for one in sets) <= 512 << 20
-    assert sum(one._files._most_open for one in sets) <= 300 * 4
+    assert sum(one._files._max_open_files for one in sets) <= 300 * 4
 
 
 def test_objects_are_fetched_by_blocks(tmp_path, monkeypatch):
     """A chunk is a block; of a long one several, and of little data as long as can be."""
     index = lines_of(tmp_path / "lines", 5000, 50)
     cuts = BlockCuts(index)
-    assert list(cuts.object_bounds(index.file(0))) == []
+    assert list(cuts.block_start_offsets(index.file(0))) == []
     monkeypatch.setattr(block_cuts, "MEMORY_BYTES", 1000)
     monkeypatch.setattr(block_cuts, "BLOCK_BYTES", 1)
-    cuts.read_by(700)
+    cuts.set_samples_per_block(700)
     starts = index.places(np.arange(0, 5000, 700))[0].tolist()
-    assert list(cuts.object_bounds(index.file(0))) == starts
+    assert list(cuts.block_start_offsets(index.file(0))) == starts
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 30_000)
     found = list(chunks.chunk_bounds(index.file(0).size, starts))
     assert found == sorted({*starts, *(start + 30_000 for start in starts[:-1]), index.file(0).size})

@@ -38,7 +38,7 @@ def test_no_prefix_is_off_by_a_sample_of_any_set(name):
 
 def assert_even(draw, begin, places):
     """The numbers of draws are those of the prefix: so its distance from the shares is known at each place."""
-    sets, before = draw.at(np.arange(begin, begin + places))
+    sets, before = draw.sets_and_prior_draws_at(np.arange(begin, begin + places))
     place = np.arange(begin, begin + places, dtype=object)
     weight, made = draw.weights[sets].astype(object), before.astype(object)
     early = (made + 1) * _UNIT - (
@@ -58,12 +58,12 @@ def assert_even(draw, begin, places):
 
 def test_it_is_the_same_wherever_it_is_asked_first():
     shares = np.random.default_rng(2).dirichlet([1] * 40)
-    whole = EvenDraw(shares.tolist()).at(np.arange(300_000))
+    whole = EvenDraw(shares.tolist()).sets_and_prior_draws_at(np.arange(300_000))
     rng = np.random.default_rng(5)
     for begin in (0, 1, 65_535, 65_536, 8191, *rng.integers(0, 290_000, 12).tolist()):
         fresh = EvenDraw(shares.tolist())
         for _ in range(2):  # and from what it has kept
-            sets, before = fresh.at(np.arange(begin, begin + 5000, 3))
+            sets, before = fresh.sets_and_prior_draws_at(np.arange(begin, begin + 5000, 3))
             assert (sets == whole[0][begin : begin + 5000 : 3]).all()
             assert (before == whole[1][begin : begin + 5000 : 3]).all()
             fresh = pickle.loads(pickle.dumps(fresh))
@@ -71,18 +71,18 @@ def test_it_is_the_same_wherever_it_is_asked_first():
 
 def test_places_in_any_order():
     shares = [0.5, 0.3, 0.2]
-    sets, before = EvenDraw(shares).at(np.arange(100_000))
+    sets, before = EvenDraw(shares).sets_and_prior_draws_at(np.arange(100_000))
     asked = np.random.default_rng(1).integers(0, 100_000, 1000)
-    found = EvenDraw(shares).at(asked)
+    found = EvenDraw(shares).sets_and_prior_draws_at(asked)
     assert (found[0] == sets[asked]).all() and (found[1] == before[asked]).all()
 
 
 def test_sets_that_are_equally_due_come_in_an_order_of_chance():
     """Not one after another in turn: with two ranks each would have one set alone."""
-    sets, _ = EvenDraw([0.5, 0.5], seed=1).at(np.arange(20_000))
+    sets, _ = EvenDraw([0.5, 0.5], seed=1).sets_and_prior_draws_at(np.arange(20_000))
     assert sets.reshape(-1, 2).sum(axis=1).tolist() == [1] * 10_000
     assert abs(sets[::2].mean() - 0.5) < 0.03
-    assert (sets != EvenDraw([0.5, 0.5], seed=2).at(np.arange(20_000))[0]).any()
+    assert (sets != EvenDraw([0.5, 0.5], seed=2).sets_and_prior_draws_at(np.arange(20_000))[0]).any()
 
 
 @pytest.mark.parametrize("shares", [[], [0], [1, -1], [1, 0], [1, float("nan")], [1, float("inf")]])

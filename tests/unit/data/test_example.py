@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from hyperpod_kit.data.sample_log_check import check
+from hyperpod_kit.data.sample_log_check import check_sample_log
 from tests.support import warm
 from tests.unit.data.proof import PROGRAM, losses_under_kills
 
@@ -64,8 +64,8 @@ def test_killed_and_started_again_on_two_processes(place):
         timeout=150,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    found = check(place / "run" / "ledger")
-    assert found.good and found.launches == 2
+    found = check_sample_log(place / "run" / "ledger")
+    assert found.is_exactly_once and found.launches == 2
     assert [(one.once, one.complete) for one in found.epochs] == [(600, True)] * 2
 
 
@@ -78,7 +78,7 @@ def test_file_after_file_killed_and_started_again(place):
     process.wait()
     done = warm.run(words, environment(place))
     assert done.returncode == 0, done.stdout[-3000:]
-    found = check(place / "run" / "ledger")
-    assert found.good and [(one.once, one.complete) for one in found.epochs] == [(600, True)]
+    found = check_sample_log(place / "run" / "ledger")
+    assert found.is_exactly_once and [(one.once, one.complete) for one in found.epochs] == [(600, True)]
     files = [line.split()[-1] for line in [*said, *done.stdout.splitlines()]]
     assert set(files) == {str(place / "corpus" / f"{part}.txt") for part in range(3)}

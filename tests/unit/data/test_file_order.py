@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hyperpod_kit.data import ElasticLoader, FileOrder, IndexedDataset
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.errors import CheckpointError
 
 
@@ -15,7 +15,7 @@ def data(tmp_path):
     """Files of 7, 0, 1 and 30 samples: "FILE-NUMBER"."""
     for name, count in (("a", 7), ("b", 0), ("c", 1), ("d", 30)):
         (tmp_path / f"{name}.txt").write_text("".join(f"{name}-{n}\n" for n in range(count)))
-    return IndexedDataset(build([str(tmp_path)]).index)
+    return IndexedDataset(build_index([str(tmp_path)]).index)
 
 
 @pytest.mark.parametrize("seed", [0, 7, None])

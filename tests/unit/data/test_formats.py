@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, ShuffledOrder
 from hyperpod_kit.data.formats import compressed
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.errors import BadRecord, DataError
 from tests.support.examples import examples
 
 
 def indexed(folder, **how):
-    return IndexedDataset(build([str(folder)], str(folder) + ".index").index, **how)
+    return IndexedDataset(build_index([str(folder)], str(folder) + ".index").index, **how)
 
 
 def every(data, seed=0):
@@ -92,7 +92,7 @@ def test_a_large_member_is_no_memory(tmp_path, monkeypatch):
     data = indexed(folder)
     assert every(data) == [f"line {n}" for n in range(5000)]
     (member,) = data._readers["gzip"]._members.values()
-    assert member.in_memory == 0 and member.size > 1000
+    assert member.bytes_in_memory == 0 and member.size > 1000
 
 
 def test_a_corrupt_gzip_member_is_named_with_its_place(tmp_path):
@@ -263,7 +263,7 @@ def test_files_that_macos_adds_to_a_tar_are_none(tmp_path):
     """They stand before the files that they are of, between those of one sample."""
     names = ("._1.jpg", "1.jpg", "._1.txt", "1.txt", "a/.DS_Store", "a/._2.jpg", "a/2.jpg", "__MACOSX/a/2.jpg", "3.jpg")
     (tmp_path / "a.tar").write_bytes(members(*((name, name.encode()) for name in names)))
-    found = IndexedDataset(build([str(tmp_path / "a.tar")], str(tmp_path / "index")).index)
+    found = IndexedDataset(build_index([str(tmp_path / "a.tar")], str(tmp_path / "index")).index)
     assert [found[number] for number in range(len(found))] == [
         {"__key__": "1", "jpg": b"1.jpg", "txt": b"1.txt"},
         {"__key__": "a/2", "jpg": b"a/2.jpg"},
@@ -275,9 +275,9 @@ def test_lines_of_blanks_are_no_samples_of_json(tmp_path):
     text = '{"n":1}\n   \n\t \r\n[]\n \n\r\n{"n":2}\n  '
     (tmp_path / "a.jsonl").write_text(text, newline="")
     (tmp_path / "a.txt").write_text(text, newline="")
-    found = build([str(tmp_path / "a.jsonl")], str(tmp_path / "json"), check=True).index
+    found = build_index([str(tmp_path / "a.jsonl")], str(tmp_path / "json"), check=True).index
     assert [IndexedDataset(found)[n] for n in range(len(found))] == [{"n": 1}, [], {"n": 2}]
-    assert build([str(tmp_path / "a.txt")], str(tmp_path / "text")).index.samples == 7
+    assert build_index([str(tmp_path / "a.txt")], str(tmp_path / "text")).index.samples == 7
 
 
 @pytest.mark.parametrize("ending", PACKED)
@@ -288,7 +288,7 @@ def test_nor_are_they_in_compressed_files(tmp_path, ending):
         packed = PACKED[ending](text[:at]) + PACKED[ending](text[at:])
         (tmp_path / f"a{at:03}.jsonl.{ending}").write_bytes(packed)
         (tmp_path / f"a{at:03}.txt.{ending}").write_bytes(packed)
-    index = build([str(tmp_path)], str(tmp_path / "index")).index
+    index = build_index([str(tmp_path)], str(tmp_path / "index")).index
     counts = {(".txt" in index.file(one).path): index.file(one).samples for one in range(index.files)}
     assert {index.file(one).samples for one in range(index.files)} == {4, 8} and counts == {False: 4, True: 8}
     data = IndexedDataset(index, decode=False)

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from hyperpod_kit.data import IndexedDataset, SampleIndex
 from hyperpod_kit.data.formats import digests
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.errors import BadRecord, ChangedFile, DataError, DataUnavailable
 from tests.support.examples import examples
 
 
 def indexed(folder, **how):
-    return IndexedDataset(build([str(folder)], **how).index)
+    return IndexedDataset(build_index([str(folder)], **how).index)
 
 
 def test_json_lines_of_several_files(tmp_path):
@@ -45,7 +45,7 @@ def test_text_across_pieces_with_any_ends_of_lines(tmp_path_factory, lines, data
         patch.setattr(digests, "PIECE_BYTES", 5)
         if not wanted:
             with pytest.raises(DataError, match="no sample in any of them"):
-                build([str(folder)])
+                build_index([str(folder)])
             return
         found = indexed(folder)
     assert [found[n] for n in range(len(found))] == wanted
@@ -70,7 +70,7 @@ def test_offsets_beyond_four_gigabytes(tmp_path):
         for place in range(100 << 20, beyond, 100 << 20):  # the holes are lines that can be
             stream.seek(place)
             stream.write(b"\n")
-    found = build([str(path)], str(tmp_path / "index")).index
+    found = build_index([str(path)], str(tmp_path / "index")).index
     data = IndexedDataset(found)
     assert data[0] == "first" and data[len(data) - 1] == "last"
     assert int(found.where(np.array([len(data) - 1]))[1][0]) == beyond + 1
@@ -79,11 +79,11 @@ def test_offsets_beyond_four_gigabytes(tmp_path):
 def test_nothing_is_read_again_and_only_what_changed(tmp_path):
     for n in range(4):
         (tmp_path / f"{n}.txt").write_text(f"{n}\n")
-    first = build([str(tmp_path)])
-    again = build([str(tmp_path)])
+    first = build_index([str(tmp_path)])
+    again = build_index([str(tmp_path)])
     assert (first.read, first.reused, again.read, again.reused) == (4, 0, 0, 4)
     (tmp_path / "2.txt").write_text("two\n2\n")
-    changed = build([str(tmp_path)])
+    changed = build_index([str(tmp_path)])
     assert (changed.read, changed.reused, changed.index.samples) == (1, 3, 5)
     assert first.index.data == again.index.data != changed.index.data
 
@@ -91,13 +91,13 @@ def test_nothing_is_read_again_and_only_what_changed(tmp_path):
 def test_it_goes_on_where_a_run_was_cut(tmp_path):
     for n in range(9):
         (tmp_path / f"{n}.txt").write_text(f"line {n}\n" * 10)
-    whole = build([str(tmp_path)])
+    whole = build_index([str(tmp_path)])
     (parts,) = (tmp_path / ".hpk-index" / "parts").iterdir()
     data = parts.read_bytes()
     for cut in (0, 1, 30, len(data) // 2, len(data) - 1):
         parts.write_bytes(data[:cut])
         os.unlink(tmp_path / ".hpk-index" / "index.json")
-        found = build([str(tmp_path)])
+        found = build_index([str(tmp_path)])
         assert found.index.data == whole.index.data and found.read + found.reused == 9
         assert (found.reused > 0) == (cut > 200)
 
@@ -128,7 +128,7 @@ def test_a_file_that_is_cut_while_it_is_open_gives_no_shorter_samples(tmp_path):
 def test_moved_sources_are_the_same_data(tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "a.txt").write_text("one\ntwo\n")
-    index = build([str(tmp_path / "here")], str(tmp_path / "index")).index
+    index = build_index([str(tmp_path / "here")], str(tmp_path / "index")).index
     os.rename(tmp_path / "here", tmp_path / "there")
     moved = SampleIndex.open(tmp_path / "index", sources=(str(tmp_path / "there"),))
     assert IndexedDataset(moved)[1] == "two" and moved.data == index.data
@@ -157,7 +157,7 @@ def test_what_is_no_index_is_said(tmp_path):
     with pytest.raises(DataError, match="is damaged"):
         SampleIndex.open(tmp_path)
     with pytest.raises(DataError, match="no files of a known format"):
-        build([str(tmp_path)])
+        build_index([str(tmp_path)])
 
 
 def test_a_file_a_pattern_and_a_directory_are_sources(tmp_path):
@@ -165,8 +165,8 @@ def test_a_file_a_pattern_and_a_directory_are_sources(tmp_path):
     for name in ("x/a.jsonl", "x/b.jsonl", "x/c.txt", "x/.hidden.txt", "x/_SUCCESS", "x/other.bin"):
         (tmp_path / name).write_text("1\n")
     out = str(tmp_path / "index")
-    assert build([str(tmp_path / "x")], out).index.files == 3
-    assert build([str(tmp_path / "x" / "*.jsonl")], out).index.files == 2
-    assert build([str(tmp_path / "x" / "c.txt")], out).index.files == 1
-    assert build([str(tmp_path / "**" / "*.txt"), str(tmp_path / "x" / "a.jsonl")], out).index.files == 2
-    assert build([str(tmp_path / "x")], out).passed_over == 1
+    assert build_index([str(tmp_path / "x")], out).index.files == 3
+    assert build_index([str(tmp_path / "x" / "*.jsonl")], out).index.files == 2
+    assert build_index([str(tmp_path / "x" / "c.txt")], out).index.files == 1
+    assert build_index([str(tmp_path / "**" / "*.txt"), str(tmp_path / "x" / "a.jsonl")], out).index.files == 2
+    assert build_index([str(tmp_path / "x")], out).passed_over == 1

@@ -9,7 +9,7 @@ import pytest
 
 from hyperpod_kit.data import IndexedDataset
 from hyperpod_kit.data.formats import json_lines
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.errors import BadRecord
 from tests.unit.data import json_fuzz
 
@@ -119,7 +119,7 @@ def test_what_is_plain_is_decoded_once(monkeypatch):
 def test_a_bad_line_is_named_as_before(tmp_path):
     lines = [b'{"n": 0}', b'{"n": 18446744073709551616, "x": NaN}', b'{"n": ', b'{"n": "\xff"}']
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
-    data = IndexedDataset(build([str(tmp_path)]).index)
+    data = IndexedDataset(build_index([str(tmp_path)]).index)
     assert data[1]["n"] == 1 << 64 and data[1]["x"] != data[1]["x"]
     for number in (2, 3):
         with pytest.raises(ValueError) as said:

@@ -19,7 +19,7 @@ from tests.unit.data.killed_ranks import corpus, torture
 def test_each_sample_once_under_kills(tmp_path, last):
     samples = 600
     found = torture(corpus(tmp_path / "corpus", samples), tmp_path, kills=6, epochs=2, seed=3, last=last)
-    assert found.report.problems == () and found.report.good
+    assert found.report.problems == () and found.report.is_exactly_once
     assert found.kills >= 4 and found.report.rolled_back > 0
     assert [(one.once, one.complete) for one in found.report.epochs[:2]] == [(samples, True)] * 2
 

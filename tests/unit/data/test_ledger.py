@@ -8,7 +8,7 @@ import pytest
 
 from hyperpod_kit.data import ElasticLoader, SequentialOrder
 from hyperpod_kit.data.packing import WindowOrder
-from hyperpod_kit.data.sample_log_check import check
+from hyperpod_kit.data.sample_log_check import check_sample_log
 from hyperpod_kit.errors import DataError
 
 
@@ -38,8 +38,11 @@ def test_two_whole_epochs(tmp_path):
     one = loader(tmp_path, "a")
     for _ in range(2):
         list(one)
-    found = check(tmp_path)
-    assert found.good and [(epoch.once, epoch.complete) for epoch in found.epochs] == [(20, True), (20, True)]
+    found = check_sample_log(tmp_path)
+    assert found.is_exactly_once and [(epoch.once, epoch.complete) for epoch in found.epochs] == [
+        (20, True),
+        (20, True),
+    ]
 
 
 def test_what_was_rolled_back_counts_for_nothing(tmp_path):
@@ -52,8 +55,12 @@ def test_what_was_rolled_back_counts_for_nothing(tmp_path):
     second = loader(tmp_path, "b")
     second.load_state_dict(state)
     list(second)
-    found = check(tmp_path)
-    assert found.good and (found.launches, found.rolled_back, found.steps) == (2, 1, 5)  # the third was in hand
+    found = check_sample_log(tmp_path)
+    assert found.is_exactly_once and (found.launches, found.rolled_back, found.steps) == (
+        2,
+        1,
+        5,
+    )  # the third was in hand
 
 
 def test_windows_of_another_epoch_are_named(tmp_path):
@@ -61,14 +68,18 @@ def test_windows_of_another_epoch_are_named(tmp_path):
     one = loader(tmp_path, "a", order=WindowOrder(20, SequentialOrder(50), 8, "lengths"))
     for _ in range(2):
         list(one)
-    assert check(tmp_path).good
+    assert check_sample_log(tmp_path).is_exactly_once
     path, said = lines(tmp_path)
     for line in said:
         line["i"] = [number % 20 for number in line.get("i", ())]
     path.write_text("".join(json.dumps(line) + "\n" for line in said))
-    found = check(tmp_path)
+    found = check_sample_log(tmp_path)
     assert [(epoch.once, epoch.complete) for epoch in found.epochs] == [(20, True), (20, True)]
-    assert not found.good and len(found.problems) == 5 and "windows of another epoch than 1" in found.problems[0]
+    assert (
+        not found.is_exactly_once
+        and len(found.problems) == 5
+        and "windows of another epoch than 1" in found.problems[0]
+    )
 
 
 def test_what_comes_twice_or_never_is_named(tmp_path):
@@ -76,8 +87,8 @@ def test_what_comes_twice_or_never_is_named(tmp_path):
     path, said = lines(tmp_path)
     said[2]["i"][1] = said[1]["i"][0]
     path.write_text("".join(json.dumps(line) + "\n" for line in said))
-    found = check(tmp_path)
-    assert not found.good and found.epochs[0].repeated == (said[1]["i"][0],)
+    found = check_sample_log(tmp_path)
+    assert not found.is_exactly_once and found.epochs[0].repeated == (said[1]["i"][0],)
     assert len(found.epochs[0].missing) == 1
 
 
@@ -85,15 +96,15 @@ def test_a_step_that_is_missing_is_named(tmp_path):
     list(loader(tmp_path, "a"))
     path, said = lines(tmp_path)
     path.write_text("".join(json.dumps(line) + "\n" for number, line in enumerate(said) if number != 3))
-    assert len(check(tmp_path).epochs[0].missing) == 4
+    assert len(check_sample_log(tmp_path).epochs[0].missing) == 4
 
 
 def test_a_rank_that_noted_nothing_is_named(tmp_path):
     ranks = [loader(tmp_path, "a", rank=rank, ranks=2) for rank in range(2)]
     list(ranks[0])
     list(zip(range(1), ranks[1], strict=False))
-    found = check(tmp_path)
-    assert not found.good and "no line of ranks [1]" in found.problems[0]
+    found = check_sample_log(tmp_path)
+    assert not found.is_exactly_once and "no line of ranks [1]" in found.problems[0]
 
 
 def test_a_position_that_jumped_back_without_a_checkpoint_is_seen_as_rolled_back(tmp_path):
@@ -102,33 +113,33 @@ def test_a_position_that_jumped_back_without_a_checkpoint_is_seen_as_rolled_back
     list(zip(range(3), one, strict=False))
     one.load_state_dict(start)
     list(one)
-    assert check(tmp_path).good
+    assert check_sample_log(tmp_path).is_exactly_once
 
 
 def test_dropped_samples_are_left_out_and_no_loss(tmp_path):
     list(loader(tmp_path, "a", count=22, last="drop"))
-    found = check(tmp_path)
-    assert found.good and (found.epochs[0].once, found.epochs[0].left_out) == (20, 2)
+    found = check_sample_log(tmp_path)
+    assert found.is_exactly_once and (found.epochs[0].once, found.epochs[0].left_out) == (20, 2)
 
 
 def test_a_line_that_was_cut_is_passed_over_only_at_the_end(tmp_path):
     list(loader(tmp_path, "a"))
     path, _ = lines(tmp_path)
     path.write_bytes(path.read_bytes()[:-5])
-    found = check(tmp_path)
+    found = check_sample_log(tmp_path)
     assert found.problems == () and not found.epochs[0].complete
     text = path.read_text().splitlines()
     path.write_text("\n".join([text[0], text[1][:-5], *text[2:]]) + "\n")
-    assert "line 2" in check(tmp_path).problems[0]
+    assert "line 2" in check_sample_log(tmp_path).problems[0]
 
 
 def test_ledgers_of_other_data_are_not_mixed(tmp_path):
     list(loader(tmp_path, "a"))
     list(ElasticLoader(Numbers(20), 4, order=SequentialOrder(20), ledger=tmp_path, launch="b"))
     with pytest.raises(DataError, match="several data sets or orders"):
-        check(tmp_path)
+        check_sample_log(tmp_path)
     with pytest.raises(DataError, match="there is no ledger"):
-        check(tmp_path / "none")
+        check_sample_log(tmp_path / "none")
 
 
 def test_ranks_need_a_name_for_their_launch(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.data import IndexedDataset
 from hyperpod_kit.data.bulk.stage import stage
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def said(caplog):
 
 
 def test_an_index_says_it(odd, tmp_path, caplog):
-    index = build([str(odd)], str(tmp_path / "index")).index
+    index = build_index([str(odd)], str(tmp_path / "index")).index
     assert sorted(IndexedDataset(index)[number] for number in range(len(index))) == ["one", "two"]
     (line,) = said(caplog)
     assert all(part in line for part in ("1 links to directories", "1 links to nothing", "2 fifos, sockets or devices"))

@@ -11,7 +11,7 @@ import torch
 
 from hyperpod_kit.checkpoint import Manager, State
 from hyperpod_kit.data import ElasticLoader, IndexedDataset
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.errors import CheckpointError
 
 
@@ -25,7 +25,7 @@ def numbers(tmp_path):
         for part in range(3):
             lines = (json.dumps({"n": n}) + "\n" for n in range(count) if n * 3 // count == part)
             (folder / f"{part}.jsonl").write_text("".join(lines))
-        return IndexedDataset(build([str(folder)]).index, transform=lambda sample: sample["n"])
+        return IndexedDataset(build_index([str(folder)]).index, transform=lambda sample: sample["n"])
 
     return make
 

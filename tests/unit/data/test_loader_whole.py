@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import DataLoader, DistributedSampler
 
 from hyperpod_kit.data import ElasticLoader
-from hyperpod_kit.data.sample_log_check import check
+from hyperpod_kit.data.sample_log_check import check_sample_log
 from hyperpod_kit.errors import DataError
 
 COUNT, BATCH = 40, 4
@@ -38,8 +38,8 @@ def test_to_look_at_a_batch_moves_nothing(workers, tmp_path):
     del held
     assert looked.position == 0
     assert flat(looked) == WHOLE and looked.position == COUNT
-    found = check(tmp_path)
-    assert found.good and found.steps == COUNT // BATCH
+    found = check_sample_log(tmp_path)
+    assert found.is_exactly_once and found.steps == COUNT // BATCH
 
 
 def test_a_batch_counts_when_the_next_is_asked_for():

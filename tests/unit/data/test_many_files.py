@@ -14,14 +14,14 @@ import sys
 import pytest
 
 from hyperpod_kit.data import IndexedDataset, SampleIndex
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.reading import source_files
 
 PROGRAM = """
 import json, resource, sys
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-made = build([sys.argv[1]], sys.argv[2])
+made = build_index([sys.argv[1]], sys.argv[2])
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(json.dumps({"read": made.read, "known": made.reused, "samples": made.index.samples, "kib": after - before}))
 """
@@ -63,7 +63,9 @@ def test_a_process_that_ends_says_nothing_of_its_files(tmp_path, monkeypatch):
     """Python takes modules down before the last objects are let go of."""
     (tmp_path / "a.txt").write_text("one\n")
     files = source_files.SourceFiles()
-    files.read(IndexedDataset(build([str(tmp_path / "a.txt")], str(tmp_path / "index")).index)._file(0), 0, 3)
+    files.read(
+        IndexedDataset(build_index([str(tmp_path / "a.txt")], str(tmp_path / "index")).index)._indexed_file(0), 0, 3
+    )
     for module in ("contextlib", "os"):
         with monkeypatch.context() as late:
             late.setattr(source_files, module, None)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 from tests.unit.data.killed_ranks import corpus, documents
 
 SAMPLES = """
@@ -62,6 +62,6 @@ for epoch in range(2):
 def test_a_batch_of_long_lines_gets_the_memory_of_the_one_before(tmp_path):
     """Each line of 64 KiB would get 16 new pages otherwise."""
     (tmp_path / "a.txt").write_bytes(b"".join(b"%06d" % n + b"x" * 65_530 + b"\n" for n in range(512)))
-    folder = build([str(tmp_path)], str(tmp_path / "index")).index.folder
+    folder = build_index([str(tmp_path)], str(tmp_path / "index")).index.folder
     done = subprocess.run([sys.executable, "-c", NEW_PAGES, folder], stdout=subprocess.PIPE, text=True, check=True)
     assert int(done.stdout.split()[1]) < 512

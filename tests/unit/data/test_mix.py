@@ -17,7 +17,7 @@ from hyperpod_kit.data import (
     SequentialOrder,
     ShuffledOrder,
 )
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.errors import CheckpointError
 
 
@@ -61,7 +61,7 @@ def test_epochs_of_a_part_come_one_after_another():
 def test_the_same_set_twice_is_warned_of(tmp_path, caplog):
     caplog.set_level("WARNING", "hyperpod_kit.data")
     (tmp_path / "a.txt").write_text("one\ntwo\n")
-    index = build([str(tmp_path / "a.txt")], str(tmp_path / "index")).index
+    index = build_index([str(tmp_path / "a.txt")], str(tmp_path / "index")).index
     MixDataset({"a": IndexedDataset(index), "b": ["one", "two"]})
     assert not caplog.records
     MixDataset({"a": IndexedDataset(index), "b": IndexedDataset(index)})
@@ -107,7 +107,7 @@ def test_a_position_in_a_mix_of_other_data_is_refused(tmp_path):
     states = []
     for text in ("one\ntwo\n", "ONE\nTWO\n"):
         (tmp_path / "a.txt").write_text(text)
-        data = MixDataset({"a": IndexedDataset(build([str(tmp_path / "a.txt")], str(tmp_path / text[:3])).index)})
+        data = MixDataset({"a": IndexedDataset(build_index([str(tmp_path / "a.txt")], str(tmp_path / text[:3])).index)})
         loader = ElasticLoader(data, 1, order=MixOrder([ShuffledOrder(2)], [1], samples=10))
         states.append(loader.state_dict())
     loader.load_state_dict(states[1])

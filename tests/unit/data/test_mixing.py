@@ -11,8 +11,8 @@ import pytest
 
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.data import SampleIndex, SequentialOrder, ShuffledOrder
-from hyperpod_kit.data.index.build import build
-from hyperpod_kit.data.mixing import Mixing, mixing_of, sorted_by
+from hyperpod_kit.data.index.build import build_index
+from hyperpod_kit.data.mixing import Mixing, find_values_shared_by_neighbours, measure_mixing
 
 
 @pytest.mark.parametrize(
@@ -27,29 +27,29 @@ from hyperpod_kit.data.mixing import Mixing, mixing_of, sorted_by
     ],
 )
 def test_the_figure_is_that_of_parts_in_a_batch(order, share):
-    found = mixing_of(order)
-    assert share[0] <= found.share <= share[1], found
+    found = measure_mixing(order)
+    assert share[0] <= found.share_of_uniform <= share[1], found
 
 
 def test_a_uniform_shuffle_has_what_chance_gives():
     rng = random.Random(1)
     parts = [len({number * 256 // 100_000 for number in rng.sample(range(100_000), 1024)}) for _ in range(20)]
-    assert mixing_of(ShuffledOrder(100_000)).uniform == pytest.approx(sum(parts) / len(parts), abs=1.5)
-    assert Mixing(10, 16, 5.0, 10.0).share == 0.5
+    assert measure_mixing(ShuffledOrder(100_000)).uniform == pytest.approx(sum(parts) / len(parts), abs=1.5)
+    assert Mixing(10, 16, 5.0, 10.0).share_of_uniform == 0.5
 
 
 def corpus(folder, records):
     folder.mkdir(parents=True)
     (folder / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    return build([str(folder)]).index
+    return build_index([str(folder)]).index
 
 
 def test_a_field_that_neighbours_share_is_named(tmp_path):
     records = [{"id": n, "topic": f"t{n * 20 // 2000}", "same": True, "text": "x" * 80} for n in range(2000)]
-    found = sorted_by(corpus(tmp_path / "sorted", records))
+    found = find_values_shared_by_neighbours(corpus(tmp_path / "sorted", records))
     assert [one.name for one in found] == ["'topic'"] and found[0].neighbours > 0.9 > 0.3 > found[0].others
     random.Random(1).shuffle(records)
-    assert sorted_by(corpus(tmp_path / "shuffled", records)) == []
+    assert find_values_shared_by_neighbours(corpus(tmp_path / "shuffled", records)) == []
 
 
 def test_so_are_directories(tmp_path):
@@ -57,11 +57,13 @@ def test_so_are_directories(tmp_path):
         (tmp_path / "files" / name).mkdir(parents=True)
         for number in range(60):
             (tmp_path / "files" / name / f"{number}.jpg").write_bytes(b"x")
-    assert [one.name for one in sorted_by(build([str(tmp_path / "files")]).index)] == ["its directory"]
+    assert [one.name for one in find_values_shared_by_neighbours(build_index([str(tmp_path / "files")]).index)] == [
+        "its directory"
+    ]
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         archive.add(tmp_path / "files", "files", filter=lambda member: None if ".hpk" in member.name else member)
-    made = build([str(tmp_path / "a.tar")], str(tmp_path / "index")).index
-    assert [one.name for one in sorted_by(made)] == ["the directory in its tar"]
+    made = build_index([str(tmp_path / "a.tar")], str(tmp_path / "index")).index
+    assert [one.name for one in find_values_shared_by_neighbours(made)] == ["the directory in its tar"]
 
 
 def test_the_commands_say_both(tmp_path, capsys):

@@ -11,7 +11,7 @@ import pytest
 from moto import mock_aws
 
 from hyperpod_kit.data import DiskCache, ElasticLoader, IndexedDataset
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.reading import chunks, objects
 from hyperpod_kit.data.reading.retrying_reader import RetryingFiles
 from hyperpod_kit.errors import ChangedFile, DataError, DataUnavailable
@@ -27,25 +27,25 @@ def bucket(monkeypatch):
             "AWS_DEFAULT_REGION": "us-east-1",
         }.items():
             monkeypatch.setenv(name, value)
-        objects._client.cache_clear()
+        objects._client_for_process.cache_clear()
         client = boto3.client("s3")
         client.create_bucket(Bucket="corpus")
         for part in range(3):
             body = "".join(json.dumps({"n": part * 100 + n, "x": "y" * 50}) + "\n" for n in range(100))
             client.put_object(Bucket="corpus", Key=f"run/a{part}.jsonl", Body=body.encode())
         yield client
-        objects._client.cache_clear()
+        objects._client_for_process.cache_clear()
 
 
 def test_every_sample_from_a_bucket(bucket, tmp_path, monkeypatch):
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 1000)
-    index = build(["s3://corpus/run"], str(tmp_path / "index")).index
+    index = build_index(["s3://corpus/run"], str(tmp_path / "index")).index
     data = IndexedDataset(index, transform=lambda sample: sample["n"])
     found = [one for batch in ElasticLoader(data, 7, last="repeat", epochs=1, collate_fn=list) for one in batch]
     assert len(found) == 301 and sorted(set(found)) == list(range(300))
-    assert build(["s3://corpus/run"], str(tmp_path / "index")).read == 0
-    assert build(["s3://corpus/run/*1.jsonl"], str(tmp_path / "one")).index.samples == 100
-    assert build(["s3://corpus/run/a2.jsonl"], str(tmp_path / "two")).index.samples == 100
+    assert build_index(["s3://corpus/run"], str(tmp_path / "index")).read == 0
+    assert build_index(["s3://corpus/run/*1.jsonl"], str(tmp_path / "one")).index.samples == 100
+    assert build_index(["s3://corpus/run/a2.jsonl"], str(tmp_path / "two")).index.samples == 100
 
 
 def chunks_of(data: IndexedDataset) -> Any:
@@ -54,7 +54,7 @@ def chunks_of(data: IndexedDataset) -> Any:
 
 
 def test_chunks_come_from_the_disk_the_second_time(bucket, tmp_path):
-    index = build(["s3://corpus/run"], str(tmp_path / "index")).index
+    index = build_index(["s3://corpus/run"], str(tmp_path / "index")).index
     cache = DiskCache(str(tmp_path / "cache"), floor=0)
     first = IndexedDataset(index, cache=cache)
     assert first[5]["n"] == 5 and chunks_of(first).fetched > 0
@@ -74,7 +74,7 @@ def test_a_disk_that_is_nearly_full_is_left_alone(tmp_path):
 
 
 def test_an_object_that_was_written_anew_is_refused(bucket, tmp_path):
-    index = build(["s3://corpus/run"], str(tmp_path / "index")).index
+    index = build_index(["s3://corpus/run"], str(tmp_path / "index")).index
     bucket.put_object(Bucket="corpus", Key="run/a0.jsonl", Body=b"{}\n")
     with pytest.raises(ChangedFile):
         IndexedDataset(index)[0]
@@ -84,7 +84,7 @@ def test_an_object_that_was_written_anew_is_refused(bucket, tmp_path):
 
 
 def test_an_object_that_was_uploaded_again_is_the_same_one(bucket, tmp_path, monkeypatch):
-    index = build(["s3://corpus/run"], str(tmp_path / "index")).index
+    index = build_index(["s3://corpus/run"], str(tmp_path / "index")).index
     body = bucket.get_object(Bucket="corpus", Key="run/a0.jsonl")["Body"].read()
     real = objects._nanoseconds
     monkeypatch.setattr(objects, "_nanoseconds", lambda when: real(when) + 3600 * 10**9)  # as if uploaded an hour later
@@ -101,7 +101,7 @@ def test_what_a_mount_is_replaced_by_has_its_bytes(bucket, tmp_path):
     folder.mkdir()
     for part in range(3):
         bucket.download_file("corpus", f"run/a{part}.jsonl", str(folder / f"a{part}.jsonl"))
-    index = build([str(folder)], str(tmp_path / "index")).index
+    index = build_index([str(folder)], str(tmp_path / "index")).index
     os.rename(folder, tmp_path / "gone")
     body = bucket.get_object(Bucket="corpus", Key="run/a1.jsonl")["Body"].read()
     bucket.put_object(Bucket="corpus", Key="run/a1.jsonl", Body=body.replace(b"1", b"2"))
@@ -116,7 +116,7 @@ def test_a_mount_that_is_gone_is_read_from_its_bucket(bucket, tmp_path):
     folder.mkdir()
     for part in range(3):
         bucket.download_file("corpus", f"run/a{part}.jsonl", str(folder / f"a{part}.jsonl"))
-    index = build([str(folder)], str(tmp_path / "index")).index
+    index = build_index([str(folder)], str(tmp_path / "index")).index
     os.rename(folder, tmp_path / "gone")
     files = RetryingFiles(0.0, {str(folder): "s3://corpus/run"})
     assert json.loads(files.read(index.file(1), 0, 200).splitlines()[0])["n"] == 100
@@ -128,6 +128,6 @@ def test_a_mount_that_is_gone_is_read_from_its_bucket(bucket, tmp_path):
 
 def test_what_is_no_address_is_said(bucket, tmp_path):
     with pytest.raises(DataError, match="names no bucket"):
-        build(["s3://"], str(tmp_path / "index"))
+        build_index(["s3://"], str(tmp_path / "index"))
     with pytest.raises(DataError, match="there is nothing there"):
-        build(["s3://corpus/none"], str(tmp_path / "index"))
+        build_index(["s3://corpus/none"], str(tmp_path / "index"))

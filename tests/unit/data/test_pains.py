@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from hyperpod_kit.data import ElasticLoader
-from hyperpod_kit.data.sample_log_check import check
+from hyperpod_kit.data.sample_log_check import check_sample_log
 from tests.support.rows import full
 from tests.unit.data.killed_ranks import corpus
 
@@ -77,5 +77,5 @@ def test_a_start_beside_the_workers_of_the_one_that_was_killed(tmp_path):
     last = start("last", "go")
     said, _ = last.communicate(timeout=120)
     assert last.returncode == 0 and Counter(said.split()) == {b"batch": 10}
-    found = check(tmp_path / "ledger")
-    assert found.good and found.launches == 2 and found.epochs[0].once == 40
+    found = check_sample_log(tmp_path / "ledger")
+    assert found.is_exactly_once and found.launches == 2 and found.epochs[0].once == 40

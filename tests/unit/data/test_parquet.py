@@ -15,7 +15,7 @@ import pytest
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, ShuffledOrder
 from hyperpod_kit.data.formats import parquet_groups, parquet_pages
 from hyperpod_kit.data.formats.parquet import ParquetReader
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.errors import BadRecord
 
 pyarrow = pytest.importorskip("pyarrow", reason="the package pyarrow is not installed")
@@ -95,14 +95,14 @@ WRITTEN: Dict[str, Dict[str, Any]] = {
 def written(place, table, **how):
     place.mkdir()
     parquet.write_table(table, place / "a.parquet", **how)
-    return build([str(place)], str(place / "index")).index
+    return build_index([str(place)], str(place / "index")).index
 
 
 HUGE = 1 << 50
 ROOM = {
     "all is decoded at once": lambda column, size: size,
-    "words by way of numbers": lambda column, size: HUGE if column.is_text else size,
-    "words stay numbers": lambda column, size: HUGE if column.is_text else size,
+    "words by way of numbers": lambda column, size: HUGE if column.is_top_level_byte_array else size,
+    "words stay numbers": lambda column, size: HUGE if column.is_top_level_byte_array else size,
     "a few rows at a time": lambda column, size: HUGE,
 }
 
@@ -112,10 +112,10 @@ ROOM = {
 def test_rows_are_what_pyarrow_makes_of_them(tmp_path, how, room, monkeypatch):
     table = pyarrow.table(columns())
     index = written(tmp_path / "corpus", table, row_group_size=70, **WRITTEN[how])
-    real = parquet_pages.decoded_size
-    monkeypatch.setattr(parquet_pages, "decoded_size", lambda column, *how: ROOM[room](column, real(column, *how)))
+    real = parquet_pages.max_decoded_size
+    monkeypatch.setattr(parquet_pages, "max_decoded_size", lambda column, *how: ROOM[room](column, real(column, *how)))
     if room == "words stay numbers":
-        monkeypatch.setattr(parquet_groups, "decode_dictionaries", lambda table, *how: table)
+        monkeypatch.setattr(parquet_groups, "decode_dictionaries_within", lambda table, *how: table)
     data = IndexedDataset(index, memory=20_000 if room == "words stay numbers" else 1 << 30)
     read = parquet.read_table(tmp_path / "corpus" / "a.parquet")
     expected = [{name: read.column(name)[row].as_py() for name in read.column_names} for row in range(ROWS)]
@@ -140,10 +140,10 @@ def in_memory(table, **how):
 def sizes_of(raw):
     """(bytes at most, as the pages say; bytes that pyarrow decodes it to) of the first row group."""
     groups = groups_of(raw)
-    columns = groups._footer.columns(0)
-    return sum(groups._decoded_size(one, groups._pages(one), 0) for one in columns), parquet.read_table(
-        io.BytesIO(raw)
-    ).nbytes
+    columns = groups._footer.columns_of_group(0)
+    return sum(
+        groups._max_decoded_size(one, groups._read_checked_pages(one), 0) for one in columns
+    ), parquet.read_table(io.BytesIO(raw)).nbytes
 
 
 WORDS = {
@@ -177,7 +177,11 @@ def test_texts_that_no_dictionary_has_room_for_are_an_ordinary_file():
     few rows of it were counted with the words of all before them, and the file was refused as one that grows."""
     texts = [f"{number:0150d}" for number in range(60_000)]
     group = groups_of(in_memory(pyarrow.table({"text": texts}), compression="zstd")).decode_group(0)
-    assert [group.row(number)["text"] for number in (0, 7_000, 59_999)] == [texts[0], texts[7_000], texts[59_999]]
+    assert [group.read_row_counting_down(number)["text"] for number in (0, 7_000, 59_999)] == [
+        texts[0],
+        texts[7_000],
+        texts[59_999],
+    ]
     assert group.columns[0][1].type == pyarrow.string()
 
 
@@ -186,7 +190,7 @@ def test_a_long_word_that_is_repeated_stays_a_number():
     table = pyarrow.table({"text": words}).replace_schema_metadata(None)
     raw = in_memory(table, store_schema=False)
     group = groups_of(raw).decode_group(0)
-    assert group.size < 1_000_000 < 50_000 * 9000 and group.row(49_999) == {"text": "x" * 9000}
+    assert group.size < 1_000_000 < 50_000 * 9000 and group.read_row_counting_down(49_999) == {"text": "x" * 9000}
 
 
 def test_two_columns_of_one_name_are_no_record():
@@ -196,9 +200,9 @@ def test_two_columns_of_one_name_are_no_record():
 
 def test_no_dictionary_at_place_nothing():
     """As old writers have it who have no dictionary."""
-    columns = groups_of(in_memory(pyarrow.table({"a": [1, 2, 3]}), use_dictionary=False))._footer.columns(0)
+    columns = groups_of(in_memory(pyarrow.table({"a": [1, 2, 3]}), use_dictionary=False))._footer.columns_of_group(0)
     assert columns[0].dictionary_page is None
-    assert columns[0]._replace(dictionary_page=0).begin == columns[0].begin
+    assert columns[0]._replace(dictionary_page=0).first_page_offset == columns[0].first_page_offset
 
 
 @pytest.fixture
@@ -215,7 +219,7 @@ def decoded(monkeypatch):
 def test_a_batch_decodes_each_row_group_once_however_little_memory_there_is(tmp_path, decoded):
     index = written(tmp_path / "corpus", pyarrow.table({"n": range(1000)}), row_group_size=100)
     data = IndexedDataset(index, memory=1 << 20)
-    reader = data._reader("parquet")
+    reader = data._reader_for_format("parquet")
     assert isinstance(reader, ParquetReader)
     reader._memory = 1000  # of which one has room
     order = random.Random(3).sample(range(1000), 100)
@@ -234,7 +238,7 @@ def test_a_first_batch_decodes_the_row_groups_of_its_rows_alone(tmp_path, decode
 def test_what_has_given_all_its_rows_takes_no_memory(tmp_path, decoded):
     index = written(tmp_path / "corpus", pyarrow.table({"text": ["x" * 100] * 4000}), row_group_size=100)
     data = IndexedDataset(index, memory=200_000)
-    reader = data._reader("parquet")
+    reader = data._reader_for_format("parquet")
     assert isinstance(reader, ParquetReader)
     most = 0
     for batch in ElasticLoader(data, 50, order=ShuffledOrder(len(data), 1, block=100, lanes=4), collate_fn=list):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hyperpod_kit.data import IndexedDataset
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.reading.retrying_reader import RetryingFiles
 from hyperpod_kit.errors import ChangedFile, DataUnavailable
 
@@ -37,7 +37,7 @@ def corpus(tmp_path):
     folder = tmp_path / "mount" / "corpus"
     folder.mkdir(parents=True)
     (folder / "a.txt").write_text("one\ntwo\nthree\n")
-    return build([str(folder)], str(tmp_path / "index")).index
+    return build_index([str(folder)], str(tmp_path / "index")).index
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_mount_that_is_given_up_is_waited_for_once(clock, tmp_path):
     folder.mkdir()
     for name in "ab":
         (folder / f"{name}.txt").write_text(f"{name}\n")
-    index = build([str(folder)], str(tmp_path / "index")).index
+    index = build_index([str(folder)], str(tmp_path / "index")).index
     os.rename(folder, other)
     folder.mkdir()  # the mount point, with nothing on it
     files = patient(clock, elsewhere={f"{folder}/": f"{other}/"})
@@ -106,7 +106,7 @@ def test_a_file_that_alone_is_missing_does_not_take_the_others_along(clock, tmp_
         place.mkdir()
         for name in "ab":
             (place / f"{name}.txt").write_text(f"{name}\n")
-    index = build([str(folder)], str(tmp_path / "index")).index
+    index = build_index([str(folder)], str(tmp_path / "index")).index
     (folder / "a.txt").unlink()
     files = patient(clock, elsewhere={str(folder): str(other)})
     assert files.read(index.file(0), 0, 1) == b"a" and clock.now >= 60
@@ -169,7 +169,7 @@ def many(tmp_path):
     folder.mkdir()
     for number in range(150):
         (folder / f"{number:03}.txt").write_text(f"{number} " + "x" * 5000 + f"\nshort {number}\n")
-    return build([str(folder)], str(tmp_path / "many-index")).index
+    return build_index([str(folder)], str(tmp_path / "many-index")).index
 
 
 def ranges(index, numbers):

@@ -30,10 +30,10 @@ def received(samples, groups, last, epochs):
         if last is Last.DROP and ranks * size > samples:
             ranks, size = 1, 1
         samplers = [ElasticBatchSampler(order, size, rank=rank, ranks=ranks, last=last) for rank in range(ranks)]
-        streams = [sampler.batches(position) for sampler in samplers]
+        streams = [sampler.rank_batches_until_epoch_end(position) for sampler in samplers]
         lots = [list(stream) for stream in streams]
         assert len({len(lot) for lot in lots}) == 1, "all ranks have the same number of steps"
-        assert len(lots[0]) == samplers[0].course.steps_left(position, ranks * size)
+        assert len(lots[0]) == samplers[0].course.remaining_steps(position, ranks * size)
         if not lots[0]:
             position = (position // samples + 1) * samples
         for each in list(zip(*lots, strict=True))[: steps + 1]:
@@ -42,7 +42,7 @@ def received(samples, groups, last, epochs):
                 assert len(batch.samples) == size
                 fillers += batch.fillers
                 real = batch.samples[: size - batch.fillers].tolist()
-                places = samplers[0].course.places(batch.step, rank, ranks)
+                places = samplers[0].course.positions_of_rank(batch.step, rank, ranks)
                 counted.update(zip((places[: len(real)] // samples).tolist(), real, strict=True))
             position = each[0].step.after
     return counted, fillers
@@ -90,6 +90,9 @@ def test_an_epoch_without_a_step_is_refused_where_it_would_be_empty():
 def test_fillers_are_the_epochs_first_samples():
     order = ShuffledOrder(10, 1)
     first = order.at(0, np.arange(6)).tolist()
-    batches = [list(ElasticBatchSampler(order, 4, rank=rank, ranks=2, last=Last.PAD).batches(0))[-1] for rank in (0, 1)]
+    batches = [
+        list(ElasticBatchSampler(order, 4, rank=rank, ranks=2, last=Last.PAD).rank_batches_until_epoch_end(0))[-1]
+        for rank in (0, 1)
+    ]
     assert [batch.fillers for batch in batches] == [3, 3]
     assert sorted(batches[0].samples[1:].tolist() + batches[1].samples[1:].tolist()) == sorted(first)

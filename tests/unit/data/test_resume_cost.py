@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, ShuffledOrder
 from hyperpod_kit.data.block_group import BlockGroup
 from hyperpod_kit.data.deduplication import unique_with_counts
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 
 SAMPLES, BLOCK = 60_000, 100
 
@@ -22,7 +22,7 @@ SAMPLES, BLOCK = 60_000, 100
 def index(tmp_path_factory):
     place = tmp_path_factory.mktemp("corpus")
     (place / "a.txt").write_text("".join(f"{n}\n" for n in range(SAMPLES)))
-    return build([str(place)], str(place / "index")).index
+    return build_index([str(place)], str(place / "index")).index
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from hyperpod_kit.cli.main import run  # noqa: E402
 from hyperpod_kit.data import IndexedDataset, SampleIndex  # noqa: E402
 from hyperpod_kit.data.bulk import directory, etag, s5cmd  # noqa: E402
 from hyperpod_kit.data.bulk.stage import stage  # noqa: E402
-from hyperpod_kit.data.index.build import build  # noqa: E402
+from hyperpod_kit.data.index.build import build_index  # noqa: E402
 from hyperpod_kit.data.reading import objects  # noqa: E402
 from hyperpod_kit.errors import DataError, DataUnavailable, Unreachable  # noqa: E402
 from hyperpod_kit.untrusted.owned_directory import OwnedDirectory  # noqa: E402
@@ -81,7 +81,7 @@ def test_a_directory_is_staged_once(source, tmp_path, capsys):
 def test_an_index_of_the_source_is_one_of_the_copy(tmp_path):
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "a.txt").write_text("one\ntwo\n")
-    index = build([str(tmp_path / "source")], str(tmp_path / "index")).index
+    index = build_index([str(tmp_path / "source")], str(tmp_path / "index")).index
     stage(str(tmp_path / "source"), str(tmp_path / "out"))
     moved = SampleIndex.open(index.folder, sources=(str(tmp_path / "out"),))
     (tmp_path / "source" / "a.txt").unlink()
@@ -89,7 +89,7 @@ def test_an_index_of_the_source_is_one_of_the_copy(tmp_path):
 
 
 def test_damage_on_the_way_is_found_and_brought_again(source, tmp_path, monkeypatch):
-    real = directory.Directory._copy
+    real = directory.Directory._copy_and_record_digest
     damaged: list[Any] = []
 
     def copy(self, file, part):
@@ -100,7 +100,7 @@ def test_damage_on_the_way_is_found_and_brought_again(source, tmp_path, monkeypa
                 stream.write(b"?" if Path(source, "top.txt").read_bytes()[:1] != b"?" else b"!")
         return part
 
-    monkeypatch.setattr(directory.Directory, "_copy", copy)
+    monkeypatch.setattr(directory.Directory, "_copy_and_record_digest", copy)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     stage(str(source), str(tmp_path / "out"))
     assert damaged and filecmp.cmp(source / "top.txt", tmp_path / "out" / "top.txt", shallow=False)
@@ -112,7 +112,7 @@ def test_what_cannot_be_staged_is_said(tmp_path, source, monkeypatch):
     (tmp_path / "nothing").mkdir()
     with pytest.raises(DataError, match="there are no files"):
         stage(str(tmp_path / "nothing"), str(tmp_path / "out"))
-    monkeypatch.setattr(OwnedDirectory, "free", lambda self: 7)
+    monkeypatch.setattr(OwnedDirectory, "free_bytes", lambda self: 7)
     with pytest.raises(DataError, match=r"7 bytes free, and \d+ are to come"):
         stage(str(source), str(tmp_path / "out"))
 
@@ -140,9 +140,9 @@ def bucket(tmp_path, monkeypatch):
     store = StoredBuckets(tmp_path / "s3")
     store.create_bucket(BUCKET)
     with aws.endpoint(monkeypatch, store) as url:
-        objects._client.cache_clear()
+        objects._client_for_process.cache_clear()
         yield store, boto3.session.Session().client("s3"), url
-        objects._client.cache_clear()
+        objects._client_for_process.cache_clear()
 
 
 def put(client, folder, prefix):
@@ -175,7 +175,7 @@ def test_a_prefix_is_staged_with_proof(bucket, source, tmp_path, capsys):
     assert run(words) == 0 and json.loads(capsys.readouterr().out)["brought"] == 1
     assert run(["data", "stage", "s3://corpus/run/top.txt", str(tmp_path / "one")]) == 0
     assert [path.name for path in (tmp_path / "one").iterdir() if path.is_file()] == ["top.txt"]
-    index = build(["s3://corpus/run/d0"], str(tmp_path / "index"), format="whole").index
+    index = build_index(["s3://corpus/run/d0"], str(tmp_path / "index"), format="whole").index
     copy = IndexedDataset(SampleIndex.open(index.folder, sources=(str(out / "d0"),)))
     assert copy[0] == IndexedDataset(index)[0], "an index of s3:// is one of its copy"
 
@@ -282,14 +282,14 @@ def test_an_etag_that_is_no_digest(bucket, source, tmp_path, monkeypatch):
     """As of objects under SSE-KMS: they come twice, until it is known that no ETag is one."""
     _, client, _ = bucket
     put(client, source, "run/")
-    real = etag.compare
+    real = etag.compare_with_etag
     asked = []
 
     def compare(stream, size, tag):
         asked.append(tag)
         return real(stream, size, tag[::-1])
 
-    monkeypatch.setattr(etag, "compare", compare)
+    monkeypatch.setattr(etag, "compare_with_etag", compare)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     found = stage("s3://corpus/run", str(tmp_path / "out"))
     assert found.brought == found.by_size == 42 and len(asked) < 2 * 42
@@ -346,7 +346,7 @@ def test_s5cmd_is_held_to_a_rate(bucket, tmp_path):
 
 
 def test_sizes_of_parts():
-    assert etag.sizes_of_parts(12 * MIB, 3)[0] == 5 * MIB and 8 * MIB in etag.sizes_of_parts(20 * MIB, 3)
-    assert etag.sizes_of_parts(35 * MIB, 5)[:1] == [8 * MIB], "the last part may be smaller, the others not"
-    assert 7 * MIB in etag.sizes_of_parts(35 * MIB, 5)
-    assert etag.sizes_of_parts(100, 1)[0] == 5 * MIB
+    assert etag.candidate_part_sizes(12 * MIB, 3)[0] == 5 * MIB and 8 * MIB in etag.candidate_part_sizes(20 * MIB, 3)
+    assert etag.candidate_part_sizes(35 * MIB, 5)[:1] == [8 * MIB], "the last part may be smaller, the others not"
+    assert 7 * MIB in etag.candidate_part_sizes(35 * MIB, 5)
+    assert etag.candidate_part_sizes(100, 1)[0] == 5 * MIB

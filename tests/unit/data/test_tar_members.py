@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_kit.data.formats.tar import parse_plain_record, parse_record
+from hyperpod_kit.data.formats.tar import parse_record, parse_record_if_plain
 
 NAMES = [
     "a.jpg",
@@ -68,7 +68,7 @@ def changed(data: bytes, rng: random.Random) -> bytes:
 
 def alike(data: bytes) -> bool:
     """Whether the short way took it; it gave what tarfile gives."""
-    found = parse_plain_record(data)
+    found = parse_record_if_plain(data)
     if found is None:
         return False
     expected = parse_record(data)
@@ -95,13 +95,13 @@ def test_usual_samples_go_the_short_way(form: int) -> None:
             archive.addfile(member, io.BytesIO(body))
         end = out.tell()
     data = out.getvalue()[:end]
-    assert alike(data) and parse_plain_record(data) == {
+    assert alike(data) and parse_record_if_plain(data) == {
         "__key__": "train/00012",
         "jpg": bytes(range(256)) * 40,
         "cls": b"7",
         "json": b"",
     }
-    assert parse_plain_record(b"") is None and parse_plain_record(data + bytes(1024)) is None
+    assert parse_record_if_plain(b"") is None and parse_record_if_plain(data + bytes(1024)) is None
     wrong = bytearray(data)
     wrong[124] ^= 1  # of the size, and the check sum is that of before
-    assert parse_plain_record(bytes(wrong)) is None
+    assert parse_record_if_plain(bytes(wrong)) is None

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from hyperpod_kit.data.sample_log_check import check
+from hyperpod_kit.data.sample_log_check import check_sample_log
 from hyperpod_kit.errors import CheckpointError
 from tests.support import warm
 
@@ -20,7 +20,7 @@ pytest.importorskip("transformers")
 
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from hyperpod_kit.data.trainer import ElasticTrainer, newest_checkpoint, position_in
+from hyperpod_kit.data.trainer import ElasticTrainer, newest_checkpoint, read_checkpoint_position
 
 pytestmark = pytest.mark.full  # transformers, imported once more in each process
 
@@ -80,8 +80,8 @@ def test_resumed_it_receives_the_same_batches(tmp_path):
     assert program(tmp_path, "killed", *words, "--workers", "1", kill_at=9) == -signal.SIGKILL
     assert program(tmp_path, "killed", *words, "--workers", "0") == 0
     assert received(tmp_path / "killed" / "ledger") == received(tmp_path / "calm" / "ledger")
-    found = check(tmp_path / "killed" / "ledger")
-    assert found.good and found.launches == 3 and found.rolled_back > 0
+    found = check_sample_log(tmp_path / "killed" / "ledger")
+    assert found.is_exactly_once and found.launches == 3 and found.rolled_back > 0
     assert [(one.once, one.complete) for one in found.epochs] == [(150, True)] * 2
     assert losses(tmp_path / "killed" / "checkpoints") == losses(tmp_path / "calm" / "checkpoints")
     assert len(losses(tmp_path / "calm" / "checkpoints")) == 26
@@ -167,7 +167,7 @@ def test_the_position_counts_what_the_trainer_received(tmp_path, workers):
 
 def test_a_position_of_another_step_or_of_none_is_refused(tmp_path):
     trainer(tmp_path, max_steps=4).train()
-    assert position_in(tmp_path / "checkpoint-4")["position"] == 16
+    assert read_checkpoint_position(tmp_path / "checkpoint-4")["position"] == 16
     with pytest.raises(CheckpointError, match="a step has 8 samples, and had 4 in the checkpoint"):
         trainer(tmp_path, per_device_train_batch_size=8).train(resume_from_checkpoint=True)
     found = trainer(tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=2)
@@ -186,4 +186,4 @@ def test_callbacks_that_are_restored_keep_the_position(tmp_path):
     options = {"restore_callback_states_from_checkpoint": True}
     trainer(tmp_path, max_steps=4, **options).train()
     assert trainer(tmp_path, **options).train(resume_from_checkpoint=True).global_step == 10
-    assert position_in(tmp_path / "checkpoint-10")["position"] == 40
+    assert read_checkpoint_position(tmp_path / "checkpoint-10")["position"] == 40

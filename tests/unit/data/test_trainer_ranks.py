@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from hyperpod_kit.data.sample_log_check import check
+from hyperpod_kit.data.sample_log_check import check_sample_log
 from tests.support import warm
 from tests.support.ports import free_port
 from tests.unit.data.test_trainer import ENVIRONMENT, PROGRAM, losses
@@ -87,8 +87,8 @@ def test_each_rank_receives_the_same_batches(place):
     assert ranks(place, "killed", 2, *words, "--workers", "0")[0] == [0, 0]
     calm = received(place / "calm" / "ledger")
     assert received(place / "killed" / "ledger") == calm and len(calm) == 2 * 9 * RANKS
-    found = check(place / "killed" / "ledger")
-    assert found.good and found.launches == 3 and found.rolled_back > 0
+    found = check_sample_log(place / "killed" / "ledger")
+    assert found.is_exactly_once and found.launches == 3 and found.rolled_back > 0
     assert [(one.once, one.complete) for one in found.epochs] == [(100, True)] * 2
     assert losses(place / "killed" / "checkpoints") == losses(place / "calm" / "checkpoints")
 

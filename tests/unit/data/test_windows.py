@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hyperpod_kit.data import ElasticLoader, IndexedDataset
-from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.reading import coalesced_reads
 
 LINES = 40_000
@@ -23,7 +23,7 @@ def index(tmp_path_factory):
         lines = [f"{name}{n} " + "x" * dice.randrange(200) + dice.choice(["\n", "\r\n"]) for n in range(LINES)]
         lines[17] = "a17 " + "y" * 300_000 + "\n"
         (place / f"{name}.txt").write_bytes("".join(lines).encode())
-    return build([str(place)], str(place / "index")).index
+    return build_index([str(place)], str(place / "index")).index
 
 
 def text_of(index):
@@ -94,13 +94,13 @@ def test_long_lines_are_read_while_they_are_gone_through(tmp_path, monkeypatch):
     lines = [f"{n} " + chr(97 + n % 26) * 60_000 for n in range(40)]
     for part in range(4):
         (tmp_path / f"{part}.txt").write_text("\n".join(lines[part * 10 : part * 10 + 10]))
-    index = build([str(tmp_path)], str(tmp_path / "index")).index
+    index = build_index([str(tmp_path)], str(tmp_path / "index")).index
     events: list[Any] = []
 
     def transform(line):
         events.append("made")
         for path in [index.file(number).path for number in range(4)]:
-            data._files.forget(path)
+            data._files.close_and_forget_mount(path)
         return line
 
     data = IndexedDataset(index, transform=transform)

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from hyperpod_kit.data import ElasticLoader, IndexedDataset
-from hyperpod_kit.data.index.build import build
-from hyperpod_kit.data.workers import WorkerStart, _disable_signal_handler, _stop_iterator
+from hyperpod_kit.data.index.build import build_index
+from hyperpod_kit.data.workers import WorkerStart, _kill_workers_and_stop_iterator, _unregister_workers_from_sigchld
 from hyperpod_kit.errors import BadRecord, DataUnavailable
 from tests.support.rows import full
 
@@ -24,7 +24,7 @@ from tests.support.rows import full
 def data(tmp_path):
     """data(transform) -> a data set of 80 lines, "0" … "79"."""
     (tmp_path / "a.txt").write_text("".join(f"{n}\n" for n in range(80)))
-    index = build([str(tmp_path)], str(tmp_path / "index")).index
+    index = build_index([str(tmp_path)], str(tmp_path / "index")).index
     return lambda transform: IndexedDataset(index, transform=transform)
 
 
@@ -137,16 +137,16 @@ def test_a_worker_that_was_killed_with_the_lock_of_the_event_keeps_nobody_waitin
     loader = torch.utils.data.DataLoader(data(str), num_workers=1)
     iterator: Any = iter(loader)
     next(iterator)
-    _disable_signal_handler(iterator)
+    _unregister_workers_from_sigchld(iterator)
     assert iterator._workers_done_event._cond.acquire(timeout=60)  # as the worker that is killed now would have it
-    _stop_iterator(iterator)
+    _kill_workers_and_stop_iterator(iterator)
     assert not any(worker.is_alive() for worker in iterator._workers)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_error_of_ours_is_the_same_from_a_worker(tmp_path, workers):
     (tmp_path / "a.jsonl").write_text("{}\n{\n{}\n")
-    dataset = IndexedDataset(build([str(tmp_path)]).index)
+    dataset = IndexedDataset(build_index([str(tmp_path)]).index)
     with pytest.raises(BadRecord) as caught:
         batches(dataset, num_workers=workers)
     assert str(caught.value).startswith(f"{tmp_path}/a.jsonl, at 3 (sample 1): JSONDecodeError")

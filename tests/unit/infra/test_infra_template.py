@@ -16,9 +16,9 @@ from cfnlint.config import ManualArgs
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.config.load import load
 from hyperpod_kit.errors import UsageError
-from hyperpod_kit.infra.network import blocks
-from hyperpod_kit.infra.template import as_yaml, cloudformation, describe_omissions, parts
-from hyperpod_kit.infra.terraform import terraform
+from hyperpod_kit.infra.network import allocate_subnet_blocks
+from hyperpod_kit.infra.template import as_yaml, build_parts, cloudformation_template, describe_omissions
+from hyperpod_kit.infra.terraform import terraform_configuration
 from hyperpod_kit.infra.terraform_types import TYPES
 from tests.unit.infra.cloud import make
 from tests.unit.preflight.conftest import account
@@ -60,7 +60,7 @@ def linted(template: Any) -> list[str]:
 def test_cfn_lint_says_nothing_and_would(tmp_path: Path) -> None:
     path = tmp_path / "provisioning_parameters.json"
     path.write_text(json.dumps(every_mount()))
-    made = cloudformation(load(path))
+    made = cloudformation_template(load(path))
     assert linted(made) == []
     broken = copy.deepcopy(made)
     broken["Resources"]["Efs1"]["Properties"]["PerformanceMode"] = "fast"
@@ -121,8 +121,8 @@ def test_terraform_has_the_same_resources_with_no_reference_into_nothing(tmp_pat
     path = tmp_path / "provisioning_parameters.json"
     path.write_text(json.dumps(every_mount()))
     settings = load(path)
-    found = parts(settings)
-    made = terraform(REGION, found)
+    found = build_parts(settings)
+    made = terraform_configuration(REGION, found)
     resources = made["resource"]
     assert {one["Type"] for part in found for one in part.resources.values()} <= set(TYPES)
     assert len({(kind, label) for kind, of in resources.items() for label in of}) >= sum(
@@ -142,18 +142,18 @@ def test_terraform_has_the_same_resources_with_no_reference_into_nothing(tmp_pat
 
 def test_subnets_do_not_overlap_and_too_many_are_refused() -> None:
     for count in range(1, 16):
-        private, public = blocks(count)
+        private, public = allocate_subnet_blocks(count)
         networks = [*private, public]
         assert len(networks) == count + 1
         assert not any(one.overlaps(other) for one in networks for other in networks if one != other)
     with pytest.raises(UsageError, match="names 16 subnets"):
-        blocks(16)
+        allocate_subnet_blocks(16)
 
 
 def test_homes_keep_everybody_out_until_users_apply(tmp_path: Path) -> None:
     path = tmp_path / "provisioning_parameters.json"
     path.write_text(json.dumps(every_mount()))
-    made = cloudformation(load(path))
+    made = cloudformation_template(load(path))
     homes = [
         one["Properties"]
         for one in made["Resources"].values()

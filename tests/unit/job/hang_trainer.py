@@ -74,7 +74,7 @@ class Rank:
         with self._teller.phase(PHASES[kind]):
             end = time.monotonic() + seconds
             while kind in MOVES and not hangs and time.monotonic() < end:
-                self._teller.moved()
+                self._teller.report_phase_advance()
                 time.sleep(min(2.0, max(0.0, end - time.monotonic())))
             self._wait(end - time.monotonic(), hangs)
 
@@ -92,12 +92,12 @@ class Rank:
         for kind, seconds in plan["steps"]:
             if kind == "restore":
                 self.spend(kind, seconds, step)
-                self._teller.begins(step)
+                self._teller.report_first_step(step)
                 continue
             self.spend(kind, seconds, step)
             if kind in ("step", "compile"):
                 self._pair.meet()
-                self._teller.reached(step)
+                self._teller.report_completed_step(step)
                 step += 1
         self._pair.meet()
         self._teller.enter(Phase.OVER)

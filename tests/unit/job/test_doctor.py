@@ -151,8 +151,8 @@ def test_limits_of_a_newer_slurm_are_two_settings() -> None:
 
 def test_a_newer_slurm_prints_two_limits_where_they_differ_and_one_where_they_do_not(tmp_path: Path) -> None:
     apart, alike = (examined(f"slurm-26.05.5{mark}", tmp_path / f"hooks{mark}") for mark in ("-apart", ""))
-    assert running_config.timeouts(apart[1].config) == ("prologtimeout", "epilogtimeout")
-    assert running_config.timeouts(alike[1].config) == ("prologepilogtimeout",)
+    assert running_config.hook_timeout_settings(apart[1].config) == ("prologtimeout", "epilogtimeout")
+    assert running_config.hook_timeout_settings(alike[1].config) == ("prologepilogtimeout",)
     assert "S006" not in apart[0] + alike[0] and apart[1].untold == alike[1].untold == ()
 
 

@@ -132,7 +132,7 @@ def test_a_managers_arguments_are_looked_at(code: str, trainer: str, head: tuple
     line = re.escape(f"{tmp_path}/job:{5 + len(head)}: ")
     with pytest.MonkeyPatch.context() as patch:
         said: list[str] = []
-        patch.setattr("hyperpod_kit.untrusted.terminal.out", said.append)
+        patch.setattr("hyperpod_kit.untrusted.terminal.print_stdout", said.append)
         assert cli.main(["lint", str(tmp_path / "job")]) == 1
     assert len(said) == 1 and re.match(rf"{line}(error|warning) {code}: train.py:2: ", said[0]), said
 

@@ -8,7 +8,7 @@ from typing import Any, Dict
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository.store.memory import memory_store
+from hyperpod_kit.checkpoint.repository.store.memory import get_or_create_memory_store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, JobError
 from hyperpod_kit.job import checkpoint_choice, state_place
@@ -25,7 +25,9 @@ def kinds(monkeypatch: pytest.MonkeyPatch) -> Dict[str, Any]:
     """What kind of file system lies below a path, by its beginning."""
     found: Dict[str, Any] = {"/": ("ext4", "/dev/vda")}
     monkeypatch.setattr(
-        state_place, "mount_of", lambda path: found[max((at for at in found if path.startswith(at)), key=len)]
+        state_place,
+        "mount_type_and_source",
+        lambda path: found[max((at for at in found if path.startswith(at)), key=len)],
     )
     return found
 
@@ -72,7 +74,7 @@ def test_two_jobs_cannot_keep_records_of_one_root_in_two_places(root: str, tmp_p
 
 def test_two_at_the_same_moment_on_mountpoint(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It refuses to open a file that another is just writing."""
-    store = memory_store(root)
+    store = get_or_create_memory_store(root)
 
     def refused(name: str, data: bytes) -> None:
         create(name, data)
@@ -88,7 +90,7 @@ def test_two_at_the_same_moment_on_mountpoint(root: str, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("word", [b"", b"{}", b'{"format": "hpk-state/1", "state": "/x"}', b"\xff" * 5000])
 def test_a_word_that_is_none_is_refused(root: str, word: bytes) -> None:
-    memory_store(root).create(state_place.MARK, word)
+    get_or_create_memory_store(root).create(state_place.MARK, word)
     with pytest.raises(CheckpointError):
         state_place.of(root)
     with pytest.raises(CheckpointError):

@@ -59,8 +59,8 @@ def test_all_ranks_of_all_nodes_are_known(lines: Lifelines) -> None:
     env = dict(lines.environment)
     ranks = [Rank(env, 1, "n1", local=1), Rank(env, 0, "n1"), Rank(env, 2, "n2"), Rank(env, 3, "n2", local=1)]
     for number, rank in zip((1, 0, 2, 3), ranks):
-        rank.teller.begins(5)
-        rank.teller.reached(10 + number)
+        rank.teller.report_first_step(5)
+        rank.teller.report_completed_step(10 + number)
     known = heard(lines, lambda known: len(known) == 4 and all(one.step for one in known.values()))
     assert {rank: (one.step, one.node) for rank, one in known.items()} == {
         0: (10, "n1"),
@@ -81,7 +81,7 @@ def test_all_ranks_of_all_nodes_are_known(lines: Lifelines) -> None:
 
 def test_who_says_nothing_is_not_known(lines: Lifelines) -> None:
     silent, loud = Rank(dict(lines.environment), 0, "n1"), Rank(dict(lines.environment), 1, "n1", local=1)
-    loud.teller.reached(3)
+    loud.teller.report_completed_step(3)
     assert set(heard(lines, bool)) == {1}
     silent.end()
     loud.end()
@@ -89,13 +89,13 @@ def test_who_says_nothing_is_not_known(lines: Lifelines) -> None:
 
 def test_ranks_that_are_started_again_are_others(lines: Lifelines) -> None:
     first = Rank(dict(lines.environment), 0, "n1")
-    first.teller.reached(3)
+    first.teller.report_completed_step(3)
     heard(lines, bool)
     lines.started_again()
     assert lines.reports == {}
-    first.teller.reached(4)
+    first.teller.report_completed_step(4)
     second = Rank({**lines.environment, "SLURM_STEP_LAUNCHER_PORT": "4001"}, 0, "n1")
-    second.teller.reached(1)
+    second.teller.report_completed_step(1)
     heard(lines, lambda known: 0 in known and known[0].step == 1)
     first.end()
     second.end()
@@ -109,7 +109,7 @@ def test_a_job_run_of_an_earlier_release_hears_no_word_that_it_does_not_know() -
         for env in (older, {**older, HPK_STEP_REPORTS: "of-a-job-around-it"}):
             assert not step_reporter.asked_for(env)
             rank = Rank(env, 0, "n1")
-            rank.teller.reached(3)
+            rank.teller.report_completed_step(3)
             with server.accept()[0] as sock:
                 rank.end()
                 with sock.makefile("rb") as file:
@@ -129,7 +129,7 @@ def test_a_wrapper_of_an_earlier_release_is_heard_as_before(lines: Lifelines) ->
 def test_a_report_is_no_last_word(lines: Lifelines) -> None:
     """A node that has reported and breaks off is missed."""
     rank = Rank(dict(lines.environment), 0, "n1")
-    rank.teller.reached(3)
+    rank.teller.report_completed_step(3)
     heard(lines, bool)
     rank.line._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
     until(lambda: (lines.cut(), "n1" in lines.words)[1], what="end")
@@ -154,7 +154,7 @@ def test_reports_that_job_run_does_not_read_leave_room_for_a_word(lines: Lifelin
 
 def test_nodes_that_report_do_not_keep_job_run_from_waiting(lines: Lifelines) -> None:
     rank = Rank(dict(lines.environment), 0, "n1")
-    rank.teller.reached(3)
+    rank.teller.report_completed_step(3)
     heard(lines, bool)
     assert lines.due is not None and lines.due <= lifeline._EACH
     rank.end()
@@ -168,12 +168,12 @@ def test_many_nodes_speak_less_often() -> None:
 def test_another_processs_datagrams_are_not_believed(lines: Lifelines) -> None:
     leader = Rank(dict(lines.environment), 0, "n1")
     assert leader.reporter.neighbours is not None
-    leader.teller.reached(1)
+    leader.teller.report_completed_step(1)
     heard(lines, bool)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         for data in (b"", b"x", b"\xff" * 80, b"0" * 64 + b'[[7,1,"step",0,0]]'):
             sock.sendto(data, leader.reporter.neighbours.address)
-    leader.teller.reached(2)
+    leader.teller.report_completed_step(2)
     assert set(heard(lines, lambda known: known[0].step == 2)) == {0}
     leader.end()
 
@@ -212,15 +212,15 @@ def test_a_rank_says_in_which_phase_it_is() -> None:
     teller = ProgressWriter({HPK_PROGRESS: memory.path})
     assert memory.state() == (None, None, Phase.START, 0)
     with teller.phase(Phase.RESTORE):
-        teller.moved()
+        teller.report_phase_advance()
         assert memory.state() == (None, None, Phase.RESTORE, 1)
     assert memory.state().phase is Phase.START
-    teller.begins(40)
+    teller.report_first_step(40)
     assert memory.state() == (None, 40, Phase.STEP, 1)
-    teller.reached(40)
+    teller.report_completed_step(40)
     with teller.phase(Phase.EVALUATION):
         assert memory.state().phase is Phase.EVALUATION
-        teller.reached(41)
+        teller.report_completed_step(41)
     assert memory.state() == (41, 40, Phase.STEP, 1)
     with contextlib.suppress(RuntimeError), teller.phase(Phase.SAVE):
         raise RuntimeError

@@ -128,23 +128,23 @@ def test_the_page_is_one_whole_file_and_escapes_what_it_shows() -> None:
 
 def test_a_rank_tells_how_far_it_came_from_any_depth() -> None:
     told = progress.RankProgress()
-    assert told.read() is None
-    progress.ProgressWriter({HPK_PROGRESS: told.path}).reached(1234567)
-    assert told.read() == 1234567
+    assert told.completed_step() is None
+    progress.ProgressWriter({HPK_PROGRESS: told.path}).report_completed_step(1234567)
+    assert told.completed_step() == 1234567
     subprocess.run(["/bin/sh", "-c", "sh -c 'echo 42 > $HPK_PROGRESS'"], env={"HPK_PROGRESS": told.path}, check=True)
-    assert told.read() == 42
+    assert told.completed_step() == 42
     subprocess.run(["/bin/sh", "-c", "echo words > $HPK_PROGRESS"], env={"HPK_PROGRESS": told.path}, check=True)
-    assert told.read() is None
-    progress.ProgressWriter({HPK_PROGRESS: told.path}).begins(40)
-    assert (told.begins(), told.read()) == (40, None)
-    progress.ProgressWriter({HPK_PROGRESS: told.path}).reached(41)
-    assert (told.begins(), told.read(), told.failed()) == (40, 41, 0)
+    assert told.completed_step() is None
+    progress.ProgressWriter({HPK_PROGRESS: told.path}).report_first_step(40)
+    assert (told.first_step(), told.completed_step()) == (40, None)
+    progress.ProgressWriter({HPK_PROGRESS: told.path}).report_completed_step(41)
+    assert (told.first_step(), told.completed_step(), told.failed_save_count()) == (40, 41, 0)
     teller = progress.ProgressWriter({HPK_PROGRESS: told.path})
-    teller.failed()
-    teller.failed()
-    assert (told.begins(), told.read(), told.failed()) == (40, 41, 2)
-    progress.ProgressWriter({HPK_PROGRESS: "/proc/0/fd/9"}).reached(1)
-    progress.ProgressWriter({}).reached(1)
+    teller.report_failed_save()
+    teller.report_failed_save()
+    assert (told.first_step(), told.completed_step(), told.failed_save_count()) == (40, 41, 2)
+    progress.ProgressWriter({HPK_PROGRESS: "/proc/0/fd/9"}).report_completed_step(1)
+    progress.ProgressWriter({}).report_completed_step(1)
 
 
 def test_in_a_container_with_its_own_processes_nobody_elses_file_is_written(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_in_a_container_with_its_own_processes_nobody_elses_file_is_written(tmp_
     with open(tmp_path / "checkpoint", "wb") as file:
         file.write(b"weights")
         file.flush()
-        progress.ProgressWriter({HPK_PROGRESS: f"/proc/self/fd/{file.fileno()}"}).reached(7)
+        progress.ProgressWriter({HPK_PROGRESS: f"/proc/self/fd/{file.fileno()}"}).report_completed_step(7)
     assert (tmp_path / "checkpoint").read_bytes() == b"weights"
 
 

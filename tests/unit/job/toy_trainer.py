@@ -25,7 +25,7 @@ from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, no
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 from hyperpod_kit.slurm import verdict
-from hyperpod_kit.slurm.environment import launch
+from hyperpod_kit.slurm.environment import launch_id
 from hyperpod_kit.slurm.progress import ProgressWriter
 from hyperpod_kit.slurm.verdict import RestoreVerdict
 from tests.support.damage import flip
@@ -38,7 +38,7 @@ def commit_checkpoint(root: str, epoch: int, seq: int, step: int) -> str:
     data = f"weights of step {step}".encode() * 50
     leaves = algorithm.leaf(data)
     size = len(data) + len(leaves)
-    identity.write(open_store(root), identity.RunIdentity("toy", "toy"))
+    identity.write_run_file(open_store(root), identity.RunIdentity("toy", "toy"))
     open_store(root).create(f"{name}/{layout.shard_file(0)}", data + leaves)
     extra = json.dumps({"step": step}).encode()
     commit.commit(
@@ -58,7 +58,7 @@ def commit_checkpoint(root: str, epoch: int, seq: int, step: int) -> str:
             tensors=1,
             time=now(),
             shards=(FileRecord(layout.shard_file(0), size, digest.root(algorithm, leaves, size), 0),),
-            extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra)),
+            extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small_object_digest(extra)),
         ),
         extra,
     )
@@ -68,7 +68,9 @@ def commit_checkpoint(root: str, epoch: int, seq: int, step: int) -> str:
 def restore(root: str, told: str) -> RestoreVerdict:
     """What `Manager.restore` would take of the root: every byte proved. Raises CheckpointError."""
     rejected = []
-    for entry in selection.walk(root, first=None if told == "none" else told, attempt=os.environ["HPK_ATTEMPT"]):
+    for entry in selection.iter_committed_newest_first(
+        root, start_at=None if told == "none" else told, saved_by_attempt=os.environ["HPK_ATTEMPT"]
+    ):
         try:
             verify.verify_checkpoint(root, entry.checkpoint_id)
         except CheckpointError as err:
@@ -88,7 +90,7 @@ class Together:
         place = Path(os.environ["HPK_STATE"], "toy")
         place.mkdir(exist_ok=True)
         # Of this very launch: from the files of the one before, a rank would take another that has not begun for ahead.
-        launched = f"{os.environ['HPK_ATTEMPT']}-{launch(os.environ)}"
+        launched = f"{os.environ['HPK_ATTEMPT']}-{launch_id(os.environ)}"
         self._files = [place / f"{launched}-{number}" for number in range(ranks)]
         self._rank = rank
 
@@ -150,7 +152,7 @@ def main() -> int:
     print(json.dumps({"rank": rank, "from": restored.source, "step": first}), flush=True)
     together = Together(rank, ranks)
     told = ProgressWriter()
-    told.begins(first + 1)
+    told.report_first_step(first + 1)
     slow = {int(text.partition(":")[0]): float(text.partition(":")[2]) for text in args.slow}
     together.ended(first)
     for step in range(first + 1, args.steps + 1):
@@ -181,7 +183,7 @@ def main() -> int:
             print(json.dumps({"rank": rank, "saved": step}), flush=True)
             return 75
         together.ended(step)
-        told.reached(step)
+        told.report_completed_step(step)
     print(json.dumps({"rank": rank, "finished": args.steps}), flush=True)
     return 0
 

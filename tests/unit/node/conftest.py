@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Sequence
 
 import pytest
 
-from hyperpod_kit.bundle.render import Bundle, render, write
+from hyperpod_kit.bundle.render import Bundle, render, replace_bundle_directory
 from hyperpod_kit.config import load
 from hyperpod_kit.config.sourced import SourcedMount
 from hyperpod_kit.node import packet_rules
@@ -171,7 +171,7 @@ def make_sandbox(tmp_path: Path, bundle: Bundle) -> Any:
     def make(role: str = "compute", bundle: Bundle = example) -> Sandbox:
         root = tmp_path / "root"
         staging = tmp_path / "tmp" / bundle.bucket / bundle.prefix
-        write(bundle, staging)
+        replace_bundle_directory(bundle, staging)
         for path in (
             "shims",
             "proc/self",

@@ -19,7 +19,7 @@ from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.health import check_cycle as module
-from hyperpod_kit.node.health.check_cycle import check_cycle, due_probe_mode
+from hyperpod_kit.node.health.check_cycle import due_probe_mode, run_check_cycle
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.health.repair import repair
 from tests.unit.node.fakes import ticked
@@ -54,7 +54,7 @@ def test_a_mount_that_vanished_is_ordered_repaired_and_seen_again(make_node: Any
     record = second.records["home"]
     assert record.last_repair == done.summary
     assert (record.failures, record.repairs_total, record.failed_repairs_total) == (0, 1, 0)
-    assert json.loads(Path(fake.node.paths.health).read_text())["mounts"]["home"]["status"]["state"] == "ok"
+    assert json.loads(Path(fake.node.paths.health_records).read_text())["mounts"]["home"]["status"]["state"] == "ok"
     assert ticked(fake.node).messages == ()
 
 
@@ -105,8 +105,8 @@ def test_two_ticks_at_once_are_one(make_node: Any) -> None:
     lock.parent.mkdir(parents=True)
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert check_cycle(fake.node) is None
-    assert not Path(fake.node.paths.health).exists()
+        assert run_check_cycle(fake.node) is None
+    assert not Path(fake.node.paths.health_records).exists()
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_two_ticks_at_once_are_one(make_node: Any) -> None:
 )
 def test_a_damaged_record_begins_anew(make_node: Any, text: str) -> None:
     fake = make_node([EFS])
-    path = Path(fake.node.paths.health)
+    path = Path(fake.node.paths.health_records)
     path.parent.mkdir(parents=True)
     path.write_text(text)
     assert ticked(fake.node).records["home"].failures == 1

@@ -126,7 +126,7 @@ def test_a_second_apply_says_who_is_at_work(make_node: Any) -> None:
         assert mine
         apply(fake.node, (), "on_create", lambda line: None)
     assert 299 <= sum(fake.clock.slept) <= 301
-    assert not Path(fake.node.paths.status).exists()
+    assert not Path(fake.node.paths.apply_status).exists()
 
 
 @pytest.mark.full

@@ -13,7 +13,7 @@ from typing import Any, Dict
 
 import pytest
 
-from hyperpod_kit.bundle.render import write
+from hyperpod_kit.bundle.render import replace_bundle_directory
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
@@ -89,7 +89,7 @@ def test_another_configuration_killed_before_any_effect(
     root = sandbox.install()
     sweeping.create(root, sandbox.address)
     second = render_example(mounts=after, users=())
-    write(second, tmp_path / "second")
+    replace_bundle_directory(second, tmp_path / "second")
     (root / "opt/hyperpod-kit" / second.bundle_id).symlink_to(tmp_path / "second")
     (root / "opt/hyperpod-kit/current").unlink()
     (root / "opt/hyperpod-kit/current").symlink_to(second.bundle_id)

@@ -17,8 +17,8 @@ from hyperpod_kit.cli.main import cli
 from hyperpod_kit.config.load import load
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
-from hyperpod_kit.node.facts import find_self
-from hyperpod_kit.system.mountinfo import find
+from hyperpod_kit.node.facts import facts_from_resource_config
+from hyperpod_kit.system.mountinfo import find_mount_at
 
 CHECKOUT = Path(__file__).parents[3]
 EXAMPLE = CHECKOUT / "provisioning_parameters.example.json"
@@ -72,8 +72,8 @@ def test_a_cluster_without_fsx_is_valid(tmp_path: Path) -> None:
 )
 def test_a_path_is_that_path_and_not_one_that_contains_it(path: str, mounted: str) -> None:
     line = "36 1 0:36 / {} rw shared:1 - fuse mountpoint-s3 rw\n"
-    assert find(line.format(mounted), path) is None
-    assert find(line.format(path), path) is not None
+    assert find_mount_at(line.format(mounted), path) is None
+    assert find_mount_at(line.format(path), path) is not None
 
 
 # §7.2  the check stops its own timer after the first good result.
@@ -168,7 +168,9 @@ def test_groups_may_have_any_name() -> None:
             {"Name": "p5-a", "Instances": [{"CustomerIpAddress": "10.1.0.20"}]},
         ]
     }
-    facts = find_self(raw, {"kopf": "controller", "p5-a": "login"}, "h", lambda address: address == "10.1.0.20")
+    facts = facts_from_resource_config(
+        raw, {"kopf": "controller", "p5-a": "login"}, "h", lambda address: address == "10.1.0.20"
+    )
     assert facts is not None and (facts.role, facts.controller_address) == ("login", "10.1.0.10")
     for place in ("lifecycle_scripts", "slurm", "templates", "hyperpod_kit/node", "hyperpod_kit/model"):
         for path in sorted((CHECKOUT / place).rglob("*")):

@@ -18,7 +18,7 @@ from hyperpod_kit.node.cli import run as node_cli
 from hyperpod_kit.node.devices import commands
 from hyperpod_kit.node.devices import record as device_record
 from hyperpod_kit.node.devices.collect import DCGMI, FI_INFO, SMI, observe_devices
-from hyperpod_kit.node.devices.cycle import METRICS, device_cycle
+from hyperpod_kit.node.devices.cycle import METRICS, run_device_cycle
 from hyperpod_kit.node.devices.desired_state import (
     ACTION_REBOOT,
     ACTION_REPLACE,
@@ -30,7 +30,7 @@ from hyperpod_kit.node.devices.desired_state import (
     desired_reason,
 )
 from hyperpod_kit.node.devices.findings import Cure, DeviceFinding, judge
-from hyperpod_kit.node.devices.gate import WITHIN, refusal_reason
+from hyperpod_kit.node.devices.gate import WITHIN, check_devices_or_refuse
 from hyperpod_kit.node.devices.run_tool import LARGEST, run_tool
 from hyperpod_kit.node.locks import hold_lock
 from tests.support.wait import Deadline
@@ -155,10 +155,10 @@ def test_the_timer_counts_says_what_changed_and_leaves_metrics(make_node: Any) -
     node = machine(fake, {"type": "ml.p4d.24xlarge"})
     (fake.root / "var/lib/node_exporter/textfile_collector").mkdir(parents=True)
     asked = node.config.steps.device_checks
-    first = device_cycle(node, asked)
+    first = run_device_cycle(node, asked)
     assert first is not None and first.messages == ("8 of 8 GPUs, 4 of 4 EFA devices",)
     machine(fake, {"type": "ml.p4d.24xlarge", "drop": 1})
-    second, third = device_cycle(node, asked), device_cycle(node, asked)
+    second, third = run_device_cycle(node, asked), run_device_cycle(node, asked)
     assert second is not None and second.messages == (
         "gpu:too_few: nvidia-smi lists 7, and ml.p4d.24xlarge has 8 GPUs",
     )
@@ -174,19 +174,19 @@ def test_the_timer_counts_says_what_changed_and_leaves_metrics(make_node: Any) -
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"findings": 3}', '{"findings": [{}]}', '{"findings": [], "odd": 1}'])
 def test_a_record_of_another_release_is_none(make_node: Any, text: str) -> None:
     node = machine(make_node([]), {"type": "ml.c5.xlarge"})
-    path = Path(node.paths.devices)
+    path = Path(node.paths.device_record)
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    assert device_record.load(node) is None and device_cycle(node, DeviceChecks()) is not None
+    assert device_record.load(node) is None and run_device_cycle(node, DeviceChecks()) is not None
 
 
 def test_the_gate_refuses_for_a_fault_and_for_no_notice(make_node: Any) -> None:
     fake = make_node([])
     node = machine(fake, {"type": "ml.p4d.24xlarge", "remaps": ["what?"]}, action="drain")
     asked = node.config.steps.device_checks
-    assert refusal_reason(node, asked, fake.clock.monotonic()) == ""
+    assert check_devices_or_refuse(node, asked, fake.clock.monotonic()) == ""
     machine(fake, {"type": "ml.p4d.24xlarge", "drop": 1})
-    assert refusal_reason(node, asked, fake.clock.monotonic()).startswith(
+    assert check_devices_or_refuse(node, asked, fake.clock.monotonic()).startswith(
         "hyperpod-kit: gpu:too_few: nvidia-smi lists 7"
     )
     assert os.path.exists(node.paths.devices_gate_mark)
@@ -196,18 +196,20 @@ def test_the_diagnostic_runs_in_the_gate_alone_and_its_refusal_is_not_taken_back
     fake = make_node([])
     node = machine(fake, {**next(one for one in CASES if "fails" in one["case"])}, action="drain", dcgm=True)
     asked = node.config.steps.device_checks
-    assert "dcgm:failed: Page Retirement/Row Remap of GPU 0" in refusal_reason(node, asked, fake.clock.monotonic())
+    assert "dcgm:failed: Page Retirement/Row Remap of GPU 0" in check_devices_or_refuse(
+        node, asked, fake.clock.monotonic()
+    )
     assert not os.path.exists(node.paths.devices_gate_mark)
-    assert refusal_reason(node, replace(asked, dcgm=False), fake.clock.monotonic()) == ""
+    assert check_devices_or_refuse(node, replace(asked, dcgm=False), fake.clock.monotonic()) == ""
 
 
 def test_a_gate_without_time_goes_by_the_last_look(make_node: Any) -> None:
     fake = make_node([])
     node = machine(fake, {"type": "ml.p4d.24xlarge", "drop": 1})
     late = fake.clock.monotonic() - WITHIN
-    assert refusal_reason(node, DeviceChecks(), late) == ""
-    assert device_cycle(node, DeviceChecks()) is not None
-    assert refusal_reason(node, DeviceChecks(), late).startswith("hyperpod-kit: gpu:too_few")
+    assert check_devices_or_refuse(node, DeviceChecks(), late) == ""
+    assert run_device_cycle(node, DeviceChecks()) is not None
+    assert check_devices_or_refuse(node, DeviceChecks(), late).startswith("hyperpod-kit: gpu:too_few")
 
 
 @pytest.mark.parametrize(
@@ -302,10 +304,10 @@ def test_the_command(make_node: Any, monkeypatch: pytest.MonkeyPatch, capsys: py
         "ml.p4d.24xlarge: 7 of 8 GPUs, 4 of 4 EFA devices\n"
         "fault   gpu:too_few  nvidia-smi lists 7, and ml.p4d.24xlarge has 8 GPUs\n"
     )
-    assert not os.path.exists(node.paths.devices), "a look by hand counts nothing"
+    assert not os.path.exists(node.paths.device_record), "a look by hand counts nothing"
     assert node_cli(["devices", "--count", "--json"]) == 1
     [finding] = json.loads(capsys.readouterr().out)["findings"]
-    assert finding["cure"] == "replace" and os.path.exists(node.paths.devices)
+    assert finding["cure"] == "replace" and os.path.exists(node.paths.device_record)
     with hold_lock(node, "devices", seconds=0):
         assert node_cli(["devices", "--count"]) == 3
     machine(fake, {"type": "ml.p4d.24xlarge"})

@@ -299,12 +299,12 @@ def test_hyperpod_is_asked_in_its_own_words_and_the_node_is_its_own_then(node: A
 def test_a_refusal_for_a_device_is_not_undone_for_the_mounts(node: Any, slurm: Slurm) -> None:
     mine = replace(node.node, runner=slurm)
     node.clock.now = time.time()
-    slurm_state.note_refusal(mine)
+    slurm_state.record_gate_refusal(mine)
     slurm.say("state=drain", "reason=Prolog error")
     assert tell(node, slurm, GOOD) == "" and slurm.shown()[0] == "IDLE+DRAIN"
     assert slurm_state.update_slurm(mine, [LOST], "drain") == f"drain: {FOR_LOST}"
     assert not os.path.exists(mine.paths.devices_gate_mark)
-    assert slurm_state.withdraw(mine) == f"undrained: {FOR_LOST} is over"
+    assert slurm_state.withdraw_device_drain(mine) == f"undrained: {FOR_LOST} is over"
 
 
 def test_a_slurm_that_does_not_answer_is_asked_again(node: Any) -> None:

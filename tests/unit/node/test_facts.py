@@ -10,7 +10,7 @@ import pytest
 
 from hyperpod_kit.errors import NodeError, UnknownRole
 from hyperpod_kit.model.node_config import NodeConfig
-from hyperpod_kit.node.facts import find_self, gather, is_local_address
+from hyperpod_kit.node.facts import facts_from_resource_config, gather, is_local_address
 from hyperpod_kit.node.paths import NodePaths
 from hyperpod_kit.node.resource_config import role_by_parameters
 
@@ -43,7 +43,7 @@ def me(address: str) -> Any:
 
 
 def test_a_worker() -> None:
-    facts = find_self(resource_config(), ROLES, "ip-10-1-0-21", me("10.1.0.21"))
+    facts = facts_from_resource_config(resource_config(), ROLES, "ip-10-1-0-21", me("10.1.0.21"))
     assert facts is not None
     assert (facts.role, facts.instance_id, facts.group) == ("compute", "i-0b", "worker-group")
     assert (facts.region, facts.partition, facts.dns_suffix) == ("cn-north-1", "aws-cn", "amazonaws.com.cn")
@@ -52,17 +52,17 @@ def test_a_worker() -> None:
 
 def test_hyperpods_own_word_on_the_controller_wins() -> None:
     raw = resource_config(SlurmConfig={"PrimaryControllerIp": "10.1.0.99"})
-    facts = find_self(raw, ROLES, "h", me("10.1.0.20"))
+    facts = facts_from_resource_config(raw, ROLES, "h", me("10.1.0.20"))
     assert facts is not None and facts.controller_address == "10.1.0.99"
 
 
 def test_odd_configs() -> None:
-    assert find_self(resource_config(), ROLES, "h", me("10.9.9.9")) is None
-    assert find_self({}, ROLES, "h", me("10.1.0.20")) is None
+    assert facts_from_resource_config(resource_config(), ROLES, "h", me("10.9.9.9")) is None
+    assert facts_from_resource_config({}, ROLES, "h", me("10.1.0.20")) is None
     with pytest.raises(UnknownRole, match="instance group worker-group, the bundle knows controller-machine"):
-        find_self(resource_config(), {"controller-machine": "controller"}, "h", me("10.1.0.20"))
+        facts_from_resource_config(resource_config(), {"controller-machine": "controller"}, "h", me("10.1.0.20"))
     with pytest.raises(NodeError, match="Kubernetes"):
-        find_self(resource_config(ClusterType="Kubernetes"), ROLES, "h", me("10.1.0.20"))
+        facts_from_resource_config(resource_config(ClusterType="Kubernetes"), ROLES, "h", me("10.1.0.20"))
 
 
 @pytest.mark.parametrize(
@@ -81,11 +81,11 @@ def test_odd_configs() -> None:
     ],
 )
 def test_groups_that_say_nothing_about_this_node(groups: Any) -> None:
-    assert find_self(resource_config(InstanceGroups=groups), ROLES, "h", me("10.1.0.20")) is None
+    assert facts_from_resource_config(resource_config(InstanceGroups=groups), ROLES, "h", me("10.1.0.20")) is None
 
 
 def test_without_a_cluster_arn_there_is_no_region() -> None:
-    facts = find_self(resource_config(ClusterConfig=None), ROLES, "h", me("10.1.0.20"))
+    facts = facts_from_resource_config(resource_config(ClusterConfig=None), ROLES, "h", me("10.1.0.20"))
     assert facts is not None and (facts.region, facts.partition) == ("", "aws")
 
 
@@ -99,7 +99,7 @@ def test_without_a_cluster_arn_there_is_no_region() -> None:
 )
 def test_partitions(partition: str, region: str, suffix: str) -> None:
     arn = f"arn:{partition}:sagemaker:{region}:111122223333:cluster/abcde1234567"
-    facts = find_self(resource_config(ClusterConfig={"ClusterArn": arn}), ROLES, "h", me("10.1.0.20"))
+    facts = facts_from_resource_config(resource_config(ClusterConfig={"ClusterArn": arn}), ROLES, "h", me("10.1.0.20"))
     assert facts is not None and (facts.partition, facts.region, facts.dns_suffix) == (partition, region, suffix)
 
 
@@ -120,11 +120,11 @@ def test_an_address_in_two_groups_is_that_of_the_machine_with_this_id(other: Any
     raw["InstanceGroups"].append({"Name": "login", "Instances": [old]})
     roles = {**ROLES, "login": "login"}
     if expected:
-        facts = find_self(raw, roles, "h", me("10.1.0.20"), lambda: own_id)
+        facts = facts_from_resource_config(raw, roles, "h", me("10.1.0.20"), lambda: own_id)
         assert facts is not None and f"{facts.group} {facts.instance_id}" == expected
         return
     with pytest.raises(NodeError, match=r"10\.1\.0\.20 is listed in the instance groups login and worker-group"):
-        find_self(raw, roles, "h", me("10.1.0.20"), lambda: own_id)
+        facts_from_resource_config(raw, roles, "h", me("10.1.0.20"), lambda: own_id)
 
 
 def test_an_entry_without_an_id_is_completed_by_the_metadata_service_which_is_not_asked_otherwise() -> None:
@@ -135,17 +135,17 @@ def test_an_entry_without_an_id_is_completed_by_the_metadata_service_which_is_no
         return "i-0mine"
 
     raw = resource_config()
-    facts = find_self(raw, ROLES, "h", me("10.1.0.20"), own_id)
+    facts = facts_from_resource_config(raw, ROLES, "h", me("10.1.0.20"), own_id)
     assert facts is not None and facts.instance_id == "i-0a" and not asked
     del raw["InstanceGroups"][3]["Instances"][0]["InstanceId"]
-    facts = find_self(raw, ROLES, "h", me("10.1.0.20"), own_id)
+    facts = facts_from_resource_config(raw, ROLES, "h", me("10.1.0.20"), own_id)
     assert facts is not None and facts.instance_id == "i-0mine" and len(asked) == 1
 
 
 def test_a_machine_replaced_within_its_group_is_the_later_entry() -> None:
     raw = resource_config()
     raw["InstanceGroups"][3]["Instances"].append({"InstanceId": "i-0new", "CustomerIpAddress": "10.1.0.20"})
-    facts = find_self(raw, ROLES, "h", me("10.1.0.20"))
+    facts = facts_from_resource_config(raw, ROLES, "h", me("10.1.0.20"))
     assert facts is not None and facts.instance_id == "i-0new"
 
 

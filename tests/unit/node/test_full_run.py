@@ -12,7 +12,7 @@ from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.node import cli, mount_commands
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import write_if_different, write_volatile
-from hyperpod_kit.node.health.check_cycle import CheckCycle, check_cycle
+from hyperpod_kit.node.health.check_cycle import CheckCycle, run_check_cycle
 from hyperpod_kit.node.health.repair import repair
 from tests.support.capabilities import require
 
@@ -42,7 +42,7 @@ def partials(run: Path) -> list[Path]:
 
 
 def checked(node: Node) -> CheckCycle:
-    done = check_cycle(node)
+    done = run_check_cycle(node)
     assert done is not None
     return done
 

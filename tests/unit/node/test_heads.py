@@ -53,7 +53,7 @@ def test_the_resource_config_names_them_the_primary_first() -> None:
     ):
         raw = {"SlurmConfig": slurm, "InstanceGroups": groups}
         assert resource_config.controller_addresses(raw, ROLES) == wanted
-        found = facts.find_self(raw, ROLES, "h", lambda address: address == HEADS[1])
+        found = facts.facts_from_resource_config(raw, ROLES, "h", lambda address: address == HEADS[1])
         assert found is not None and (found.role, found.controllers) == ("controller", wanted)
     assert resource_config.controller_addresses({}, ROLES) == ()
 
@@ -119,7 +119,7 @@ def test_the_keeper_waits_for_the_mount_and_takes_no_lease(make_node: Any, monke
 
     monkeypatch.setattr(lease_keeper, "LeaseKeeper", Stopped)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    assert lease_keeper.run(fake.node) == 0 and len(made) == 1
+    assert lease_keeper.run_lease_keeper(fake.node) == 0 and len(made) == 1
     assert fake.runner.calls[-1] == "systemctl start --no-block slurmctld.service"
 
 
@@ -133,13 +133,13 @@ def test_one_that_stands_by_is_started_anew_with_other_lines(make_node: Any) -> 
     conf.write_text(CONF)
     fake.runner.on(f"{fake.node.paths.scontrol} ping", out="Slurmctld(backup) at ip-10-1-0-11 is UP\n")
     fake.runner.on("systemctl is-active --quiet slurmctld", 3)
-    controller.install_hooks(fake.node)
+    controller.install_hooks_and_move_state(fake.node)
     (bundled / "hooks.conf").write_text("PrologFlags=Alloc\nKillWait=9\n")
     fake.runner.on("systemctl is-active --quiet slurmctld", 0)
     fake.runner.on(
         "systemctl stop slurmctld.service", do=lambda: fake.runner.on("systemctl is-active --quiet slurmctld", 3)
     )
-    controller.install_hooks(fake.node)
+    controller.install_hooks_and_move_state(fake.node)
     orders = [call for call in fake.runner.calls if "slurmctld.service" in call and "is-active" not in call]
     assert orders == ["systemctl stop slurmctld.service", "systemctl start slurmctld.service"]
 
@@ -148,7 +148,9 @@ def test_the_numbers_of_slurm_are_written_by_one_of_them(make_node: Any, monkeyp
     fake = on_head(make_node, 1, node_exporter=NodeExporter())
     monkeypatch.setattr(socket, "gethostname", lambda: "ip-10-1-0-11")
     said = "Slurmctld(primary) at ip-10-1-0-10 is {}\nSlurmctld(backup) at ip-10-1-0-11 is UP\n"
-    there = Path(fake.node.paths.real(f"{node_exporter.metrics_directory(fake.node)}/{node_exporter.SLURM_METRICS}"))
+    there = Path(
+        fake.node.paths.under_root(f"{node_exporter.metrics_directory(fake.node)}/{node_exporter.SLURM_METRICS}")
+    )
     there.parent.mkdir(parents=True, exist_ok=True)
 
     def counted(argv: Any, **_: Any) -> Completed:

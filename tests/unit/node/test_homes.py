@@ -109,12 +109,12 @@ def test_a_home_gets_its_link_and_its_first_files_once(fake: Any) -> None:
     mount(fake, BOB)
     (fake.root / "etc/skel").mkdir(parents=True)
     (fake.root / "etc/skel/.bashrc").write_text("PS1=\n")
-    assert homes.pending(fake.node) == "link /home/alice, link /home/bob"
+    assert homes.describe_pending_changes(fake.node) == "link /home/alice, link /home/bob"
     assert homes.ensure_homes(fake.node) == ["alice: link, first files", "bob: link, first files"]
     assert os.readlink(fake.root / "home/alice") == ".homes/alice/home"
     assert (fake.root / "home/alice/.bashrc").read_text() == "PS1=\n"
     (point / ".bashrc").write_text("mine\n")
-    assert homes.ensure_homes(fake.node) == [] and homes.pending(fake.node) == ""
+    assert homes.ensure_homes(fake.node) == [] and homes.describe_pending_changes(fake.node) == ""
     assert (point / ".bashrc").read_text() == "mine\n"
 
 

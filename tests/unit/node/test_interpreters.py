@@ -257,7 +257,7 @@ def names_of(item: ast.AST, modules: Dict[str, str]) -> List[str]:
 
 def test_no_file_needs_more_than_3_8(bundle: Any) -> None:
     checked = 0
-    for place, data in bundle.installed.items():
+    for place, data in bundle.installed_files.items():
         if place.endswith(".py"):
             checked += 1
             assert list(too_young(data.decode())) == [], place

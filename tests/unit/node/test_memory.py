@@ -19,9 +19,9 @@ from hyperpod_kit.node.memory.cleanup import clean_up
 from hyperpod_kit.node.memory.orphaned_snapshots import (
     MOST_JOBS,
     OrphanedSnapshots,
-    find_orphans,
     has_ended,
     jobs_with_stepd,
+    list_snapshot_owners,
 )
 from hyperpod_kit.system import process
 from hyperpod_lab.torture import day
@@ -114,12 +114,12 @@ def test_what_no_job_left_is_saved_and_freed_once_nobody_comes_for_it_any_more(m
         assert owner is not None
         capture(folder, tmp_path / "dead", job="")
         capture(folder, tmp_path / "living", job="", owner=owner)
-        day.age_run(str(folder))
-        assert find_orphans(str(folder)) == [OrphanedSnapshots(os.getuid(), "", False)], "of unknown age"
+        day.backdate_run(str(folder))
+        assert list_snapshot_owners(str(folder)) == [OrphanedSnapshots(os.getuid(), "", False)], "of unknown age"
         assert clean_up(fake.node) == [] and len(files(fake)) == 4
-        day.age_run(str(folder))
-        assert find_orphans(str(folder)) == [], "the run is old, its capture counts from that look on"
-        day.age_captures(str(folder))
+        day.backdate_run(str(folder))
+        assert list_snapshot_owners(str(folder)) == [], "the run is old, its capture counts from that look on"
+        day.backdate_captures(str(folder))
         capture(folder, tmp_path / "waiting", job="6")
         stepd = fake.root / "proc/4321"
         a_step(stepd, b"slurmstepd: [6.batch]\0")
@@ -150,7 +150,7 @@ def test_what_lives_here_is_not_even_asked_about(make_node: Any, tmp_path: Path)
         # Job 6 is between two attempts on its batch host.
         stepd = fake.root / "proc/4321"
         a_step(stepd, b"slurmstepd: [6.batch]\0")
-        assert find_orphans(str(folder)) == [
+        assert list_snapshot_owners(str(folder)) == [
             OrphanedSnapshots(os.getuid(), "5", True),
             OrphanedSnapshots(os.getuid(), "6", False),
         ]
@@ -199,10 +199,10 @@ def test_what_cannot_be_saved_for_a_day_is_given_up_aloud(
     (tmp_path / "root").rename(tmp_path / "away")
     left.runner.on(SHOW, 1, "Invalid job id specified")
     monkeypatch.setattr(mount_commands, "open_node", lambda: left.node)
-    assert mount_commands.memory_command(argparse.Namespace()) == 1
-    day.age_captures(str(left.root / "dev/shm"))
+    assert mount_commands.clean_up_memory_command(argparse.Namespace()) == 1
+    day.backdate_captures(str(left.root / "dev/shm"))
     left.clock.now += 3600
-    assert mount_commands.memory_command(argparse.Namespace()) == 86 and files(left) == []
+    assert mount_commands.clean_up_memory_command(argparse.Namespace()) == 86 and files(left) == []
     assert "LOST: step 10 (seq 1), given up 25.0 hours after it was sealed" in capsys.readouterr().err
 
 
@@ -212,10 +212,10 @@ def test_copies_of_other_nodes_captures_are_looked_at_too(make_node: Any, tmp_pa
     folder = fake.root / "dev/shm"
     uid = os.getuid()
     folder.mkdir(parents=True)
-    shm_paths.prepare(str(folder), uid)
+    shm_paths.make_directories_as_root(str(folder), uid)
     own = folder / f"hyperpod-kit/{uid}"
     capture(own / "partners", tmp_path / "root", owner=process.this_process())
-    assert find_orphans(str(folder)) == [OrphanedSnapshots(uid, "5", False)]
+    assert list_snapshot_owners(str(folder)) == [OrphanedSnapshots(uid, "5", False)]
     fake.runner.on(SHOW, 1, "Invalid job id specified")
     [swept] = clean_up(fake.node) or []
     assert not swept.done and "not on storage yet" in swept.summary
@@ -224,7 +224,7 @@ def test_copies_of_other_nodes_captures_are_looked_at_too(make_node: Any, tmp_pa
     [swept] = clean_up(fake.node) or []
     assert swept.done and swept.summary.startswith("committed seq-") and not swept.lost
     assert not [path for path in own.rglob("hpk-*") if path.suffix in (".ctl", ".img")]
-    assert find_orphans(str(folder)) == []
+    assert list_snapshot_owners(str(folder)) == []
 
 
 def test_what_strangers_put_into_shared_memory_is_no_word_for_root(left: Any, tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_what_strangers_put_into_shared_memory_is_no_word_for_root(left: Any, tm
     os.mkfifo(folder / page.name.replace("-00.ctl", "-02.ctl"))
     (folder / page.name.replace(f"hpk-{os.getuid()}-", "hpk-4242-")).write_bytes(page.read_bytes())
     capture(folder, tmp_path / "other", job="5 --oneliner; reboot")
-    assert find_orphans(str(folder)) == [OrphanedSnapshots(os.getuid(), "5", False)]
+    assert list_snapshot_owners(str(folder)) == [OrphanedSnapshots(os.getuid(), "5", False)]
 
 
 SAID: List[Dict[str, Any]] = [
@@ -309,7 +309,7 @@ def test_a_user_whose_captures_take_all_the_time_holds_up_nobody_else(
     folder = fake.root / "dev/shm"
     folder.mkdir(parents=True)
     for uid, jobs in ((4001, range(20, 60)), (4002, range(7, 8))):
-        shm_paths.prepare(str(folder), uid)
+        shm_paths.make_directories_as_root(str(folder), uid)
         own = folder / f"hyperpod-kit/{uid}"
         for job in jobs:
             capture(folder / "made", tmp_path / f"root{job}", job=str(job))
@@ -326,7 +326,7 @@ def test_a_user_whose_captures_take_all_the_time_holds_up_nobody_else(
 
     monkeypatch.setattr(flush_users, "flush_as", flush_as)
     fake.runner.on("scontrol -o show job", 1, "Invalid job id specified")
-    assert len([one for one in find_orphans(str(folder)) if one.uid == 4001]) == MOST_JOBS
+    assert len([one for one in list_snapshot_owners(str(folder)) if one.uid == 4001]) == MOST_JOBS
     clean_up(fake.node)
     assert flushed == [4001, 4002], "once a round"
     for _ in range(20):

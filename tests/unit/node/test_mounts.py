@@ -19,7 +19,7 @@ from hyperpod_kit.node.mounts.ensure import clear_dead, ensure_mounted, prepare_
 from hyperpod_kit.node.mounts.kinds.mountpoint_s3 import parse_command
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.observe.check import check, observe_mounts
-from hyperpod_kit.system.mountinfo import find, parse
+from hyperpod_kit.system.mountinfo import find_mount_at, parse
 
 FS, AP = "fs-0123456789abcdef0", "fsap-0123456789abcdef0"
 EFS = EfsMount("home", "/efs/trainer", FS, AP)
@@ -37,11 +37,11 @@ def test_the_kernels_list() -> None:
         "garbage\n"
     )
     assert len(list(parse(text))) == 3
-    top = find(text, "/mnt/a b/")
+    top = find_mount_at(text, "/mnt/a b/")
     assert top is not None
     assert (top.source, top.stacked, top.option("port"), top.read_only) == ("127.0.0.1:/", 2, "20049", False)
     assert next(entry for entry in parse(text) if entry.source == "mountpoint-s3").read_only
-    assert find(text, "/mnt") is None
+    assert find_mount_at(text, "/mnt") is None
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_tls_proxy_that_is_gone_makes_a_hang_a_death(make_node: Any) -> None:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/", f"rw,port={port}")
-        entry = find((fake.root / "proc/self/mountinfo").read_text(), "/efs/trainer")
+        entry = find_mount_at((fake.root / "proc/self/mountinfo").read_text(), "/efs/trainer")
         assert entry is not None
         listener.listen(1)
         assert kind_of(EFS).endpoint_is_dead(fake.node, EFS, entry) is False

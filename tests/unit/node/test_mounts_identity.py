@@ -16,7 +16,7 @@ from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.mounts.mount_record import delete_record, save_record
 from hyperpod_kit.node.observe.check import check
-from hyperpod_kit.system.mountinfo import find
+from hyperpod_kit.system.mountinfo import find_mount_at
 
 FS, OTHER = "fs-0123456789abcdef0", "fs-0fedcba9876543210"
 AP = "fsap-0123456789abcdef0"
@@ -197,9 +197,9 @@ def test_an_automount_that_waits_is_no_mount_yet(make_node: Any) -> None:
         "31 22 0:45 / /fsx rw,relatime - autofs systemd-1 rw,fd=48,direct\n"
         "32 31 0:46 / /fsx rw,noatime - lustre 10.0.0.1@tcp:/abcdefgh rw,flock\n"
     )
-    found = find(text, "/fsx")
+    found = find_mount_at(text, "/fsx")
     assert found is not None and (found.fs_type, found.stacked) == ("lustre", 1)
-    assert find(text.splitlines()[0], "/fsx") is None
+    assert find_mount_at(text.splitlines()[0], "/fsx") is None
     mount = LustreMount("fsx", "/fsx", FSX, "abcdefgh")
     fake = make_node([mount])
     fake.mounted("/fsx", "autofs", "systemd-1")

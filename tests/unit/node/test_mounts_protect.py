@@ -27,7 +27,7 @@ def test_a_mount_of_hyperpods_gets_them_and_keeps_its_own_flags(make_node: Any) 
     fake = make_node([LUSTRE])
     fake.mounted("/fsx", "lustre", SOURCE, "rw,flock", flags="rw,noatime")
     assert protect.missing_flags(fake.node, LUSTRE) == ("nosuid", "nodev")
-    assert protect.protect(fake.node, LUSTRE)
+    assert protect.try_set_protective_flags(fake.node, LUSTRE)
     assert fake.runner.calls == ["mount -o remount,bind,rw,noatime,nosuid,nodev /fsx"]
 
 
@@ -41,14 +41,14 @@ def test_options_of_the_file_system_are_no_flags(make_node: Any) -> None:
 def test_where_the_configuration_says_so_they_are_not_set(make_node: Any) -> None:
     fake = make_node([replace(LUSTRE, suid_and_devices=True)])
     fake.mounted("/fsx", "lustre", SOURCE, flags="rw")
-    assert not protect.protect(fake.node, fake.node.mount("fsx")) and warnings(fake.node) == []
+    assert not protect.try_set_protective_flags(fake.node, fake.node.mount("fsx")) and warnings(fake.node) == []
 
 
 def test_flags_that_cannot_be_set_are_said_at_every_look(make_node: Any) -> None:
     fake = make_node([LUSTRE])
     fake.mounted("/fsx", "lustre", SOURCE, flags="rw,nosuid")
     fake.runner.on("mount -o remount", code=32)
-    assert not protect.protect(fake.node, LUSTRE)
+    assert not protect.try_set_protective_flags(fake.node, LUSTRE)
     [said] = warnings(fake.node)
     assert "/fsx (lustre from 10.0.0.1@tcp:/abcdefgh) is mounted without nodev" in said and "node apply" in said
     line = publish.make_report(fake.node, {}, 0.0, warnings(fake.node))
@@ -107,7 +107,7 @@ def test_apply_says_what_it_will_set_and_sets_it(make_node: Any) -> None:
     units = fake.root / "opt/hyperpod-kit/current/units"
     units.mkdir(parents=True)
     (units / "hyperpod-kit-mount-fsx.service").touch()
-    assert bring_up.pending(fake.node, ours) == "set nosuid and nodev"
+    assert bring_up.describe_pending_changes(fake.node, ours) == "set nosuid and nodev"
     changed, words = bring_up.bring_up(fake.node, ours)
     assert changed and words.endswith("nosuid and nodev set") and "next mount" not in words
     assert "mount -o remount,bind,rw,nosuid,nodev /fsx" in fake.runner.calls

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.bundle.templates import environment, render
+from hyperpod_kit.bundle.templates import make_environment, render_template
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.kinds import KINDS
@@ -35,10 +35,10 @@ MOUNTS: tuple[Mount, ...] = (
 
 
 def rendered() -> dict[str, str]:
-    env = environment(Path(__file__).parents[3] / "templates")
+    env = make_environment(Path(__file__).parents[3] / "templates")
     config = NodeConfig("demo", "on_create", {}, MOUNTS)
     return {
-        mount.name: render(env, template, mount=mount, config=config).decode()
+        mount.name: render_template(env, template, mount=mount, config=config).decode()
         for mount in MOUNTS
         for template, _ in mount_units(mount)
     }

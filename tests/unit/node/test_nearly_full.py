@@ -42,7 +42,7 @@ def test_it_goes_up_at_80_and_down_below_75() -> None:
     went = [0.5, 0.799, 0.8, 0.79, 0.75, 0.749, 0.79, 0.8, 1.0]
     was, seen = False, []
     for share in went:
-        was = fullness.nearly_full(share, was)
+        was = fullness.is_nearly_full(share, was)
         seen.append(was)
     assert seen == [False, False, True, True, True, False, False, True, True]
 

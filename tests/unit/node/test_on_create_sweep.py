@@ -15,7 +15,7 @@ from typing import Any, Dict, Tuple
 
 import pytest
 
-from hyperpod_kit.bundle.render import Bundle, assemble, write
+from hyperpod_kit.bundle.render import Bundle, assemble, replace_bundle_directory
 
 SCRIPTS = Path(__file__).parents[3] / "lifecycle_scripts"
 
@@ -90,7 +90,7 @@ def installed(root: Path) -> Dict[str, Tuple[int, Any]]:
 )
 def test_killed_before_any_command(tmp_path: Path, before: str, share: int) -> None:
     bundle, staging, fresh = small_bundle(), tmp_path / "staging", tmp_path / "fresh"
-    write(bundle, staging)
+    replace_bundle_directory(bundle, staging)
     (fresh / "opt").mkdir(parents=True)
     counter, count, changing = tmp_path / "counter.sh", tmp_path / "count", tmp_path / "changing"
     counter.write_text(COUNTER)

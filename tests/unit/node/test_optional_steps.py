@@ -116,8 +116,8 @@ def run(node: Node) -> Dict[str, Any]:
 def test_what_is_on_goes_to_the_node_and_comes_back() -> None:
     config = NodeConfig("demo", "on_create", {}, steps=EACH)
     assert NodeConfig.from_json(config.to_json()) == config
-    assert set(EACH.names) >= set(PARTS) and set(EACH.upkeep_steps_on("controller")) == set(PARTS)
-    assert {step.key for step in ALL} == set(EACH.names), "every optional step has its place"
+    assert set(EACH.enabled_step_names) >= set(PARTS) and set(EACH.upkeep_steps_on("controller")) == set(PARTS)
+    assert {step.key for step in ALL} == set(EACH.enabled_step_names), "every optional step has its place"
 
 
 @pytest.mark.parametrize("key", SIMPLE)
@@ -169,7 +169,7 @@ def test_a_new_node_is_known_to_the_others(fake: Any) -> None:
     node = with_steps(fake.node, ssh_between_nodes=SshBetweenNodes("fsx"))
     controller = replace(node, facts=replace(node.facts, role="controller"))
     assert run(node)["ok"] and host_keys.count_hosts(node) == 2, "itself"
-    assert run_upkeep(controller) == [] and not host_keys.gather(node, FSX), "nothing has come since"
+    assert run_upkeep(controller) == [] and not host_keys.gather_published_keys(node, FSX), "nothing has come since"
     base = fake.root / "fsx/.hyperpod-kit/demo/ssh"
     (base / "hosts/ip-10-1-0-99").write_text(f"ip-10-1-0-99,10.1.0.99 {KEY}\nrubbish\n")
     assert run_upkeep(controller) == [] and run_upkeep(node) == []
@@ -194,8 +194,8 @@ def test_a_key_that_has_come_is_gathered_whatever_the_times_of_files_say(fake: A
     seen = os.stat(base / "hosts")
     (base / "hosts/ip-10-1-0-99").write_text(f"ip-10-1-0-99 {KEY}\n")
     os.utime(base / "hosts", ns=(seen.st_atime_ns, seen.st_mtime_ns))
-    assert host_keys.gather(node, FSX) and "ip-10-1-0-99 " in (base / "all").read_text()
-    assert not host_keys.gather(node, FSX), "nothing has come since"
+    assert host_keys.gather_published_keys(node, FSX) and "ip-10-1-0-99 " in (base / "all").read_text()
+    assert not host_keys.gather_published_keys(node, FSX), "nothing has come since"
 
 
 def accounting_node(fake: Any, asked: Accounting, conf: str = "ClusterName=demo\n") -> Node:
@@ -213,21 +213,21 @@ def test_accounting_of_somebody_else_is_left_alone(fake: Any) -> None:
     conf = "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=head\n"
     node = accounting_node(fake, Accounting(), conf)
     with pytest.raises(NodeError, match=r"set up already.*AccountingStorageHost=head"):
-        accounting_lines.kit_settings(node, conf)
-    assert accounting_lines.kit_settings(with_steps(fake.node), conf) == {}
+        accounting_lines.accounting_settings(node, conf)
+    assert accounting_lines.accounting_settings(with_steps(fake.node), conf) == {}
 
 
 def test_slurmctld_starts_anew_only_for_what_it_takes_at_its_start(fake: Any) -> None:
     high = AccountingQos("high", priority=5, preempts=("normal",))
     node = accounting_node(fake, Accounting(qos=(high,), enforce=("qos",)))
-    lines = accounting_lines.kit_settings(node, "GresTypes=gpu\n")
+    lines = accounting_lines.accounting_settings(node, "GresTypes=gpu\n")
     assert lines["PreemptType"] == "preempt/qos" and lines["PreemptMode"] == "REQUEUE"
     assert lines["AccountingStorageTRES"] == "gres/gpu" and lines["AccountingStorageEnforce"] == "qos"
     conf = "".join(f"{key}={value}\n" for key, value in lines.items())
     assert accounting_lines.restart_needed("", conf) and not accounting_lines.restart_needed(
         conf, conf + "KillWait=9\n"
     )
-    theirs = accounting_lines.kit_settings(node, "PriorityType=priority/basic\nPriorityWeightQOS=7\n")
+    theirs = accounting_lines.accounting_settings(node, "PriorityType=priority/basic\nPriorityWeightQOS=7\n")
     assert not {"PriorityType", "PriorityWeightQOS"} & set(theirs)
 
 
@@ -241,7 +241,7 @@ def test_slurmdbd_hears_of_parents_first_and_of_what_it_does_not_know(fake: Any)
     fake.runner.on("sacctmgr --noheader --parsable2 show qos", out="normal\n")
     fake.runner.on("sacctmgr --noheader --parsable2 show associations", out="root|\nroot|root\nvision|ann\n")
     fake.runner.calls.clear()
-    assert associations.ensure(node, asked) == "accounts research, vision; QOS high; 2 users"
+    assert associations.ensure_associations(node, asked) == "accounts research, vision; QOS high; 2 users"
     changes = [line.split(" --quiet ")[1] for line in fake.runner.calls if "--quiet" in line]
     assert changes == [
         "add qos high",
@@ -253,15 +253,15 @@ def test_slurmdbd_hears_of_parents_first_and_of_what_it_does_not_know(fake: Any)
         "add user bob Cluster=demo Account=vision",
     ]
     fake.runner.calls.clear()
-    assert associations.ensure(node, asked) == "" and fake.runner.calls == []
-    assert associations.pending(node, replace(asked, enforce=("qos",))) != ""
+    assert associations.ensure_associations(node, asked) == "" and fake.runner.calls == []
+    assert associations.describe_pending_changes(node, replace(asked, enforce=("qos",))) != ""
 
 
 def test_what_sacctmgr_refuses_is_said(fake: Any) -> None:
     node = accounting_node(fake, Accounting())
     fake.runner.on("sacctmgr --immediate", 1, "sacctmgr: error: slurmdbd is not there")
     with pytest.raises(NodeError, match=r"sacctmgr .*add cluster demo: .*slurmdbd is not there"):
-        associations.ensure(node, Accounting())
+        associations.ensure_associations(node, Accounting())
     assert not os.path.exists(node.paths.optional_stamp("accounting"))
 
 

@@ -164,7 +164,7 @@ def test_the_ports_are_efs_utils_own(fake: Any, text: str, found: Any) -> None:
     conf: Path = fake.root / CONF
     conf.parent.mkdir(parents=True)
     conf.write_text(text)
-    assert efs_ports.ports(fake.node) == found
+    assert efs_ports.proxy_port_range(fake.node) == found
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_the_ports_are_efs_utils_own(fake: Any, text: str, found: Any) -> None:
     ],
 )
 def test_reserved_ports_of_others_stay(fake: Any, before: str, after: str) -> None:
-    path = Path(fake.node.paths.real(efs_ports.RESERVED))
+    path = Path(fake.node.paths.under_root(efs_ports.RESERVED))
     path.parent.mkdir(parents=True)
     path.write_text(before)
     assert efs_ports.reserve(fake.node, *efs_ports.PORTS) == (before != after)

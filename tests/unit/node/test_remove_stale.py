@@ -26,7 +26,7 @@ UNITS = "etc/systemd/system"
 def carrying(make_node: Any, *earlier: Any, now: Any = ()) -> Any:
     """A node that was given `earlier`, with their units, and whose configuration has `now`."""
     fake = make_node(now)
-    write_json(fake.node.paths.carried, [mount_to_dict(mount) for mount in earlier])
+    write_json(fake.node.paths.recorded_mounts, [mount_to_dict(mount) for mount in earlier])
     (fake.root / UNITS).mkdir(parents=True)
     for mount in earlier:
         (fake.root / UNITS / f"hyperpod-kit-mount-{mount.name}.service").write_text("[Unit]\n")
@@ -42,13 +42,16 @@ def mounted(fake: Any, mount: Any) -> None:
 def test_unit_and_mount_go_and_a_second_run_finds_nothing(make_node: Any) -> None:
     fake = carrying(make_node, OLD)
     mounted(fake, OLD)
-    assert remove_stale.pending(fake.node) == "unmount /old; remove hyperpod-kit-mount-old.service"
-    assert remove_stale.remove_stale(fake.node) == (True, [])
+    assert remove_stale.describe_pending_changes(fake.node) == "unmount /old; remove hyperpod-kit-mount-old.service"
+    assert remove_stale.remove_stale_mounts_and_units(fake.node) == (True, [])
     assert not list((fake.root / UNITS).iterdir())
     assert "umount /old" in fake.runner.calls and "systemctl daemon-reload" in fake.runner.calls
     assert not [call for call in fake.runner.calls if "--lazy" in call or " -l" in call]
     before = len(fake.runner.calls)
-    assert remove_stale.remove_stale(fake.node) == (False, []) and remove_stale.pending(fake.node) == ""
+    assert (
+        remove_stale.remove_stale_mounts_and_units(fake.node) == (False, [])
+        and remove_stale.describe_pending_changes(fake.node) == ""
+    )
     assert len(fake.runner.calls) == before
 
 
@@ -60,7 +63,7 @@ def test_what_others_made_is_left_alone(make_node: Any) -> None:
     fake.mounted("/old", "nfs4", "127.0.0.1:/")  # somebody else's, at a path that was once ours
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
     save_record(fake.node, theirs)
-    changed, notes = remove_stale.remove_stale(fake.node)
+    changed, notes = remove_stale.remove_stale_mounts_and_units(fake.node)
     assert changed and notes == []
     assert not [call for call in fake.runner.calls if call.startswith("umount")]
     assert [path.name for path in (fake.root / UNITS).iterdir()] == ["slurmd.service"]
@@ -69,7 +72,7 @@ def test_what_others_made_is_left_alone(make_node: Any) -> None:
 def test_halves_of_files_go_too(make_node: Any) -> None:
     fake = carrying(make_node)
     (fake.root / UNITS / "hyperpod-kit-mount-x.service.4242.partial").write_text("[Un")
-    assert remove_stale.remove_stale(fake.node)[0]
+    assert remove_stale.remove_stale_mounts_and_units(fake.node)[0]
     assert not list((fake.root / UNITS).iterdir())
 
 
@@ -98,7 +101,8 @@ def test_another_bucket_is_the_units_business() -> None:
 def test_a_record_of_another_version_is_no_obstacle(make_node: Any) -> None:
     fake = carrying(make_node, OLD)
     write_json(
-        fake.node.paths.carried, [{"kind": "gluster", "name": "g"}, {"kind": "efs", "shape": 1}, mount_to_dict(OLD)]
+        fake.node.paths.recorded_mounts,
+        [{"kind": "gluster", "name": "g"}, {"kind": "efs", "shape": 1}, mount_to_dict(OLD)],
     )
     assert remove_stale.recorded_mounts(fake.node) == [OLD]
 
@@ -127,10 +131,13 @@ def test_a_mount_in_use_stays_with_a_note_and_goes_later(make_node: Any, monkeyp
     mounted(fake, OLD)
     fake.runner.on("systemctl is-enabled --quiet hyperpod-kit-mount-old.service", 1)
     monkeypatch.setattr(remove_stale, "is_busy", lambda path: True)
-    assert remove_stale.pending(fake.node) == ""
-    assert remove_stale.remove_stale(fake.node) == (False, ["/old is in use: it goes at the next boot"])
+    assert remove_stale.describe_pending_changes(fake.node) == ""
+    assert remove_stale.remove_stale_mounts_and_units(fake.node) == (
+        False,
+        ["/old is in use: it goes at the next boot"],
+    )
     assert "umount /old" not in fake.runner.calls
     assert (fake.root / UNITS / "hyperpod-kit-mount-old.service").exists()
     monkeypatch.setattr(remove_stale, "is_busy", lambda path: False)
-    assert remove_stale.remove_stale(fake.node) == (True, [])
+    assert remove_stale.remove_stale_mounts_and_units(fake.node) == (True, [])
     assert not (fake.root / UNITS / "hyperpod-kit-mount-old.service").exists()

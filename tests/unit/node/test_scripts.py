@@ -267,7 +267,7 @@ def test_killed_in_the_middle_it_runs_again(scripts: Scripts, tmp_path: Path, ti
     assert scripts.apply()["ok"]
     assert scripts.ran == ["run.sh", "waiting", "run.sh"], "the half of it is gone"
     until(lambda: not any(_runs_in(str(pid), scripts) for pid in left), what="the end of the first, with its children")
-    assert not os.path.exists(scripts.node.paths.running_script("own"))
+    assert not os.path.exists(scripts.node.paths.running_script_record("own"))
 
 
 def _runs_in(pid: str, scripts: Scripts) -> bool:

@@ -26,7 +26,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.secrets.fetch import fetch
 from hyperpod_kit.node.secrets.secret_files import ensure_secrets, missing_secrets
 from hyperpod_kit.node.timing import Clock
-from hyperpod_kit.signing.exchange import exchange
+from hyperpod_kit.signing.exchange import send_http_request
 from hyperpod_kit.signing.request import Credentials
 from tests.support.clock import FakeClock
 from tests.support.http import Responder, served
@@ -169,13 +169,13 @@ def test_nobody_answers_within_the_bound(cloud: Cloud) -> None:
 
 def test_a_signed_request_follows_no_redirect(cloud: Cloud) -> None:
     cloud.failures = [(302, b"")]
-    assert exchange("POST", f"{cloud.url}/", {}, b"{}").status == 302
+    assert send_http_request("POST", f"{cloud.url}/", {}, b"{}").status == 302
 
 
 def test_what_is_printed_by_accident_shows_nothing(cloud: Cloud) -> None:
     assert SECRET_KEY not in repr(Credentials(KEY, SECRET_KEY, TOKEN)) + str(Credentials(KEY, SECRET_KEY))
     cloud.failures = [(200, VALUE.encode())]
-    assert "hunter2" not in repr(exchange("POST", f"{cloud.url}/", {}, b"{}"))
+    assert "hunter2" not in repr(send_http_request("POST", f"{cloud.url}/", {}, b"{}"))
 
 
 def with_secrets(fake: Any, *secrets: Secret) -> Node:

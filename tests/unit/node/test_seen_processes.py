@@ -23,10 +23,10 @@ def test_one_that_has_ended_and_is_not_reaped_is_what_it_was(tmp_path: Path) -> 
     before = seen.inspect(7, "/usr/bin/mkdir")
     assert before is not None and (before.job, before.job_by, before.seen) == ("4711", "environment", "")
     process(tmp_path, "Z (zombie)", b"")
-    assert seen.identity_of(7) == before._replace(seen="earlier")
+    assert seen.current_or_cached_identity(7) == before._replace(seen="earlier")
 
 
 def test_one_that_nobody_has_seen_alive_has_a_user_and_no_job(tmp_path: Path) -> None:
     process(tmp_path, "Z (zombie)", b"", uid=os.getuid())
-    found = ProcessTable(str(tmp_path)).identity_of(7)
+    found = ProcessTable(str(tmp_path)).current_or_cached_identity(7)
     assert found is not None and (found.uid, found.job) == (os.getuid(), "")

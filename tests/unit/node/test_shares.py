@@ -131,7 +131,7 @@ def test_nothing_is_followed_and_nothing_of_roots_with_content_is_given_away(tmp
     (tmp_path / "full" / "file").touch()
     with pytest.raises(NodeError, match="is there already, of 0:0 with mode 755"):
         shares.ensure_directory(str(tmp_path / "full"), vision)
-    assert not shares.is_right(str(tmp_path / "nothing"), vision)
+    assert not shares.is_share_directory_correct(str(tmp_path / "nothing"), vision)
 
 
 def test_a_bundle_of_an_earlier_release_has_no_groups() -> None:

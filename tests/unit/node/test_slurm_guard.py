@@ -174,7 +174,7 @@ def fake(make_node: Any) -> Any:
     for path in ("opt/slurm/etc", "var/lib/hyperpod-kit", "opt/hyperpod-kit/b1/slurm", "opt/slurm/bin"):
         (made.root / path).mkdir(parents=True)
     (made.root / "opt/hyperpod-kit/current").symlink_to("b1")
-    write_json(made.node.paths.status, {"ok": True, "bundle_id": "b1", "finished_at": made.clock.wall()})
+    write_json(made.node.paths.apply_status, {"ok": True, "bundle_id": "b1", "finished_at": made.clock.wall()})
     return made
 
 
@@ -240,8 +240,8 @@ def test_a_success_after_failures_is_the_first() -> None:
     built = tries.after_try(300.0, "the plugin")
     [told] = mend.findings(mend.Mended({mend.BUILT: built}), 301.0)
     assert (told.code, told.fault) == ("plugin-built", False)
-    assert tries.after_success(400.0) == mend.Tries(), "somebody else has put it right"
-    assert built.after_success(400.0) == built
+    assert tries.after_nothing_to_do(400.0) == mend.Tries(), "somebody else has put it right"
+    assert built.after_nothing_to_do(400.0) == built
 
 
 def test_a_slurmctld_that_refuses_is_told_of_and_asked_later(fake: Any) -> None:
@@ -335,17 +335,17 @@ def worker(fake: Any, monkeypatch: pytest.MonkeyPatch, *, shown: str) -> Any:
 
 def test_a_round_leaves_a_record_and_metrics_and_says_what_changed(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     node = worker(fake, monkeypatch, shown="IDLE Version=22.05.8 Port=1")
-    done = cycle.guard_cycle(node)
+    done = cycle.run_guard_cycle(node)
     assert done is not None and done.record.findings == () and done.messages == (), done
     assert report.current_findings(node) == []
     sick = worker(fake, monkeypatch, shown="DOWN* Version=24.11.5 Port=1")
-    done = cycle.guard_cycle(sick)
+    done = cycle.run_guard_cycle(sick)
     assert done is not None and [one.code for one in done.record.findings] == ["two-slurms", "node-down"]
     assert [words.split(":")[0] for words in done.messages] == ["two-slurms", "node-down"]
-    assert read_record(node.paths.slurm_guard) == done.record and report.current_findings(node) == list(
+    assert read_record(node.paths.slurm_guard_record) == done.record and report.current_findings(node) == list(
         done.record.findings
     )
-    again = cycle.guard_cycle(sick)
+    again = cycle.run_guard_cycle(sick)
     assert again is not None and again.messages == ()
     text = (fake.root / f"var/lib/node_exporter/textfile_collector/{cycle.METRICS}").read_text()
     assert (
@@ -354,18 +354,18 @@ def test_a_round_leaves_a_record_and_metrics_and_says_what_changed(fake: Any, mo
     )
     told = make_report(node, {}, fake.clock.wall(), slurm=report.current_findings(node))
     assert [one["code"] for one in told["slurm"]] == ["two-slurms", "node-down"]
-    over = cycle.guard_cycle(worker(fake, monkeypatch, shown="IDLE Version=22.05.8 Port=1"))
+    over = cycle.run_guard_cycle(worker(fake, monkeypatch, shown="IDLE Version=22.05.8 Port=1"))
     assert over is not None and over.messages == ("two-slurms: over", "node-down: over")
 
 
 def test_what_apply_is_at_work_on_is_not_judged(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     node = worker(fake, monkeypatch, shown="DOWN* Port=1")
     with hold_lock(node, "apply", seconds=0):
-        done = cycle.guard_cycle(node)
+        done = cycle.run_guard_cycle(node)
     assert done is not None and done.record.findings == ()
     assert not [call for call in fake.runner.calls if call.startswith("scontrol")]
     with hold_lock(node, cycle.LOCK, seconds=0):
-        assert cycle.guard_cycle(node) is None
+        assert cycle.run_guard_cycle(node) is None
 
 
 @pytest.mark.parametrize("status", [{"ok": False, "bundle_id": "b1"}, {"ok": True, "bundle_id": "b0"}])
@@ -377,8 +377,8 @@ def test_a_bundle_that_was_not_applied_is_looked_at_and_not_mended(
     headers = fake.root / "usr/include/slurm"
     headers.mkdir(parents=True, exist_ok=True)
     (headers / "spank.h").write_text("")
-    write_json(node.paths.status, status)
-    done = cycle.guard_cycle(node)
+    write_json(node.paths.apply_status, status)
+    done = cycle.run_guard_cycle(node)
     assert done is not None and [one.code for one in done.record.findings] == ["plugin-not-loaded"]
     assert not [call for call in fake.runner.calls if call.startswith("cc -shared")]
 
@@ -387,8 +387,8 @@ def test_a_plugin_that_cannot_be_built_here_is_told_and_not_tried(fake: Any, mon
     node = worker(fake, monkeypatch, shown="IDLE Port=1")
     fake.runner.answers["setpriv"] = Completed((), 0, "", "sbatch: error: spank: /a/auto_resume.so: Dlopen failed\n")
     for include in plugin.INCLUDES:
-        shutil.rmtree(node.paths.real(f"{include}/slurm"), ignore_errors=True)
-    done = cycle.guard_cycle(node)
+        shutil.rmtree(node.paths.under_root(f"{include}/slurm"), ignore_errors=True)
+    done = cycle.run_guard_cycle(node)
     assert done is not None
     assert [(one.code, one.fault) for one in done.record.findings] == [("plugin-not-buildable", False)]
     assert "slurm/spank.h is in none of" in done.record.findings[0].detail
@@ -397,7 +397,7 @@ def test_a_plugin_that_cannot_be_built_here_is_told_and_not_tried(fake: Any, mon
     there = Path(node.paths.spank_plugin)
     there.parent.mkdir(parents=True, exist_ok=True)
     there.write_bytes(b"ELF")
-    done = cycle.guard_cycle(node)
+    done = cycle.run_guard_cycle(node)
     assert done is not None
     assert [(one.code, one.fault) for one in done.record.findings] == [("plugin-not-loaded", True)]
     assert "slurm/spank.h is in none of" in done.record.findings[0].detail
@@ -414,10 +414,12 @@ def test_a_guard_that_does_not_look_is_told_of(fake: Any) -> None:
     assert report.current_findings(node) == [], "it has just booted"
     up_for(late)
     assert [(one.code, one.fault) for one in report.current_findings(node)] == [(findings.SILENT, False)]
-    write_json(node.paths.status, {**(read_json(node.paths.status) or {}), "finished_at": fake.clock.wall() - 5})
+    write_json(
+        node.paths.apply_status, {**(read_json(node.paths.apply_status) or {}), "finished_at": fake.clock.wall() - 5}
+    )
     assert report.current_findings(node) == [], "it was made this moment"
     record = GuardRecord(fake.clock.wall(), (SlurmFinding("slurmd-down", "x", "y"),))
-    write_json(node.paths.slurm_guard, record.to_dict())
+    write_json(node.paths.slurm_guard_record, record.to_dict())
     assert report.current_findings(node) == list(record.findings)
     fake.clock.sleep(late)
     assert [one.code for one in report.current_findings(node)] == [findings.SILENT]

@@ -76,7 +76,7 @@ def fake(slurm: private_slurm.PrivateSlurm, make_node: Any, monkeypatch: pytest.
     made.clock.wall = time.time
     paths = PathsOfPrivate(str(made.root), str(slurm.base))
     made.node = replace(made.node, paths=paths, runner=RunnerOfPrivate(paths.slurm_conf))
-    write_json(paths.status, {"ok": True, "bundle_id": "b1", "finished_at": time.time()})
+    write_json(paths.apply_status, {"ok": True, "bundle_id": "b1", "finished_at": time.time()})
     theirs = {path: Path(path).read_text() for path in (paths.slurm_conf, paths.plugstack_conf)}
     Path(paths.plugstack_conf).write_text("")
     for path, text in controller.expected_files(made.node)[0].items():
@@ -91,7 +91,7 @@ def fake(slurm: private_slurm.PrivateSlurm, make_node: Any, monkeypatch: pytest.
 
 
 def codes(node: Any) -> List[str]:
-    done = cycle.guard_cycle(node)
+    done = cycle.run_guard_cycle(node)
     assert done is not None
     return [finding.code for finding in done.record.findings]
 

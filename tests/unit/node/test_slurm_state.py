@@ -82,7 +82,7 @@ def test_a_lease_is_nobodys_then_ours_and_renewed(fake: Any) -> None:
         one.stopping = len(beats) == 4
 
     each_sleep(fake, look)
-    assert one.renew_until_stopped() == "" and len(set(beats)) == 4 and KILL not in fake.runner.calls
+    assert one.renew_until_stopped_or_lost() == "" and len(set(beats)) == 4 and KILL not in fake.runner.calls
     fake.runner.on("systemctl is-active --quiet slurmctld", 3)
     one.release()
     other = lease.generations(leases(fake))[-1]
@@ -92,7 +92,7 @@ def test_a_lease_is_nobodys_then_ours_and_renewed(fake: Any) -> None:
 @pytest.mark.full
 def test_a_machine_that_renews_is_waited_for_and_one_that_has_ceased_is_replaced(fake: Any) -> None:
     one, said = keeper(fake)
-    assert lease.take(leases(fake), 0, OTHER) == 1
+    assert lease.try_take(leases(fake), 0, OTHER) == 1
     alive_until = fake.clock.now + 90
 
     def other() -> None:
@@ -114,8 +114,8 @@ def test_a_machine_that_renews_is_waited_for_and_one_that_has_ceased_is_replaced
 def test_a_lease_that_was_taken_kills_slurmctld_at_once(fake: Any) -> None:
     one, _ = keeper(fake)
     one.claim()
-    each_sleep(fake, lambda: lease.take(leases(fake), 1, OTHER))
-    assert one.renew_until_stopped() == "another machine has taken Slurm's state: slurmctld was killed here"
+    each_sleep(fake, lambda: lease.try_take(leases(fake), 1, OTHER))
+    assert one.renew_until_stopped_or_lost() == "another machine has taken Slurm's state: slurmctld was killed here"
     assert fake.runner.calls[-1] == KILL and fake.clock.slept == [lease.RENEW]
 
 
@@ -124,14 +124,14 @@ def test_storage_that_does_not_take_a_renewal_kills_slurmctld_before_another_mac
     one.claim()
     began = fake.clock.now
     os.rename(leases(fake), leases(fake) + ".away")
-    assert "could not be renewed for 20 s" in one.renew_until_stopped()
+    assert "could not be renewed for 20 s" in one.renew_until_stopped_or_lost()
     assert fake.runner.calls[-1] == KILL and fake.clock.now - began < lease.TAKEOVER - lease.RENEW
     assert any("not renewed: renew at" in words and "No such file" in words for words in said)
 
 
 def test_the_same_machine_goes_on_at_once_and_waits_for_its_mount(fake: Any) -> None:
     one, said = keeper(fake)
-    assert lease.take(leases(fake), 0, lease.LeaseOwner("i-0me", "before the reboot")) == 1
+    assert lease.try_take(leases(fake), 0, lease.LeaseOwner("i-0me", "before the reboot")) == 1
     fake.unmounted("/fsx")
     sleeps = []
 
@@ -148,11 +148,11 @@ def test_the_same_machine_goes_on_at_once_and_waits_for_its_mount(fake: Any) -> 
 
 def taking(place: str, barrier: Any, answers: Any, number: int) -> None:
     barrier.wait()
-    answers.put(lease.take(place, 1, lease.LeaseOwner(f"i-{number}", "x")))
+    answers.put(lease.try_take(place, 1, lease.LeaseOwner(f"i-{number}", "x")))
 
 
 def test_of_machines_that_want_it_at_the_same_moment_one_gets_it(tmp_path: Path) -> None:
-    assert lease.take(str(tmp_path), 0, OTHER) == 1
+    assert lease.try_take(str(tmp_path), 0, OTHER) == 1
     context = multiprocessing.get_context("fork")
     barrier, answers = context.Barrier(8), context.Queue()
     racers = [context.Process(target=taking, args=(str(tmp_path), barrier, answers, number)) for number in range(8)]
@@ -234,7 +234,7 @@ def test_slurmctld_that_hyperpod_has_started_is_stopped_for_the_move_and_started
         do=lambda: (runs.append(True), fake.runner.on("systemctl is-active --quiet slurmctld", 0)),
     )
     fake.runner.on(f"{fake.node.paths.scontrol} ping", out="Slurmctld(primary) at ip-10-1-0-10 is UP\n")
-    changed, notes = controller.install_hooks(fake.node)
+    changed, notes = controller.install_hooks_and_move_state(fake.node)
     assert changed and notes == [
         f"Slurm's state is kept in {fake.root}{BASE}/slurmctld now, as it was in {fake.root}/var/spool/slurmctld",
         f"/var/spool/slurmctld leads to {BASE}/slurmctld now; what was there is kept in {local}.kept-20270115T080000Z",
@@ -248,12 +248,15 @@ def test_slurmctld_that_hyperpod_has_started_is_stopped_for_the_move_and_started
     reload = fake.runner.calls.index("systemctl daemon-reload")
     assert reload < fake.runner.calls.index("systemctl start slurmctld.service")
     assert fake.runner.calls[-1].endswith("scontrol reconfigure"), "nodes that run already are told"
-    assert controller.hooks_pending(fake.node) == "" and controller.install_hooks(fake.node) == (False, [])
+    assert controller.hooks_pending(fake.node) == "" and controller.install_hooks_and_move_state(fake.node) == (
+        False,
+        [],
+    )
 
 
 def test_a_start_that_waits_for_another_machine_says_so(fake: Any, conf: Path) -> None:
     fake.runner.on("systemctl is-active --quiet slurmctld", 3)
-    controller.install_hooks(fake.node)
+    controller.install_hooks_and_move_state(fake.node)
     fake.runner.on("systemctl start slurmctld.service", 1, "Job for slurmctld.service timed out.")
     fake.runner.on(
         "journalctl --unit hyperpod-kit-slurm-state.service",
@@ -265,8 +268,8 @@ def test_a_start_that_waits_for_another_machine_says_so(fake: Any, conf: Path) -
 
 def test_a_configuration_that_wants_the_own_disk_again_moves_nothing_by_itself(fake: Any, conf: Path) -> None:
     fake.runner.on("systemctl is-active --quiet slurmctld", 3)
-    controller.install_hooks(fake.node)
+    controller.install_hooks_and_move_state(fake.node)
     fake.node = replace(fake.node, config=replace(fake.node.config, slurm_state=""))
-    _, notes = controller.install_hooks(fake.node)
+    _, notes = controller.install_hooks_and_move_state(fake.node)
     assert hooks.settings(conf.read_text())["statesavelocation"] == f"{BASE}/slurmctld"
     assert notes == [f"StateSaveLocation stays {BASE}/slurmctld: to move it, stop slurmctld and do so by hand"]

@@ -327,7 +327,7 @@ def test_a_slurm_conf_that_lost_our_lines_costs_no_job_and_no_number(
     node = controller_node.node
     where = state.shared_state_location(node)
     assert where is not None
-    assert controller.install_hooks(node)[0] and os.readlink(slurm.base / "state") == where.state
+    assert controller.install_hooks_and_move_state(node)[0] and os.readlink(slurm.base / "state") == where.state
     first, second = submit(slurm), submit(slurm)
     if not linked:
         os.unlink(slurm.base / "state")
@@ -339,7 +339,7 @@ def test_a_slurm_conf_that_lost_our_lines_costs_no_job_and_no_number(
         until(partial(_is_cancelled, slurm, job), timeout=180, what=f"job {job} cancelled")
     planned = controller.hooks_pending(node)
     assert planned.startswith(f"keep Slurm's state in {where.state}")
-    changed, notes = controller.install_hooks(node)
+    changed, notes = controller.install_hooks_and_move_state(node)
     assert changed and hooks.settings(Path(node.paths.slurm_conf).read_text())["statesavelocation"] == where.state
     until(lambda: slurm.state(third) == "RUNNING", what="the third job, running on")
     assert [slurm.state(job) for job in (first, second)] == ["CANCELLED", "CANCELLED"]
@@ -351,7 +351,7 @@ def test_a_slurm_conf_that_lost_our_lines_costs_no_job_and_no_number(
         assert any(str(kept[0]) in note for note in notes), notes
         assert read_saved_state(str(kept[0])) is not None
     assert os.readlink(slurm.base / "state") == where.state
-    assert controller.hooks_pending(node) == "" and controller.install_hooks(node) == (False, [])
+    assert controller.hooks_pending(node) == "" and controller.install_hooks_and_move_state(node) == (False, [])
 
 
 @pytest.mark.full
@@ -368,9 +368,9 @@ def test_equal_job_numbers_need_one_slurmctld_that_saved_both(
     assert where is not None
     os.chmod(where.mount.path, 0o755)
     state.make_state_directories(node, where)
-    assert lease.take(where.lease, 0, lease.LeaseOwner("i-0me", node.facts.node)) == 1
+    assert lease.try_take(where.lease, 0, lease.LeaseOwner("i-0me", node.facts.node)) == 1
     job, own = submit(slurm), slurm.base / "state"
-    assert controller.install_hooks(node)[0]
+    assert controller.install_hooks_and_move_state(node)[0]
     os.unlink(own)
     shutil.copytree(where.state, own, ignore=shutil.ignore_patterns("*.new"))
     change(slurm, job, "changed", where.state)
@@ -386,12 +386,12 @@ def test_equal_job_numbers_need_one_slurmctld_that_saved_both(
     assert shared is not None
     if not went_on:
         with pytest.raises(state.UndecidedState, match=f"shared is .*{shared.next_job}; own is .*{shared.next_job}"):
-            controller.install_hooks(node)
+            controller.install_hooks_and_move_state(node)
         assert slurm.state(job) == "RUNNING" and not list(Path(where.base).glob("slurmctld.kept-*"))
         return
     planned = controller.hooks_pending(node)
     assert "of two copies of Slurm's state the own one goes on: shared is " in planned, planned
-    changed, notes = controller.install_hooks(node)
+    changed, notes = controller.install_hooks_and_move_state(node)
     assert changed and any("the own one goes on: shared is " in note for note in notes), notes
     assert "JobName=once-more" in slurm.call("scontrol", "show", "job", job) and slurm.state(job) == "RUNNING"
 
@@ -411,12 +411,12 @@ def test_two_copies_that_contradict_each_other_stop_the_command_and_not_slurmctl
     until((slurm.base / "state/job_state").exists, what="a saved state")
     (Path(where.state) / "job_state").write_bytes(content(NOW - 4e8, 99, "98"))
     with pytest.raises(state.UndecidedState, match="next job number 99; own is ") as caught:
-        controller.install_hooks(node)
+        controller.install_hooks_and_move_state(node)
     assert "--slurm-state shared" in (caught.value.hint or "")
     assert not any("stop" in call for call in node.runner.calls) and slurm.state(running) == "RUNNING"
     with pytest.raises(state.UndecidedState):
         controller.hooks_pending(node)
-    _, notes = controller.install_hooks(replace(node, requested_state_copy=StateCopy.LOCAL))
+    _, notes = controller.install_hooks_and_move_state(replace(node, requested_state_copy=StateCopy.LOCAL))
     assert slurm.state(running) == "RUNNING" and "what was there is kept in" in notes[0]
     kept = list(Path(where.base).glob("slurmctld.kept-*/job_state"))
     assert [path.read_bytes() for path in kept] == [content(NOW - 4e8, 99, "98")]
@@ -442,8 +442,8 @@ def test_a_shared_state_that_another_machine_may_work_on_is_not_put_aside(fake: 
     where = state.shared_state_location(fake.node)
     assert where is not None
     state.prepare_state(fake.node, where, "root", "", StateCopy.SHARED)
-    place = fake.node.paths.real(where.lease)
-    assert lease.take(place, 0, OTHER) == 1
+    place = fake.node.paths.under_root(where.lease)
+    assert lease.try_take(place, 0, OTHER) == 1
     slept = fake.clock.sleep
 
     def sleep(seconds: float) -> None:
@@ -452,11 +452,11 @@ def test_a_shared_state_that_another_machine_may_work_on_is_not_put_aside(fake: 
 
     fake.clock.sleep = sleep
     with pytest.raises(NodeError, match=r"ip-10-1-0-9 \(i-0other\) has Slurm's state"):
-        fence.require_alone(fake.node, where)
+        fence.ensure_exclusive_state_access(fake.node, where)
     fake.clock.sleep = slept
-    fence.require_alone(fake.node, where)  # it has ceased to renew
+    fence.ensure_exclusive_state_access(fake.node, where)  # it has ceased to renew
     before = lease.generations(place)
-    fence.require_alone(fake.node, where)
+    fence.ensure_exclusive_state_access(fake.node, where)
     assert lease.generations(place) == before, "the lease that this machine has is left to its unit"
 
 
@@ -467,9 +467,9 @@ def test_with_two_controllers_the_other_one_must_be_down(fake: Any) -> None:
     scontrol = f"{node.paths.scontrol} ping"
     fake.runner.on(scontrol, out="Slurmctld(primary) at a is DOWN\nSlurmctld(backup) at ip-10-1-0-11 is UP\n")
     with pytest.raises(NodeError, match="while slurmctld runs on ip-10-1-0-11"):
-        fence.require_alone(node, where)
+        fence.ensure_exclusive_state_access(node, where)
     fake.runner.on(scontrol, out="Slurmctld(primary) at a is DOWN\nSlurmctld(backup) at b is DOWN\n")
-    fence.require_alone(node, where)
+    fence.ensure_exclusive_state_access(node, where)
 
 
 def test_a_slurmctld_that_cannot_be_moved_is_started_again(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -490,7 +490,7 @@ def test_a_slurmctld_that_cannot_be_moved_is_started_again(fake: Any, monkeypatc
 
     monkeypatch.setattr(state, "_prepare", full)
     with pytest.raises(NodeError, match="No space left"):
-        controller.install_hooks(node)
+        controller.install_hooks_and_move_state(node)
     assert active == [0] and "StateSaveLocation=/var/spool/slurmctld" in conf.read_text()
 
 
@@ -498,7 +498,7 @@ def test_machines_without_an_id_are_two(tmp_path: Path) -> None:
     place = str(tmp_path)
     nobody, other = lease.LeaseOwner("", "controller-1"), lease.LeaseOwner("", "controller-2")
     known = lease.LeaseOwner("i-0me", "controller-3")
-    for act in (lambda: lease.take(place, 0, nobody), lambda: lease.is_free(place, 0, nobody)):
+    for act in (lambda: lease.try_take(place, 0, nobody), lambda: lease.is_free(place, 0, nobody)):
         with pytest.raises(NodeError, match="controller-1 does not know its instance id"):
             act()
     # As a release that did not look wrote it.

@@ -20,7 +20,7 @@ from hyperpod_kit.node.apply import apply
 from hyperpod_kit.node.plan import plan
 from hyperpod_kit.node.slurm.controller import start_controller
 from hyperpod_kit.node.slurm.hooks import merge_hooks, with_block, without_block
-from hyperpod_kit.node.slurm.worker import has_registered, start_worker, started_at
+from hyperpod_kit.node.slurm.worker import has_registered, parse_slurmd_start_time, start_worker
 from hyperpod_kit.node.steps import STEPS
 from hyperpod_kit.node.users import ensure_user
 from hyperpod_kit.node.wait_for_dns import host_names, wait_until_resolvable
@@ -202,10 +202,12 @@ def test_another_slurmd_is_told_by_another_start_not_by_a_later_one() -> None:
     old = "NodeName=a State=IDLE SlurmdStartTime=2026-01-02T03:04:05"
     for start in ("2026-01-02T01:04:06", "2026-01-02T05:04:06"):
         new = f"NodeName=a State=IDLE SlurmdStartTime={start}"
-        assert not has_registered(old, started_at(old)) and has_registered(new, started_at(old))
-    assert has_registered(old, started_at("NodeName=a State=UNKNOWN SlurmdStartTime=None")) and has_registered(
-        old, None
-    )
+        assert not has_registered(old, parse_slurmd_start_time(old)) and has_registered(
+            new, parse_slurmd_start_time(old)
+        )
+    assert has_registered(
+        old, parse_slurmd_start_time("NodeName=a State=UNKNOWN SlurmdStartTime=None")
+    ) and has_registered(old, None)
 
 
 @pytest.mark.parametrize("begin, daemon", [(start_controller, "slurmctld"), (start_worker, "slurmd")])
@@ -237,12 +239,12 @@ def test_logind_leaves_the_memory_of_jobs_alone(make_node: Any) -> None:
     fake = make_node([])
     fake.runner.on("busctl", 0, "b true\n")
     fake.runner.on("systemctl kill --signal=HUP systemd-logind.service")
-    assert logind.pending(fake.node).startswith("write ") and logind.ensure_kept(fake.node)
-    assert "RemoveIPC=no" in Path(fake.node.paths.real(logind.CONF)).read_text()
+    assert logind.describe_pending_changes(fake.node).startswith("write ") and logind.disable_remove_ipc(fake.node)
+    assert "RemoveIPC=no" in Path(fake.node.paths.under_root(logind.CONF)).read_text()
     assert any("HUP" in call for call in fake.runner.calls)
     # The file was written and the node died before logind was told.
-    assert logind.pending(fake.node) == "have systemd-logind read its configuration"
+    assert logind.describe_pending_changes(fake.node) == "have systemd-logind read its configuration"
     fake.runner.on("busctl", 0, "b false\n")
-    assert logind.pending(fake.node) == "" and not logind.ensure_kept(fake.node)
+    assert logind.describe_pending_changes(fake.node) == "" and not logind.disable_remove_ipc(fake.node)
     fake.runner.on("busctl", 1, "")
-    assert logind.pending(fake.node) == "" and not logind.ensure_kept(fake.node)
+    assert logind.describe_pending_changes(fake.node) == "" and not logind.disable_remove_ipc(fake.node)

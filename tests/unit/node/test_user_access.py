@@ -72,7 +72,7 @@ def configured(fake: FakeNode, **changes: Any) -> FakeNode:
 
 
 def refused(fake: FakeNode) -> dict[str, str]:
-    return user_access.refusals(fake.node, fake.node.mounts)
+    return user_access.find_user_refusals(fake.node, fake.node.mounts)
 
 
 def test_a_bucket_that_only_root_can_write_to_is_named_with_what_to_do(node_of: MakeNode) -> None:

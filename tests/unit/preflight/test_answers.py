@@ -15,8 +15,8 @@ from moto.core.botocore_stubber import BotocoreStubber
 from moto.servicequotas.exceptions import NoSuchResource
 from moto.servicequotas.responses import ServiceQuotasResponse
 
-from hyperpod_kit.aws.back_off import with_retries
-from hyperpod_kit.aws.buckets import BucketHead, Buckets, zone_of
+from hyperpod_kit.aws.back_off import retry_while_throttled
+from hyperpod_kit.aws.buckets import BucketHead, Buckets, directory_bucket_zone
 from hyperpod_kit.aws.efs import Efs
 from hyperpod_kit.aws.s3files import S3Files
 from hyperpod_kit.aws.session import client
@@ -112,7 +112,7 @@ def test_every_third_call_is_turned_away_and_nobody_notices(
     """moto answers 503 to every third request. botocore asks once more (or no answer of three pages ever got through);
     where the threads' turns make that a third one too, the kit's own patience is what is left."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
-    monkeypatch.setitem(with_retries.__kwdefaults__ or {}, "sleep", lambda seconds: None)
+    monkeypatch.setitem(retry_while_throttled.__kwdefaults__ or {}, "sleep", lambda seconds: None)
     path, sent = world.write(tmp_path), count(1)
     answer = BotocoreStubber.process_request
 
@@ -198,7 +198,7 @@ def test_buckets_that_are_not_plainly_there(keys: None) -> None:
         stub.add_client_error("head_bucket", "403", http_status_code=403)
         with pytest.raises(AwsError):
             buckets.head("theirs")
-    assert zone_of("fast--use1-az4--x-s3") == "use1-az4" and zone_of("plain") is None
+    assert directory_bucket_zone("fast--use1-az4--x-s3") == "use1-az4" and directory_bucket_zone("plain") is None
 
 
 def test_many_access_points_come_from_one_listing(keys: None) -> None:
@@ -291,4 +291,4 @@ def test_a_call_that_is_turned_away_is_repeated_and_then_not_answered(monkeypatc
     ],
 )
 def test_a_dns_name_names_a_file_system(dns_name: str, found: tuple[str, str]) -> None:
-    assert fsx.identify(dns_name, REGION) == found
+    assert fsx.parse_fsx_dns_name(dns_name, REGION) == found

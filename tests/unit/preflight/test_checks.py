@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.aws.buckets import BucketHead
-from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, Quota, for_type
-from hyperpod_kit.config.decode import decode
+from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, Quota, cluster_quota_name
+from hyperpod_kit.config.decode import decode_settings
 from hyperpod_kit.model.cluster import Vpc
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.preflight import check, checks
@@ -125,7 +125,7 @@ CASES: Cases = {
         [("HPK-V204", "error", M0)],
     ),
     "a quota of a type": (
-        lambda c: quota(c, for_type(P4D), 2),
+        lambda c: quota(c, cluster_quota_name(P4D), 2),
         [("HPK-V601", "error", f"{TYPES}[1].count")],
     ),
     "a quota that others use": (
@@ -186,7 +186,7 @@ def test_no_wrong_configuration_breaks_a_check(right: Case) -> None:
     for *_, change in OFFLINE:
         values = json.loads(EXAMPLE.read_text())
         change(values)
-        settings, _ = decode(values)
+        settings, _ = decode_settings(values)
         check.preflight(settings, right.facts)
         check.preflight(settings, AccountFacts(right.facts.caller))
 

@@ -10,10 +10,10 @@ import pytest
 
 from hyperpod_kit.aws.iam import ALLOWED, Iam
 from hyperpod_kit.cli.main import run
-from hyperpod_kit.config.decode import decode
+from hyperpod_kit.config.decode import decode_settings
 from hyperpod_kit.preflight.placement import roles
 from hyperpod_kit.preflight.required_permissions import required_permissions
-from hyperpod_kit.preflight.role_policy import permissions, trust, trusts_sagemaker
+from hyperpod_kit.preflight.role_policy import permissions_policy, trust_policy, trusts_sagemaker
 from tests.unit.preflight.world import EXAMPLE, REGION, ROLE, World
 
 GOLDEN = Path(__file__).parent / "golden_policy.json"
@@ -61,10 +61,10 @@ def everything() -> dict[str, Any]:
 
 
 def test_the_policy_of_everything() -> None:
-    settings, found = decode(everything())
+    settings, found = decode_settings(everything())
     assert found == []
     (role,) = roles(settings)
-    made = permissions(required_permissions(settings, role))
+    made = permissions_policy(required_permissions(settings, role))
     assert made == json.loads(GOLDEN.read_text()), json.dumps(made, indent=2)
     sids = [statement["Sid"] for statement in made["Statement"]]
     assert len(sids) == len(set(sids)) and all(sid.isalnum() for sid in sids)
@@ -73,7 +73,7 @@ def test_the_policy_of_everything() -> None:
 def test_a_role_of_a_group_gets_what_this_group_carries() -> None:
     values = everything()
     values["hyperpod_kit"]["cluster"]["instance_groups"][1]["execution_role"] = f"arn:aws:iam::{ACCOUNT}:role/Workers"
-    settings, _ = decode(values)
+    settings, _ = decode_settings(values)
     own, workers = roles(settings)
     mine, theirs = ({need.sid for need in required_permissions(settings, role)} for role in (own, workers))
     assert (own.path, workers.path) == (
@@ -89,7 +89,7 @@ def test_names_that_differ_in_hyphens_only_are_two_statements() -> None:
     values["hyperpod_kit"]["mounts"] = [
         {**mount, "name": name, "path": f"/{name}"} for name in ("a-1", "a1", "bundle", "a--1")
     ]
-    settings, _ = decode(values)
+    settings, _ = decode_settings(values)
     sids = [need.sid for need in required_permissions(settings, roles(settings)[0])]
     assert len(sids) == len(set(sids)) and all(sid.isalnum() for sid in sids)
 
@@ -127,7 +127,7 @@ SAGEMAKER = {"Effect": "Allow", "Principal": {"Service": "sagemaker.amazonaws.co
 @pytest.mark.parametrize(
     ("statements", "trusted"),
     [
-        (trust()["Statement"], True),
+        (trust_policy()["Statement"], True),
         ({**SAGEMAKER, "Principal": {"Service": ["ec2.amazonaws.com", "sagemaker.amazonaws.com"]}}, True),
         ([{**SAGEMAKER, "Action": ["sts:AssumeRole", "sts:TagSession"]}], True),
         ([{**SAGEMAKER, "Condition": {"StringEquals": {"aws:SourceAccount": ACCOUNT}}}], True),

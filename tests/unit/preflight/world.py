@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable
 
-from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, for_type
+from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, cluster_quota_name
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.config.load import load
 from hyperpod_kit.preflight import role_policy
@@ -101,12 +101,12 @@ def build(directory: Path) -> World:
     world.values["fsx_dns_name"] = f"{world.lustre}.fsx.{REGION}.amazonaws.com"
     settings = load(world.write(directory))
     iam = world.client("iam")
-    iam.create_role(RoleName="HyperPodKitDemo", AssumeRolePolicyDocument=json.dumps(role_policy.trust()))
-    permissions = json.dumps(role_policy.permissions(required_permissions(settings, roles(settings)[0])))
+    iam.create_role(RoleName="HyperPodKitDemo", AssumeRolePolicyDocument=json.dumps(role_policy.trust_policy()))
+    permissions = json.dumps(role_policy.permissions_policy(required_permissions(settings, roles(settings)[0])))
     iam.put_role_policy(RoleName="HyperPodKitDemo", PolicyName="hyperpod-kit", PolicyDocument=permissions)
     moto_more.QUOTAS.clear()
     for group in settings.cluster.groups:
-        moto_more.QUOTAS[for_type(group.instance_type)] = float(group.count)
+        moto_more.QUOTAS[cluster_quota_name(group.instance_type)] = float(group.count)
     moto_more.QUOTAS.update({"Something else": 1.0, PER_CLUSTER: 20.0, ALTOGETHER: 30.0})
     return world
 

@@ -8,7 +8,7 @@ from typing import Any, Callable
 import pytest
 
 from hyperpod_kit.errors import AwsError
-from hyperpod_kit.remote.diagnose import AwsNodeStatus, Diagnosis, diagnose, sentences
+from hyperpod_kit.remote.diagnose import AwsNodeStatus, Diagnosis, describe_diagnosis, diagnose
 from hyperpod_kit.remote.known_issues import CAUSES, recognise
 from hyperpod_kit.remote.ssh import SshRunner
 from hyperpod_kit.remote.ssh_access import SshAccess
@@ -90,13 +90,13 @@ def test_a_node_says_which_step_failed_and_what_is_known_of_it(network: Network)
     )
     assert [one.step for one in failed.failures] == ["names"], "the run before it is over"
     assert [one.cause.code for one in failed.known] == ["dns"]
-    assert well.healthy and well.known == () and list(sentences(well)) == []
+    assert well.healthy and well.known == () and list(describe_diagnosis(well)) == []
     assert stale.sick == ("data is stale: Transport endpoint is not connected",)
     assert [one.cause.code for one in stale.known] == ["fuse-stale"]
-    assert not unfinished.healthy and "has not come to an end" in "\n".join(sentences(unfinished))
+    assert not unfinished.healthy and "has not come to an end" in "\n".join(describe_diagnosis(unfinished))
     assert "silent" in silent.unreachable and [one.cause.code for one in silent.known] == ["capacity"]
     assert not pending.healthy and "AWS tells no address" in pending.unreachable
-    words = "\n".join(sentences(failed))
+    words = "\n".join(describe_diagnosis(failed))
     assert "workers i-0" in words and "step names failed: s3.us-east-1" in words and "do: VPC" in words
 
 
@@ -120,7 +120,7 @@ def test_a_node_that_is_gone_has_left_its_log_with_aws() -> None:
     assert [one.cause.code for one in ours.known] == ["efs-denied"]
     assert [one.cause.code for one in theirs.known] == ["dns"] and theirs.log[0] == "+ ./on_create.sh"
     assert "nor is its log to be had: GetLogEvents: AccessDenied" in secret.unreachable
-    assert "  lifecycle script: Failed" in list(sentences(ours))
+    assert "  lifecycle script: Failed" in list(describe_diagnosis(ours))
 
 
 def test_json_has_what_the_words_have() -> None:

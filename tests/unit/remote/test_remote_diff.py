@@ -15,7 +15,7 @@ from hyperpod_kit.aws.s3 import Bucket
 from hyperpod_kit.bundle import contents, sources
 from hyperpod_kit.bundle.render import Bundle, render
 from hyperpod_kit.bundle.stored import THREADS
-from hyperpod_kit.bundle.upload import upload
+from hyperpod_kit.bundle.upload import upload_bundle
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.config.load import load
 from hyperpod_rehearsal.s3.store import StoredBuckets
@@ -81,7 +81,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         put(root / name, (EXAMPLE.parent / name).read_text())
     for name in (*contents.VENDORED_FILES, *(f"{package}/__init__.py" for package in contents.VENDORED_PACKAGES)):
         put(root / "package" / name, "")
-    monkeypatch.setattr(sources, "locate", lambda: sources.Sources(root, root / "package"))
+    monkeypatch.setattr(sources, "locate_sources", lambda: sources.Sources(root, root / "package"))
 
 
 def put(path: Path, text: str) -> None:
@@ -120,7 +120,7 @@ def states(answer: dict[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def test_all_the_same(world: ClusterOfBundles, diff: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    upload(world.bundle, world.bucket)
+    upload_bundle(world.bundle, world.bucket)
     world.groups(world.bundle, world.bundle)
     world.node(world.bundle)
     world.node(world.bundle)
@@ -138,8 +138,8 @@ def test_all_the_same(world: ClusterOfBundles, diff: Any, capsys: pytest.Capture
 def test_an_older_bundle_is_seen_in_groups_and_on_nodes_with_what_changed(
     world: ClusterOfBundles, diff: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    upload(world.bundle, world.bucket)
-    upload(world.older, world.bucket)
+    upload_bundle(world.bundle, world.bucket)
+    upload_bundle(world.older, world.bucket)
     world.groups(world.older, world.bundle)
     world.node(world.bundle)
     world.node(world.older)
@@ -161,7 +161,7 @@ def test_an_older_bundle_is_seen_in_groups_and_on_nodes_with_what_changed(
 
 def test_every_state_of_a_node_and_of_the_files_in_s3(world: ClusterOfBundles, diff: Any) -> None:
     """The older bundle is not in S3: the node's own list says what changed."""
-    upload(world.bundle, world.bucket)
+    upload_bundle(world.bundle, world.bucket)
     world.bucket.put(world.bundle.prefix + "on_create.sh", b"x" * len(world.bundle.files["on_create.sh"]))
     world.bucket.put(world.bundle.prefix + "extra", b"")
     world.groups(world.bundle)
@@ -201,7 +201,7 @@ def test_every_state_of_a_node_and_of_the_files_in_s3(world: ClusterOfBundles, d
 
 
 def test_a_node_with_an_older_format_of_bundle_is_to_be_replaced(world: ClusterOfBundles, diff: Any) -> None:
-    upload(world.bundle, world.bucket)
+    upload_bundle(world.bundle, world.bucket)
     world.groups(world.bundle)
     root = world.node(world.older)
     description = root / "opt/hyperpod-kit/current/bundle.json"
@@ -219,7 +219,7 @@ def test_a_changed_module_is_named_although_it_travels_in_an_archive(
     root = tmp_path / "sources"
     put(root / "package/node/__init__.py", "changed = True\n")
     changed = render(load(EXAMPLE))
-    upload(world.bundle, world.bucket)
+    upload_bundle(world.bundle, world.bucket)
     world.groups(world.bundle)
     world.node(world.bundle)
     code, answer = diff()
@@ -236,14 +236,14 @@ def test_before_the_first_upload_and_before_the_cluster(
     code, answer = diff()
     absent = {f"s3 {world.bundle.source_s3_uri}": ("absent", "not uploaded: hyperpod-kit upload")}
     assert (code, states(answer)) == (1, absent)
-    upload(world.bundle, world.bucket)
+    upload_bundle(world.bundle, world.bucket)
     capsys.readouterr()
     assert run(["diff"]) == 0
     assert "there is no cluster demo yet" in capsys.readouterr().err
 
 
 def test_silence_is_neither_the_same_nor_a_difference(world: ClusterOfBundles, diff: Any, network: Network) -> None:
-    upload(world.bundle, world.bucket)
+    upload_bundle(world.bundle, world.bucket)
     world.groups(world.bundle)
     world.node(world.bundle)
     world.control.addresses.append(network.node(lambda command: (127, "", "sh: not found\n")).address)

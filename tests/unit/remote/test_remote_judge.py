@@ -12,7 +12,7 @@ from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.states import MountState
-from hyperpod_kit.remote.changes import changes
+from hyperpod_kit.remote.changes import describe_changes
 from hyperpod_kit.remote.groups import problems
 from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.report_parser import NoReport, read_report
@@ -98,8 +98,8 @@ def test_warnings_are_shown_and_fail_nothing() -> None:
     for nothing in ("all", {"a": 1}, None, 7):
         assert verdict(said(OK, warnings=nothing)).warnings == ()
     quiet = verdict(said(OK))
-    assert changes([quiet], [found])[0].startswith("new: ") and changes([found], [found]) == []
-    assert changes([found], [quiet]) == ["well again: g i-0 (10.0.0.1)"]
+    assert describe_changes([quiet], [found])[0].startswith("new: ") and describe_changes([found], [found]) == []
+    assert describe_changes([found], [quiet]) == ["well again: g i-0 (10.0.0.1)"]
 
 
 def test_words_of_a_node_cannot_reach_the_terminal() -> None:

@@ -11,11 +11,11 @@ from rich.console import Console
 
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import MountState
-from hyperpod_kit.remote.changes import changes
+from hyperpod_kit.remote.changes import describe_changes
 from hyperpod_kit.remote.groups import MOST_KINDS, problems, summary
 from hyperpod_kit.remote.junit import to_xml
 from hyperpod_kit.remote.node_report import NodeReport
-from hyperpod_kit.remote.report import counts, rows
+from hyperpod_kit.remote.report import mount_counts_table, mount_rows_table
 from hyperpod_kit.remote.target import NodeTarget
 
 OK = MountStatus("data", "mountpoint-s3", "/mnt/data", MountState.OK, "bucket", checked_at=1.0)
@@ -36,7 +36,7 @@ def fleet() -> list[NodeReport]:
 def test_a_thousand_nodes_are_read_at_one_glance() -> None:
     reports = fleet()
     out = io.StringIO()
-    Console(file=out, width=100).print(counts("demo", reports))
+    Console(file=out, width=100).print(mount_counts_table("demo", reports))
     lines = [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
     assert len(lines) == 4, "title, head, rule and one row"
     assert lines[1].split() == ["group", "mount", "path", "nodes", "ok", "stale", "hung", "no", "answer"]
@@ -61,9 +61,9 @@ def test_what_is_nearly_full_is_warned_of_and_counts_as_healthy() -> None:
     ]
     out = io.StringIO()
     screen = Console(file=out, width=160)
-    screen.print(counts("demo", reports))
-    screen.print(rows("demo", reports, 2.0, 160))
-    screen.print(rows("demo", reports, 2.0, 100))
+    screen.print(mount_counts_table("demo", reports))
+    screen.print(mount_rows_table("demo", reports, 2.0, 160))
+    screen.print(mount_rows_table("demo", reports, 2.0, 100))
     shown = out.getvalue()
     assert "nearly full" in shown and shown.count("84 %") == 4
     (told,) = reports[1].to_dict()["mounts"]
@@ -95,16 +95,16 @@ def test_many_names_are_cut_and_counted() -> None:
 def test_what_changed_between_two_looks() -> None:
     before = [node(0), node(1, DEAD), node(2, error="gone"), node(3), node(4), node(5, DEAD)]
     after = [node(0, DEAD), node(1), node(2), node(3, error="ADDRESS refuses"), node(5, DEAD), node(6)]
-    assert changes(before, after) == [
+    assert describe_changes(before, after) == [
         "new: workers i-00000000000000000 (10.1.0.1): data at /mnt/data is stale: Transport endpoint is not connected",
         "new: workers i-00000000000000003 (10.1.0.4): 10.1.0.4 refuses",
         "well again: 2 nodes of workers: ip-10-1-0-[2-3]",
         "joined: workers i-00000000000000006 (10.1.0.7)",
         "left: workers i-00000000000000004 (10.1.0.5)",
     ]
-    assert changes(after, after) == []
+    assert describe_changes(after, after) == []
     later = [node(0, replace(DEAD, detail="other words"))]
-    assert changes([node(0, DEAD)], later) == [], "the same trouble in other words is nothing new"
+    assert describe_changes([node(0, DEAD)], later) == [], "the same trouble in other words is nothing new"
 
 
 def test_junit_has_a_case_for_each_mount_and_each_silence() -> None:
@@ -135,5 +135,5 @@ def test_junit_has_a_case_for_each_mount_and_each_silence() -> None:
 @pytest.mark.parametrize("reports", [[], [node(0, error="x")], [NodeReport(NodeTarget("i-9", "head", "", ""))]])
 def test_tables_without_mounts_are_tables(reports: list[NodeReport]) -> None:
     out = io.StringIO()
-    Console(file=out, width=100).print(counts("demo", reports))
+    Console(file=out, width=100).print(mount_counts_table("demo", reports))
     assert "mounts of cluster demo" in out.getvalue()

@@ -11,8 +11,8 @@ from typing import Any, Iterator
 
 import pytest
 
-from hyperpod_kit.aws.ssm import Ssm, session_request, target
-from hyperpod_kit.cluster.session import plugin_start
+from hyperpod_kit.aws.ssm import Ssm, node_session_target, session_request
+from hyperpod_kit.cluster.session import session_plugin_program
 from hyperpod_kit.errors import HyperpodKitError, NoCredentials, RunError
 from hyperpod_kit.remote.ssm_sessions import SsmRunner, SsmSession, SsmSessions
 from hyperpod_kit.remote.ssm_transport import SsmTransport
@@ -66,7 +66,7 @@ def sessions() -> SsmSessions:
     ssm = Ssm("us-east-1")
 
     def begin(node: NodeTarget) -> SsmSession:
-        request = session_request(target(ARN, node.group, node.instance_id))
+        request = session_request(node_session_target(ARN, node.group, node.instance_id))
         token = ssm.start_session(request)
 
         def end() -> None:
@@ -74,7 +74,7 @@ def sessions() -> SsmSessions:
                 ssm.terminate_session(token["SessionId"])
 
         return SsmSession(
-            plugin_start(token, request, region=ssm.region, endpoint=ssm.endpoint, version="1.2.707.0"), end
+            session_plugin_program(token, request, region=ssm.region, endpoint=ssm.endpoint, version="1.2.707.0"), end
         )
 
     return SsmSessions(begin, TokenBucket(50.0))

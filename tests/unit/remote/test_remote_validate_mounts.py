@@ -15,7 +15,7 @@ from hyperpod_kit.cli.main import run
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote.node_report import NodeReport
-from hyperpod_kit.remote.report import age, rows
+from hyperpod_kit.remote.report import age, mount_rows_table
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import NodeResponse, Progress
 from hyperpod_kit.remote.validate_mounts import validate_mounts
@@ -210,7 +210,7 @@ def test_no_id_is_broken_on_any_screen(width: int) -> None:
     target = NodeTarget("i-00000001000000001", "worker-group", "compute", "10.0.0.1")
     reports = [NodeReport(target, (FSX, HOME, DEAD)), NodeReport(target, error="root@10.0.0.1 is silent")]
     out = io.StringIO()
-    Console(file=out, width=width).print(rows("demo", reports, 10.0, width))
+    Console(file=out, width=width).print(mount_rows_table("demo", reports, 10.0, width))
     shown = out.getvalue()
     assert shown.count("i-00000001000000001") == 4 and shown.count("worker-group") == 4
     assert "10.0.9.1@tcp:/abcdefgh" in shown and max(map(len, shown.splitlines())) <= width

@@ -45,7 +45,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         begun.append(target.instance_id)
         return SsmSession(Shell(), lambda: None)
 
-    monkeypatch.setattr(module, "sessions_with", lambda cluster: SsmSessions(begin))
+    monkeypatch.setattr(module, "create_ssm_sessions", lambda cluster: SsmSessions(begin))
     return begun
 
 
@@ -80,7 +80,7 @@ def test_ssh_where_it_answers_and_sessions_where_it_does_not(
 
 
 def test_no_way_at_all_is_said_of_the_way(network: Network, live: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "sessions_with", no_sessions)
+    monkeypatch.setattr(module, "create_ssm_sessions", no_sessions)
     node = NodeTarget("i-a", "a", "", network.address())
     said: list[str] = []
     nowhere = SshSettings("root", network.known_hosts.with_name("nothing"), named=False)

@@ -42,7 +42,7 @@ class Recorder:
         self._fixed = {"slurm": version, **more}
 
     def jobs(self, name: str = "", **more: Any) -> None:
-        """As records.read asks."""
+        """As records.query_squeue asks."""
         wanted = ",".join(f"{word}:0{MARK}" for _, word in records.FIELDS)
         array = ["--array"] if "_" in name else []
         argv = ["squeue", "--local", "--all", "--noheader", "--states=all", *array, *(["-j", name] if name else [])]

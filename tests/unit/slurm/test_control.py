@@ -20,8 +20,8 @@ NODES = (
 
 def test_nodes_say_where_slurmd_is_and_what_slurm_thinks() -> None:
     runner = RecordingRunner({"scontrol -o show node n[1-3]": NODES})
-    found = control.nodes(runner, ["n1", "n2", "n3"])
-    assert [(node.address, node.port, node.usable, node.down) for node in found.values()] == [
+    found = control.query_known_nodes(runner, ["n1", "n2", "n3"])
+    assert [(node.address, node.port, node.can_start_steps, node.is_down) for node in found.values()] == [
         ("10.1.41.18", 6818, True, False),
         ("10.1.41.19", 6818, False, True),
         ("10.1.41.20", 6818, False, False),
@@ -43,7 +43,7 @@ def test_nodes_say_where_slurmd_is_and_what_slurm_thinks() -> None:
 )
 def test_states_of_nodes(state: str, usable: bool, down: bool) -> None:
     node = control.NodeRecord("n1", "n1", 6818, state)
-    assert (node.usable, node.down) == (usable, down)
+    assert (node.can_start_steps, node.is_down) == (usable, down)
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,12 @@ def test_states_of_nodes(state: str, usable: bool, down: bool) -> None:
 def test_nodes_that_have_not_registered_since_slurmctld_was_started(state: str, word: str, awaited: bool) -> None:
     """As 22.05 and 24.11 print it: the state is that of before, and no step is started there."""
     runner = RecordingRunner({"scontrol": f"NodeName=n1 State={state} BootTime={word} SlurmdStartTime={word}\n"})
-    assert control.nodes(runner, ["n1"])["n1"].awaited == awaited
+    assert control.query_known_nodes(runner, ["n1"])["n1"].awaits_registration == awaited
 
 
 def test_no_answer_is_an_error_and_not_an_empty_cluster() -> None:
     with pytest.raises(RunError):
-        control.nodes(RecordingRunner({"scontrol": (1, "Unable to contact slurm controller")}), ["n1"])
+        control.query_known_nodes(RecordingRunner({"scontrol": (1, "Unable to contact slurm controller")}), ["n1"])
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_boot_is_said_in_whole_seconds_and_one_of_them_may_be_missing(word: st
     """A machine that was started half a second after an attempt must not look as if it had been there before it."""
     runner = RecordingRunner({"scontrol": f"NodeName=n1 State=IDLE BootTime={word}\n"})
     said = time.mktime((2026, 11, 22, 10, 9, 48, 0, 0, -1))
-    assert control.nodes(runner, ["n1"])["n1"].booted == (0.0 if booted is None else said + booted)
+    assert control.query_known_nodes(runner, ["n1"])["n1"].booted == (0.0 if booted is None else said + booted)
 
 
 def test_free_text_of_a_node_is_no_field_and_no_other_node() -> None:
@@ -90,7 +90,7 @@ def test_free_text_of_a_node_is_no_field_and_no_other_node() -> None:
             "scontrol -o show node n2": "NodeName=n2 NodeAddr=10.0.0.2 State=IDLE\n",
         }
     )
-    found = control.nodes(runner, ["n1", "n2"])
+    found = control.query_known_nodes(runner, ["n1", "n2"])
     assert [(node.name, node.address, node.state) for node in found.values()] == [
         ("n1", "10.0.0.1", "IDLE+DRAIN"),
         ("n2", "10.0.0.2", "IDLE"),
@@ -128,7 +128,7 @@ THEIRS = OURS.replace("(hyperpod-kit)", "of a node")
 @pytest.mark.parametrize(("text", "theirs"), [(OURS, False), (THEIRS, True), ("      --overlap\n", False)])
 def test_the_option_of_our_own_plugin_is_not_hyperpods(text: str, theirs: bool) -> None:
     """With ours alone, or before HyperPod's in plugstack.conf, srun has our option: nobody replaces a node then."""
-    assert hyperpod.retries_steps(RecordingRunner({"srun --help": text})) is theirs
+    assert hyperpod.has_hyperpod_step_retry(RecordingRunner({"srun --help": text})) is theirs
 
 
 @pytest.mark.parametrize(
@@ -149,5 +149,5 @@ def test_another_start_of_a_machine_is_told_by_its_own_words(
     what: str, booted: float, served_since: float, anew: bool
 ) -> None:
     before, now = control.NodeStart(1e9, 1e9 + 20), control.NodeStart(booted, served_since)
-    assert now.is_anew_since(before) is anew, what
-    assert not now.is_anew_since(control.NodeStart(0.0, 0.0)), "nothing was known before"
+    assert now.was_rebooted_since(before) is anew, what
+    assert not now.was_rebooted_since(control.NodeStart(0.0, 0.0)), "nothing was known before"

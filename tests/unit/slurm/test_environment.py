@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hyperpod_kit.errors import JobError
-from hyperpod_kit.slurm.environment import JobEnvironment, auto_resume, launch
+from hyperpod_kit.slurm.environment import JobEnvironment, launch_id, read_auto_resume_option
 from hyperpod_kit.slurm.job_id import JobId
 
 
@@ -16,7 +16,7 @@ def test_a_job_reads_itself() -> None:
 
 def test_an_array_task_has_a_name_of_its_own() -> None:
     env = {"SLURM_JOB_ID": "12", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3"}
-    assert JobEnvironment.read(env).id.name == "12_3"
+    assert JobEnvironment.read(env).id.slurm_id == "12_3"
 
 
 HET = {
@@ -32,8 +32,8 @@ HET = {
 
 def test_a_heterogeneous_job_has_the_nodes_of_all_its_components() -> None:
     job = JobEnvironment.read(HET)
-    assert (job.id.name, job.id.steps_of, job.nodes) == ("16", ("16", "17"), ("n1", "n2", "n3"))
-    assert job.within([0]).nodes == ("n1",)
+    assert (job.id.slurm_id, job.id.step_job_ids, job.nodes) == ("16", ("16", "17"), ("n1", "n2", "n3"))
+    assert job.restricted_to_components([0]).nodes == ("n1",)
 
 
 def test_what_is_inherited_from_a_heterogeneous_job_does_not_count() -> None:
@@ -51,7 +51,7 @@ def test_what_is_inherited_from_a_heterogeneous_job_does_not_count() -> None:
     ],
 )
 def test_a_launch_is_named_alike_by_every_slurm(env: dict[str, str], name: str) -> None:
-    assert launch(env) == name
+    assert launch_id(env) == name
 
 
 def test_outside_of_a_job_there_is_a_reason() -> None:
@@ -70,4 +70,4 @@ def test_outside_of_a_job_there_is_a_reason() -> None:
     ],
 )
 def test_the_choice_of_auto_resume(env: dict[str, str], comment: str, wanted: int | None) -> None:
-    assert auto_resume(env, comment) == wanted
+    assert read_auto_resume_option(env, comment) == wanted

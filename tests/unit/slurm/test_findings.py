@@ -47,11 +47,11 @@ def test_a_fifo_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
     ],
 )
 def test_a_record_counts_while_it_is_young(age: float, codes: list[str]) -> None:
-    assert [one.code for one in findings.current_findings(GuardRecord(NOW - age, (SICK,)), NOW)] == codes
+    assert [one.code for one in findings.findings_or_guard_silent(GuardRecord(NOW - age, (SICK,)), NOW)] == codes
 
 
 def test_no_record_is_neither_health_nor_a_fault() -> None:
-    [finding] = findings.current_findings(None, NOW)
+    [finding] = findings.findings_or_guard_silent(None, NOW)
     assert finding.code == findings.SILENT and not finding.fault and finding.remedy
     assert finding.detail.startswith("unknown whether Slurm is well here")
 

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from hyperpod_kit.slurm.heads import SlurmHead, acting_elsewhere, acting_instead_of, parse_ping
+from hyperpod_kit.slurm.heads import SlurmHead, other_acting_controller, parse_ping, query_other_acting_controller
 from tests.support.runner import RecordingRunner
 
 BOTH = "Slurmctld(primary) at ip-10-1-0-1 is UP\nSlurmctld(backup) at ip-10-1-0-2.ec2.internal is UP\n"
@@ -36,10 +36,10 @@ def test_what_22_05_prints_of_a_controller_that_has_died() -> None:
     ],
 )
 def test_exactly_one_acts_wherever_slurm_says_who_is_up(said: str, here: str, elsewhere: str) -> None:
-    assert acting_instead_of(parse_ping(said), here) == elsewhere
+    assert other_acting_controller(parse_ping(said), here) == elsewhere
 
 
 def test_a_slurm_that_does_not_answer_keeps_nobody_from_trying(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "ip-10-1-0-2.ec2.internal")
-    assert acting_elsewhere(RecordingRunner({"scontrol ping": BOTH})) == "ip-10-1-0-1"
-    assert acting_elsewhere(RecordingRunner()) == ""
+    assert query_other_acting_controller(RecordingRunner({"scontrol ping": BOTH})) == "ip-10-1-0-1"
+    assert query_other_acting_controller(RecordingRunner()) == ""

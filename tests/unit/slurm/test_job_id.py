@@ -31,18 +31,18 @@ def slurm(version: str, het: bool = False) -> RecordingRunner:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_last_task_is_not_taken_for_its_siblings(version: str) -> None:
     runner = slurm(version)
-    assert len(records.read(runner, "1")) == 4, "to Slurm, the plain number is the whole array"
+    assert len(records.query_squeue(runner, "1")) == 4, "to Slurm, the plain number is the whole array"
     for wanted in (LAST, JobId("1"), JobId("", "1", "3")):
-        record = control.job(runner, wanted)
+        record = control.query_job_record(runner, wanted)
         assert (record["JobId"], record["ArrayTaskId"], record["JobState"]) == ("1", "3", "PENDING")
-    assert control.job(runner, JobId("2", "1", "0"))["JobState"] == "RUNNING"
-    assert JobId.of(control.job(runner, JobId("", "1", "0"))) == JobId("2", "1", "0")
+    assert control.query_job_record(runner, JobId("2", "1", "0"))["JobState"] == "RUNNING"
+    assert JobId.of(control.query_job_record(runner, JobId("", "1", "0"))) == JobId("2", "1", "0")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_task_that_is_gone_is_forgotten_although_the_array_is_known(version: str) -> None:
     with pytest.raises(RunError) as caught:
-        control.job(slurm(version), JobId("", "1", "9"))
+        control.query_job_record(slurm(version), JobId("", "1", "9"))
     assert control.is_unknown_job(caught.value)
 
 
@@ -78,10 +78,10 @@ def test_several_records_are_never_made_into_one() -> None:
         }
     )
     with pytest.raises(JobError, match="Slurm answers with 7_1, 7_2 when it is asked for job 7 "):
-        control.job(runner, JobId("7"))
+        control.query_job_record(runner, JobId("7"))
     twice = RecordingRunner({"squeue": "JobId=7 JobState=RUNNING\nJobId=7 JobState=FAILED\n"})
     with pytest.raises(JobError, match="Slurm answers with 7, 7"):
-        control.job(twice, JobId("7"))
+        control.query_job_record(twice, JobId("7"))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -89,7 +89,7 @@ def test_the_components_of_a_heterogeneous_job(version: str) -> None:
     runner = slurm(version, het=True)
     job = JobId("1", components=("1", "2"))
     assert [record["JobId"] for record in control.job_records(runner, job)] == ["1", "2"]
-    assert control.job(runner, job)["HetJobOffset"] == "0"
+    assert control.query_job_record(runner, job)["HetJobOffset"] == "0"
     runner.answers.update(
         {"squeue --steps --noheader -j 1,2": "1.1 hpk-x\n1.batch batch\n2.1 hpk-x\n3.1 hpk-x\n", "scancel": ""}
     )
@@ -107,4 +107,4 @@ def test_the_components_of_a_heterogeneous_job(version: str) -> None:
 )
 def test_siblings(one: JobId, other: JobId, siblings: bool) -> None:
     assert one.is_sibling(other) == siblings
-    assert JobId.parse(one.name).name == one.name
+    assert JobId.parse(one.slurm_id).slurm_id == one.slurm_id

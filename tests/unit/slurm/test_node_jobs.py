@@ -77,5 +77,5 @@ def test_nodes_become_empty_and_are_let_go(slurm: private_slurm.PrivateSlurm) ->
     undrain(runner, ["n1", "n2", "n3"], REASON, told.append)
     assert "DRAIN" not in node_state(slurm, "n1") and "DRAIN" in node_state(slurm, "n3")
     assert node_jobs.drain_nodes(runner, ["head"], REASON) == [], "a controller is none of Slurm's nodes"
-    served = until(lambda: node_jobs.served_since(runner, ["n1"]), what="n1 that serves")
+    served = until(lambda: node_jobs.query_slurmd_start_times(runner, ["n1"]), what="n1 that serves")
     assert served["n1"] > 1e9

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import socket
 
-from hyperpod_kit.slurm.reach import reach
+from hyperpod_kit.slurm.reach import probe_tcp_ports
 from tests.support.wait import Deadline, scaled
 
 
@@ -19,7 +19,7 @@ def test_open_refused_and_silent_within_the_deadline() -> None:
             filler.setblocking(False)
             filler.connect_ex(full.getsockname())
         deadline = Deadline(5)
-        found = reach(
+        found = probe_tcp_ports(
             {
                 "open": listening.getsockname(),
                 "refused": bound.getsockname(),
@@ -36,4 +36,4 @@ def test_open_refused_and_silent_within_the_deadline() -> None:
 
 
 def test_nothing_to_ask() -> None:
-    assert reach({}) == {}
+    assert probe_tcp_ports({}) == {}

@@ -19,7 +19,7 @@ def test_what_stands_between_the_fields_is_on_no_command_line_and_never_the_same
     squeue.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/argv\necho "$SQUEUE_FORMAT2" >>{tmp_path}/env\n')
     squeue.chmod(0o755)
     for _ in range(2):
-        assert records.read(LocalRunner(), squeue=str(squeue)) == []
+        assert records.query_squeue(LocalRunner(), squeue=str(squeue)) == []
     one, other = (tmp_path / "env").read_text().split()
     assert one != other and one.startswith("JobID:0@") and len(one.partition(",")[0]) > 32
     assert "@" not in (tmp_path / "argv").read_text()
@@ -34,7 +34,7 @@ def test_what_is_no_answer_is_no_record(printed: str) -> None:
 
 def test_an_answer_that_is_not_understood_is_an_error_and_not_an_empty_queue() -> None:
     with pytest.raises(RunError, match="something else than the fields"):
-        records.read(RecordingRunner({"squeue job": "7@mark@"}))
+        records.query_squeue(RecordingRunner({"squeue job": "7@mark@"}))
 
 
 def test_a_record_that_cannot_be_judged_costs_no_other_job_its_requeue() -> None:

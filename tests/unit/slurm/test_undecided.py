@@ -32,14 +32,14 @@ STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "HPK_CHECKPOINT_ROOT": "/fsx/
 def test_a_step_that_names_a_root_lacks_a_decision(change: Dict[str, str], lacks: bool) -> None:
     env = {**STEP, **change}
     assert undecided.is_undecided(env) is lacks
-    assert bool(ResumeFrom.read(env, "/fsx/run").undecided) is lacks
+    assert bool(ResumeFrom.from_environment(env, "/fsx/run").undecided) is lacks
 
 
 def test_another_root_than_the_jobs_is_nobodys_to_decide() -> None:
-    assert ResumeFrom.read(STEP, "/fsx/base").undecided == ""
+    assert ResumeFrom.from_environment(STEP, "/fsx/base").undecided == ""
 
 
 def test_the_sentence_names_step_and_root() -> None:
-    told = ResumeFrom.read(STEP, "/fsx/run").undecided
+    told = ResumeFrom.from_environment(STEP, "/fsx/run").undecided
     assert told.startswith("step 7.0 was started without a checkpoint being chosen from HPK_CHECKPOINT_ROOT=/fsx/run")
     assert "job doctor" in undecided.HINT and "job run" in undecided.HINT

@@ -52,23 +52,25 @@ def test_there_are_an_old_one_one_of_today_and_the_newest() -> None:
 def test_a_state_and_why_the_run_ended(version: str, what: str, state: str, kind: str) -> None:
     name = number(version, what)
     runner = slurm(version, what)
-    assert control.job(runner, JobId(name))["JobState"] == state
+    assert control.query_job_record(runner, JobId(name))["JobState"] == state
     seen = allocation.look(runner, JobEnvironment(JobId(name), 0, ("n1",), 1))
     assert seen.ended is (what != "running")
     assert ended.why(seen, 0, "SIGTERM").kind == kind
-    assert control.job(runner, JobId(name)).get("Reason") == ("JobHeldUser" if what in ("held", "gave up") else "None")
+    assert control.query_job_record(runner, JobId(name)).get("Reason") == (
+        "JobHeldUser" if what in ("held", "gave up") else "None"
+    )
 
 
 @each
 def test_nodes_with_a_reason_of_ours_and_one_that_looks_like_another_node(version: str) -> None:
-    found = control.all_nodes(slurm(version))
+    found = control.query_nodes(slurm(version))
     assert {name: node.state for name, node in found.items()} == {
         "n1": "ALLOCATED",
         "n2": "DOWN",
         "n3": "IDLE+DRAIN",
     }
-    assert found["n2"].down and found["n2"].reason.startswith(f"{control.MOUNT_REASON}fsx: a b [root@")
-    assert not found["n3"].usable and all(node.port > 40000 and node.booted for node in found.values())
+    assert found["n2"].is_down and found["n2"].reason.startswith(f"{control.MOUNT_REASON}fsx: a b [root@")
+    assert not found["n3"].can_start_steps and all(node.port > 40000 and node.booted for node in found.values())
     said = parse_node(slurm(version).answers["scontrol -o show node"].splitlines()[1])  # type: ignore[union-attr]
     assert (said.state, said.reason, said.registered_at > 0) == ("DOWN", "hyperpod-kit:mount:fsx: a b", True)
 
@@ -76,7 +78,7 @@ def test_nodes_with_a_reason_of_ours_and_one_that_looks_like_another_node(versio
 @each
 def test_the_option_of_our_plugin_is_known_as_ours(version: str) -> None:
     assert control.has_option(slurm(version), "srun", "--auto-resume") is True
-    assert hyperpod.retries_steps(slurm(version)) is False
+    assert hyperpod.has_hyperpod_step_retry(slurm(version)) is False
 
 
 @each
@@ -84,9 +86,9 @@ def test_a_job_that_is_unknown_is_no_failure_to_answer(version: str) -> None:
     arrays = json.loads((Path(__file__).parent / "printed" / "arrays.json").read_text())
     [case] = [case for case in arrays if case["slurm"] == version and case["asked"] == "squeue job 999"]
     with pytest.raises(records.UnknownJob):
-        control.job(RecordingRunner({"squeue job 999": (case["code"], case["printed"])}), JobId("999"))
+        control.query_job_record(RecordingRunner({"squeue job 999": (case["code"], case["printed"])}), JobId("999"))
     with pytest.raises(RunError) as caught:
-        control.job(RecordingRunner({"squeue": (1, "Unable to contact slurm controller")}), JobId("999"))
+        control.query_job_record(RecordingRunner({"squeue": (1, "Unable to contact slurm controller")}), JobId("999"))
     assert not control.is_unknown_job(caught.value)
 
 
@@ -115,4 +117,4 @@ def test_a_version(text: str, version: versions.Version) -> None:
     ("text", "step"), [("0", "0"), ("17", "17"), ("-5", ""), ("4294967291", ""), ("", ""), ("1\n", ""), ("batch", "")]
 )
 def test_a_step_of_srun(text: str, step: str) -> None:
-    assert versions.step_number(text) == step
+    assert versions.srun_step_number(text) == step

@@ -101,7 +101,7 @@ def test_by_the_descriptor_of_a_directory(tmp_path: Path) -> None:
     try:
         there.rename(gone)
         there.mkdir()
-        atomic_file.replace(there / "file", b"new", folder=folder)
+        atomic_file.replace(there / "file", b"new", directory_fd=folder)
         assert os.listdir(gone) == ["file"] and os.listdir(there) == []
         os.fstat(folder)  # the caller's: it is open still
     finally:

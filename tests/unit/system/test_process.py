@@ -15,7 +15,7 @@ def test_a_number_that_is_used_again_is_another_process() -> None:
     own = process.this_process()
     assert own == process.identify(os.getpid()) and process.is_alive(own)
     assert not process.is_alive(Process(own.pid, own.started + 1)) and not process.is_alive(None)
-    assert process.uid_of(own.pid) == os.geteuid()
+    assert process.effective_uid(own.pid) == os.geteuid()
 
 
 def test_a_zombie_and_nobody_are_none() -> None:
@@ -26,7 +26,7 @@ def test_a_zombie_and_nobody_are_none() -> None:
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert process.identify(child.pid) is None and not process.is_alive(known)
     child.wait(10)
-    assert process.identify(child.pid) is None and process.uid_of(child.pid) is None
+    assert process.identify(child.pid) is None and process.effective_uid(child.pid) is None
 
 
 def test_a_name_with_spaces_and_brackets_is_read_over(tmp_path: object) -> None:
@@ -44,8 +44,8 @@ def test_a_name_with_spaces_and_brackets_is_read_over(tmp_path: object) -> None:
 def test_a_child_that_is_armed_ends_with_its_parent() -> None:
     """The parent is killed at once: the child, which would sleep for ten minutes, holds the pipe no longer."""
     program = (
-        "import os, subprocess, signal; from hyperpod_kit.system.process import dies_with\n"
-        "subprocess.Popen(['sleep', '600'], preexec_fn=dies_with(os.getpid()))\n"
+        "import os, subprocess, signal; from hyperpod_kit.system.process import make_parent_death_hook\n"
+        "subprocess.Popen(['sleep', '600'], preexec_fn=make_parent_death_hook(os.getpid()))\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)

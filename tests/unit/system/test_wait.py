@@ -27,19 +27,19 @@ class Clock:
     ],
 )
 def test_pauses_grow_up_to_the_longest(pauses: BackOff, expected: list[float]) -> None:
-    assert [pauses.pause(failures) for failures in range(7)] == expected
-    assert pauses.pause(-3) == 0.0
+    assert [pauses.pause_seconds(failures) for failures in range(7)] == expected
+    assert pauses.pause_seconds(-3) == 0.0
 
 
 def test_after_a_hundred_thousand_failures_it_is_still_the_longest() -> None:
-    assert BackOff(1.0, 10.0).pause(100_000) == 10.0
+    assert BackOff(1.0, 10.0).pause_seconds(100_000) == 10.0
 
 
 @pytest.mark.parametrize(("draw", "expected"), [(0.0, 4.0), (0.5, 6.0), (1.0, 8.0)])
 def test_a_share_of_a_pause_is_drawn(draw: float, expected: float) -> None:
     pauses = BackOff(1.0, 8.0, by_chance=0.5)
-    assert pauses.pause(9, lambda: draw) == expected and pauses.full(9) == 8.0
-    assert 4.0 <= pauses.pause(9) <= 8.0
+    assert pauses.pause_seconds(9, lambda: draw) == expected and pauses.seconds_without_jitter(9) == 8.0
+    assert 4.0 <= pauses.pause_seconds(9) <= 8.0
 
 
 def test_a_wait_ends_with_the_first_good_look() -> None:

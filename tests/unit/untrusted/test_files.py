@@ -114,12 +114,12 @@ def test_a_directory_of_somebody_else_is_refused_with_his_uid(tmp_path: Path) ->
 def test_a_file_that_a_command_line_names_may_be_a_link_or_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"words")
     (tmp_path / "link").symlink_to("file")
-    assert files.read_given(str(tmp_path / "link")) == b"words"
+    assert files.read_file_or_pipe(str(tmp_path / "link")) == b"words"
     reading, writing = os.pipe()
     try:
         os.write(writing, b"from a pipe")
         os.close(writing)
-        assert files.read_given(f"/dev/fd/{reading}") == b"from a pipe"
+        assert files.read_file_or_pipe(f"/dev/fd/{reading}") == b"from a pipe"
     finally:
         os.close(reading)
 
@@ -127,16 +127,16 @@ def test_a_file_that_a_command_line_names_may_be_a_link_or_a_pipe(tmp_path: Path
 def test_a_pipe_that_a_command_line_names_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(Untrusted, match="to which nobody writes"):
-        files.read_given(str(tmp_path / "fifo"))
+        files.read_file_or_pipe(str(tmp_path / "fifo"))
     reading, writing = os.pipe()
     try:
         with pytest.raises(Untrusted, match=r"did not come to its end within 0\.1 s"):
-            files.read_given(f"/dev/fd/{reading}", seconds=0.1)
+            files.read_file_or_pipe(f"/dev/fd/{reading}", seconds=0.1)
         os.write(writing, b"x" * 200)
         with pytest.raises(Untrusted, match="expected at most 100"):
-            files.read_given(f"/dev/fd/{reading}", 100)
+            files.read_file_or_pipe(f"/dev/fd/{reading}", 100)
     finally:
         os.close(reading)
         os.close(writing)
     with pytest.raises(Untrusted, match="a directory, expected a regular file"):
-        files.read_given(str(tmp_path))
+        files.read_file_or_pipe(str(tmp_path))

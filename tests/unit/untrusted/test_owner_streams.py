@@ -24,7 +24,7 @@ PROGRAM = """
 import sys
 from hyperpod_kit.cli import main
 from hyperpod_kit.untrusted import owner
-owner.uid_for.__defaults__ = owner.run_as_user.__defaults__ = (owner.OwnerLimits(1.0, 2.0),)
+owner.uid_to_act_as.__defaults__ = owner.run_as_user.__defaults__ = (owner.OwnerLimits(1.0, 2.0),)
 sys.exit(main.run(sys.argv[1:]))
 """
 

@@ -19,7 +19,7 @@ def test_a_long_value_is_cut_and_says_so() -> None:
 
 
 def test_lines_and_tabs_stay_where_a_text_has_them() -> None:
-    assert text.printable_lines("a\tb\x1b[2J\nc\r\n") == "a\tb [2J\nc \n"
+    assert text.replace_unprintable_in_lines("a\tb\x1b[2J\nc\r\n") == "a\tb [2J\nc \n"
 
 
 @pytest.mark.parametrize("data", [b"[" * 100_000, "[" * 100_000, b"\xff\xfe", "{", b"x" * (parse.LARGEST + 1), "[1]"])

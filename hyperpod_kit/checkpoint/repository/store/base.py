@@ -63,7 +63,7 @@ class StoreReader(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the object back; twice is once."""
+        """Release the object; a second call does nothing."""
         ...
 
 
@@ -80,11 +80,12 @@ class StoreWriter(Protocol):
         ...
 
     def finish(self) -> None:
-        """Complete, visible and its bytes durable after it; its name is after `Store.sync`. Raises OSError."""
+        """Complete the object: it is visible and its bytes are durable afterwards; its name is after `Store.sync`.
+        Raise OSError."""
         ...
 
     def abort(self) -> None:
-        """Give up; leaves no object where the storage can avoid it. Raises nothing."""
+        """Give up; leave no object where the storage can avoid it. Raise nothing."""
         ...
 
 
@@ -114,26 +115,28 @@ class Store(Protocol):
         ...
 
     def exists(self, name: str) -> bool:
-        """Whether there is an object of that name. Raises OSError when that cannot be told."""
+        """Return whether there is an object of that name. Raise OSError when that cannot be determined."""
         ...
 
     def read(self, name: str, most: int = SMALL) -> bytes:
-        """A small object, whole. Raises FileNotFoundError, NotAnObject (larger than `most`, or no file), OSError."""
+        """Return the content of a small object. Raise FileNotFoundError, NotAnObject (larger than `most`, or no
+        file), OSError."""
         ...
 
     def open_read(self, name: str) -> StoreReader:
-        """A large object. Raises FileNotFoundError, NotAnObject, OSError."""
+        """Open a large object for reading. Raise FileNotFoundError, NotAnObject, OSError."""
         ...
 
-    def from_medium(self, name: str) -> None:
-        """What is read of this object next comes from where it is stored, and not out of this machine's memory.
+    def drop_cached_pages(self, name: str) -> None:
+        """Drop this machine's cached pages of an object, so that what is read of it next comes from where it is
+        stored.
 
-        Where that cannot be had nothing happens, and what is read is what others would read too. Raises nothing.
+        Where that cannot be had nothing happens, and what is read is what others would read too. Raise nothing.
         """
         ...
 
-    def linked(self, name: str) -> Optional[str]:
-        """Where a directory leads to that is a link, None when it is none. Nothing is deleted through one."""
+    def link_target(self, name: str) -> Optional[str]:
+        """Return where a directory leads to that is a link, None when it is none. Nothing is deleted through one."""
         ...
 
     def create(self, name: str, data: bytes) -> None:
@@ -172,13 +175,14 @@ class Store(Protocol):
         ...
 
 
-def between(names: Iterable[str], after: str, until: str) -> List[str]:
-    """`names` as `Store.list` returns them."""
+def sort_names_between(names: Iterable[str], after: str, until: str) -> List[str]:
+    """Return the names after `after` and up to `until`, sorted, as `Store.list` does."""
     return sorted(name for name in names if name > after and not (until and name > until))
 
 
 def check_name(name: str) -> str:
-    """`name`, when it stays below the root. Raises ValueError: a name is ours, never a user's input."""
+    """Return `name` if it stays below the root. Raise ValueError otherwise: a name is the kit's, never a user's
+    input."""
     if name.endswith("/"):
         parts = name[:-1].split("/")
     else:

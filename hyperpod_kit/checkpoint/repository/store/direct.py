@@ -17,11 +17,11 @@ _CANNOT = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EI
 PROBE_PREFIX = ".hpk-probe-"
 
 
-def can_write(folder: int) -> bool:
-    """Whether a file in the directory `folder` can be written with O_DIRECT. The probe has no name, or loses it at
-    once.
+def can_write_direct(folder: int) -> bool:
+    """Return whether a file in the directory `folder` can be written with O_DIRECT, by writing a probe file that
+    has no name or loses it at once.
 
-    Raises OSError when `folder` cannot be written at all.
+    Raise OSError when `folder` cannot be written at all.
     """
     page = mmap.mmap(-1, ALIGN)
     fd, name = _probe_file(folder)
@@ -42,7 +42,7 @@ def can_write(folder: int) -> bool:
 
 
 def _probe_file(folder: int) -> tuple[int, str]:
-    """(descriptor or -1, its name in `folder` or "" when it has none)."""
+    """Create a file with O_DIRECT and return (descriptor or -1, its name in `folder` or "" when it has none)."""
     flags = os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC
     with contextlib.suppress(OSError):
         return os.open(".", flags | os.O_TMPFILE, 0o600, dir_fd=folder), ""
@@ -58,8 +58,8 @@ def _probe_file(folder: int) -> tuple[int, str]:
         raise
 
 
-def open_readable(path: str, status: os.stat_result) -> int:
-    """A descriptor that reads past the page cache, or -1 where that does not work. Raises nothing.
+def open_direct_for_reading(path: str, status: os.stat_result) -> int:
+    """Return a descriptor that reads past the page cache, or -1 where that does not work. Raise nothing.
 
     `status` is the file that was opened there: another one is not read in its place.
     """

@@ -24,7 +24,7 @@ _NO_TMPFILE = (
 
 
 def sync_directory(path: str) -> None:
-    """fsync a directory where the file system has such a thing; object stores do not."""
+    """fsync a directory by path, where the file system has such a thing; object stores do not."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         sync_folder(fd)
@@ -33,7 +33,7 @@ def sync_directory(path: str) -> None:
 
 
 def sync_folder(fd: int) -> None:
-    """`sync_directory` of one that is open."""
+    """fsync a directory that is open, where the file system has such a thing."""
     try:
         os.fsync(fd)
     except OSError as err:
@@ -42,7 +42,8 @@ def sync_folder(fd: int) -> None:
 
 
 def open_new(folder: int, name: str) -> int:
-    """A descriptor of a new file in the directory `folder`, to be written. Raises FileExistsError, OSError."""
+    """Create a file in the directory `folder` and return a descriptor to write it. Raise FileExistsError,
+    OSError."""
     return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
 
 
@@ -54,14 +55,14 @@ def write_all(fd: int, data: Any) -> None:
 
 
 def _write_in_two(fd: int, data: bytes) -> None:
-    """All of `data`; between the halves a test may end this process."""
+    """Write all of `data`; between the halves a test may kill this process."""
     write_all(fd, data[: len(data) // 2])
     failpoint("store.in_create")
     write_all(fd, data[len(data) // 2 :])
 
 
 def write_once(path: str, data: bytes) -> None:
-    """`create` by path. Raises FileExistsError, OSError."""
+    """Create the file `path` with `data`, as `create`. Raise FileExistsError, OSError."""
     folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         create(folder, os.path.basename(path), data)
@@ -75,7 +76,7 @@ def create(folder: int, name: str, data: bytes) -> None:
     Where the file system can, the file gets its name only after its bytes are on disk (O_TMPFILE and linkat), so it
     is never seen torn. Elsewhere it is created with O_EXCL; a torn file then fails its own digest.
     """
-    if not link_complete(folder, name, data):
+    if not create_unnamed_then_link(folder, name, data):
         fd = open_new(folder, name)
         try:
             _write_in_two(fd, data)
@@ -85,8 +86,9 @@ def create(folder: int, name: str, data: bytes) -> None:
     sync_folder(folder)
 
 
-def link_complete(folder: int, name: str, data: bytes) -> bool:
-    """Write an unnamed file and link it to `name` in `folder`; False where the file system cannot."""
+def create_unnamed_then_link(folder: int, name: str, data: bytes) -> bool:
+    """Write an unnamed file, sync it and link it to `name` in `folder`; return False where the file system
+    cannot. Raise FileExistsError, OSError."""
     try:
         fd = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o644, dir_fd=folder)
     except OSError as err:

@@ -11,8 +11,8 @@ from hyperpod_kit.checkpoint.repository.store.base import (
     NotAnObject,
     StoreReader,
     StoreWriter,
-    between,
     check_name,
+    sort_names_between,
 )
 from hyperpod_kit.untrusted.files import too_large
 
@@ -60,7 +60,7 @@ class MemoryStore:
                 if name.startswith(start):
                     first, slash, _ = name[len(start) :].partition("/")
                     children.add(first + slash)
-        return between(children, after, until)
+        return sort_names_between(children, after, until)
 
     def sizes(self, prefix: str) -> Dict[str, int]:
         """See Store."""
@@ -91,10 +91,10 @@ class MemoryStore:
         """See Store."""
         return BytesReader(self._object(name))
 
-    def from_medium(self, name: str) -> None:
+    def drop_cached_pages(self, name: str) -> None:
         """See Store: this is where it is stored."""
 
-    def linked(self, name: str) -> None:
+    def link_target(self, name: str) -> None:
         """See Store: never."""
 
     def create(self, name: str, data: bytes) -> None:
@@ -159,7 +159,7 @@ _ROOTS: Dict[str, MemoryStore] = {}
 _ROOTS_LOCK = threading.Lock()
 
 
-def memory_store(url: str) -> MemoryStore:
-    """The store of that URL, the same one for everyone in this process."""
+def get_or_create_memory_store(url: str) -> MemoryStore:
+    """Return the store of that URL, the same one for every caller in this process."""
     with _ROOTS_LOCK:
         return _ROOTS.setdefault(url, MemoryStore(url))

@@ -6,7 +6,7 @@ import os
 from typing import Callable, Mapping, Tuple, Union
 
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.repository.store.memory import memory_store
+from hyperpod_kit.checkpoint.repository.store.memory import get_or_create_memory_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
 from hyperpod_kit.system import mountinfo
@@ -25,20 +25,20 @@ def _s3(root: str) -> Store:
     return connect(root)
 
 
-SCHEMES: Mapping[str, Callable[[str], Store]] = {"s3": _s3, "memory": memory_store}
+SCHEMES: Mapping[str, Callable[[str], Store]] = {"s3": _s3, "memory": get_or_create_memory_store}
 """Scheme of a URL -> what opens it; everything else is a path."""
 
 
 def open_store(root: str) -> Store:
-    """The store of a checkpoint root: a path, `s3://bucket/prefix`, or `memory://name` in this process.
+    """Return the store of a checkpoint root: a path, `s3://bucket/prefix`, or `memory://name` in this process.
 
-    Touches nothing. Raises CheckpointError (S3 without boto3).
+    Reads and writes nothing in it. Raise CheckpointError (S3 without boto3).
     """
     scheme, slashes, _ = root.partition("://")
     if slashes and scheme in SCHEMES:
         return SCHEMES[scheme](root)
     path = os.path.abspath(root)
-    if mount_of(path) == ("fuse", MOUNTPOINT):
+    if mount_type_and_source(path) == ("fuse", MOUNTPOINT):
         return RestrictedStore(path)
     return PosixStore(path)
 
@@ -51,12 +51,13 @@ def as_store(where: Where) -> Store:
 
 
 def is_path(root: str) -> bool:
-    """Whether a root is a place in the file system."""
+    """Return whether a root is a path in the file system, and no URL."""
     return "://" not in root
 
 
-def mount_of(path: str) -> Tuple[str, str]:
-    """(file system type, source) of the mount on which `path` lies, which need not exist; ("", "") when unknown."""
+def mount_type_and_source(path: str) -> Tuple[str, str]:
+    """Return (file system type, source) of the mount on which `path` lies, which need not exist; ("", "") when
+    unknown."""
     try:
         entry = mountinfo.mount_holding(mountinfo.read(MOUNTINFO), os.path.realpath(path))
     except OSError:

@@ -16,15 +16,15 @@ from hyperpod_kit.untrusted import owner, walk
 
 
 def open_as_owner(root: str) -> Store:
-    """The store of a root, asked with its owner's rights where this process is root: one that opens files in one thread
-    alone, and that a mount which does not answer may keep.
+    """Return the store of a root, used with its owner's rights where this process is root: one that opens files
+    in one thread alone, and that a mount which does not respond may block.
 
-    Raises Untrusted for a link that leads to what is another's, CheckpointError, OSError.
+    Raise Untrusted for a link that leads to what is another's, CheckpointError, OSError.
     """
     store = open_store(root)
     if not is_path(root) or not owner.is_root():
         return store
-    uid = walk.owner_uid(os.path.abspath(root))
+    uid = walk.trusted_owner_uid(os.path.abspath(root))
     if uid:
         return OwnersStore(store, uid)
     return store
@@ -68,15 +68,15 @@ class OwnersStore:
         with owner.acting(self._uid):
             return self._store.open_read(name)
 
-    def from_medium(self, name: str) -> None:
+    def drop_cached_pages(self, name: str) -> None:
         """See Store."""
         with owner.acting(self._uid):
-            self._store.from_medium(name)
+            self._store.drop_cached_pages(name)
 
-    def linked(self, name: str) -> Optional[str]:
+    def link_target(self, name: str) -> Optional[str]:
         """See Store."""
         with owner.acting(self._uid):
-            return self._store.linked(name)
+            return self._store.link_target(name)
 
     def create(self, name: str, data: bytes) -> None:
         """See Store."""

@@ -21,8 +21,8 @@ from hyperpod_kit.checkpoint.repository.store.base import (
     StoreReader,
     StoreWriter,
     Unsupported,
-    between,
     check_name,
+    sort_names_between,
 )
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.untrusted import files
@@ -42,7 +42,7 @@ class FileReader:
         if cached:
             self._direct = -1
         else:
-            self._direct = direct.open_readable(path, status)
+            self._direct = direct.open_direct_for_reading(path, status)
         if self._direct < 0:
             self.align = 1
         else:
@@ -77,26 +77,26 @@ class NewFile:
         self._fd = durable.open_new(folder, os.path.basename(path))
 
     def _close(self) -> None:
-        """The file, and then its directory."""
+        """Close the file, and then its directory."""
         self._close_file()
-        self._leave()
+        self._close_folder()
 
     def _discard(self) -> None:
-        """Close and remove it, as far as that works."""
+        """Close the file and delete it, as far as that works."""
         with contextlib.suppress(OSError):
             self._close_file()
         with contextlib.suppress(OSError):
             if self._folder >= 0:
                 os.unlink(os.path.basename(self._path), dir_fd=self._folder)
         with contextlib.suppress(OSError):
-            self._leave()
+            self._close_folder()
 
     def _close_file(self) -> None:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
 
-    def _leave(self) -> None:
+    def _close_folder(self) -> None:
         if self._folder >= 0:
             folder, self._folder = self._folder, -1
             os.close(folder)
@@ -115,7 +115,7 @@ class FileWriter(NewFile):
         self._rest: List[Tuple[int, bytes]] = []
         self._written = 0
         self._lock = threading.Lock()
-        self._direct = past_cache and size >= ALIGN and self._set_direct(True)
+        self._direct = past_cache and size >= ALIGN and self._try_set_direct(True)
         if self._direct:
             self.align = ALIGN
         else:
@@ -136,8 +136,8 @@ class FileWriter(NewFile):
             self.abort()
             raise OSError(number, os.strerror(number), self._path)
 
-    def _set_direct(self, enable: bool) -> bool:
-        """Whether the file is now written past the cache, or not, as wanted."""
+    def _try_set_direct(self, enable: bool) -> bool:
+        """Switch O_DIRECT of the file on or off, and return whether it is on now."""
         flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
         try:
             fcntl.fcntl(self._fd, fcntl.F_SETFL, flags | os.O_DIRECT if enable else flags & ~os.O_DIRECT)
@@ -161,15 +161,15 @@ class FileWriter(NewFile):
         while done < direct_size:
             direct = self._direct
             try:
-                done += self._count(os.pwrite(self._fd, view[done:direct_size], offset + done))
+                done += self._add_written(os.pwrite(self._fd, view[done:direct_size], offset + done))
             except OSError as err:
                 # EINVAL: the view's address does not suit, or a short write ended in the middle of a block. Other
                 # threads may be writing: their bytes are right either way.
                 if err.errno != errno.EINVAL or not direct:
                     raise
-                self._direct = self._set_direct(False)
+                self._direct = self._try_set_direct(False)
 
-    def _count(self, written: int) -> int:
+    def _add_written(self, written: int) -> int:
         with self._lock:
             self._written += written
         return written
@@ -181,11 +181,11 @@ class FileWriter(NewFile):
 
     def _finish(self) -> None:
         if self._direct:
-            self._direct = self._set_direct(False)
+            self._direct = self._try_set_direct(False)
         for at, data in self._rest:
             done = 0
             while done < len(data):
-                done += self._count(os.pwrite(self._fd, data[done:], at + done))
+                done += self._add_written(os.pwrite(self._fd, data[done:], at + done))
         # The size alone says nothing: it was reserved.
         if not self._written == self._size == os.fstat(self._fd).st_size:
             raise OSError(errno.EIO, f"{self._written} bytes were written, expected {self._size}", self._path)
@@ -220,23 +220,26 @@ class PosixStore:
     def _path(self, name: str) -> str:
         return os.path.join(self.url, check_name(name))
 
-    def _folder_to_make(self, name: str) -> int:
-        """A descriptor of the directory in which `name` is to be made; it is there, and no link."""
+    def _open_or_create_folder(self, name: str) -> int:
+        """Return a descriptor of the directory in which `name` is to be made; make it, or the root, where it is
+        missing. It is no link."""
         folder = check_name(name).rpartition("/")[0]
         with contextlib.suppress(FileNotFoundError):
-            return root_files.open_folder(self.url, name, top=self._top)
+            return root_files.open_parent_folder(self.url, name, root_fd=self._top)
         if not folder and self._top < 0:
             root_files.make_root(self.url)
-            return root_files.open_folder(self.url, name, top=self._top)
-        with root_files.folder(self.url, folder, top=self._top) as top, contextlib.suppress(FileExistsError):
+            return root_files.open_parent_folder(self.url, name, root_fd=self._top)
+        with root_files.opened_parent_folder(self.url, folder, root_fd=self._top) as top, contextlib.suppress(
+            FileExistsError
+        ):
             os.mkdir(folder, dir_fd=top)
-        return root_files.open_folder(self.url, name, top=self._top)
+        return root_files.open_parent_folder(self.url, name, root_fd=self._top)
 
-    def _sync_name_of(self, folder: str) -> None:
-        """Whoever made it may have died before its name was on disk."""
+    def _sync_folder_name_once(self, folder: str) -> None:
+        """Sync the name of `folder`, once: whoever made it may have died before its name was on disk."""
         with self._lock:
             if folder and self._synced != folder:
-                with root_files.folder(self.url, folder, top=self._top) as top:
+                with root_files.opened_parent_folder(self.url, folder, root_fd=self._top) as top:
                     durable.sync_folder(top)
                 self._synced = folder
 
@@ -248,7 +251,7 @@ class PosixStore:
             path = self.url
         try:
             with os.scandir(path) as entries:
-                return between(
+                return sort_names_between(
                     (entry.name + "/" if _is_folder(entry) else entry.name for entry in entries), after, until
                 )
         except OSError as err:
@@ -288,7 +291,7 @@ class PosixStore:
         """See Store."""
         return FileReader(self._path(name), owner=self._owner)
 
-    def from_medium(self, name: str) -> None:
+    def drop_cached_pages(self, name: str) -> None:
         """See Store. Takes the file's pages out of the page cache; those that are not written yet are written first."""
         with contextlib.suppress(OSError, Untrusted):
             fd, _ = root_files.open_to_read(self._path(name), owner=self._owner)
@@ -299,7 +302,7 @@ class PosixStore:
             finally:
                 os.close(fd)
 
-    def linked(self, name: str) -> Optional[str]:
+    def link_target(self, name: str) -> Optional[str]:
         """See Store."""
         try:
             return os.readlink(self._path(name))
@@ -310,9 +313,9 @@ class PosixStore:
         """See Store."""
         path = self._path(name)
         with root_files.describing_errors("written", path):
-            folder = self._folder_to_make(name)
+            folder = self._open_or_create_folder(name)
             try:
-                self._sync_name_of(name.rpartition("/")[0])
+                self._sync_folder_name_once(name.rpartition("/")[0])
                 durable.create(folder, os.path.basename(path), data)
             finally:
                 os.close(folder)
@@ -321,10 +324,10 @@ class PosixStore:
         """See Store. The first call finds out whether O_DIRECT works."""
         path = self._path(name)
         with root_files.describing_errors("written", path):
-            folder = self._folder_to_make(name)
+            folder = self._open_or_create_folder(name)
             try:
                 if self._direct is None:
-                    self._direct = direct.can_write(folder)
+                    self._direct = direct.can_write_direct(folder)
                 return FileWriter(folder, path, size, past_cache=self._direct)
             except BaseException:
                 with contextlib.suppress(OSError):
@@ -334,14 +337,16 @@ class PosixStore:
     def sync(self, folder: str) -> None:
         """See Store."""
         with root_files.describing_errors("written", self._path(folder)):
-            self._sync_name_of(folder)
-            with root_files.folder(self.url, f"{folder}/.", top=self._top) as directory:
+            self._sync_folder_name_once(folder)
+            with root_files.opened_parent_folder(self.url, f"{folder}/.", root_fd=self._top) as directory:
                 durable.sync_folder(directory)
 
     def replace(self, name: str, data: bytes) -> None:
         """See Store. In place: a reader may see it torn, and a hint that is torn is none."""
         path = self._path(name)
-        with root_files.describing_errors("written", path), root_files.folder(self.url, name, top=self._top) as folder:
+        with root_files.describing_errors("written", path), root_files.opened_parent_folder(
+            self.url, name, root_fd=self._top
+        ) as folder:
             fd = root_files.open_to_overwrite(folder, path)
             try:
                 durable.write_all(fd, data)
@@ -350,7 +355,9 @@ class PosixStore:
 
     def delete(self, name: str) -> None:
         """See Store. A directory that is not empty is left as it is."""
-        with self._deleting(name), root_files.folder(self.url, name, top=self._top) as folder:
+        with self._tolerating_missing(name), root_files.opened_parent_folder(
+            self.url, name, root_fd=self._top
+        ) as folder:
             self._remove(folder, name)
 
     def delete_all(self, names: Sequence[str]) -> None:
@@ -358,9 +365,11 @@ class PosixStore:
         change a directory."""
         for _, group in groupby(names, lambda name: name.rpartition("/")[0]):
             inside = list(group)
-            with self._deleting(inside[0]), root_files.folder(self.url, inside[0], top=self._top) as folder:
+            with self._tolerating_missing(inside[0]), root_files.opened_parent_folder(
+                self.url, inside[0], root_fd=self._top
+            ) as folder:
                 for name in inside:
-                    with self._deleting(name):
+                    with self._tolerating_missing(name):
                         self._remove(folder, name)
                     failpoint("store.file_deleted")
 
@@ -368,14 +377,15 @@ class PosixStore:
         last = os.path.basename(self._path(name).rstrip("/"))
         if not name.endswith("/"):
             os.unlink(last, dir_fd=folder)
-        elif self.linked(name[:-1]) is not None:
-            raise root_files.no_object(self._path(name).rstrip("/"), "a directory of this root")
+        elif self.link_target(name[:-1]) is not None:
+            raise root_files.not_an_object_error(self._path(name).rstrip("/"), "a directory of this root")
         else:
             os.rmdir(last, dir_fd=folder)
 
     @contextlib.contextmanager
-    def _deleting(self, name: str) -> Iterator[None]:
-        """What is not there is fine, and so is a directory that is not empty. Raises Unsupported, OSError."""
+    def _tolerating_missing(self, name: str) -> Iterator[None]:
+        """A context in which it is no error to delete what is missing, or a directory that is not empty. Raise
+        Unsupported, OSError."""
         path = self._path(name)
         try:
             with root_files.describing_errors("deleted", path):
@@ -390,14 +400,16 @@ class PosixStore:
 
 
 def _raise_unless_missing(path: str, err: OSError) -> None:
-    """`err` of a directory that could not be listed, but when there is nothing. "": it is the root itself."""
+    """Raise `err` of a directory that could not be listed, unless nothing is there. `path` "": it is the root
+    itself."""
     # A link that leads nowhere is not the same as nothing: what it led to may be back tomorrow.
     if path and err.errno in (errno.ENOENT, *files.MAYBE_NO_FILE) and files.kind_of(path):
-        raise root_files.no_object(path, "a directory") from None
+        raise root_files.not_an_object_error(path, "a directory") from None
     if err.errno != errno.ENOENT:
         raise err
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a directory, or a link to one; a link that leads nowhere or in a circle is not. Raises OSError."""
+    """Return whether the entry is a directory, or a link to one; a link that leads nowhere or in a circle is
+    not. Raise OSError."""
     return entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(entry.path))

@@ -74,17 +74,18 @@ class RestrictedStore(PosixStore):
         """`delete` until it was refused."""
         return Capabilities(delete=self._delete, overwrite=False, direct=False, local=False, parallel_write=False)
 
-    def _folder_to_make(self, name: str) -> int:
-        """A descriptor of the directory in which `name` is to be made; it is there, and no link."""
+    def _open_or_create_folder(self, name: str) -> int:
+        """Return a descriptor of the directory in which `name` is to be made; make it, or the root, where it is
+        missing. It is no link."""
         folder = check_name(name).rpartition("/")[0]
         if not folder:
             with contextlib.suppress(FileNotFoundError):
-                return root_files.open_folder(self.url, name)
+                return root_files.open_parent_folder(self.url, name)
             root_files.make_root(self.url)
         else:
-            with root_files.folder(self.url, folder) as top, contextlib.suppress(FileExistsError):
+            with root_files.opened_parent_folder(self.url, folder) as top, contextlib.suppress(FileExistsError):
                 os.mkdir(folder, dir_fd=top)
-        return root_files.open_folder(self.url, name)
+        return root_files.open_parent_folder(self.url, name)
 
     def open_read(self, name: str) -> StoreReader:
         """See Store."""
@@ -106,7 +107,7 @@ class RestrictedStore(PosixStore):
         """See Store."""
         path = self._path(name)
         with root_files.describing_errors("written", path):
-            folder = self._folder_to_make(name)
+            folder = self._open_or_create_folder(name)
             try:
                 return SequentialWriter(folder, path, size)
             except OSError as err:
@@ -127,7 +128,7 @@ class RestrictedStore(PosixStore):
         """See Store. The first refusal is remembered."""
         if name.endswith("/"):
             # One that exists because of its files goes with the last of them, and is refused before.
-            with contextlib.suppress(OSError, NotAnObject), root_files.folder(self.url, name) as folder:
+            with contextlib.suppress(OSError, NotAnObject), root_files.opened_parent_folder(self.url, name) as folder:
                 os.rmdir(os.path.basename(self._path(name.rstrip("/"))), dir_fd=folder)
             return
         if not self._delete:

@@ -49,7 +49,8 @@ class RetryingStore:
         self._sleep = sleep
 
     def retry(self, name: str, read: Callable[[], T]) -> T:
-        """What `read` gives. Raises what it raises, an error that may pass after the last try."""
+        """Call `read` until it succeeds, with pauses, and return its result. Raise what it raises: an error that may
+        pass after the last try, any other at once."""
         failures = 0
         while True:
             try:
@@ -58,7 +59,7 @@ class RetryingStore:
                 failures += 1
                 if err.errno not in PASSING or failures >= TRIES:
                     raise
-                pause = PAUSES.pause(failures)
+                pause = PAUSES.pause_seconds(failures)
                 log.warning("%s/%s: %s; it is read again in %.2f s", self.url, name, err.strerror or err, pause)
                 self._sleep(pause)
 
@@ -88,16 +89,16 @@ class RetryingStore:
         return RetryingReader(self, name, self.retry(name, lambda: self.store.open_read(name)))
 
     def reopen(self, name: str) -> StoreReader:
-        """Once more, in one try. Raises as `open_read`."""
+        """Open the object for reading, in one try. Raise as `open_read`."""
         return self.store.open_read(name)
 
-    def from_medium(self, name: str) -> None:
+    def drop_cached_pages(self, name: str) -> None:
         """See Store."""
-        self.store.from_medium(name)
+        self.store.drop_cached_pages(name)
 
-    def linked(self, name: str) -> Optional[str]:
+    def link_target(self, name: str) -> Optional[str]:
         """See Store."""
-        return self.store.linked(name)
+        return self.store.link_target(name)
 
     def create(self, name: str, data: bytes) -> None:
         """See Store."""
@@ -144,13 +145,13 @@ class RetryingReader:
         def read() -> int:
             nonlocal failed
             if failed is not None:
-                self._replace(failed)
+                self._reopen_after_failure(failed)
             failed = self._reader
             return self._reader.read_into(view, offset)
 
         return self._store.retry(self._name, read)
 
-    def _replace(self, failed: StoreReader) -> None:
+    def _reopen_after_failure(self, failed: StoreReader) -> None:
         with self._lock:
             if self._reader is not failed:
                 return

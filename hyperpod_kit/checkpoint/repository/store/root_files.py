@@ -23,29 +23,30 @@ _OVERWRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def no_object(path: str, expected: str = "a regular file") -> Untrusted:
-    """The error for what lies at `path` in the place of what is wanted."""
+def not_an_object_error(path: str, expected: str = "a regular file") -> Untrusted:
+    """Return the error for what lies at `path` in the place of what is expected."""
     return files.unexpected_file(path, expected, NotAnObject)
 
 
 def open_to_read(path: str, *, owner: Optional[int] = None) -> Tuple[int, os.stat_result]:
-    """A descriptor of a regular file, and its facts. `owner`: the only user whose file will do.
+    """Open a regular file and return its descriptor and status. `owner`: the only user whose file is accepted.
 
-    Raises NotAnObject, FileNotFoundError, OSError.
+    Raise NotAnObject, FileNotFoundError, OSError.
     """
     return files.open_to_read(path, owner=owner, error=NotAnObject)
 
 
 def read(path: str, most: int = SMALL, *, owner: Optional[int] = None) -> bytes:
-    """A small file, whole. Raises NotAnObject also when it is larger than `most`, FileNotFoundError, OSError."""
+    """Return the content of a small file. Raise NotAnObject also when it is larger than `most`,
+    FileNotFoundError, OSError."""
     return files.read(path, most, owner=owner, error=NotAnObject)
 
 
 def make_root(root: str) -> None:
-    """The directory of a root that is missing, with those above it. Links above it are followed, and no link is that
-    leads nowhere: what it led to may be back tomorrow.
+    """Make the directory of a root that is missing, with those above it. Links above it are followed, but none
+    that leads nowhere: what it led to may be back tomorrow.
 
-    Raises UntrustedPlace, FileExistsError for such a link or a file on the way, OSError.
+    Raise UntrustedPlace, FileExistsError for such a link or a file on the way, OSError.
     """
     existing = root
     while not os.path.lexists(existing):
@@ -56,13 +57,13 @@ def make_root(root: str) -> None:
     by_descriptor.make_directories(os.path.join(os.path.realpath(existing), missing), 0o777, shared=True)
 
 
-def open_folder(root: str, name: str, *, top: int = -1) -> int:
-    """A descriptor of the directory in which `name` lies; no link leads there from the root, or from `top`, a
-    descriptor of it, where that is given.
+def open_parent_folder(root: str, name: str, *, root_fd: int = -1) -> int:
+    """Return a descriptor of the directory in which `name` lies; no link leads there from the root, or from
+    `root_fd`, a descriptor of it, where that is given.
 
-    Raises NotAnObject when something else than a directory is on the way, FileNotFoundError, OSError.
+    Raise NotAnObject when something else than a directory is on the way, FileNotFoundError, OSError.
     """
-    fd, path = os.open(root, _FOLDER) if top < 0 else os.open(".", _FOLDER, dir_fd=top), root
+    fd, path = os.open(root, _FOLDER) if root_fd < 0 else os.open(".", _FOLDER, dir_fd=root_fd), root
     try:
         for part in name.rstrip("/").split("/")[:-1]:
             path = os.path.join(path, part)
@@ -70,7 +71,7 @@ def open_folder(root: str, name: str, *, top: int = -1) -> int:
                 inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=fd)
             except OSError as err:
                 if err.errno in MAYBE_NO_FILE and kind_of(path):
-                    raise no_object(path, "a directory of this root") from None
+                    raise not_an_object_error(path, "a directory of this root") from None
                 raise
             os.close(fd)
             fd = inner
@@ -81,9 +82,9 @@ def open_folder(root: str, name: str, *, top: int = -1) -> int:
 
 
 @contextlib.contextmanager
-def folder(root: str, name: str, *, top: int = -1) -> Iterator[int]:
-    """`open_folder`, closed at the end."""
-    fd = open_folder(root, name, top=top)
+def opened_parent_folder(root: str, name: str, *, root_fd: int = -1) -> Iterator[int]:
+    """Yield the descriptor of `open_parent_folder`, and close it at the end."""
+    fd = open_parent_folder(root, name, root_fd=root_fd)
     try:
         yield fd
     finally:
@@ -91,20 +92,21 @@ def folder(root: str, name: str, *, top: int = -1) -> Iterator[int]:
 
 
 def open_to_overwrite(folder_fd: int, path: str) -> int:
-    """A descriptor of the file at `path`, which is made or emptied, in the directory `folder_fd`.
+    """Return a descriptor to write the file at `path`, which is created or emptied, in the directory
+    `folder_fd`.
 
-    Raises NotAnObject when it is no regular file, or one that has other names too, OSError.
+    Raise NotAnObject when it is no regular file, or one that has other names too, OSError.
     """
     try:
         fd = os.open(os.path.basename(path), _OVERWRITE, 0o644, dir_fd=folder_fd)
     except OSError as err:
         if err.errno in (*MAYBE_NO_FILE, errno.EISDIR) and kind_of(path):
-            raise no_object(path) from None
+            raise not_an_object_error(path) from None
         raise
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            raise no_object(path)
+            raise not_an_object_error(path)
         if status.st_nlink != 1:
             raise NotAnObject(f"{os.path.basename(path)} has {status.st_nlink} names, expected 1")
         os.ftruncate(fd, 0)
@@ -116,7 +118,7 @@ def open_to_overwrite(folder_fd: int, path: str) -> int:
 
 @contextlib.contextmanager
 def describing_errors(verb: str, path: str) -> Iterator[None]:
-    """An OSError from in here says what could not be done (`written`, `deleted`), and on what."""
+    """A context that adds to an OSError what could not be done (`written`, `deleted`), and to which path."""
     try:
         yield
     except OSError as err:

@@ -18,10 +18,10 @@ from hyperpod_kit.checkpoint.repository.store.base import (
     StoreReader,
     StoreWriter,
     Unsupported,
-    between,
     check_name,
+    sort_names_between,
 )
-from hyperpod_kit.checkpoint.repository.store.s3_errors import code_of, failed, retried
+from hyperpod_kit.checkpoint.repository.store.s3_errors import code_of, to_os_error, was_retried
 from hyperpod_kit.checkpoint.repository.store.s3_http import S3HttpClient
 from hyperpod_kit.checkpoint.repository.store.s3_upload import S3Writer
 from hyperpod_kit.errors import CheckpointError
@@ -48,7 +48,7 @@ class S3Reader:
         try:
             head = client.head_object(**where)
         except Exception as err:
-            raise failed(err, url) from None
+            raise to_os_error(err, url) from None
         self.size = int(head["ContentLength"])
         self._etag = head["ETag"]
 
@@ -70,7 +70,7 @@ class S3Reader:
         except Exception as err:
             # A connection that broke in the middle: the caller asks for the rest again.
             if not done:
-                raise failed(err, self._url) from None
+                raise to_os_error(err, self._url) from None
         return done
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class S3Store:
             if until and max(names, default="") > until:
                 break
         # An object that is named like the directory itself, "", is what some consoles make.
-        return between(names, after, until)
+        return sort_names_between(names, after, until)
 
     def sizes(self, prefix: str) -> Dict[str, int]:
         """See Store. One call for each thousand names."""
@@ -117,13 +117,13 @@ class S3Store:
         return {item["Key"][len(start) :]: int(item["Size"]) for item in items if item["Key"] != start}
 
     def _pages(self, start: str, after: str = "") -> Iterator[Dict[str, Any]]:
-        """What S3 answers about the names that begin with `start`, up to the next "/" in them."""
+        """Yield the pages of the listing of names that begin with `start`, up to the next "/" in them."""
         more: Dict[str, str] = {"StartAfter": start + after} if after else {}
         while True:
             try:
                 page = self._client.list_objects_v2(Bucket=self._bucket, Prefix=start, Delimiter="/", **more)
             except Exception as err:
-                raise failed(err, f"s3://{self._bucket}/{start}") from None
+                raise to_os_error(err, f"s3://{self._bucket}/{start}") from None
             yield page
             if not page.get("IsTruncated"):
                 return
@@ -137,7 +137,7 @@ class S3Store:
         except Exception as err:
             if code_of(err) in ("404", "NoSuchKey", "NotFound"):
                 return False
-            raise failed(err, f"{self.url}/{name}") from None
+            raise to_os_error(err, f"{self.url}/{name}") from None
 
     def read(self, name: str, most: int = SMALL) -> bytes:
         """See Store."""
@@ -155,16 +155,16 @@ class S3Store:
             except Exception as err:
                 # boto3 asks again for an answer that did not come, not for a body that broke off.
                 if code_of(err) or not tries:
-                    raise failed(err, f"{self.url}/{name}") from None
+                    raise to_os_error(err, f"{self.url}/{name}") from None
 
     def open_read(self, name: str) -> StoreReader:
         """See Store."""
         return S3Reader(self._client, self._where(name), f"{self.url}/{name}")
 
-    def from_medium(self, name: str) -> None:
+    def drop_cached_pages(self, name: str) -> None:
         """See Store: a GET asks the service."""
 
-    def linked(self, name: str) -> None:
+    def link_target(self, name: str) -> None:
         """See Store: never."""
 
     def create(self, name: str, data: bytes) -> None:
@@ -175,13 +175,13 @@ class S3Store:
                 return
             except Exception as err:
                 if code_of(err) == "ConditionalRequestConflict" and try_number + 1 < _CONFLICT_TRIES:
-                    time.sleep(_CONFLICT_PAUSES.pause(try_number + 1))
+                    time.sleep(_CONFLICT_PAUSES.pause_seconds(try_number + 1))
                     continue
                 # The answer to a first try may have been lost; then the object that is in the way is ours.
-                lost = code_of(err) == "PreconditionFailed" and retried(err)
+                lost = code_of(err) == "PreconditionFailed" and was_retried(err)
                 if lost and self.read(name, max(SMALL, len(data))) == data:
                     return
-                raise failed(err, f"{self.url}/{name}", "written") from None
+                raise to_os_error(err, f"{self.url}/{name}", "written") from None
 
     def open_write(self, name: str, size: int) -> StoreWriter:
         """See Store: what other writers do meanwhile shows in `finish`."""
@@ -197,7 +197,7 @@ class S3Store:
         try:
             self._client.put_object(Body=data, ChecksumAlgorithm="CRC32", **self._where(name))
         except Exception as err:
-            raise failed(err, f"{self.url}/{name}", "written") from None
+            raise to_os_error(err, f"{self.url}/{name}", "written") from None
 
     def delete(self, name: str) -> None:
         """See Store. The first refusal is remembered."""
@@ -211,15 +211,17 @@ class S3Store:
             if code_of(err) in ("AccessDenied", "403", "MethodNotAllowed"):
                 self._delete = False
                 raise Unsupported(f"{self.url}/{name} may not be deleted: {code_of(err)}") from None
-            raise failed(err, f"{self.url}/{name}", "deleted") from None
+            raise to_os_error(err, f"{self.url}/{name}", "deleted") from None
 
     def delete_all(self, names: Sequence[str]) -> None:
         """See Store. One call for each thousand names; what it could not delete is asked for once more, by itself."""
         for at in range(0, len(names), _DELETED_AT_ONCE):
-            for name in self._not_deleted(names[at : at + _DELETED_AT_ONCE]):
+            for name in self._bulk_delete_returning_failures(names[at : at + _DELETED_AT_ONCE]):
                 self.delete(name)
 
-    def _not_deleted(self, names: Sequence[str]) -> List[str]:
+    def _bulk_delete_returning_failures(self, names: Sequence[str]) -> List[str]:
+        """Delete these objects in one call where that is possible, and return the names that are still to be
+        deleted."""
         keys = {self._where(name)["Key"]: name for name in names}
         # One call less for a single one; and XML has no words for control characters, which a prefix may have.
         if len(keys) == 1 or not self._delete or not all(key.isprintable() for key in keys):
@@ -234,10 +236,10 @@ class S3Store:
 
 
 def connect(url: str) -> S3Store:
-    """The store of `s3://bucket/prefix`. Credentials, region and endpoint are boto3's business where this Python has
-    it; a node's own has not, and asks by itself (s3_http.py).
+    """Return the store of `s3://bucket/prefix`. Credentials, region and endpoint are boto3's business where this
+    Python has it; without it, as on a node, the kit's own client finds them (s3_http.py).
 
-    Raises CheckpointError when no bucket is named or no region is known.
+    Raise CheckpointError when no bucket is named or no region is known.
     """
     if not url[len("s3://") :].partition("/")[0]:
         raise CheckpointError(f"{url} names no bucket", hint="s3://BUCKET/PREFIX")
@@ -245,7 +247,7 @@ def connect(url: str) -> S3Store:
 
 
 def _boto3(url: str) -> Any:
-    """boto3's client; None where there is none. Raises CheckpointError when it knows no region."""
+    """Return boto3's client; None where there is none. Raise CheckpointError when it knows no region."""
     try:
         from botocore.exceptions import BotoCoreError
     except ImportError:

@@ -47,8 +47,9 @@ class ResponseBody:
         self._crc: Optional[int] = None
         self._expected_crc = ""
 
-    def expect(self, crc32: str) -> None:
-        """The CRC-32 of all of it, as S3's headers have it; of an object that came in parts ("…-3") nobody has one."""
+    def expect_crc32(self, crc32: str) -> None:
+        """Compare the body with this CRC-32, as S3's headers have it, at its end; an object that came in parts
+        ("…-3") has none."""
         if crc32 and "-" not in crc32:
             self._crc, self._expected_crc = 0, crc32
 
@@ -78,7 +79,7 @@ class ResponseBody:
         return data
 
     def _chunked(self, most: int) -> bytes:
-        """Of an answer whose end shows by itself: S3 sends listings and the end of uploads so."""
+        """Read a body whose end shows by itself (chunked): S3 sends listings and the end of uploads so."""
         try:
             data: bytes = self._response.read(most if most >= 0 else None)  # all of them, or the end has come
         except (socket.timeout, TimeoutError) as err:
@@ -92,7 +93,7 @@ class ResponseBody:
         return data
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Return the connection to the pool when all was read, else close it."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -122,10 +123,10 @@ class Connections:
     def exchange(
         self, method: str, url: str, headers: Mapping[str, str], body: Optional[bytes]
     ) -> Tuple[int, Dict[str, str], ResponseBody]:
-        """(status, headers in lower case, the body). Raises OSError."""
+        """Send a request and return (status, headers in lower case, the body). Raise OSError."""
         parts = urlsplit(url)
         origin = (parts.scheme, parts.netloc)
-        connection = self._take(origin)
+        connection = self._take_or_connect(origin)
         try:
             target = parts.path + (f"?{parts.query}" if parts.query else "")
             connection.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
@@ -137,7 +138,7 @@ class Connections:
             length = self._length(method, response)
         except BaseException as err:
             connection.close()
-            self._drop(origin)
+            self._close_idle(origin)
             if isinstance(err, (socket.timeout, TimeoutError)):
                 raise S3Timeout(f"no answer from {parts.netloc} within {connection.timeout:g} s") from None
             if isinstance(err, http.client.HTTPException):
@@ -146,14 +147,14 @@ class Connections:
         return response.status, response_headers, ResponseBody(self, origin, connection, response, length)
 
     def give_back(self, origin: Tuple[str, str], connection: Any) -> None:
-        """For the next request."""
+        """Keep the connection for the next request, or close it when enough are kept."""
         with self._lock:
             idle = self._idle.setdefault(origin, [])
             if len(idle) < _KEPT and self._pid == os.getpid():
                 return idle.append(connection)
         connection.close()
 
-    def _take(self, origin: Tuple[str, str]) -> Any:
+    def _take_or_connect(self, origin: Tuple[str, str]) -> Any:
         with self._lock:
             if self._pid != os.getpid():
                 # A child of fork(2) must not speak on its parent's connections.
@@ -173,8 +174,8 @@ class Connections:
         connection.sock.settimeout(self._silence)
         return connection
 
-    def _drop(self, origin: Tuple[str, str]) -> None:
-        """Where one was dead, others are too."""
+    def _close_idle(self, origin: Tuple[str, str]) -> None:
+        """Close the idle connections of an origin: where one was dead, others are too."""
         with self._lock:
             idle = self._idle.pop(origin, [])
         for connection in idle:
@@ -189,7 +190,8 @@ class Connections:
 
     @staticmethod
     def _length(method: str, response: Any) -> int:
-        """Bytes of the body. Raises S3Broken when nobody says: an answer that ends early must be seen."""
+        """Return the bytes of the body. Raise S3Broken when the answer does not say: one that ends early must be
+        noticed."""
         if method == "HEAD" or response.status in (204, 304):
             return 0
         if response.length is not None:

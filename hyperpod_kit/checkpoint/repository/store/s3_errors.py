@@ -25,21 +25,22 @@ _ERRNO = {
 
 
 def code_of(err: BaseException) -> str:
-    """The service's error code; "" when the service did not answer."""
+    """Return the service's error code; "" when the service did not answer."""
     response = getattr(err, "response", None)
     if isinstance(response, dict):
         return str(response.get("Error", {}).get("Code", ""))
     return ""
 
 
-def retried(err: BaseException) -> bool:
-    """Whether this was not the first time that the request was sent."""
+def was_retried(err: BaseException) -> bool:
+    """Return whether the request had been sent before this failure."""
     response = getattr(err, "response", None)
     return isinstance(response, dict) and int(response.get("ResponseMetadata", {}).get("RetryAttempts", 0)) > 0
 
 
-def failed(err: BaseException, url: str, verb: str = "read") -> OSError:
-    """`err` as OSError (FileNotFoundError, FileExistsError, PermissionError, ...); a bug of ours is raised as it is.
+def to_os_error(err: BaseException, url: str, verb: str = "read") -> OSError:
+    """Return `err` as OSError (FileNotFoundError, FileExistsError, PermissionError, ...); a bug of the kit is
+    raised as it is.
 
     `verb`: what could not be done to `url`: read, written, deleted.
     """

@@ -86,7 +86,7 @@ class S3HttpClient:
 
     def head_object(self, Bucket: str, Key: str) -> Dict[str, Any]:
         """Size and ETag."""
-        response = self._request("HeadObject", "HEAD", Bucket, Key)
+        response = self._request_with_retries("HeadObject", "HEAD", Bucket, Key)
         return {"ContentLength": int(response.headers["content-length"]), "ETag": response.headers["etag"]}
 
     def get_object(
@@ -97,9 +97,9 @@ class S3HttpClient:
         headers = {name: value for name, value in (("range", Range), ("if-match", IfMatch)) if value}
         if ChecksumMode:
             headers["x-amz-checksum-mode"] = ChecksumMode
-        response = self._request("GetObject", "GET", Bucket, Key, headers=headers, stream=True)
+        response = self._request_with_retries("GetObject", "GET", Bucket, Key, headers=headers, stream=True)
         if not Range:
-            response.body.expect(response.headers.get("x-amz-checksum-crc32", ""))
+            response.body.expect_crc32(response.headers.get("x-amz-checksum-crc32", ""))
         return {"Body": response.body, "ContentLength": response.body.remaining}
 
     def list_objects_v2(
@@ -111,13 +111,13 @@ class S3HttpClient:
             query["continuation-token"] = ContinuationToken
         elif StartAfter:
             query["start-after"] = StartAfter
-        page = _document(self._request("ListObjectsV2", "GET", Bucket, "", query).data)
+        page = _document(self._request_with_retries("ListObjectsV2", "GET", Bucket, "", query).data)
         listing: Dict[str, Any] = {
             "Contents": [
-                {"Key": _name(item, "Key"), "Size": _size(item.findtext("Size") or "0")}
+                {"Key": _decoded_text(item, "Key"), "Size": _size(item.findtext("Size") or "0")}
                 for item in page.iter("Contents")
             ],
-            "CommonPrefixes": [{"Prefix": _name(item, "Prefix")} for item in page.iter("CommonPrefixes")],
+            "CommonPrefixes": [{"Prefix": _decoded_text(item, "Prefix")} for item in page.iter("CommonPrefixes")],
             "IsTruncated": page.findtext("IsTruncated") == "true",
         }
         if listing["IsTruncated"]:
@@ -134,12 +134,12 @@ class S3HttpClient:
             headers = {"if-none-match": IfNoneMatch}
         else:
             headers = {}
-        response = self._request("PutObject", "PUT", Bucket, Key, headers=headers, body=bytes(Body))
+        response = self._request_with_retries("PutObject", "PUT", Bucket, Key, headers=headers, body=bytes(Body))
         return {"ETag": response.headers.get("etag", "")}
 
     def delete_object(self, Bucket: str, Key: str) -> Dict[str, Any]:
         """What is not there is fine."""
-        self._request("DeleteObject", "DELETE", Bucket, Key)
+        self._request_with_retries("DeleteObject", "DELETE", Bucket, Key)
         return {}
 
     def delete_objects(self, Bucket: str, Delete: Mapping[str, Any], ChecksumAlgorithm: str = "") -> Dict[str, Any]:
@@ -147,7 +147,7 @@ class S3HttpClient:
         names = "".join(f"<Object><Key>{escape(item['Key'])}</Key></Object>" for item in Delete["Objects"])
         body = (f'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Quiet>true</Quiet>{names}</Delete>').encode()
         headers = {"x-amz-checksum-crc32": _crc32(body), "content-type": "application/xml"}
-        response = self._request("DeleteObjects", "POST", Bucket, "", {"delete": ""}, headers, body)
+        response = self._request_with_retries("DeleteObjects", "POST", Bucket, "", {"delete": ""}, headers, body)
         errors = _document(response.data).iter("Error")
         return {"Errors": [{"Key": item.findtext("Key") or "", "Code": item.findtext("Code") or ""} for item in errors]}
 
@@ -157,7 +157,9 @@ class S3HttpClient:
             headers = {"x-amz-checksum-algorithm": ChecksumAlgorithm}
         else:
             headers = {}
-        response = self._request("CreateMultipartUpload", "POST", Bucket, Key, {"uploads": ""}, headers, b"")
+        response = self._request_with_retries(
+            "CreateMultipartUpload", "POST", Bucket, Key, {"uploads": ""}, headers, b""
+        )
         return {"UploadId": _document(response.data).findtext("UploadId") or ""}
 
     def upload_part(
@@ -165,7 +167,7 @@ class S3HttpClient:
     ) -> Dict[str, Any]:
         """`ETag`, and the CRC-32 that the service has checked."""
         query = {"partNumber": str(PartNumber), "uploadId": UploadId}
-        response = self._request("UploadPart", "PUT", Bucket, Key, query, {}, Body)
+        response = self._request_with_retries("UploadPart", "PUT", Bucket, Key, query, {}, Body)
         return {"ETag": response.headers["etag"], "ChecksumCRC32": _crc32(Body)}
 
     def complete_multipart_upload(
@@ -185,7 +187,7 @@ class S3HttpClient:
         else:
             headers = {}
         operation = "CompleteMultipartUpload"
-        response = self._request(operation, "POST", Bucket, Key, {"uploadId": UploadId}, headers, body)
+        response = self._request_with_retries(operation, "POST", Bucket, Key, {"uploadId": UploadId}, headers, body)
         document = _document(response.data)
         if document.tag == "Error":
             raise S3Refused(operation, document.findtext("Code") or "", document.findtext("Message") or "", 200, 0)
@@ -193,10 +195,10 @@ class S3HttpClient:
 
     def abort_multipart_upload(self, Bucket: str, Key: str, UploadId: str) -> Dict[str, Any]:
         """Give back what was sent."""
-        self._request("AbortMultipartUpload", "DELETE", Bucket, Key, {"uploadId": UploadId})
+        self._request_with_retries("AbortMultipartUpload", "DELETE", Bucket, Key, {"uploadId": UploadId})
         return {}
 
-    def _request(
+    def _request_with_retries(
         self,
         operation: str,
         method: str,
@@ -207,7 +209,8 @@ class S3HttpClient:
         body: Optional[bytes] = None,
         stream: bool = False,
     ) -> S3Response:
-        """A successful answer, whose body is still to be read with `stream`; tried again while that can help."""
+        """Send a request until it succeeds or trying again cannot help, and return the response; with `stream` its
+        body is still to be read. Raise S3Refused, PermissionError, OSError."""
         full = dict(headers or {})
         if body is not None:
             full["content-length"] = str(len(body))
@@ -216,11 +219,11 @@ class S3HttpClient:
         renewed = False
         for number in range(self._tries):
             if number:
-                time.sleep(PAUSES.pause(number))
+                time.sleep(PAUSES.pause_seconds(number))
             last = number + 1 == self._tries
             region, code, message = "", "", ""
             try:
-                response = self._send(method, bucket, key, query or {}, full, body, stream)
+                response = self._send_once(method, bucket, key, query or {}, full, body, stream)
                 if 200 <= response.status < 300:
                     return response
                 region = response.headers.get("x-amz-bucket-region", "")
@@ -244,7 +247,7 @@ class S3HttpClient:
                 raise S3Refused(operation, code, message, response.status, number)
         raise S3Refused(operation, code, message, response.status, number)
 
-    def _send(
+    def _send_once(
         self,
         method: str,
         bucket: str,
@@ -254,7 +257,8 @@ class S3HttpClient:
         body: Optional[bytes],
         stream: bool,
     ) -> S3Response:
-        """One request, one answer. Raises PermissionError without credentials, OSError, HTTPException."""
+        """Sign and send one request, and return its response. Raise PermissionError without credentials, OSError,
+        HTTPException."""
         region = self._regions.get(bucket, self._region) or "us-east-1"
         url = self._url(bucket, key, region, query)
         if url.startswith("https:") and body:
@@ -304,7 +308,7 @@ def _parse_refusal(response: S3Response) -> Tuple[str, str]:
 
 
 def _document(data: bytes) -> ElementTree.Element:
-    """The root, without name spaces. Raises S3Broken."""
+    """Return the root of an XML document, without name spaces. Raise S3Broken."""
     if b"<!" in data:
         raise S3Broken("an answer with declarations of its own")
     try:
@@ -317,12 +321,12 @@ def _document(data: bytes) -> ElementTree.Element:
 
 
 def _size(text: str) -> int:
-    """Raises S3Broken."""
-    size = parse.count(text)
+    """Return the size that the text gives. Raise S3Broken."""
+    size = parse.parse_decimal(text)
     if size is None:
         raise S3Broken(f"an object of {clean(text)[:40]!r} bytes")
     return size
 
 
-def _name(item: ElementTree.Element, tag: str) -> str:
+def _decoded_text(item: ElementTree.Element, tag: str) -> str:
     return unquote_plus(item.findtext(tag) or "", errors="surrogateescape")

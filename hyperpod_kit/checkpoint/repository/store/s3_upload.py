@@ -7,7 +7,7 @@ import errno
 import threading
 from typing import Any, Dict, List, Optional
 
-from hyperpod_kit.checkpoint.repository.store.s3_errors import code_of, failed, retried
+from hyperpod_kit.checkpoint.repository.store.s3_errors import code_of, to_os_error, was_retried
 
 PART = 16 * 1024 * 1024
 """Bytes of a part; larger for objects that would need more than MAX_PARTS of them."""
@@ -54,7 +54,7 @@ class S3Writer:
             piece = view[at : at + part_bytes - inside]
             at += len(piece)
             if len(piece) == part_bytes:
-                self._send(number, bytes(piece))
+                self._upload_or_hold_part(number, bytes(piece))
                 continue
             with self._lock:
                 part = self._open.setdefault(number, _UploadPart(part_bytes))
@@ -63,9 +63,9 @@ class S3Writer:
                 if part.received < part_bytes:
                     continue
                 del self._open[number]
-            self._send(number, bytes(part.data))
+            self._upload_or_hold_part(number, bytes(part.data))
 
-    def _send(self, number: int, body: bytes) -> None:
+    def _upload_or_hold_part(self, number: int, body: bytes) -> None:
         if self._single is not None:
             self._single = body
             return
@@ -79,7 +79,7 @@ class S3Writer:
                 PartNumber=number + 1, UploadId=self._upload, Body=body, ChecksumAlgorithm="CRC32", **self._where
             )
         except Exception as err:
-            raise failed(err, self._url, "written") from None
+            raise to_os_error(err, self._url, "written") from None
         entry = {"PartNumber": number + 1, "ETag": done["ETag"]}
         if "ChecksumCRC32" in done:
             entry["ChecksumCRC32"] = done["ChecksumCRC32"]
@@ -91,7 +91,7 @@ class S3Writer:
         if self._single is not None:
             if len(self._single) != self._size:
                 raise OSError(errno.EIO, f"not all of {self._size} bytes were written", self._url)
-            self._conclude(
+            self._complete_tolerating_lost_response(
                 lambda: self._client.put_object(
                     Body=self._single, IfNoneMatch="*", ChecksumAlgorithm="CRC32", **self._where
                 )
@@ -102,28 +102,32 @@ class S3Writer:
             raise OSError(
                 errno.EIO, f"{len(parts)} parts of {self._part} bytes of {self._size} were written", self._url
             )
-        self._conclude(
+        self._complete_tolerating_lost_response(
             lambda: self._client.complete_multipart_upload(
                 UploadId=self._upload, MultipartUpload={"Parts": parts}, IfNoneMatch="*", **self._where
             )
         )
         self._upload = None
 
-    def _conclude(self, call: Any) -> None:
+    def _complete_tolerating_lost_response(self, send_last_request: Any) -> None:
         try:
-            call()
+            send_last_request()
         except Exception as err:
             # The first answer may have been lost: then the upload is gone, or our own object is in the way.
-            if retried(err) and code_of(err) in ("NoSuchUpload", "PreconditionFailed") and self._exists():
+            if (
+                was_retried(err)
+                and code_of(err) in ("NoSuchUpload", "PreconditionFailed")
+                and self._is_object_complete()
+            ):
                 return
-            raise failed(err, self._url, "written") from None
+            raise to_os_error(err, self._url, "written") from None
 
-    def _exists(self) -> bool:
-        """An object of this size under a name that only this writer uses (attempt, rank)."""
+    def _is_object_complete(self) -> bool:
+        """Return whether an object of this size exists under the name, which only this writer uses (attempt, rank)."""
         try:
             return int(self._client.head_object(**self._where)["ContentLength"]) == self._size
         except Exception as err:
-            raise failed(err, self._url, "written") from None
+            raise to_os_error(err, self._url, "written") from None
 
     def abort(self) -> None:
         """See Writer."""

@@ -25,7 +25,7 @@ from hyperpod_kit.system.mountinfo import MountEntry
 
 
 def describe(mount: Mount) -> str:
-    """File system and access point as a person writes them."""
+    """Return the configured file system and access point, as a person writes them."""
     return _describe_fields(mount_to_dict(mount))
 
 
@@ -37,7 +37,8 @@ def _describe_fields(mount: Dict[str, Any]) -> str:
 
 
 def identify_proxied(node: Node, mount: Mount, entry: MountEntry, *, service: str, tls: bool) -> MountIdentity:
-    """Which file system a mount of 127.0.0.1:/ is. `service`: efs-utils' name of the AWS service."""
+    """Identify which file system a mount of 127.0.0.1:/ is, by efs-utils' state files or the kit's own record.
+    `service`: efs-utils' name of the AWS service."""
     expected = describe(mount)
     host, separator, export = entry.source.rpartition(":")
     if not separator or export != "/" or not host.startswith("127."):
@@ -74,7 +75,8 @@ def _without_tls(state: Dict[str, Any]) -> bool:
 
 
 def read_states(node: Node, entry: MountEntry) -> List[Dict[str, Any]]:
-    """efs-utils' notes on this mount, each with `fsId`; the one to believe last. More than one where some are stale."""
+    """Read efs-utils' state files on this mount, each with `fsId`; the most reliable last. More than one where
+    some are stale."""
     port = entry.option("port")
     middle = "." + entry.path.strip("/").replace("/", ".") + "."
     try:
@@ -99,14 +101,14 @@ def read_states(node: Node, entry: MountEntry) -> List[Dict[str, Any]]:
 
 
 def _is_running(node: Node, state: Dict[str, Any]) -> bool:
-    return os.path.exists(node.paths.real(f"/proc/{state.get('pid')}"))
+    return os.path.exists(node.paths.under_root(f"/proc/{state.get('pid')}"))
 
 
 def proxy_is_dead(entry: MountEntry) -> bool:
-    """Whether nobody listens any more where this mount's proxy was.
+    """Return whether nobody listens any more where this mount's proxy was.
 
-    The kernel then retries for ever and every process that looks at the mount hangs: dead, although it is listed.
-    efs-utils' watchdog starts the proxy anew within a second as long as it runs itself.
+    The kernel then retries for ever and every process that looks at the mount hangs: dead, although it is
+    listed. efs-utils' watchdog starts the proxy anew within a second as long as it runs itself.
     """
     port = entry.option("port")
     if port is None or not port.isdigit() or not entry.source.startswith("127."):

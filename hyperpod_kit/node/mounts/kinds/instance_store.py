@@ -16,7 +16,7 @@ from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.timing import wait_for
-from hyperpod_kit.system.mountinfo import MountEntry, find, parse
+from hyperpod_kit.system.mountinfo import MountEntry, find_mount_at, parse
 from hyperpod_kit.untrusted import by_descriptor
 
 PLATFORM = "/opt/dlami/nvme"
@@ -42,22 +42,23 @@ class NvmeDevice(NamedTuple):
 def mounted_stores(node: Node) -> List[MountEntry]:
     """Every mount that is an instance store, the image's or ours."""
     mountinfo = read_text(node.paths.mountinfo) or ""
-    platform_store = find(mountinfo, PLATFORM)
+    platform_store = find_mount_at(mountinfo, PLATFORM)
     kit_stores = [entry for entry in parse(mountinfo) if entry.path.startswith(KIT_DIRECTORY + "/")]
     if platform_store is None:
         return kit_stores
     return [platform_store, *kit_stores]
 
 
-def provide_store(node: Node, index: int) -> MountEntry:
-    """A mounted instance store, the image's if it makes one, else the `index`-th device's. Raises MountFailed."""
-    entry = find(read_text(node.paths.mountinfo) or "", PLATFORM)
+def ensure_store_mounted(node: Node, device_index: int) -> MountEntry:
+    """Return a mounted instance store: the image's if it makes one, else that of a device, which is formatted
+    if blank, and mounted. Raises MountFailed."""
+    entry = find_mount_at(read_text(node.paths.mountinfo) or "", PLATFORM)
     if entry is not None:
         return entry
     if systemd.is_enabled(node, PLATFORM_UNIT):
 
         def find_platform_store() -> Optional[MountEntry]:
-            return find(read_text(node.paths.mountinfo) or "", PLATFORM)
+            return find_mount_at(read_text(node.paths.mountinfo) or "", PLATFORM)
 
         store = wait_for(find_platform_store, seconds=PLATFORM_WITHIN, clock=node.clock)
         if store is None:
@@ -77,12 +78,12 @@ def provide_store(node: Node, index: int) -> MountEntry:
             problem,
             hint="choose an instance type with local NVMe, or set required to false",
         )
-    return _mount(node, usable[index % len(usable)])
+    return _format_and_mount(node, usable[device_index % len(usable)])
 
 
 def find_devices(node: Node) -> List[NvmeDevice]:
     """The instance store devices of this machine, by name, with what each holds."""
-    block = node.paths.real("/sys/block")
+    block = node.paths.under_root("/sys/block")
     devices = []
     for name in sorted(os.listdir(block)) if os.path.isdir(block) else []:
         if (read_text(f"{block}/{name}/device/model") or "").strip() != MODEL:
@@ -109,7 +110,9 @@ def _device_contents(node: Node, block: str, name: str) -> str:
         return f"a part of {', '.join(sorted(os.listdir(holders)))}"
     if any(entry.startswith(name) for entry in os.listdir(f"{block}/{name}")):
         return "partitions"
-    done = node.runner.run(["blkid", "-p", "-o", "export", node.paths.real(f"/dev/{name}")], timeout=30, check=False)
+    done = node.runner.run(
+        ["blkid", "-p", "-o", "export", node.paths.under_root(f"/dev/{name}")], timeout=30, check=False
+    )
     if done.returncode == 2 and not done.stdout.strip():
         return ""  # blkid's code for "no signature of any kind"
     values = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
@@ -118,21 +121,21 @@ def _device_contents(node: Node, block: str, name: str) -> str:
     return values.get("TYPE") or values.get("PTTYPE") or f"something that blkid cannot tell (code {done.returncode})"
 
 
-def _mount(node: Node, device: NvmeDevice) -> MountEntry:
+def _format_and_mount(node: Node, device: NvmeDevice) -> MountEntry:
     mountinfo = read_text(node.paths.mountinfo) or ""
     for entry in parse(mountinfo):
         if entry.device == device.number and entry.path.startswith(KIT_DIRECTORY + "/"):
             return entry
     mount_point = f"{KIT_DIRECTORY}/{os.path.basename(device.path)}"
-    special = node.paths.real(device.path)
+    special = node.paths.under_root(device.path)
     try:
         if device.contents == "":
             _format(node, special)
-        by_descriptor.make_directories(node.paths.real(mount_point), shared=True)
+        by_descriptor.make_directories(node.paths.under_root(mount_point), shared=True)
         node.runner.run(["mount", "-o", "noatime,nosuid,nodev", special, mount_point], timeout=60)
     except RunError as err:
         raise MountFailed(f"{device.path}: {err.message}", hint=f"on the node: blkid -p {device.path}") from err
-    mounted = find(read_text(node.paths.mountinfo) or "", mount_point)
+    mounted = find_mount_at(read_text(node.paths.mountinfo) or "", mount_point)
     if mounted is None:
         raise MountFailed(f"{device.path} is not at {mount_point} although mount said so")
     return mounted
@@ -140,7 +143,7 @@ def _mount(node: Node, device: NvmeDevice) -> MountEntry:
 
 def _format(node: Node, special: str) -> None:
     # Neither is told to overwrite: mkfs.xfs then looks for a file system once more itself.
-    if os.path.exists(node.paths.real("/usr/sbin/mkfs.xfs")):
+    if os.path.exists(node.paths.under_root("/usr/sbin/mkfs.xfs")):
         node.runner.run(["mkfs.xfs", "-q", "-L", LABEL, special], timeout=120)
     else:
         node.runner.run(["mkfs.ext4", "-q", "-m", "0", "-L", LABEL, special], timeout=120)

@@ -63,16 +63,18 @@ class Kind(ABC):
 
     @abstractmethod
     def command(self, node: Node, mount: Any) -> Sequence[str]:
-        """What makes the mount, run as root: the only source of its options, for the first mount and every later."""
+        """Return the command that makes the mount, run as root: the only source of its options, for the first
+        mount and every later."""
 
     @abstractmethod
     def identify(self, node: Node, mount: Any, entry: MountEntry) -> MountIdentity:
-        """Tell what `entry` is from the kernel's line and from what its helper left beside it."""
+        """Tell which file system `entry` is, and whether it is the configured one, from the kernel's line and from
+        what its helper left beside it."""
 
     def prepare(self, node: Node, mount: Any) -> None:
         """Make what `command` needs besides the mount point. Raises MountFailed."""
         return None
 
     def endpoint_is_dead(self, node: Node, mount: Any, entry: MountEntry) -> bool:
-        """Whether what serves a mount that does not answer is dead, and no waiting brings it back."""
+        """Return whether what serves a mount that does not answer is dead, and no waiting brings it back."""
         return False

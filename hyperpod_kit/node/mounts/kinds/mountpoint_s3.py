@@ -18,7 +18,7 @@ from hyperpod_kit.node.mounts.kinds.kind import ClientCheck, Kind, MountIdentity
 from hyperpod_kit.node.mounts.mount_record import read_record, replacement_reason
 from hyperpod_kit.node.systemd import processes
 from hyperpod_kit.system import process
-from hyperpod_kit.system.mountinfo import MountEntry, find
+from hyperpod_kit.system.mountinfo import MountEntry, find_mount_at
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.untrusted.files import ensure_own_directory
 
@@ -42,7 +42,7 @@ class MountpointS3Kind(Kind):
         """Make the cache's directory: its contents are objects in the clear, so nobody but root may look."""
         if mount.cache_path is not None:
             self._require_scratch(node, mount.cache_path)
-            cache_directory = node.paths.real(mount.cache_path)
+            cache_directory = node.paths.under_root(mount.cache_path)
             by_descriptor.make_parents(cache_directory)
             try:
                 ensure_own_directory(cache_directory)
@@ -54,7 +54,7 @@ class MountpointS3Kind(Kind):
         mountinfo = read_text(node.paths.mountinfo) or ""
         for other in node.mounts:
             above = other.traits.local_disk and f"{cache_path}/".startswith(f"{other.path}/")
-            if above and find(mountinfo, other.path) is None:
+            if above and find_mount_at(mountinfo, other.path) is None:
                 raise MountFailed(
                     f"{cache_path}: the scratch {other.name} that the cache lies on is not mounted",
                     hint=f"systemctl status {carrier_unit(other)}",
@@ -117,9 +117,9 @@ def command_line(node: Node, pid: int) -> List[str]:
 
 
 def daemons_at(node: Node, path: str, besides: int = 0) -> Iterator[Served]:
-    """What root's processes serve that were started as mount-s3 for this path."""
+    """Yield what root's processes serve that were started as mount-s3 for this path, but for `besides`."""
     with contextlib.suppress(OSError):
-        for name in sorted(os.listdir(node.paths.real("/proc"))):
+        for name in sorted(os.listdir(node.paths.under_root("/proc"))):
             if not name.isdigit() or int(name) == besides or not process.is_owned_by_root(int(name), node.paths.proc):
                 continue
             served = parse_command(command_line(node, int(name)))
@@ -128,7 +128,7 @@ def daemons_at(node: Node, path: str, besides: int = 0) -> Iterator[Served]:
 
 
 def parse_command(command: Sequence[str]) -> Optional[Served]:
-    """From the command line of a mount-s3 whose last two words are bucket and path; None for anything else."""
+    """Parse the command line of a mount-s3 whose last two words are bucket and path; None for anything else."""
     arguments = [word for word in command if word]
     if len(arguments) < 3 or not any(os.path.basename(word).startswith("mount-s3") for word in arguments[:5]):
         return None

@@ -16,7 +16,7 @@ from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.mounts.kinds import instance_store
 from hyperpod_kit.node.mounts.kinds.kind import ClientCheck, Kind, MountIdentity
 from hyperpod_kit.node.mounts.mount_record import read_record
-from hyperpod_kit.system.mountinfo import MountEntry, find
+from hyperpod_kit.system.mountinfo import MountEntry, find_mount_at
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.untrusted.files import ensure_own_directory
 
@@ -35,10 +35,11 @@ class NvmeKind(Kind):
         return ("mount", "-o", "bind,nosuid,nodev", store_directory(node, mount), mount.path)
 
     def prepare(self, node: Node, mount: NvmeMount) -> None:
-        """Make the directory on the store, with the owner and mode that were asked for."""
+        """Make sure that an instance store is mounted, and make the directory on it, with the owner and mode that
+        were configured."""
         names = [other.name for other in node.mounts if other.kind == mount.kind]
-        store = instance_store.provide_store(node, names.index(mount.name))
-        kit_directory = node.paths.real(f"{store.path}/hyperpod-kit")
+        store = instance_store.ensure_store_mounted(node, names.index(mount.name))
+        kit_directory = node.paths.under_root(f"{store.path}/hyperpod-kit")
         target = f"{kit_directory}/{mount.name}"
         try:
             by_descriptor.make_parents(kit_directory)
@@ -52,7 +53,7 @@ class NvmeKind(Kind):
         source = f"{entry.source}{entry.root}"
         if not entry.root.endswith(f"/hyperpod-kit/{mount.name}"):
             return MountIdentity(False, source, expected)
-        root = find(read_text(node.paths.mountinfo) or "", "/")
+        root = find_mount_at(read_text(node.paths.mountinfo) or "", "/")
         if root is not None and root.device == entry.device:
             return MountIdentity(False, source, f"{expected}, found the root disk")
         record = read_record(node, mount)
@@ -62,8 +63,9 @@ class NvmeKind(Kind):
 
 
 def _make_directory(node: Node, mount: NvmeMount, kit_directory: str) -> None:
-    """The mount's directory on the shelf, by descriptors: where the store is everybody's, a link in the place of either
-    is refused and not followed. Raises OSError, RunError, Untrusted."""
+    """Make the mount's directory below `kit_directory` with its owner and mode, by descriptors: where the
+    store is everybody's, a link in the place of either is refused and not followed. Raises OSError,
+    RunError, Untrusted."""
     parent = os.open(kit_directory, _DIRECTORY)
     try:
         status = os.fstat(parent)
@@ -87,10 +89,11 @@ def _make_directory(node: Node, mount: NvmeMount, kit_directory: str) -> None:
 
 
 def store_directory(node: Node, mount: NvmeMount) -> str:
-    """The directory on the instance store that has been prepared for the mount; the image's place while none is."""
+    """Return the directory on the instance store that has been prepared for the mount; its path on the image's
+    store while there is none."""
     for store in instance_store.mounted_stores(node):
         path = f"{store.path}/hyperpod-kit/{mount.name}"
-        if os.path.isdir(node.paths.real(path)):
+        if os.path.isdir(node.paths.under_root(path)):
             return path
     return f"{instance_store.PLATFORM}/hyperpod-kit/{mount.name}"
 

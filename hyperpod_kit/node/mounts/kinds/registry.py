@@ -6,10 +6,10 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 from hyperpod_kit.model.mounts.base import Mount
-from hyperpod_kit.model.mounts.kinds import for_every_kind
+from hyperpod_kit.model.mounts.kinds import collect_kind_objects
 from hyperpod_kit.node.mounts.kinds.kind import Kind
 
-KINDS = for_every_kind("hyperpod_kit.node.mounts.kinds", Kind)  # type: ignore[type-abstract]
+KINDS = collect_kind_objects("hyperpod_kit.node.mounts.kinds", Kind)  # type: ignore[type-abstract]
 
 
 def kind_of(mount: Mount) -> Kind:

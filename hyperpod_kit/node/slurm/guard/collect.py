@@ -20,7 +20,7 @@ from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.slurm import controller, drain, plugin
 from hyperpod_kit.node.slurm.hooks import BEGIN
 from hyperpod_kit.slurm import heads, running_config
-from hyperpod_kit.slurm.plugin_load import AS_NOBODY, PluginLoad, plugin_load
+from hyperpod_kit.slurm.plugin_load import AS_NOBODY, PluginLoad, probe_plugin_load
 from hyperpod_kit.slurm.unanswered import Barrier, Unanswered, diagnose
 
 WITHIN = 15.0
@@ -88,9 +88,9 @@ class PlaneFacts:
 
 
 def collect_facts(node: Node) -> PlaneFacts:
-    """Look once; takes half a minute at most, when nothing answers."""
+    """Collect what is to be known of Slurm on this node; takes half a minute at most, when nothing responds."""
     role = node.facts.role
-    munge = _munge(node)
+    munge = _probe_munge(node)
     is_controller = role == Role.CONTROLLER
     daemon = DAEMONS.get(role, "")
     barrier: Optional[Unanswered] = None
@@ -110,7 +110,7 @@ def collect_facts(node: Node) -> PlaneFacts:
         barrier = diagnose(err)
     if is_controller:
         controller_facts = _controller(node, config)
-    loaded = plugin_load(node.runner, drain.slurm_program(node, "sbatch"), AS_NOBODY)
+    loaded = probe_plugin_load(node.runner, drain.slurm_program(node, "sbatch"), AS_NOBODY)
     running = ""
     if is_controller:
         running = (config or {}).get("slurm_version", "")
@@ -124,8 +124,8 @@ def collect_facts(node: Node) -> PlaneFacts:
         daemon=daemon,
         daemon_runs=bool(systemd.processes(node, daemon)) if daemon else None,
         controller=controller_facts,
-        hooks=_hooks(node),
-        fetched=None if is_controller else _fetched(node),
+        hooks=_find_hook_file_problems(node),
+        fetched=None if is_controller else _has_fetched_hooks(node),
         is_known=is_known if role == Role.COMPUTE else None,
         slurm_node=slurm_node,
         plugin=loaded,
@@ -133,17 +133,18 @@ def collect_facts(node: Node) -> PlaneFacts:
         installed=_installed_version(node),
         unbuildable=plugin.build_obstacle(node) if loaded.error else "",
         has_plugin=os.path.exists(node.paths.spank_plugin),
-        traces=_traces(node),
+        traces=_has_slurm_traces(node),
     )
 
 
-def _traces(node: Node) -> bool:
+def _has_slurm_traces(node: Node) -> bool:
     paths = (node.paths.munge_key, node.paths.slurm_conf, node.paths.scontrol)
     return any(os.path.exists(path) for path in paths)
 
 
-def _munge(node: Node) -> str:
-    """Why munged does not sign and prove for this node itself; "" when it does, or there is no munge."""
+def _probe_munge(node: Node) -> str:
+    """Try munge, and return why munged does not sign and verify for this node itself; "" when it does, or
+    there is no munge."""
     if not os.path.exists(node.paths.munge_key):
         return ""
     try:
@@ -183,27 +184,30 @@ def _controller(node: Node, config: Optional[Mapping[str, str]]) -> ControllerFa
         expected_texts,
         node.paths.slurm_conf,
         notes=tuple(notes),
-        acting=heads.acting_elsewhere(node.runner, drain.slurm_program(node, "scontrol")) if several else "",
+        acting=heads.query_other_acting_controller(node.runner, drain.slurm_program(node, "scontrol"))
+        if several
+        else "",
         leads_to=_leads_to(node, (config or {}).get(STATE, "")),
     )
 
 
 def _leads_to(node: Node, location: str) -> str:
-    """Read from the link alone: what it leads to may hang."""
+    """Return the target of the link at `location`, "" where it is none: read from the link alone, for what it
+    leads to may hang."""
     try:
         if location:
-            return os.readlink(node.paths.real(location))
+            return os.readlink(node.paths.under_root(location))
         return ""
     except OSError:
         return ""
 
 
-def _hooks(node: Node) -> Dict[str, str]:
-    """What is wrong with the files that our lines name, on this very node."""
+def _find_hook_file_problems(node: Node) -> Dict[str, str]:
+    """Return what is wrong with the files that the kit's lines name, on this very node."""
     wrong: Dict[str, str] = {}
     for _, name in running_config.HOOK_FILES:
         path = f"{running_config.HOOKS}/{name}"
-        real = node.paths.real(path)
+        real = node.paths.under_root(path)
         if not os.path.isfile(real):
             wrong[path] = "is not there"
         elif not os.access(real, os.X_OK):
@@ -211,7 +215,7 @@ def _hooks(node: Node) -> Dict[str, str]:
     return wrong
 
 
-def _fetched(node: Node) -> Optional[bool]:
+def _has_fetched_hooks(node: Node) -> Optional[bool]:
     text = read_text(node.paths.fetched_slurm_conf)
     if text is None:
         return None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hyperpod_kit.errors import NodeError, Unreachable
 from hyperpod_kit.node.context import Node, open_node
 from hyperpod_kit.node.slurm.guard.collect import collect_facts
-from hyperpod_kit.node.slurm.guard.cycle import guard_cycle, judge_all, last_notes
+from hyperpod_kit.node.slurm.guard.cycle import judge_all, mended_from_record, run_guard_cycle
 from hyperpod_kit.slurm.findings import GuardRecord, read_record
 
 if TYPE_CHECKING:
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 
 def slurm_command(args: argparse.Namespace) -> int:
-    """Exit code 0 without a fault, 1 with one, 3 when another look is at it."""
+    """Check Slurm on this node and print the findings; with `--mend`, run a round as the timer does. Exit code
+    0 without a fault, 1 with one, 3 when another round is at it."""
     node = open_node()
     if not args.mend:
-        mended = last_notes(read_record(node.paths.slurm_guard))
+        mended = mended_from_record(read_record(node.paths.slurm_guard_record))
         now = node.clock.wall()
         return _print_record(node, GuardRecord(now, tuple(judge_all(collect_facts(node), mended, now))), args.json)
     try:
-        done = guard_cycle(node)
+        done = run_guard_cycle(node)
     except PermissionError as err:
         raise NodeError(f"{err.filename}: {err.strerror}", hint="sudo hyperpod-kit node slurm --mend") from err
     if done is None:
@@ -44,6 +45,7 @@ def slurm_command(args: argparse.Namespace) -> int:
 
 
 def _print_record(node: Node, record: GuardRecord, as_json: bool) -> int:
+    """Print the findings; return exit code 1 when any is a fault, else 0."""
     if as_json:
         findings = [finding.to_dict() for finding in record.findings]
         print(json.dumps({"node": node.facts.node, "checked_at": record.checked_at, "findings": findings}))

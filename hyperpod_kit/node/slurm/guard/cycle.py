@@ -36,16 +36,17 @@ class GuardCycle:
     messages: Tuple[str, ...] = ()
 
 
-def guard_cycle(node: Node) -> Optional[GuardCycle]:
-    """Look once, as the timer does; None when another round is at it."""
+def run_guard_cycle(node: Node) -> Optional[GuardCycle]:
+    """Run one round: check Slurm, mend what is due, save the record and the metrics; None when another round
+    is at it."""
     with hold_lock(node, LOCK, seconds=0) as locked:
         if locked:
-            return _guard_cycle(node)
+            return _run_guard_cycle(node)
         return None
 
 
-def _guard_cycle(node: Node) -> GuardCycle:
-    before = read_record(node.paths.slurm_guard)
+def _run_guard_cycle(node: Node) -> GuardCycle:
+    before = read_record(node.paths.slurm_guard_record)
     started_at = node.clock.monotonic()
     messages: List[str] = []
     if is_apply_finished(node):
@@ -53,35 +54,35 @@ def _guard_cycle(node: Node) -> GuardCycle:
         if may_mend(node):
             mended = mending.mend(node, facts, before.notes if before else {})
         else:
-            mended = last_notes(before)
+            mended = mended_from_record(before)
         if mended.done:
             facts = collect_facts(node)
         findings = judge_all(facts, mended, node.clock.wall())
     else:
         # What `node apply` is at work on is neither whole nor lost: what was known holds until it has ended.
-        mended = last_notes(before)
+        mended = mended_from_record(before)
         findings = []
         if before:
             findings = list(before.findings)
     record = GuardRecord(node.clock.wall(), tuple(findings), mended.to_dict())
     messages += [*mended.done, *changes(before.findings if before else (), findings)]
     try:
-        write_volatile_json(node.paths.slurm_guard, record.to_dict())
+        write_volatile_json(node.paths.slurm_guard_record, record.to_dict())
     except OSError as err:
-        messages.append(f"{node.paths.slurm_guard}: {err.strerror}: nobody is told of what was found")
+        messages.append(f"{node.paths.slurm_guard_record}: {err.strerror}: nobody is told of what was found")
     directory = node.config.health.textfile_directory
     if directory:
         path, text = f"{directory}/{METRICS}", metrics(record, node.clock.monotonic() - started_at)
         try:
             # Another may be at home there, and have something mounted that hangs.
-            run_in_child(path, partial(write_volatile, node.paths.real(path), text), 5.0)
+            run_in_child(path, partial(write_volatile, node.paths.under_root(path), text), 5.0)
         except NodeError as err:
             messages.append(f"no metrics: {err.message}")
     return GuardCycle(record, tuple(messages))
 
 
 def judge_all(facts: PlaneFacts, mended: Mended, now: float) -> List[SlurmFinding]:
-    """What is wrong, and what the guard did about it."""
+    """Return the findings about Slurm, and about what the guard did."""
     if facts.unbuildable:
         hopeless = {mending.BUILT}
     else:
@@ -89,7 +90,7 @@ def judge_all(facts: PlaneFacts, mended: Mended, now: float) -> List[SlurmFindin
     return [*judge(facts), *mending.findings(mended.without(hopeless), now)]
 
 
-def last_notes(record: Optional[GuardRecord]) -> Mended:
+def mended_from_record(record: Optional[GuardRecord]) -> Mended:
     """The notes of the last round, for one in which nothing is done."""
     noted: Mapping[str, Any]
     if record:
@@ -101,14 +102,14 @@ def last_notes(record: Optional[GuardRecord]) -> Mended:
 
 def is_apply_finished(node: Node) -> bool:
     """Whether `node apply` has come to an end here, and is not at it."""
-    return isinstance(read_json(node.paths.status), dict) and not is_locked(node, "apply")
+    return isinstance(read_json(node.paths.apply_status), dict) and not is_locked(node, "apply")
 
 
 def may_mend(node: Node) -> bool:
     """Whether what is there is this bundle's, as `node apply` has left it: else it is `node apply` that is due."""
     if node.config.lifecycle_mode == LifecycleMode.AMI_ONLY:
         return False
-    status: Dict[str, Any] = read_json(node.paths.status) or {}
+    status: Dict[str, Any] = read_json(node.paths.apply_status) or {}
     return status.get("ok") is True and status.get("bundle_id") == node.bundle_id
 
 

@@ -54,7 +54,7 @@ class Tries:
 
     @classmethod
     def of(cls, raw: Any) -> Tries:
-        """From a note; what is none counts as no try."""
+        """Make Tries of a stored note; anything else counts as no try."""
         try:
             count, at = int(raw["count"]), float(raw["at"])
             if math.isfinite(at):
@@ -64,7 +64,7 @@ class Tries:
             return cls()
 
     def is_due(self, now: float) -> bool:
-        return self.count == 0 or not 0 <= now - self.at < PAUSES.pause(self.count)
+        return self.count == 0 or not 0 <= now - self.at < PAUSES.pause_seconds(self.count)
 
     def after_try(self, now: float, action: str, error: str = "") -> Tries:
         # Failures do not count as something that is undone: after them a success is the first.
@@ -73,10 +73,10 @@ class Tries:
             before = self.count
         return Tries(before + 1, now, action, error)
 
-    def after_success(self, now: float) -> Tries:
-        """After a look that found nothing to do: forgotten once it has held for as long as the next pause is, at once
-        where it was not the guard that put it right."""
-        is_over = now - self.at >= max(REMEMBERED, PAUSES.pause(self.count))
+    def after_nothing_to_do(self, now: float) -> Tries:
+        """Return the tries after a check that found nothing to do: reset once it has held for as long as the next
+        pause is, at once where it was not the guard that put it right."""
+        is_over = now - self.at >= max(REMEMBERED, PAUSES.pause_seconds(self.count))
         if is_over or self.error:
             return Tries()
         return self
@@ -98,17 +98,18 @@ class Mended:
 
 
 def mend(node: Node, facts: PlaneFacts, noted: Mapping[str, Any]) -> Mended:
-    """Do what is due. `noted`: the notes of the last look."""
+    """Put right what is due: the kit's lines, the plugin, a drain that is over. `noted`: the notes of the
+    last round."""
     done: List[str] = []
     notes = {
-        RESTORED: _restore(node, facts, Tries.of(noted.get(RESTORED)), done),
+        RESTORED: _restore_config_if_due(node, facts, Tries.of(noted.get(RESTORED)), done),
         BUILT: _build(node, facts, Tries.of(noted.get(BUILT)), done),
-        RELEASED: _release(node, facts, Tries.of(noted.get(RELEASED)), done),
+        RELEASED: _undrain_duplicate_job_if_due(node, facts, Tries.of(noted.get(RELEASED)), done),
     }
     return Mended(notes, tuple(done))
 
 
-def _restore(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Tries:
+def _restore_config_if_due(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Tries:
     now = node.clock.wall()
     if facts.controller is None or facts.controller.config is None:
         return tries
@@ -116,7 +117,7 @@ def _restore(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Tr
     if planned.refusal:
         return replace(tries, error=planned.refusal)
     if not planned.is_due:
-        return tries.after_success(now)
+        return tries.after_nothing_to_do(now)
     if not tries.is_due(now):
         return tries
     texts = facts.controller.texts
@@ -153,7 +154,7 @@ def _build(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Trie
     now = node.clock.wall()
     if not facts.plugin.error:
         if facts.plugin.offers:
-            return tries.after_success(now)
+            return tries.after_nothing_to_do(now)
         return tries
     if facts.unbuildable:
         return tries
@@ -175,14 +176,14 @@ def _build(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Trie
     return tries.after_try(now, action)
 
 
-def _release(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Tries:
+def _undrain_duplicate_job_if_due(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Tries:
     """Undrain a node that Slurm has drained for a job that it no longer has; nobody else ever takes that back."""
     now = node.clock.wall()
     if facts.slurm_node is None:
         return tries
     finding = judge_state(facts.node, facts.slurm_node.state, facts.slurm_node.reason)
     if finding is None or finding.code != DUPLICATE_JOB:
-        return tries.after_success(now)
+        return tries.after_nothing_to_do(now)
     rests = facts.slurm_node.reason_at and now - facts.slurm_node.reason_at >= RESTS_FOR
     if not tries.is_due(now) or not rests or not facts.slurm_node.draining or facts.daemon_runs is False:
         return tries
@@ -210,7 +211,7 @@ def _has_jobs(node: Node) -> bool:
 
 
 def findings(mended: Mended, now: float) -> List[SlurmFinding]:
-    """What is to be told of what the guard did. Pure."""
+    """Return the findings about what the guard did. Pure."""
     reports: List[SlurmFinding] = []
     for name, tries in mended.notes.items():
         if tries.error:

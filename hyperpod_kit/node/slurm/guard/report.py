@@ -15,18 +15,19 @@ from hyperpod_kit.slurm.findings import SlurmFinding
 
 
 def current_findings(node: Node) -> List[SlurmFinding]:
-    """What holds now; that nobody knows, where the guard should have looked and has not."""
+    """Return the guard's recorded findings, or the finding that it is silent, where it should have run and has
+    not. [] in mode ami_only, and before the guard must have run."""
     if node.config.lifecycle_mode == LifecycleMode.AMI_ONLY:
         return []
-    record = findings.read_record(node.paths.slurm_guard)
+    record = findings.read_record(node.paths.slurm_guard_record)
     if record is None and not _is_overdue(node):
         return []
-    return findings.current_findings(record, node.clock.wall())
+    return findings.findings_or_guard_silent(record, node.clock.wall())
 
 
 def _is_overdue(node: Node) -> bool:
-    """Whether this node is made, and has been up for so long that its guard must have looked."""
-    status: Dict[str, Any] = read_json(node.paths.status) or {}
+    """Return whether this node is set up, and has been up for so long that its guard must have run."""
+    status: Dict[str, Any] = read_json(node.paths.apply_status) or {}
     finished = status.get("finished_at")
     if not isinstance(finished, (int, float)):
         return False

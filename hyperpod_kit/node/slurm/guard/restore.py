@@ -39,14 +39,14 @@ class Restoration:
 
 
 def plan(facts: ControllerFacts) -> Restoration:
-    """What can be put back now."""
+    """Return which of the kit's lines can be put back now, or why none."""
     if facts.problem or facts.config is None or facts.acting:
         return Restoration()
     conf = facts.texts.get(facts.slurm_conf)
     location = facts.config.get(STATE, "")
     if conf is None or not location:
         return Restoration(refusal="slurmctld does not say where its state is")
-    text = _safe_text(conf, facts)
+    text = _restorable_slurm_conf(conf, facts)
     if not facts.has_state_in(settings(text).get(STATE, DEFAULT_STATE)):
         return Restoration(
             refusal=f"slurm.conf has the state in {settings(text).get(STATE, DEFAULT_STATE)} and slurmctld has it in "
@@ -58,9 +58,9 @@ def plan(facts: ControllerFacts) -> Restoration:
     return Restoration(files, bool(files) or any(key not in AT_START for key in idle))
 
 
-def _safe_text(conf: str, facts: ControllerFacts) -> str:
-    """slurm.conf with our block, but for lines that take effect only when slurmctld starts and are not in effect: those
-    stay as they are in the file."""
+def _restorable_slurm_conf(conf: str, facts: ControllerFacts) -> str:
+    """Return slurm.conf with the kit's block, but for lines that take effect only when slurmctld starts and
+    are not in effect: those stay as they are in the file."""
     present = {_key(line): line for line in block_lines(conf)}
     lines: List[str] = []
     for line in block_lines(facts.expected_texts[facts.slurm_conf]):

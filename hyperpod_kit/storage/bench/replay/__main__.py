@@ -20,11 +20,11 @@ def main(argv: list[str]) -> int:
     """Run a replay. Exit codes: 0 measured, 1 failed: the JSON says why; 2 usage."""
     args = build_parser().parse_args(argv)
     mode = "single" if args.ranks == 1 else f"fsdp2x{args.ranks}"
-    with launch.RankLauncher(args.dir, shm_paths.base(), _PRELOAD) as launcher:
+    with launch.RankLauncher(args.dir, shm_paths.shared_memory_root(), _PRELOAD) as launcher:
         try:
             directory, phase = launcher.make_directory("replay"), f"replay-{args.writer}"
             result, *_ = launcher.run_ranks(
-                rank.run, launcher.assignments(phase, str(args.bytes), mode, args.repeat, directory)
+                rank.replay_and_exit, launcher.make_assignments(phase, str(args.bytes), mode, args.repeat, directory)
             )
         except launch.BenchError as err:
             print(json.dumps({"error": first_line(err)}))

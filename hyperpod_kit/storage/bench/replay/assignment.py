@@ -22,15 +22,15 @@ class Assignment:
     tag: str
 
     @property
-    def result(self) -> Path:
+    def result_path(self) -> Path:
         return Path(self.directory) / f"{self.tag}-{self.rank}.json"
 
     @property
-    def log(self) -> Path:
+    def log_path(self) -> Path:
         return Path(self.directory) / f"{self.tag}-{self.rank}.log"
 
     @property
-    def meeting(self) -> Path:
+    def rendezvous_path(self) -> Path:
         """Return the file through which the ranks of this start meet."""
         return Path(self.directory) / f"{self.tag}-meeting"
 

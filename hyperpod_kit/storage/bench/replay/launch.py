@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 from hyperpod_kit.environment import HPK_FAILPOINT, HPK_RESUME_FROM, HPK_RESUME_MEMORY, HPK_SHM_DIR
 from hyperpod_kit.storage.bench.replay.assignment import AnyAssignment, Assignment
-from hyperpod_kit.storage.bench.replay.workload import ranks_of
+from hyperpod_kit.storage.bench.replay.workload import rank_count_of_mode
 from hyperpod_kit.untrusted import by_descriptor
 
 _TIMEOUT = 420.0
@@ -55,7 +55,7 @@ class RankLauncher:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.end_agents()
+        self.wait_or_kill_agents()
         by_descriptor.remove_tree(self.directory, ignore_errors=True)
         by_descriptor.remove_tree(self.shared, ignore_errors=True)
         if self._previous_shm_directory is None:
@@ -70,17 +70,17 @@ class RankLauncher:
         by_descriptor.make_directory(path)
         return path
 
-    def remove_run(self, directory: Path) -> None:
+    def remove_run_files(self, directory: Path) -> None:
         """Remove a run's files, and what its killed trainers left in shared memory."""
-        self.end_agents()
+        self.wait_or_kill_agents()
         by_descriptor.remove_tree(directory)
         for entry in os.scandir(self.shared):
             by_descriptor.unlink(entry.path)
 
-    def assignments(self, phase: str, size: str, mode: str, repeat: int, directory: Path) -> list[Assignment]:
+    def make_assignments(self, phase: str, size: str, mode: str, repeat: int, directory: Path) -> list[Assignment]:
         """Make the assignments of all ranks for the next start; each has its share of the cores."""
         self._count += 1
-        world = ranks_of(mode)
+        world = rank_count_of_mode(mode)
         threads = max(1, len(os.sched_getaffinity(0)) // world)
         tag = f"{self._count:03d}-{phase}"
         return [
@@ -99,7 +99,7 @@ class RankLauncher:
         try:
             while any(process.is_alive() for process in processes) and time.monotonic() < deadline_at:
                 if any(
-                    assignment.result.exists() and "error" in json.loads(assignment.result.read_text())
+                    assignment.result_path.exists() and "error" in json.loads(assignment.result_path.read_text())
                     for assignment in assignments
                 ):
                     deadline_at = min(deadline_at, time.monotonic() + _END_SECONDS)  # the other ranks wait for this one
@@ -115,8 +115,8 @@ class RankLauncher:
                 raise _bench_error(assignment, result["error"])
         return results
 
-    def end_agents(self) -> None:
-        """End the agents of killed trainers: they finish what they write first."""
+    def wait_or_kill_agents(self) -> None:
+        """Wait until the agents of killed trainers have written what they hold and ended; kill them after 10 s."""
         deadline_at = time.monotonic() + _END_SECONDS
         while agents := _agent_pids(self.shared):
             if time.monotonic() > deadline_at:
@@ -131,17 +131,17 @@ def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
 
 def _read_result(assignment: AnyAssignment) -> dict[str, Any]:
     """Read a rank's result; an error where it has left none."""
-    if not assignment.result.exists():
+    if not assignment.result_path.exists():
         return {"error": f"rank {assignment.rank} left no result after {_TIMEOUT:g} s"}
-    result: dict[str, Any] = json.loads(assignment.result.read_text())
+    result: dict[str, Any] = json.loads(assignment.result_path.read_text())
     return result
 
 
 def _bench_error(assignment: AnyAssignment, error: str) -> BenchError:
     """Make a rank's error with the tail of its log."""
     lines = [f"{assignment.size} {assignment.mode} {assignment.phase}, rank {assignment.rank}: {error}"]
-    if assignment.log.exists():
-        lines += assignment.log.read_text().splitlines()[-12:]
+    if assignment.log_path.exists():
+        lines += assignment.log_path.read_text().splitlines()[-12:]
     return BenchError("\n".join(lines))
 
 

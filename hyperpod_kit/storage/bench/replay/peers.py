@@ -16,7 +16,7 @@ class Peers:
         if world > 1:
             dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
 
-    def _reduce(self, value: float, how: dist.ReduceOp.RedOpType) -> float:
+    def _all_reduce(self, value: float, how: dist.ReduceOp.RedOpType) -> float:
         if self.world == 1:
             return value
         shared = torch.tensor([value], dtype=torch.float64)
@@ -24,16 +24,16 @@ class Peers:
         return float(shared)
 
     def barrier(self) -> None:
-        self._reduce(0.0, dist.ReduceOp.MAX)
+        self._all_reduce(0.0, dist.ReduceOp.MAX)
 
-    def slowest(self, value: float) -> float:
-        return self._reduce(value, dist.ReduceOp.MAX)
+    def max_over_ranks(self, value: float) -> float:
+        return self._all_reduce(value, dist.ReduceOp.MAX)
 
-    def total(self, value: float) -> float:
-        return self._reduce(value, dist.ReduceOp.SUM)
+    def sum_over_ranks(self, value: float) -> float:
+        return self._all_reduce(value, dist.ReduceOp.SUM)
 
-    def all(self, value: bool) -> bool:
-        return self._reduce(float(value), dist.ReduceOp.MIN) == 1.0
+    def all_ranks_true(self, value: bool) -> bool:
+        return self._all_reduce(float(value), dist.ReduceOp.MIN) == 1.0
 
     def close(self) -> None:
         if self.world > 1:

@@ -16,17 +16,17 @@ from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor
 
 
-def run(assignment: Assignment) -> None:
+def replay_and_exit(assignment: Assignment) -> None:
     """Replay a checkpoint. Never raises: an error is in the result."""
-    os._exit(leave_result(assignment, _replay))
+    os._exit(run_and_write_result(assignment, _replay))
 
 
-def leave_result(assignment: AnyAssignment, work: Callable[[AnyAssignment], dict[str, Any]]) -> int:
+def run_and_write_result(assignment: AnyAssignment, work: Callable[[AnyAssignment], dict[str, Any]]) -> int:
     """Run an assignment, leave its result in a file and return the exit code.
 
     Never raises: an error is in the result.
     """
-    out = by_descriptor.open_file(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    out = by_descriptor.open_file(assignment.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(out, 1)
     os.dup2(out, 2)
     warnings.simplefilter("ignore")
@@ -36,7 +36,7 @@ def leave_result(assignment: AnyAssignment, work: Callable[[AnyAssignment], dict
         traceback.print_exc()
         result = {"error": f"{type(err).__name__}: {err}"}
     sys.stderr.flush()
-    atomic_file.replace(assignment.result, json.dumps(result).encode())
+    atomic_file.replace(assignment.result_path, json.dumps(result).encode())
     return int("error" in result)
 
 
@@ -48,9 +48,9 @@ def _replay(assignment: Assignment) -> dict[str, Any]:
     from hyperpod_kit.storage.bench.replay.workload import Workload
 
     torch.set_num_threads(assignment.threads)
-    peers = Peers(assignment.rank, assignment.world, assignment.meeting)
+    peers = Peers(assignment.rank, assignment.world, assignment.rendezvous_path)
     work = Workload(assignment.size, assignment.mode, peers)
     writer = assignment.phase.partition("-")[2]
-    result = Replaying(peers, work, Path(assignment.directory)).run(writer, assignment.repeat)
+    result = Replaying(peers, work, Path(assignment.directory)).time_saves(writer, assignment.repeat)
     peers.barrier()
     return result

@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 300.0
 """Seconds after which a save that is not durable is an error."""
 
 
-def wait_durable(handle: Handle) -> None:
+def wait_until_durable(handle: Handle) -> None:
     """Wait until a save is durable. Raises RuntimeError when it will never be."""
     if not handle.wait(SaveState.DURABLE, PATIENCE_SECONDS):
         raise RuntimeError(f"the save of step {handle.step} is {handle.state}: {handle.reason}")
@@ -36,43 +36,43 @@ class Replaying:
     def __init__(self, peers: Peers, work: Workload, directory: Path) -> None:
         self.peers, self.work, self.directory = peers, work, directory
 
-    def run(self, writer: str, repeat: int) -> dict[str, Any]:
+    def time_saves(self, writer: str, repeat: int) -> dict[str, Any]:
         """Time the saves.
 
         `size`: bytes of all ranks; `seconds`, `stall`: of each save after the first, which prepares what stays.
         """
         if writer == "hyperpod-kit":
-            times = self._save_with_manager(repeat)
+            times = self._time_manager_saves(repeat)
         else:
-            times = self._save_with_torch(writer, repeat)
+            times = self._time_torch_saves(writer, repeat)
         return {
             "writer": writer,
             "ranks": self.peers.world,
-            "size": int(self.peers.total(self.work.bytes)),
+            "size": int(self.peers.sum_over_ranks(self.work.bytes)),
             "seconds": [seconds for _, seconds in times[1:]],
             "stall": [stall for stall, _ in times[1:]],
         }
 
-    def _save_with_torch(self, writer: str, repeat: int) -> list[tuple[float, float]]:
-        save = self._torch_save if writer == "torch-save" else self._dcp
+    def _time_torch_saves(self, writer: str, repeat: int) -> list[tuple[float, float]]:
+        save = self._save_by_torch if writer == "torch-save" else self._save_by_dcp
         times = []
         for number in range(repeat + 1):
             directory = self.directory / f"{writer}-{number}"
             if self.peers.rank == 0:
                 by_descriptor.make_directory(directory)
-            self.work.change()
+            self.work.update_all_values()
             self.peers.barrier()
             begin = time.perf_counter()
             save(directory)
-            seconds = self.peers.slowest(time.perf_counter() - begin)
+            seconds = self.peers.max_over_ranks(time.perf_counter() - begin)
             times.append((seconds, seconds))
             if self.peers.rank == 0:
                 by_descriptor.remove_tree(directory)
             self.peers.barrier()
         return times
 
-    def _torch_save(self, directory: Path) -> None:
-        states = self._states(full=True)
+    def _save_by_torch(self, directory: Path) -> None:
+        states = self._model_and_optimizer_states(full=True)
         if self.peers.rank:
             return
         for name, state in states.items():
@@ -81,14 +81,14 @@ class Replaying:
                 file.flush()
                 os.fsync(file.fileno())
 
-    def _dcp(self, directory: Path) -> None:
+    def _save_by_dcp(self, directory: Path) -> None:
         from torch.distributed.checkpoint.filesystem import FileSystemWriter
         from torch.distributed.checkpoint.state_dict_saver import save
 
         writer = FileSystemWriter(str(directory), sync_files=True)
-        save(self._states(full=False), storage_writer=writer, no_dist=self.peers.world == 1)
+        save(self._model_and_optimizer_states(full=False), storage_writer=writer, no_dist=self.peers.world == 1)
 
-    def _states(self, *, full: bool) -> dict[str, Any]:
+    def _model_and_optimizer_states(self, *, full: bool) -> dict[str, Any]:
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 
         gathered = full and self.peers.world > 1
@@ -96,19 +96,19 @@ class Replaying:
         model, optimizer = get_state_dict(self.work.model, self.work.optimizer, options=options)
         return {"model": model, "optimizer": optimizer}
 
-    def _save_with_manager(self, repeat: int) -> list[tuple[float, float]]:
+    def _time_manager_saves(self, repeat: int) -> list[tuple[float, float]]:
         manager = Manager(self.directory / "root")
         state = State(self.work.model, self.work.optimizer)
         manager.restore(state)
         times = []
         for number in range(repeat + 1):
-            self.work.change()
+            self.work.update_all_values()
             self.peers.barrier()
             begin = time.perf_counter()
             handle = manager.save(number, state)
             stall = time.perf_counter() - begin
-            wait_durable(handle)
-            times.append((self.peers.slowest(stall), self.peers.slowest(time.perf_counter() - begin)))
+            wait_until_durable(handle)
+            times.append((self.peers.max_over_ranks(stall), self.peers.max_over_ranks(time.perf_counter() - begin)))
         if not manager.close():
             raise RuntimeError("the manager did not close cleanly")
         return times

@@ -26,14 +26,14 @@ MODES = {"single": 1, "fsdp2": 2}
 """How the state lies, and the number of ranks."""
 
 
-def ranks_of(mode: str) -> int:
+def rank_count_of_mode(mode: str) -> int:
     """Parse how many ranks a mode has: one of MODES, or `fsdp2x8`: eight."""
     if mode in MODES:
         return MODES[mode]
     return int(mode.partition("x")[2])
 
 
-def size_of(name: str) -> Size:
+def model_size_by_name(name: str) -> Size:
     """Look up a size of SIZES, or make one of about as many bytes as the number that `name` is."""
     if name in SIZES:
         return SIZES[name]
@@ -76,7 +76,7 @@ class Gpt(nn.Module):
         return out
 
 
-def local(tensor: torch.Tensor) -> torch.Tensor:
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return the plain tensor behind a parameter: a DTensor's local part."""
     part: Any = tensor.detach()
     if hasattr(part, "to_local"):
@@ -97,7 +97,7 @@ class Workload:
 
     def __init__(self, size: str, mode: str, peers: Peers, *, seed: int = 1, zeros: bool = False) -> None:
         """`zeros`: a state that a restore must bring back."""
-        self.size = size_of(size)
+        self.size = model_size_by_name(size)
         with torch.device("meta"):
             self.model = Gpt(self.size)
         if mode.startswith("fsdp2"):
@@ -114,9 +114,9 @@ class Workload:
             moments = torch.empty_like(parameter.detach()), torch.empty_like(parameter.detach())
             # Different values everywhere, and different in each tensor and rank: a misplaced byte shows.
             unlike = 1.0 + 1e-3 * (number + 500 * peers.rank + seed)
-            _fill(local(parameter), -0.02, 0.02 * unlike, zeros=zeros)
-            _fill(local(moments[0]), -1e-4, 1e-4 * unlike, zeros=zeros)
-            _fill(local(moments[1]), 1e-9, 1e-6 * unlike, zeros=zeros)
+            _fill(local_tensor(parameter), -0.02, 0.02 * unlike, zeros=zeros)
+            _fill(local_tensor(moments[0]), -1e-4, 1e-4 * unlike, zeros=zeros)
+            _fill(local_tensor(moments[1]), 1e-9, 1e-6 * unlike, zeros=zeros)
             self.optimizer.state[parameter] = {
                 "step": torch.tensor(1.0),
                 "exp_avg": moments[0],
@@ -130,10 +130,14 @@ class Workload:
         local_tensors = []
         for parameter in self.model.parameters():
             moments = self.optimizer.state[parameter]
-            local_tensors += [local(parameter), local(moments["exp_avg"]), local(moments["exp_avg_sq"])]
+            local_tensors += [
+                local_tensor(parameter),
+                local_tensor(moments["exp_avg"]),
+                local_tensor(moments["exp_avg_sq"]),
+            ]
         return local_tensors
 
-    def change(self) -> None:
+    def update_all_values(self) -> None:
         """Update every byte in place, as an optimizer step does."""
         for tensor in self.tensors:
             tensor.mul_(-1.0009765625)

@@ -25,6 +25,6 @@ SYSTEMS = {
 }
 
 
-def get(key):
+def load_adapter_class(key):
     mod, cls = SYSTEMS[key]
     return getattr(importlib.import_module(f"adapters.{mod}"), cls)

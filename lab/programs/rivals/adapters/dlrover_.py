@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 
-from state import copy_into
+from state import copy_tensors_into
 
 from adapters.base import Adapter
 
@@ -24,7 +24,7 @@ class _Dl(Adapter):
     has_hot = True
     last = None
 
-    def tracker(self):
+    def read_tracked_step(self):
         with contextlib.suppress(FileNotFoundError, ValueError), open(os.path.join(self.root, TRACKER)) as f:
             return int(f.read())
         return None
@@ -33,7 +33,7 @@ class _Dl(Adapter):
         return True
 
     def poll(self):
-        return self.tracker() == self.last
+        return self.read_tracked_step() == self.last
 
     def wait(self):
         t = time.time()
@@ -61,7 +61,7 @@ class DlroverDdpDisk(_Dl):
             raise RuntimeError("DLRover silently skipped the save (previous one still persisting)")
 
     def load(self, step=None):
-        self.latest_used = self.tracker()
+        self.latest_used = self.read_tracked_step()
         if step is None:
             sd = self.c._engine._load_from_storage("")
         else:
@@ -69,11 +69,11 @@ class DlroverDdpDisk(_Dl):
         if not sd:
             raise RuntimeError("DLRover returned an empty state dict (no error of its own)")
         sd = sd.get("model_states", sd)
-        copy_into(self.state.tree, sd)
+        copy_tensors_into(self.state.tree, sd)
 
     def load_hot(self):
         sd = self.c.load_checkpoint()
-        copy_into(self.state.tree, sd)
+        copy_tensors_into(self.state.tree, sd)
 
     def setup_load_only(self):
         self.setup()
@@ -109,14 +109,14 @@ class _Fsdp(_Dl):
     def shard_file(self, step):
         return os.path.join(self.path(step), f"__{self.rank}_0.distcp")
 
-    def handler(self):
+    def shared_memory_handler(self):
         raise NotImplementedError
 
     def poll(self):
-        if self.tracker() != self.last:
+        if self.read_tracked_step() != self.last:
             return False
         try:
-            return os.path.getsize(self.shard_file(self.last)) >= self.handler().shared_memory.size
+            return os.path.getsize(self.shard_file(self.last)) >= self.shared_memory_handler().shared_memory.size
         except FileNotFoundError:
             return False
 
@@ -150,36 +150,36 @@ class DlroverFsdpEngine(_Fsdp):
         FsdpCheckpointEngine = fsdp_engine.FsdpCheckpointEngine
         self.e = FsdpCheckpointEngine(self.root, get_checkpoint_storage(None), "", self.timeout)
 
-    def handler(self):
+    def shared_memory_handler(self):
         return self.e._shm_handler
 
-    def tree(self):
+    def model_and_optimizer_tree(self):
         return {"model": self.state.tree["model"], "optim": self.state.tree["optim"]}
 
     def save(self, step):
         self.last = step
         paths = {"model_states": self.path(step)}
-        self.e.save_to_storage(step, self.tree(), paths)
+        self.e.save_to_storage(step, self.model_and_optimizer_tree(), paths)
         if self.e._cached_step != step:
             raise RuntimeError("DLRover silently skipped the save")
 
-    def _read(self, reader):
+    def _load_with_reader(self, reader):
         import torch.distributed.checkpoint as dcp
 
-        sd = self.tree()
+        sd = self.model_and_optimizer_tree()
         dcp.load(sd, storage_reader=reader)
 
     def load(self, step=None):
         from dlrover.trainer.torch.flash_checkpoint.fsdp_engine import FileReader
 
         p = self.path(step) if step is not None else self.e._get_track_resume_path()
-        self._read(FileReader(p))
+        self._load_with_reader(FileReader(p))
 
     def load_hot(self):
         r = self.e.load()
         if type(r).__name__ != "SharedMemoryReader":
             raise RuntimeError(f"not from memory: {r}")
-        self._read(r)
+        self._load_with_reader(r)
 
 
 class DlroverFsdp1(_Fsdp):
@@ -188,7 +188,7 @@ class DlroverFsdp1(_Fsdp):
     name = "DLRover FsdpShard DISK (FSDP1)"
     modes = ("fsdp1",)
 
-    def handler(self):
+    def shared_memory_handler(self):
         return self.c._engine._shm_handler
 
     def setup(self):

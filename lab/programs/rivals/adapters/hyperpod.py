@@ -16,7 +16,7 @@ class Hyperpod(Adapter):
     overlap = False
     handle = None
 
-    def _manager(self):
+    def _make_manager(self):
         from hyperpod_kit.checkpoint import Manager, State
 
         self.what = State(self.state.model, self.state.opt, extra=dict(self.state.tree["extra"]))
@@ -24,7 +24,7 @@ class Hyperpod(Adapter):
         return Manager(self.root, **options)
 
     def setup(self):
-        self.manager = self._manager()
+        self.manager = self._make_manager()
         self.manager.restore(self.what)
 
     def save(self, step):
@@ -41,7 +41,7 @@ class Hyperpod(Adapter):
 
     def setup_load_only(self):
         os.environ["HPK_RESUME_MEMORY"] = "0"
-        self.manager = self._manager()
+        self.manager = self._make_manager()
 
     def load(self, step=None):
         restored = self.manager.restore(self.what)
@@ -68,5 +68,5 @@ class HyperpodOverlap(Hyperpod):
     note = "save returns at once; safe() is the fence before the optimizer's step"
     overlap = True
 
-    def safe(self):
+    def wait_until_tensors_reusable(self):
         self.manager.fence()

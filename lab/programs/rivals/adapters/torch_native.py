@@ -7,7 +7,7 @@ import os
 
 import torch
 import torch.distributed.checkpoint as dcp
-from state import copy_into, walk
+from state import copy_tensors_into, walk_leaves
 
 from adapters.base import Adapter
 
@@ -16,20 +16,20 @@ class TorchSave(Adapter):
     name = "torch.save"
     modes = ("single", "fsdp2")
 
-    def file(self, step):
+    def rank_file(self, step):
         return os.path.join(self.path(step), f"rank{self.rank}.pt")
 
     def save(self, step):
         os.makedirs(self.path(step), exist_ok=True)
-        torch.save(self.state.local_tree(), self.file(step))
+        torch.save(self.state.local_tree(), self.rank_file(step))
 
     def load(self, step=None):
-        copy_into(self.state.tree, torch.load(self.file(step), map_location="cpu", weights_only=True))
+        copy_tensors_into(self.state.tree, torch.load(self.rank_file(step), map_location="cpu", weights_only=True))
 
     def load_variants(self):
         return {
-            "mmap": lambda step: copy_into(
-                self.state.tree, torch.load(self.file(step), map_location="cpu", weights_only=True, mmap=True)
+            "mmap": lambda step: copy_tensors_into(
+                self.state.tree, torch.load(self.rank_file(step), map_location="cpu", weights_only=True, mmap=True)
             )
         }
 
@@ -38,7 +38,7 @@ class SafeTensors(Adapter):
     name = "safetensors"
     modes = ("single", "fsdp2")
 
-    def file(self, step):
+    def rank_file(self, step):
         return os.path.join(self.path(step), f"rank{self.rank}.safetensors")
 
     def save(self, step):
@@ -46,17 +46,17 @@ class SafeTensors(Adapter):
 
         os.makedirs(self.path(step), exist_ok=True)
         flat, rest = {}, {}
-        for k, v in walk(self.state.local_tree()):
+        for k, v in walk_leaves(self.state.local_tree()):
             if isinstance(v, torch.Tensor):
                 flat[k] = v.detach()
             else:
                 rest[k] = v
-        save_file(flat, self.file(step), metadata={"rest": json.dumps(rest, default=str)})
+        save_file(flat, self.rank_file(step), metadata={"rest": json.dumps(rest, default=str)})
 
     def load(self, step=None):
         from safetensors.torch import load_file
 
-        flat = load_file(self.file(step))
+        flat = load_file(self.rank_file(step))
         with torch.no_grad():
             for (k, _), t in zip(self.state.leaves, self.state.tensors):
                 t.copy_(flat[k])
@@ -98,11 +98,11 @@ class _DcpAsync(_Dcp):
     fut = None
     staging = None
 
-    def stager(self):
+    def make_stager(self):
         return None
 
     def setup(self):
-        self._stager = self.stager()
+        self._stager = self.make_stager()
 
     def save(self, step):
         from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse
@@ -123,7 +123,7 @@ class _DcpAsync(_Dcp):
         else:
             self.staging, self.fut = None, r
 
-    def safe(self):
+    def wait_until_tensors_reusable(self):
         if self.staging is not None:
             self.staging.result()
 
@@ -147,7 +147,7 @@ class DcpAsyncThreadCached(_DcpAsync):
     name = "dcp.async_save thread, cached stager"
     note = "DefaultStager(pinned=False, shared=False, async=False, non_blocking=False) kept by the caller"
 
-    def stager(self):
+    def make_stager(self):
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
         return DefaultStager(StagingOptions(False, False, False, False))
@@ -157,7 +157,7 @@ class DcpAsyncThreadBg(_DcpAsync):
     name = "dcp.async_save thread, async stager"
     note = "DefaultStager(shared=False, async=True): the copy itself runs in a thread; safe() waits for it"
 
-    def stager(self):
+    def make_stager(self):
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
         return DefaultStager(StagingOptions(False, False, True, False))
@@ -174,7 +174,7 @@ class DcpAsyncProcessShared(_DcpAsync):
     kind = "process"
     note = "DefaultStager(shared=True) kept by the caller"
 
-    def stager(self):
+    def make_stager(self):
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
         return DefaultStager(StagingOptions(False, True, False, False))

@@ -18,11 +18,13 @@ class StartFailed(Exception):
         self.code = code
 
 
-def run_in_background(start: Callable[[], FuseSession], target: str, after: Optional[Callable[[], None]] = None) -> int:
+def fork_and_serve_mount(
+    start: Callable[[], FuseSession], target: str, on_unmounted: Optional[Callable[[], None]] = None
+) -> int:
     """Fork; the child mounts with `start()` and serves until unmounted, the parent returns its exit code.
 
-    `start` returns a session that is started, or raises StartFailed, whose message the parent prints; `after` is called
-    once it is unmounted.
+    `start` returns a session that is started, or raises StartFailed, whose message the parent prints;
+    `on_unmounted` is called once it is unmounted.
     """
     reader, writer = os.pipe()
     if os.fork():
@@ -51,6 +53,6 @@ def run_in_background(start: Callable[[], FuseSession], target: str, after: Opti
         os.dup2(null, descriptor)
     os.close(null)
     session.run()
-    if after is not None:
-        after()
+    if on_unmounted is not None:
+        on_unmounted()
     os._exit(0)

@@ -70,16 +70,17 @@ class FuseSession:
         self._forget = forget
         self._report = report
         self._threads: List[threading.Thread] = [
-            threading.Thread(target=self._serve, name=f"fuse-{number}", daemon=True) for number in range(threads)
+            threading.Thread(target=self._serve_requests, name=f"fuse-{number}", daemon=True)
+            for number in range(threads)
         ]
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start the threads that respond to the kernel."""
         for thread in self._threads:
             thread.start()
 
     def run(self) -> None:
-        """Return once the file system is unmounted. SIGTERM and SIGINT unmount it. Main thread only."""
+        """Wait until the file system is unmounted; SIGTERM and SIGINT unmount it. Main thread only."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: unmount(self._target))
         for thread in self._threads:
@@ -87,7 +88,7 @@ class FuseSession:
                 thread.join(timeout=1.0)  # bounded, so that signal handlers get their turn
         os.close(self._descriptor)
 
-    def _serve(self) -> None:
+    def _serve_requests(self) -> None:
         buffer = bytearray(wire.MAX_WRITE + 8192)
         view = memoryview(buffer)
         scratch = memoryview(bytearray(wire.MAX_WRITE))
@@ -103,13 +104,13 @@ class FuseSession:
             if opcode in (wire.FORGET, wire.BATCH_FORGET):
                 self._forget_nodes(opcode, node, body)
             elif opcode != wire.INTERRUPT:
-                self._respond(unique, wire.FuseRequest(opcode, node, uid, gid, pid, body, scratch))
+                self._handle_and_respond(unique, wire.FuseRequest(opcode, node, uid, gid, pid, body, scratch))
 
-    def _respond(self, unique: int, request: wire.FuseRequest) -> None:
+    def _handle_and_respond(self, unique: int, request: wire.FuseRequest) -> None:
         payload: wire.Payload = b""
         number = 0
         try:
-            payload = self._dispatch(request)
+            payload = self._call_handler(request)
         except OSError as err:
             number = err.errno or errno.EIO
             if number != errno.ENOENT and self._report is not None:
@@ -128,7 +129,7 @@ class FuseSession:
             if err.errno not in (errno.ENOENT, errno.ENODEV) and self._report is not None:
                 self._report(request.opcode, err)
 
-    def _dispatch(self, request: wire.FuseRequest) -> wire.Payload:
+    def _call_handler(self, request: wire.FuseRequest) -> wire.Payload:
         if request.opcode == wire.INIT:
             return wire.init_reply(request.body)
         if request.opcode == wire.DESTROY:
@@ -146,7 +147,7 @@ class FuseSession:
             self._forget(*wire.FORGET_ONE.unpack_from(body, 8 + position * wire.FORGET_ONE.size))
 
 
-def name_process(name: str) -> None:
-    """The name that `ps` and /proc show for this process instead of `python3`."""
+def set_process_name(name: str) -> None:
+    """Set the name that `ps` and /proc show for this process instead of `python3`."""
     set_name = 15
     _libc.prctl(set_name, os.fsencode(name)[:15], 0, 0, 0)

@@ -74,11 +74,11 @@ class FuseRequest(NamedTuple):
     body: memoryview
     scratch: memoryview
 
-    def names(self, skip: int = 0) -> List[bytes]:
+    def trailing_names(self, skip: int = 0) -> List[bytes]:
         """The names that end the body, behind `skip` bytes of structure."""
         return bytes(self.body[skip:]).split(b"\0")[:-1]
 
-    def handle(self) -> int:
+    def file_handle(self) -> int:
         """The file handle that begins the body of most requests on open files."""
         return int(U64.unpack_from(self.body)[0])
 
@@ -108,7 +108,7 @@ def pack_attr(status: os.stat_result) -> bytes:
         status.st_ino,
         status.st_size,
         status.st_blocks,
-        *_seconds(status),
+        *_time_seconds(status),
         status.st_atime_ns % 10**9,
         status.st_mtime_ns % 10**9,
         status.st_ctime_ns % 10**9,
@@ -122,7 +122,7 @@ def pack_attr(status: os.stat_result) -> bytes:
     )
 
 
-def _seconds(status: os.stat_result) -> Tuple[int, int, int]:
+def _time_seconds(status: os.stat_result) -> Tuple[int, int, int]:
     return (
         status.st_atime_ns // 10**9 & _U64_MASK,
         status.st_mtime_ns // 10**9 & _U64_MASK,
@@ -132,15 +132,20 @@ def _seconds(status: os.stat_result) -> Tuple[int, int, int]:
 
 def entry_reply(node: int, attr: bytes, entry_ttl: float, attr_ttl: float) -> bytes:
     """Reply to LOOKUP and to all that makes a node. TTLs: seconds that the kernel may believe it."""
-    return ENTRY.pack(node, 0, int(entry_ttl), int(attr_ttl), _fraction(entry_ttl), _fraction(attr_ttl)) + attr
+    return (
+        ENTRY.pack(
+            node, 0, int(entry_ttl), int(attr_ttl), _nanosecond_fraction(entry_ttl), _nanosecond_fraction(attr_ttl)
+        )
+        + attr
+    )
 
 
 def attr_reply(attr: bytes, ttl: float) -> bytes:
     """Reply to GETATTR and SETATTR."""
-    return ATTR_OUT.pack(int(ttl), _fraction(ttl), 0) + attr
+    return ATTR_OUT.pack(int(ttl), _nanosecond_fraction(ttl), 0) + attr
 
 
-def _fraction(seconds: float) -> int:
+def _nanosecond_fraction(seconds: float) -> int:
     return int(seconds % 1 * 10**9)
 
 

@@ -8,7 +8,7 @@ import syslog
 from concurrent.futures import ThreadPoolExecutor
 from typing import Sequence
 
-from hyperpod_rehearsal.standins.fuse.background import StartFailed, run_in_background
+from hyperpod_rehearsal.standins.fuse.background import StartFailed, fork_and_serve_mount
 from hyperpod_rehearsal.standins.fuse.session import (
     MS_NOATIME,
     MS_NODEV,
@@ -17,12 +17,12 @@ from hyperpod_rehearsal.standins.fuse.session import (
     FuseSession,
     Refusal,
     mount,
-    name_process,
+    set_process_name,
 )
 from hyperpod_rehearsal.standins.mountpoint_s3.client import S3Client, S3Failure
 from hyperpod_rehearsal.standins.mountpoint_s3.files import Files
 from hyperpod_rehearsal.standins.mountpoint_s3.filesystem import NameOperations
-from hyperpod_rehearsal.standins.mountpoint_s3.options import MountOptions, from_fstab, parse_options
+from hyperpod_rehearsal.standins.mountpoint_s3.options import MountOptions, arguments_from_fstab, parse_options
 from hyperpod_rehearsal.standins.mountpoint_s3.settings import load_settings
 from hyperpod_rehearsal.standins.mountpoint_s3.tree import Tree
 
@@ -33,7 +33,7 @@ SOURCE = "mountpoint-s3"
 def main(argv: Sequence[str], *, fstab: bool = False) -> int:
     """Exit code of the command. fstab: the arguments are those that mount(8) passes."""
     if fstab or "-o" in argv:
-        argv = from_fstab(argv)
+        argv = arguments_from_fstab(argv)
     options = parse_options(argv)
     prefix = ""
     if options.prefix:
@@ -42,11 +42,11 @@ def main(argv: Sequence[str], *, fstab: bool = False) -> int:
     try:
         _check_mount_point(options.mount_point)
         if not options.foreground:
-            code = run_in_background(lambda: _start(options), options.mount_point)
+            code = fork_and_serve_mount(lambda: _mount_and_start_session(options), options.mount_point)
             if code == 0:
                 print(done)
             return code
-        session = _start(options)
+        session = _mount_and_start_session(options)
         print(done, flush=True)
         session.run()
         return 0
@@ -71,27 +71,27 @@ def _check_mount_point(path: str) -> None:
                 raise StartFailed(f"Error: mount point {path} is already mounted")
 
 
-def _start(options: MountOptions) -> FuseSession:
+def _mount_and_start_session(options: MountOptions) -> FuseSession:
     """Reach the bucket and mount. Raises StartFailed."""
     settings = load_settings(os.environ, options.profile, options.endpoint_url, options.region)
     failed = f"initial ListObjectsV2 failed for bucket {options.bucket} in region {settings.region}"
     if not settings.endpoint:
-        raise _failure(
+        raise _start_failure(
             "Failed to create S3 client",
             "this is the stand-in of a rehearsal and has no AWS: set "
             "AWS_ENDPOINT_URL, --endpoint-url, or endpoint_url in ~/.aws/config",
         )
     if settings.credentials is None and not options.no_sign_request:
-        raise _failure("Failed to create S3 client", failed, "Client error", "No signing credentials available")
+        raise _start_failure("Failed to create S3 client", failed, "Client error", "No signing credentials available")
     credentials = settings.credentials
     if options.no_sign_request:
         credentials = None
     client = S3Client(settings.endpoint, settings.region, options.bucket, credentials)
     try:
-        client.list(options.prefix or "", delimiter="", limit=1)
+        client.list_page(options.prefix or "", delimiter="", limit=1)
     except S3Failure as err:
-        raise _failure("Failed to create S3 client", failed, str(err)) from err
-    rules = options.rules()
+        raise _start_failure("Failed to create S3 client", failed, str(err)) from err
+    rules = options.mount_rules()
     pool = ThreadPoolExecutor(8)
     tree = Tree(client, pool, options.prefix or "", rules.ttl)
     names = NameOperations(tree, client, rules)
@@ -105,33 +105,33 @@ def _start(options: MountOptions) -> FuseSession:
     try:
         descriptor = mount(SOURCE, options.mount_point, "fuse", options=f"default_permissions{shared}", flags=flags)
     except OSError as err:
-        raise _failure("Failed to create FUSE session", str(err)) from err
-    name_process("mount-s3")
+        raise _start_failure("Failed to create FUSE session", str(err)) from err
+    set_process_name("mount-s3")
     syslog.openlog("mount-s3", syslog.LOG_PID, syslog.LOG_DAEMON)
     session = FuseSession(
         descriptor,
         options.mount_point,
         {**names.handlers(), **files.handlers()},
         tree.forget,
-        report=_report if not options.foreground else _report_and_print,
+        report=_log_failed_request if not options.foreground else _log_and_print_failed_request,
     )
     session.start()
     return session
 
 
-def _failure(message: str, *causes: str) -> StartFailed:
+def _start_failure(message: str, *causes: str) -> StartFailed:
     lines = "\n".join(f"    {number}: {cause}" for number, cause in enumerate(causes))
     return StartFailed(f"Error: {message}\n\nCaused by:\n{lines}")
 
 
-def _report(opcode: int, error: BaseException) -> None:
+def _log_failed_request(opcode: int, error: BaseException) -> None:
     if isinstance(error, Refusal):
         syslog.syslog(syslog.LOG_WARNING, f"request {opcode} failed with errno {error.errno}: {error.strerror}")
     elif not isinstance(error, OSError):
         syslog.syslog(syslog.LOG_ERR, f"request {opcode} failed: {error!r}")
 
 
-def _report_and_print(opcode: int, error: BaseException) -> None:
-    _report(opcode, error)
+def _log_and_print_failed_request(opcode: int, error: BaseException) -> None:
+    _log_failed_request(opcode, error)
     if isinstance(error, Refusal) or not isinstance(error, OSError):
         print(f"request {opcode} failed: {error!r}", file=sys.stderr, flush=True)

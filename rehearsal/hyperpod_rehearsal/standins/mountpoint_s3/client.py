@@ -13,7 +13,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
 from urllib.parse import quote, urlsplit
 from xml.etree import ElementTree
 
-from hyperpod_rehearsal.standins.sigv4 import EMPTY_SHA256, UNSIGNED, AccessKey, sign
+from hyperpod_rehearsal.standins.sigv4 import EMPTY_SHA256, UNSIGNED, AccessKey, sign_request_headers
 
 TRIES = 6
 """Attempts of a request; with the pauses between them about 3 s of outage are bridged."""
@@ -55,7 +55,7 @@ class S3Client:
         self._credentials = credentials
         self._idle: queue.LifoQueue[http.client.HTTPConnection] = queue.LifoQueue()
 
-    def request(
+    def send_with_retries(
         self,
         method: str,
         key: str = "",
@@ -77,7 +77,7 @@ class S3Client:
             if attempt:
                 time.sleep(min(0.1 * 2 ** (attempt - 1), 1.6))
             try:
-                response, data = self._attempt(method, path, encoded, body, headers or {})
+                response, data = self._send_once(method, path, encoded, body, headers or {})
             except (OSError, http.client.HTTPException) as err:
                 failure = S3Failure(0, f"{type(err).__name__}: {err}")
                 continue
@@ -92,7 +92,7 @@ class S3Client:
                 raise failure
         raise failure
 
-    def _attempt(
+    def _send_once(
         self, method: str, path: str, query: str, body: bytes, extra: Dict[str, str]
     ) -> Tuple[http.client.HTTPResponse, bytes]:
         payload = EMPTY_SHA256
@@ -102,12 +102,12 @@ class S3Client:
         if method in ("PUT", "POST"):
             headers["content-length"] = str(len(body))
         if self._credentials is not None:
-            headers = sign(self._credentials, self._region, method, path, query, headers)
+            headers = sign_request_headers(self._credentials, self._region, method, path, query, headers)
         target = path
         if query:
             target = f"{path}?{query}"
         while True:
-            connection, used = self._connection()
+            connection, used = self._connect_or_reuse()
             try:
                 connection.request(method, target, body=body or None, headers=headers)
                 response = connection.getresponse()
@@ -123,7 +123,7 @@ class S3Client:
                 self._idle.put(connection)
             return response, data
 
-    def _connection(self) -> Tuple[http.client.HTTPConnection, bool]:
+    def _connect_or_reuse(self) -> Tuple[http.client.HTTPConnection, bool]:
         try:
             return self._idle.get_nowait(), True
         except queue.Empty:
@@ -139,7 +139,7 @@ class S3Client:
     def head(self, key: str) -> Optional[ObjectHead]:
         """The object, or None."""
         try:
-            response, _ = self.request("HEAD", key)
+            response, _ = self.send_with_retries("HEAD", key)
         except S3Failure as err:
             if err.status == 404:
                 return None
@@ -151,14 +151,16 @@ class S3Client:
             response.getheader("etag") or "",
         )
 
-    def list(self, prefix: str, *, delimiter: str = "/", limit: int = 1000, token: Optional[str] = None) -> Listing:
+    def list_page(
+        self, prefix: str, *, delimiter: str = "/", limit: int = 1000, token: Optional[str] = None
+    ) -> Listing:
         """A page of the keys that start with `prefix`."""
         query = [("list-type", "2"), ("prefix", prefix), ("max-keys", str(limit))]
         if delimiter:
             query.append(("delimiter", delimiter))
         if token:
             query.append(("continuation-token", token))
-        _, data = self.request("GET", query=query)
+        _, data = self.send_with_retries("GET", query=query)
         root = ElementTree.fromstring(data)
         space = ""
         if root.tag.startswith("{"):
@@ -170,7 +172,7 @@ class S3Client:
         objects = [
             (
                 text(item, "Key"),
-                ObjectHead(int(text(item, "Size")), _seconds(text(item, "LastModified")), text(item, "ETag")),
+                ObjectHead(int(text(item, "Size")), _parse_timestamp(text(item, "LastModified")), text(item, "ETag")),
             )
             for item in root.iter(f"{space}Contents")
         ]
@@ -179,26 +181,26 @@ class S3Client:
 
     def get(self, key: str, first: int, last: int, etag: str) -> bytes:
         """Bytes `first`..`last` of that version of the object. Raises S3Failure 412 when it is another now."""
-        _, data = self.request("GET", key, headers={"range": f"bytes={first}-{last}", "if-match": etag})
+        _, data = self.send_with_retries("GET", key, headers={"range": f"bytes={first}-{last}", "if-match": etag})
         return data
 
     def put(self, key: str, body: bytes) -> str:
         """Store a small object whole; returns its ETag."""
-        response, _ = self.request("PUT", key, body=body)
+        response, _ = self.send_with_retries("PUT", key, body=body)
         return response.getheader("etag") or ""
 
     def delete(self, key: str) -> None:
         """Remove an object."""
-        self.request("DELETE", key)
+        self.send_with_retries("DELETE", key)
 
     def begin_upload(self, key: str) -> str:
-        """Id of a new multipart upload."""
-        _, data = self.request("POST", key, [("uploads", "")])
-        return _element(data, b"UploadId")
+        """Start a multipart upload and return its id."""
+        _, data = self.send_with_retries("POST", key, [("uploads", "")])
+        return _first_element_text(data, b"UploadId")
 
     def put_part(self, key: str, upload: str, number: int, body: bytes) -> str:
-        """ETag of an uploaded part."""
-        response, _ = self.request("PUT", key, [("partNumber", str(number)), ("uploadId", upload)], body)
+        """Upload a part and return its ETag."""
+        response, _ = self.send_with_retries("PUT", key, [("partNumber", str(number)), ("uploadId", upload)], body)
         return response.getheader("etag") or ""
 
     def complete_upload(self, key: str, upload: str, etags: Sequence[str]) -> str:
@@ -206,22 +208,22 @@ class S3Client:
         parts = "".join(
             f"<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>" for number, etag in enumerate(etags, 1)
         )
-        _, data = self.request(
+        _, data = self.send_with_retries(
             "POST", key, [("uploadId", upload)], f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
         )
-        return _element(data, b"ETag").replace("&quot;", '"').replace("&#34;", '"')
+        return _first_element_text(data, b"ETag").replace("&quot;", '"').replace("&#34;", '"')
 
     def abort_upload(self, key: str, upload: str) -> None:
         """Throw an upload away, in one attempt."""
-        self.request("DELETE", key, [("uploadId", upload)], tries=1)
+        self.send_with_retries("DELETE", key, [("uploadId", upload)], tries=1)
 
 
-def _element(data: bytes, name: bytes) -> str:
+def _first_element_text(data: bytes, name: bytes) -> str:
     match = re.search(b"<" + name + b">([^<]+)", data)
     if match is None:
         raise S3Failure(500, f"no {name.decode()} in the answer")  # S3 may answer 200 with an error inside
     return match[1].decode()
 
 
-def _seconds(text: str) -> float:
+def _parse_timestamp(text: str) -> float:
     return datetime.strptime(text[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc).timestamp()

@@ -47,7 +47,7 @@ class Files:
         self._listings: Dict[int, List[Tuple[bytes, int, int]]] = {}
 
     def handlers(self) -> Dict[int, Handler]:
-        """What to call for each opcode."""
+        """Return the handler of each opcode."""
         return {
             wire.OPEN: self.open,
             wire.READ: self.read,
@@ -61,30 +61,35 @@ class Files:
         }
 
     def open(self, request: FuseRequest) -> bytes:
-        """EPERM where an object would have to be changed in place, or be read while it is written."""
+        """Open a file for reading or writing.
+
+        Raises EPERM where an object would have to be changed in place, or be read while it is written.
+        """
         flags = wire.U32.unpack_from(request.body)[0]
         if flags & (os.O_SYNC | os.O_DSYNC):
             raise Refusal(errno.EINVAL, "O_SYNC and O_DSYNC are not supported")
-        node = self._tree.node(request.node)
+        node = self._tree.require_node(request.node)
         if node.directory:
             raise Refusal(errno.EISDIR, "is a directory")
         access, truncate = flags & os.O_ACCMODE, bool(flags & os.O_TRUNC)
-        self._finish_closed_writer(node)
+        self._complete_closed_writer(node)
         if node.status == REMOTE and access != os.O_WRONLY and node.parent is not None:
-            self._revalidate(node)
+            self._require_current_node(node)
         overwrite = self._rules.allow_overwrite and truncate
         with self._lock:
             if access == os.O_WRONLY or (access == os.O_RDWR and (node.status == UNOPENED or overwrite)):
                 return wire.open_reply(self._open_for_writing(node, request.pid, overwrite))
             if node.status != REMOTE:
-                raise Refusal(errno.EPERM, f"{self._tree.key(node)} is not readable while being written")
-            reader = ObjectReader(self._client, self._pool, self._tree.key(node), node.head, self._rules.read_part)
+                raise Refusal(errno.EPERM, f"{self._tree.object_key(node)} is not readable while being written")
+            reader = ObjectReader(
+                self._client, self._pool, self._tree.object_key(node), node.head, self._rules.read_part
+            )
             handle = next(self._handles)
             self._open_files[handle] = _OpenFile(node, reader=reader)
             node.readers.add(handle)
             return wire.open_reply(handle)
 
-    def _finish_closed_writer(self, node: Inode) -> None:
+    def _complete_closed_writer(self, node: Inode) -> None:
         """A file that its opener has closed counts as written, even if the kernel has not released it yet."""
         with self._lock:
             open_file = None
@@ -96,22 +101,22 @@ class Files:
             and (open_file.flushed or open_file.writer.state != "open")
         ):
             if open_file.writer.state == "open":
-                self._complete(open_file.writer, node)
+                self._complete_upload(open_file.writer, node)
             node.writer = None
 
-    def _revalidate(self, node: Inode) -> None:
-        """Open sees the object as it is now."""
+    def _require_current_node(self, node: Inode) -> None:
+        """Look the object up in S3; raise ENOENT when it is missing, ESTALE when it is another file now."""
         if node.parent is not None:
-            current = self._tree.find(node.parent, node.name)
+            current = self._tree.find_child(node.parent, node.name)
         else:
             current = node
         if current is None:
             raise Refusal(errno.ENOENT, "no such file")
         if current is not node:
-            raise Refusal(errno.ESTALE, f"{self._tree.key(node)} is another file now")
+            raise Refusal(errno.ESTALE, f"{self._tree.object_key(node)} is another file now")
 
     def _open_for_writing(self, node: Inode, pid: int, overwrite: bool) -> int:
-        key = self._tree.key(node)
+        key = self._tree.object_key(node)
         if node.writer is not None:
             raise Refusal(errno.EPERM, f"{key} is already being written")
         if node.readers:
@@ -126,32 +131,32 @@ class Files:
         node.writer = handle
         return handle
 
-    def _complete(self, writer: ObjectWriter, node: Inode) -> None:
+    def _complete_upload(self, writer: ObjectWriter, node: Inode) -> None:
         try:
             writer.complete()
         except Refusal:
             node.status = REMOTE  # what S3 has, if anything, shows again
             raise
         if node.status == WRITING:
-            self._tree.publish(node, ObjectHead(writer.offset, time.time(), writer.etag))
+            self._tree.mark_remote(node, ObjectHead(writer.offset, time.time(), writer.etag))
 
-    def _file_of(self, request: FuseRequest) -> _OpenFile:
-        open_file = self._open_files.get(request.handle())
+    def _open_file_of_request(self, request: FuseRequest) -> _OpenFile:
+        open_file = self._open_files.get(request.file_handle())
         if open_file is None:
             raise Refusal(errno.EBADF, "no such handle")
         return open_file
 
     def read(self, request: FuseRequest) -> bytes:
         """Bytes of the version that was opened."""
-        open_file = self._file_of(request)
+        open_file = self._open_file_of_request(request)
         _, offset, size = wire.IN_READ.unpack_from(request.body)
         if open_file.reader is None:
             raise Refusal(errno.EBADF, "file handle is not open for reads")
         return open_file.reader.read(offset, size)
 
     def write(self, request: FuseRequest) -> bytes:
-        """In order only."""
-        open_file = self._file_of(request)
+        """Append data to the upload; only writes in order are accepted."""
+        open_file = self._open_file_of_request(request)
         handle, offset, size = wire.IN_READ.unpack_from(request.body)
         if open_file.writer is None:
             raise Refusal(errno.EBADF, "file handle is not open for writes")
@@ -168,43 +173,43 @@ class Files:
         return wire.WRITE_OUT.pack(count, 0)
 
     def flush(self, request: FuseRequest) -> bytes:
-        """close(2): the opener's own completes the upload, so that its error reaches the program."""
-        open_file = self._file_of(request)
+        """Complete the upload at the close(2) of the process that opened the file, so that it gets the error."""
+        open_file = self._open_file_of_request(request)
         open_file.flushed = True
         if open_file.writer is not None:
             if open_file.writer.state == "failed":
                 raise Refusal(errno.EIO, "upload already terminated")
             if open_file.writer.offset and request.pid == open_file.writer.pid:
-                self._complete(open_file.writer, open_file.node)
+                self._complete_upload(open_file.writer, open_file.node)
         return b""
 
     def fsync(self, request: FuseRequest) -> bytes:
-        """Completes the upload: the object is visible, and later writes fail."""
-        open_file = self._file_of(request)
+        """Complete the upload: the object is visible, and later writes fail."""
+        open_file = self._open_file_of_request(request)
         if open_file.writer is not None:
-            self._complete(open_file.writer, open_file.node)
+            self._complete_upload(open_file.writer, open_file.node)
         return b""
 
     def release(self, request: FuseRequest) -> bytes:
         """The last reference is gone. A writer that was killed has its object published as far as it came, as
         Mountpoint does: a checkpoint needs a manifest that is written last."""
         with self._lock:
-            open_file = self._open_files.pop(request.handle(), None)
+            open_file = self._open_files.pop(request.file_handle(), None)
         if open_file is None:
             return b""
         node = open_file.node
-        node.readers.discard(request.handle())
+        node.readers.discard(request.file_handle())
         try:
             if open_file.writer is not None and open_file.writer.state == "open":
-                self._complete(open_file.writer, node)
+                self._complete_upload(open_file.writer, node)
         finally:
-            if node.writer == request.handle():
+            if node.writer == request.file_handle():
                 node.writer = None
         return b""
 
     def opendir(self, request: FuseRequest) -> bytes:
-        """A listing as of now."""
-        entries = self._names.list_directory(self._tree.node(request.node))
+        """List a directory as it is now and keep the listing under a new handle."""
+        entries = self._names.list_directory(self._tree.require_node(request.node))
         with self._lock:
             handle = next(self._handles)
             self._listings[handle] = entries
@@ -217,5 +222,5 @@ class Files:
 
     def releasedir(self, request: FuseRequest) -> bytes:
         """Forget the listing."""
-        self._listings.pop(request.handle(), None)
+        self._listings.pop(request.file_handle(), None)
         return b""

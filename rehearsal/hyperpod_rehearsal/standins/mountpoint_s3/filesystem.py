@@ -49,8 +49,8 @@ class NameOperations:
             wire.RMDIR: self.rmdir,
             wire.RENAME: self.rename,
             wire.RENAME2: self.rename,
-            wire.LINK: self.no_links,
-            wire.SYMLINK: self.no_links,
+            wire.LINK: self.refuse_link,
+            wire.SYMLINK: self.refuse_link,
             wire.STATFS: self.statfs,
         }
 
@@ -61,7 +61,7 @@ class NameOperations:
         token = None
         try:
             while True:
-                page = self._client.list(prefix, token=token)
+                page = self._client.list_page(prefix, token=token)
                 for key, _ in page.objects:
                     name = key[len(prefix) :]
                     if name and not name.endswith("/"):
@@ -85,7 +85,7 @@ class NameOperations:
             for number, (name, directory) in enumerate(sorted(entries))
         ]
 
-    def _attr(self, node: Inode) -> bytes:
+    def _pack_node_attr(self, node: Inode) -> bytes:
         rules = self._rules
         if node.directory:
             mode, size, links = stat.S_IFDIR | rules.directory_mode, 0, 2
@@ -111,108 +111,112 @@ class NameOperations:
             0,
         )
 
-    def _ttl(self, node: Inode) -> float:
+    def _attribute_ttl(self, node: Inode) -> float:
         if node.status == REMOTE:
             return self._rules.ttl
         return 0.0
 
-    def _entry(self, node: Inode) -> bytes:
+    def _count_and_pack_entry(self, node: Inode) -> bytes:
         self._tree.count_lookup(node)
-        ttl = self._ttl(node)
-        return wire.entry_reply(node.number, self._attr(node), ttl, ttl)
+        ttl = self._attribute_ttl(node)
+        return wire.entry_reply(node.number, self._pack_node_attr(node), ttl, ttl)
 
-    def _child(self, request: FuseRequest, skip: int = 0) -> Inode:
-        parent = self._tree.node(request.node)
-        child = self._tree.find(parent, _text(request.names(skip)[0]))
+    def _find_child(self, request: FuseRequest, skip: int = 0) -> Inode:
+        parent = self._tree.require_node(request.node)
+        child = self._tree.find_child(parent, _decode_name(request.trailing_names(skip)[0]))
         if child is None:
             raise Refusal(errno.ENOENT, "no such file")
         return child
 
     def lookup(self, request: FuseRequest) -> bytes:
         """Objects of other clients are seen at once: nothing absent is remembered."""
-        return self._entry(self._child(request))
+        return self._count_and_pack_entry(self._find_child(request))
 
     def getattr(self, request: FuseRequest) -> bytes:
         """Attributes, asked for again once they are older than the metadata TTL."""
-        node = self._tree.node(request.node)
+        node = self._tree.require_node(request.node)
         if node.parent is not None and node.status == REMOTE and not node.directory and time.monotonic() > node.valid:
-            now = self._tree.find(node.parent, node.name)
+            now = self._tree.find_child(node.parent, node.name)
             if now is None:
                 raise Refusal(errno.ENOENT, "no such file")
             if now is not node:
-                raise Refusal(errno.ESTALE, f"{self._tree.key(node)} is another file now")
-        return wire.attr_reply(self._attr(node), self._ttl(node))
+                raise Refusal(errno.ESTALE, f"{self._tree.object_key(node)} is another file now")
+        return wire.attr_reply(self._pack_node_attr(node), self._attribute_ttl(node))
 
     def setattr(self, request: FuseRequest) -> bytes:
         """Nothing of an object can be changed; on a file not yet uploaded it is accepted and has no effect."""
-        node = self._tree.node(request.node)
+        node = self._tree.require_node(request.node)
         if node.status == REMOTE:
             raise Refusal(
                 errno.EPERM,
-                f"{self._tree.key(node)} is remote and its attributes cannot be modified; to "
+                f"{self._tree.object_key(node)} is remote and its attributes cannot be modified; to "
                 f"overwrite, mount with --allow-overwrite and open with O_TRUNC",
             )
-        return wire.attr_reply(self._attr(node), self._ttl(node))
+        return wire.attr_reply(self._pack_node_attr(node), self._attribute_ttl(node))
 
     def mknod(self, request: FuseRequest) -> bytes:
-        """A new regular file, to be opened for writing next."""
+        """Create a local regular file, to be opened for writing next."""
         mode, _, _, _ = wire.IN_MKNOD.unpack_from(request.body)
         if not stat.S_ISREG(mode):
             raise Refusal(errno.EINVAL, "only regular files can be created")
-        name = _text(request.names(wire.IN_MKNOD.size)[0])
-        return self._entry(self._tree.make_local(self._tree.node(request.node), name, directory=False))
+        name = _decode_name(request.trailing_names(wire.IN_MKNOD.size)[0])
+        return self._count_and_pack_entry(
+            self._tree.add_local_node(self._tree.require_node(request.node), name, directory=False)
+        )
 
     def mkdir(self, request: FuseRequest) -> bytes:
-        """A local directory: S3 learns of it with the first object inside."""
-        name = _text(request.names(wire.IN_MKDIR.size)[0])
-        return self._entry(self._tree.make_local(self._tree.node(request.node), name, directory=True))
+        """Create a local directory: S3 gets it with the first object inside."""
+        name = _decode_name(request.trailing_names(wire.IN_MKDIR.size)[0])
+        return self._count_and_pack_entry(
+            self._tree.add_local_node(self._tree.require_node(request.node), name, directory=True)
+        )
 
     def unlink(self, request: FuseRequest) -> bytes:
         """Delete the object, where that is allowed."""
         if not self._rules.allow_delete:
             raise Refusal(errno.EPERM, "Deletes are disabled. Use '--allow-delete' mount option to enable it.")
-        node = self._child(request)
+        node = self._find_child(request)
         if node.directory:
             raise Refusal(errno.EISDIR, "is a directory")
         if node.status != REMOTE:
-            raise Refusal(errno.EPERM, f"{self._tree.key(node)} cannot be unlinked while being written")
+            raise Refusal(errno.EPERM, f"{self._tree.object_key(node)} cannot be unlinked while being written")
         try:
-            self._client.delete(self._tree.key(node))
+            self._client.delete(self._tree.object_key(node))
         except S3Failure as err:
             raise Refusal(errno.EIO, f"DeleteObject failed: {err}") from None
-        self._tree.drop(node)
+        self._tree.remove_name(node)
         return b""
 
     def rmdir(self, request: FuseRequest) -> bytes:
         """Only a directory that is local and empty."""
-        node = self._child(request)
+        node = self._find_child(request)
         if not node.directory:
             raise Refusal(errno.ENOTDIR, "not a directory")
         if node.status == REMOTE:
-            raise Refusal(errno.EPERM, f"{self._tree.key(node)} is a remote directory and cannot be removed")
+            raise Refusal(errno.EPERM, f"{self._tree.object_key(node)} is a remote directory and cannot be removed")
         if self._tree.local_children(node):
             raise Refusal(errno.ENOTEMPTY, "directory not empty")
-        self._tree.drop(node)
+        self._tree.remove_name(node)
         return b""
 
     def rename(self, request: FuseRequest) -> bytes:
-        """General purpose buckets have no rename."""
-        node = self._child(request, wire.IN_RENAME2.size if request.opcode == wire.RENAME2 else wire.U64.size)
+        """Refuse: general purpose buckets have no rename."""
+        node = self._find_child(request, wire.IN_RENAME2.size if request.opcode == wire.RENAME2 else wire.U64.size)
         if node.directory:
-            raise Refusal(errno.EPERM, f"{self._tree.key(node)} is a directory and cannot be renamed")
+            raise Refusal(errno.EPERM, f"{self._tree.object_key(node)} is a directory and cannot be renamed")
         if node.status != REMOTE:
-            raise Refusal(errno.EPERM, f"{self._tree.key(node)} cannot be renamed while being written")
+            raise Refusal(errno.EPERM, f"{self._tree.object_key(node)} cannot be renamed while being written")
         raise Refusal(errno.ENOSYS, "rename is not supported on this bucket")
 
-    def no_links(self, request: FuseRequest) -> bytes:
-        """Neither hard nor symbolic links."""
+    def refuse_link(self, request: FuseRequest) -> bytes:
+        """Raise EPERM: neither hard nor symbolic links are supported."""
         raise Refusal(errno.EPERM, "links are not supported")
 
     def statfs(self, request: FuseRequest) -> bytes:
-        """As good as endless."""
+        """Return figures of a practically endless file system."""
         blocks = (1 << 64) // 1024 // 4096
         return wire.STATFS_OUT.pack(blocks, blocks, blocks, blocks, blocks, 4096, 255, 4096, 0, *[0] * 6)
 
 
-def _text(name: bytes) -> str:
+def _decode_name(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")

@@ -107,7 +107,7 @@ class MountOptions(argparse.Namespace):
     read_part_size: Optional[int]
     write_part_size: Optional[int]
 
-    def rules(self) -> MountRules:
+    def mount_rules(self) -> MountRules:
         """The rules of the file system that these options ask for."""
         part = self.part_size or PART_SIZE
         return MountRules(
@@ -117,12 +117,12 @@ class MountOptions(argparse.Namespace):
             self.gid,
             self.dir_mode,
             self.file_mode,
-            self._ttl(),
+            self._metadata_ttl_seconds(),
             self.read_part_size or part,
             self.write_part_size or part,
         )
 
-    def _ttl(self) -> float:
+    def _metadata_ttl_seconds(self) -> float:
         if self.metadata_ttl is None:
             if self.cache:
                 return 60.0
@@ -147,8 +147,8 @@ def parse_options(argv: Sequence[str]) -> MountOptions:
         parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--uid", type=int, default=os.getuid())
     parser.add_argument("--gid", type=int, default=os.getgid())
-    parser.add_argument("--dir-mode", type=_octal, default=0o755)
-    parser.add_argument("--file-mode", type=_octal, default=0o644)
+    parser.add_argument("--dir-mode", type=_parse_octal, default=0o755)
+    parser.add_argument("--file-mode", type=_parse_octal, default=0o644)
     options = parser.parse_args(list(argv), namespace=MountOptions())
     match = re.fullmatch(r"s3://([^/]+)/?(.*)", options.bucket)
     if match:
@@ -166,7 +166,7 @@ def parse_options(argv: Sequence[str]) -> MountOptions:
     return options
 
 
-def from_fstab(argv: Sequence[str]) -> List[str]:
+def arguments_from_fstab(argv: Sequence[str]) -> List[str]:
     """The command line that `SOURCE TARGET -o OPTIONS` stands for."""
     positional, options = parse_mount_arguments(argv)
     out = []
@@ -183,5 +183,5 @@ def from_fstab(argv: Sequence[str]) -> List[str]:
     return out + positional
 
 
-def _octal(text: str) -> int:
+def _parse_octal(text: str) -> int:
     return int(text, 8)

@@ -40,7 +40,7 @@ class ObjectReader:
         end = min(offset + size, self._head.size)
         pieces = []
         while offset < end:
-            current = self._range_with(offset)
+            current = self._range_containing(offset)
             try:
                 data = current.data.result()
             except S3Failure as err:
@@ -58,7 +58,7 @@ class ObjectReader:
             offset += len(piece)
         return b"".join(pieces)
 
-    def _range_with(self, offset: int) -> _Range:
+    def _range_containing(self, offset: int) -> _Range:
         """The range that holds the byte at `offset`, fetched if need be; the next one is fetched ahead."""
         with self._lock:
             current = next((item for item in self._ranges if item.start <= offset < item.end), None)
@@ -66,19 +66,19 @@ class ObjectReader:
                 last = max((item.end for item in self._ranges), default=0)
                 if offset != last:
                     self._size = FIRST_RANGE  # a jump: nothing is known about what comes next
-                current = self._fetch(offset)
+                current = self._start_fetch(offset)
             newest = max(item.end for item in self._ranges)
-            if current.end == newest and newest < self._head.size and self._sequential(current, offset):
+            if current.end == newest and newest < self._head.size and self._is_sequential(current, offset):
                 self._size = min(self._size * 2, self._largest)
-                self._fetch(newest)
+                self._start_fetch(newest)
             del self._ranges[:-MAX_RANGES]
             return current
 
-    def _sequential(self, current: _Range, offset: int) -> bool:
+    def _is_sequential(self, current: _Range, offset: int) -> bool:
         """Whether reading has gone on from the start of the object, from another range, or deep into this one."""
         return current.start == 0 or offset > current.start or any(item.end == current.start for item in self._ranges)
 
-    def _fetch(self, start: int) -> _Range:
+    def _start_fetch(self, start: int) -> _Range:
         end = min(start + self._size, self._head.size)
         future = self._pool.submit(self._client.get, self._key, start, end - 1, self._head.etag)
         made = _Range(start, end, future)

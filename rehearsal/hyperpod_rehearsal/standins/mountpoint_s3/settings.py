@@ -23,7 +23,10 @@ def load_settings(
     endpoint: Optional[str] = None,
     region: Optional[str] = None,
 ) -> S3Settings:
-    """Options win over the environment, the environment over ~/.aws. An empty endpoint means that none is set."""
+    """Read endpoint, region and credentials from the environment and ~/.aws.
+
+    Options win over the environment, the environment over ~/.aws. An empty endpoint means that none is set.
+    """
     # A colon is part of a profile's values, and AWS's files know no interpolation.
     config = configparser.RawConfigParser(delimiters=("=",))
     secrets = configparser.RawConfigParser(delimiters=("=",))

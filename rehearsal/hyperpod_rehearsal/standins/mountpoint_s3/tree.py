@@ -51,14 +51,14 @@ class Tree:
         self._children: Dict[Tuple[int, str], Inode] = {}
         self._next = ROOT + 1
 
-    def node(self, number: int) -> Inode:
+    def require_node(self, number: int) -> Inode:
         """The node of that number. Raises Refusal ENOENT."""
         node = self._nodes.get(number)
         if node is None:
             raise Refusal(errno.ENOENT, "no such node")
         return node
 
-    def key(self, node: Inode) -> str:
+    def object_key(self, node: Inode) -> str:
         """Key of a file, or of a directory without its final `/`."""
         names = []
         while node.parent is not None:
@@ -70,14 +70,14 @@ class Tree:
         """What the keys inside a directory start with."""
         if node is self.root:
             return self._prefix
-        return self.key(node) + "/"
+        return self.object_key(node) + "/"
 
-    def find(self, parent: Inode, name: str) -> Optional[Inode]:
+    def find_child(self, parent: Inode, name: str) -> Optional[Inode]:
         """The child, local or as S3 has it now, or None. Raises Refusal EIO when S3 fails."""
         child = self._children.get((parent.number, name))
         if child is not None and child.status != REMOTE:
             return child
-        directory, head = self._query_s3(self.directory_prefix(parent) + name)
+        directory, head = self._query_directory_and_object(self.directory_prefix(parent) + name)
         with self._lock:
             child = self._children.get((parent.number, name))
             if child is not None and child.status != REMOTE:
@@ -86,15 +86,15 @@ class Tree:
                 self._children.pop((parent.number, name), None)
                 return None
             if child is None or child.directory != directory:
-                child = self._make(parent, name, directory, REMOTE)
+                child = self._add_node(parent, name, directory, REMOTE)
             if head is not None and not directory:
                 child.head = head
             child.valid = time.monotonic() + self._ttl
             return child
 
-    def _query_s3(self, key: str) -> Tuple[bool, Optional[ObjectHead]]:
+    def _query_directory_and_object(self, key: str) -> Tuple[bool, Optional[ObjectHead]]:
         """Whether there is a directory, and the object. A directory shadows an object of the same name."""
-        inside = self._pool.submit(self._client.list, key + "/", limit=1)
+        inside = self._pool.submit(self._client.list_page, key + "/", limit=1)
         try:
             head = self._client.head(key)
             listing = inside.result()
@@ -102,23 +102,23 @@ class Tree:
             raise Refusal(errno.EIO, f"HeadObject/ListObjectsV2 failed for {key}: {err}") from None
         return bool(listing.objects or listing.prefixes), head
 
-    def _make(self, parent: Inode, name: str, directory: bool, status: str) -> Inode:
+    def _add_node(self, parent: Inode, name: str, directory: bool, status: str) -> Inode:
         node = Inode(self._next, parent, name, directory, status, ObjectHead(0, time.time(), ""))
         self._next += 1
         self._nodes[node.number] = node
         self._children[parent.number, name] = node
         return node
 
-    def make_local(self, parent: Inode, name: str, directory: bool) -> Inode:
+    def add_local_node(self, parent: Inode, name: str, directory: bool) -> Inode:
         """A node that S3 does not know of. Raises Refusal EEXIST."""
-        taken = self.find(parent, name) is not None  # asks S3, so not under the lock
+        taken = self.find_child(parent, name) is not None  # asks S3, so not under the lock
         with self._lock:
             if taken or (parent.number, name) in self._children:
                 raise Refusal(errno.EEXIST, f"{name} exists")
-            return self._make(parent, name, directory, UNOPENED)
+            return self._add_node(parent, name, directory, UNOPENED)
 
-    def publish(self, node: Inode, head: ObjectHead) -> None:
-        """A node is in S3 now, and with it the local directories above it."""
+    def mark_remote(self, node: Inode, head: ObjectHead) -> None:
+        """Mark a node, and the local directories above it, as in S3."""
         with self._lock:
             node.status, node.head, node.valid = REMOTE, head, 0.0
             above = node.parent
@@ -126,14 +126,14 @@ class Tree:
                 above.status = REMOTE
                 above = above.parent
 
-    def drop(self, node: Inode) -> None:
+    def remove_name(self, node: Inode) -> None:
         """The name is gone; handles that are open keep the node."""
         with self._lock:
             if node.parent is not None and self._children.get((node.parent.number, node.name)) is node:
                 del self._children[node.parent.number, node.name]
 
     def local_children(self, parent: Inode) -> List[Inode]:
-        """Children that S3 does not know of."""
+        """Return the children that S3 does not have."""
         with self._lock:
             return [
                 node
@@ -142,7 +142,7 @@ class Tree:
             ]
 
     def count_lookup(self, node: Inode) -> None:
-        """The kernel was told of the node once more."""
+        """Count one more lookup of the node by the kernel."""
         with self._lock:
             node.lookups += 1
             self._nodes[node.number] = node
@@ -159,4 +159,4 @@ class Tree:
             if any(parent == number for parent, _ in self._children):
                 return
             del self._nodes[number]
-            self.drop(node)
+            self.remove_name(node)

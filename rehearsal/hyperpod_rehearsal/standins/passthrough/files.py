@@ -37,23 +37,25 @@ class OpenFiles:
             wire.RELEASEDIR: self.release,
         }
 
-    def descriptor(self, handle: int) -> int:
+    def descriptor_of_handle(self, handle: int) -> int:
         """Handles are descriptors."""
         return handle
 
     def open(self, request: FuseRequest) -> bytes:
         """Open what the node is, with its permissions checked by the file system underneath."""
         flags = wire.U32.unpack_from(request.body)[0]
-        return wire.open_reply(os.open(self._nodes.path(request.node), flags & ~NOT_PASSED_ON | os.O_CLOEXEC))
+        return wire.open_reply(os.open(self._nodes.proc_path(request.node), flags & ~NOT_PASSED_ON | os.O_CLOEXEC))
 
-    def create(self, parent: int, name: bytes, flags: int, mode: int) -> int:
+    def create_and_open(self, parent: int, name: bytes, flags: int, mode: int) -> int:
         """Open `name` in the directory `parent` (a descriptor) and make it if need be; returns the handle."""
         kept = flags & ~NOT_PASSED_ON | flags & os.O_EXCL
         return os.open(name, kept | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode & 0o7777, dir_fd=parent)
 
     def opendir(self, request: FuseRequest) -> bytes:
         """Open a directory for reading."""
-        return wire.open_reply(os.open(self._nodes.path(request.node), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        return wire.open_reply(
+            os.open(self._nodes.proc_path(request.node), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        )
 
     def read(self, request: FuseRequest) -> wire.Payload:
         """As many bytes as there are, up to the size asked for."""
@@ -75,7 +77,7 @@ class OpenFiles:
 
     def fsync(self, request: FuseRequest) -> bytes:
         """fsync(2) and fdatasync(2), of files and directories."""
-        os.fsync(request.handle())
+        os.fsync(request.file_handle())
         return b""
 
     def readdir(self, request: FuseRequest) -> bytes:
@@ -84,31 +86,31 @@ class OpenFiles:
         with self._lock:
             entries = self._listings.get(handle)
         if offset == 0 or entries is None:
-            entries = self._list(handle)
+            entries = self._list_entries(handle)
             with self._lock:
                 self._listings[handle] = entries
         return wire.pack_directory(entries, offset, size)
 
-    def _list(self, descriptor: int) -> List[Tuple[bytes, int, int]]:
+    def _list_entries(self, descriptor: int) -> List[Tuple[bytes, int, int]]:
         entries = [(b".", 4, 1), (b"..", 4, 1)]
         with os.scandir(descriptor) as scanned:
             for entry in scanned:
-                entries.append((os.fsencode(entry.name), _directory_type(entry), entry.inode()))
+                entries.append((os.fsencode(entry.name), _entry_type(entry), entry.inode()))
         return entries
 
     def release(self, request: FuseRequest) -> bytes:
         """The last reference to an open file is gone."""
-        self.close(request.handle())
+        self.close_handle(request.file_handle())
         return b""
 
-    def close(self, handle: int) -> None:
+    def close_handle(self, handle: int) -> None:
         """Forget a handle."""
         with self._lock:
             self._listings.pop(handle, None)
         os.close(handle)
 
 
-def _directory_type(entry: os.DirEntry[str]) -> int:
+def _entry_type(entry: os.DirEntry[str]) -> int:
     """The type of a directory's entry as readdir(3) has it: directory, symbolic link or regular file."""
     if entry.is_dir(follow_symlinks=False):
         return 4

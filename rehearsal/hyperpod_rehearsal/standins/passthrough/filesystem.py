@@ -23,7 +23,7 @@ have replaced or extended them, and a checkpoint that was just committed must be
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _ttl(mode: int) -> float:
+def _attribute_ttl(mode: int) -> float:
     if stat.S_ISDIR(mode):
         return DIRECTORY_TTL
     return 0.0
@@ -59,48 +59,54 @@ class PassThrough:
             wire.OPEN: self._files.open,
             wire.OPENDIR: self._files.opendir,
         }
-        return {**{opcode: self._assuming(handler) for opcode, handler in as_caller.items()}, **self._files.handlers()}
+        return {
+            **{opcode: self._with_caller_identity(handler) for opcode, handler in as_caller.items()},
+            **self._files.handlers(),
+        }
 
-    def _assuming(self, handler: Handler) -> Handler:
+    def _with_caller_identity(self, handler: Handler) -> Handler:
         def call(request: FuseRequest) -> wire.Payload:
-            self._identities.assume(request)
+            self._identities.assume_caller_identity(request)
             return handler(request)
 
         return call
 
-    def _entry(self, parent: int, name: bytes) -> bytes:
-        node, status = self._nodes.look_up(parent, name)
-        ttl = _ttl(status.st_mode)
+    def _look_up_and_pack_entry(self, parent: int, name: bytes) -> bytes:
+        node, status = self._nodes.look_up_and_count(parent, name)
+        ttl = _attribute_ttl(status.st_mode)
         return wire.entry_reply(node, wire.pack_attr(status), ttl, ttl)
 
-    def _attr(self, node: int) -> bytes:
+    def _pack_node_attr_reply(self, node: int) -> bytes:
         status = os.fstat(self._nodes.descriptor(node))
         if node == wire.ROOT and status.st_nlink == 0:
             # What was mounted is gone on the server: NFS has no file behind its handle then, whatever is open here.
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return wire.attr_reply(wire.pack_attr(status), _ttl(status.st_mode))
+        return wire.attr_reply(wire.pack_attr(status), _attribute_ttl(status.st_mode))
 
     def lookup(self, request: FuseRequest) -> bytes:
-        """An absent name is ENOENT each time: it is never cached, so a file made elsewhere appears at once."""
-        return self._entry(request.node, request.names()[0])
+        """Look up a name.
+
+        A missing one is ENOENT each time and never cached: a file made elsewhere appears at once.
+        """
+        return self._look_up_and_pack_entry(request.node, request.trailing_names()[0])
 
     def getattr(self, request: FuseRequest) -> bytes:
         """Status of a node, also of one that has no name any more."""
-        return self._attr(request.node)
+        return self._pack_node_attr_reply(request.node)
 
     def setattr(self, request: FuseRequest) -> bytes:
         """chmod, chown, truncate, utimens, in the order that keeps each possible."""
         (valid, _, handle, size, _, atime, mtime, _, atime_ns, mtime_ns, _, mode, _, uid, gid, _) = (
             wire.IN_SETATTR.unpack_from(request.body)
         )
-        path = self._nodes.path(request.node)
+        path = self._nodes.proc_path(request.node)
         if valid & wire.SET_MODE:
             os.chmod(path, stat.S_IMODE(mode))
         if valid & (wire.SET_UID | wire.SET_GID):
             _set_owner(path, valid, uid, gid)
         if valid & wire.SET_SIZE:
             if valid & wire.SET_HANDLE:
-                os.ftruncate(self._files.descriptor(handle), size)
+                os.ftruncate(self._files.descriptor_of_handle(handle), size)
             else:
                 os.truncate(path, size)
         if valid & wire.SET_ATIME_NOW and valid & wire.SET_MTIME_NOW:
@@ -109,11 +115,11 @@ class PassThrough:
             old, now = os.fstat(self._nodes.descriptor(request.node)), time.time_ns()
             accessed, modified = old.st_atime_ns, old.st_mtime_ns
             if valid & (wire.SET_ATIME_NOW | wire.SET_ATIME):
-                accessed = _new_time(now, bool(valid & wire.SET_ATIME_NOW), atime, atime_ns)
+                accessed = _time_to_set(now, bool(valid & wire.SET_ATIME_NOW), atime, atime_ns)
             if valid & (wire.SET_MTIME_NOW | wire.SET_MTIME):
-                modified = _new_time(now, bool(valid & wire.SET_MTIME_NOW), mtime, mtime_ns)
+                modified = _time_to_set(now, bool(valid & wire.SET_MTIME_NOW), mtime, mtime_ns)
             os.utime(path, ns=(accessed, modified))
-        return self._attr(request.node)
+        return self._pack_node_attr_reply(request.node)
 
     def readlink(self, request: FuseRequest) -> bytes:
         """Target of a symbolic link."""
@@ -121,32 +127,32 @@ class PassThrough:
 
     def symlink(self, request: FuseRequest) -> bytes:
         """A symbolic link."""
-        name, target = request.names()
+        name, target = request.trailing_names()
         os.symlink(target, name, dir_fd=self._nodes.descriptor(request.node))
-        return self._entry(request.node, name)
+        return self._look_up_and_pack_entry(request.node, name)
 
     def mknod(self, request: FuseRequest) -> bytes:
         """A file, a pipe or a socket."""
         mode, device, _, _ = wire.IN_MKNOD.unpack_from(request.body)
-        name = request.names(wire.IN_MKNOD.size)[0]
+        name = request.trailing_names(wire.IN_MKNOD.size)[0]
         os.mknod(name, mode, device, dir_fd=self._nodes.descriptor(request.node))
-        return self._entry(request.node, name)
+        return self._look_up_and_pack_entry(request.node, name)
 
     def mkdir(self, request: FuseRequest) -> bytes:
         """A directory."""
         mode, _ = wire.IN_MKDIR.unpack_from(request.body)
-        name = request.names(wire.IN_MKDIR.size)[0]
+        name = request.trailing_names(wire.IN_MKDIR.size)[0]
         os.mkdir(name, mode, dir_fd=self._nodes.descriptor(request.node))
-        return self._entry(request.node, name)
+        return self._look_up_and_pack_entry(request.node, name)
 
     def unlink(self, request: FuseRequest) -> bytes:
         """Remove a name; open files stay readable."""
-        os.unlink(request.names()[0], dir_fd=self._nodes.descriptor(request.node))
+        os.unlink(request.trailing_names()[0], dir_fd=self._nodes.descriptor(request.node))
         return b""
 
     def rmdir(self, request: FuseRequest) -> bytes:
         """Remove an empty directory."""
-        os.rmdir(request.names()[0], dir_fd=self._nodes.descriptor(request.node))
+        os.rmdir(request.trailing_names()[0], dir_fd=self._nodes.descriptor(request.node))
         return b""
 
     def rename(self, request: FuseRequest) -> bytes:
@@ -156,8 +162,8 @@ class PassThrough:
             _, flags, _ = wire.IN_RENAME2.unpack_from(request.body)
             size = wire.IN_RENAME2.size
         source = self._nodes.descriptor(request.node)
-        target = self._nodes.descriptor(request.handle())
-        old, new = request.names(size)
+        target = self._nodes.descriptor(request.file_handle())
+        old, new = request.trailing_names(size)
         if not flags:
             os.rename(old, new, src_dir_fd=source, dst_dir_fd=target)
         elif _libc.renameat2(source, old, target, new, flags):
@@ -165,25 +171,25 @@ class PassThrough:
         return b""
 
     def link(self, request: FuseRequest) -> bytes:
-        """A second name for a file; EEXIST when it is taken, atomically."""
-        name = request.names(wire.U64.size)[0]
+        """Create a second name for a file; EEXIST when it is taken, atomically."""
+        name = request.trailing_names(wire.U64.size)[0]
         os.link(
-            self._nodes.path(request.handle()),
+            self._nodes.proc_path(request.file_handle()),
             name,
             dst_dir_fd=self._nodes.descriptor(request.node),
             follow_symlinks=True,
         )
-        return self._entry(request.node, name)
+        return self._look_up_and_pack_entry(request.node, name)
 
     def create(self, request: FuseRequest) -> bytes:
         """Create and open in one step, so that O_EXCL holds between nodes."""
         flags, mode, _, _ = wire.IN_CREATE.unpack_from(request.body)
-        name = request.names(wire.IN_CREATE.size)[0]
-        handle = self._files.create(self._nodes.descriptor(request.node), name, flags, mode)
+        name = request.trailing_names(wire.IN_CREATE.size)[0]
+        handle = self._files.create_and_open(self._nodes.descriptor(request.node), name, flags, mode)
         try:
-            return self._entry(request.node, name) + wire.open_reply(handle)
+            return self._look_up_and_pack_entry(request.node, name) + wire.open_reply(handle)
         except OSError:
-            self._files.close(handle)
+            self._files.close_handle(handle)
             raise
 
     def statfs(self, request: FuseRequest) -> bytes:
@@ -203,32 +209,32 @@ class PassThrough:
         )
 
     def access(self, request: FuseRequest) -> bytes:
-        """access(2) with the identity that counts."""
+        """Check access(2) with the identity in force."""
         mask = wire.U32.unpack_from(request.body)[0]
         status = os.fstat(self._nodes.descriptor(request.node))
-        if not may_access(self._identities.assume(request), status, mask):
+        if not may_access(self._identities.assume_caller_identity(request), status, mask):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
         return b""
 
 
-def _set_owner(path: str, valid: int, uid: int, gid: int) -> None:
-    """Change the user, the group or both, whichever `valid` names."""
+def _set_owner(path: str, set_mask: int, uid: int, gid: int) -> None:
+    """Change the user, the group or both, whichever `set_mask` names."""
     owner, group = -1, -1
-    if valid & wire.SET_UID:
+    if set_mask & wire.SET_UID:
         owner = uid
-    if valid & wire.SET_GID:
+    if set_mask & wire.SET_GID:
         group = gid
     os.chown(path, owner, group)
 
 
-def _new_time(now: int, is_now: bool, seconds: int, fraction: int) -> int:
+def _time_to_set(now: int, is_now: bool, seconds: int, fraction: int) -> int:
     """The time to set, in nanoseconds: `now`, or the one that the request gives."""
     if is_now:
         return now
-    return _nanoseconds(seconds, fraction)
+    return _to_nanoseconds(seconds, fraction)
 
 
-def _nanoseconds(seconds: int, fraction: int) -> int:
+def _to_nanoseconds(seconds: int, fraction: int) -> int:
     """Nanoseconds since 1970 of a time whose seconds are sent as an unsigned number."""
     if seconds >> 63:
         seconds -= 1 << 64

@@ -48,17 +48,17 @@ class Identities:
         self._thread = threading.local()
         self._groups: Dict[Tuple[int, int, int], Tuple[float, Tuple[int, ...]]] = {}
 
-    def assume(self, request: FuseRequest) -> PosixIdentity:
+    def assume_caller_identity(self, request: FuseRequest) -> PosixIdentity:
         """Make this thread act for the caller of a request; returns the identity it has now."""
-        identity = self.squash or PosixIdentity(request.uid, request.gid, self._groups_of(request))
+        identity = self.squash or PosixIdentity(request.uid, request.gid, self._supplementary_groups(request))
         if self.root_squash and identity.uid == 0:
             identity = NOBODY
         if getattr(self._thread, "identity", None) != identity:
-            _switch(identity)
+            _switch_thread_identity(identity)
             self._thread.identity = identity
         return identity
 
-    def _groups_of(self, request: FuseRequest) -> Tuple[int, ...]:
+    def _supplementary_groups(self, request: FuseRequest) -> Tuple[int, ...]:
         """Supplementary groups of the calling process; its group alone when it is gone or not of this node."""
         key = (request.pid, request.uid, request.gid)
         now = time.monotonic()
@@ -80,7 +80,7 @@ class Identities:
         return groups
 
 
-def _switch(identity: PosixIdentity) -> None:
+def _switch_thread_identity(identity: PosixIdentity) -> None:
     _libc.setfsuid(0)
     groups = (ctypes.c_uint32 * len(identity.groups))(*identity.groups)
     if _libc.syscall(_SETGROUPS, len(identity.groups), groups):

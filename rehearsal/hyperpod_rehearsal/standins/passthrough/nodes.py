@@ -45,11 +45,11 @@ class Nodes:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return known_node.descriptor
 
-    def path(self, node: int) -> str:
+    def proc_path(self, node: int) -> str:
         """A path that leads to the node's file, whatever its name is now."""
         return f"/proc/self/fd/{self.descriptor(node)}"
 
-    def look_up(self, parent: int, name: bytes) -> Tuple[int, os.stat_result]:
+    def look_up_and_count(self, parent: int, name: bytes) -> Tuple[int, os.stat_result]:
         """The node of an entry, counted as one lookup, and its status. Raises OSError, ENOENT above all."""
         descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.descriptor(parent))
         status = os.fstat(descriptor)

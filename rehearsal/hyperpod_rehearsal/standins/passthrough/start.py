@@ -7,7 +7,7 @@ import sys
 import syslog
 from typing import Optional
 
-from hyperpod_rehearsal.standins.fuse.background import StartFailed, run_in_background
+from hyperpod_rehearsal.standins.fuse.background import StartFailed, fork_and_serve_mount
 from hyperpod_rehearsal.standins.fuse.session import (
     MS_NOATIME,
     MS_NODEV,
@@ -15,7 +15,7 @@ from hyperpod_rehearsal.standins.fuse.session import (
     MS_RDONLY,
     FuseSession,
     mount,
-    name_process,
+    set_process_name,
 )
 from hyperpod_rehearsal.standins.passthrough.filesystem import PassThrough
 from hyperpod_rehearsal.standins.passthrough.identity import PosixIdentity
@@ -51,20 +51,20 @@ def mount_directory(
         flags |= MS_NOATIME
 
     def start() -> FuseSession:
-        name_process(program)
+        set_process_name(program)
         os.umask(0)  # the kernel has applied the caller's
         syslog.openlog(program, syslog.LOG_PID, syslog.LOG_DAEMON)
         if state is not None:
-            state.write(os.getpid(), sys.argv)
+            state.write_state_file(os.getpid(), sys.argv)
         try:
             files = PassThrough(directory, squash, root_squash=root_squash)
             descriptor = mount(source, target, f"fuse.{subtype}", options=options, flags=flags)
         except OSError as err:
             if state is not None:
-                state.remove()
+                state.delete_state_file()
             raise StartFailed(f"{program}: mounting {target} failed: {err.strerror}", 32) from err
         session = FuseSession(descriptor, target, files.handlers(), files.forget)
         session.start()
         return session
 
-    return run_in_background(start, target, after=state.remove if state is not None else None)
+    return fork_and_serve_mount(start, target, on_unmounted=state.delete_state_file if state is not None else None)

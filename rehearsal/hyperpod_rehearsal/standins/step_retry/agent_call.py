@@ -17,17 +17,20 @@ class AgentError(Exception):
 
 
 def encode_credential(request: Dict[str, Any]) -> str:
-    """A munge credential around a question. Raises AgentError."""
-    return _munge("munge", json.dumps(request))
+    """Return a munge credential that carries a request. Raises AgentError."""
+    return _run_munge("munge", json.dumps(request))
 
 
 def decode_credential(credential: str) -> Dict[str, Any]:
-    """A question with `uid`, who asked it. Raises AgentError when the credential is none, or was seen before."""
-    head, _, payload = _munge("unmunge", credential, "--keys=UID", "--numeric").partition("\n\n")
+    """Return the request of a munge credential with `uid` of its sender.
+
+    Raises AgentError when the credential is none, or was decoded before.
+    """
+    head, _, payload = _run_munge("unmunge", credential, "--keys=UID", "--numeric").partition("\n\n")
     return {**json.loads(payload), "uid": int(head.split()[-1])}
 
 
-def _munge(program: str, text: str, *arguments: str) -> str:
+def _run_munge(program: str, text: str, *arguments: str) -> str:
     done = subprocess.run(
         [program, *arguments],
         input=text,

@@ -33,8 +33,8 @@ RESIZE_WITHIN = 30.0
 """Seconds that slurmctld gets to take a resize."""
 
 
-def scontrol(*argv: str) -> str:
-    """Raises AgentError with what Slurm says."""
+def run_scontrol(*argv: str) -> str:
+    """Run scontrol and return its output. Raises AgentError with Slurm's message."""
     with tempfile.TemporaryDirectory() as directory:  # a resize leaves scripts where it was called
         done = subprocess.run(
             [SCONTROL, *argv],
@@ -49,7 +49,7 @@ def scontrol(*argv: str) -> str:
     return done.stdout
 
 
-def fields(line: str) -> Dict[str, str]:
+def parse_fields(line: str) -> Dict[str, str]:
     """The fields of one record of `scontrol -o show`."""
     by_name: Dict[str, str] = {}
     for name, value in re.findall(r"(\S+?)=(\S*)", line):
@@ -57,13 +57,13 @@ def fields(line: str) -> Dict[str, str]:
     return by_name
 
 
-def hosts(names: str) -> List[str]:
-    return scontrol("show", "hostnames", names).split()
+def expand_hostlist(names: str) -> List[str]:
+    return run_scontrol("show", "hostnames", names).split()
 
 
 def is_healthy(node: str) -> bool:
-    record = scontrol("-o", "show", "node", node)
-    node_fields = fields(record)
+    record = run_scontrol("-o", "show", "node", node)
+    node_fields = parse_fields(record)
     state = node_fields.get("State", "")
     if "DOWN" in state or ("FAIL" in state and any(f"Reason={reason} " in record for reason in REASONS)):
         return False
@@ -79,49 +79,53 @@ def is_healthy(node: str) -> bool:
 class ClusterAgent:
     """Answers one question after the other."""
 
-    def respond(self, request: Dict[str, Any]) -> Dict[str, Any]:
-        """Raises AgentError."""
-        job = fields(scontrol("-o", "show", "job", str(int(request["job"]))))
+    def execute_request(self, request: Dict[str, Any]) -> Dict[str, Any]:
+        """Execute diagnose, shrink or expand for the job's owner or root. Raises AgentError."""
+        job = parse_fields(run_scontrol("-o", "show", "job", str(int(request["job"]))))
         owner = int(job["UserId"].rpartition("(")[2].rstrip(")"))
         if request["uid"] not in (0, owner):
             raise AgentError(f"job {job['JobId']} is not uid {request['uid']}'s")
         if request["action"] == "expand":
-            return self._expand(job, str(int(request["donor"])))
-        return {"diagnose": self._diagnose, "shrink": self._shrink}[request["action"]](job)
+            return self._expand_job(job, str(int(request["donor"])))
+        return {"diagnose": self._diagnose_and_fail_nodes, "shrink": self._shrink_job}[request["action"]](job)
 
-    def _diagnose(self, job: Dict[str, str]) -> Dict[str, Any]:
+    def _diagnose_and_fail_nodes(self, job: Dict[str, str]) -> Dict[str, Any]:
         if job["JobState"] != "RUNNING":
             return {"action": "NONE"}
-        bad = [node for node in hosts(job["NodeList"]) if not is_healthy(node)]
+        bad = [node for node in expand_hostlist(job["NodeList"]) if not is_healthy(node)]
         if not bad:
             return {"action": "NONE"}
         for node in bad:
-            scontrol("update", f"nodename={node}", "state=fail", f"reason={REPLACE}")
+            run_scontrol("update", f"nodename={node}", "state=fail", f"reason={REPLACE}")
         if any("gres" in job.get(name, "") for name in TRES) or job.get("BatchHost") in bad:
             # Slurm resizes no job with GRES; and one without its batch host has nobody to retry the step.
-            scontrol("requeue", job["JobId"])
+            run_scontrol("requeue", job["JobId"])
             return {"action": "REQUEUEJOB"}
         return {"action": "RETRYSTEP"}
 
-    def _shrink(self, job: Dict[str, str]) -> Dict[str, Any]:
-        before = hosts(job["NodeList"])
+    def _shrink_job(self, job: Dict[str, str]) -> Dict[str, Any]:
+        before = expand_hostlist(job["NodeList"])
         remaining = [node for node in before if is_healthy(node)]
         if len(remaining) < len(before):
-            scontrol("update", f"jobid={job['JobId']}", f"nodelist={','.join(remaining)}")
+            run_scontrol("update", f"jobid={job['JobId']}", f"nodelist={','.join(remaining)}")
         return {"nodes": ",".join(remaining), "missing": len(before) - len(remaining)}
 
-    def _expand(self, job: Dict[str, str], donor: str) -> Dict[str, Any]:
-        scontrol("update", f"jobid={donor}", "numnodes=0")
+    def _expand_job(self, job: Dict[str, str], donor: str) -> Dict[str, Any]:
+        run_scontrol("update", f"jobid={donor}", "numnodes=0")
         end = time.monotonic() + RESIZE_WITHIN
         while True:
             try:
-                scontrol("update", f"jobid={job['JobId']}", "numnodes=ALL")
+                run_scontrol("update", f"jobid={job['JobId']}", "numnodes=ALL")
                 break
             except AgentError:  # Slurm writes the first resize down for a moment, and refuses another until then
                 if time.monotonic() > end:
                     raise
                 time.sleep(0.5)
-        return {"nodes": ",".join(hosts(fields(scontrol("-o", "show", "job", job["JobId"]))["NodeList"]))}
+        return {
+            "nodes": ",".join(
+                expand_hostlist(parse_fields(run_scontrol("-o", "show", "job", job["JobId"]))["NodeList"])
+            )
+        }
 
 
 class _AgentRequestHandler(socketserver.StreamRequestHandler):
@@ -129,7 +133,7 @@ class _AgentRequestHandler(socketserver.StreamRequestHandler):
         self.request.settimeout(30)
         try:
             request = decode_credential(json.loads(self.rfile.readline(65536))["credential"])
-            response = ClusterAgent().respond(request)
+            response = ClusterAgent().execute_request(request)
         except (AgentError, OSError, ValueError, KeyError, subprocess.SubprocessError) as err:
             request, response = {}, {"error": str(err) or repr(err)}
         print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {request} -> {response}", flush=True)

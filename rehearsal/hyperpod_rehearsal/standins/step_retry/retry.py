@@ -37,17 +37,17 @@ class RetriedSrun:
         self._child: Optional[subprocess.Popen[bytes]] = None
         self._srun: Optional[subprocess.Popen[bytes]] = None
         self._ended = False
-        self._controller = _controller_address()
+        self._controller = _read_controller_address()
         self._listener = socket.create_server(("0.0.0.0", 0))
-        threading.Thread(target=self._watch_task_failures, daemon=True).start()
+        threading.Thread(target=self._terminate_srun_on_task_failure, daemon=True).start()
 
-    def run(self) -> int:
-        """Until the step ends well, nobody retries it, or somebody ends srun."""
+    def run_with_retries(self) -> int:
+        """Run the step until it succeeds, is not retried, or srun is ended by a signal; returns the exit code."""
         for number in FORWARDED:
-            signal.signal(number, self._forward)
+            signal.signal(number, self._forward_signal)
         attempt = 0
         while True:
-            code = self._launch()
+            code = self._launch_and_wait()
             if code == 0 or self._ended:
                 return code
             try:
@@ -59,7 +59,7 @@ class RetriedSrun:
             attempt += 1
             self._log(f"Retrying step. Attempt number: {attempt}")
 
-    def _launch(self) -> int:
+    def _launch_and_wait(self) -> int:
         """Start the real srun and wait for it; its exit code."""
         reading, writing = os.pipe()
         listener_address = f"{socket.gethostname()}:{self._listener.getsockname()[1]}"
@@ -82,8 +82,11 @@ class RetriedSrun:
             return code
         return 128 - code
 
-    def _watch_task_failures(self) -> None:
-        """A task has failed: srun ends its step, and is ended itself where a node of the step no longer answers it."""
+    def _terminate_srun_on_task_failure(self) -> None:
+        """Terminate srun when a task reports its failure, and kill it after a grace period.
+
+        srun ends its step by itself, but not where a node of the step no longer answers it.
+        """
         while True:
             with self._listener.accept()[0] as connection:
                 connection.settimeout(5)
@@ -99,13 +102,16 @@ class RetriedSrun:
                 except subprocess.TimeoutExpired:
                     child.kill()
 
-    def _forward(self, number: int, frame: Optional[FrameType]) -> None:
+    def _forward_signal(self, number: int, frame: Optional[FrameType]) -> None:
         self._ended = self._ended or number in ENDING
         if self._child is not None and self._child.returncode is None:
             self._child.send_signal(number)
 
     def _exchange_nodes(self) -> bool:
-        """Whether the step is to be started again: the unhealthy nodes are replaced then. Raises AgentError."""
+        """Have the agent diagnose and replace unhealthy nodes; returns whether the step is to be started again.
+
+        Raises AgentError.
+        """
         self._log("Initiating communication with cluster agent to diagnose health of nodes")
         diagnosis = self._call_agent("diagnose")
         self._log(f"Response from cluster agent: JobId={self._job}, ResumeAction={diagnosis['action']}")
@@ -117,19 +123,19 @@ class RetriedSrun:
         self._log("Job failed - Droping unhealthy nodes")
         shrunk = self._call_agent("shrink")
         self._log(f"Succesfully shrink job to retain healthy nodes {shrunk['nodes']}")
-        donor = self._allocate(shrunk["missing"], shrunk["nodes"])
+        donor = self._allocate_replacement_nodes(shrunk["missing"], shrunk["nodes"])
         if donor is None or self._ended:
             return False
         expanded = self._call_agent("expand", donor=donor)
         self._log("Job Expansion complete")
         self._log(f"Updating to new node list {expanded['nodes']}")
-        self._argv = [renamed(word, expanded["nodes"]) for word in self._argv]
+        self._argv = [with_new_nodelist(word, expanded["nodes"]) for word in self._argv]
         return not self._ended
 
     def _call_agent(self, action: str, **more: str) -> Dict[str, Any]:
         return call_agent(self._controller, {"action": action, "job": self._job, **more})
 
-    def _allocate(self, count: int, excluded: str) -> Optional[str]:
+    def _allocate_replacement_nodes(self, count: int, excluded: str) -> Optional[str]:
         """The number of a job with so many other nodes, once there are such; it gives them to ours."""
         env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SALLOC", "SPANK"))}
         argv = [f"{SLURM_BIN}/salloc", "--no-shell", f"--dependency=expand:{self._job}", f"--nodes={count}"]
@@ -158,14 +164,14 @@ class RetriedSrun:
         print(f"[Auto Resume] {kind}: JobID: {self._job} StepID: {self._step} {message}", file=sys.stderr, flush=True)
 
 
-def renamed(word: str, nodes: str) -> str:
+def with_new_nodelist(word: str, nodes: str) -> str:
     """An argument of srun with the job's nodes in the place of those that it named before."""
     if word.startswith("--nodelist="):
         return f"--nodelist={nodes}"
     return word
 
 
-def _controller_address() -> str:
+def _read_controller_address() -> str:
     """The address of slurm.conf's first SlurmctldHost, its name where none is given."""
     shown = subprocess.run(
         [f"{SLURM_BIN}/scontrol", "show", "config"], stdout=subprocess.PIPE, universal_newlines=True, timeout=30
@@ -177,4 +183,4 @@ def _controller_address() -> str:
 
 
 def main(argv: List[str]) -> int:
-    return RetriedSrun(argv[0], argv[1:]).run()
+    return RetriedSrun(argv[0], argv[1:]).run_with_retries()

@@ -366,12 +366,12 @@ class Rank:
 
     def begins(self, step: int) -> None:
         assert self._memory.written is not None
-        self._memory.written.begins(step)
+        self._memory.written.set_first_step(step)
         self.enter(Phase.STEP)
 
     def reached(self, step: int) -> None:
         assert self._memory.written is not None
-        self._memory.written.reached(step)
+        self._memory.written.count_completed_step(step)
 
     def over(self) -> None:
         self._at = self._history.t

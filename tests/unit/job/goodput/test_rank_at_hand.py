@@ -18,7 +18,7 @@ from hyperpod_kit.job.goodput.job_time import AttemptLog, RunLog
 from hyperpod_kit.job.goodput.launch_time import usual_step
 from hyperpod_kit.job.goodput.time_log import RankTime
 from hyperpod_kit.job.goodput.time_rows import TimeRow
-from hyperpod_kit.slurm.environment import launch
+from hyperpod_kit.slurm.environment import launch_id
 from hyperpod_kit.slurm.progress import ProgressWriter, RankProgress
 from tests.support.wait import until
 
@@ -35,9 +35,9 @@ class Rank:
         self.env: Dict[str, str] = {**os.environ, "SLURM_PROCID": "0", "SLURM_STEP_ID": "4", **variables, **more}
         self.process = subprocess.Popen(["sleep", "600"], env=self.env)
         self.teller = ProgressWriter({HPK_PROGRESS: self.memory.path})
-        self.teller.begins(0)
-        self.teller.reached(3)
-        self.row = RankTime(launch(self.env), "n1", time.time() - 5.0).row(self.memory)
+        self.teller.report_first_step(0)
+        self.teller.report_completed_step(3)
+        self.row = RankTime(launch_id(self.env), "n1", time.time() - 5.0).row(self.memory)
         until(lambda: ATTEMPT.encode() in Path(f"/proc/{self.process.pid}/environ").read_bytes(), what="the process")
 
     def logs(self) -> List[RunLog]:
@@ -62,7 +62,7 @@ def ranks() -> Iterator[List[Rank]]:
 def test_the_step_of_this_moment_is_shown(ranks: List[Rank], tmp_path: Path) -> None:
     rank = Rank(tmp_path)
     ranks.append(rank)
-    rank.teller.reached(40)
+    rank.teller.report_completed_step(40)
     row = rank.newest(tmp_path)
     assert row.step == 40 and row.t > rank.row.t
     assert sum(row.seconds.values()) == pytest.approx(row.t - row.began)
@@ -77,7 +77,7 @@ def test_what_is_of_another_rank_launch_or_root_is_not_taken(
     rank = Rank(tmp_path, **{name: value})
     ranks.append(rank)
     rank.row = rank.row._replace(launch="4.0")
-    rank.teller.reached(40)
+    rank.teller.report_completed_step(40)
     assert rank.newest(tmp_path) == rank.row
 
 

@@ -28,13 +28,13 @@ class MovedClock:
 def test_a_reading_comes_back_as_it_was_written_and_a_torn_one_is_none() -> None:
     clock = MovedClock()
     written = PhaseClock(clock)
-    written.begins(5)
+    written.set_first_step(5)
     clock.at += 2.0
     written.enter(Phase.STEP)
     clock.at += 3.0
-    written.reached(7)
+    written.count_completed_step(7)
     clock.at += 0.5
-    written.reached(7)
+    written.count_completed_step(7)
     reading = decode_reading(written.encode())
     assert reading is not None and reading.seconds[Phase.START] == 2.0 and reading.seconds[Phase.STEP] == 3.0
     assert (reading.begins, reading.step, reading.first_steps, reading.first) == (5, 7, 3, 3.0)
@@ -53,9 +53,9 @@ def test_data_is_no_part_of_a_step() -> None:
             clock.at += 4.0
             yield number
 
-    for number in waited.measured(batches(), clock):
+    for number in waited.iter_counting_waits(batches(), clock):
         clock.at += 1.0
-        written.reached(number)
+        written.count_completed_step(number)
     assert written.reading.data == 8.0 and written.reading.seconds[Phase.STEP] == 2.0
 
 
@@ -95,8 +95,8 @@ def test_the_last_row_says_that_the_rank_has_ended(tmp_path: Path) -> None:
     memory = RankProgress()
     log = TimeLog(str(tmp_path), "7.0.0", memory, RankTime("1.0", "n1", 1000.0), rank=0)
     teller = ProgressWriter({HPK_PROGRESS: memory.path})
-    teller.begins(3)
-    teller.reached(3)
+    teller.report_first_step(3)
+    teller.report_completed_step(3)
 
     def rows() -> List[time_rows.TimeRow]:
         return time_rows.read(str(tmp_path), "7.0.0")

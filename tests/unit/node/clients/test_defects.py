@@ -112,6 +112,6 @@ def test_what_clients_may_cost_is_far_below_what_the_whole_creation_may() -> Non
 
 
 def test_python_packages_are_never_installed() -> None:
-    for place, data in render(load(EXAMPLE)).installed.items():
+    for place, data in render(load(EXAMPLE)).installed_files.items():
         if place.endswith(".sh") or place.startswith(("lib/hyperpod_kit/node/", "lib/hyperpod_kit/slurm/")):
             assert not re.search(rb"\bpip3?\b.*\binstall\b|ensurepip|ansible|git clone|github\.com", data), place

@@ -10,7 +10,7 @@ import pytest
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
-from hyperpod_kit.node.clients.fetch import obtain, sha256_of
+from hyperpod_kit.node.clients.fetch import obtain_verified_file, sha256_of
 from hyperpod_kit.node.clients.install import install_clients
 from tests.support.wait import Deadline
 from tests.unit.node.clients.debian_root import ARCH, OTHER_ARCH, DebianRoot
@@ -41,17 +41,17 @@ def test_once_for_the_life_of_the_node_and_for_its_architecture_alone(
 def test_another_try_cures_what_passes(debian: DebianRoot, deb: Path, server: PackageServer, first: Any) -> None:
     server.behaviours = [first]
     package = debian.listed(deb, url=server.offer("/mount-s3.deb", deb.read_bytes()))
-    assert sha256_of(obtain(debian.node([DATA]), package, seconds=20)) == package.sha256
+    assert sha256_of(obtain_verified_file(debian.node([DATA]), package, seconds=20)) == package.sha256
     assert len(server.asked) == 2
 
 
 def test_what_a_crash_left_is_used_when_it_is_whole(debian: DebianRoot, deb: Path, server: PackageServer) -> None:
     package = debian.listed(deb, url=server.offer("/mount-s3.deb", deb.read_bytes()))
     node = debian.node([DATA])
-    path = Path(obtain(node, package))
-    assert obtain(node, package) == str(path) and len(server.asked) == 1
+    path = Path(obtain_verified_file(node, package))
+    assert obtain_verified_file(node, package) == str(path) and len(server.asked) == 1
     path.write_bytes(path.read_bytes()[:100])
-    assert sha256_of(obtain(node, package)) == package.sha256 and len(server.asked) == 2
+    assert sha256_of(obtain_verified_file(node, package)) == package.sha256 and len(server.asked) == 2
 
 
 def test_a_file_that_changed_under_its_name(debian: DebianRoot, deb: Path, server: PackageServer) -> None:
@@ -66,7 +66,7 @@ def test_a_file_that_changed_under_its_name(debian: DebianRoot, deb: Path, serve
 def test_a_url_that_is_wrong_is_said_at_once(debian: DebianRoot, deb: Path, server: PackageServer) -> None:
     package = debian.listed(deb, url=server.offer("/x", b"") + "/mount-s3.deb")
     with pytest.raises(NodeError, match=r"/x/mount-s3\.deb: HTTP 404"):
-        obtain(debian.node([DATA]), package)
+        obtain_verified_file(debian.node([DATA]), package)
     assert len(server.asked) == 1
 
 
@@ -100,7 +100,7 @@ def test_a_network_that_is_not_there_costs_bounded_time(
     package = debian.listed(deb, url=where())
     deadline = Deadline(15)
     with pytest.raises(NodeError, match=rf"no download within 1\.5 s: .*({said})") as caught:
-        obtain(debian.node([DATA]), package, seconds=1.5)
+        obtain_verified_file(debian.node([DATA]), package, seconds=1.5)
     assert not deadline.has_passed()
     assert "no internet is needed" in str(caught.value.hint)
     while OPEN:
@@ -112,5 +112,5 @@ def test_a_server_that_trickles_is_given_up(debian: DebianRoot, deb: Path, serve
     package = debian.listed(deb, url=server.offer("/mount-s3.deb", deb.read_bytes()))
     deadline = Deadline(10)
     with pytest.raises(NodeError, match=r"no download within 1 s: \d+ bytes in time, of \d+"):
-        obtain(debian.node([DATA]), package, seconds=1.0)
+        obtain_verified_file(debian.node([DATA]), package, seconds=1.0)
     assert not deadline.has_passed()

@@ -12,7 +12,7 @@ from hyperpod_kit.errors import BundleIntegrityError, NodeError
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
-from hyperpod_kit.node.clients.install import install_clients, pending
+from hyperpod_kit.node.clients.install import describe_pending_changes, install_clients
 from tests.unit.node.clients.debian_root import ARCH, KERNEL, OTHER_ARCH, DebianRoot
 
 DATA = S3Mount("data", "/mnt/data", "bucket")
@@ -35,7 +35,7 @@ def test_out_of_the_bundle_without_a_network_and_only_once(debian: DebianRoot, o
     fuse = debian.listed(debian.deb("libfuse2", "2.9.9-5"), client="mount-s3")
     efs = debian.listed(debian.deb("amazon-efs-utils", "3.1.0", files=["usr/sbin/mount.efs"]))
     node = debian.node([DATA, HOME], [fuse, s3, efs])
-    assert pending(node) == (
+    assert describe_pending_changes(node) == (
         "install mount-s3, libfuse2: /usr/bin/mount-s3 is not there; "
         "install amazon-efs-utils: /usr/sbin/mount.efs is not there"
     )
@@ -53,7 +53,7 @@ def test_out_of_the_bundle_without_a_network_and_only_once(debian: DebianRoot, o
         "amazon-efs-utils": "3.1.0 install installed",
     }
     before = debian.changes()
-    assert install_clients(node) == (False, "") and pending(node) == ""
+    assert install_clients(node) == (False, "") and describe_pending_changes(node) == ""
     assert debian.changes() == before
 
 

@@ -8,7 +8,7 @@ from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.clients import apt
-from hyperpod_kit.node.clients.install import install_clients, pending
+from hyperpod_kit.node.clients.install import describe_pending_changes, install_clients
 from hyperpod_kit.node.clients.lustre_hold import unheld_packages
 from tests.unit.node.clients.debian_root import KERNEL, DebianRoot
 
@@ -37,7 +37,7 @@ def test_a_module_that_works_is_left_alone_and_held(debian: DebianRoot) -> None:
     node = debian.node([FSX], [newer])
     apt.install(node, [str(deb) for deb in debs], [deb.name.split("_")[0] for deb in debs])
     said = "held linux-image-aws, lustre-client-modules-aws, lustre-client-utils"
-    assert pending(node) == said.replace("held", "hold")
+    assert describe_pending_changes(node) == said.replace("held", "hold")
     assert install_clients(node) == (True, said)
     assert debian.installed() == {
         "linux-image-6.8.0-1057-aws": "6.8.0-1057 install installed",  # one kernel cannot move
@@ -45,7 +45,7 @@ def test_a_module_that_works_is_left_alone_and_held(debian: DebianRoot) -> None:
         "lustre-client-modules-aws": "6.8.0-1057 hold installed",
         "lustre-client-utils": "2.15.6-1 hold installed",
     }
-    assert install_clients(node) == (False, "") and pending(node) == ""
+    assert install_clients(node) == (False, "") and describe_pending_changes(node) == ""
     # And that is what an upgrade then does.
     debian.put_in_sources(debian.deb("linux-image-aws", "6.17.0-1"), debian.deb("lustre-client-utils", "2.16-1"))
     node.runner.run(["apt-get", "-y", "upgrade"], timeout=60)

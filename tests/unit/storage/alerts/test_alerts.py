@@ -61,7 +61,7 @@ class Crossed:
         ledger = self._place / "audit.sqlite"
         kept = AuditLedger(ledger, create=True)
         records = [AuditRecord(1.7e9, "node", f"n1:{number}", "read", f"/fsx/{number}") for number in range(3)]
-        kept.add(records)
+        kept.add_entries(records)
         kept.close()
         with sqlite3.connect(ledger) as base:
             base.execute("update records set path = '/fsx/other' where seq = 2")
@@ -177,7 +177,7 @@ from hyperpod_kit.storage.alerts.alert import Alert
 from hyperpod_kit.storage.alerts.config import AlertSinks
 keys = ["/a", "/b", "/c"]
 alerts = {key: Alert(key, f"{key} is full", f"{key} is full", ("x@x.example",)) for key in keys}
-outbox.check_and_send(Path(sys.argv[1]), AlertSinks(mail=sys.argv[2]), lambda _: alerts, keys, now=1.7e9)
+outbox.inspect_and_send_alerts(Path(sys.argv[1]), AlertSinks(mail=sys.argv[2]), lambda _: alerts, keys, now=1.7e9)
 """
 
 
@@ -236,13 +236,15 @@ def test_what_an_earlier_build_noted_as_sent_is_sent_once_more(crossed: Crossed,
 def test_two_checks_at_once_send_nothing_twice(tmp_path: Path) -> None:
     state, complaint = tmp_path / "state", "another check is sending"
     with outbox.open_outbox(state, AlertSinks()), pytest.raises(HyperpodKitError, match=complaint):
-        outbox.check_and_send(state, AlertSinks(), lambda _: {}, [], now=0.0)
-    outbox.check_and_send(tmp_path / "state", AlertSinks(), lambda _: {}, [], now=0.0)
+        outbox.inspect_and_send_alerts(state, AlertSinks(), lambda _: {}, [], now=0.0)
+    outbox.inspect_and_send_alerts(tmp_path / "state", AlertSinks(), lambda _: {}, [], now=0.0)
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "", '{"format": "hpk-alerts/1", "alerts": {"/a": 1}}', "{" * 9999])
 def test_a_state_of_something_else_is_left_as_it_is(text: str, tmp_path: Path) -> None:
     (tmp_path / "state").write_text(text)
     with pytest.raises(UsageError, match="no state of alerts"):
-        outbox.check_and_send(tmp_path / "state", AlertSinks(), lambda _: {"/a": Alert("/a", "", "")}, ["/a"], now=0.0)
+        outbox.inspect_and_send_alerts(
+            tmp_path / "state", AlertSinks(), lambda _: {"/a": Alert("/a", "", "")}, ["/a"], now=0.0
+        )
     assert (tmp_path / "state").read_text() == text and os.stat(tmp_path / "state").st_nlink == 1

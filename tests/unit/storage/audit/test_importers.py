@@ -83,7 +83,7 @@ def test_changelogs() -> None:
 def chained(*bodies: dict[str, Any]) -> List[str]:
     chain, lines = hash_chain.START, []
     for number, body in enumerate(bodies, 1):
-        text, chain = hash_chain.line(chain, {"time": float(number), "host": "n1", "number": number, **body})
+        text, chain = hash_chain.encode_line(chain, {"time": float(number), "host": "n1", "number": number, **body})
         lines.append(text)
     return lines
 
@@ -129,7 +129,7 @@ def test_what_sacct_prints() -> None:
     text = (
         "41|2001|alice|n[1-2]|100|200\n42|2001|alice|n1|150|Unknown\n43|2001|alice|None assigned|Unknown|Unknown\nx\n"
     )
-    found = list(accounting.parse_jobs(text.splitlines()))
+    found = list(accounting.parse_sacct_jobs(text.splitlines()))
     assert [(one.job, one.host, one.end) for one in found] == [
         ("41", "n1", 200.0),
         ("41", "n2", 200.0),

@@ -34,9 +34,9 @@ def many(count: int) -> List[AuditRecord]:
 
 def test_the_same_import_twice_adds_nothing(ledger: AuditLedger) -> None:
     gap = AuditGap(1.0, 2.0, "node", "g", "lost")
-    assert ledger.add([*many(5), gap]) == (5, 1, 0)
-    assert ledger.add([*many(6), gap]) == (1, 0, 6)
-    assert ledger.verify()[:2] == (6, None)
+    assert ledger.add_entries([*many(5), gap]) == (5, 1, 0)
+    assert ledger.add_entries([*many(6), gap]) == (1, 0, 6)
+    assert ledger.verify_chain()[:2] == (6, None)
 
 
 @pytest.mark.parametrize(
@@ -49,24 +49,24 @@ def test_the_same_import_twice_adds_nothing(ledger: AuditLedger) -> None:
     ],
 )
 def test_a_row_that_was_changed_is_found(ledger: AuditLedger, tmp_path: Path, harm: str) -> None:
-    ledger.add(many(9))
+    ledger.add_entries(many(9))
     with sqlite3.connect(tmp_path / "audit.sqlite") as base:
         base.execute(harm)
     base.close()
-    broken = ledger.verify().broken
+    broken = ledger.verify_chain().broken
     assert broken == (5 if harm.startswith("delete") else 4)
 
 
 def test_what_retention_took_does_not_break_the_rest(ledger: AuditLedger) -> None:
-    ledger.add(many(10))
-    last = ledger.verify().last
-    assert ledger.retain(104.0, dry_run=True) == 4 and ledger.verify().rows == 10
-    assert ledger.retain(104.0) == 4
-    assert ledger.verify() == (6, None, last, 4)
-    ledger.add([replace(ONE, id="new")])
-    assert ledger.retain(1e6) == 7 and ledger.verify().rows == 0
-    ledger.add([replace(ONE, id="newer")])
-    assert ledger.verify()[:2] == (1, None) and ledger.verify().removed == 11
+    ledger.add_entries(many(10))
+    last = ledger.verify_chain().last
+    assert ledger.delete_older_than(104.0, dry_run=True) == 4 and ledger.verify_chain().rows == 10
+    assert ledger.delete_older_than(104.0) == 4
+    assert ledger.verify_chain() == (6, None, last, 4)
+    ledger.add_entries([replace(ONE, id="new")])
+    assert ledger.delete_older_than(1e6) == 7 and ledger.verify_chain().rows == 0
+    ledger.add_entries([replace(ONE, id="newer")])
+    assert ledger.verify_chain()[:2] == (1, None) and ledger.verify_chain().removed == 11
 
 
 def test_a_killed_import_leaves_nothing_of_its_file(ledger: AuditLedger) -> None:
@@ -75,25 +75,29 @@ def test_a_killed_import_leaves_nothing_of_its_file(ledger: AuditLedger) -> None
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ledger.add(dies())
-    assert ledger.verify().rows == 0 and ledger.add(many(3)).records == 3
+        ledger.add_entries(dies())
+    assert ledger.verify_chain().rows == 0 and ledger.add_entries(many(3)).records == 3
 
 
 def test_whose_job_it_was(ledger: AuditLedger) -> None:
-    ledger.add([ONE, replace(ONE, id="b", time=250.0), replace(ONE, id="c", host="n2"), replace(ONE, id="d", uid=-1)])
-    ledger.add_jobs([SlurmJob("41", 2001, "alice", "n1", 100, 200), SlurmJob("42", 2001, "alice", "n1", 190, 300)])
+    ledger.add_entries(
+        [ONE, replace(ONE, id="b", time=250.0), replace(ONE, id="c", host="n2"), replace(ONE, id="d", uid=-1)]
+    )
+    ledger.add_or_replace_jobs(
+        [SlurmJob("41", 2001, "alice", "n1", 100, 200), SlurmJob("42", 2001, "alice", "n1", 190, 300)]
+    )
     by_job = run_query(ledger, AuditQuery(job="41")).rows
     assert [(row["id"], row["by"], row["user"]) for row in by_job] == [("a", "accounting", "alice")]
     assert [row["id"] for row in run_query(ledger, AuditQuery(user="alice")).rows] == ["a", "b"]
-    ledger.add_jobs([SlurmJob("43", 2001, "alice", "n1", 100, 400)])
+    ledger.add_or_replace_jobs([SlurmJob("43", 2001, "alice", "n1", 100, 400)])
     (first, *_) = run_query(ledger, AuditQuery(path="/fsx/a", limit=1)).rows
     assert first["job"] == "" and first["note"] == "one of 2 jobs of that user there"
 
 
 def test_paths_are_whole_words(ledger: AuditLedger) -> None:
     paths = ["/fsx/a", "/fsx/ab", "/fsx/a/b", "/fsx/a%", "/fsx/a_b/c", "/fsx/A"]
-    ledger.add(replace(ONE, id=path, path=path) for path in paths)
-    ledger.add([replace(ONE, id="moved", path="/x", new_path="/fsx/a/new", op="rename")])
+    ledger.add_entries(replace(ONE, id=path, path=path) for path in paths)
+    ledger.add_entries([replace(ONE, id="moved", path="/x", new_path="/fsx/a/new", op="rename")])
     assert {row["id"] for row in run_query(ledger, AuditQuery(path="/fsx/a/")).rows} == {"/fsx/a", "/fsx/a/b", "moved"}
     assert len(run_query(ledger, AuditQuery(path="/")).rows) == 7
     assert len(run_query(ledger, AuditQuery(limit=3)).rows) == 3 and run_query(ledger, AuditQuery(limit=3)).more
@@ -107,7 +111,7 @@ def test_hostile_values_are_kept_or_become_gaps(ledger: AuditLedger) -> None:
         replace(ONE, id="'; drop table records; --", path="'\";\n"),
         AuditGap(float("inf"), 0.0, "node", "g", "\udfff"),
     ]
-    assert ledger.add(hostile) == (2, 3, 0) and ledger.verify().broken is None
+    assert ledger.add_entries(hostile) == (2, 3, 0) and ledger.verify_chain().broken is None
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

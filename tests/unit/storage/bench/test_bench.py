@@ -67,10 +67,10 @@ def test_what_no_sample_shows_is_not_claimed() -> None:
 
 def test_c3_no_byte_is_written_past_the_budget(tmp_path: Path) -> None:
     with Scratch(tmp_path, 10 * MIB) as scratch:
-        scratch.reserve(6 * MIB, "one")
+        scratch.reserve_budget(6 * MIB, "one")
         with pytest.raises(BudgetSpent, match="5 MB more are past the budget, of which 4 MB are left"):
-            scratch.reserve(5 * MIB, "two")
-        scratch.reserve(4 * MIB, "three")
+            scratch.reserve_budget(5 * MIB, "two")
+        scratch.reserve_budget(4 * MIB, "three")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -80,18 +80,20 @@ def test_c3_a_mount_is_not_filled(tmp_path: Path) -> None:
     whole = (room.f_blocks - room.f_bfree) * room.f_frsize + free
     used = 1 - free / whole
     with Scratch(tmp_path, 2 * whole, fullest=used + (1 - used) / 2) as scratch:
-        scratch.reserve(MIB, "a little")
+        scratch.reserve_budget(MIB, "a little")
         with pytest.raises(BudgetSpent, match="a bench stops at"):
-            scratch.reserve(0.75 * (1 - used) * whole, "most of it")
+            scratch.reserve_budget(0.75 * (1 - used) * whole, "most of it")
 
 
 def test_c3_the_streams_of_a_whole_bench_keep_the_budget_and_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = []
-    take = Scratch.reserve
-    monkeypatch.setattr(Scratch, "reserve", lambda self, size, what: (take(self, size, what), taken.append(size)))
-    found = run.measure(run.parse_mount(str(tmp_path)), 100e6, (1, 2, 4), None, QUIET)
+    take = Scratch.reserve_budget
+    monkeypatch.setattr(
+        Scratch, "reserve_budget", lambda self, size, what: (take(self, size, what), taken.append(size))
+    )
+    found = run.measure_mount(run.parse_mount(str(tmp_path)), 100e6, (1, 2, 4), None, QUIET)
     assert found.left_out == [] and 50e6 < sum(taken) <= 100e6
     assert list(tmp_path.iterdir()) == []
     kinds = [(one.kind, one.streams) for one in found.streams]
@@ -103,7 +105,7 @@ def test_c3_the_streams_of_a_whole_bench_keep_the_budget_and_leave_nothing(
 
 def test_c3_what_the_budget_does_not_cover_is_named(tmp_path: Path) -> None:
     asked = ReplayRequest(10**12, 2, ("dcp",))
-    found = run.measure(run.parse_mount(str(tmp_path)), 9 * BLOCK, (1, 2), asked, QUIET)
+    found = run.measure_mount(run.parse_mount(str(tmp_path)), 9 * BLOCK, (1, 2), asked, QUIET)
     assert len(found.left_out) == 1 and "a checkpoint by dcp: 3,000,000 MB more" in found.left_out[0]
     with pytest.raises(HyperpodKitError, match="no save was measured"):
         run.to_calibration([found])
@@ -151,11 +153,11 @@ def test_c5_what_memory_holds_is_seen(tmp_path: Path) -> None:
 
 
 def test_streams_write_and_read_all_their_bytes_and_raise_what_one_of_them_raised(tmp_path: Path) -> None:
-    wrote, back = streams.write(tmp_path, 3, BLOCK), streams.read(tmp_path, 3)
+    wrote, back = streams.write_streams(tmp_path, 3, BLOCK), streams.read_streams(tmp_path, 3)
     assert wrote.size == back.size == 3 * BLOCK and {path.stat().st_size for path in tmp_path.iterdir()} == {BLOCK}
     with pytest.raises(FileExistsError):
-        streams.write(tmp_path, 1, BLOCK)
-    assert small.measure(_new(tmp_path), 20).files == 20
+        streams.write_streams(tmp_path, 1, BLOCK)
+    assert small.measure_small_files(_new(tmp_path), 20).files == 20
 
 
 def _new(path: Path) -> Path:
@@ -176,15 +178,15 @@ def test_fio_is_asked_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     program.write_text(FIO)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert fio.is_installed() and fio.measure(tmp_path, "read", 2, BLOCK) == StreamSample(
+    assert fio.is_installed() and fio.measure_with_fio(tmp_path, "read", 2, BLOCK) == StreamSample(
         "read", 2, 8388608, 2.0, False
     )
     program.write_text("#!/bin/sh\necho none")
     with pytest.raises(RunError, match="not fio's JSON"):
-        fio.measure(tmp_path, "read", 1, BLOCK)
+        fio.measure_with_fio(tmp_path, "read", 1, BLOCK)
     program.write_text("#!/bin/sh\necho full >&2; exit 1")
     with pytest.raises(RunError, match="full"):
-        fio.measure(tmp_path, "read", 1, BLOCK)
+        fio.measure_with_fio(tmp_path, "read", 1, BLOCK)
 
 
 def test_a_mount_is_named_by_its_type_or_by_its_admin(tmp_path: Path) -> None:
@@ -199,12 +201,12 @@ def test_a_checkpoint_is_replayed_by_each_writer_and_the_plan_reads_it(tmp_path:
     mount, out = tmp_path / "mount", tmp_path / "calibration.json"
     mount.mkdir()
     asked = ReplayRequest(10_000_000, 2, ("hyperpod-kit", "dcp", "torch-save"))
-    found = run.measure(run.parse_mount(f"{mount}=fsx-lustre"), 200e6, (1,), asked, QUIET)
+    found = run.measure_mount(run.parse_mount(f"{mount}=fsx-lustre"), 200e6, (1,), asked, QUIET)
     assert found.left_out == [] and list(mount.iterdir()) == []
     calibration.save(run.to_calibration([found]), out)
     read = calibration.load(out)
     for writer, writers in (("hyperpod-kit", 2), ("dcp", 2), ("torch-save", 1)):
-        rate = read.rate("fsx-lustre", writer)
+        rate = read.fitted_rate("fsx-lustre", writer)
         assert rate is not None and rate.samples == 2 and rate.writers == writers
         assert (rate.stall is not None) is (writer == "hyperpod-kit")
 

@@ -25,24 +25,26 @@ WORST = {
 
 
 def test_d1_every_cell_of_the_published_table_is_within_7_percent() -> None:
-    found = calibration.calibration_cells(seeds.CHECKPOINTS)
-    assert len(found) == 14 and max(abs(one.error) for one in found) < 0.07
+    found = calibration.compare_samples_with_predictions(seeds.CHECKPOINTS)
+    assert len(found) == 14 and max(abs(one.relative_error) for one in found) < 0.07
     for key, percent in WORST.items():
         kin = [one for one in found if (one.sample.storage, one.sample.writer) == key]
-        assert max(abs(one.error) for one in kin) * 100 == pytest.approx(percent, abs=0.06)
-        rate = seeds.CHECKPOINTS.rate(*key)
+        assert max(abs(one.relative_error) for one in kin) * 100 == pytest.approx(percent, abs=0.06)
+        rate = seeds.CHECKPOINTS.fitted_rate(*key)
         assert rate is not None and rate.error * 100 == pytest.approx(percent, abs=0.06)
 
 
 def test_d2_each_cell_is_predicted_from_the_others_within_15_percent() -> None:
-    found = [one.left_out_error for one in calibration.calibration_cells(seeds.CHECKPOINTS)]
+    found = [
+        one.leave_one_out_relative_error for one in calibration.compare_samples_with_predictions(seeds.CHECKPOINTS)
+    ]
     assert all(error is not None and abs(error) < 0.15 for error in found)
 
 
 def test_a_chain_of_nvme_and_upload_is_the_sum_of_its_cells() -> None:
     predicted = {
         (one.sample.label, one.sample.storage): one.predicted
-        for one in calibration.calibration_cells(seeds.CHECKPOINTS)
+        for one in calibration.compare_samples_with_predictions(seeds.CHECKPOINTS)
     }
     for name, printed in (("Model (Full)", 195.54), ("Optimizer (Sharded)", 98.94)):
         assert predicted[(name, "nvme")] + predicted[(name, "nvme-to-s3")] == pytest.approx(printed, rel=0.07)
@@ -56,13 +58,13 @@ def test_what_was_measured_comes_back_from_its_file(tmp_path: Path) -> None:
 
 def test_an_empty_calibration_has_no_rate_and_no_cells() -> None:
     empty = Calibration("nothing", ())
-    assert empty.rate("nvme", "dcp") is None and calibration.calibration_cells(empty) == []
+    assert empty.fitted_rate("nvme", "dcp") is None and calibration.compare_samples_with_predictions(empty) == []
 
 
 def test_a_rate_is_each_writers_own() -> None:
     rate = calibration.fit_rate([Sample("x", "dcp", 8, 2, 80e9, 10), Sample("x", "dcp", 8, 2, 80e9, 20, stall=2.0)])
     assert rate is not None and rate.writers == 4 and rate.stall == 5e9
-    assert rate.seconds(80e9, 16) == pytest.approx(80e9 / (16 * 0.75e9))
+    assert rate.predict_seconds(80e9, 16) == pytest.approx(80e9 / (16 * 0.75e9))
     assert rate.error == pytest.approx(1 / 3)
 
 

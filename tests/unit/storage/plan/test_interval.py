@@ -27,16 +27,16 @@ CASES = {
 @pytest.mark.parametrize("name", share(CASES, 2))
 def test_d10_the_expected_waste_is_the_simulated_one_within_2_percent(name: str) -> None:
     failing, per_storage = CASES[name]
-    rhythm = interval.best_rhythm(failing, captures=per_storage)
+    rhythm = interval.best_rhythm(failing, max_captures=per_storage)
     for every in (rhythm.every, 3 * rhythm.every):
-        expected = interval.waste(failing, every, per_storage)
+        expected = interval.wasted_time_share(failing, every, per_storage)
         assert simulation.waste(failing, every, per_storage) == pytest.approx(expected, rel=0.02)
 
 
 @pytest.mark.parametrize("name", share(CASES, 2))
 def test_d10_no_interval_is_simulated_to_waste_less_than_the_best_by_2_percent(name: str) -> None:
     failing, per_storage = CASES[name]
-    rhythm = interval.best_rhythm(failing, captures=per_storage, least=max(1.0, failing.persist))
+    rhythm = interval.best_rhythm(failing, max_captures=per_storage, min_interval=max(1.0, failing.persist))
     least = simulation.waste(failing, rhythm.every, rhythm.per_storage, failures=20_000)
     for factor in (0.25, 0.5, 0.75, 1.5, 2.0, 4.0):
         every = max(rhythm.every * factor, failing.persist / rhythm.per_storage)
@@ -46,13 +46,18 @@ def test_d10_no_interval_is_simulated_to_waste_less_than_the_best_by_2_percent(n
 @pytest.mark.parametrize(("stall", "percent"), [(332, 4.35), (92, 2.29), (0.2, 0.11)])
 def test_waste_of_512_gpus_is_what_young_says(stall: float, percent: float) -> None:
     mtbf = 50_000 / 512 * HOUR
-    assert interval.best_rhythm(FailureModel(mtbf, stall), least=0.1).waste * 100 == pytest.approx(percent, rel=0.05)
+    assert interval.best_rhythm(FailureModel(mtbf, stall), min_interval=0.1).waste * 100 == pytest.approx(
+        percent, rel=0.05
+    )
 
 
 def test_failures_are_those_that_meta_counted() -> None:
-    seconds, words = failures.mtbf_of_fleet(16_384)
+    seconds, words = failures.estimate_mtbf_from_fleets(16_384)
     assert seconds / HOUR == pytest.approx(54 * 24 / 419) and "Llama 3" in words
-    assert failures.mtbf_of_fleet(1024)[0] / HOUR == pytest.approx(7.9) and "RSC-1" in failures.mtbf_of_fleet(1024)[1]
+    assert (
+        failures.estimate_mtbf_from_fleets(1024)[0] / HOUR == pytest.approx(7.9)
+        and "RSC-1" in failures.estimate_mtbf_from_fleets(1024)[1]
+    )
 
 
 def test_dalys_rule_is_near_the_optimum_and_youngs_only_where_saves_are_cheap() -> None:
@@ -65,10 +70,10 @@ def test_dalys_rule_is_near_the_optimum_and_youngs_only_where_saves_are_cheap() 
 
 def test_two_tiers_waste_less_than_one_where_storage_is_slow() -> None:
     slow = FailureModel(HOUR, 1, persist=1200, memory_share=0.75)
-    one = interval.best_rhythm(slow, captures=1, least=1200)
+    one = interval.best_rhythm(slow, max_captures=1, min_interval=1200)
     two = interval.best_rhythm(slow)
     assert two.waste < one.waste and two.per_storage > 1
-    assert two.storage_every + two.per_storage * slow.stall >= 1200 * 0.999
+    assert two.seconds_between_storage_saves + two.per_storage * slow.stall >= 1200 * 0.999
 
 
 @pytest.mark.parametrize(

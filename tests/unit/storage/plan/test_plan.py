@@ -66,7 +66,7 @@ def test_d4_a_large_model_with_frequent_sharded_checkpoints_is_saved_on_fsx() ->
     assert any("renames its files" in text for text in of(found, "mountpoint-s3").refused)
     full = made(BIG, writer=PlannedWriter.TORCH_SAVE)
     assert all(one.refused for one in full.candidates) and full.chosen is None
-    assert any("nothing can be taken" in text for text in full.warnings) and full.settings() == {}
+    assert any("nothing can be taken" in text for text in full.warnings) and full.recommended_settings() == {}
 
 
 def test_d4_where_the_plan_differs_from_the_published_advice_it_says_why() -> None:
@@ -85,7 +85,7 @@ def test_d5_the_smallest_fsx_that_holds_no_writer_back_is_on_the_curve_with_its_
 
 def test_fsx_is_offered_along_the_trade_off_of_money_against_stall() -> None:
     curve = made(JobFacts(70.6e9, 512, 64, 97.7 * HOUR, dtype="bf16"), writer=PlannedWriter.DCP).curve
-    costs, losses = [one.monthly for one in curve], [one.rhythm.avoidable for one in curve]
+    costs, losses = [one.monthly_usd for one in curve], [one.rhythm.avoidable for one in curve]
     assert costs == sorted(costs) and losses == sorted(losses, reverse=True)
     assert len(curve) >= 6 and costs[0] < 1000 < 40_000 < costs[-1] and losses[-1] < losses[0] / 5
 
@@ -101,7 +101,7 @@ def test_each_request_costs_money_and_a_prefix_takes_so_many_a_second() -> None:
     loads = 730 / 3.05 * (1 - job.memory_share)
     assert found.reads == 16_384 * 21
     requests = saves * found.requests * 0.005 / 1000 + loads * found.reads * 0.0004 / 1000
-    assert found.monthly == pytest.approx(kept + requests)
+    assert found.monthly_usd == pytest.approx(kept + requests)
     spread = of(made(job, prefixes=16), "s3")
     assert spread.durable.low == pytest.approx(found.durable.low / 16, rel=0.1)
     express = of(made(job), "s3-express")
@@ -111,28 +111,28 @@ def test_each_request_costs_money_and_a_prefix_takes_so_many_a_second() -> None:
 def test_where_requests_and_gpu_hours_cost_money_the_rhythm_weighs_both() -> None:
     job = JobFacts(405e9, 16_384, 2048, 3.05 * HOUR, dtype="bf16")
     often, cheap = of(made(job, gpu_hour=2.5), "s3-express"), of(made(job, gpu_hour=0.01), "s3-express")
-    assert cheap.rhythm.every > often.rhythm.every and cheap.monthly < often.monthly
+    assert cheap.rhythm.every > often.rhythm.every and cheap.monthly_usd < often.monthly_usd
 
 
 def test_the_published_advice_for_a_large_model_wins_where_it_is_cheaper() -> None:
     found = made(JobFacts(70.6e9, 512, 64, 97.7 * HOUR, dtype="bf16"))
     assert found.chosen is not None and found.chosen.kind.name == "fsx-lustre"
-    assert found.chosen.monthly < of(found, "s3").monthly
+    assert found.chosen.monthly_usd < of(found, "s3").monthly_usd
     assert not any("published advice" in text for text in found.warnings)
 
 
 def test_after_a_lost_node_the_checkpoint_comes_from_where_its_bytes_are() -> None:
     chain = of(made(BIG), "nvme")
-    away = seeds.CHECKPOINTS.rate("nvme-to-s3", "dcp")
+    away = seeds.CHECKPOINTS.fitted_rate("nvme-to-s3", "dcp")
     size = sizing.checkpoint_size(BIG)
     assert away is not None
-    assert chain.load == pytest.approx(max(away.seconds(size.total, size.files), chain.requests / 3500))
+    assert chain.load == pytest.approx(max(away.predict_seconds(size.total, size.files), chain.requests / 3500))
     assert chain.load < chain.stall.likely
 
 
 def test_efa_has_sizes_of_its_own_and_a_node_gets_more() -> None:
-    assert catalog.lustre_for(1, 1, 1000, efa=True) == LustreSize(4800, 1000, True)
-    assert catalog.lustre_for(1, 5000 * 2**30, 125, efa=True).capacity == 38_400
+    assert catalog.smallest_lustre_size(1, 1, 1000, efa=True) == LustreSize(4800, 1000, True)
+    assert catalog.smallest_lustre_size(1, 5000 * 2**30, 125, efa=True).capacity == 38_400
     with pytest.raises(UsageError, match="expected a multiple of 19200"):
         LustreSize(4800, 250, efa=True)
     job = replace(BIG, network=3200e9 / 8, fsx_throughput=1000, every=None)
@@ -144,8 +144,8 @@ def test_efa_has_sizes_of_its_own_and_a_node_gets_more() -> None:
 
 def test_one_file_is_no_faster_than_the_targets_that_it_is_striped_over() -> None:
     size = LustreSize(12_000, 250)
-    assert size.stream(50 * 2**20) == 300e6 and size.stream(2 * 2**30) == 8 * 300e6
-    assert size.stream(2**40) == 10 * 300e6  # there are no more
+    assert size.file_bandwidth(50 * 2**20) == 300e6 and size.file_bandwidth(2 * 2**30) == 8 * 300e6
+    assert size.file_bandwidth(2**40) == 10 * 300e6  # there are no more
 
 
 def test_a_kind_without_a_known_price_is_never_chosen_and_says_which_price_it_needs(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_kind_without_a_known_price_is_never_chosen_and_says_which_price_it_ne
     own = tmp_path / "prices.json"
     names = ("fsx-intelligent-tiering", "fsx-intelligent-tiering-throughput")
     own.write_text(json.dumps({name: {"usd": 0.01, "date": "2026-11-01"} for name in names}))
-    priced = of(plan.make_plan(BIG, seeds.CHECKPOINTS, prices.load(own)), "fsx-intelligent-tiering")
+    priced = of(plan.make_plan(BIG, seeds.CHECKPOINTS, prices.load_prices(own)), "fsx-intelligent-tiering")
     assert priced.cost.usd is not None and not priced.refused
     assert json.loads(json.dumps(made(BIG).to_json()))["candidates"][-2]["usd_a_month"] is None
 
@@ -173,7 +173,7 @@ def test_d5_capacities_that_do_not_exist_are_refused() -> None:
             LustreSize(capacity, 250)
     with pytest.raises(UsageError, match="expected one of"):
         LustreSize(1200, 200)
-    assert [catalog.lustre_for(1, room * 2**30, 125).capacity for room in (1, 1200, 1201, 2400, 2401)] == [
+    assert [catalog.smallest_lustre_size(1, room * 2**30, 125).capacity for room in (1, 1200, 1201, 2400, 2401)] == [
         1200,
         1200,
         2400,
@@ -197,20 +197,20 @@ def test_d6_a_file_that_mountpoint_cannot_hold_is_refused_unless_parts_are_large
     size = sizing.checkpoint_size(job)
     raised = of(made(job, mountpoint_part_mib=size.part_mib), "mountpoint-s3")
     assert not any("parts" in text for text in raised.refused)
-    assert sizing.largest_file(size.part_mib) >= size.file > sizing.largest_file(size.part_mib - 1)
+    assert sizing.max_file_bytes(size.part_mib) >= size.file > sizing.max_file_bytes(size.part_mib - 1)
     assert sizing.checkpoint_size(replace(SEED, writer=PlannedWriter.TORCH_SAVE)).part_mib == 8
     alone = made(job, every=2 * 24 * HOUR)
     if alone.chosen is not None and alone.chosen.kind.name == "mountpoint-s3":
-        assert alone.settings()["mount"]["write_part_size_mib"] == size.part_mib
+        assert alone.recommended_settings()["mount"]["write_part_size_mib"] == size.part_mib
 
 
 def test_d6_more_open_files_than_mountpoints_memory_allows_are_refused() -> None:
     assert of(made(SEED, mountpoint_memory=200 * 2**20), "mountpoint-s3").refused == ()
-    assert sizing.open_writers(200 * 2**20, 8) == 8 and sizing.open_writers(199 * 2**20, 8) == 7
+    assert sizing.max_open_writers(200 * 2**20, 8) == 8 and sizing.max_open_writers(199 * 2**20, 8) == 7
     assert any(
         "files a node" in text for text in of(made(SEED, mountpoint_memory=199 * 2**20), "mountpoint-s3").refused
     )
-    assert sizing.open_writers(0, 8) == 0 and sizing.open_writers(8 * 2**30, 8) == 895
+    assert sizing.max_open_writers(0, 8) == 0 and sizing.max_open_writers(8 * 2**30, 8) == 895
 
 
 def test_rates_of_small_checkpoints_are_not_trusted_for_large_ones_in_silence() -> None:
@@ -237,10 +237,10 @@ def test_every_price_has_its_day_and_one_of_ones_own_takes_its_place(tmp_path: P
     assert all(price.date for key, price in prices.PRICES.items() if price.usd)
     own = tmp_path / "prices.json"
     own.write_text(json.dumps({"fsx-lustre-250": {"usd": 0.1, "date": "2026-11-01"}}))
-    found = plan.make_plan(replace(SEED, fsx_throughput=250), seeds.CHECKPOINTS, prices.load(own))
+    found = plan.make_plan(replace(SEED, fsx_throughput=250), seeds.CHECKPOINTS, prices.load_prices(own))
     lustre = of(found, "fsx-lustre")
     assert lustre.cost.prices == (("fsx-lustre-250", prices.Price(0.1, "2026-11-01", "prices.json")),)
-    assert lustre.lustre is not None and lustre.monthly == pytest.approx(0.1 * lustre.lustre.capacity)
+    assert lustre.lustre is not None and lustre.monthly_usd == pytest.approx(0.1 * lustre.lustre.capacity)
 
 
 @pytest.mark.parametrize(
@@ -256,14 +256,14 @@ def test_every_price_has_its_day_and_one_of_ones_own_takes_its_place(tmp_path: P
 def test_prices_that_are_none_are_named(tmp_path: Path, body: str, words: str) -> None:
     (tmp_path / "p.json").write_text(body)
     with pytest.raises(ConfigError, match=words):
-        prices.load(tmp_path / "p.json")
+        prices.load_prices(tmp_path / "p.json")
 
 
 def test_two_tiers_are_planned_where_memory_survives_failures() -> None:
     found = made(JobFacts(405e9, 1024, 128, 10 * HOUR), memory_share=0.75)
-    tiers = found.two_tiers()
+    tiers = found.best_two_tier_rhythm()
     assert tiers is not None and found.chosen is not None and tiers.waste <= found.chosen.rhythm.waste + 1e-9
-    assert made(SEED).two_tiers() is None
+    assert made(SEED).best_two_tier_rhythm() is None
 
 
 def test_the_plan_is_json_and_names_its_choice() -> None:
@@ -277,10 +277,10 @@ def test_failures_are_counted_in_the_ledger(tmp_path: Path) -> None:
     path = tmp_path / "attempts.jsonl"
     rows = [{"event": "end", "class": kind, "seconds": 3600.0} for kind in ("crash", "node_lost", "requeued", "done")]
     path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"class": "crash", "seconds": "x"}]) + "torn")
-    assert failures.mtbf_of_ledger(path) == 4 * 3600 / 2
+    assert failures.measure_mtbf_from_ledger(path) == 4 * 3600 / 2
     path.write_text(json.dumps(rows[3]) + "\n")
     with pytest.raises(UsageError, match=r"0 failures in 1\.0 h"):
-        failures.mtbf_of_ledger(path)
+        failures.measure_mtbf_from_ledger(path)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,9 @@ class FakeLustre:
     def preload(self) -> run.PreloadResult:
         wanted = files.list_files([str(self.root)])
         self.said: List[str] = []
-        return run.run_preload(wanted, run.plan_ways(wanted, self.mounts), LocalRunner(), self.said.append, patience=5)
+        return run.run_preload(
+            wanted, run.group_files_by_way(wanted, self.mounts), LocalRunner(), self.said.append, patience=5
+        )
 
 
 @pytest.fixture
@@ -67,8 +69,8 @@ def lustre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLustre:
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    defaults = hsm.restore.__kwdefaults__ or {}
-    monkeypatch.setattr(hsm.restore, "__kwdefaults__", {**defaults, "sleep": lambda seconds: None})
+    defaults = hsm.restore_and_wait.__kwdefaults__ or {}
+    monkeypatch.setattr(hsm.restore_and_wait, "__kwdefaults__", {**defaults, "sleep": lambda seconds: None})
 
 
 def test_everything_that_was_released_is_here_at_the_end(lustre: FakeLustre) -> None:
@@ -100,7 +102,7 @@ def test_released_again_before_the_end_is_not_here(lustre: FakeLustre, monkeypat
         if line.startswith("6 of 6"):
             lustre.change(lambda state: state["flags"].update({victim: RELEASED}))
 
-    done = run.run_preload(wanted, run.plan_ways(wanted, lustre.mounts), LocalRunner(), told)
+    done = run.run_preload(wanted, run.group_files_by_way(wanted, lustre.mounts), LocalRunner(), told)
     assert list(done.failed) == [victim] and "released again" in done.failed[victim]
 
 
@@ -120,10 +122,10 @@ def test_through_a_mount_every_byte_is_read_and_a_cut_file_is_named(tmp_path: Pa
     wanted = files.list_files([str(place), str(place / "small")])
     assert [Path(one.path).name for one in wanted.files] == ["empty", "large", "small"]
     read: List[int] = []
-    assert read_through.read_all(wanted.files, read.append) == {} and read[-1] == wanted.size
+    assert read_through.read_files_through(wanted.files, read.append) == {} and read[-1] == wanted.total_bytes
     os.truncate(place / "large", read_through.BLOCK)
     (place / "small").unlink()
-    failed = read_through.read_all(wanted.files, read.append)
+    failed = read_through.read_files_through(wanted.files, read.append)
     assert "ends at" in failed[str(place / "large")] and failed[str(place / "small")] == "No such file or directory"
 
 
@@ -131,7 +133,7 @@ def test_the_rate_is_kept() -> None:
     now = [0.0]
     pace = read_through.PreloadPace(100.0, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
     for _ in range(10):
-        pace.spend(50)
+        pace.wait_for_allowance(50)
     assert now[0] == pytest.approx(5.0)
 
 
@@ -140,9 +142,9 @@ def test_a_list_of_paths_and_places_that_are_not_there(tmp_path: Path) -> None:
     (tmp_path / "b c").write_text("22")
     lines = tmp_path / "list"
     lines.write_text(f"{tmp_path}/a\n\n{tmp_path}/b c\n")
-    assert files.list_files([], lines).size == 3
+    assert files.list_files([], lines).total_bytes == 3
     lines.write_text(f"{tmp_path}/a\0{tmp_path}/b c\0")
-    assert files.list_files([], lines).size == 3
+    assert files.list_files([], lines).total_bytes == 3
     with pytest.raises(Absent, match="No such file"):
         files.list_files([str(tmp_path / "absent")])
 

@@ -74,21 +74,23 @@ def test_a_directory_becomes_a_project_of_its_owners_number(tmp_path: Path) -> N
     answers = {f"lfs project -d {tmp_path}": f"    0 - {tmp_path}\n", "lfs quota": PLAIN}
     runner = RecordingRunner(dict(answers))
     backend = lustre.Lustre(runner, "/fsx", 5001)
-    assert backend.commands(str(tmp_path), QuotaLimits(8 << 40, 10 << 40, 0, 1000), 7 * 86400) == [
+    assert backend.build_limit_commands(str(tmp_path), QuotaLimits(8 << 40, 10 << 40, 0, 1000), 7 * 86400) == [
         ["lfs", "project", "-p", "5001", "-s", "-r", str(tmp_path)],
         ["lfs", "setquota", "-p", "5001", "-b", "8589934592K", "-B", "10737418240K", "-i", "0", "-I", "1000", "/fsx"],
         ["lfs", "setquota", "-t", "-p", "--block-grace", "604800", "--inode-grace", "604800", "/fsx"],
     ]
     with pytest.raises(QuotaError, match="belongs to no project"):
-        backend.show(str(tmp_path))
+        backend.read_usage(str(tmp_path))
     runner.answers[f"lfs project -d {tmp_path}"] = f" 5001 P {tmp_path}\n"
-    assert backend.show(str(tmp_path)).files == 1201
+    assert backend.read_usage(str(tmp_path)).files == 1201
     # Where it is a project, root does not walk the tree again.
-    assert [argv[1] for argv in backend.commands(str(tmp_path), QuotaLimits(hard_bytes=1), 0)] == ["setquota"]
+    assert [argv[1] for argv in backend.build_limit_commands(str(tmp_path), QuotaLimits(hard_bytes=1), 0)] == [
+        "setquota"
+    ]
     if not os.geteuid():
         runner.answers[f"lfs project -d {tmp_path}"] = f"    0 - {tmp_path}\n"
         with pytest.raises(QuotaError, match="is root's"):
-            lustre.Lustre(runner, "/fsx").commands(str(tmp_path), QuotaLimits(), 0)
+            lustre.Lustre(runner, "/fsx").build_limit_commands(str(tmp_path), QuotaLimits(), 0)
 
 
 def test_where_nothing_has_limits(tmp_path: Path) -> None:
@@ -110,7 +112,7 @@ def test_alerted_of_at_eighty_percent_and_again_only_after_it_was_below_seventy_
     crossed = []
     for share in (0.5, 0.799, 0.8, 0.9, 0.79, 0.75, 0.81, 0.749, 0.799, 0.8):
         shares.append(share)
-        if checking.check_quotas(config, lambda _: used(shares[-1]), tmp_path / "state").alerts.new:
+        if checking.check_quotas_and_alert(config, lambda _: used(shares[-1]), tmp_path / "state").alerts.new:
             crossed.append(share)
     assert crossed == [0.8, 0.8]
 
@@ -121,9 +123,9 @@ def test_a_directory_that_cannot_be_looked_at_stays_what_it_was(tmp_path: Path) 
     def gone(directory: str) -> QuotaUsed:
         raise QuotaError("gone")
 
-    checking.check_quotas(config, lambda _: used(0.9), tmp_path / "state")
-    checking.check_quotas(config, gone, tmp_path / "state")
-    assert not checking.check_quotas(config, lambda _: used(0.78), tmp_path / "state").alerts.new
+    checking.check_quotas_and_alert(config, lambda _: used(0.9), tmp_path / "state")
+    checking.check_quotas_and_alert(config, gone, tmp_path / "state")
+    assert not checking.check_quotas_and_alert(config, lambda _: used(0.78), tmp_path / "state").alerts.new
 
 
 def test_a_sink_that_fails_does_not_keep_others_from_it(tmp_path: Path) -> None:
@@ -135,7 +137,7 @@ def test_a_sink_that_fails_does_not_keep_others_from_it(tmp_path: Path) -> None:
             raise QuotaError("gone")
         return used(0.9)
 
-    failed = checking.check_quotas(config, show, tmp_path / "state").alerts.failed
+    failed = checking.check_quotas_and_alert(config, show, tmp_path / "state").alerts.failed
     assert len(failed) == 2 and failed[0].startswith("/fsx/bob") and failed[1].startswith("mail: ")
     assert 'share{directory="/fsx/alice"} 0.9' in (tmp_path / "prom").read_text()
 
@@ -154,7 +156,7 @@ def test_configurations_that_mean_nothing(text: str, tmp_path: Path) -> None:
 
 
 def test_a_metric_gets_it(aws: None) -> None:
-    assert notifiers.publish_state(AlertSinks(cloudwatch=True), [used(0.85)], []) == []
+    assert notifiers.publish_quota_state(AlertSinks(cloudwatch=True), [used(0.85)], []) == []
     (metric,) = boto3.client("cloudwatch", "us-east-1").list_metrics(Namespace=notifiers.NAMESPACE)["Metrics"]
     assert metric["Dimensions"] == [{"Name": "Directory", "Value": "/fsx/alice"}]
 
@@ -216,16 +218,16 @@ class Busy:
 
 def test_a_change_that_another_has_overwritten_is_made_again_on_his() -> None:
     busy = Busy(2)
-    assert efs_stop.change_stopped(busy, "fs-1", stop=["arn:a"]) == ["arn:a"]
+    assert efs_stop.update_stopped_access_points(busy, "fs-1", stop=["arn:a"]) == ["arn:a"]
     assert [one["Sid"] for one in busy.now["Statement"]] == ["Mine", "Other0", efs_stop.SID]
     with pytest.raises(QuotaError, match="keeps changing"):
-        efs_stop.change_stopped(Busy(9), "fs-1", stop=["arn:a"])
+        efs_stop.update_stopped_access_points(Busy(9), "fs-1", stop=["arn:a"])
 
 
 def test_a_policy_that_would_be_too_long_names_the_number() -> None:
     names = [f"arn:aws:elasticfilesystem:us-east-1:111122223333:access-point/fsap-{n:017x}" for n in range(400)]
     with pytest.raises(QuotaError, match="stops 400 access points"):
-        efs_stop.change_stopped(Busy(0), "fs-1", stop=names)
+        efs_stop.update_stopped_access_points(Busy(0), "fs-1", stop=names)
 
 
 def test_a_file_system_without_a_policy_gets_none_of_ours() -> None:
@@ -237,7 +239,7 @@ def test_a_file_system_without_a_policy_gets_none_of_ours() -> None:
             raise AssertionError
 
     with pytest.raises(QuotaError, match="has no policy"):
-        efs_stop.change_stopped(Open(), "fs-1", stop=["arn:a"])
+        efs_stop.update_stopped_access_points(Open(), "fs-1", stop=["arn:a"])
 
 
 def test_an_error_at_a_limit_names_directory_limit_and_command(tmp_path: Path) -> None:
@@ -270,11 +272,11 @@ def test_two_directories_of_one_owner_are_told_apart(tmp_path: Path) -> None:
     answers = {f"lfs project -d {tmp_path}": f"    0 - {tmp_path}\n", "lfs quota": PLAIN}
     backend = lustre.Lustre(RecordingRunner(dict(answers)), "/fsx")
     with pytest.raises(QuotaError, match="counts another directory already") as refused:
-        backend.commands(str(tmp_path), QuotaLimits(hard_bytes=1 << 40), 0)
+        backend.build_limit_commands(str(tmp_path), QuotaLimits(hard_bytes=1 << 40), 0)
     assert refused.value.hint and "--project" in refused.value.hint
     unused = f"Disk quotas for prj 5001 (pid 5001):\n{HEAD}/fsx 0 0 0 - 0 0 0 -\n"
     backend = lustre.Lustre(RecordingRunner({**answers, "lfs quota": unused}), "/fsx")
-    assert [argv[1] for argv in backend.commands(str(tmp_path), QuotaLimits(hard_bytes=1 << 40), 0)] == [
+    assert [argv[1] for argv in backend.build_limit_commands(str(tmp_path), QuotaLimits(hard_bytes=1 << 40), 0)] == [
         "project",
         "setquota",
     ]

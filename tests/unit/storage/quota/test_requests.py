@@ -23,7 +23,7 @@ from hyperpod_kit.storage.quota.requests import (
     decode_request,
     encode_request,
     merge_limits,
-    require_owned,
+    require_requestable_directory,
 )
 from tests.unit.storage.quota.conftest import subvolume
 from tests.unit.storage.quota.test_enforced import ALICE, BOB, MIB, as_user, fill
@@ -37,7 +37,7 @@ def place() -> Iterator[Path]:
     """A directory of root's that every user can come to, with a box and a directory of alice's."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="hpk-box-") as made:
         os.chmod(made, 0o755)
-        request_box.make_box(made)
+        request_box.make_request_box(made)
         own = Path(made) / "alice"
         own.mkdir(0o700)
         os.chown(own, ALICE, ALICE)
@@ -65,7 +65,7 @@ def listed(place: Path, capsys: Capture, *more: str) -> dict[str, Any]:
 def waiting(place: Path) -> tuple[list[request_box.PendingRequest], list[str]]:
     box = RequestBox(str(place))
     try:
-        return box.pending()
+        return box.list_pending_and_refused()
     finally:
         box.close()
 
@@ -118,7 +118,7 @@ def test_a_request_is_denied_and_its_user_reads_why(place: Path, capsys: Capture
 
     def reading() -> None:
         box = RequestBox(str(place))
-        (said,) = box.decisions()
+        (said,) = box.read_decisions()
         assert (said.approved, said.why, said.uid) == (False, "old checkpoints first", ALICE)
         with pytest.raises(PermissionError):
             os.unlink(f"{box.path}/decided/{said.id}.json")
@@ -161,7 +161,7 @@ def test_one_user_cannot_hide_the_requests_of_another(place: Path) -> None:
 
     def more() -> None:
         with pytest.raises(QuotaError, match="wait already"):
-            RequestBox(str(place)).put(asked(place / "alice"))
+            RequestBox(str(place)).add_request(asked(place / "alice"))
 
     as_user(BOB, more)
 
@@ -229,10 +229,10 @@ def test_a_member_asks_for_the_directory_of_his_group(place: Path, monkeypatch: 
     shared.mkdir()
     os.chown(shared, 0, 39001)
     os.chmod(shared, 0o2770)
-    require: Callable[..., None] = require_owned
+    require: Callable[..., None] = require_requestable_directory
     with pytest.raises(QuotaError, match="belongs to"):
         require(str(place), str(shared), ALICE)
-    monkeypatch.setattr("hyperpod_kit.storage.quota.requests.groups_of", lambda uid: frozenset({39001}))
+    monkeypatch.setattr("hyperpod_kit.storage.quota.requests.non_root_gids_of_user", lambda uid: frozenset({39001}))
     require(str(place), str(shared), ALICE)
     os.chmod(shared, 0o2750)
     with pytest.raises(QuotaError, match="belongs to"):
@@ -243,11 +243,11 @@ def test_a_box_that_is_anothers_is_not_used(place: Path, tmp_path: Path, capsys:
     theirs = place / "alice" / request_box.NAME
     theirs.mkdir(0o1777)
     os.chown(theirs, ALICE, ALICE)
-    assert request_box.nearest_box(str(place / "alice" / "x")) == str(place)
+    assert request_box.nearest_directory_with_box(str(place / "alice" / "x")) == str(place)
     with pytest.raises(QuotaError, match="expected root's"):
         RequestBox(str(place / "alice"))
     with pytest.raises(QuotaError, match="is there already"):
-        request_box.make_box(str(place / "alice"))
+        request_box.make_request_box(str(place / "alice"))
     with pytest.raises(Absent, match="where requests would lie"):
         RequestBox(str(tmp_path))
     assert run(["storage", "request", str(tmp_path), "--bytes", "1TiB"]) == 1
@@ -260,8 +260,8 @@ def test_one_admin_at_a_time(place: Path) -> None:
     (one,), _ = waiting(place)
     box = RequestBox(str(place))
     with box.decision_lock(), pytest.raises(QuotaError, match="another admin"):
-        quota_decision.deny(RequestBox(str(place)), one.id, "no")
-    quota_decision.deny(box, one.id, "no")
+        quota_decision.record_denial(RequestBox(str(place)), one.id, "no")
+    quota_decision.record_denial(box, one.id, "no")
     box.close()
 
 
@@ -291,7 +291,7 @@ def test_what_died_between_the_limit_and_the_record_is_done_again(
 ) -> None:
     own = subvolume(btrfs, "alice", ALICE)
     assert run(["storage", "quota", "set", str(own), "--bytes", "8MiB"]) == 0
-    request_box.make_box(str(btrfs))
+    request_box.make_request_box(str(btrfs))
     put(btrfs, ALICE, "a.json", encode_request(asked(own)))
     (one,), _ = waiting(btrfs)
 
@@ -300,7 +300,7 @@ def test_what_died_between_the_limit_and_the_record_is_done_again(
 
     approve = ["storage", "requests", "approve", str(btrfs), one.id]
     with monkeypatch.context() as patched:
-        patched.setattr(RequestBox, "record", died)
+        patched.setattr(RequestBox, "record_decision_and_remove_request", died)
         assert run(approve) != 0
     capsys.readouterr()
     (row,) = listed(btrfs, capsys)["waiting"]

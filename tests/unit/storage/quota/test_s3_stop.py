@@ -62,7 +62,7 @@ def test_statements_of_others_stay_as_they_are(aws: None) -> None:
 @pytest.mark.parametrize("place", ["s3://", "s3://b", "s3://b/", "s3://b/*", "s3://b/a?/", "s3://b/${aws:username}/"])
 def test_what_is_no_prefix(place: str) -> None:
     with pytest.raises(QuotaError, match="is no prefix"):
-        s3_stop.split_url(place)
+        s3_stop.split_prefix_url(place)
 
 
 def test_words_that_do_not_go_together() -> None:
@@ -93,9 +93,9 @@ class BusyBucket:
 
 def test_a_change_that_another_has_overwritten_is_made_again_on_his() -> None:
     busy = BusyBucket(2)
-    assert s3_stop.change_stopped(busy, BUCKET, stop=["a/"]) == [f"arn:aws:s3:::{BUCKET}/a/*"]
+    assert s3_stop.update_stopped_prefixes(busy, BUCKET, stop=["a/"]) == [f"arn:aws:s3:::{BUCKET}/a/*"]
     assert busy.now["Id"] == "0" and busy.now["Statement"][0] == FOREIGN
     with pytest.raises(QuotaError, match="keeps changing"):
-        s3_stop.change_stopped(BusyBucket(9), BUCKET, stop=["a/"])
+        s3_stop.update_stopped_prefixes(BusyBucket(9), BUCKET, stop=["a/"])
     with pytest.raises(QuotaError, match="stops 900 prefixes"):
-        s3_stop.change_stopped(BusyBucket(0), BUCKET, stop=[f"users/user-{n}/" for n in range(900)])
+        s3_stop.update_stopped_prefixes(BusyBucket(0), BUCKET, stop=[f"users/user-{n}/" for n in range(900)])

@@ -17,7 +17,7 @@ from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli.main import run as command
 from hyperpod_kit.errors import Absent, AwsError, UsageError
 from hyperpod_kit.storage.tier import run as tiering
-from hyperpod_kit.storage.tier.fsx_link import LinkedRoot, link_roots
+from hyperpod_kit.storage.tier.fsx_link import LinkedRoot, locate_linked_roots
 from hyperpod_kit.storage.tier.fsx_release import EXPORT, RELEASE, FsxRelease
 from hyperpod_kit.storage.tier.rules import TierItem, TierRule
 from hyperpod_kit.system import mountinfo
@@ -93,10 +93,10 @@ class Place:
 
     def release(self) -> tiering.TierResult:
         planned = tiering.make_plan([str(self.root)], RULE, NOW)
-        links = link_roots(self.fsx, ID, [one.store.url for one in planned.roots], self.mounts)
+        links = locate_linked_roots(self.fsx, ID, [one.store.url for one in planned.roots], self.mounts)
         with_clock = {"clock": lambda: self.seconds, "sleep": self._sleep, "patience": 300.0}
         by_fsx = FsxRelease(ID, links, self.fsx, self.fsx.runner, self.said.append, **with_clock)  # type: ignore[arg-type]
-        return by_fsx.apply(planned, RULE, lambda item: None)
+        return by_fsx.release_checkpoints(planned, RULE, lambda item: None)
 
     def _sleep(self, seconds: float) -> None:
         self.seconds += seconds
@@ -189,18 +189,18 @@ def test_a_run_that_fsx_cannot_reach_is_refused(place: Place) -> None:
     inside = place.mounts.replace("/abcd ", "/abcd/team ")
     elsewhere = place.mounts.replace(":/abcd", ":/other")
     with pytest.raises(Absent, match="no such file system"):
-        link_roots(place.fsx, "fs-00000000000000000", roots, place.mounts)
+        locate_linked_roots(place.fsx, "fs-00000000000000000", roots, place.mounts)
     for found, mounts, words in (
         (ID, "1 1 0:1 / / rw - ext4 /dev/x rw\n", "not on Lustre"),
         (ID, elsewhere, "mounts as other"),
         (ID, inside, "/team/runs/one; linked are: /runs/"),
     ):
         with pytest.raises(UsageError, match=words):
-            link_roots(place.fsx, found, roots, mounts)
-    assert link_roots(place.fsx, ID, roots, place.mounts)[roots[0]].path == "/runs/one"
+            locate_linked_roots(place.fsx, found, roots, mounts)
+    assert locate_linked_roots(place.fsx, ID, roots, place.mounts)[roots[0]].path == "/runs/one"
     mount = str(place.fsx.mount)
     deeper = f"2 1 0:2 /one {mount}/runs/one rw - lustre a@tcp:/abcd/runs rw\n"
-    assert link_roots(place.fsx, ID, roots, deeper)[roots[0]].path == "/runs/one"
+    assert locate_linked_roots(place.fsx, ID, roots, deeper)[roots[0]].path == "/runs/one"
 
 
 def test_a_task_takes_a_hundred_and_is_of_one_link(place: Place) -> None:

@@ -25,7 +25,7 @@ def test_the_oldest_go_first_and_it_stops_at_until() -> None:
     assert names(rule, items(1, 5, 3, 4), used=85) == ["a1", "a3"]
     assert names(rule, items(1, 5, 3, 4), used=81) == ["a1", "a3"]
     assert names(rule, items(1, 5, 3, 4), used=80) == []
-    assert TierRule(above=0.8).target == pytest.approx(0.7)
+    assert TierRule(above=0.8).target_share == pytest.approx(0.7)
 
 
 def test_three_days_are_three_days() -> None:
@@ -55,8 +55,8 @@ def test_no_more_goes_than_the_rule_needs(found: list[tuple[float, int]], used: 
     if used <= above * 100:
         assert not made.go
     if made.go:
-        assert used - sum(freed[:-1]) > rule.target * 100
-    if used - sum(freed) > rule.target * 100 and used > above * 100:
+        assert used - sum(freed[:-1]) > rule.target_share * 100
+    if used - sum(freed) > rule.target_share * 100 and used > above * 100:
         assert len(made.go) == len(every)
 
 

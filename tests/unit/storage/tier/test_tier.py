@@ -224,7 +224,7 @@ def one_case(seed: int, place: Path) -> None:
             held.append((name, lease.Lease(store, name, 10**7)))
     before, archive = valid(root), place / str(seed) / "archive"
     newest = max(before, default=None)
-    fixed = (before & (pins.pinned(store) | {name for name, _ in held})) | ({newest} if newest else set())
+    fixed = (before & (pins.pinned_checkpoints(store) | {name for name, _ in held})) | ({newest} if newest else set())
     full = chance.random()
     rule = TierRule(above=full, until=full * chance.random(), keep=chance.randint(1, 3))
     if chance.random() < 0.6:

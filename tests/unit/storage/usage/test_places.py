@@ -17,7 +17,7 @@ from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.storage.usage import buckets, retained
-from hyperpod_kit.storage.usage.access_points import named_directories
+from hyperpod_kit.storage.usage.access_points import access_point_names_by_directory
 from hyperpod_kit.storage.usage.ledger import UsageLedger
 from tests.support.aws import as_client
 from tests.unit.checkpoint.small_checkpoint import put_checkpoint
@@ -81,7 +81,7 @@ def test_access_points_of_a_file_system(aws: None) -> None:
         where = {"Path": path, **(root if path != "/" else {})}
         tags = [{"Key": "Name", "Value": token}]
         efs.create_access_point(ClientToken=token, FileSystemId=fs, RootDirectory=where, Tags=tags)
-    marks = named_directories(fs, "/efs/")
+    marks = access_point_names_by_directory(fs, "/efs/")
     assert list(marks) == ["/efs/home/alice"]
     assert marks["/efs/home/alice"].startswith("a (fsap-") and ", b (fsap-" in marks["/efs/home/alice"]
 
@@ -138,7 +138,7 @@ def test_a_count_that_is_killed_goes_on_at_its_page(bucket: str, tmp_path: Path)
         ledger = UsageLedger(tmp_path / "s", {"root": where.url})
         try:
             calls += 1
-            buckets.count_prefix(where, 1, ledger, kill)
+            buckets.count_prefix_into_ledger(where, 1, ledger, kill)
             break
         except Killed:
             pass
@@ -146,7 +146,7 @@ def test_a_count_that_is_killed_goes_on_at_its_page(bucket: str, tmp_path: Path)
             ledger.close()
     ledger = UsageLedger(tmp_path / "s", {"root": where.url})
     assert calls == 3, "two pages, and one that is not asked again"
-    assert ledger.counted() == 100 + 30 + 10 + 1
+    assert ledger.count_entries() == 100 + 30 + 10 + 1
     ledger.close()
 
 

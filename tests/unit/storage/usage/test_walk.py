@@ -18,8 +18,8 @@ from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.storage.usage import scan
 from hyperpod_kit.storage.usage import walk as walking
 from hyperpod_kit.storage.usage.ledger import UsageLedger
-from hyperpod_kit.storage.usage.state import DAY, open_ledger
-from hyperpod_kit.storage.usage.walk import WalkRequest, walk_tree
+from hyperpod_kit.storage.usage.state import DAY, open_ledger_and_delete_on_success
+from hyperpod_kit.storage.usage.walk import WalkRequest, walk_tree_into_ledger
 from tests.unit.storage.usage.trees import count, du, plant
 
 KILLED = """
@@ -32,13 +32,13 @@ root, state, after = sys.argv[1], sys.argv[2], int(sys.argv[3])
 walking.LIMIT = walking.FIRST_LIMIT = 60
 walking.COMMIT_SECONDS = 0.0
 request = walking.WalkRequest(root, workers=2)
-ledger = UsageLedger(Path(state), request.about())
+ledger = UsageLedger(Path(state), request.resume_identity())
 
 def progress(count):
     if count >= after:
         os.kill(os.getpid(), signal.SIGKILL)
 
-walking.walk_tree(request, ledger, progress)
+walking.walk_tree_into_ledger(request, ledger, progress)
 ledger.close()
 """
 
@@ -56,12 +56,12 @@ def test_files_of_any_size_cost_no_count(tmp_path: Path) -> None:
     largest = (1 << 63) - 1
     with contextlib.closing(UsageLedger(tmp_path / "state", {})) as ledger:
         for place in ("/fsx/a", "/fsx/b"):
-            ledger.add("", [(place, "", 4001, 4001, 2, 2 * largest, 2 * largest)])
-            ledger.add("", [(place, "", 4001, 4001, 1, 7, 7)])
+            ledger.add_sums("", [(place, "", 4001, 4001, 2, 2 * largest, 2 * largest)])
+            ledger.add_sums("", [(place, "", 4001, 4001, 1, 7, 7)])
             ledger.add_ages([("written", 0, 2, 2 * largest)])
         links = [(1, inode, "/fsx/a", "", 4001, 4001, largest, 2 * largest) for inode in (5, 6)]
-        ledger.add_part(1, {"links": links, "end": True, "sums": [], "ages": [], "unread": []})
-        rows = {row.counted_path: row for row in ledger.rows()}
+        ledger.record_task_part(1, {"links": links, "end": True, "sums": [], "ages": [], "unread": []})
+        rows = {row.counted_path: row for row in ledger.iterate_sums()}
         assert rows["/fsx/b"].size == largest and rows["/fsx/b"].entries == 3
         assert rows["/fsx/a"].size == rows["/fsx/a"].allocated == 3 * largest and rows["/fsx/a"].entries == 5
         assert list(ledger.ages()) == [("written", 0, 4, largest)]
@@ -92,9 +92,9 @@ def test_a_walk_that_is_killed_again_and_again_counts_each_file_once(root: Path,
         ended = subprocess.run(argv, timeout=60, stderr=subprocess.PIPE, text=True)
         assert ended.returncode == -signal.SIGKILL and not ended.stderr
         asked = WalkRequest(str(root))
-        ledger = UsageLedger(state, asked.about())
-        assert ledger.resumed and earlier < ledger.counted() < du(root)[1]
-        earlier = ledger.counted()
+        ledger = UsageLedger(state, asked.resume_identity())
+        assert ledger.resumed and earlier < ledger.count_entries() < du(root)[1]
+        earlier = ledger.count_entries()
         ledger.close()
     found = count(root, state)
     assert (found.total.allocated, found.total.entries) == du(root)
@@ -106,7 +106,7 @@ def test_a_process_that_dies_is_replaced_and_what_it_told_is_forgotten(
     monkeypatch.setattr(walking, "FIRST_LIMIT", 60)
     monkeypatch.setattr(walking, "LIMIT", 60)
     victims: list[Any] = []
-    hear = walking._Pool._receive
+    hear = walking._Pool._receive_parts
 
     def killing(pool: walking._Pool, worker: walking._Worker) -> None:
         if len(victims) < 2:
@@ -115,7 +115,7 @@ def test_a_process_that_dies_is_replaced_and_what_it_told_is_forgotten(
             worker.process.wait()
         hear(pool, worker)
 
-    monkeypatch.setattr(walking._Pool, "_receive", killing)
+    monkeypatch.setattr(walking._Pool, "_receive_parts", killing)
     found = count(root, tmp_path / "state", workers=2)
     assert len(victims) == 2 and (found.total.allocated, found.total.entries) == du(root)
 
@@ -148,17 +148,19 @@ def test_a_directory_that_cannot_be_read_is_named_and_the_rest_is_counted(tmp_pa
 
 
 def test_another_walk_of_the_same_is_told_so(tmp_path: Path) -> None:
-    about = WalkRequest("/x").about()
-    with open_ledger(tmp_path / "s", about), pytest.raises(HyperpodKitError, match="another `storage usage`"):
-        open_ledger(tmp_path / "s", about).__enter__()
+    about = WalkRequest("/x").resume_identity()
+    with open_ledger_and_delete_on_success(tmp_path / "s", about), pytest.raises(
+        HyperpodKitError, match="another `storage usage`"
+    ):
+        open_ledger_and_delete_on_success(tmp_path / "s", about).__enter__()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_old_walk_another_one_and_one_that_is_to_be_fresh_begin_anew(tmp_path: Path) -> None:
-    about = WalkRequest("/x").about()
+    about = WalkRequest("/x").resume_identity()
 
     def left(now: float, of: dict[str, object], **how: bool) -> bool:
-        with pytest.raises(KeyError), open_ledger(tmp_path / "s", of, now=now, **how) as ledger:
+        with pytest.raises(KeyError), open_ledger_and_delete_on_success(tmp_path / "s", of, now=now, **how) as ledger:
             resumed = ledger.resumed
             raise KeyError
         return resumed
@@ -168,25 +170,25 @@ def test_an_old_walk_another_one_and_one_that_is_to_be_fresh_begin_anew(tmp_path
     assert not left(1001.0 + DAY, about)
     assert left(1001.0 + DAY, about)
     assert not left(1001.0 + DAY, about, fresh=True)
-    assert not left(1001.0 + DAY, WalkRequest("/x", depth=3).about())
+    assert not left(1001.0 + DAY, WalkRequest("/x", depth=3).resume_identity())
 
 
 def test_a_file_that_no_walk_left_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "s").write_bytes(b"my thesis " * 1000)
     with pytest.raises(HyperpodKitError, match="not a file that a walk left"):
-        open_ledger(tmp_path / "s", WalkRequest("/x").about()).__enter__()
+        open_ledger_and_delete_on_success(tmp_path / "s", WalkRequest("/x").resume_identity()).__enter__()
     assert (tmp_path / "s").read_bytes() == b"my thesis " * 1000
 
 
 def test_what_is_removed_under_a_walk_is_no_error(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walking, "FIRST_LIMIT", 60)
-    hear = walking._Pool._receive
+    hear = walking._Pool._receive_parts
 
     def removing(pool: walking._Pool, worker: walking._Worker) -> None:
         shutil.rmtree(root / "team2", ignore_errors=True)
         hear(pool, worker)
 
-    monkeypatch.setattr(walking._Pool, "_receive", removing)
+    monkeypatch.setattr(walking._Pool, "_receive_parts", removing)
     found = count(root, tmp_path / "state", workers=1)
     assert not found.unread and found.total.entries >= du(root)[1]
 
@@ -222,4 +224,4 @@ print(found.total.entries, own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_
 def test_the_root_must_be_a_directory(tmp_path: Path) -> None:
     asked = WalkRequest(str(tmp_path / "nothing"))
     with pytest.raises(FileNotFoundError):
-        walk_tree(asked, UsageLedger(tmp_path / "s", asked.about()), lambda count: None)
+        walk_tree_into_ledger(asked, UsageLedger(tmp_path / "s", asked.resume_identity()), lambda count: None)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hyperpod_kit.storage.usage.ledger import UsageLedger
 from hyperpod_kit.storage.usage.report import UsageReport, make_report
-from hyperpod_kit.storage.usage.walk import WalkRequest, walk_tree
+from hyperpod_kit.storage.usage.walk import WalkRequest, walk_tree_into_ledger
 
 
 def plant(root: Path, directories: int = 40, files: int = 25, links: bool = True) -> None:
@@ -38,8 +38,8 @@ def du(root: Path) -> tuple[int, int]:
 def count(root: Path, state: Path, **asked: object) -> UsageReport:
     """A whole walk."""
     wanted = WalkRequest(str(root), **asked)  # type: ignore[arg-type]
-    ledger = UsageLedger(state, wanted.about(), now=time.time())
-    walk_tree(wanted, ledger, lambda count: None)
+    ledger = UsageLedger(state, wanted.resume_identity(), now=time.time())
+    walk_tree_into_ledger(wanted, ledger, lambda count: None)
     made = make_report(str(root), ledger, wanted.marks.values())
     ledger.close()
     return made

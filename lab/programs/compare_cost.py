@@ -40,7 +40,10 @@ def main() -> None:
         if not handle.wait("durable", 300):
             raise SystemExit(f"{handle}")
         if number > 1:  # the first ones compare in any case, and fault memory in
-            stalls["not compared" if handle.seq % 2 else "compared"].append(handle.stall_ms)
+            kind = "compared"
+            if handle.seq % 2:
+                kind = "not compared"
+            stalls[kind].append(handle.stall_ms)
     manager.close()
     if dist.get_rank() == 0:
         medians = {name: statistics.median(times) for name, times in stalls.items()}

@@ -10,25 +10,26 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
-from contextlib import nullcontext
 
-from data_orders import CORPORA
+from data_orders import CORPORA, open_corpora_folder
 
-CASES = [(what, workers) for what in ("lines-1k", "parquet-1000", "tars") for workers in (0, 2)]
+CASES = list(itertools.product(("lines-1k", "parquet-1000", "tars"), (0, 2)))
 
 
 def anonymous_bytes(pid: int) -> int:
     """Bytes of a process's own memory."""
     with open(f"/proc/{pid}/status") as status:
         match = re.search(r"RssAnon:\s+(\d+) kB", status.read())
-    return int(match[1]) << 10 if match else 0
+    if match is None:
+        return 0
+    return int(match[1]) << 10
 
 
 def print_memory_of_epochs(index_folder: str, workers: int, epoch_count: int) -> None:
@@ -59,7 +60,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.measure:
         return print_memory_of_epochs(args.measure[0], int(args.measure[1]), args.epochs)
-    with tempfile.TemporaryDirectory() if args.folder is None else nullcontext(args.folder) as folder:
+    with open_corpora_folder(args.folder) as folder:
         for what, workers in CASES:
             corpus_folder = f"{folder}/{what}-{args.mib}"
             if not os.path.isdir(corpus_folder):
@@ -70,7 +71,9 @@ def main() -> None:
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             lines = [line.split() for line in done.stdout.splitlines()]
             mib = [(int(line[0]) + int(line[1])) >> 20 for line in lines]
-            above = (mib[-1] - mib[1]) / mib[1] if len(mib) > 1 else 0.0
+            above = 0.0
+            if len(mib) > 1:
+                above = (mib[-1] - mib[1]) / mib[1]
             row = {"corpus": what, "mib": args.mib, "workers": workers, "after": mib, "above": round(100 * above, 1)}
             print(f"{what}, {workers} workers: {mib} MiB, the last is {above:+.1%} of the second", flush=True)
             if args.rows:

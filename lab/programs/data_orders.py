@@ -145,7 +145,9 @@ def anonymous_bytes(pid: int | str) -> int:
     """Bytes of a process's own memory."""
     with open(f"/proc/{pid}/status") as status:
         match = re.search(r"RssAnon:\s+(\d+) kB", status.read())
-    return int(match[1]) << 10 if match else 0
+    if match is None:
+        return 0
+    return int(match[1]) << 10
 
 
 def measure_turn(index: SampleIndex, name: str, count: int, workers: int) -> Turn:
@@ -157,13 +159,13 @@ def measure_turn(index: SampleIndex, name: str, count: int, workers: int) -> Tur
     first, done, self_bytes, worker_bytes = 0.0, 0, 0, 0
     batches = iter(loader)
     for batch in batches:
-        first = first or time.perf_counter() - started_at
+        if not first:
+            first = time.perf_counter() - started_at
         done += len(batch)
         if done >= count:
-            self_bytes, worker_bytes = (
-                anonymous_bytes("self"),
-                sum(map(anonymous_bytes, child_pids(os.getpid()))) if workers else 0,
-            )
+            self_bytes = anonymous_bytes("self")
+            if workers:
+                worker_bytes = sum(map(anonymous_bytes, child_pids(os.getpid())))
             break
     wall = time.perf_counter() - started_at
     del batches, loader  # workers end, and are counted
@@ -194,6 +196,20 @@ def serve_corpus(directory: str) -> Iterator[str]:
                 server.stdin.close()
 
 
+def open_corpora_folder(folder: str | None) -> contextlib.AbstractContextManager[str]:
+    """Return the folder of the corpora; with None, one that is removed."""
+    if folder is None:
+        return tempfile.TemporaryDirectory()
+    return contextlib.nullcontext(folder)
+
+
+def open_corpus_source(what: str, directory: str) -> contextlib.AbstractContextManager[str]:
+    """Return where a corpus is read: in its directory, or in S3."""
+    if what.startswith("s3"):
+        return serve_corpus(directory)
+    return contextlib.nullcontext(directory)
+
+
 def measure_and_print_corpus(what: str, args: argparse.Namespace, folder: str) -> None:
     """The table of one corpus."""
     directory = f"{folder}/{what}"
@@ -201,7 +217,7 @@ def measure_and_print_corpus(what: str, args: argparse.Namespace, folder: str) -
         os.makedirs(directory)
         CORPORA[what](directory, args.mib)
         os.sync()
-    with serve_corpus(directory) if what.startswith("s3") else contextlib.nullcontext(directory) as source:
+    with open_corpus_source(what, directory) as source:
         index = build_index([source], f"{folder}/index-{what}").index
         count = min(args.samples or index.samples, index.samples) // BATCH * BATCH
         paths = [entry.path for entry in os.scandir(directory) if entry.is_file()]
@@ -216,9 +232,12 @@ def measure_and_print_corpus(what: str, args: argparse.Namespace, folder: str) -
                 if args.cold:
                     page_cache.drop_cached_pages(paths)
                 turns_by_order[name].append(measure_turn(index, name, count, args.workers))
+    place = "out of the page cache"
+    if args.cold:
+        place = "cold"
     print(
         f"{what}: {count} of {index.samples} samples, {index.bytes >> 20} MiB, {args.passes} passes, "
-        f"{args.workers} workers, {'cold' if args.cold else 'out of the page cache'}"
+        f"{args.workers} workers, {place}"
     )
     base = turns_by_order[args.orders[0]]
     for name, turns in turns_by_order.items():
@@ -246,7 +265,7 @@ def main() -> None:
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--folder", help="where the corpora are made, or are already; default: one that is removed")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() if args.folder is None else contextlib.nullcontext(args.folder) as folder:
+    with open_corpora_folder(args.folder) as folder:
         for what in args.corpora:
             measure_and_print_corpus(what, args, folder)
 

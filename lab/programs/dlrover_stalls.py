@@ -70,7 +70,9 @@ def wait_for_tracked_step(folder: Path, step: object) -> None:
     path = folder / TRACKER
     while not path.exists() or path.read_text().strip() != str(step):
         if time.monotonic() > end:
-            content = path.read_text() if path.exists() else "nothing"
+            content = "nothing"
+            if path.exists():
+                content = path.read_text()
             raise TimeoutError(f"after {LONGEST:.0f} s its tracker says {content}, expected {step}")
         time.sleep(0.005)
 
@@ -83,6 +85,14 @@ def append_call_seconds(call: Callable[[], Any], into: Times) -> Any:
         into.append(time.perf_counter() - begin)
 
 
+def train_steps(net: Any, optimizer: torch.optim.Optimizer, save: int, steps: int) -> None:
+    """Train on the number of the save."""
+    for _ in range(steps):
+        optimizer.zero_grad()
+        net(torch.tensor([save]))["loss"].backward()
+        optimizer.step()
+
+
 def time_ddp_checkpointer(net: Any, saves: int, steps: int, folder: Path) -> Times:
     """`DdpCheckpointer`, DLRover's adapter of a loop of one's own."""
     prepare_dlrover_environment()
@@ -92,10 +102,7 @@ def time_ddp_checkpointer(net: Any, saves: int, steps: int, folder: Path) -> Tim
     checkpointer = DdpCheckpointer(str(folder))
     times: Times = []
     for save in range(1, saves + 1):
-        for _ in range(steps):
-            optimizer.zero_grad()
-            net(torch.tensor([save]))["loss"].backward()
-            optimizer.step()
+        train_steps(net, optimizer, save, steps)
         state = {"model": net.state_dict(), "optimizer": optimizer.state_dict()}
         path = str(folder / f"{save}.pt")
         append_call_seconds(
@@ -147,7 +154,6 @@ def time_megatron(how: str, net: Any, saves: int, steps: int, folder: Path) -> T
     init_single_rank_group(folder)
     import megatron_on_cpu  # noqa: F401
     from megatron.core import dist_checkpointing, parallel_state
-    from megatron.core.dist_checkpointing.mapping import ShardedTensor
     from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue
 
     from hyperpod_kit.checkpoint.adapters.megatron import MegatronCheckpoints
@@ -156,37 +162,28 @@ def time_megatron(how: str, net: Any, saves: int, steps: int, folder: Path) -> T
     if not parallel_state.model_parallel_is_initialized():
         parallel_state.initialize_model_parallel(1)
     optimizer = torch.optim.AdamW(net.parameters())
-    checkpoints = MegatronCheckpoints(str(folder), keep=None) if how == "ours" else None
+    checkpoints = None
     handles: list[Any] = []
-    queue = AsyncCallsQueue() if how == "async" else None
-    if checkpoints is not None:
-        save = checkpoints.manager.save
-        checkpoints.manager.save = lambda *args, **options: handles.append(save(*args, **options)) or handles[-1]
-
-    def train(save: int) -> None:
-        for _ in range(steps):
-            optimizer.zero_grad()
-            net(torch.tensor([save]))["loss"].backward()
-            optimizer.step()
-
-    def state() -> dict[str, Any]:
-        (parameter,) = net.parameters()
-        moments = optimizer.state[parameter]
-        tensors = {"weight": parameter.detach(), "exp_avg": moments["exp_avg"], "exp_avg_sq": moments["exp_avg_sq"]}
-        return {name: ShardedTensor.from_rank_offsets(name, tensor) for name, tensor in tensors.items()}
+    queue = None
+    if how == "ours":
+        checkpoints = MegatronCheckpoints(str(folder), keep=None)
+        handles = collect_handles(checkpoints.manager)
+    elif how == "async":
+        queue = AsyncCallsQueue()
 
     def save_checkpoint(where: Path) -> None:
+        state = sharded_state(net, optimizer)
         if checkpoints is not None:
-            checkpoints.save(state(), str(where), async_sharded_save=True)
+            checkpoints.save(state, str(where), async_sharded_save=True)
             return
         where.mkdir()
-        request = dist_checkpointing.save(state(), str(where), async_sharded_save=queue is not None)
+        request = dist_checkpointing.save(state, str(where), async_sharded_save=queue is not None)
         if queue is not None:
             queue.schedule_async_request(request)
 
     times: Times = []
     for number in range(1, saves + 1):
-        train(number)
+        train_steps(net, optimizer, number, steps)
         append_call_seconds(lambda: save_checkpoint(folder / f"iter_{number:07d}"), times)  # noqa: B023
         if checkpoints is not None:
             assert handles[-1].wait("durable", LONGEST)
@@ -194,7 +191,31 @@ def time_megatron(how: str, net: Any, saves: int, steps: int, folder: Path) -> T
             queue.maybe_finalize_async_calls(blocking=True)
         else:
             os.sync()
-    for ending in (checkpoints, queue):
-        if ending is not None:
-            ending.close()
+    if checkpoints is not None:
+        checkpoints.close()
+    if queue is not None:
+        queue.close()
     return times
+
+
+def sharded_state(net: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the net's parameter and its moments as Megatron-core takes them."""
+    from megatron.core.dist_checkpointing.mapping import ShardedTensor
+
+    (parameter,) = net.parameters()
+    moments = optimizer.state[parameter]
+    tensors = {"weight": parameter.detach(), "exp_avg": moments["exp_avg"], "exp_avg_sq": moments["exp_avg_sq"]}
+    return {name: ShardedTensor.from_rank_offsets(name, tensor) for name, tensor in tensors.items()}
+
+
+def collect_handles(manager: Any) -> list[Any]:
+    """Have the manager's `save` put each handle that it returns into a list, and return that list."""
+    handles: list[Any] = []
+    save = manager.save
+
+    def save_and_collect(*args: Any, **options: Any) -> Any:
+        handles.append(save(*args, **options))
+        return handles[-1]
+
+    manager.save = save_and_collect
+    return handles

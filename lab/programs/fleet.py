@@ -21,7 +21,7 @@ import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List
 
 from fleet_nodes import KINDS
 
@@ -41,15 +41,17 @@ class Control:
     def __init__(self, nodes: List[Dict[str, str]]) -> None:
         self._nodes = [
             {
-                "InstanceGroupName": "worker-group" if number else "controller-machine",
+                "InstanceGroupName": "worker-group",
                 "InstanceId": node["instance_id"],
                 "InstanceType": "ml.c5.xlarge",
                 "LaunchTime": 1767225600.0,
                 "InstanceStatus": {"Status": "Running"},
                 "PrivateDnsHostname": f"ip-{node['address'].replace('.', '-')}.ec2.internal",
             }
-            for number, node in enumerate(nodes)
+            for node in nodes
         ]
+        if self._nodes:
+            self._nodes[0]["InstanceGroupName"] = "controller-machine"
         self._by_id = {node["InstanceId"]: node for node in self._nodes}
 
     def list_cluster_nodes(self, name: str) -> List[Dict[str, Any]]:
@@ -63,18 +65,10 @@ class Control:
 @contextmanager
 def run_fleet(directory: Path, count: int, only_kind: str) -> Iterator[Dict[str, Any]]:
     """The nodes, in a process of their own, and the endpoint, in another; yields where they are."""
-    nodes = subprocess.Popen(
-        [
-            sys.executable,
-            str(Path(__file__).with_name("fleet_nodes.py")),
-            str(directory),
-            str(count),
-            *([only_kind] if only_kind else []),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, str(Path(__file__).with_name("fleet_nodes.py")), str(directory), str(count)]
+    if only_kind:
+        command.append(only_kind)
+    nodes = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert nodes.stdout is not None and nodes.stdin is not None
     where = json.loads(nodes.stdout.readline())
     reader, writer = os.pipe()
@@ -83,11 +77,10 @@ def run_fleet(directory: Path, count: int, only_kind: str) -> Iterator[Dict[str,
         serve_endpoint(directory, where["nodes"], reader, writer)
     os.close(reader)
     try:
-        yield {
-            **where,
-            "url": (directory / "url").read_text() if wait_until_exists(directory / "url") else "",
-            "pids": [nodes.pid, endpoint],
-        }
+        url = ""
+        if wait_until_exists(directory / "url"):
+            url = (directory / "url").read_text()
+        yield {**where, "url": url, "pids": [nodes.pid, endpoint]}
     finally:
         os.close(writer)
         os.waitpid(endpoint, 0)
@@ -170,24 +163,32 @@ def measure_validate_mounts(directory: Path, args: argparse.Namespace) -> Dict[s
         kinds = {node["instance_id"]: node["kind"] for node in where["nodes"]}
     if "--json" not in args.words or not done.stdout:
         print(done.stdout, errors, file=sys.stderr)
-    return {
+    figures = {
         "nodes": args.nodes,
         "seconds": round(seconds, 2),
         "exit_code": done.returncode,
         "cpu_s": round(usage.ru_utime + usage.ru_stime - earlier.ru_utime - earlier.ru_stime, 2),
         "servers_cpu_s": [round(spent, 2) for spent in servers],
         "peak_memory_mib": round(int(peak) / 1024, 1),
-        **(compare_verdicts(done.stdout, kinds) if "--json" in args.words else {}),
     }
+    if "--json" in args.words:
+        figures.update(compare_verdicts(done.stdout, kinds))
+    return figures
 
 
 def compare_verdicts(text: str, kinds: Dict[str, str]) -> Dict[str, Any]:
     """How many nodes of each kind there were, and the wrong verdicts."""
     wrong = []
-    report: Optional[Dict[str, Any]] = json.loads(text) if text else None
-    reported = {node["instance_id"]: node for node in report["nodes"]} if report else {}
+    report: Dict[str, Any] = {}
+    if text:
+        report = json.loads(text)
+    reported: Dict[str, Any] = {}
+    if report:
+        reported = {node["instance_id"]: node for node in report["nodes"]}
     for instance, kind in kinds.items():
-        right = KINDS[kind].healthy if kind in KINDS else True
+        right = True
+        if kind in KINDS:
+            right = KINDS[kind].healthy
         if instance not in reported or reported[instance]["healthy"] is not right:
             wrong.append({"node": instance, "kind": kind, "said": reported.get(instance, {}).get("error", "nothing")})
     counts: Dict[str, int] = {}

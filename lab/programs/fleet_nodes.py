@@ -19,7 +19,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import paramiko
 from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL, OPEN_SUCCEEDED
@@ -99,7 +99,9 @@ def build_check_report(index: int, kind: str) -> Tuple[int, str]:
             ("data", "mountpoint-s3", "/mnt/data", "sagemaker-hyperpod-kit-data/corpus/"),
         )
     ]
-    identity = index + 1 if kind == "impostor" else index
+    identity = index
+    if kind == "impostor":
+        identity += 1
     if kind in ("sick", "optional", "escapes"):
         mounts[2].update(state="stale", source="", detail="Transport endpoint is not connected")
     if kind == "optional":
@@ -142,11 +144,16 @@ class DelayedCalls:
             heapq.heappush(self._due, (time.monotonic() + seconds, self._number, what))
             self._changed.notify()
 
+    def _seconds_to_next_call(self) -> Optional[float]:
+        if not self._due:
+            return None
+        return max(0.0, self._due[0][0] - time.monotonic())
+
     def _run_due_calls(self) -> None:
         while True:
             with self._changed:
                 while not self._due or self._due[0][0] > time.monotonic():
-                    self._changed.wait(max(0.0, self._due[0][0] - time.monotonic()) if self._due else None)
+                    self._changed.wait(self._seconds_to_next_call())
                 what = heapq.heappop(self._due)[2]
             what()
 
@@ -160,7 +167,9 @@ class Session(paramiko.ServerInterface):
 
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
         welcome = key == self._world.client_key and self._kind != "no-login"
-        return AUTH_SUCCESSFUL if welcome else AUTH_FAILED
+        if welcome:
+            return AUTH_SUCCESSFUL
+        return AUTH_FAILED
 
     def get_allowed_auths(self, username: str) -> str:
         return "publickey"
@@ -237,7 +246,9 @@ class World:
                 listener.setblocking(False)
                 self.port = listener.getsockname()[1]
                 self._selector.register(listener, selectors.EVENT_READ, index)
-            shown = strange if kind == "other-key" else self._keys[index]
+            shown = self._keys[index]
+            if kind == "other-key":
+                shown = strange
             lines.append((node_address(index), shown))
         (directory / "known_hosts").write_text(
             "".join(f"[{address}]:{self.port} {key.get_name()} {key.get_base64()}\n" for address, key in lines)

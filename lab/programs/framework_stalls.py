@@ -80,7 +80,9 @@ def time_calls_of(owner: Any, name: str, into: Times) -> Iterator[None]:
 
 
 def time_hugging_face_saves(how: str, megabytes: int, saves: int, folder: Path) -> Times:
-    flash = dlrover_stalls.import_flash_trainer_class() if how == "dlrover" else None
+    flash = None
+    if how == "dlrover":
+        flash = dlrover_stalls.import_flash_trainer_class()
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     from hyperpod_kit.checkpoint.adapters.huggingface import CheckpointedTrainer
@@ -108,7 +110,11 @@ def time_hugging_face_saves(how: str, megabytes: int, saves: int, folder: Path) 
         logging_strategy="no",
         dataloader_pin_memory=False,
     )
-    kind = flash or (CheckpointedTrainer if uses_kit else Trainer)
+    kind = Trainer
+    if flash is not None:
+        kind = flash
+    elif uses_kit:
+        kind = CheckpointedTrainer
     trainer = kind(Net(megabytes), arguments, train_dataset=Rows(saves * STEPS_BETWEEN), callbacks=[Durable()])
     times: Times = []
     with time_calls_of(trainer, "_save_checkpoint", times):
@@ -141,11 +147,13 @@ def time_lightning_saves(uses_kit: bool, megabytes: int, saves: int, folder: Pat
                 fit._newest.wait()
 
     fit = CheckpointedFit(folder, every=STEPS_BETWEEN, keep=None)
-    plain = ModelCheckpoint(folder, every_n_train_steps=STEPS_BETWEEN, save_top_k=-1)
+    callback = ModelCheckpoint(folder, every_n_train_steps=STEPS_BETWEEN, save_top_k=-1)
+    if uses_kit:
+        callback = fit
     trainer = pl.Trainer(
         accelerator="cpu",
         max_steps=saves * STEPS_BETWEEN,
-        callbacks=[Durable(), fit if uses_kit else plain],
+        callbacks=[Durable(), callback],
         enable_checkpointing=not uses_kit,
         logger=False,
         enable_progress_bar=False,
@@ -153,7 +161,9 @@ def time_lightning_saves(uses_kit: bool, megabytes: int, saves: int, folder: Pat
         default_root_dir=folder,
     )
     times: Times = []
-    owner, name = (fit, "_save") if uses_kit else (trainer, "save_checkpoint")
+    owner, name = trainer, "save_checkpoint"
+    if uses_kit:
+        owner, name = fit, "_save"
     with time_calls_of(owner, name, times):
         trainer.fit(Module(), torch.utils.data.DataLoader(Rows(saves * STEPS_BETWEEN + 1)))
     return times
@@ -170,9 +180,10 @@ def time_dcp_saves(how: str, megabytes: int, saves: int, folder: Path) -> Times:
     try:
         model = Net(megabytes)
         optimizer = torch.optim.AdamW(model.parameters())
-        checkpoints = Checkpoints(folder) if how == "ours" else None
         state = {"model": model, "optimizer": optimizer}
-        if checkpoints is not None:
+        checkpoints = None
+        if how == "ours":
+            checkpoints = Checkpoints(folder)
             checkpoints.load(state)
         for save in range(saves):
             for _ in range(STEPS_BETWEEN):
@@ -226,8 +237,9 @@ def time_zero_saves(how: str, megabytes: int, saves: int, folder: Path) -> Times
 
     if how == "dlrover":
         return dlrover_stalls.time_deepspeed_checkpointer(engine, train, saves, folder)
-    checkpoints = ZeroCheckpoints(engine, folder / "ours", keep=None) if how == "ours" else None
-    if checkpoints is not None:
+    checkpoints = None
+    if how == "ours":
+        checkpoints = ZeroCheckpoints(engine, folder / "ours", keep=None)
         checkpoints.load()
     times: Times = []
     for save in range(saves):

@@ -26,6 +26,11 @@ from driver import CONFIG, DemoError, Driver, wait_until  # noqa: E402
 STEPS = ("up", "create", "validate", "delete", "down")
 
 
+def _sick_mounts(node: Dict[str, Any]) -> List[str]:
+    mounts = [mount for mount in node["mounts"] if mount["state"] != "ok"]
+    return [f"{node['node']}: {mount['name']} {mount['state']}: {mount['detail']}" for mount in mounts]
+
+
 def run_rehearsal_round(name: str, logs: Path) -> Dict[str, Any]:
     """Seconds of each step, and `sick`: what was not ok, one line each."""
     driver = Driver(name, logs)
@@ -43,12 +48,8 @@ def run_rehearsal_round(name: str, logs: Path) -> Dict[str, Any]:
         driver.kit("create-cluster", str(CONFIG), "--wait", timeout=400)
         done("create")
         report = driver.data("validate-mounts", str(CONFIG), check=False)
-        round_["sick"] = [
-            f"{node['node']}: {mount['name']} {mount['state']}: {mount['detail']}"
-            for node in report["nodes"]
-            for mount in node["mounts"]
-            if mount["state"] != "ok"
-        ]
+        for node in report["nodes"]:
+            round_["sick"] += _sick_mounts(node)
         if not report["healthy"] and not round_["sick"]:
             round_["sick"] = ["validate-mounts: not healthy"]
         done("validate")
@@ -82,13 +83,15 @@ def main() -> int:
     if options.json:
         print(json.dumps({"healthy": healthy, "rounds": rounds}, indent=1))
     else:
-        medians = ", ".join(
-            f"{step} {statistics.median(seconds):.1f}"
-            for step in STEPS
-            if (seconds := [round_[step] for round_ in rounds if step in round_])
-        )
-        print(f"{healthy} of {len(rounds)} healthy; medians in seconds: {medians}")
-    return 0 if healthy == len(rounds) else 1
+        medians = []
+        for step in STEPS:
+            seconds = [round_[step] for round_ in rounds if step in round_]
+            if seconds:
+                medians.append(f"{step} {statistics.median(seconds):.1f}")
+        print(f"{healthy} of {len(rounds)} healthy; medians in seconds: {', '.join(medians)}")
+    if healthy != len(rounds):
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -107,11 +107,10 @@ def time_digest_and_copy(tensors: list[Any], count: int) -> list[float]:
     """Return the seconds of digesting the same bytes in host memory and copying them to the device."""
     host = [tensor.cpu().pin_memory() for tensor in tensors]
     leaf = digest.algorithm("xxh3").leaf
-    parts = [
-        memoryview(tensor.reshape(-1).view(torch.uint8).numpy())[at : at + digest.CHUNK]
-        for tensor in host
-        for at in range(0, tensor.nbytes, digest.CHUNK)
-    ]
+    parts: list[memoryview] = []
+    for tensor in host:
+        octets = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+        parts += [octets[at : at + digest.CHUNK] for at in range(0, tensor.nbytes, digest.CHUNK)]
 
     def proof() -> None:
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
@@ -307,7 +306,10 @@ def main() -> None:
                 torch.cuda.empty_cache()
             if args.only != "saves":
                 figures |= measure_restores(args.gigabytes, max(2, args.saves // 2), folder)
-        print(json.dumps(figures)) if args.json else print_figures(figures)
+        if args.json:
+            print(json.dumps(figures))
+        else:
+            print_figures(figures)
 
 
 if __name__ == "__main__":

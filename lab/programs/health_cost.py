@@ -83,9 +83,9 @@ def install_bundle(root: Path, config: NodeConfig, python: str) -> None:
         target = home / "0123456789abcdef" / relative_path
         target.parent.mkdir(parents=True, exist_ok=True)
         text = path.read_bytes()
-        target.write_bytes(
-            text.replace(b"/usr/bin/python3", python.encode()) if relative_path.startswith("bin/") else text
-        )
+        if relative_path.startswith("bin/"):
+            text = text.replace(b"/usr/bin/python3", python.encode())
+        target.write_bytes(text)
         target.chmod(0o755)
     (home / "0123456789abcdef/node_config.json").write_text(config.to_json())
     (home / "current").symlink_to("0123456789abcdef")
@@ -154,9 +154,10 @@ def run_health_check(root: Path, python: str) -> Dict[str, float]:
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HPK_ROOT": str(root)},
         )
     cpu, memory, wall, code = 0.0, 0, 0.0, -1
+    options = 0
     while True:
         try:
-            pid, status, usage = os.wait4(-1, 0 if code < 0 else os.WNOHANG)
+            pid, status, usage = os.wait4(-1, options)
         except ChildProcessError:
             break
         if pid == 0:
@@ -166,13 +167,16 @@ def run_health_check(root: Path, python: str) -> Dict[str, float]:
         if pid == child.pid:
             wall, code = time.monotonic() - started_at, os.waitstatus_to_exitcode(status)
             child.returncode = code
+            if code >= 0:
+                options = os.WNOHANG
             time.sleep(0.2)  # for the end of the probers: they are reaped here, not by the command
     return {"cpu": cpu, "memory": memory, "wall": wall, "exit": code}
 
 
 def count_state_files(root: Path) -> Dict[str, int]:
     """Files and bytes that the checks keep."""
-    files = [path for directory in ("run", "var") for path in (root / directory).rglob("*") if path.is_file()]
+    paths = [*(root / "run").rglob("*"), *(root / "var").rglob("*")]
+    files = [path for path in paths if path.is_file()]
     return {"files": len(files), "bytes": sum(path.stat().st_size for path in files)}
 
 

@@ -59,22 +59,29 @@ def hex_digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
+def tensor_bytes(tensor: Any) -> bytes:
+    octets: bytes = tensor.detach().contiguous().numpy().tobytes()
+    return octets
+
+
 def local_digest(model: Any, optimizer: Any) -> str:
     """Of what this rank holds."""
-    local = [
-        getattr(tensor, "to_local", lambda tensor=tensor: tensor)()
-        for tensor in tensors_by_name(model, optimizer).values()
-    ]
-    return hex_digest(b"".join(tensor.detach().contiguous().numpy().tobytes() for tensor in local))
+    local = []
+    for tensor in tensors_by_name(model, optimizer).values():
+        if hasattr(tensor, "to_local"):
+            tensor = tensor.to_local()
+        local.append(tensor_bytes(tensor))
+    return hex_digest(b"".join(local))
 
 
 def full_digest(model: Any, optimizer: Any) -> str:
     """Of the whole tensors, on every rank the same."""
-    full = [
-        getattr(tensor, "full_tensor", lambda tensor=tensor: tensor)()
-        for tensor in tensors_by_name(model, optimizer).values()
-    ]
-    return hex_digest(b"".join(tensor.detach().contiguous().numpy().tobytes() for tensor in full))
+    full = []
+    for tensor in tensors_by_name(model, optimizer).values():
+        if hasattr(tensor, "full_tensor"):
+            tensor = tensor.full_tensor()
+        full.append(tensor_bytes(tensor))
+    return hex_digest(b"".join(full))
 
 
 def rank_main(rank: int, world: int, port: int, folder: str, shm: str, task: str, width: int) -> None:
@@ -98,9 +105,12 @@ def rank_main(rank: int, world: int, port: int, folder: str, shm: str, task: str
 
     torch.distributed.init_process_group("gloo")
     lap("process group")
-    torch.manual_seed(7 if task == "save" else 99)
+    seed, mine = 99, None
+    if task == "save":
+        seed, mine = 7, rank
+    torch.manual_seed(seed)
     model, optimizer = build_sharded_model(width)
-    extra = {"mine": rank if task == "save" else None}
+    extra = {"mine": mine}
     state = State(model, optimizer, extra=extra)
     lap("model")
     manager = Manager(folder + "/root")
@@ -203,7 +213,9 @@ def main() -> int:
     print("\n".join(wrong) or "all as saved")
     if args.json:
         args.json.write_text(json.dumps({"times": seconds_by_phase, "wrong": wrong}, indent=1) + "\n")
-    return 1 if wrong else 0
+    if wrong:
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

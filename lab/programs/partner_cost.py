@@ -112,7 +112,11 @@ def main() -> None:
         for kind in KINDS:
             for report in measure_kind(kind, args):
                 for name, value in report.items():
-                    samples[kind].setdefault(name, []).extend(value if isinstance(value, list) else [value])
+                    samples_of_name = samples[kind].setdefault(name, [])
+                    if isinstance(value, list):
+                        samples_of_name.extend(value)
+                    else:
+                        samples_of_name.append(value)
     medians = {
         kind: {name: statistics.median(values) for name, values in rows.items() if values}
         for kind, rows in samples.items()

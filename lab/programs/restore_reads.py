@@ -24,10 +24,15 @@ def print_restore_reads(kind: str, world: int, width: int) -> None:
         folder, root = Path(name), name + "/root"
         saved = sharded_job.run(folder, world, reads_job.save, kind, root, width, timeout=600.0)
         size = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
-        other = "fsdp2" if kind == "ddp" else "ddp"
+        other = "ddp"
+        if kind == "ddp":
+            other = "fsdp2"
+        half_kind = kind
+        if kind == "hsdp" and world < 8:
+            half_kind = "fsdp2"
         for what, by, how, weights in [
             ("the same ranks", world, kind, False),
-            ("half as many", world // 2, "fsdp2" if world < 8 and kind == "hsdp" else kind, False),
+            ("half as many", world // 2, half_kind, False),
             (f"as {other}", world, other, False),
             ("weights, as ddp", world, "ddp", True),
         ]:
@@ -35,9 +40,10 @@ def print_restore_reads(kind: str, world: int, width: int) -> None:
             right = weights or all(report["holds"] == saved[0] for report in reports)
             moved = max((report["shards"] + report["received"]) / report["needed"] for report in reports)
             read = sum(report["shards"] for report in reports) / size
-            print(
-                f"{kind:<6}{world:>4} ranks  {what:<16} read {read:.3f}  moved {moved:.2f}  {'' if right else 'WRONG'}"
-            )
+            verdict = ""
+            if not right:
+                verdict = "WRONG"
+            print(f"{kind:<6}{world:>4} ranks  {what:<16} read {read:.3f}  moved {moved:.2f}  {verdict}")
 
 
 def main() -> None:
@@ -46,7 +52,10 @@ def main() -> None:
     parser.add_argument("--ranks", default="2,4,16")
     args = parser.parse_args()
     for world in map(int, args.ranks.split(",")):
-        for kind in ("ddp", "fsdp2", "hsdp")[: 2 if world < 4 else 3]:
+        kinds = ["ddp", "fsdp2"]
+        if world >= 4:
+            kinds.append("hsdp")
+        for kind in kinds:
             print_restore_reads(kind, world, args.width)
 
 

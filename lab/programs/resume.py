@@ -44,13 +44,17 @@ def run_killed_job(
         str(directory / "root"),
         str(directory / "once"),
     ]
-    lose = f"if [ -e {directory}/once ] && [ ! -e {directory}/lost ]; then touch {directory}/lost; rm -rf {shm}/*; fi"
+    before = ":"
+    if memory == "lost":
+        before = (
+            f"if [ -e {directory}/once ] && [ ! -e {directory}/lost ]; then touch {directory}/lost; rm -rf {shm}/*; fi"
+        )
     script = directory / "job.sbatch"
     script.write_text(
         f"#!/bin/bash\n#SBATCH -N{RANKS} --ntasks-per-node=1 --auto-resume=1 -o {directory}/out\n"
         f"export HPK_SHM_DIR={shm} PYTHONPATH={ROOT} GLOO_SOCKET_IFNAME=lo\n"
         f"exec {trace} {sys.executable} -m hyperpod_kit.job.__main__ run --checkpoint-root {directory}/root -- "
-        f"/bin/sh -c '{lose if memory == 'lost' else ':'}; exec {' '.join(trainer)} {gigabytes / RANKS}'\n"
+        f"/bin/sh -c '{before}; exec {' '.join(trainer)} {gigabytes / RANKS}'\n"
     )
     try:
         job = slurm.sbatch(str(script), cwd=directory)
@@ -61,7 +65,9 @@ def run_killed_job(
         if slurm.state(job) != "COMPLETED":
             raise SystemExit(text)
         events = [json.loads(line[7:]) for line in text.splitlines() if line.startswith("bench: ")]
-        return {"job_run_read": bytes_read_in_trace(directory)} if trace else resume_figures(events)
+        if trace:
+            return {"job_run_read": bytes_read_in_trace(directory)}
+        return resume_figures(events)
     finally:
         shutil.rmtree(shm, ignore_errors=True)
         shutil.rmtree(directory, ignore_errors=True)

@@ -16,6 +16,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -45,14 +46,22 @@ class ObservationTimer:
     def patch_observations(self) -> None:
         """Put it in the place of what staging calls."""
         timer, observe, changed = self, Sources.observe, Sources.changed
+        nothing = Sources([])
+
+        def observe_or_skip(sources: Any) -> Any:
+            return timer._time_or_skip(partial(observe, sources), copied_sources.SourceState([], []))
+
+        def changed_or_skip(sources: Any, before: Any) -> Any:
+            return timer._time_or_skip(partial(changed, sources, before), [])
+
+        def make_sources_or_skip(pieces: Any) -> Any:
+            return timer._time_or_skip(partial(Sources, pieces), nothing)
+
         replaced: Any = Sources
         stage: Any = staging
-        replaced.observe = lambda sources: timer._time_or_skip(
-            lambda: observe(sources), copied_sources.SourceState([], [])
-        )
-        replaced.changed = lambda sources, before: timer._time_or_skip(lambda: changed(sources, before), [])
-        nothing = Sources([])
-        stage.CopiedSources = lambda pieces: timer._time_or_skip(lambda: Sources(pieces), nothing)
+        replaced.observe = observe_or_skip
+        replaced.changed = changed_or_skip
+        stage.CopiedSources = make_sources_or_skip
 
     def _time_or_skip(self, work: Callable[[], Any], instead: Any) -> Any:
         if not self.enabled:
@@ -87,8 +96,9 @@ def measure_shape(root: str, shape: Shape, saves: int, timer: ObservationTimer) 
             if timer.enabled:
                 checks.append(timer.seconds * 1e3)
         timer.enabled = True
-    tensors = [tensor for values in optimizer.state.values() for tensor in values.values()]
-    everything = [*model.parameters(), *tensors]
+    everything: list[torch.Tensor] = list(model.parameters())
+    for moments in optimizer.state.values():
+        everything += moments.values()
     return {
         "tensors": len(everything),
         "state_mib": round(sum(tensor.nbytes for tensor in everything) / 2**20, 1),

@@ -95,7 +95,9 @@ class Run:
         common = [str(self.base / "root"), f"--world={self.ranks}", f"--mb={self.mb}"]
         common += [f"--steps={steps}", f"--step-ms={self.step_ms}", f"--every={self.every}"]
         common += [f"--storage-every={self.storage_every}", f"--throttle={self.group}"]
-        common += [f"--store={self.base / f'store-{self._number}'}", *(["--wait"] if self.wait else [])]
+        common += [f"--store={self.base / f'store-{self._number}'}"]
+        if self.wait:
+            common += ["--wait"]
         self._processes = [
             CONTEXT.Process(
                 target=two_cadences_trainer.run_rank_and_exit,
@@ -113,7 +115,9 @@ class Run:
     def read_events(self, what: str, rank: int = 0) -> list[dict[str, Any]]:
         """Return the events of a kind that a rank of the newest start has written."""
         path = self._events_path(rank)
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        if not path.exists():
+            return []
+        lines = path.read_bytes().splitlines(keepends=True)
         events = [json.loads(line) for line in lines if line.endswith(b"\n")]
         return [event for event in events if event["what"] == what]
 
@@ -182,7 +186,12 @@ def measure_undisturbed(run: Run, steps: int) -> dict[str, Any]:
     trained = time.monotonic() - begin
     closed = run.wait_for_event("closed")
     written = group_bytes_written(run.group)
-    saves = [event for rank in range(run.ranks) for event in run.read_events("saved", rank)]
+    written_mb = None
+    if written is not None and before is not None:
+        written_mb = round((written - before) / 1e6)
+    saves = []
+    for rank in range(run.ranks):
+        saves += run.read_events("saved", rank)
     stalls = [event["stall_ms"] for event in saves if not event["skipped"]]
     return {
         "steps": steps,
@@ -190,7 +199,7 @@ def measure_undisturbed(run: Run, steps: int) -> dict[str, Any]:
         "saves": len(saves) // run.ranks,
         "skipped": closed["skipped"],
         "durable": closed["durable"],
-        "written_mb": round((written - before) / 1e6) if written is not None and before is not None else None,
+        "written_mb": written_mb,
         "stall_ms_median": round(statistics.median(stalls), 1),
         "stall_ms_worst": round(max(stalls), 1),
         "stall_percent": round(sum(stalls) / run.ranks / 10 / trained, 2),
@@ -238,6 +247,9 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="figures as JSON")
     args = parser.parse_args()
     args.directory.mkdir(parents=True, exist_ok=True)
+    parts = ["undisturbed"]
+    if args.kills:
+        parts.append("killed")
     figures: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(dir=args.directory) as directory, throttled_group(
         Path(directory), args.rate
@@ -247,7 +259,7 @@ def main() -> int:
             for name, storage_every in (("every", 0), ("two cadences", args.storage_every)):
                 if args.only not in (None, name):
                     continue
-                for part in ("undisturbed", "killed") if args.kills else ("undisturbed",):
+                for part in parts:
                     base = Path(directory) / f"{name} {part}".replace(" ", "-")
                     run = Run(base, args.ranks, args.mb, args.step_ms, args.every, storage_every, group)
                     (base / "shm").rmdir()
@@ -268,7 +280,11 @@ def main() -> int:
     if args.json:
         print(json.dumps(figures))
     kills_with_two_cadences = figures.get("two cadences, killed", {"lost_most": 0, "wrong_elements": 0})
-    return 1 if kills_with_two_cadences["lost_most"] >= args.every or kills_with_two_cadences["wrong_elements"] else 0
+    if kills_with_two_cadences["lost_most"] >= args.every:
+        return 1
+    if kills_with_two_cadences["wrong_elements"]:
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -31,6 +31,21 @@ def run_rank_and_exit(argv: list[str], env: dict[str, str], output: str) -> None
     os._exit(0)
 
 
+def tier_of_start(start: object) -> str:
+    """Return where a state was restored from; "" for a run that begins."""
+    if isinstance(start, Restored):
+        return start.tier
+    return ""
+
+
+def save_if_due(manager: Manager, cadences: Cadences, state: State, step: int) -> Handle | None:
+    """Save where a cadence asks for it, with a wait for a slot."""
+    tier = cadences.due(step)
+    if tier is None:
+        return None
+    return manager.save(step, state, on_busy="wait", tier=tier)
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root")
@@ -69,7 +84,7 @@ def main(argv: list[str] | None = None) -> None:
     cadences = Cadences(args.every, args.storage_every or None, Ranks(alone=True))
     got = manager.restore(state)
     wrong = sum(int((part != float(got.next_step - 1)).sum()) for part in weights)
-    write_event(what="restored", next=got.next_step, tier=got.tier if isinstance(got, Restored) else "", wrong=wrong)
+    write_event(what="restored", next=got.next_step, tier=tier_of_start(got), wrong=wrong)
     handles: list[Handle] = []
     for step in range(got.next_step, got.next_step + args.steps):
         if args.world > 1:
@@ -78,9 +93,8 @@ def main(argv: list[str] | None = None) -> None:
         time.sleep(args.step_ms / 1000.0)
         for part in weights:
             part.fill_(float(step))
-        due = cadences.due(step) if args.wait else None
         if args.wait:
-            handle = manager.save(step, state, on_busy="wait", tier=due) if due is not None else None
+            handle = save_if_due(manager, cadences, state, step)
         else:
             handle = manager.step(step, state)
         if handle is not None:

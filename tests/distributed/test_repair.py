@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from typing import Any
 
@@ -38,7 +39,8 @@ def test_two_ranks_lose_their_manifests_and_go_on_bit_identical(
     assert original and next(iter(original.values())).world == 2
     mine.start(STEPS, "--save-every", "4")
     assert 0 not in mine.wait()
-    assert "it was committed, as LATEST says, and its MANIFEST.json is gone" in mine.log(0).read_text()
+    # The kill may have come between the newest commit and its LATEST: then other records say so.
+    assert re.search(r"it was committed, as \S+ says, and its MANIFEST\.json is gone", mine.log(0).read_text())
     assert cli.perform(["repair", str(mine.root), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {one["attempt"] for one in told["manifests"] if one["written"]} >= set(original)

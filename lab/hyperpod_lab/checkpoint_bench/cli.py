@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +66,17 @@ def main(argv: list[str]) -> int:
 
     with Bench(args.dir, shm_paths.shared_memory_root(), args.patience) as scratch:
         measured: list[run.Run] = []
-        kinds = [(size, mode) for size in args.sizes for mode in args.modes]
+        kinds = list(itertools.product(args.sizes, args.modes))
         pace = run.TimeShare(begin, len(kinds) * len({"save", *args.phases} - {"overlap"}))
         for each in [run.Run(scratch, size, mode, args.repeat, pace, say) for size, mode in kinds]:
-            if _run_or_note_error(report, lambda each=each: each.measure(args.phases)):  # type: ignore[misc]
+            if _run_or_note_error(report, partial(each.measure, args.phases)):
                 measured.append(each)
+
+        def train_all() -> None:
+            report["left_out"] += run.train_all(measured, pace, say)
+
         if "overlap" in args.phases:
-            _run_or_note_error(report, lambda: report["left_out"].extend(run.train_all(measured, pace, say)))
+            _run_or_note_error(report, train_all)
     report["runs"] = [
         {"size": each.size, "mode": each.mode, "summary": summary.summarize_run(each.samples), "samples": each.samples}
         for each in measured
@@ -81,7 +87,9 @@ def main(argv: list[str]) -> int:
         print(json.dumps(report))
     else:
         _print_report(report)
-    return 1 if report["errors"] else 0
+    if report["errors"]:
+        return 1
+    return 0
 
 
 def _run_or_note_error(report: dict[str, Any], work: Callable[[], None]) -> bool:
@@ -95,6 +103,27 @@ def _run_or_note_error(report: dict[str, Any], work: Callable[[], None]) -> bool
         return False
 
 
+def _format_figure(values: dict[str, Any], label: str, seconds: str, ratio: str | None) -> str:
+    line = f"  {label:32} {values[seconds]:8.3f} s "
+    if seconds in _NO_RATE:
+        line += " " * 13
+    else:
+        line += f"{values['bytes'] / 1e9 / values[seconds]:8.2f} GB/s"
+    if ratio is not None:
+        line += f"   {ratio} {values[ratio]:.3f}"
+    return line
+
+
+def _format_worst_ratio(name: str, worst: float | None) -> str:
+    figure = "not measured"
+    if worst is not None:
+        figure = f"{worst:.3f}"
+    sign = ">="
+    if name in summary.LOWER_IS_BETTER:
+        sign = "<="
+    return f"  {name:26} {figure}  ({sign} {summary.BARS[name]})"
+
+
 def _print_report(report: dict[str, Any]) -> None:
     about = report["machine"]
     print(
@@ -106,15 +135,12 @@ def _print_report(report: dict[str, Any]) -> None:
         print(f"\n{each['size']} {each['mode']}: {values['bytes'] / 1e9:.3f} GB, medians of {values['samples']}")
         for label, seconds, ratio in _LINES:
             if seconds in values:
-                rate = f"{values['bytes'] / 1e9 / values[seconds]:8.2f} GB/s" if seconds not in _NO_RATE else " " * 13
-                tail = f"   {ratio} {values[ratio]:.3f}" if ratio is not None else ""
-                print(f"  {label:32} {values[seconds]:8.3f} s {rate}{tail}")
+                print(_format_figure(values, label, seconds, ratio))
     for text in report["left_out"]:
         print(f"\n{text}")
     print("\nsummary, the worst of all runs (what is promised):")
     for name, value in report["summary"].items():
-        sign = "<=" if name in summary.LOWER_IS_BETTER else ">="
-        print(f"  {name:26} {'not measured' if value is None else f'{value:.3f}'}  ({sign} {summary.BARS[name]})")
+        print(_format_worst_ratio(name, value))
 
 
 def _choices_parser(allowed: list[str]) -> Any:

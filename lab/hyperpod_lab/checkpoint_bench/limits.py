@@ -50,8 +50,9 @@ class MemoryFloor:
                 part = flat[at : at + tensor.numel() * tensor.element_size()]
                 self._pairs.append((part.view(tensor.dtype).view(tensor.shape), tensor.detach()))
             at += size
-        self.ways = [f"{kind} {count}" for kind in ("memmove", "torch") for count in range(1, threads + 1)]
-        self._shares = {count: _split_copies(self._pairs, count) for count in range(1, threads + 1)}
+        counts = range(1, threads + 1)
+        self.ways = [f"memmove {count}" for count in counts] + [f"torch {count}" for count in counts]
+        self._shares = {count: _split_copies(self._pairs, count) for count in counts}
 
     def measure_copy(self, way: str) -> float:
         """Copy all bytes once in the given way and return the seconds."""
@@ -95,7 +96,9 @@ def ways_worth_measuring(ways: dict[str, list[float]]) -> list[str]:
     if not most:
         return list(ways)
     best = min(min(samples) for samples in ways.values() if samples)
-    far = _FAR_AT_ONCE if most == 1 else _FAR
+    far = _FAR
+    if most == 1:
+        far = _FAR_AT_ONCE
     return [way for way, samples in ways.items() if len(samples) == most and min(samples) <= far * best]
 
 
@@ -110,7 +113,7 @@ def _split_copies(pairs: list[tuple[torch.Tensor, torch.Tensor]], count: int) ->
         at, size = 0, target.numel() * target.element_size()
         while at < size:
             number = min(count - 1, done * count // total)
-            end = total if number == count - 1 else -(-total * (number + 1) // count)
+            end = -(-total * (number + 1) // count)
             part = min(size - at, end - done)
             shares[number].append((target.data_ptr() + at, source.data_ptr() + at, part))
             at += part
@@ -179,7 +182,9 @@ def measure_read(files: list[Path], threads: int) -> float:
     In requests and into memory of the size that a restore uses: into small pages a disk takes more and
     smaller ones, and a limit below what the engine reaches would be none.
     """
-    parts = [(path, at) for path in files for at in range(0, path.stat().st_size, digest.CHUNK)]
+    parts: list[tuple[Path, int]] = []
+    for path in files:
+        parts += [(path, at) for at in range(0, path.stat().st_size, digest.CHUNK)]
     parts.reverse()
     descriptors = {path: _open_direct(path, os.O_RDONLY) for path in files}
     buffers = [stream.Buffer(digest.CHUNK).view for _ in range(threads)]

@@ -40,7 +40,9 @@ def describe(directory: Path, shared: str) -> dict[str, Any]:
 def _file_system(path: Path) -> str:
     """Return the type of the file system that holds `path`."""
     entry = mountinfo.mount_holding(mountinfo.read(), os.path.realpath(path))
-    return "unknown" if entry is None else entry.fs_type
+    if entry is None:
+        return "unknown"
+    return entry.fs_type
 
 
 def _busy_seconds() -> float:

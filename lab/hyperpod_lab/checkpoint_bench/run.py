@@ -88,10 +88,10 @@ class Run:
         taken: dict[str, Any] = {"seconds": [], "start": [], "limit": {str(n): [] for n in limits.READ_THREADS}}
         files = restoring.newest_shard_files(directory / "root")
         for _ in self._sample_numbers():
-            result = self._run_phase("cold", directory)
-            self._check_digests(result["digests"], self.samples["save"]["digests"], "the restored state")
+            figures = self._run_phase("cold", directory)
+            self._check_digests(figures["digests"], self.samples["save"]["digests"], "the restored state")
             for name in ("seconds", "start"):
-                taken[name].append(result[name])
+                taken[name].append(figures[name])
             for way in limits.ways_worth_measuring(taken["limit"]):
                 taken["page_cache"] = machine.empty_page_cache(files)
                 self.bench.patience.wait_until_quiet()
@@ -104,12 +104,12 @@ class Run:
         digests = self._run_phase("leave", directory)["digests"]
         taken: dict[str, Any] = {"seconds": [], "start": [], "floor": {}, "proof": {}}
         for _ in self._sample_numbers():
-            result = self._run_phase("hot", directory)
-            self._check_digests(result["digests"], digests, "the state restored from memory")
+            figures = self._run_phase("hot", directory)
+            self._check_digests(figures["digests"], digests, "the state restored from memory")
             for name in ("seconds", "start"):
-                taken[name].append(result[name])
+                taken[name].append(figures[name])
             for limit in ("floor", "proof"):
-                for way, samples in result[limit].items():
+                for way, samples in figures[limit].items():
                     taken[limit].setdefault(way, []).extend(samples)
         return taken
 

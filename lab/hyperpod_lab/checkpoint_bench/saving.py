@@ -113,7 +113,9 @@ class Saving:
         agents = usage.find_agents()
         with usage.Watch([trainer_pid, *agents]) as watch:
             self.save(manager, 1)
-        slots = usage.segment_bytes(shm_paths.shared_memory_root()) if self.peers.rank == 0 else 0
+        slots = 0
+        if self.peers.rank == 0:
+            slots = usage.segment_bytes(shm_paths.shared_memory_root())
         self.samples["usage"] = {
             "segments": int(self.peers.sum_over_ranks(slots)),
             "trainer": int(self.peers.max_over_ranks(watch.private[trainer_pid] - anonymous)),

@@ -76,7 +76,9 @@ def _sample_count_range(run: dict[str, Any]) -> str:
         *(len(run[phase]["seconds"]) for phase in ("cold", "hot") if phase in run),
         *(len(run["train"][kind]["lost"]) for kind in ("overlap", "block") if "train" in run),
     }
-    return str(min(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+    if len(counts) == 1:
+        return str(min(counts))
+    return f"{min(counts)} to {max(counts)}"
 
 
 def worst_ratios(runs: list[dict[str, Any]]) -> dict[str, float | None]:
@@ -85,5 +87,7 @@ def worst_ratios(runs: list[dict[str, Any]]) -> dict[str, float | None]:
     for names, choose in ((LOWER_IS_BETTER, max), (HIGHER_IS_BETTER, min)):
         for name in names:
             values = [run[name] for run in runs if name in run]
-            worst_values[name] = choose(values) if values else None
+            worst_values[name] = None
+            if values:
+                worst_values[name] = choose(values)
     return worst_values

@@ -32,25 +32,24 @@ def _run_phase(assignment: TimedAssignment) -> dict[str, Any]:
     directory = Path(assignment.directory)
     patience = QuietWait(assignment.patience)
     peers = Peers(assignment.rank, assignment.world, assignment.rendezvous_path)
-    work = TrainedWorkload(
-        assignment.size,
-        assignment.mode,
-        peers,
-        seed=1 if assignment.phase != "leave" else 2,
-        zeros=assignment.phase in ("cold", "hot"),
-    )
+    seed = 1
+    if assignment.phase == "leave":
+        seed = 2
+    zeros = assignment.phase in ("cold", "hot")
+    work = TrainedWorkload(assignment.size, assignment.mode, peers, seed=seed, zeros=zeros)
     root = directory / "root"
     if assignment.phase == "save":
-        result = saving.Saving(peers, work, directory, assignment, patience).run()
+        figures = saving.Saving(peers, work, directory, assignment, patience).run()
     elif assignment.phase == "train":
-        result = training.measure(peers, work, directory, assignment)
+        figures = training.measure(peers, work, directory, assignment)
     elif assignment.phase == "leave":
-        result = restoring.save_and_leave_in_memory(work, root)
+        figures = restoring.save_and_leave_in_memory(work, root)
+    elif assignment.phase == "cold":
+        figures = restoring.measure_restore(peers, work, root, "storage", assignment.threads, patience)
     else:
-        tier = "storage" if assignment.phase == "cold" else "memory"
-        result = restoring.measure_restore(peers, work, root, tier, assignment.threads, patience)
+        figures = restoring.measure_restore(peers, work, root, "memory", assignment.threads, patience)
     if assignment.phase == "save":
-        result["digest"] = work.digest()
+        figures["digest"] = work.digest()
     peers.barrier()
-    result["patience"] = patience.remaining
-    return result
+    figures["patience"] = patience.remaining
+    return figures

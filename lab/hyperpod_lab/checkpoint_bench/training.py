@@ -22,7 +22,10 @@ def measure(peers: Peers, work: TrainedWorkload, directory: Path, assignment: Ti
     """Run the training loop in both modes and return the samples: `overlap` and `block`, `floor`, and
     `forward_backward` that was made long enough."""
     memory = limits.MemoryFloor(work.tensors, assignment.threads)
-    floor = min(peers.max_over_ranks(memory.measure_copy(way)) for way in memory.ways for _ in range(2))
+    copies: list[float] = []
+    for way in memory.ways:
+        copies += [peers.max_over_ranks(memory.measure_copy(way)) for _ in range(2)]
+    floor = min(copies)
     del memory
     length = work.lengthen_batch(2.0 * floor, peers)
     return {

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import logging
 import warnings
+from collections.abc import Sequence
 
 from hyperpod_kit.data.commands.progress import format_size
 from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.untrusted import terminal
-from hyperpod_lab.data_bench.measure import BenchRow, load_rivals
+from hyperpod_lab.data_bench.measure import BenchRow, Rival, load_rivals
 from hyperpod_lab.data_bench.measure import bench as rows_of
 
 
@@ -35,6 +36,9 @@ def bench(args: argparse.Namespace) -> int:
     measured_rows = []
     if args.passes < 1:
         raise UsageError(f"--passes {args.passes}: at least 1")
+    rivals: Sequence[Rival] = ()
+    if args.rivals:
+        rivals = load_rivals(args.rivals)
     rows = rows_of(
         args.sources,
         limit=args.samples,
@@ -42,7 +46,7 @@ def bench(args: argparse.Namespace) -> int:
         workers=workers,
         say=terminal.print_stderr,
         passes=args.passes,
-        rivals=load_rivals(args.rivals) if args.rivals else (),
+        rivals=rivals,
     )
     with reading_as_owner(args.sources):
         for row in rows:

@@ -107,15 +107,17 @@ def bench(
             "first batch", batch, batch * mean, lambda: next(iter(ElasticLoader(data, batch, collate_fn=list)))
         )
         plain = set(index.formats) == {"lines"} and not any(path.startswith("s3://") for path in paths)
-        turns = [Turn("sequential read", index.samples, stored, partial(read_all, paths))] if plain else []
-        turns += [
-            Turn(f"{name}, {number} workers", count, count * mean, partial(consume_from_new_loader, make, count))
-            for number in workers
-            for name, make in loader_factories(index, batch, number, count, plain)
-        ]
+        turns = []
+        if plain:
+            turns.append(Turn("sequential read", index.samples, stored, partial(read_all, paths)))
+        for number in workers:
+            for name, make in loader_factories(index, batch, number, count, plain):
+                consume = partial(consume_from_new_loader, make, count)
+                turns.append(Turn(f"{name}, {number} workers", count, count * mean, consume))
         for rival_number, rival in enumerate(rivals):
-            if not plain or find_spec(rival.module) is None:
-                yield BenchRow(f"{rival.name}: {'not installed' if plain else 'reads no such files'}", 0, 0, 0.0)
+            obstacle = reason_not_measurable(rival, plain)
+            if obstacle:
+                yield BenchRow(f"{rival.name}: {obstacle}", 0, 0, 0.0)
                 continue
             copy_directory = os.path.join(folder, f"{rival_number}-{rival.module}")
             by_descriptor.make_directory(copy_directory)
@@ -178,6 +180,15 @@ def load_rivals(path: str) -> list[Rival]:
     return [kind() for kind in module.RIVALS]
 
 
+def reason_not_measurable(rival: Rival, plain: bool) -> str:
+    """Return why a rival cannot be measured on these sources, or ""."""
+    if not plain:
+        return "reads no such files"
+    if find_spec(rival.module) is None:
+        return "not installed"
+    return ""
+
+
 def measure_turns(turns: list[Turn], passes: int, say: Callable[[str], None]) -> Iterator[BenchRow]:
     """Measure all turns in each pass and yield the median of each; one that raises is reported and left out."""
     rows_by_turn: dict[str, list[BenchRow]] = {turn.what: [] for turn in turns}
@@ -186,7 +197,10 @@ def measure_turns(turns: list[Turn], passes: int, say: Callable[[str], None]) ->
         for turn in turns:
             if turn.what in failed:
                 continue
-            say(turn.what if passes == 1 else f"{turn.what}: {number + 1} of {passes}")
+            if passes == 1:
+                say(turn.what)
+            else:
+                say(f"{turn.what}: {number + 1} of {passes}")
             if turn.cold:
                 forget_pages(turn.cold)
             try:

@@ -68,7 +68,10 @@ def _roll_back_and_check(here: Ground, seed: int, dice: random.Random, part: Par
         )
         here.kill_agents()
     got = _restored_event(_run_life(replace(order, saves=0, events=str(here.disk / "after"))))
-    part.counts["killed on the new branch" if killed else "ended on the new branch"] += 1
+    if killed:
+        part.counts["killed on the new branch"] += 1
+    else:
+        part.counts["ended on the new branch"] += 1
     if got.get("epoch", 0) < 2 or got["wrong"] or got["step"] < to + new:
         return f"after {long} steps, back to {to} and {new} new ones, it restored {got}"
     if got["step"] != to + new and not killed:  # its epoch says that it is the new branch's

@@ -157,7 +157,9 @@ def torture(args: argparse.Namespace, budget: Budget) -> list[PartOutcome]:
 
 def _print_part(part: PartOutcome) -> None:
     counts = ", ".join(f"{name} {number:,}" for name, number in sorted(part.counts.items()))
-    short = "" if part.done >= part.requested else " (the budget was over)"
+    short = ""
+    if part.done < part.requested:
+        short = " (the budget was over)"
     print(f"{part.name}: {part.done:,} of {part.requested:,}{short} in {part.seconds:.0f} s: {counts}")
     for violation in part.violations:
         print(f"  VIOLATION {violation}")
@@ -201,6 +203,8 @@ def _torture_and_report(args: argparse.Namespace, budget: Budget) -> int:
                 }
             )
         )
+    elif broken:
+        print(f"SOMETHING IS WRONG; seed {args.seed}, {seconds:.0f} s")
     else:
-        print(f"{'SOMETHING IS WRONG' if broken else 'nothing was ever wrong'}; seed {args.seed}, {seconds:.0f} s")
+        print(f"nothing was ever wrong; seed {args.seed}, {seconds:.0f} s")
     return int(broken)

@@ -48,17 +48,17 @@ def inspect_damaged_roots(
     by_descriptor.set_mode(here.disk, 0o711)
     by_descriptor.set_mode(here.disk.parent, 0o711)  # whoever is not root must get as far as the root
     templates = [_create_template(here, seed, world) for world in (2, 1)]
-    scene: _Scene = _Mount(Path(mounted)) if mounted else _Disk(here.disk / "case")
-    plan = [
-        (template, kind) for template in templates for kind in damage_kinds.object_damage_kinds(template.objects, dice)
-    ]
+    scene: _Scene = _Disk(here.disk / "case")
+    if mounted:
+        scene = _Mount(Path(mounted))
+    plan: list[tuple[_Template, DamageKind]] = []
+    for template in templates:
+        plan += [(template, kind) for kind in damage_kinds.object_damage_kinds(template.objects, dice)]
     if not mounted:
-        plan += [
-            (template, kind)
-            for template in templates
-            for kind in damage_special.file_system_damage_kinds(template.objects)
-        ]
-    plan = plan if most >= len(plan) else dice.sample(plan, most)
+        for template in templates:
+            plan += [(template, kind) for kind in damage_special.file_system_damage_kinds(template.objects)]
+    if most < len(plan):
+        plan = dice.sample(plan, most)
     part.requested = len(plan)
     with contextlib.closing(RootInspector(seed)) as root, contextlib.closing(
         RootInspector(seed, pristine=str(templates[0].path))
@@ -66,7 +66,10 @@ def inspect_damaged_roots(
         for template, kind in plan:
             if budget.over:
                 break
-            _run_case(nobody if kind.unprivileged else root, scene, template, kind, seed, part)
+            inspector = root
+            if kind.unprivileged:
+                inspector = nobody
+            _run_case(inspector, scene, template, kind, seed, part)
     part.seconds = time.monotonic() - begin
 
 
@@ -86,13 +89,13 @@ def _run_case(
 
 
 def _outcome(case_result: CaseResult) -> str:
+    if case_result.restored is None and case_result.declared:
+        return f"refused, {case_result.error.partition(':')[0]}"
     if case_result.restored is None:
-        return (
-            f"refused, {case_result.error.partition(':')[0]}"
-            if case_result.declared
-            else f"FAILED, {case_result.error}"
-        )
-    return NEWEST if case_result.restored == (1, STEPS - 1) else OLDER
+        return f"FAILED, {case_result.error}"
+    if case_result.restored == (1, STEPS - 1):
+        return NEWEST
+    return OLDER
 
 
 def _find_violations(kind: DamageKind, case_result: CaseResult) -> Iterator[str]:
@@ -128,8 +131,11 @@ class _Disk:
             by_descriptor.remove_tree(self._case)
         root = self._case / "root"
         by_descriptor.make_directories(root)
-        for name, data in (kind.change(template.objects) if kind.change else template.objects).items():
-            _write(root / name, data)
+        objects = template.objects
+        if kind.change:
+            objects = kind.change(objects)
+        for name, content in objects.items():
+            _write(root / name, content)
         if kind.special is not None:
             kind.special(root)
         return root
@@ -168,7 +174,10 @@ _Scene = _Disk | _Mount
 
 
 def _files(root: Path) -> list[Path]:
-    return [Path(folder) / name for folder, _, names in os.walk(root) for name in names]
+    paths: list[Path] = []
+    for folder, _, names in os.walk(root):
+        paths += [Path(folder) / name for name in names]
+    return paths
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -114,7 +114,9 @@ def _serve_inspections(pipe: Connection, seed: int, pristine: str) -> None:
             os._exit(0)
         measured = _reset_peak_memory()
         case_result = _verify_and_restore(root, subject)
-        pipe.send(replace(case_result, memory=_peak_memory()) if measured else case_result)
+        if measured:
+            case_result = replace(case_result, memory=_peak_memory())
+        pipe.send(case_result)
 
 
 def _reset_peak_memory() -> bool:

@@ -6,6 +6,7 @@ Special files, links, owners and modes are done to a directory of a file system 
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -57,7 +58,15 @@ class RootNames:
         """Return what a restore must come to when that one object is damaged."""
         if name == layout.RUN_FILE:
             return ANY  # the newest where RUN.json can be written again, refused in words elsewhere
-        return OLDER if name.startswith(self.attempts[0]) else NEWEST
+        if name.startswith(self.attempts[0]):
+            return OLDER
+        return NEWEST
+
+    def expected_outcome_of_attempt(self, index: int) -> str:
+        """Return what a restore must come to when that one attempt is useless."""
+        if index == 0:
+            return OLDER
+        return NEWEST
 
 
 def object_damage_kinds(objects: Objects, dice: random.Random) -> list[DamageKind]:
@@ -99,15 +108,25 @@ def _torn_from(at: int, other: bytes, data: bytes) -> bytes:
     return data[:at] + other[at:]
 
 
+def _zeros(data: bytes) -> bytes:
+    return bytes(len(data))
+
+
+def _reversed(data: bytes) -> bytes:
+    return data[::-1]
+
+
 def _byte_damage_kinds(
     objects: Objects, names: RootNames, every: Sequence[str], dice: random.Random
 ) -> Iterator[DamageKind]:
     """Yield flipped bits, truncation, growth and zeros of each object."""
     for name in every:
         data, expected = objects[name], names.expected_outcome(name)
-        large = name.endswith(".safetensors")
+        drawn_offsets = 60
+        if name.endswith(".safetensors"):
+            drawn_offsets = 100
         offsets = {0, 1, 7, 8, len(data) // 2, len(data) - 2, len(data) - 1}
-        offsets |= set(dice.sample(range(len(data)), min(len(data), 100 if large else 60)))
+        offsets |= set(dice.sample(range(len(data)), min(len(data), drawn_offsets)))
         for at in sorted(offset for offset in offsets if 0 <= offset < len(data)):
             mask = dice.randrange(1, 256)
             yield DamageKind(
@@ -148,8 +167,8 @@ def _byte_damage_kinds(
                     expected,
                     partial(_edit, name, partial(_with_zeros, begin, end)),
                 )
-        yield DamageKind(f"{name} all zeros", expected, partial(_edit, name, lambda old: bytes(len(old))))
-        yield DamageKind(f"{name} reversed", expected, partial(_edit, name, lambda old: old[::-1]))
+        yield DamageKind(f"{name} all zeros", expected, partial(_edit, name, _zeros))
+        yield DamageKind(f"{name} reversed", expected, partial(_edit, name, _reversed))
 
 
 def _put(name: str, data: bytes, objects: Objects) -> Objects:
@@ -158,6 +177,10 @@ def _put(name: str, data: bytes, objects: Objects) -> Objects:
 
 def _without(removed: tuple[str, ...], objects: Objects) -> Objects:
     return {name: data for name, data in objects.items() if name not in removed}
+
+
+def _without_attempt(attempt: str, objects: Objects) -> Objects:
+    return {name: data for name, data in objects.items() if not name.startswith(attempt + "/")}
 
 
 def _swapped(first: str, second: str, objects: Objects) -> Objects:
@@ -216,16 +239,8 @@ def _attempt_damage_kinds(names: RootNames) -> Iterator[DamageKind]:
     for index, attempt in enumerate(names.attempts):
         name = layout.parse_checkpoint_id(attempt)
         assert name is not None
-        expected = OLDER if index == 0 else NEWEST
-        yield DamageKind(
-            f"attempt {index} deleted",
-            expected,
-            lambda objects, removed=attempt: {
-                n: d
-                for n, d in objects.items()  # type: ignore[misc]
-                if not n.startswith(removed + "/")
-            },
-        )
+        expected = names.expected_outcome_of_attempt(index)
+        yield DamageKind(f"attempt {index} deleted", expected, partial(_without_attempt, attempt))
         other_ids = [name._replace(seq=name.seq + more) for more in (1, 100, 10**6)]
         other_ids += [
             name._replace(step=name.step + 1),
@@ -236,12 +251,10 @@ def _attempt_damage_kinds(names: RootNames) -> Iterator[DamageKind]:
         for other in other_ids:
             if str(other) in names.attempts:
                 continue
-            for keep in (False, True):
-                yield DamageKind(
-                    f"attempt {index} {'copied' if keep else 'renamed'} to {other}",
-                    NEWEST if keep else expected,
-                    partial(_renamed, attempt, str(other), keep),
-                )
+            renamed = partial(_renamed, attempt, str(other), False)
+            yield DamageKind(f"attempt {index} renamed to {other}", expected, renamed)
+            copied = partial(_renamed, attempt, str(other), True)
+            yield DamageKind(f"attempt {index} copied to {other}", NEWEST, copied)
         for strange in ("seq-1.step-2.e3-zz", "SEQ", attempt + ".BAD", attempt + "~", "." + attempt, attempt + ".old"):
             yield DamageKind(
                 f"attempt {index} renamed to {strange}", expected, partial(_renamed, attempt, strange, False)
@@ -274,22 +287,34 @@ def _attempt_damage_kinds(names: RootNames) -> Iterator[DamageKind]:
         yield DamageKind(f"{added_name} of {len(added_data)} bytes there too", NEWEST, added)
 
 
+def _emptied(data: bytes) -> bytes:
+    return b""
+
+
+def _halved(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def _with_question_mark(data: bytes) -> bytes:
+    return data + b"?"
+
+
+def _with_wrong_bit(data: bytes) -> bytes:
+    return _flipped(len(data) // 3, 4, data)
+
+
+_PAIR_WAYS: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (
+    ("empty", _emptied),
+    ("cut", _halved),
+    ("longer", _with_question_mark),
+    ("a bit wrong", _with_wrong_bit),
+    ("zeros", _zeros),
+)
+
+
 def _pair_damage_kinds(objects: Objects, names: RootNames, dice: random.Random) -> Iterator[DamageKind]:
     """Yield two at once: the newest and the one before it, each in its own way; the oldest must do."""
-    ways: list[tuple[str, Callable[[bytes], bytes]]] = [
-        ("empty", lambda data: b""),
-        ("cut", lambda data: data[: len(data) // 2]),
-        ("longer", lambda data: data + b"?"),
-        ("a bit wrong", lambda data: _flipped(len(data) // 3, 4, data)),
-        ("zeros", lambda data: bytes(len(data))),
-    ]
-    every = [
-        (newest_file, older_file, first, second)
-        for newest_file in names.files
-        for older_file in names.files
-        for first in ways
-        for second in ways
-    ]
+    every = list(itertools.product(names.files, names.files, _PAIR_WAYS, _PAIR_WAYS))
     for newest_file, older_file, (how, first), (how_two, second) in dice.sample(every, min(len(every), 250)):
 
         def both(
@@ -318,21 +343,27 @@ def _manifest_field_damage_kinds(objects: Objects, names: RootNames) -> Iterator
         return
     body.pop("self")
     key_paths: list[tuple[Any, ...]] = [(key,) for key in body]
-    key_paths += [(key, inner) for key in ("extra", "index") for inner in body.get(key, ())]
+    for key in ("extra", "index"):
+        key_paths += [(key, inner) for inner in body.get(key, ())]
     key_paths += [("shards", 0, key) for key in body["shards"][0]]
     for key_path in key_paths:
         for odd in (*_ODD_VALUES, _REMOVED):
             changed = _with_field(body, key_path, odd)
             if changed != body:
-                shown = "gone" if odd is _REMOVED else repr(odd)[:20]
                 yield DamageKind(
-                    f"{layout.MANIFEST_FILE} whose {'.'.join(map(str, key_path))} is {shown}",
+                    f"{layout.MANIFEST_FILE} whose {'.'.join(map(str, key_path))} is {_odd_value_as_text(odd)}",
                     ANY,
                     partial(_put, name, manifest.seal_json(changed)),
                 )
 
 
 _REMOVED = object()
+
+
+def _odd_value_as_text(odd: object) -> str:
+    if odd is _REMOVED:
+        return "gone"
+    return repr(odd)[:20]
 
 
 def _with_field(body: Any, key_path: Sequence[Any], value: object) -> Any:

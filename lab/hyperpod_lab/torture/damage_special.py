@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from hyperpod_kit.checkpoint.repository import layout
-from hyperpod_lab.torture.damage_kinds import ANY, NEWEST, OLDER, DamageKind, Objects, RootNames
+from hyperpod_lab.torture.damage_kinds import ANY, NEWEST, DamageKind, Objects, RootNames
 
 
 def file_system_damage_kinds(objects: Objects) -> list[DamageKind]:
@@ -20,7 +20,9 @@ def file_system_damage_kinds(objects: Objects) -> list[DamageKind]:
     names = RootNames.of(objects)
     every = [*names.newest_attempt_files(), *names.beside]
     special_kinds = [*_special_file_kinds(names, every), *_linked_attempt_kinds(names)]
-    return [*special_kinds, *_mode_and_owner_kinds(names, every)] if os.geteuid() == 0 else special_kinds
+    if os.geteuid() != 0:
+        return special_kinds
+    return [*special_kinds, *_mode_and_owner_kinds(names, every)]
 
 
 def _replace_file(name: str, make: Callable[[Path], None], root: Path) -> None:
@@ -65,23 +67,35 @@ def _make_link_ring(path: Path) -> None:
     (path.parent / (path.name + ".2")).symlink_to(path.name)
 
 
+def _make_link_to_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def _make_link_to_copy(path: Path) -> None:
+    path.symlink_to(_path_beside_root(path, "copy"))
+
+
+def _make_device(kind: int, major: int, minor: int, path: Path) -> None:
+    os.mknod(path, 0o666 | kind, os.makedev(major, minor))
+
+
 def _special_file_kinds(names: RootNames, every: Sequence[str]) -> Iterator[DamageKind]:
     ways: list[tuple[str, Callable[[Path], None]]] = [
         ("a fifo", os.mkfifo),
         ("a socket", _make_socket),
         ("an empty directory", Path.mkdir),
         ("a directory with a file", _make_directory_with_file),
-        ("a link to itself", lambda path: path.symlink_to(path.name)),
+        ("a link to itself", _make_link_to_itself),
         ("a ring of links", _make_link_ring),
         ("a sparse file of 1 TB", partial(_make_sparse_file, 1 << 40)),
         ("a sparse file of 17 MB", partial(_make_sparse_file, 17 << 20)),
-        ("a null device", lambda path: os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))),
-        ("a device of zeros", lambda path: os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 5))),
-        ("a block device", lambda path: os.mknod(path, 0o666 | stat.S_IFBLK, os.makedev(7, 99))),
-        ("a device without a driver", lambda path: os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(240, 99))),
+        ("a null device", partial(_make_device, stat.S_IFCHR, 1, 3)),
+        ("a device of zeros", partial(_make_device, stat.S_IFCHR, 1, 5)),
+        ("a block device", partial(_make_device, stat.S_IFBLK, 7, 99)),
+        ("a device without a driver", partial(_make_device, stat.S_IFCHR, 240, 99)),
         ("a link to a fifo", partial(_make_link_to_outside, os.mkfifo)),
         ("a link to a socket", partial(_make_link_to_outside, _make_socket)),
-        ("a link to its own bytes outside", lambda path: path.symlink_to(_path_beside_root(path, "copy"))),
+        ("a link to its own bytes outside", _make_link_to_copy),
         *(
             (f"a link to {target}", partial(_make_link, target))
             for target in (
@@ -125,8 +139,13 @@ def _create_and_replace_file(name: str, make: Callable[[Path], None], root: Path
     _replace_file(name, make, root)
 
 
+def _add_linked_attempt(target: str, root: Path) -> None:
+    (root / "seq-000099.step-0000000099.e9-abcd").symlink_to(target)
+
+
 def _linked_attempt_kinds(names: RootNames) -> Iterator[DamageKind]:
     for index, attempt in enumerate(names.attempts):
+        expected = names.expected_outcome_of_attempt(index)
 
         def moved(root: Path, attempt: str = attempt) -> None:
             (root / attempt).rename(root.parent / "archive")
@@ -138,30 +157,24 @@ def _linked_attempt_kinds(names: RootNames) -> Iterator[DamageKind]:
             (root / attempt).rename(root.parent / "archive")
             (root / attempt).symlink_to(names.attempts[index - 1])
 
-        yield DamageKind(f"attempt {index} is a link to another", OLDER if index == 0 else NEWEST, special=to_another)
+        yield DamageKind(f"attempt {index} is a link to another", expected, special=to_another)
         for target in ("nowhere", attempt, "/dev/zero", "/proc", "."):
 
             def elsewhere(root: Path, attempt: str = attempt, target: str = target) -> None:
                 (root / attempt).rename(root.parent / "archive")
                 (root / attempt).symlink_to(target)
 
-            shown = "itself" if target == attempt else target
-            yield DamageKind(
-                f"attempt {index} is a link to {shown}", OLDER if index == 0 else NEWEST, special=elsewhere
-            )
+            shown = target
+            if target == attempt:
+                shown = "itself"
+            yield DamageKind(f"attempt {index} is a link to {shown}", expected, special=elsewhere)
         for how, make in (("fifo", os.mkfifo), ("file", Path.touch)):
-            yield DamageKind(
-                f"attempt {index} is a {how}",
-                OLDER if index == 0 else NEWEST,
-                special=partial(_replace_file, attempt, make),
-            )
+            yield DamageKind(f"attempt {index} is a {how}", expected, special=partial(_replace_file, attempt, make))
     for target in (".", "..", "/proc", "seq-000099.step-0000000099.e9-abcd"):
         yield DamageKind(
             f"one more attempt, a link to {target}",
             NEWEST,
-            special=lambda root, target=target: (  # type: ignore[misc]
-                root / "seq-000099.step-0000000099.e9-abcd"
-            ).symlink_to(target),
+            special=partial(_add_linked_attempt, target),
         )
 
 

@@ -33,9 +33,10 @@ def backdate_captures(folder: str, seconds: float = DAY) -> None:
     for directory in (folder, partner_memory.copies_directory(folder)):
         for slot in shm_slots.attached(directory, partner_memory.names(directory)):
             page, moment = slot.page, capture_age.now()
-            age = capture_age.age(page, moment) if page is not None else None
-            if page is not None and age is not None:
-                sealed = moment._replace(seconds=moment.seconds - age - seconds)
-                slot.write_page(capture_age.dated(page, sealed))
+            if page is not None:
+                age = capture_age.age(page, moment)
+                if age is not None:
+                    sealed = moment._replace(seconds=moment.seconds - age - seconds)
+                    slot.write_page(capture_age.dated(page, sealed))
             slot.close()
     backdate_run(folder, seconds)

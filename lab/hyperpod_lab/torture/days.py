@@ -7,6 +7,7 @@ away or there, another run's agent starts in the same memory, or a day passes be
 from __future__ import annotations
 
 import enum
+import itertools
 import random
 import time
 from collections.abc import Callable
@@ -59,7 +60,9 @@ class DayScene:
     world: int = 1
 
     def __str__(self) -> str:
-        cadence = "two cadences" if self.memory else "one cadence"
+        cadence = "one cadence"
+        if self.memory:
+            cadence = "two cadences"
         return f"{self.event.value}, {self.way.value} old, {cadence}, {self.world} nodes"
 
 
@@ -139,11 +142,9 @@ class _DayRun:
 
     def play(self) -> DayOutcome:
         events_by_rank = self._train_and_kill()
-        problem = next(
-            (event for events in events_by_rank for event in events if event["what"] in ("error", "save raised")), None
-        )
-        if problem is not None:
-            return DayOutcome(0, 0, 0, False, f"it could not begin: {problem}")
+        for event in itertools.chain.from_iterable(events_by_rank):
+            if event["what"] in ("error", "save raised"):
+                return DayOutcome(0, 0, 0, False, f"it could not begin: {event}")
         before = self._uncommitted_pages(self._nodes)
         copies = sum(len(_complete_pages(partner_memory.copies_directory(str(node.shm)))) for node in self._nodes)
         self._apply_event()
@@ -178,7 +179,9 @@ class _DayRun:
     def _are_all_captures_sealed(self) -> bool:
         """Whether every whole capture of every node has been sealed, and so has an age."""
         now = capture_age.now()
-        pages = [page for node in self._nodes for page in _complete_pages(str(node.shm))]
+        pages: list[Page] = []
+        for node in self._nodes:
+            pages += _complete_pages(str(node.shm))
         return all(capture_age.age(page, now) is not None for page in pages)
 
     def _committed_saves(self) -> set[tuple[int, int]]:
@@ -260,9 +263,13 @@ class _DayRun:
         wrong = []
         if lost and not may_lose:
             wrong.append(f"lost {sorted(lost)}: {[outcome.note for outcome in self._outcomes]}")
-        if bool(lost) != loss_reported:
-            wrong.append(f"lost {sorted(lost)}, and it was {'' if loss_reported else 'not '}said: {self._outcomes}")
-        remaining_slots = [name for node in self._nodes for name in _slot_files(node.shm)]
+        if loss_reported and not lost:
+            wrong.append(f"lost {sorted(lost)}, and it was said: {self._outcomes}")
+        if lost and not loss_reported:
+            wrong.append(f"lost {sorted(lost)}, and it was not said: {self._outcomes}")
+        remaining_slots: list[str] = []
+        for node in self._nodes:
+            remaining_slots += _slot_files(node.shm)
         if remaining_slots:
             wrong.append(f"left in memory: {remaining_slots}: {[outcome.note for outcome in self._outcomes]}")
         wrong += self._restart_and_check(max((key[:2] for key in before if key not in lost), default=(1, 1)))
@@ -319,7 +326,9 @@ def _set_foreign_clock(folder: str) -> None:
         for number, slot in enumerate(shm_slots.attached(directory, partner_memory.names(directory))):
             page, now = slot.page, capture_age.now()
             if page is not None and page.state in COMPLETE_STATES:
-                other = now._replace(seconds=now.seconds + 1e9) if number % 2 else now._replace(clock="another")
+                other = now._replace(clock="another")
+                if number % 2:
+                    other = now._replace(seconds=now.seconds + 1e9)
                 slot.write_page(capture_age.dated(page, other))
             slot.close()
 

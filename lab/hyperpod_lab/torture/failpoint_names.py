@@ -15,11 +15,19 @@ def find_failpoints() -> dict[str, str]:
     for path in sorted(package.rglob("*.py")):
         where = str(path.relative_to(package))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if (
-                isinstance(node, ast.Call)
-                and node.args
-                and isinstance(node.args[0], ast.Constant)
-                and getattr(node.func, "id", getattr(node.func, "attr", "")) == "failpoint"
-            ):
-                failpoints[str(node.args[0].value)] = where
+            name = _failpoint_name(node)
+            if name is not None:
+                failpoints[name] = where
     return failpoints
+
+
+def _failpoint_name(node: ast.AST) -> str | None:
+    """Return the name in a call `failpoint("...")`; None for any other node."""
+    if not isinstance(node, ast.Call):
+        return None
+    function = getattr(node.func, "id", getattr(node.func, "attr", ""))
+    if function != "failpoint" or not node.args:
+        return None
+    if not isinstance(node.args[0], ast.Constant):
+        return None
+    return str(node.args[0].value)

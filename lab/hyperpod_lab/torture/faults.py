@@ -13,9 +13,10 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from hyperpod_kit.checkpoint.agent import flush
 from hyperpod_kit.checkpoint.handle import SaveState
@@ -63,18 +64,15 @@ def sweep_faults(here: Ground, seed: int, part: PartOutcome, budget: Budget, *, 
             continue
         until = Budget(budget.remaining / (len(sweeps) - index), budget)
         with backends.open_store_factory(name, template.root) as make:
-            for kind in KINDS if every == 1 else dice.sample(KINDS, 4):
-                sweep = _Sweep(
-                    here,
-                    template,
-                    make,
-                    kind,
-                    calls,
-                    f"{name}{' system calls' if calls else ''}",
-                    dice.randrange(min(every, 10)),
-                    every,
-                )
-                _sweep(sweep, part, until)
+            kinds: Sequence[FailureKind] = KINDS
+            if every != 1:
+                kinds = dice.sample(KINDS, 4)
+            title = name
+            if calls:
+                title = f"{name} system calls"
+            for kind in kinds:
+                first = dice.randrange(min(every, 10))
+                _sweep(_Sweep(here, template, make, kind, calls, title, first, every), part, until)
     part.requested = max(part.requested, part.done)
     part.seconds = time.monotonic() - begin
 
@@ -113,7 +111,10 @@ def _sweep(sweep: _Sweep, part: PartOutcome, budget: Budget) -> None:
             return
         part.done += 1
         part.counts[sweep.name] += 1
-        part.counts["committed all the same" if outcome.attempt else "not committed"] += 1
+        if outcome.attempt:
+            part.counts["committed all the same"] += 1
+        else:
+            part.counts["not committed"] += 1
 
 
 def _flush_with_fault(store: Store, sweep: _Sweep, memory: Path, at: int) -> tuple[list[str], flush.FlushOutcome]:
@@ -188,15 +189,16 @@ _ENGINE = tuple(f"hyperpod_kit.checkpoint.{part}" for part in ("repository", "ag
 @contextlib.contextmanager
 def _replace_opened_stores(store: object) -> Iterator[None]:
     """Make the engine get this store, whatever root it opens, until the block ends."""
-    names = [
-        (module, name)
-        for module in list(sys.modules.values())
-        if getattr(module, "__name__", "").startswith(_ENGINE)
-        for name, value in list(vars(module).items())
-        if value is open_store
-    ]
+    names: list[tuple[ModuleType, str]] = []
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith(_ENGINE):
+            names += [(module, name) for name, attribute in list(vars(module).items()) if attribute is open_store]
+
+    def open_given_store(_root: object) -> object:
+        return store
+
     for module, name in names:
-        setattr(module, name, lambda _root: store)
+        setattr(module, name, open_given_store)
     try:
         yield
     finally:
@@ -248,7 +250,9 @@ def _create_template(here: Ground, seed: int) -> Template:
     _flush(memory)
     shards = {}
     for seq in (PREVIOUS, NEW):
-        newest = previous.checkpoint_id if seq == PREVIOUS else selection.newest_valid(made.root).checkpoint_id
+        newest = previous.checkpoint_id
+        if seq != PREVIOUS:
+            newest = selection.newest_valid(made.root).checkpoint_id
         if layout.parse_checkpoint_id(newest) is None or f"seq-{seq:06d}" not in newest:
             raise CheckpointError(f"{newest} is not the checkpoint with seq {seq}")
         shards[seq] = [(root / newest / layout.shard_file(rank)).read_bytes() for rank in range(_WORLD)]

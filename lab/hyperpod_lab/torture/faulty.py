@@ -25,7 +25,9 @@ class FailureKind:
     lasting: bool = False
 
     def __str__(self) -> str:
-        return self.name + (" from then on" if self.lasting else "")
+        if self.lasting:
+            return f"{self.name} from then on"
+        return self.name
 
 
 _ONCE = (
@@ -53,11 +55,18 @@ class FaultyStore:
     def capabilities(self) -> Capabilities:
         return self.inner.capabilities
 
+    def _is_due(self) -> bool:
+        """Whether the operation that is counted last is one that fails."""
+        if not self.at:
+            return False
+        if self.operations == self.at:
+            return True
+        return self.kind.lasting and self.operations > self.at
+
     def run_or_fail(self, what: str, work: Callable[[], Any], half: Callable[[], Any] | None = None) -> Any:
         """Count one operation; run it, or fail in it as `kind` says."""
         self.operations += 1
-        due = self.at and (self.operations == self.at or (self.kind.lasting and self.operations > self.at))
-        if not due:
+        if not self._is_due():
             return work()
         self.failed.append(what)
         if self.kind.leaves == "all":

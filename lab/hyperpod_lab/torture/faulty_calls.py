@@ -54,7 +54,9 @@ class FaultyCalls:
             return False
         if isinstance(args[0], int):
             return args[0] in self._descriptors
-        return os.fspath(args[0]).startswith(self._folder) if isinstance(args[0], (str, os.PathLike)) else False
+        if not isinstance(args[0], (str, os.PathLike)):
+            return False
+        return os.fspath(args[0]).startswith(self._folder)
 
     def _counted_call(self, name: str) -> Callable[..., Any]:
         real = self._real[name]
@@ -67,10 +69,10 @@ class FaultyCalls:
                 return real(*args, **keywords)
 
             def work() -> Any:
-                result = real(*args, **keywords)
+                answer = real(*args, **keywords)
                 if name == "open":
-                    self._descriptors.add(result)
-                return result
+                    self._descriptors.add(answer)
+                return answer
 
             return self._run_or_fail(name, args, work)
 
@@ -80,6 +82,14 @@ class FaultyCalls:
         if isinstance(file, (str, os.PathLike)) and os.fspath(file).startswith(self._folder):
             return self._run_or_fail("open", (file,), lambda: self._open(file, *args, **keywords))
         return self._open(file, *args, **keywords)
+
+    def _is_due(self, number: int) -> bool:
+        """Whether the operation of that number is one that fails."""
+        if not self.at:
+            return False
+        if number == self.at:
+            return True
+        return self.kind.lasting and number > self.at
 
     def _run_or_fail(self, name: str, args: tuple[Any, ...], work: Callable[[], Any]) -> Any:
         with self._lock:
@@ -91,11 +101,11 @@ class FaultyCalls:
             self.at += 1
             half = memoryview(args[1])[: max(1, len(args[1]) // 2)]
             return self._real[name](args[0], half, *args[2:])
-        if not (self.at and (now == self.at or (kind.lasting and now > self.at))):
+        if not self._is_due(now):
             return work()
         self.failed.append(name)
         if kind.leaves == "all":
-            result = work()
-            if name == "open" and isinstance(result, int):
-                os.close(result)
+            answer = work()
+            if name == "open" and isinstance(answer, int):
+                os.close(answer)
         raise OSError(kind.number, os.strerror(kind.number), str(args[0]))

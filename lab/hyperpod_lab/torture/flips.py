@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import time
@@ -45,7 +46,10 @@ class _Target:
         first = Manager(self.root, algorithm=algorithm)
         first.restore(self._subject.state)
         self.epoch = first.epoch
-        for step in (OLD, NEW) if older else (NEW,):
+        steps = [NEW]
+        if older:
+            steps = [OLD, NEW]
+        for step in steps:
             self._subject.fill(self.epoch, step)
             handle = first.save(step, self._subject.state, on_busy="wait")
             if not handle.wait(SaveState.DURABLE, timeout=60.0):
@@ -95,7 +99,9 @@ class _Target:
             verify.verify_checkpoint(str(self.root), self.attempt)
         except (CheckpointError, OSError) as err:
             reason = verify.describe_failure(err)
-            return "named" if file in reason else f"the reason does not name {file}: {reason}"
+            if file in reason:
+                return "named"
+            return f"the reason does not name {file}: {reason}"
         return "passed"
 
     def stretches(self) -> list[Stretch]:
@@ -128,13 +134,14 @@ def flip_checkpoint_bytes(here: Ground, seed: int, part: PartOutcome, budget: Bu
     dice = random.Random(f"flips/{seed}")
     with _shared_memory_in(here), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        targets = [
-            _Target(here.make_subground(f"{algorithm}-{older}"), seed, older=older, algorithm=algorithm)
-            for algorithm in _available_algorithms()
-            for older in (True, False)
-        ]
+        targets: list[_Target] = []
+        for algorithm, older in itertools.product(_available_algorithms(), (True, False)):
+            ground = here.make_subground(f"{algorithm}-{older}")
+            targets.append(_Target(ground, seed, older=older, algorithm=algorithm))
         try:
-            plan = [(target, stretch) for target in targets for stretch in target.stretches()]
+            plan: list[tuple[_Target, Stretch]] = []
+            for target in targets:
+                plan += [(target, stretch) for stretch in target.stretches()]
             while part.done < part.requested and not budget.over:
                 target, stretch = plan[part.done % len(plan)]
                 _flip_one(target, stretch, dice, part, seed)
@@ -144,22 +151,33 @@ def flip_checkpoint_bytes(here: Ground, seed: int, part: PartOutcome, budget: Bu
     part.seconds = time.monotonic() - begin
 
 
+def _outcome_of_restore(description: str) -> str:
+    if description == f"step {OLD}":
+        return "walked back"
+    if description.startswith("refused"):
+        return "refused"
+    return "wrong"
+
+
 def _flip_one(target: _Target, stretch: Stretch, dice: random.Random, part: PartOutcome, seed: int) -> None:
     at, mask = dice.randrange(stretch.begin, stretch.end), dice.randrange(1, 256)
     flip_byte(stretch.file, at, mask)
     try:
-        verdict, result = target.verify_and_describe(stretch.file.name), target.restore_and_describe()
+        verdict = target.verify_and_describe(stretch.file.name)
+        restored = target.restore_and_describe()
     finally:
         flip_byte(stretch.file, at, mask)
     part.done += 1
     part.counts[f"in {stretch.name}"] += 1
-    kind = "walked back" if result == f"step {OLD}" else "refused" if result.startswith("refused") else "wrong"
-    part.counts[kind] += 1
-    expected = result == f"step {OLD}" if target.older else result.startswith("refused")
-    if verdict != "named" or not expected:
+    outcome = _outcome_of_restore(restored)
+    part.counts[outcome] += 1
+    expected_outcome = "refused"
+    if target.older:
+        expected_outcome = "walked back"
+    if verdict != "named" or outcome != expected_outcome:
         part.record_violation(
             f"seed {seed}, flip {part.done}: byte {at} of {stretch.file.name} ({stretch.name}) ^ {mask:#04x}: "
-            f"verify: {verdict}; restore: {result}"
+            f"verify: {verdict}; restore: {restored}"
         )
     else:
         part.counts["detected"] += 1

@@ -64,7 +64,9 @@ class Ground:
 def temporary_ground(directory: str | None = None) -> Iterator[Ground]:
     """Make a ground below `directory` (default: the temporary one), and remove it after the block."""
     disk = Path(tempfile.mkdtemp(prefix="hpk-torture-", dir=directory))
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else directory
+    memory = directory
+    if os.access("/dev/shm", os.W_OK):
+        memory = "/dev/shm"
     shm = Path(tempfile.mkdtemp(prefix="hpk-torture-", dir=memory))
     made = Ground(disk, shm)
     try:

@@ -7,6 +7,7 @@ nobody saved, never step 0 once there was something, never a byte of another ste
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -102,7 +103,9 @@ class Campaign:
         ledger = RootHistory()
         world = self._dice.choice(self._worlds)
         self._part.counts[f"runs of {world} ranks"] += 1
-        width = 800 if self._dice.random() < 0.05 else 32
+        width = 32
+        if self._dice.random() < 0.05:
+            width = 800
         self._options = self._draw_options(here.disk / "node-local")
         last: Scene | None = None
         for lives in range(LIVES_PER_RUN + 1):
@@ -112,7 +115,7 @@ class Campaign:
             events_by_rank, deaths = self._play(here, scene)
             for wrong in ledger.find_violations(events_by_rank[0], excused=bool(deaths)):
                 self._part.record_violation(f"seed {self._seed}, {scene}, after {last}: {wrong}")
-            positions = {(e["epoch"], e["seq"]) for events in events_by_rank for e in events if e["what"] == "restored"}
+            positions = _restored_positions(events_by_rank)
             if len(positions) > 1:
                 self._part.record_violation(f"seed {self._seed}, {scene}: the ranks restored {sorted(positions)}")
             self._count_life(events_by_rank, deaths)
@@ -131,9 +134,13 @@ class Campaign:
     def _draw_scene(self, world: int, width: int, final: bool) -> Scene:
         self._number += 1
         dice = self._dice
-        failpoint = "" if final else self._next_failpoint()
-        often = failpoint.endswith(_OFTEN) and dice.random() < 0.5
-        nth = dice.randrange(1, 60) if often else dice.choice((1, 1, 1, 2, 3))
+        failpoint = ""
+        if not final:
+            failpoint = self._next_failpoint()
+        if failpoint.endswith(_OFTEN) and dice.random() < 0.5:
+            nth = dice.randrange(1, 60)
+        else:
+            nth = dice.choice((1, 1, 1, 2, 3))
         return Scene(
             self._number,
             failpoint,
@@ -146,12 +153,14 @@ class Campaign:
             dice.choice((None, "blake2b")),
         )
 
+    def _failpoint_sort_key(self, failpoint: str) -> tuple[bool, int]:
+        is_never_reached = self._tries[failpoint] > _TRIES and not self._hits[failpoint]
+        return is_never_reached, self._tries[failpoint]
+
     def _next_failpoint(self) -> str:
         """Return the failpoint tried least; one tried often and never reached (a tier that nobody uses here) is left
         out."""
-        failpoint = min(
-            self._failpoints, key=lambda name: (self._tries[name] > _TRIES and not self._hits[name], self._tries[name])
-        )
+        failpoint = min(self._failpoints, key=self._failpoint_sort_key)
         self._tries[failpoint] += 1
         return failpoint
 
@@ -176,17 +185,10 @@ class Campaign:
             options=self._options,
         )
         paths = [str(here.disk / f"life-{scene.number}.{rank}") for rank in range(scene.world)]
-        ranks = [
-            life.start_life(
-                replace(
-                    common,
-                    rank=rank,
-                    events=paths[rank],
-                    failpoint=f"{scene.failpoint}@{scene.nth}" if scene.failpoint and rank == victim else "",
-                )
-            )
-            for rank in range(scene.world)
-        ]
+        orders = [replace(common, rank=rank, events=path) for rank, path in enumerate(paths)]
+        if scene.failpoint:
+            orders[victim] = replace(orders[victim], failpoint=f"{scene.failpoint}@{scene.nth}")
+        ranks = [life.start_life(order) for order in orders]
         if not wait_until(lambda: any(rank.exitcode is not None for rank in ranks), _LIFE_SECONDS):
             where = "\n".join(_abort_and_describe(rank, path) for rank, path in zip(ranks, paths, strict=True))
             self._part.record_violation(f"seed {self._seed}, {scene}: still running after {_LIFE_SECONDS:g} s: {where}")
@@ -253,9 +255,17 @@ def _abort_and_describe(rank: BaseProcess, path: str) -> str:
     return f"{life.read_events(path)[-6:]}\n{stacks[-6000:]}"
 
 
+def _restored_positions(events_by_rank: list[list[dict[str, Any]]]) -> set[tuple[int, int]]:
+    """Return (epoch, seq) of each restore that a rank reports."""
+    events = itertools.chain.from_iterable(events_by_rank)
+    return {(event["epoch"], event["seq"]) for event in events if event["what"] == "restored"}
+
+
 def _read_deaths(trace: Path) -> list[str]:
     """The places of which processes have died, as they left them in the trace."""
-    return [line.split()[0] for line in trace.read_text().splitlines()] if trace.exists() else []
+    if not trace.exists():
+        return []
+    return [line.split()[0] for line in trace.read_text().splitlines()]
 
 
 def run_kill_campaign(

@@ -47,19 +47,27 @@ class RootHistory:
                     return []
                 return [f"the start failed: {event['kind']}: {event['why']}"]
             if event["what"] == "fresh":
-                return [f"started from scratch although {self.sealed} was sealed"] if self.sealed > (0, 0) else []
+                return self._find_violations_of_fresh_start()
             if event["what"] == "restored":
-                out = (
-                    [f"restored epoch {event['epoch']} step {event['step']} with wrong {event['wrong']}"]
-                    if event["wrong"]
-                    else []
-                )
-                if (event["epoch"], event["step"]) not in self.started_saves:
-                    out.append(f"restored epoch {event['epoch']} step {event['step']}, which nobody saved")
-                if (event["epoch"], event["seq"]) < self.sealed:
-                    passed_over = f"; passed over: {event['rejected']}" if event.get("rejected") else ""
-                    out.append(
-                        f"restored {(event['epoch'], event['seq'])} although {self.sealed} was sealed{passed_over}"
-                    )
-                return out
+                return self._find_violations_of_restore(event)
         return []  # killed before it got so far
+
+    def _find_violations_of_fresh_start(self) -> list[str]:
+        if self.sealed > (0, 0):
+            return [f"started from scratch although {self.sealed} was sealed"]
+        return []
+
+    def _find_violations_of_restore(self, event: dict[str, Any]) -> list[str]:
+        violations = []
+        if event["wrong"]:
+            violations.append(f"restored epoch {event['epoch']} step {event['step']} with wrong {event['wrong']}")
+        if (event["epoch"], event["step"]) not in self.started_saves:
+            violations.append(f"restored epoch {event['epoch']} step {event['step']}, which nobody saved")
+        if (event["epoch"], event["seq"]) < self.sealed:
+            passed_over = ""
+            if event.get("rejected"):
+                passed_over = f"; passed over: {event['rejected']}"
+            violations.append(
+                f"restored {(event['epoch'], event['seq'])} although {self.sealed} was sealed{passed_over}"
+            )
+        return violations

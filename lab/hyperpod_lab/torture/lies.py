@@ -136,7 +136,9 @@ def _play_root(here: Ground, seed: int, dice: random.Random, part: PartOutcome, 
             return
         played = replace(first, number=number, events=f"{first.events}-{number}", begins_true=number == 0)
         what = f"seed {seed}, keep {first.keep}, life {number}"
-        expected = newest_intact(here.root) if number else ""
+        expected = ""
+        if number:
+            expected = newest_intact(here.root)
         events = _play(played)
         for wrong in _find_violations(events, expected):
             part.record_violation(f"{what}: {wrong}")
@@ -248,7 +250,10 @@ def _restore_and_save(order: LyingLife, write_event: Any) -> None:
     for step in range(got.next_step, got.next_step + order.saves):
         subject.fill(manager.epoch, step)
         is_true = (order.begins_true and step == got.next_step) or dice.random() >= _SHARE
-        page[:16] = struct.pack("<qq", 0 if is_true else dice.randrange(1, _BYTES), 0)
+        lie = 0
+        if not is_true:
+            lie = dice.randrange(1, _BYTES)
+        page[:16] = struct.pack("<qq", lie, 0)
         handle = manager.save(step, subject.state, on_busy="wait")
         handle.wait(SaveState.DURABLE, 60.0)
         _, hits = struct.unpack("<qq", page[:16])

@@ -46,14 +46,17 @@ def flip_memory_bytes(here: Ground, seed: int, part: PartOutcome, budget: Budget
     while part.done < part.requested and not budget.over:
         template.restore()
         path = dice.choice(sorted(template.here.shm.glob("hpk-*.img")) + sorted(template.here.shm.glob("hpk-*.ctl")))
-        at = dice.randrange(path.stat().st_size if path.suffix == ".img" else _PAGE)
+        size = _PAGE
+        if path.suffix == ".img":
+            size = path.stat().st_size
+        at = dice.randrange(size)
         flip_byte(path, at, dice.randrange(1, 256))
-        result = _restore_and_classify(replace(template.order, events=str(here.disk / f"after-{part.done}")))
+        restored = _restore_and_classify(replace(template.order, events=str(here.disk / f"after-{part.done}")))
         template.here.kill_agents()
         part.done += 1
-        part.counts[f"{path.suffix[1:]}: {result}"] += 1
-        if result not in ("the sealed one", "the durable one"):
-            part.record_violation(f"seed {seed}, flip {part.done}: byte {at} of {path.name}: {result}")
+        part.counts[f"{path.suffix[1:]}: {restored}"] += 1
+        if restored not in ("the sealed one", "the durable one"):
+            part.record_violation(f"seed {seed}, flip {part.done}: byte {at} of {path.name}: {restored}")
     part.seconds = time.monotonic() - begin
 
 
@@ -93,8 +96,8 @@ def _create_template(here: Ground, seed: int) -> _MemoryTemplate:
     by_descriptor.copy_tree(made.root, kept / "root")
     by_descriptor.copy_tree(made.shm, kept / "shm")
     template = _MemoryTemplate(made, replace(order, saves=0, failpoint=""), kept)
-    result = _restore_and_classify(replace(template.order, events=str(here.disk / "undamaged")))
+    restored = _restore_and_classify(replace(template.order, events=str(here.disk / "undamaged")))
     made.kill_agents()
-    if result != "the sealed one":
-        raise CheckpointError(f"undamaged memory gave {result}")
+    if restored != "the sealed one":
+        raise CheckpointError(f"undamaged memory gave {restored}")
     return template

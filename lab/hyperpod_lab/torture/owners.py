@@ -67,6 +67,15 @@ def _check_undamaged(first: LifeSpec, first_events: list[dict[str, Any]], *other
     return _restart_and_check(first, first_events, *other_events)
 
 
+def _check_refused_and_undamaged(
+    first: LifeSpec, first_events: list[dict[str, Any]], second_events: list[dict[str, Any]]
+) -> str:
+    violation = _check_refused(second_events)
+    if violation:
+        return violation
+    return _check_undamaged(first, first_events)
+
+
 def _restart_and_check(first: LifeSpec, *jobs: list[dict[str, Any]]) -> str:
     """Start again and return what is wrong, "" when it finds what these jobs have saved."""
     ledger = RootHistory()
@@ -82,7 +91,7 @@ def _restart_and_check(first: LifeSpec, *jobs: list[dict[str, Any]]) -> str:
 def _same_node(here: Ground, seed: int) -> str:
     first = _first_job(here, seed)
     first_events, second = _run_together(first, replace(first, events=str(here.disk / "second")))
-    return _check_refused(second) or _check_undamaged(first, first_events)
+    return _check_refused_and_undamaged(first, first_events, second)
 
 
 def _another_run(here: Ground, seed: int) -> str:
@@ -91,7 +100,7 @@ def _another_run(here: Ground, seed: int) -> str:
     first_events, second = _run_together(
         first, replace(first, events=str(here.disk / "second"), options=(("run", "another"),))
     )
-    return _check_refused(second) or _check_undamaged(first, first_events)
+    return _check_refused_and_undamaged(first, first_events, second)
 
 
 def _other_nodes(here: Ground, seed: int) -> str:

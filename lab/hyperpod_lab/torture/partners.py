@@ -7,6 +7,7 @@ node may cost nothing that was sealed; of two, nothing that was durable.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import socket
@@ -14,7 +15,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any
 
 from hyperpod_kit.checkpoint.handle import SaveState
@@ -43,9 +43,10 @@ class Loss:
     saves: int
 
     def __str__(self) -> str:
-        return (
-            f"{self.saves} saves, then nodes {list(self.nodes)} are lost{', all agents killed' if self.agents else ''}"
-        )
+        agents = ""
+        if self.agents:
+            agents = ", all agents killed"
+        return f"{self.saves} saves, then nodes {list(self.nodes)} are lost{agents}"
 
 
 def lose_nodes_of_runs(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
@@ -89,13 +90,7 @@ def _lose_nodes_and_check(ground: Ground, nodes: Sequence[Ground], seed: int, lo
         for rank, node in enumerate(nodes)
     ]
     ranks = [life.start_life(order) for order in first]
-    wait_until(
-        lambda: (
-            all(_count_sealed_saves(life.read_events(order.events)) >= loss.saves for order in first)
-            or _have_ended(ranks)
-        ),
-        _SECONDS,
-    )
+    wait_until(lambda: _have_saved(first, loss.saves) or _have_ended(ranks), _SECONDS)
     # Agents first: those that live when trainers have died bring the newest to storage, and a lost node's do not.
     for number, node in enumerate(nodes):
         if loss.agents or number in loss.nodes:
@@ -104,9 +99,9 @@ def _lose_nodes_and_check(ground: Ground, nodes: Sequence[Ground], seed: int, lo
     for rank in ranks:
         rank.kill()
         rank.join()
-    if any(event["what"] in ("error", "save raised") for events in first_events for event in events):
+    if any(event["what"] in ("error", "save raised") for event in itertools.chain.from_iterable(first_events)):
         return f"it could not begin: {first_events}"
-    copied = not any("no copy of" in path.read_text() for node in nodes for path in node.shm.rglob("*.log"))
+    copied = all(_has_copied_everything(node) for node in nodes)
     for number in loss.nodes:
         by_descriptor.remove_tree(nodes[number].shm)
         by_descriptor.make_directory(nodes[number].shm)
@@ -130,16 +125,31 @@ def _lose_nodes_and_check(ground: Ground, nodes: Sequence[Ground], seed: int, lo
     second_events = [life.read_events(order.events) for order in second]
     floor = _oldest_allowed_seq(first_events, nodes, loss, copied)
     part.counts["lost with no copy of something"] += not copied
-    return _find_violations(second_events, floor, part) or _check_memory_empty(nodes)
+    violation = _find_violations(second_events, floor, part)
+    if violation:
+        return violation
+    return _check_memory_empty(nodes)
+
+
+def _has_copied_everything(node: Ground) -> bool:
+    """Whether no log of a node tells of something that has no copy elsewhere."""
+    return not any("no copy of" in path.read_text() for path in node.shm.rglob("*.log"))
 
 
 def _count_sealed_saves(events: Events) -> int:
-    return sum(event["what"] == "saving" for event in events) if _is_last_save_sealed(events) else 0
+    if not _is_last_save_sealed(events):
+        return 0
+    return sum(event["what"] == "saving" for event in events)
 
 
 def _is_last_save_sealed(events: Events) -> bool:
     """Whether what was saved last has had its time to be sealed."""
     return bool(events) and events[-1]["what"] != "saving"
+
+
+def _have_saved(orders: Sequence[LifeSpec], saves: int) -> bool:
+    """Whether each life has sealed so many saves."""
+    return all(_count_sealed_saves(life.read_events(order.events)) >= saves for order in orders)
 
 
 def _have_ended(ranks: Sequence[BaseProcess]) -> bool:
@@ -150,8 +160,11 @@ def _oldest_allowed_seq(events_by_rank: Sequence[Events], nodes: Sequence[Ground
     """Return the oldest seq that may be restored."""
     holder = partners_of([RankNode((socket.gethostname(), str(node.shm)), "") for node in nodes])
     copies_survive = copied and all(holder[number] not in loss.nodes for number in loss.nodes)
-    levels = (SaveState.SEALED, SaveState.DURABLE) if copies_survive else (SaveState.DURABLE,)
-    return max((event["seq"] for events in events_by_rank for event in events if event["what"] in levels), default=0)
+    levels = [SaveState.DURABLE]
+    if copies_survive:
+        levels = [SaveState.SEALED, SaveState.DURABLE]
+    events = itertools.chain.from_iterable(events_by_rank)
+    return max((event["seq"] for event in events if event["what"] in levels), default=0)
 
 
 def _find_violations(events_by_rank: Sequence[Events], floor: int, part: PartOutcome) -> str:
@@ -177,7 +190,10 @@ def _check_memory_empty(nodes: Sequence[Ground]) -> str:
     """Wait for the agents to end and return what is left in the nodes' memory; a run that has ended well leaves
     nothing."""
     wait_until(lambda: not any(node.agents() for node in nodes), 20.0)
-    remaining_files = [
-        os.path.join(folder, name) for node in nodes for folder, _, names in os.walk(node.shm) for name in names
-    ]
-    return f"left in memory: {[Path(name).name for name in remaining_files]}" if remaining_files else ""
+    remaining_names: list[str] = []
+    for node in nodes:
+        for _, _, names in os.walk(node.shm):
+            remaining_names += names
+    if remaining_names:
+        return f"left in memory: {remaining_names}"
+    return ""

@@ -7,6 +7,7 @@ import os
 import random
 import time
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from hyperpod_kit.checkpoint.handle import SaveState
@@ -30,7 +31,8 @@ def reshard_checkpoints(here: Ground, seed: int, part: PartOutcome, budget: Budg
         seed_here = seed + part.done
         wrong = _run_world(ground, seed_here, before, save=True)
         ground.kill_agents()
-        wrong = wrong or _run_world(ground, seed_here, after, save=False)
+        if not wrong:
+            wrong = _run_world(ground, seed_here, after, save=False)
         ground.kill_agents()
         part.done += 1
         part.counts[f"{before} -> {after}"] += 1
@@ -54,7 +56,7 @@ def _run_world(ground: Ground, seed: int, world: int, *, save: bool) -> str:
         if rank.exitcode is None:
             rank.kill()
             rank.join()
-    outcomes = [json.loads(path.read_text()) if path.exists() else "no answer" for path in outcome_paths]
+    outcomes = [_read_outcome(path) for path in outcome_paths]
     return "; ".join(f"rank {rank}: {outcome}" for rank, outcome in enumerate(outcomes) if outcome != "equal")
 
 
@@ -75,6 +77,12 @@ def _run_rank(
     os._exit(0)
 
 
+def _read_outcome(path: Path) -> Any:
+    if not path.exists():
+        return "no answer"
+    return json.loads(path.read_text())
+
+
 def _save_or_compare(root: str, seed: int, save: bool) -> str:
     from hyperpod_kit.checkpoint import Manager, Restored, State
 
@@ -85,7 +93,9 @@ def _save_or_compare(root: str, seed: int, save: bool) -> str:
     if save:
         _fill(model, optimizer, seed)
         saved = manager.save(_STEP, state, on_busy="wait").wait(SaveState.DURABLE, timeout=60.0)
-        wrong = [] if saved and manager.close() else ["it was not saved"]
+        wrong = []
+        if not saved or not manager.close():
+            wrong.append("it was not saved")
     else:
         wrong = _find_differences(model, optimizer, seed)
         if not isinstance(got, Restored) or got.step != _STEP:
@@ -176,7 +186,9 @@ def _find_differences(model: Any, optimizer: Any, seed: int) -> list[str]:
     if model.tied is not model.table:
         wrong.append("the tie")
     for name, tensor in tensors.items():
-        restored = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        restored = tensor
+        if isinstance(tensor, DTensor):
+            restored = tensor.full_tensor()
         if get_bytes(restored) != get_bytes(_expected_tensor(seed, name, tensor)):
             wrong.append(name)
     return wrong

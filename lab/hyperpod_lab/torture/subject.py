@@ -85,7 +85,9 @@ class Subject:
 
     def find_differences(self, epoch: int, step: int) -> list[str]:
         """Return the names of what is not as `fill(epoch, step)` leaves it; none when every bit is."""
-        wrong = [] if self.extra.get("stamp") == [epoch, step, self._rank] else [f"stamp {self.extra.get('stamp')}"]
+        wrong = []
+        if self.extra.get("stamp") != [epoch, step, self._rank]:
+            wrong.append(f"stamp {self.extra.get('stamp')}")
         names = self._tensors()
         if len(names) != 6 + 3 * 4 + 1:
             wrong.append(f"{len(names)} tensors")

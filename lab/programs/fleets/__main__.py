@@ -98,7 +98,9 @@ def run_part(part: str, size: int, root: Path) -> Tuple[Rows, str]:
         command = [sys.executable, str(HERE / f"{part}.py"), str(size), str(root)]
         process = subprocess.Popen(command, stdout=out, stderr=errors, preexec_fn=limited)
         try:
-            failure = "" if process.wait(2 * SECONDS) == 0 else f"exit code {process.returncode}"
+            failure = ""
+            if process.wait(2 * SECONDS) != 0:
+                failure = f"exit code {process.returncode}"
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -108,8 +110,10 @@ def run_part(part: str, size: int, root: Path) -> Tuple[Rows, str]:
         for line in out:
             if line.startswith("{"):
                 rows.update(json.loads(line))
-        last = errors.read().strip().splitlines()[-1:]
-    return rows, f"{failure}: {last[0] if last else ''}" if failure else ""
+        last_error = "".join(errors.read().strip().splitlines()[-1:])
+    if failure:
+        return rows, f"{failure}: {last_error}"
+    return rows, ""
 
 
 def print_figures(figures: Figures, size: int, part: str) -> None:
@@ -150,10 +154,13 @@ def describe_bars(figures: Figures, sizes: List[int]) -> List[str]:
         if bar.size not in sizes:
             continue
         try:
-            value = bar.value(figures[bar.size][bar.part])
-            verdict, measured = ("met" if value < bar.limit else "MISSED"), f"{value:.2f} {bar.unit}"
+            figure = bar.value(figures[bar.size][bar.part])
+            is_met, measured = figure < bar.limit, f"{figure:.2f} {bar.unit}"
         except (KeyError, ValueError):
-            verdict, measured = "MISSED", "not run"
+            is_met, measured = False, "not run"
+        verdict = "MISSED"
+        if is_met:
+            verdict = "met"
         lines.append(f"{verdict:<7} {bar.label} at {bar.size:,} ranks: {measured}, wanted < {bar.limit:g} {bar.unit}")
     return lines
 
@@ -172,7 +179,10 @@ def main() -> None:
         for size in sizes:
             figures[size] = {}
             for part in args.parts.split(","):
-                root = Path(directory, "deciding" if part == "deciding" else "saved", str(size), "root")
+                kept_in = "saved"
+                if part == "deciding":
+                    kept_in = "deciding"
+                root = Path(directory, kept_in, str(size), "root")
                 seconds, memory = predict_usage(figures, size, part, "s"), predict_usage(figures, size, part, "rss_mb")
                 if seconds > SECONDS or memory > MEMORY_MB:
                     print(f"{size:>6}  {part}: not run: by its growth {memory / 1000:.1f} GB, {seconds:.0f} s of CPU")

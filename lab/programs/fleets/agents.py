@@ -111,7 +111,7 @@ class Rank0:
             self.events.put(agent_events.FromRank(rank, report))
 
     def _record_order(self, order: Order) -> None:
-        if order.kind in (OrderKind.FAILED, OrderKind.DROPPED) and order.key != model.key(3):
+        if order.kind in (OrderKind.FAILED, OrderKind.DROPPED) and order.key != model.capture_key(3):
             print(f"a save came to nothing: {order.note}", file=sys.stderr, flush=True)
             os._exit(1)
         self.ends.add(order.kind)
@@ -180,16 +180,16 @@ def main(world: int, root: str) -> None:
 
     phase("start", "join")
     for seq, kind in ((1, "new layout"), (2, "same layout")):
-        key = model.key(seq)
-        report = model.report(0, world, seq, rank0.whose.run_id, root)
+        key = model.capture_key(seq)
+        report = model.shard_report(0, world, seq, rank0.whose.run_id, root)
         done = RankPersisted(key, encoder.encode(report))
         phase(f"captured, {kind}", f"captured {seq}", partial(on_report, 0, RankCaptured(key, False, None)))
         phase(f"sealed, {kind}", f"sealed {seq}", partial(on_report, 0, RankSealed(key)))
         phase(f"commit, {kind}", f"persisted {seq}", partial(on_report, 0, done))
-    files = Path(root) / HeldCapture(model.key(1)).checkpoint_id
+    files = Path(root) / HeldCapture(model.capture_key(1)).checkpoint_id
     meter.rows["files"] = {path.name: path.stat().st_size for path in sorted(files.iterdir())}
     print(json.dumps({"files": meter.rows["files"]}), flush=True)
-    on_report(0, RankCaptured(model.key(3), False, None))
+    on_report(0, RankCaptured(model.capture_key(3), False, None))
     phase("captured before a death", "captured 3")
     rank0.leader.membership.hurried = True  # as an agent's is whose trainer was ended for the lost node's sake
     phase("death of a node", "death 3")

@@ -64,7 +64,7 @@ def write_committed_checkpoint(root: str, world: int) -> None:
         digest="xxh3",
         chunk=digest.CHUNK,
         total_bytes=TOTAL,
-        tensors=model.count(),
+        tensors=model.tensor_count(),
         time=manifest.now(),
         shards=tuple(shards),
         extra=manifest.FileRecord.of(layout.EXTRA_FILE, extra),

@@ -174,7 +174,9 @@ def sealed_page(rank: int, world: int, seq: int, run_id: str, root: str, body: s
 def shard_report(rank: int, world: int, seq: int, run_id: str, root: str) -> Report:
     """What the agent of a rank has to say when its shard is on storage."""
     pieces, body = placed_tensors(rank, world), full_state_json(rank, seq)
-    end = pieces[-1].end if pieces else HEADER
+    end = HEADER
+    if pieces:
+        end = pieces[-1].end
     made = sealed_page(
         rank,
         world,
@@ -202,6 +204,13 @@ class SharedEncoder(ReportEncoder):
         text_or_none = super().look_up_requested_text(text_digest)
         self._requested.clear()
         return text_or_none
+
+
+def _slice_layout_key(shape: Shape, rows: int) -> Optional[Tuple[Any, ...]]:
+    """Return what the place of a parameter's slice in a layout depends on; None without rows."""
+    if rows <= 0:
+        return None
+    return _layout_sort_key(TensorSpec("", "F32", (rows, *shape[1:])))[:2]
 
 
 class Reporters:
@@ -242,10 +251,7 @@ class Reporters:
     def _encode_from_pattern(self, rank: int, seq: int) -> Dict[str, Any]:
         shapes = sorted(set(parameter_shapes().values()))
         cut = [rank_rows(shape[0], self._world, rank) for shape in shapes]
-        kind = tuple(
-            _layout_sort_key(TensorSpec("", "F32", (end - begin, *shape[1:])))[:2] if end > begin else None
-            for shape, (begin, end) in zip(shapes, cut)
-        )
+        kind = tuple(_slice_layout_key(shape, end - begin) for shape, (begin, end) in zip(shapes, cut))
         if kind not in self._patterns:
             self.encoder.forget_sent_layout()
             full = self.encoder.encode(shard_report(rank, self._world, seq, self._run_id, self._root))
@@ -257,7 +263,10 @@ class Reporters:
         for number in numbers:
             (begin, end), shape = cut[number], shapes[number]
             boxes.append(["F32", [end - begin, *shape[1:]], [begin, *(0 for _ in shape[1:])], list(shape)])
-        layout_text = json.dumps([HEADER if boxes else 0, boxes, []], separators=(",", ":"))
+        header_bytes = 0
+        if boxes:
+            header_bytes = HEADER
+        layout_text = json.dumps([header_bytes, boxes, []], separators=(",", ":"))
         return {**self._encode_same_layout(rank, seq), "own": layout_text, "pattern": pattern}
 
     def _encode_same_layout(self, rank: int, seq: int) -> Dict[str, Any]:
@@ -266,7 +275,10 @@ class Reporters:
         size = HEADER + 4 * scalars
         for shape in parameter_shapes().values():
             begin, end = rank_rows(shape[0], self._world, rank)
-            size += 12 * (end - begin) * (shape[1] if len(shape) > 1 else 1)
+            columns = 1
+            if len(shape) > 1:
+                columns = shape[1]
+            size += 12 * (end - begin) * columns
         if self._alike[0] != seq:
             self._alike = (
                 seq,

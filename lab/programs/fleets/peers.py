@@ -108,20 +108,23 @@ class Fleet:
         return sent - before[0], received - before[1]
 
     def captured(self, seq: int) -> Tuple[int, int]:
-        return self.send_all_and_wait(lambda rank: RankCaptured(model.key(seq), False, None).to_json(), "persist")
+        return self.send_all_and_wait(
+            lambda rank: RankCaptured(model.capture_key(seq), False, None).to_json(), "persist"
+        )
 
     def sealed(self, seq: int) -> Tuple[int, int]:
-        return self.send_all_and_wait(lambda rank: RankSealed(model.key(seq)).to_json(), "sealed")
+        return self.send_all_and_wait(lambda rank: RankSealed(model.capture_key(seq)).to_json(), "sealed")
 
     def persisted(self, seq: int) -> Tuple[int, int]:
         if (
             seq == 1
-            and self.world > len(model.parameters())
+            and self.world > len(model.parameter_shapes())
             and not self.reporters.is_pattern_as_encoded(self.world - 1)
         ):
             raise SystemExit("the peers do not say what agents say")
         return self.send_all_and_wait(
-            lambda rank: RankPersisted(model.key(seq), self.reporters.encode_report(rank, seq)).to_json(), "committed"
+            lambda rank: RankPersisted(model.capture_key(seq), self.reporters.encode_report(rank, seq)).to_json(),
+            "committed",
         )
 
     def death(self, seq: int) -> Tuple[int, int]:

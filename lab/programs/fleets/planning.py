@@ -9,6 +9,7 @@ of all ranks.
 
 from __future__ import annotations
 
+import itertools
 import resource
 import sys
 from typing import Any, List, Sequence
@@ -92,7 +93,7 @@ def desired_slices(rank: int, world: int) -> List[slices.TensorSlice]:
     """Return the slices that a rank of a fleet of another size needs."""
     return [
         slices.TensorSlice(spec.name, spec.offsets or (0,) * len(spec.shape), spec.shape)
-        for spec in model.specs(rank, world)
+        for spec in model.rank_tensor_specs(rank, world)
         if spec.full
     ]
 
@@ -118,14 +119,14 @@ def main(world: int, root: str) -> None:
     middle = half // 2
     with meter.measure_phase("reshard: what a rank needs") as row:
         needed = slices.needed_chunks(table, desired_slices(middle, half), digest.CHUNK)
-        needed_bytes = len(wire_values.pack([number for chunk in needed for number in chunk]))
+        needed_bytes = len(wire_values.pack(list(itertools.chain.from_iterable(needed))))
         row["bytes_in"] = needed_bytes * (half - 1)
     del table
     with meter.measure_phase("reshard: who reads what") as row:
         # The others want what the middle one wants, of shards as far from its own as they are from it.
         moved = [[(shard + 2 * (rank - middle), chunk) for shard, chunk in needed] for rank in range(half)]
         work = sharing.assign_readers([[chunk for chunk in chunks if 0 <= chunk[0] < world] for chunks in moved])
-        read = [chunk for chunks in work.alone for chunk in chunks] + [share.chunk for share in work.shared]
+        read = [*itertools.chain.from_iterable(work.alone), *(share.chunk for share in work.shared)]
         sizes = [digest.split_file_size(record.size)[0] for record in header.body.shards]
         read_bytes = sum(min(digest.CHUNK, sizes[shard] - chunk_index * digest.CHUNK) for shard, chunk_index in read)
         row["amplification"] = read_bytes / sum(sizes)

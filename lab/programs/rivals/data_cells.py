@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import random
@@ -49,10 +50,9 @@ CORPORA = {
     )
 }
 
+_PLACES_AND_WORKERS = (("warm", 0), ("warm", 2), ("cold", 0), ("s3", 0), ("warm", 1), ("cold", 2), ("s3", 2))
 CELLS = tuple(
-    Cell(name, medium, workers)
-    for medium, workers in (("warm", 0), ("warm", 2), ("cold", 0), ("s3", 0), ("warm", 1), ("cold", 2), ("s3", 2))
-    for name in CORPORA
+    Cell(name, medium, workers) for (medium, workers), name in itertools.product(_PLACES_AND_WORKERS, CORPORA)
 )
 """In the order in which they are measured: what the time does not reach comes in the next run."""
 
@@ -87,7 +87,12 @@ def _make_text_generator(size: int) -> Any:
     rng = random.Random(7)
     vocabulary = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(4000)]
     pool = " ".join(rng.choices(vocabulary, k=max(300_000, size // 2)))
-    return lambda number: pool[(at := number * 7919 % (len(pool) - size)) : at + size]
+
+    def text_of(number: int) -> str:
+        at = number * 7919 % (len(pool) - size)
+        return pool[at : at + size]
+
+    return text_of
 
 
 def _write_jsonl(corpus: Corpus, numbers: range, path: str) -> Iterator[tuple[int, bytes]]:

@@ -107,7 +107,9 @@ class Elastic(Loader):
         return ElasticLoader(data, corpus.batch, seed=1, num_workers=workers, collate_fn=collate_as_list)
 
     def _index_folder(self, source: Source) -> str:
-        return os.path.join(source.local, "index-s3" if source.is_remote else "index")
+        if source.is_remote:
+            return os.path.join(source.local, "index-s3")
+        return os.path.join(source.local, "index")
 
 
 class HfMap(Loader):
@@ -116,7 +118,9 @@ class HfMap(Loader):
     name, distribution, modules = "HF map-style", "datasets", ("datasets",)
 
     def refusal(self, corpus: Corpus, medium: str) -> str:
-        return "reads S3 only by making its local copy: see the local rows" if medium == "s3" else ""
+        if medium == "s3":
+            return "reads S3 only by making its local copy: see the local rows"
+        return ""
 
     def prepare(self, corpus: Corpus, source: Source) -> None:
         self._load_data(corpus, source)
@@ -138,7 +142,9 @@ class HfMap(Loader):
         kind = {"jsonl": "json", "parquet": "parquet", "tar": "webdataset"}[corpus.format]
         options["cache_dir"] = os.path.join(source.local, "arrow")
         data = load_dataset(kind, data_files=source.paths, split="train", **options)
-        return data.cast_column("jpg", Image(decode=False)) if corpus.format == "tar" else data
+        if corpus.format == "tar":
+            return data.cast_column("jpg", Image(decode=False))
+        return data
 
 
 class HfStream(HfMap):
@@ -205,7 +211,9 @@ class Mosaic(Loader):
     def prepare(self, corpus: Corpus, source: Source) -> None:
         from streaming import MDSWriter
 
-        columns = {"cls": "bytes", "jpg": "bytes"} if corpus.format == "tar" else {"id": "int", "text": "str"}
+        columns = {"id": "int", "text": "str"}
+        if corpus.format == "tar":
+            columns = {"cls": "bytes", "jpg": "bytes"}
         with MDSWriter(out=source.copy, columns=columns, size_limit=PIECE) as out:
             for sample in read_samples(corpus, source.paths):
                 out.write(sample)
@@ -231,11 +239,9 @@ class Webdataset(Loader):
     copies = True
 
     def refusal(self, corpus: Corpus, medium: str) -> str:
-        return (
-            "reads S3 through the aws command, which is not here"
-            if medium == "s3" and not self._find_aws_command()
-            else ""
-        )
+        if medium == "s3" and not self._find_aws_command():
+            return "reads S3 through the aws command, which is not here"
+        return ""
 
     def prepare(self, corpus: Corpus, source: Source) -> None:
         import webdataset

@@ -62,8 +62,10 @@ def read_epoch(loader: Loader, corpus: Corpus, source: Source, workers: int, pro
             number, text = loader.sample_number_and_content(corpus, sample)
             totals["numbers"] += number
             totals["bytes"] += len(text)
-            if proof:
-                totals["sum"] += sample_crc(number, text.encode() if isinstance(text, str) else text)
+            if proof and isinstance(text, str):
+                totals["sum"] += sample_crc(number, text.encode())
+            elif proof:
+                totals["sum"] += sample_crc(number, text)
     seconds, at_end = time.perf_counter() - started_at, tree_processor_seconds()
     del batches, batch
     gc.collect()  # workers end with the iterator that nobody has any more
@@ -97,7 +99,9 @@ def fork_for_requests(kind: str) -> None:
     for name in loader.modules:
         importlib.import_module(name)
     gc.freeze()
-    installed_version = version(loader.distribution) if loader.distribution else ""
+    installed_version = ""
+    if loader.distribution:
+        installed_version = version(loader.distribution)
     print(json.dumps({"version": installed_version}), file=out)
     while line := sys.stdin.readline():
         pid = os.fork()

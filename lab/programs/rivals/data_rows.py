@@ -78,7 +78,9 @@ class Workspace:
 
     def __init__(self, folder: Path, site: Path, part: float) -> None:
         self.folder, self.site, self.part = folder, site, part
-        self._corpora = folder / (f"corpora-{part:g}" if part != 1 else "corpora")
+        self._corpora = folder / "corpora"
+        if part != 1:
+            self._corpora = folder / f"corpora-{part:g}"
 
     def scaled_corpus(self, name: str) -> Corpus:
         """As large as it is here."""
@@ -110,7 +112,9 @@ class Workspace:
 
     def prepare_copy_once(self, name: str, kind: str, medium: str, resident: Resident) -> None:
         """A loader's copy of it, and what S3 is to have, once. Raises Failed."""
-        done = self._corpora / f"{name}-{kind}.{'s3' if medium == 's3' else 'local'}.done"
+        done = self._corpora / f"{name}-{kind}.local.done"
+        if medium == "s3":
+            done = self._corpora / f"{name}-{kind}.s3.done"
         if done.exists():
             return
         loader, source = LOADERS[kind], self.loader_source(name, kind, medium)
@@ -162,7 +166,9 @@ class Resident:
         self._scratch = tempfile.mkdtemp(prefix="hpk-rivals-")
         paths = [str(REPOSITORY)]
         if kind != KIT_LOADER:
-            paths += [str(site), *([str(site / loader.extra)] if loader.extra else [])][::-1]
+            if loader.extra:
+                paths.append(str(site / loader.extra))
+            paths.append(str(site))
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TMPDIR": self._scratch, "PYTHONWARNINGS": "ignore"}
         env |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "OMP_NUM_THREADS": "1"}
         env |= {"HF_HOME": os.path.join(self._scratch, "hf"), "TOKENIZERS_PARALLELISM": "false"}
@@ -179,13 +185,20 @@ class Resident:
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         pid = self._read_message(30.0)["pid"]
-        peak = Peak(self._process.pid) if measures_memory else None
+        peak = None
+        if measures_memory:
+            peak = Peak(self._process.pid)
+        memory: dict[str, Any] = {}
+        longest = 1800.0
+        if request["kind"] == "pass":
+            longest = LONGEST
         try:
-            response = self._read_message(LONGEST if request["kind"] == "pass" else 1800.0, pid)
+            response = self._read_message(longest, pid)
             if "ended" not in response:
                 self._read_message(60.0)
         finally:
-            memory = peak.stop_and_report() if peak else {}
+            if peak is not None:
+                memory = peak.stop_and_report()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)  # what some leave running
             for path in Path(self._scratch).iterdir():
@@ -432,7 +445,9 @@ def main() -> None:
     bench = Bench(Workspace(folder, site, args.part), args.loaders, args.passes, args.slow, rows)
     try:
         cells = chosen_cells(args)
-        done = set() if args.prepare else read_measured_cells(rows, args.part)
+        done = set()
+        if not args.prepare:
+            done = read_measured_cells(rows, args.part)
         for cell in cells:
             if cell in done:
                 continue

@@ -18,7 +18,9 @@ def format_data_table(rows: list[dict[str, Any]], kit_kind: str) -> str:
     notes = []
     for (_, medium, workers, part), rows_by_kind in cells.items():
         any_row = next(iter(rows_by_kind.values()))
-        what = f"{any_row['what']}, {medium}, {workers}" + (f", a part of {part:g}" if part != 1 else "")
+        what = f"{any_row['what']}, {medium}, {workers}"
+        if part != 1:
+            what += f", a part of {part:g}"
         good = {kind: row for kind, row in rows_by_kind.items() if row.get("right")}
         rivals = [row for kind, row in good.items() if kind != kit_kind]
         best = min(rivals, key=lambda row: row["us"], default=None)
@@ -32,8 +34,12 @@ def format_data_table(rows: list[dict[str, Any]], kit_kind: str) -> str:
 def _format_cell(row: dict[str, Any] | None, best: dict[str, Any] | None) -> str:
     if row is None or "us" not in row:
         return "-"
-    once = "" if row["passes"] else "*"
-    ratio = f" ({row['us'] / best['us']:.2f})" if best else ""
+    once = "*"
+    if row["passes"]:
+        once = ""
+    ratio = ""
+    if best:
+        ratio = f" ({row['us'] / best['us']:.2f})"
     return f"{row['us']:.1f}{once}{ratio}, {row['first']:.2f} s, {row['pss']}"
 
 

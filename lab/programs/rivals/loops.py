@@ -34,8 +34,9 @@ class Loop:
 
     def run_until(self, kind: str, done, max_s: float) -> tuple[int, float]:
         """Run steps until done() is true or max_s passed; done() is asked every ~10 ms."""
-        step = self._run_python_step if kind == "py" else self._run_matmul_step
+        step = self._run_matmul_step
         if kind == "py":
+            step = self._run_python_step
             torch.set_num_threads(1)
         n = 0
         t0 = now()

@@ -107,14 +107,12 @@ class LitdataRows:
         from litdata.streaming.writer import BinaryWriter
 
         writer = BinaryWriter(folder, chunk_bytes=64 << 20)
-        rows = (
-            row
-            for path in paths
-            for some in pyarrow.parquet.ParquetFile(path).iter_batches()
-            for row in batch_rows(some)
-        )
-        for number, row in enumerate(rows):
-            writer[number] = json.dumps(row)
+        number = 0
+        for path in paths:
+            for batch in pyarrow.parquet.ParquetFile(path).iter_batches():
+                for row in batch_rows(batch):
+                    writer[number] = json.dumps(row)
+                    number += 1
         writer.done()
         writer.merge(1)
 
@@ -145,7 +143,8 @@ def measure_epoch_and_exit(kind: str, source: str, folder: str, workers: int) ->
     spent, started_at = processor_seconds(), time.perf_counter()
     first, rows = 0.0, 0
     for batch in loader.loader(paths, folder, workers):
-        first = first or time.perf_counter() - started_at
+        if not first:
+            first = time.perf_counter() - started_at
         rows += len(batch)
     wall = time.perf_counter() - started_at
     with open("/proc/self/status") as status:  # a new process has its parent's maximum in getrusage

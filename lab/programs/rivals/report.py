@@ -30,11 +30,15 @@ HEAD = (
 
 def median_of_known(values):
     values = [value for value in values if value is not None]
-    return statistics.median(values) if values else None
+    if not values:
+        return None
+    return statistics.median(values)
 
 
 def format_number(value, digits=3):
-    return "–" if value is None else f"{value:.{digits}f}"
+    if value is None:
+        return "–"
+    return f"{value:.{digits}f}"
 
 
 def load_runs(directory):
@@ -53,35 +57,86 @@ def load_runs(directory):
     return runs
 
 
+def calm_saves(run):
+    """The saves that other processes did not disturb; all, where every one was disturbed."""
+    calm = [save for save in run["saves"] if save["foreign"] <= CALM]
+    if calm:
+        return calm
+    return run["saves"]
+
+
+def count_wrong_tensors(entry):
+    """Tensors that a load brought back with other bytes."""
+    wrong = 0
+    for run in entry["save"]:
+        if run.get("hot_bad"):
+            wrong += run["hot_bad"]
+    for run in entry["load"]:
+        wrong += sum(way["bad"] for way in run["load"].values())
+    return wrong
+
+
+def largest_memory_ratio(runs):
+    """Peak memory beyond the state's own, in sizes of the state."""
+    ratios = []
+    for run in runs:
+        for key in ("mem_first", "mem_second"):
+            if key in run:
+                ratios.append(run[key]["peak_extra"] / run["state_bytes"])
+    return max(ratios, default=None)
+
+
+def median_hot_load(runs):
+    """Seconds of a load from memory."""
+    seconds = []
+    for run in runs:
+        seconds += run.get("hot", [])
+    return median_of_known(seconds)
+
+
+def first_hot_error(runs):
+    """The last line of the error that a load from memory ended with."""
+    for run in runs:
+        if "hot_error" in run:
+            return run["hot_error"].strip().splitlines()[-1]
+    return None
+
+
+def median_cold_loads(runs):
+    """Seconds of a load from storage, by the way in which it was loaded."""
+    if not runs:
+        return {}
+    medians = {}
+    for way in runs[0]["load"]:
+        seconds = []
+        for run in runs:
+            seconds += run["load"][way]["cold"]
+        medians[way] = median_of_known(seconds)
+    return medians
+
+
 def summarize_system(entry):
     """One system's medians over all its samples."""
     runs = entry["save"]
     pairs = []
     for run in runs:
-        calm = [save for save in run["saves"] if save["foreign"] <= CALM] or run["saves"]
-        pairs += [(save, statistics.median(run["memcpy"]["samples"])) for save in calm]
-    idle = [save for save, _ in pairs if save["kind"] == "I"]
-    memory = [
-        run[key]["peak_extra"] / run["state_bytes"] for run in runs for key in ("mem_first", "mem_second") if key in run
-    ]
-    stored = all(run["durable_to_disk"] for run in runs)
-    wrong = sum(run.get("hot_bad") or 0 for run in runs)
-    wrong += sum(way["bad"] for run in entry["load"] for way in run["load"].values())
+        memcpy = statistics.median(run["memcpy"]["samples"])
+        pairs += [(save, memcpy) for save in calm_saves(run)]
+    durable = None
+    if all(run["durable_to_disk"] for run in runs):
+        durable = median_of_known(save["t_durable"] for save, _ in pairs if save["kind"] == "I")
     return {
         "name": runs[0]["name"],
         "saves": len(pairs),
-        "wrong": wrong,
+        "wrong": count_wrong_tensors(entry),
         "stall": median_of_known(save["t_safe"] for save, _ in pairs),
         "ratio": median_of_known(save["t_safe"] / memcpy for save, memcpy in pairs),
         "first": median_of_known(run["first"]["t_safe"] for run in runs),
-        "durable": median_of_known(save["t_durable"] for save in idle) if stored else None,
-        "hot": median_of_known(value for run in runs for value in run.get("hot", [])),
-        "hot_error": next((run["hot_error"].strip().splitlines()[-1] for run in runs if "hot_error" in run), None),
-        "cold": {
-            way: median_of_known(value for run in entry["load"] for value in run["load"][way]["cold"])
-            for way in (entry["load"][0]["load"] if entry["load"] else {})
-        },
-        "memory": max(memory, default=None),
+        "durable": durable,
+        "hot": median_hot_load(runs),
+        "hot_error": first_hot_error(runs),
+        "cold": median_cold_loads(entry["load"]),
+        "memory": largest_memory_ratio(runs),
         "py": median_of_known(save.get("loop_ratio") for save, _ in pairs if save["kind"] == "A"),
         "mm": median_of_known(save.get("loop_ratio") for save, _ in pairs if save["kind"] == "B"),
         "memcpy": median_of_known(memcpy for _, memcpy in pairs),
@@ -89,19 +144,39 @@ def summarize_system(entry):
     }
 
 
+def format_name(summary):
+    if summary["wrong"]:
+        return f"{summary['name']} **{summary['wrong']} tensors wrong**"
+    return summary["name"]
+
+
+def format_hot_load(summary):
+    if summary["hot_error"]:
+        return f"fails: {summary['hot_error'][:50]}"
+    return format_number(summary["hot"])
+
+
+def format_cold_loads(summary):
+    texts = []
+    for way, seconds in summary["cold"].items():
+        text = format_number(seconds, 2)
+        if way != "default":
+            text += f" ({way})"
+        texts.append(text)
+    if not texts:
+        return "–"
+    return ", ".join(texts)
+
+
 def format_row(summary):
-    cold = ", ".join(
-        format_number(value, 2) + ("" if way == "default" else f" ({way})") for way, value in summary["cold"].items()
-    )
-    hot = f"fails: {summary['hot_error'][:50]}" if summary["hot_error"] else format_number(summary["hot"])
     cells = [
-        summary["name"] + (f" **{summary['wrong']} tensors wrong**" if summary["wrong"] else ""),
+        format_name(summary),
         format_number(summary["stall"]),
         format_number(summary["ratio"], 2),
         format_number(summary["first"], 2),
         format_number(summary["durable"], 2),
-        hot,
-        cold or "–",
+        format_hot_load(summary),
+        format_cold_loads(summary),
         format_number(summary["memory"], 2),
         format_number(summary["py"], 2),
         format_number(summary["mm"], 2),
@@ -124,7 +199,8 @@ def format_mode_table(data, size, mode):
         "|" + " --- |" * len(HEAD),
     ]
     lines += [format_row(summary) for summary in sorted(good.values(), key=lambda summary: summary["stall"])]
-    lines += [f"\n{key}: {error}" for key in keys for error in data[size, mode, key]["errors"]]
+    for key in keys:
+        lines += [f"\n{key}: {error}" for error in data[size, mode, key]["errors"]]
     return "\n".join(lines)
 
 

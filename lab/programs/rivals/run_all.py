@@ -27,7 +27,8 @@ from adapters import SYSTEMS  # noqa: E402
 
 ROOTS = {"disk": os.path.join(BENCH, "scratch"), "tmpfs": "/dev/shm/bench_scratch"}
 # static copy of each adapter's launcher and modes (read without importing torch)
-LAUNCH = {k: ("dlrover" if k.startswith("dlrover") else "python") for k in SYSTEMS}
+LAUNCH = {k: "python" for k in SYSTEMS}
+LAUNCH.update({k: "dlrover" for k in SYSTEMS if k.startswith("dlrover")})
 MODES = {
     "single": [k for k in SYSTEMS if k not in ("dlrover_fsdp_engine", "dlrover_fsdp1")],
     "fsdp2": [
@@ -104,9 +105,12 @@ def stop_process(p):
 def launch_and_wait(key: str, worker_args: list, world: int, log, timeout=900, script=None) -> int:
     """Start worker.py (or another script) with the launcher the system needs, and wait for it."""
     script = script or os.path.join(HERE, "worker.py")
+    threads = 1
+    if world == 1:
+        threads = 2
     env = dict(
         os.environ,
-        OMP_NUM_THREADS="2" if world == 1 else "1",
+        OMP_NUM_THREADS=str(threads),
         PYTHONWARNINGS="ignore",
         TORCH_CPP_LOG_LEVEL="ERROR",
         PATH=BIN + ":" + os.environ["PATH"],
@@ -182,8 +186,30 @@ def main():
                         run_system_phases(a, dest, mode, size, pno, key)
 
 
+def describe_phase(phase, r) -> str:
+    """The figures of a phase that has ended, on one line."""
+    if "error" in r:
+        return "ERR " + r["error"].strip().splitlines()[-1][:160]
+    if phase == "load":
+        return " ".join(
+            f"{n}: cold {min(v['cold'] or [0]):.2f} warm {min(v['warm']):.2f} bad {v['bad']}"
+            for n, v in r["load"].items()
+        )
+    stalls = sorted(s["t_safe"] for s in r["saves"]) or [r["warm"]["t_safe"]]
+    text = (
+        f"first {r['first']['t_safe']:.3f} block {stalls[len(stalls) // 2]:.3f} "
+        f"memcpy {sorted(r['memcpy']['samples'])[3]:.3f} durable {r['warm']['t_durable']:.2f} "
+        f"hotbad {r.get('hot_bad')} disturbed {len(r.get('disturbed', []))}"
+    )
+    if "hot_error" in r:
+        text += " HOT " + r["hot_error"].strip().splitlines()[-1][:80]
+    return text
+
+
 def run_system_phases(a, dest, mode, size, pno, key):
-    world = 1 if mode == "single" else 2
+    world = 2
+    if mode == "single":
+        world = 1
     root = os.path.join(ROOTS[dest], key)
     tag = f"{dest}_{size}_{mode}_{key}"
     for phase in ("save", "load"):
@@ -226,22 +252,7 @@ def run_system_phases(a, dest, mode, size, pno, key):
         msg = ""
         if os.path.exists(out):
             with open(out) as f:
-                r = json.load(f)
-            if "error" in r:
-                msg = "ERR " + r["error"].strip().splitlines()[-1][:160]
-            elif phase == "save":
-                b = sorted(s["t_safe"] for s in r["saves"]) or [r["warm"]["t_safe"]]
-                msg = (
-                    f"first {r['first']['t_safe']:.3f} block {b[len(b) // 2]:.3f} "
-                    f"memcpy {sorted(r['memcpy']['samples'])[3]:.3f} durable {r['warm']['t_durable']:.2f} "
-                    f"hotbad {r.get('hot_bad')} disturbed {len(r.get('disturbed', []))}"
-                    + (" HOT " + r["hot_error"].strip().splitlines()[-1][:80] if "hot_error" in r else "")
-                )
-            else:
-                msg = " ".join(
-                    f"{n}: cold {min(v['cold'] or [0]):.2f} warm {min(v['warm']):.2f} bad {v['bad']}"
-                    for n, v in r["load"].items()
-                )
+                msg = describe_phase(phase, json.load(f))
         print(f"{time.strftime('%H:%M:%S')} p{pno} {tag} {phase} rc={rc} {time.time() - t:.0f}s {msg}", flush=True)
         if rc != 0 and phase == "save":
             break

@@ -82,6 +82,31 @@ def sum_over_ranks(x: float) -> float:
     return float(t)
 
 
+def wait_for_quiet_start():
+    """Have all ranks begin together, when the machine is quiet."""
+    if RANK == 0:
+        wait_until_quiet(args.patience)
+    barrier()
+
+
+def set_threads() -> int:
+    """Give torch the threads of a rank: two for a single one, one for each of several."""
+    threads = 1
+    if WORLD == 1:
+        threads = 2
+    torch.set_num_threads(threads)
+    return threads
+
+
+def make_mesh():
+    """The device mesh of FSDP2; None for the other modes."""
+    if args.mode != "fsdp2":
+        return None
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh("cpu", (WORLD,))
+
+
 def time_memcpy_of_state(state) -> dict:
     """Copy of the whole state into one touched shared-memory buffer, tensor by tensor: the floor of blocking."""
     import mmap
@@ -97,9 +122,7 @@ def time_memcpy_of_state(state) -> dict:
         off += (b + 63) // 64 * 64
     ts = []
     for _ in range(7):
-        if RANK == 0:
-            wait_until_quiet(args.patience)
-        barrier()
+        wait_for_quiet_start()
         t0 = now()
         with torch.no_grad():
             for d, s in zip(dst, state.tensors):
@@ -111,13 +134,31 @@ def time_memcpy_of_state(state) -> dict:
     return {"samples": ts}
 
 
+def read_cpu_seconds_on_rank_0():
+    if RANK == 0:
+        return cpu_seconds_by_owner()
+    return None
+
+
+def foreign_cores(before, seconds: float) -> float:
+    """Cores' worth of CPU that processes outside the benchmark have used since; ranks other than 0 do not ask."""
+    if RANK == 0:
+        return foreign_cpu_seconds(before, cpu_seconds_by_owner()) / seconds
+    return 0.0
+
+
+def fsync_durable_paths(adapter, step):
+    for path in adapter.durable_paths(step):
+        fsync_tree(path)
+
+
 def time_save(adapter, step, kind, loop):
     """One save. kind: I nothing else runs; A 'py' loop; B 'mm' loop; M one in-place update of all state."""
     rec = {"kind": kind}
     if RANK == 0:
         rec["quiet"] = wait_until_quiet(args.patience)
     barrier()
-    f0 = cpu_seconds_by_owner() if RANK == 0 else None
+    f0 = read_cpu_seconds_on_rank_0()
     lk = {"A": "py", "B": "mm"}.get(kind)
     if lk:
         rec["idle_before"] = loop.measure_rate(lk, 0.5)
@@ -126,10 +167,10 @@ def time_save(adapter, step, kind, loop):
     adapter.save(step)
     t_ret = now()
     rec["t_return"] = t_ret - t0
-    adapter.safe()
+    adapter.wait_until_tensors_reusable()
     rec["t_safe"] = now() - t0
     if lk and adapter.asynchronous:
-        n, el = loop.run(lk, adapter.poll, 300)
+        n, el = loop.run_until(lk, adapter.poll, 300)
         rec["window"], rec["loop_rate"] = el, n / el
     elif kind == "M":
         t1 = now()
@@ -141,15 +182,15 @@ def time_save(adapter, step, kind, loop):
     rec["t_commit_all"] = now() - t0
     if RANK == 0 and adapter.has_cold:
         t1 = now()
-        for p in adapter.durable_paths(step):
-            fsync_tree(p)
+        fsync_durable_paths(adapter, step)
         rec["t_fsync"] = now() - t1
     barrier()
     rec["t_durable"] = now() - t0
     rec["cpu_s"] = busy_cpu_seconds() - c0
-    # cores' worth of CPU used meanwhile by processes that are not part of the benchmark
-    t_all = now() - t0 + (0.5 if lk else 0)
-    rec["foreign"] = max_over_ranks(foreign_cpu_seconds(f0, cpu_seconds_by_owner()) / t_all if RANK == 0 else 0.0)
+    t_all = now() - t0
+    if lk:
+        t_all += 0.5  # in which the loop ran alone
+    rec["foreign"] = max_over_ranks(foreign_cores(f0, t_all))
     for k in ("t_return", "t_safe", "t_commit"):
         rec[k] = max_over_ranks(rec[k])
     if "loop_rate" in rec:  # slowest rank stands for the job
@@ -170,111 +211,147 @@ def delete_save_and_settle(adapter, step):
     barrier()
 
 
+def time_mutations_of_state(state) -> list:
+    """In-place updates of all state while nothing else runs; the first one is left out."""
+    ts = []
+    for _ in range(4):
+        wait_for_quiet_start()
+        t0 = now()
+        state.modify_all_tensors()
+        ts.append(max_over_ranks(now() - t0))
+    return ts[1:]
+
+
+class PeakMemory:
+    """The machine's peak of memory above what it was before the adapter was made, watched by rank 0 alone."""
+
+    def __init__(self):
+        self.sampler = None
+        if RANK == 0:
+            self.sampler = MemSampler()
+        time.sleep(0.3)
+        self.base = anon_and_shmem_bytes()
+        self.restart()
+
+    def restart(self):
+        if self.sampler is not None:
+            self.sampler.read_and_reset_peak()
+
+    def record(self, out, name):
+        """Put the peak since the last call into `out`, on rank 0."""
+        if self.sampler is not None:
+            peak, anon, shmem = self.sampler.read_and_reset_peak()
+            out[name] = {"peak_extra": peak - self.base, "anon": anon, "shmem": shmem}
+
+    def close(self):
+        if self.sampler is not None:
+            self.sampler.close()
+
+
+def measure_first_saves(out, adapter, loop, memory):
+    """The first save and the second, which finds memory that is there already, with the memory that each takes."""
+    out["first"] = time_save(adapter, 1, "I", loop)
+    memory.record(out, "mem_first")
+    if RANK == 0:
+        out["file_bytes"] = sum(tree_bytes(path) for path in adapter.durable_paths(1))
+    delete_save_and_settle(adapter, 1)
+    memory.restart()
+    out["warm"] = time_save(adapter, 2, "I", loop)
+    memory.record(out, "mem_second")
+    memory.close()
+    delete_save_and_settle(adapter, 2)
+    out["mem_resident_extra"] = anon_and_shmem_bytes() - memory.base
+
+
+def measure_undisturbed_save(out, adapter, step, kind, loop) -> int:
+    """One save, up to three times where other processes disturb it; return the last step."""
+    for _ in range(3):
+        step += 1
+        rec = time_save(adapter, step, kind, loop)
+        delete_save_and_settle(adapter, step)
+        if rec["foreign"] <= 0.15:
+            break
+        out.setdefault("disturbed", []).append(rec)
+    out["saves"].append(rec)
+    return step
+
+
+def measure_saves(out, adapter, step, loop) -> int:
+    """All cycles of saves of all kinds, after that step; return the last step."""
+    out["saves"] = []
+    for _ in range(args.cycles):
+        for kind in args.kinds:
+            if kind in "ABM" and not adapter.asynchronous:
+                continue
+            step = measure_undisturbed_save(out, adapter, step, kind, loop)
+    return step
+
+
+def save_while_state_changes(adapter, state, step) -> dict:
+    """The final save: isolation check, and the checkpoint that the load phase reads; return the digests it is due."""
+    if args.mode == "fsdp1":
+        state.reload_state_dict()
+    digests = state.tensor_digests()
+    barrier()
+    adapter.save(step)
+    adapter.wait_until_tensors_reusable()
+    state.modify_all_tensors()
+    adapter.wait()
+    barrier()
+    return digests
+
+
+def measure_hot_loads(out, adapter, state, digests):
+    """Loads from memory, and the tensors that the last one brought back with other bytes."""
+    hot = []
+    try:
+        for _ in range(5):
+            state.zero_all_tensors()
+            wait_for_quiet_start()
+            t0 = now()
+            adapter.load_hot()
+            hot.append(max_over_ranks(now() - t0))
+        if args.mode == "fsdp1":
+            state.reload_state_dict()
+        bad = differing_paths(digests, state.tensor_digests())
+        out["hot"] = hot
+        out["hot_bad"] = int(sum_over_ranks(len(bad)))
+        out["hot_bad_names"] = bad[:3]
+    except BaseException as e:
+        out["hot_error"] = "".join(traceback.format_exception(e))[-3000:]
+
+
 def run_save_phase(out):
-    threads = 2 if WORLD == 1 else 1
-    torch.set_num_threads(threads)
+    threads = set_threads()
     cls = adapters.load_adapter_class(args.system)
     out["name"], out["durable_to_disk"] = cls.name, cls.has_cold
-    mesh = None
-    if args.mode == "fsdp2":
-        from torch.distributed.device_mesh import init_device_mesh
-
-        mesh = init_device_mesh("cpu", (WORLD,))
-    state = State(args.size, args.mode, mesh)
+    state = State(args.size, args.mode, make_mesh())
     out["state_bytes"] = int(sum_over_ranks(state.nbytes))
     out["ntensors"] = state.ntensors
     out["memcpy"] = time_memcpy_of_state(state)
     loop = Loop(threads)
     loop.measure_rate("py", 0.3)
     loop.measure_rate("mm", 0.3)
-    t = []
-    for _ in range(4):
-        if RANK == 0:
-            wait_until_quiet(args.patience)
-        barrier()
-        t0 = now()
-        state.modify_all_tensors()
-        t.append(max_over_ranks(now() - t0))
-    out["mutate_idle"] = t[1:]
+    out["mutate_idle"] = time_mutations_of_state(state)
     gc.collect()
     barrier()
 
-    samp = MemSampler() if RANK == 0 else None
-    time.sleep(0.3)
-    base = anon_and_shmem_bytes()
-    if samp:
-        samp.read_and_reset_peak()
+    memory = PeakMemory()
     ad = cls(args.root, state, RANK, WORLD)
     t0 = now()
     ad.setup()
     out["t_setup"] = max_over_ranks(now() - t0)
     barrier()
-    step = 1
-    out["first"] = time_save(ad, step, "I", loop)
-    if samp:
-        pk, an, sh = samp.read_and_reset_peak()
-        out["mem_first"] = {"peak_extra": pk - base, "anon": an, "shmem": sh}
-        out["file_bytes"] = sum(tree_bytes(p) for p in ad.durable_paths(step))
-    delete_save_and_settle(ad, step)
-    step = 2
-    if samp:
-        samp.read_and_reset_peak()
-    out["warm"] = time_save(ad, step, "I", loop)
-    if samp:
-        pk, an, sh = samp.read_and_reset_peak()
-        out["mem_second"] = {"peak_extra": pk - base, "anon": an, "shmem": sh}
-        samp.close()
-    delete_save_and_settle(ad, step)
-    out["mem_resident_extra"] = anon_and_shmem_bytes() - base
-    out["saves"] = []
-    for _ in range(args.cycles):
-        for kind in args.kinds:
-            if kind in "ABM" and not ad.asynchronous:
-                continue
-            for _try in range(3):  # repeat a sample that other processes disturbed
-                step += 1
-                rec = time_save(ad, step, kind, loop)
-                delete_save_and_settle(ad, step)
-                if rec["foreign"] <= 0.15:
-                    break
-                out.setdefault("disturbed", []).append(rec)
-            out["saves"].append(rec)
-    # final save: isolation check, and the checkpoint that the load phase reads
-    step += 1
-    if args.mode == "fsdp1":
-        state.reload_state_dict()
-    want = state.tensor_digests()
-    barrier()
-    ad.save(step)
-    ad.safe()
-    state.modify_all_tensors()
-    ad.wait()
-    barrier()
+    measure_first_saves(out, ad, loop, memory)
+    step = measure_saves(out, ad, 2, loop) + 1
+    digests = save_while_state_changes(ad, state, step)
     if ad.has_hot:
-        hot = []
-        try:
-            for _ in range(5):
-                state.zero_all_tensors()
-                if RANK == 0:
-                    wait_until_quiet(args.patience)
-                barrier()
-                t0 = now()
-                ad.load_hot()
-                hot.append(max_over_ranks(now() - t0))
-            if args.mode == "fsdp1":
-                state.reload_state_dict()
-            bad = differing_paths(want, state.tensor_digests())
-            out["hot"] = hot
-            out["hot_bad"] = int(sum_over_ranks(len(bad)))
-            out["hot_bad_names"] = bad[:3]
-        except BaseException as e:
-            out["hot_error"] = "".join(traceback.format_exception(e))[-3000:]
+        measure_hot_loads(out, ad, state, digests)
     ad.wait_until_ready()
     if RANK == 0:
-        for p in ad.durable_paths(step):
-            fsync_tree(p)
+        fsync_durable_paths(ad, step)
     with open(digest_path(), "w") as f:
-        json.dump({"step": step, "digest": want}, f)
+        json.dump({"step": step, "digest": digests}, f)
     out["final_step"] = step
     barrier()
     ad.teardown()
@@ -282,57 +359,64 @@ def run_save_phase(out):
 
 def run_load_phase(out):
     """A new process loads what the save phase left: cold (page cache dropped) and warm."""
-    threads = 2 if WORLD == 1 else 1
-    torch.set_num_threads(threads)
+    set_threads()
     cls = adapters.load_adapter_class(args.system)
-    mesh = None
-    if args.mode == "fsdp2":
-        from torch.distributed.device_mesh import init_device_mesh
-
-        mesh = init_device_mesh("cpu", (WORLD,))
-    state = State(args.size, args.mode, mesh, cheap=True)
+    state = State(args.size, args.mode, make_mesh(), cheap=True)
     with open(digest_path()) as f:
         d = json.load(f)
-    step, want = d["step"], d["digest"]
+    step, digests = d["step"], d["digest"]
     ad = cls(args.root, state, RANK, WORLD)
     getattr(ad, "setup_load_only", ad.setup)()
     ways = {"default": ad.load, **ad.load_variants()}
     out["load"] = {}
-    for name, fn in ways.items():
-        r = {"cold": [], "warm": []}
-        for temp in (["cold"] if not ON_TMPFS else []) * args.loads + ["warm"] * 2:
-            state.zero_all_tensors()
-            gc.collect()
-            barrier()
-            if temp == "cold" and RANK == 0:
-                drop_caches()
-                time.sleep(0.2)
-            if RANK == 0:
-                wait_until_quiet(args.patience)
-            barrier()
-            t0 = now()
-            fn(step)
-            r[temp].append(max_over_ranks(now() - t0))
-        if args.mode == "fsdp1":
-            state.reload_state_dict()
-        bad = differing_paths(want, state.tensor_digests())
-        r["bad"] = int(sum_over_ranks(len(bad)))
-        r["bad_names"] = bad[:3]
-        out["load"][name] = r
+    for name, load in ways.items():
+        out["load"][name] = measure_loads(load, state, step, digests)
     barrier()
     ad.teardown()
+
+
+def measure_loads(load, state, step, digests) -> dict:
+    """One way to load, cold and warm, and the tensors that the last load brought back with other bytes."""
+    temperatures = ["warm"] * 2
+    if not ON_TMPFS:
+        temperatures = ["cold"] * args.loads + temperatures
+    r = {"cold": [], "warm": []}
+    for temperature in temperatures:
+        r[temperature].append(time_load(load, state, step, temperature))
+    if args.mode == "fsdp1":
+        state.reload_state_dict()
+    bad = differing_paths(digests, state.tensor_digests())
+    r["bad"] = int(sum_over_ranks(len(bad)))
+    r["bad_names"] = bad[:3]
+    return r
+
+
+def time_load(load, state, step, temperature) -> float:
+    state.zero_all_tensors()
+    gc.collect()
+    barrier()
+    if temperature == "cold" and RANK == 0:
+        drop_caches()
+        time.sleep(0.2)
+    wait_for_quiet_start()
+    t0 = now()
+    load(step)
+    return max_over_ranks(now() - t0)
 
 
 def main():
     logging.disable(logging.WARNING)
     dist.init_process_group("gloo")
+    dest = "disk"
+    if ON_TMPFS:
+        dest = "tmpfs"
     out = {
         "system": args.system,
         "size": args.size,
         "mode": args.mode,
         "world": WORLD,
         "phase": args.phase,
-        "dest": "tmpfs" if ON_TMPFS else "disk",
+        "dest": dest,
         "pass": args.pass_no,
         "time": time.time(),
         "loadavg": os.getloadavg(),

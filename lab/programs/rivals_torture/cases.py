@@ -47,7 +47,9 @@ def run_in_child(work: Callable[[], int], seconds: int = 30) -> int:
         except BaseException:
             os._exit(RAISED)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return code if 0 <= code < len(OUTCOME_LABELS) else RAISED
+    if 0 <= code < len(OUTCOME_LABELS):
+        return code
+    return RAISED
 
 
 def flip_bits_in_file(path: Path, at: int, mask: int) -> None:

@@ -52,7 +52,9 @@ def load_newest(root: Path, allowed: tuple[int, ...]) -> int:
         return SCRATCH
     loaded = {name: torch.zeros(size) for name, size in SIZES.items()}
     dcp.load(loaded, checkpoint_id=str(folder))
-    return RIGHT if any(is_state_of_step(loaded, step) for step in allowed) else WRONG
+    if any(is_state_of_step(loaded, step) for step in allowed):
+        return RIGHT
+    return WRONG
 
 
 def count_kill_outcomes(top: Path, count: int, dice: random.Random, *, again: bool) -> Counter[str]:
@@ -65,7 +67,9 @@ def count_kill_outcomes(top: Path, count: int, dice: random.Random, *, again: bo
         begin = time.monotonic()
         save_step(root / "9", 9)
         took = time.monotonic() - begin
-        target = root / ("10" if again else "11")
+        target = root / "11"
+        if again:
+            target = root / "10"
         if run_and_kill_after(dice.uniform(0.0, 2.0 * took), lambda target=target: save_step(target, 11)):
             out[OUTCOME_LABELS[run_in_child(lambda root=root: load_newest(root, (10, 11)))]] += 1
     return out
@@ -88,10 +92,10 @@ def count_full_disk_outcomes(top: Path, dice: random.Random, count: int, threads
 
         save_outcome = run_in_child(limited)
         got = run_in_child(lambda root=root: load_newest(root, (10, 11)))
-        out[
-            f"save {'raised' if save_outcome == RAISED else 'said success'}; "
-            f"then the newest gives {OUTCOME_LABELS[got]}"
-        ] += 1
+        ending = "said success"
+        if save_outcome == RAISED:
+            ending = "raised"
+        out[f"save {ending}; then the newest gives {OUTCOME_LABELS[got]}"] += 1
     return out
 
 

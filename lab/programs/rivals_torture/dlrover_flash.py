@@ -130,16 +130,22 @@ def classify_state(loaded: Any) -> int:
     if not loaded:
         return SCRATCH
     loaded = loaded.get("model_states", loaded)
-    return RIGHT if any(is_state_of_step(loaded, step) for step in STEPS) else WRONG
+    if any(is_state_of_step(loaded, step) for step in STEPS):
+        return RIGHT
+    return WRONG
 
 
 def load_like_engine(saver: Any, folder: Path, *, memory: bool) -> int:
     """Load as FullCheckpointEngine.load does and return the outcome."""
-    hot = saver._shm_handlers[0].load_state_dict() if memory else {}
+    hot = {}
+    if memory:
+        hot = saver._shm_handlers[0].load_state_dict()
     if hot:
         return classify_state({name: tensor for name, tensor in hot["model_states"].items()})
     tracker = folder / "dlrover_latest.txt"
-    content = tracker.read_text() if tracker.exists() else ""
+    content = ""
+    if tracker.exists():
+        content = tracker.read_text()
     if not content:
         return SCRATCH
     path = folder / content.strip() / "rank_0.pt"

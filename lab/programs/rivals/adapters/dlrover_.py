@@ -172,7 +172,10 @@ class DlroverFsdpEngine(_Fsdp):
     def load(self, step=None):
         from dlrover.trainer.torch.flash_checkpoint.fsdp_engine import FileReader
 
-        p = self.path(step) if step is not None else self.e._get_track_resume_path()
+        if step is None:
+            p = self.e._get_track_resume_path()
+        else:
+            p = self.path(step)
         self._load_with_reader(FileReader(p))
 
     def load_hot(self):
@@ -206,7 +209,9 @@ class DlroverFsdp1(_Fsdp):
             raise RuntimeError("DLRover silently skipped the save")
 
     def load(self, step=None):
-        p = self.path(step) if step is not None else ""
+        p = ""
+        if step is not None:
+            p = self.path(step)
         self.c.load_checkpoint(self.state.model, self.state.opt, resume_path=p)
 
     def load_hot(self):

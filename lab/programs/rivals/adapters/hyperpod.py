@@ -20,7 +20,9 @@ class Hyperpod(Adapter):
         from hyperpod_kit.checkpoint import Manager, State
 
         self.what = State(self.state.model, self.state.opt, extra=dict(self.state.tree["extra"]))
-        options = {"overlap": True} if self.overlap else {}
+        options = {}
+        if self.overlap:
+            options["overlap"] = True
         return Manager(self.root, **options)
 
     def setup(self):

@@ -27,11 +27,11 @@ class TorchSave(Adapter):
         copy_tensors_into(self.state.tree, torch.load(self.rank_file(step), map_location="cpu", weights_only=True))
 
     def load_variants(self):
-        return {
-            "mmap": lambda step: copy_tensors_into(
-                self.state.tree, torch.load(self.rank_file(step), map_location="cpu", weights_only=True, mmap=True)
-            )
-        }
+        return {"mmap": self.load_with_mmap}
+
+    def load_with_mmap(self, step):
+        loaded = torch.load(self.rank_file(step), map_location="cpu", weights_only=True, mmap=True)
+        copy_tensors_into(self.state.tree, loaded)
 
 
 class SafeTensors(Adapter):
@@ -107,15 +107,16 @@ class _DcpAsync(_Dcp):
     def save(self, step):
         from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse
 
+        checkpointer_type = AsyncCheckpointerType.THREAD
+        if self.kind == "process":
+            checkpointer_type = AsyncCheckpointerType.PROCESS
         kw = {}
         if self._stager is not None:
             kw["async_stager"] = self._stager
         r = dcp.async_save(
             self.state.tree,
             checkpoint_id=self.path(step),
-            async_checkpointer_type=(
-                AsyncCheckpointerType.PROCESS if self.kind == "process" else AsyncCheckpointerType.THREAD
-            ),
+            async_checkpointer_type=checkpointer_type,
             **kw,
         )
         if isinstance(r, AsyncSaveResponse):

@@ -42,7 +42,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported, by
 gc.disable()
 os.register_at_fork(after_in_child=gc.freeze)
 
-ending.enable_interrupts()
+ending.restore_sigint_if_ignored()
 memory.forget()
 
 _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)

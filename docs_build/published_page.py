@@ -56,7 +56,7 @@ def _gib(parameters: float) -> Callable[[], float]:
 
 
 def _fleet_hours(gpus: int) -> Callable[[], float]:
-    return lambda: failures.estimate_mtbf_from_fleets(gpus)[0] / HOUR
+    return lambda: failures.estimate_mtbf_seconds_from_fleets(gpus)[0] / HOUR
 
 
 def _seconds(kind: str, writer: PlannedWriter) -> Callable[[], float]:
@@ -89,7 +89,7 @@ def _lost_of_three_hours() -> float:
 
 
 def _llama_goodput() -> float:
-    facts = JobFacts(405.9e9, 16_384, 2048, failures.estimate_mtbf_from_fleets(16_384)[0], dtype="bf16")
+    facts = JobFacts(405.9e9, 16_384, 2048, failures.estimate_mtbf_seconds_from_fleets(16_384)[0], dtype="bf16")
     made = plan.make_plan(facts).chosen
     assert made is not None
     return made.rhythm.goodput * 100
@@ -224,7 +224,7 @@ class AdvisedJob(NamedTuple):
             self.parameters,
             self.ranks,
             self.nodes,
-            failures.estimate_mtbf_from_fleets(self.ranks)[0],
+            failures.estimate_mtbf_seconds_from_fleets(self.ranks)[0],
             dtype=self.dtype,
             writer=self.writer,
             every=self.every,

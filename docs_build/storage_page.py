@@ -41,7 +41,7 @@ def page() -> str:
     rows, bars = [], []
     for name, parameters, ranks, nodes, dtype, every in JOBS:
         for writer in PlannedWriter:
-            mtbf = failures.estimate_mtbf_from_fleets(ranks)[0]
+            mtbf = failures.estimate_mtbf_seconds_from_fleets(ranks)[0]
             made = plan.make_plan(
                 JobFacts(parameters, ranks, nodes, mtbf, dtype=dtype, writer=writer, every=every), seeds.CHECKPOINTS
             )

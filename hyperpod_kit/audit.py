@@ -23,7 +23,9 @@ JOURNAL = "/run/systemd/journal/socket"
 _VALUE = 1000
 
 
-def record(action: str, on: str, reason: str, *, asked_by: str, owner: str = "", journal: str = JOURNAL) -> None:
+def record_root_action_in_journal(
+    action: str, target: str, reason: str, *, asked_by: str, owner: str = "", journal_socket: str = JOURNAL
+) -> None:
     """Record in the journal that `action` (a verb in the past: `requeued`) was done on `on` (`job 12`, a path, a
     node).
 
@@ -38,7 +40,7 @@ def record(action: str, on: str, reason: str, *, asked_by: str, owner: str = "",
 
     fields = {
         "HYPERPOD_KIT_ACTION": action,
-        "HYPERPOD_KIT_ON": on,
+        "HYPERPOD_KIT_ON": target,
         "HYPERPOD_KIT_WHY": reason,
         "HYPERPOD_KIT_ASKED_BY": asked_by,
         "HYPERPOD_KIT_OWNER": owner,
@@ -61,7 +63,7 @@ def record(action: str, on: str, reason: str, *, asked_by: str, owner: str = "",
         with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as sock:
             # A journal that does not read must not hold up a hook.
             sock.settimeout(1.0)
-            sock.sendto(data, journal)
+            sock.sendto(data, journal_socket)
     except OSError:
         with contextlib.suppress(OSError, ValueError):
             print(f"hyperpod-kit: {message}", file=sys.stderr, flush=True)

@@ -28,7 +28,7 @@ def ending_of_kit_error(error: HyperpodKitError) -> Ending:
     return Ending("\n  ".join([error.message, *findings]), error.hint, error.exit_code)
 
 
-def enable_interrupts() -> None:
+def restore_sigint_if_ignored() -> None:
     """Have SIGINT raise KeyboardInterrupt in this program, also where whoever started it had SIGINT ignored.
 
     A shell without job control has a command that it starts with `&` ignore SIGINT, and every child inherits that: of a
@@ -42,7 +42,7 @@ def program(work: Callable[[], int]) -> int:
     """Run `work`, the whole of a program, and return its exit code. Ctrl-C ends it with a message instead of a
     stack trace."""
     try:
-        enable_interrupts()
+        restore_sigint_if_ignored()
         return work()
     except KeyboardInterrupt:
         pass
@@ -52,36 +52,38 @@ def program(work: Callable[[], int]) -> int:
     return ExitCode.STOPPED
 
 
-def ending_of_os_error(error: OSError) -> Optional[Ending]:
+def os_error_ending_unless_reader_gone(error: OSError) -> Optional[Ending]:
     """Return the ending of an OSError for which a command has no message of its own: a directory that every
     machine is supposed to have, such as /dev/shm, is not there, or a place does not let this user in. None
     when the reader of standard output has gone."""
-    if isinstance(error, BrokenPipeError) and is_reader_gone():
+    if isinstance(error, BrokenPipeError) and is_stdout_reader_gone():
         return None
     text = error.strerror or str(error) or type(error).__name__
     return Ending(f"{error.filename}: {text}" if error.filename else text, None, ExitCode.ABSENT)
 
 
-def run(work: Callable[[], int], to_ending: Callable[[OSError], Optional[Ending]] = ending_of_os_error) -> int:
+def run(
+    work: Callable[[], int], to_ending: Callable[[OSError], Optional[Ending]] = os_error_ending_unless_reader_gone
+) -> int:
     """Run `work` and return the exit code; an error is printed with its hint.
 
     `to_ending`: how an OSError ends the program; it is raised where that returns None.
     """
     try:
-        return convert_os_errors(work, to_ending)
+        return run_converting_os_to_kit_errors(work, to_ending)
     except HyperpodKitError as error:
         ending = ending_of_kit_error(error)
     except BrokenPipeError:
-        if not is_reader_gone():
+        if not is_stdout_reader_gone():
             raise
         return discard_output(ExitCode.READER_GONE)
     from hyperpod_kit.untrusted import terminal
 
-    terminal.error(ending.message, ending.hint)
+    terminal.print_error_and_hint(ending.message, ending.hint)
     return ending.code
 
 
-def convert_os_errors(work: Callable[[], int], to_ending: Callable[[OSError], Optional[Ending]]) -> int:
+def run_converting_os_to_kit_errors(work: Callable[[], int], to_ending: Callable[[OSError], Optional[Ending]]) -> int:
     """Return the exit code of `work`, with errors of the system raised as HyperpodKitError, for a caller that
     prints them itself. Raises OSError where `to_ending` returns None."""
     try:
@@ -95,18 +97,18 @@ def convert_os_errors(work: Callable[[], int], to_ending: Callable[[OSError], Op
         raise kit_error from error
 
 
-def run_bounded_as_user(work: Callable[[], int], root: str, uid: Optional[int] = None) -> int:
+def run_bounded_as_user(work: Callable[[], int], storage_root: str, uid: Optional[int] = None) -> int:
     """Return the exit code of `work`, run as that user, by default this process's: a root that hangs costs an
     error and not this process. Raises Unreachable, and as `work`."""
     from hyperpod_kit.untrusted import owner  # not every command needs it
 
     try:
-        return int(owner.run_as_user(work, os.geteuid() if uid is None else uid, root))
+        return int(owner.run_as_user(work, os.geteuid() if uid is None else uid, storage_root))
     except BrokenPipeError:
         return discard_output(0)
 
 
-def is_reader_gone() -> bool:
+def is_stdout_reader_gone() -> bool:
     """Whether the reader of standard output has gone, which a broken connection to a server does not mean."""
     import select
 

@@ -43,13 +43,13 @@ DISTRIBUTIONS: Mapping[str, str] = {"hyperpod_rehearsal": "rehearsal", "hyperpod
 """Package of another distribution -> its directory in the repository."""
 
 
-def install_command(*extras: str) -> str:
+def requirements_install_command(*extras: str) -> str:
     """Return the command that installs what these extras stand for, as a hint."""
     requirements = dict.fromkeys(requirement for extra in extras for requirement in EXTRAS[extra])
     return " ".join(["pip install", *(f"'{requirement}'" for requirement in requirements)])
 
 
-def require_distribution(module: str, command: str) -> None:
+def require_sibling_distribution_installed(module: str, command: str) -> None:
     """Raise MissingExtra if a command's module is of another distribution, and that one is not installed."""
     package = module.partition(".")[0]
     if package not in DISTRIBUTIONS:

@@ -35,16 +35,16 @@ _LONGEST = 5.0
 def version() -> str:
     """Return the version of the package that this file belongs to."""
     package = os.path.dirname(os.path.realpath(__file__))
-    return version_beside(os.path.dirname(package))
+    return version_of_kit_in_directory(os.path.dirname(package))
 
 
-def version_beside(directory: str) -> str:
+def version_of_kit_in_directory(directory: str) -> str:
     """Return the version of a package that lies in `directory`."""
     return (
         _version_from_dist_info(directory)
-        or _version_at_commit(_commit_from_git(directory))
+        or _release_or_dev_version_of_commit(_git_commit_and_refs(directory))
         or _version_from_pkg_info(directory)
-        or _version_at_commit(_commit_from_archive_file(directory))
+        or _release_or_dev_version_of_commit(_read_archive_commit_and_refs(directory))
         or RELEASE
     )
 
@@ -64,7 +64,7 @@ def _version_from_dist_info(directory: str) -> Optional[str]:
     return matches[0] if len(matches) == 1 else None
 
 
-def _commit_from_git(directory: str) -> Optional[str]:
+def _git_commit_and_refs(directory: str) -> Optional[str]:
     """`<hash> <names>`, where names are the branches and tags of that commit."""
     if not os.path.exists(os.path.join(directory, ".git")):
         return None
@@ -102,7 +102,7 @@ def _split_field(line: str) -> Tuple[str, str]:
     return name, value
 
 
-def _commit_from_archive_file(directory: str) -> Optional[str]:
+def _read_archive_commit_and_refs(directory: str) -> Optional[str]:
     return _read_text_or_none(os.path.join(directory, COMMIT_FILE))
 
 
@@ -114,9 +114,9 @@ def _read_text_or_none(path: str) -> Optional[str]:
         return None
 
 
-def _version_at_commit(text: Optional[str]) -> Optional[str]:
+def _release_or_dev_version_of_commit(commit_and_refs: Optional[str]) -> Optional[str]:
     """Return the version at a commit, `<hash> <names>`: a release's where one of the names is its tag."""
-    match = _COMMIT.fullmatch(text.strip()) if text is not None else None
+    match = _COMMIT.fullmatch(commit_and_refs.strip()) if commit_and_refs is not None else None
     if match is None:
         return None
     names = (match.group(2) or "").split(", ")

@@ -478,7 +478,7 @@ def test_the_operating_system_is_asked_in_one_place(words: str) -> None:
 
 
 OWN_SIGNALS = {
-    "cli/main.py": "it asks cli/command_ending.py for its exit code, and calls enable_interrupts itself",
+    "cli/main.py": "it asks cli/command_ending.py for its exit code, and calls restore_sigint_if_ignored itself",
     "checkpoint/agent/abandoned.py": "a child in a session of its own",
     "checkpoint/agent/agent_main.py": "an agent, which sets its handlers",
     "storage/bench/replay/__main__.py": "a child in a session of its own",
@@ -502,7 +502,7 @@ def test_every_program_hears_ctrl_c_of_its_group() -> None:
     programs = {relative(path): path.read_text() for path in modules() if '__name__ == "__main__"' in path.read_text()}
     silent = {name for name, text in programs.items() if "ending.program(" not in text}
     assert silent == OWN_SIGNALS.keys()
-    assert "enable_interrupts()" in programs["cli/main.py"]
+    assert "restore_sigint_if_ignored()" in programs["cli/main.py"]
 
 
 def test_tests_are_one_package_for_each_distribution() -> None:

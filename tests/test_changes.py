@@ -23,7 +23,8 @@ _FUSE = "a FUSE file system, whose answers are what the kernel asked for"
 _TORCH = "torch's writer names its files itself, in a directory that is held and closed to others"
 
 EXCEPTIONS: Dict[str, str] = {
-    "checkpoint/adapters/huggingface.py:CheckpointedTraining._prepare_resume": "in a temporary directory of `train`",
+    "checkpoint/adapters/huggingface.py:CheckpointedTraining._write_trainer_state_and_choose_resume_path": "in "
+    "a temporary directory of `train`",
     "storage/bench/replay/replaying.py:Replaying._save_by_dcp": "torch's writer is measured, in a directory of "
     "the bench",
     "checkpoint/exporting/checkpoint.py:_write_dcp": _TORCH,
@@ -38,7 +39,8 @@ EXCEPTIONS: Dict[str, str] = {
     "hyperpod_rehearsal/standins/passthrough/files.py": _FUSE,
     "hyperpod_rehearsal/standins/passthrough/filesystem.py": _FUSE,
     "hyperpod_rehearsal/standins/proxy_state.py": _IN_A_MACHINE,
-    "slurm/progress.py:ProgressWriter._write": "a memfd of the same user's wrapper, which is looked at once it is open",
+    "slurm/progress.py:ProgressWriter._write_to_wrapper_memory": "a memfd of the same user's wrapper, which is "
+    "looked at once it is open",
     "storage/private_database.py:open_private_database": "SQLite names its files by itself, in a directory that "
     "is proved closed",
     "untrusted/by_descriptor.py": "it names what it holds by /proc/self/fd, or makes a copy below such a name",

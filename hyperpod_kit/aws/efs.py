@@ -28,7 +28,7 @@ class Efs:
             pages = responses.paginate(self._client, "describe_mount_targets", FileSystemId=file_system_id)
             return [dict(target) for page in pages for target in page["MountTargets"]]
 
-    def security_groups(self, mount_target_id: str) -> list[str]:
+    def mount_target_security_group_ids(self, mount_target_id: str) -> list[str]:
         """List the security groups of one mount target."""
         with translate_aws_errors("DescribeMountTargetSecurityGroups", mount_target_id):
             response = self._client.describe_mount_target_security_groups(MountTargetId=mount_target_id)

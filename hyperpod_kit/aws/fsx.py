@@ -38,7 +38,7 @@ class Fsx:
             volumes = [volume for page in pages for volume in page.get("Volumes", [])]
         return [volume["OpenZFSConfiguration"]["VolumePath"] for volume in volumes if "OpenZFSConfiguration" in volume]
 
-    def associations(self, file_system_id: str) -> list[dict[str, Any]]:
+    def data_repository_associations(self, file_system_id: str) -> list[dict[str, Any]]:
         """List which directories of a Lustre file system are linked to which prefixes of S3; it has at most eight."""
         with translate_aws_errors("DescribeDataRepositoryAssociations", file_system_id):
             response = self._client.describe_data_repository_associations(
@@ -46,7 +46,9 @@ class Fsx:
             )
             return list(response["Associations"])
 
-    def create_task(self, file_system_id: str, kind: str, paths: Sequence[str], report: str) -> str:
+    def create_data_repository_task(
+        self, file_system_id: str, kind: str, paths: Sequence[str], report_s3_path: str
+    ) -> str:
         """Start a data repository task and return its id.
 
         `kind`: EXPORT_TO_REPOSITORY or RELEASE_DATA_FROM_FILESYSTEM; `paths`: 1 to 100, from the root of the file
@@ -66,7 +68,7 @@ class Fsx:
                 Paths=list(paths),
                 Report={
                     "Enabled": True,
-                    "Path": report,
+                    "Path": report_s3_path,
                     "Format": "REPORT_CSV_20191124",
                     "Scope": "FAILED_FILES_ONLY",
                 },
@@ -74,7 +76,7 @@ class Fsx:
             )
             return str(made["DataRepositoryTask"]["TaskId"])
 
-    def task(self, task_id: str) -> dict[str, Any]:
+    def describe_data_repository_task(self, task_id: str) -> dict[str, Any]:
         """Describe one data repository task."""
         with translate_aws_errors("DescribeDataRepositoryTasks", task_id):
             return dict(self._client.describe_data_repository_tasks(TaskIds=[task_id])["DataRepositoryTasks"][0])

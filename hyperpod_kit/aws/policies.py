@@ -3,7 +3,7 @@
 EFS evaluates only four condition keys for a mount: aws:SecureTransport, aws:SourceIp,
 elasticfilesystem:AccessPointArn and elasticfilesystem:AccessedViaMountTarget ("Using IAM to control file system data
 access" of its guide). So a client without IAM cannot be denied by a condition on its principal; it is kept out by no
-statement letting it in, which is why `open_statements` looks for those of others.
+statement letting it in, which is why `public_statement_names` looks for those of others.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def is_public_statement(statement: Mapping[str, Any]) -> bool:
     return bool(statement.get("Effect") == "Allow" and everyone and _covers(statement, MOUNT))
 
 
-def allows(policy: Mapping[str, Any], role_arn: str, action: str) -> bool:
+def has_allow_statement(policy: Mapping[str, Any], role_arn: str, action: str) -> bool:
     """Whether a statement of a file system's policy allows a role the action, whatever its conditions."""
     account = f"arn:{role_arn.split(':')[1]}:iam::{role_arn.split(':')[4]}:root"
     names = {"*", role_arn, account, role_arn.split(":")[4]}

@@ -55,7 +55,7 @@ class Quotas:
                     break
         return quotas
 
-    def usage_by_cluster(self) -> dict[str, dict[str, int]]:
+    def instance_counts_by_cluster(self) -> dict[str, dict[str, int]]:
         """Return cluster name -> instance type, `ml.p5.48xlarge` -> nodes that it has or is to have, for the whole
         region."""
         with translate_aws_errors("ListClusters"):

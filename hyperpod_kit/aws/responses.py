@@ -179,7 +179,7 @@ def stream_to(body: Any, what: str, consume: Callable[[bytes], object], *, large
 
 
 def fetch_pages(
-    what: str, fetch: Callable[[Mapping[str, str]], Mapping[str, Any]], token: str, *, most: int = PAGES
+    what: str, fetch: Callable[[Mapping[str, str]], Mapping[str, Any]], token_name: str, *, most: int = PAGES
 ) -> Iterator[Mapping[str, Any]]:
     """Fetch and yield every page of a list; `fetch` gets the arguments that name the next one, `token` is their
     name.
@@ -193,13 +193,13 @@ def fetch_pages(
         while True:
             page = fetch(arguments)
             yield page
-            following = page.get(token)
+            following = page.get(token_name)
             if not following:
                 return
             if following in tokens:
                 raise UnreadableAnswer(f"{what}: the answer cannot be read: its pages go round in a circle", hint=HINT)
             tokens.add(following)
-            arguments = {token: following}
+            arguments = {token_name: following}
 
     return _limit_page_count(what, each(), most)
 
@@ -264,13 +264,13 @@ def _find_fault(content: bytes, shape: Any) -> str:
     if response and shape.members and not set(response) & set(shape.members):
         return "it has none of the members that this answer has"
     for violation in violations(shape, response, null_is_absent=True):
-        message = _describe_violation(violation)
+        message = _describe_relevant_violation(violation)
         if message:
             return message
     return ""
 
 
-def _describe_violation(violation: Violation) -> str:
+def _describe_relevant_violation(violation: Violation) -> str:
     if violation.path:
         kind, name = violation.path[-1]
     else:

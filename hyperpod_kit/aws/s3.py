@@ -40,7 +40,7 @@ class Bucket:
         self.name = name
         self._client = client("s3", region, connections=connections)
 
-    def sizes(self, prefix: str) -> dict[str, int]:
+    def sizes_by_relative_key(self, prefix: str) -> dict[str, int]:
         """Return key -> bytes of all objects below `prefix`, all pages; the keys are without the prefix."""
 
         def listed() -> dict[str, int]:

@@ -32,7 +32,7 @@ class S3Files:
             pages = responses.paginate(self._client, "list_mount_targets", fileSystemId=file_system_id)
             return [dict(target) for page in pages for target in page["mountTargets"]]
 
-    def security_groups(self, mount_target_id: str) -> list[str]:
+    def mount_target_security_group_ids(self, mount_target_id: str) -> list[str]:
         """List the security groups of one mount target."""
         with translate_aws_errors("GetMountTarget", mount_target_id):
             return list(self._client.get_mount_target(mountTargetId=mount_target_id).get("securityGroups", []))

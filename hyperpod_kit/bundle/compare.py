@@ -49,14 +49,14 @@ def compare_with_directory(bundle: Bundle, directory: Path) -> BundleDifference:
 
     Of lib.tar.gz the tar inside is compared, and where it can be read, each of its members as well.
     """
-    rendered = {name: _fingerprint(name, file_mode(name), data) for name, data in bundle.files.items()}
+    rendered = {name: _mode_and_content_digest(name, file_mode(name), data) for name, data in bundle.files.items()}
     existing = {}
     for path in directory.rglob("*"):
         name = path.relative_to(directory).as_posix()
         if path.is_symlink():
             existing[name] = "a link"
         elif path.is_file():
-            existing[name] = _fingerprint(name, path.stat().st_mode & 0o777, path.read_bytes())
+            existing[name] = _mode_and_content_digest(name, path.stat().st_mode & 0o777, path.read_bytes())
     members = _read_members_or_none(directory / archive.ARCHIVE)
     if members is not None:
         existing = {name: _digest(data) for name, data in members.items()} | existing
@@ -74,11 +74,11 @@ def _read_members_or_none(path: Path) -> Optional[dict[str, bytes]]:
         return None
 
 
-def _fingerprint(name: str, bits: int, data: bytes) -> str:
+def _mode_and_content_digest(name: str, mode_bits: int, data: bytes) -> str:
     if name == archive.ARCHIVE:
         with suppress(BundleError):
-            return f"{bits:o} {_digest(archive.gunzip_tar(data))}"
-    return f"{bits:o} {_digest(data)}"
+            return f"{mode_bits:o} {_digest(archive.gunzip_tar(data))}"
+    return f"{mode_bits:o} {_digest(data)}"
 
 
 def _digest(data: bytes) -> str:

@@ -34,7 +34,7 @@ _MEMORY = 192 << 20
 """Bytes for a decoder of xz, of which -9 takes 65 MiB."""
 
 
-def read_packages(settings: Settings) -> Iterator[tuple[str, bytes]]:
+def read_packages_given_as_files(settings: Settings) -> Iterator[tuple[str, bytes]]:
     """Yield (path in the bundle, content) of every package that is given as a file.
 
     Raises BundleError when a file is not there or is not the package that it is listed as.
@@ -62,7 +62,7 @@ def _read_verified_package(directory: Path, listed: ListedPackage) -> bytes:
             f"{path}: expected sha256 {package.sha256}, found {digest}",
             hint="download it again, or correct `sha256` under hyperpod_kit.clients",
         )
-    fields = read_control_fields(data)
+    fields = read_control_fields_empty_if_unreadable(data)
     if fields is None:
         raise BundleError(f"{path} is not a Debian package", hint="give the .deb of the client")
     expected = {"Package": package.name, "Version": package.version, "Architecture": ARCHITECTURES[package.arch]}
@@ -84,7 +84,7 @@ def describe_package_file(path: Path, client: str = "") -> dict[str, str]:
         data = files.read_file_or_pipe(str(path), _LARGEST)
     except OSError as err:
         raise Absent(f"cannot read {path}: {err.strerror}") from err
-    fields = read_control_fields(data)
+    fields = read_control_fields_empty_if_unreadable(data)
     if fields is None:
         raise BundleError(f"{path} is not a Debian package")
     fields = fields or _query_dpkg_fields(path)
@@ -113,7 +113,7 @@ def _query_dpkg_fields(path: Path) -> dict[str, str]:
     return dict(zip(names, output.splitlines()))
 
 
-def read_control_fields(data: bytes) -> Optional[dict[str, str]]:
+def read_control_fields_empty_if_unreadable(data: bytes) -> Optional[dict[str, str]]:
     """Fields of a package's control file; None when `data` is no package, {} when it cannot be read here.
 
     A zstd archive, which Ubuntu's own packages are, is one that Python cannot read: the node looks with dpkg itself.

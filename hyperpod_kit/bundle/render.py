@@ -11,7 +11,7 @@ from hyperpod_kit.bundle import archive, contents, manifest, packages, portable,
 from hyperpod_kit.config.emit import provisioning_parameters_json
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import BundleError
-from hyperpod_kit.model.units import NODE_UNITS, mount_units
+from hyperpod_kit.model.units import NODE_UNITS, mount_unit_templates_and_names
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.version import RELEASE
 
@@ -62,7 +62,7 @@ def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bund
     config = settings.node_config()
     wheel_name, wheel_data = wheel.build_wheel(origin)
     files[f"{archive.LIBRARY}{wheel_name}"] = wheel_data
-    files.update(packages.read_packages(settings))
+    files.update(packages.read_packages_given_as_files(settings))
     files.update(scripts.read_script_files(settings))
     files[NODE_CONFIG] = config.to_json().encode()
     legacy = provisioning_parameters_json(settings)
@@ -70,7 +70,7 @@ def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bund
         files[LEGACY_FILE] = legacy.encode()
     env = templates.make_environment(origin.templates)
     for mount in config.mounts:
-        for template, unit in mount_units(mount):
+        for template, unit in mount_unit_templates_and_names(mount):
             unit_path = f"units/{unit}"
             if unit_path in files:
                 raise BundleError(
@@ -79,10 +79,10 @@ def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bund
             files[unit_path] = templates.render_template(env, template, mount=mount, config=config)
     for template, unit in NODE_UNITS:
         files[f"units/{unit}"] = templates.render_template(env, template, config=config)
-    return assemble(files, RELEASE, settings.bundle.bucket, f"{settings.bundle.prefix}{settings.cluster.name}/")
+    return assemble_bundle(files, RELEASE, settings.bundle.bucket, f"{settings.bundle.prefix}{settings.cluster.name}/")
 
 
-def assemble(shipped: Mapping[str, bytes], kit_version: str, bucket: str, parent: str) -> Bundle:
+def assemble_bundle(shipped: Mapping[str, bytes], kit_version: str, bucket: str, parent_prefix: str) -> Bundle:
     """The bundle of these files, for a prefix below `parent`. Raises BundleError when one would not run on a node."""
     for path, data in shipped.items():
         portable.require_portable(path, data)
@@ -95,7 +95,7 @@ def assemble(shipped: Mapping[str, bytes], kit_version: str, bucket: str, parent
     files[archive.ARCHIVE] = archive.gzip_tar(tar)
     files[manifest.SUMS] = listing
     files[manifest.DESCRIPTION] = manifest.make_bundle_json(kit_version, identity)
-    return Bundle(identity, bucket, f"{parent}{identity}/", dict(sorted(files.items())), library)
+    return Bundle(identity, bucket, f"{parent_prefix}{identity}/", dict(sorted(files.items())), library)
 
 
 def replace_bundle_directory(bundle: Bundle, directory: Path) -> None:

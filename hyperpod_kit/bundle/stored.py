@@ -23,7 +23,7 @@ def compare_with_stored(bundle: Bundle, bucket: Bucket) -> Optional[BundleDiffer
 
     Raises AwsError, Unreachable.
     """
-    sizes = bucket.sizes(bundle.prefix)
+    sizes = bucket.sizes_by_relative_key(bundle.prefix)
     if not sizes:
         return None
     candidates = [path for path in bundle.files if path in sizes and _size_may_match(bundle, path, sizes[path])]

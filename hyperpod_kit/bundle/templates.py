@@ -43,7 +43,7 @@ def systemd_quote(value: object) -> Quoted:
     return Quoted(f'"{text}"')
 
 
-def unit_text(value: object) -> Quoted:
+def escape_unit_line(value: object) -> Quoted:
     """The rest of a line of a unit that is no Exec line. Raises ValueError for what would not stay on its line."""
     text = _require_printable(value)
     if text != text.strip() or text.endswith("\\"):
@@ -67,7 +67,7 @@ def make_environment(templates: Path) -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=_require_plain_or_quoted,
     )
-    env.filters |= {"shell_quote": shell_quote, "systemd_quote": systemd_quote, "unit_text": unit_text}
+    env.filters |= {"shell_quote": shell_quote, "systemd_quote": systemd_quote, "unit_text": escape_unit_line}
     return env
 
 

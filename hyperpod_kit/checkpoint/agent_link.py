@@ -21,7 +21,7 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     Ready,
     StartRefused,
     TrainerMessage,
-    parse_agent_event,
+    parse_agent_event_if_known,
 )
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory, RunIsOwned
 from hyperpod_kit.untrusted import by_descriptor
@@ -40,7 +40,7 @@ class AgentLink:
         package = str(Path(hyperpod_kit.__path__[0]).parent)  # the trainer's own release, whatever `current` is by now
         paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         try:
-            out = by_descriptor.open_file(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            out = by_descriptor.open_own_or_root_file(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as err:
             if err.errno != errno.ENOSPC:
                 raise CheckpointError(f"{log} cannot be written: {err.strerror}", hint=f"ls -l {log}") from None
@@ -74,10 +74,10 @@ class AgentLink:
     def listen(self) -> None:
         """Start the thread that receives the agent's messages and passes them on as events. The owner of
         `on_event` must know this link by then."""
-        self._channel.start_receiving(self._receive, self._report_agent_ended)
+        self._channel.start_receiving(self._note_readiness_or_forward_event, self._report_agent_ended)
 
-    def _receive(self, message: JsonMessage) -> None:
-        event = parse_agent_event(message)
+    def _note_readiness_or_forward_event(self, message: JsonMessage) -> None:
+        event = parse_agent_event_if_known(message)
         if isinstance(event, (Ready, StartRefused)):
             self._hello = event
             self._ready.set()

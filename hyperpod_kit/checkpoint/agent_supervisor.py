@@ -53,7 +53,7 @@ class ReplayedMessages:
         self._undelivered: list[SaveSkipped] = []
         self.close: Close | None = None
 
-    def record(self, message: TrainerMessage) -> None:
+    def keep_if_needed_by_next_agent(self, message: TrainerMessage) -> None:
         """Keep a message that is about to be sent, if the next agent will have to be sent it again."""
         if isinstance(message, Connect):
             self._connect = message
@@ -64,7 +64,7 @@ class ReplayedMessages:
         elif isinstance(message, Close):
             self.close = message
 
-    def add_undelivered(self, message: TrainerMessage) -> None:
+    def add_undelivered_save_skipped(self, message: TrainerMessage) -> None:
         """Keep a `SaveSkipped` that no agent received, for the next one; other kinds are ignored and the
         oldest are dropped."""
         if isinstance(message, SaveSkipped):
@@ -97,7 +97,7 @@ class AgentSupervisor:
         self._detached = self._final = False
         self._over = threading.Event()
         self._received = threading.Event()
-        self._link = AgentLink(setup, self._handle_event)
+        self._link = AgentLink(setup, self._forward_event_or_replace_agent)
         self._link.listen()
 
     # --- talking ------------------------------------------------------------------------------------------------
@@ -140,10 +140,10 @@ class AgentSupervisor:
         """Send a message to the agent; return whether it was delivered. What the next agent cannot find in
         memory is kept and sent to it after a restart."""
         with self._lock:
-            self._replayed.record(message)
+            self._replayed.keep_if_needed_by_next_agent(message)
             delivered = self._link.send(message)
             if not delivered:
-                self._replayed.add_undelivered(message)
+                self._replayed.add_undelivered_save_skipped(message)
             return delivered
 
     def detach(self) -> None:
@@ -167,7 +167,7 @@ class AgentSupervisor:
 
     # --- hearing ------------------------------------------------------------------------------------------------
 
-    def _handle_event(self, event: AgentEvent) -> None:
+    def _forward_event_or_replace_agent(self, event: AgentEvent) -> None:
         self._received.set()
         if isinstance(event, AgentEnded):
             threading.Thread(target=self._replace_dead_agent, daemon=True, name="hpk-agent-ended").start()
@@ -255,4 +255,4 @@ class AgentSupervisor:
         with self._lock:
             is_current = link is self._link
         if is_current or not isinstance(event, AgentEnded):
-            self._handle_event(event)
+            self._forward_event_or_replace_agent(event)

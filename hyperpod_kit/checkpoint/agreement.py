@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from hyperpod_kit.checkpoint.candidate_rejected import CandidateRejected
-from hyperpod_kit.checkpoint.collectives import Ranks, first_problem
+from hyperpod_kit.checkpoint.collectives import Ranks, first_problem_with_rank
 from hyperpod_kit.checkpoint.dcp import reshard
-from hyperpod_kit.checkpoint.reason import Reason, Verdict, first_reason, reason_or_none
+from hyperpod_kit.checkpoint.reason import Reason, Verdict, first_reason_with_rank, reason_or_none
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable
 
 Local = TypeVar("Local")
@@ -66,10 +66,10 @@ class Agreement:
             if isinstance(problem, DigestUnavailable):
                 raise problem
         reasons = [reason_or_none(problem) for problem in problems]
-        unfilled = first_reason([_if_unfilled(reason) for reason in reasons])
+        unfilled = first_reason_with_rank([_reason_if_verdict_unfilled(reason) for reason in reasons])
         if unfilled is not None:
             raise self.misfit_error(unfilled.text)
-        first = first_reason(reasons)
+        first = first_reason_with_rank(reasons)
         if first is not None:
             raise CandidateRejected(first, next(rank for rank, reason in enumerate(reasons) if reason is not None))
 
@@ -100,7 +100,7 @@ class Agreement:
                 problem = str(err)
             hint = getattr(err, "hint", None)
         gathered = self._ranks.gather((problem, hint, to_share))
-        problem = first_problem([rank_problem for rank_problem, _, _ in gathered])
+        problem = first_problem_with_rank([rank_problem for rank_problem, _, _ in gathered])
         if problem is not None:
             raise self.misfit_error(
                 problem, next((text for rank_problem, text, _ in gathered if rank_problem is not None), None)
@@ -116,7 +116,7 @@ class Agreement:
         )
 
 
-def _if_unfilled(reason: Reason | None) -> Reason | None:
+def _reason_if_verdict_unfilled(reason: Reason | None) -> Reason | None:
     """Return `reason` if its verdict is that memory could not be filled, else None."""
     if reason is not None and reason.verdict is Verdict.UNFILLED:
         return reason

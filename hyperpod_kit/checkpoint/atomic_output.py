@@ -43,7 +43,7 @@ def atomic_output(target: Path) -> Iterator[Path]:
         os.close(parent)
 
 
-def final_directory(path: Path) -> Path:
+def directory_after_rename(path: Path) -> Path:
     """Return the directory in which what is written at `path` will lie after the rename, for messages."""
     room = path.parent.resolve()
     if path.is_relative_to("/proc/self/fd"):

@@ -31,7 +31,7 @@ def reverify_and_write_tombstone(store: Store, checkpoint_id: str, rank: int, re
             if small is not None:
                 verify.read_verified_small_file(store, checkpoint_id, small)
         if rank < body.world:
-            verify.verify_file(store, checkpoint_id, body.shards[rank], chunk=body.chunk)
+            verify.verify_shard_file(store, checkpoint_id, body.shards[rank], chunk=body.chunk)
     except (CheckpointError, OSError) as err:
         if tombstone.proves_damage(err):
             with contextlib.suppress(OSError, CheckpointError):

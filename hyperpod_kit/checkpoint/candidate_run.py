@@ -148,9 +148,9 @@ class CandidateRun:
 
         def read() -> tuple[Tree, replicas.Replicas]:
             if tier == MEMORY:
-                tree = local_tiers.tree_in_memory(nearer.slots, first.key)
+                tree = local_tiers.read_proved_tree_in_memory(nearer.slots, first.key)
             else:
-                tree = local_tiers.tree_on_disk(
+                tree = local_tiers.read_proved_tree_on_disk(
                     str(nearer.local), nearer.run_id, self._ranks.rank, self._candidate.checkpoint_id
                 )
             return tree, replicas.digests_in_tree(tree)
@@ -169,7 +169,7 @@ class CandidateRun:
         def read() -> tuple[Manifest, bytes, list[tuple[Tree, list[Any] | None]]]:
             # From here on the root is read: nobody deletes the candidate, where the root can be written. Not earlier,
             # because making a lease durable takes longer than reading a small state from memory.
-            self._lease = self._lease or lease.try_acquire_lease(self._store, checkpoint_id, _LEASE)
+            self._lease = self._lease or lease.acquire_lease_if_writable(self._store, checkpoint_id, _LEASE)
             body = verify.read_manifest(self._store, checkpoint_id)
             if body.run_id != self._nearer.run_id:
                 raise CheckpointError(f"it belongs to another run, {body.run}")

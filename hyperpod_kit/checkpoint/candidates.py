@@ -61,8 +61,8 @@ class ResumeFrom(NamedTuple):
         own_root = env.get(HPK_CHECKPOINT_ROOT, "")
         is_jobs = bool(own_root) and os.path.realpath(own_root) == os.path.realpath(root)
         undecided_reason = ""
-        if is_jobs and undecided.is_undecided(env):
-            undecided_reason = undecided.explain_undecided(env)
+        if is_jobs and undecided.lacks_checkpoint_decision(env):
+            undecided_reason = undecided.explain_missing_checkpoint_decision(env)
         if first == "none":
             first = None
         return cls(first, env.get(HPK_RESUME_MEMORY) != "0", job_attempt, fresh, undecided_reason)
@@ -152,7 +152,7 @@ def local_copies(slots: Sequence[shm_slots.Slot], directory: str | None, run_id:
 
 
 def copies_by_checkpoint(copies_of_ranks: Sequence[Sequence[HeldShard]]) -> dict[str, list[dict[str, HeldShard]]]:
-    """Attempt -> per rank, tier -> shard; from what every rank has."""
+    """"""
     by_checkpoint: dict[str, list[dict[str, HeldShard]]] = {}
     for rank, rank_copies in enumerate(copies_of_ranks):
         for shard_copy in rank_copies:
@@ -249,7 +249,7 @@ def _merge_committed_and_uncommitted(
     def committed() -> Iterator[Candidate]:
         for number, entry in enumerate(
             selection.iter_committed_newest_first(
-                store, start_at=resume_from.first, saved_by_attempt=resume_from.job_attempt
+                store, start_at=resume_from.first, also_saved_by_job_attempt=resume_from.job_attempt
             )
         ):
             if number == 0 and resume_from.first is None:
@@ -271,7 +271,7 @@ def _merge_committed_and_uncommitted(
             if name is not None:
                 skip_reason = rollbacks.exclusion_reason(rollback_records, name)
                 if not skip_reason:
-                    skip_reason = _why_incomplete(tiers)
+                    skip_reason = _describe_world_mismatch_or_missing_rank(tiers)
                     if (
                         skip_reason
                         and resume_from.first is not None
@@ -300,7 +300,7 @@ def _merge_committed_and_uncommitted(
             known_commits = True
             yield Candidate(checkpoint_id, name, True, [], reason)
     if not known_commits:
-        yield from _lost_candidates(store)
+        yield from _candidates_of_lost_commits(store)
 
 
 def _why_damaged(store: Store, entry: CheckpointEntry) -> str:
@@ -313,17 +313,19 @@ def _why_damaged(store: Store, entry: CheckpointEntry) -> str:
     return f"marked as damaged: {damage}"
 
 
-def _lost_candidates(store: Store) -> Iterator[Candidate]:
+def _candidates_of_lost_commits(store: Store) -> Iterator[Candidate]:
     """Yield what was committed and has no manifest any more: none of these is tried, and the run must
     not start from scratch."""
     nameless = layout.CheckpointId(0, 0, 0, "")
-    for checkpoint_id, reason in commit_records.summarize_lost_commits(selection.lost_commits(store)):
+    for checkpoint_id, reason in commit_records.summarize_lost_commits(
+        selection.lost_commits_assuming_no_manifests(store)
+    ):
         yield Candidate(
             checkpoint_id, layout.parse_checkpoint_id(checkpoint_id) or nameless, True, [], reason, lost=True
         )
 
 
-def _why_incomplete(tiers: Sequence[dict[str, HeldShard]]) -> str:
+def _describe_world_mismatch_or_missing_rank(tiers: Sequence[dict[str, HeldShard]]) -> str:
     """Return why a snapshot that was never committed cannot be put together from these parts; "" when
     it can."""
     world = next(shard_copy.world for parts in tiers for shard_copy in parts.values())

@@ -7,7 +7,7 @@ from importlib import import_module
 
 from hyperpod_kit import ending
 from hyperpod_kit.errors import MissingExtra
-from hyperpod_kit.extras import install_command, require_distribution
+from hyperpod_kit.extras import require_sibling_distribution_installed, requirements_install_command
 
 WITH_TORCH = {
     "bench": "hyperpod_lab.checkpoint_bench.cli",
@@ -27,15 +27,16 @@ def main(argv: list[str]) -> int:
     if command not in WITH_TORCH:
         from hyperpod_kit.checkpoint.commands import cli
 
-        return cli.perform(argv, also=sorted(WITH_TORCH))
-    require_distribution(WITH_TORCH[command], f"hyperpod-kit checkpoint {command}")
+        return cli.perform(argv, other_commands_for_help=sorted(WITH_TORCH))
+    require_sibling_distribution_installed(WITH_TORCH[command], f"hyperpod-kit checkpoint {command}")
     try:
         module = import_module(WITH_TORCH[command])
     except ModuleNotFoundError as err:
         if err.name is None or err.name.split(".")[0] == "hyperpod_kit":
             raise
         raise MissingExtra(
-            f"hyperpod-kit checkpoint {command} needs {err.name}, which is not installed", hint=install_command("torch")
+            f"hyperpod-kit checkpoint {command} needs {err.name}, which is not installed",
+            hint=requirements_install_command("torch"),
         ) from None
     return int(module.main(argv[1:]))
 

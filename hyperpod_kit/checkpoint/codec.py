@@ -88,11 +88,11 @@ class _Encoder:
         if value is None or kind in (bool, str):
             return value
         if kind is int:
-            return _encode_int(value, path)
+            return _int_or_refuse_too_large(value, path)
         if kind is float:
             return _encode_float(value)
         if kind in _CONTAINERS:  # before the questions that cost more, since a state has thousands of dicts
-            return self._encode_nested(value, path)
+            return self._encode_nested_refusing_cycles(value, path)
         if isinstance(value, torch.Tensor) or is_sharded(value):
             return self._encode_tensor(value, path)
         if kind is bytes:
@@ -103,7 +103,7 @@ class _Encoder:
             return arrays.encode_numpy_scalar(value)
         if arrays.is_numpy_array(value):
             return arrays.encode_numpy_array(value, lambda numbers: self._encode_tensor(numbers, path))
-        return self._encode_nested(value, path)
+        return self._encode_nested_refusing_cycles(value, path)
 
     def _encode_tensor(self, value: Any, path: str) -> Json:
         taken = self._take(path, value)
@@ -111,7 +111,7 @@ class _Encoder:
             return {"$": "tensor", "name": taken}
         return taken
 
-    def _encode_nested(self, value: Any, path: str) -> Json:
+    def _encode_nested_refusing_cycles(self, value: Any, path: str) -> Json:
         """Encode a container; raise StateNotSerializable for one that lies in itself or too deep."""
         kind, outer = type(value), self._outer
         if id(value) in outer:
@@ -151,13 +151,15 @@ class _Encoder:
             return {key: self.encode(item, f"{path}.{key}") for key, item in value.items()}
         pairs = []
         for key, item in value.items():
-            if type(key) not in (str, int, bool, float, tuple, bytes, type(None)) and not _is_typed_key(key):
+            if type(key) not in (str, int, bool, float, tuple, bytes, type(None)) and not _is_allowed_nonprimitive_key(
+                key
+            ):
                 raise StateNotSerializable(f"{path}, key {key!r}", type(key).__name__, hint=_suggestion(key, "the key"))
             pairs.append([self.encode(key, f"{path}.<key>"), self.encode(item, f"{path}.{key}")])
         return {"$": "dict", "v": pairs, **class_fields}
 
 
-def _encode_int(value: int, path: str) -> int:
+def _int_or_refuse_too_large(value: int, path: str) -> int:
     if not -_LARGEST < value < _LARGEST:
         raise StateNotSerializable(path, f"int of {value.bit_length()} bits", hint=f"in place of {path} save hex(x)")
     return value
@@ -170,7 +172,7 @@ def _encode_float(value: float) -> Json:
     return {"$": "float", "v": repr(value)}
 
 
-def _is_typed_key(value: object) -> bool:
+def _is_allowed_nonprimitive_key(value: object) -> bool:
     return arrays.is_numpy_scalar(value) or isinstance(value, (enum.Enum, torch.dtype, torch.device, frozenset))
 
 
@@ -207,7 +209,7 @@ def tensor_names(body: Json) -> Iterator[str]:
                 yield from tensor_names(item)
 
 
-def iter_tensor_records(body: Json) -> Iterator[dict[str, Json]]:
+def iter_tensor_and_subclass_records(body: Json) -> Iterator[dict[str, Json]]:
     """Yield the records of all tensors of an encoded tree, less those that are parts of a subclass,
     and of all subclasses."""
     todo = [body]
@@ -311,7 +313,7 @@ def _decoded(
         return body
     kind = body["$"]
     if kind == "tensor":
-        return _with_gradient(get_tensor(body["name"]), body.get(GRADIENT, 0))
+        return _with_grad_or_as_parameter(get_tensor(body["name"]), body.get(GRADIENT, 0))
     if kind == "subclass":
         return _decode_subclass(body, inner, filled_subclasses, plain=plain)
     if kind == arrays.ARRAY:
@@ -328,7 +330,7 @@ def _decode_sequence(body: Json, items: list[Any] | tuple[Any, ...]) -> Any:
     return items
 
 
-def gradient_flag(tensor: Any) -> int:
+def gradient_and_parameter_code(tensor: Any) -> int:
     """Return the code of a tensor's gradient for its record: see GRADIENT."""
     if isinstance(tensor, torch.nn.Parameter):
         if tensor.requires_grad:
@@ -337,12 +339,12 @@ def gradient_flag(tensor: Any) -> int:
     return int(isinstance(tensor, torch.Tensor) and tensor.requires_grad)
 
 
-def _with_gradient(tensor: Any, gradient: int) -> Any:
-    if not gradient or not isinstance(tensor, torch.Tensor) or isinstance(tensor, torch.nn.Parameter):
+def _with_grad_or_as_parameter(tensor: Any, gradient_code: int) -> Any:
+    if not gradient_code or not isinstance(tensor, torch.Tensor) or isinstance(tensor, torch.nn.Parameter):
         return tensor
-    if gradient == 1:
+    if gradient_code == 1:
         return tensor.requires_grad_()
-    return torch.nn.Parameter(tensor, requires_grad=gradient == 2)
+    return torch.nn.Parameter(tensor, requires_grad=gradient_code == 2)
 
 
 def _decode_scalar(body: dict[str, Json]) -> Any:
@@ -375,12 +377,12 @@ def _decode_subclass(
     return subclasses.rebuild(body, parts, inner(body["context"][0]))
 
 
-def subclass_head(parts: subclasses.TakenApart) -> dict[str, Json]:
+def subclass_record_without_parts(parts: subclasses.TakenApart) -> dict[str, Json]:
     """Return the record of a tensor subclass without its parts: its class and context."""
-    return {"$": "subclass", "class": parts.class_name, "context": encode_context(parts.context)}
+    return {"$": "subclass", "class": parts.class_name, "context": encode_subclass_context_or_none(parts.context)}
 
 
-def encode_context(value: Any) -> Json:
+def encode_subclass_context_or_none(value: Any) -> Json:
     """Return the context of a tensor subclass, encoded, in a list; None where something in it can only
     be made by the program: a function, an object of its own."""
     try:
@@ -402,7 +404,7 @@ def serialize_tree_and_per_rank_part(tree: Mapping[str, Json], per_rank_keys: Co
     last = b""
     if per_rank:
         last = to_json_text(per_rank)
-    typed = has_typed_records(text) or has_typed_records(last)
+    typed = has_records_unknown_to_old_readers(text) or has_records_unknown_to_old_readers(last)
     rest_end = b""
     if rest:
         rest_end = b","
@@ -415,7 +417,7 @@ def serialize_tree_and_per_rank_part(tree: Mapping[str, Json], per_rank_keys: Co
     return (text, b"")
 
 
-def has_typed_records(text: bytes) -> bool:
+def has_records_unknown_to_old_readers(text: bytes) -> bool:
     """Whether a tree's text has records that readers of builds before 0.1.0 do not know. A kind in a user's text has
     its quotes escaped: what is found is a record. A walk over the tree would be felt."""
     return any(marker in text for marker in _TYPED_MARKS)

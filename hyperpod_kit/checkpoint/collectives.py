@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from hyperpod_kit.checkpoint import wire_values
 from hyperpod_kit.checkpoint.placement import NamePlacement
-from hyperpod_kit.checkpoint.reason import Reason, first_reason
+from hyperpod_kit.checkpoint.reason import Reason, first_reason_with_rank
 from hyperpod_kit.errors import CheckpointError
 
 _LENGTH = 8
@@ -23,7 +23,7 @@ _MAX_BYTES = 4 * wire_values.LARGEST
 """Bytes of one value: what another rank says of its length is no reason to take all memory."""
 
 
-def first_problem(problems: Sequence[str | None]) -> str | None:
+def first_problem_with_rank(problems: Sequence[str | None]) -> str | None:
     """Return the problem of the first rank that has one, with the rank's number where there are
     several ranks; None when none has."""
     for rank, problem in enumerate(problems):
@@ -193,7 +193,7 @@ class Ranks:
     def gather_first_reason(self, problem: Reason | None) -> Reason | None:
         """Gather every rank's problem and return the first one, the same on all ranks; None when no rank
         has one."""
-        return first_reason(self.gather(problem))
+        return first_reason_with_rank(self.gather(problem))
 
     def broadcast_tensor(self, data: torch.Tensor, source: int) -> None:
         """Broadcast a U8 tensor from rank `source` into every rank's tensor of the same size."""

@@ -21,7 +21,7 @@ _BATCH_BYTES = 1 << 30
 """Bytes of whole tensors of the checkpoint that are held at the same time."""
 
 
-def read_and_convert(
+def read_convert_and_list_misfits(
     root: str,
     checkpoint_id: str,
     live: Mapping[str, torch.Tensor],

@@ -75,8 +75,8 @@ def _version_count(tensor: torch.Tensor) -> int | None:
 
 
 class CopyGuard:
-    """The sources of one copy. `early` ones may change as soon as `record_early_changes` was called, the others after
-    `record_all_changes`."""
+    """The sources of one copy. `early` ones may change as soon as `record_early_sources_changed_since_start` was
+    called, the others after `record_all_sources_changed_since_start`."""
 
     def __init__(self, early: CopiedSources, late: CopiedSources) -> None:
         self._lock = threading.Lock()
@@ -85,7 +85,7 @@ class CopyGuard:
         self._late_before: SourceState | None = late.observe()
         self._changed: list[str] = []
 
-    def record_early_changes(self) -> None:
+    def record_early_sources_changed_since_start(self) -> None:
         """Compare the early sources, now copied, with what they were at the start and keep the names of
         those that changed; later changes do not count."""
         with self._lock:
@@ -93,16 +93,16 @@ class CopyGuard:
             if before is not None:
                 self._changed += self._early.changed(before)
 
-    def record_all_changes(self) -> None:
+    def record_all_sources_changed_since_start(self) -> None:
         """Compare all sources, early and late, with what they were at the start and keep the names of
         those that changed. What happens to them after the first call does not count."""
-        self.record_early_changes()
+        self.record_early_sources_changed_since_start()
         with self._lock:
             before, self._late_before = self._late_before, None
             if before is not None:
                 self._changed += self._late.changed(before)
 
-    def record_device_changes(self, tensors: Sequence[torch.Tensor]) -> None:
+    def record_tensors_changed_on_device(self, tensors: Sequence[torch.Tensor]) -> None:
         """Keep the names of late tensors that the device has seen change during the copy."""
         names = self._late.names_of(tensors)
         with self._lock:

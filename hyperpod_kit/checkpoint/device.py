@@ -94,7 +94,7 @@ class DeviceCopy:
         self._sums = sums
         self.small = small
 
-    def wait(self) -> None:
+    def wait_then_report_changes_and_digests(self) -> None:
         """Wait until all bytes are in host memory, report tensors that changed meanwhile and deliver the
         digests."""
         self._event.synchronize()
@@ -168,7 +168,7 @@ class CudaDevice:
                     at += source.nbytes
             if late:
                 sums.append((tensor_digest.digest_tensors([tensor for tensor, _, _ in late]), late))
-            differing = self._to_host(chunks.differing(before))
+            differing = self._enqueue_copy_to_host(chunks.differing(before))
             event = torch.cuda.Event()
             event.record(self._stream)
 
@@ -183,7 +183,7 @@ class CudaDevice:
             self._chunks = SampledChunks(tensors)
         return self._chunks
 
-    def _to_host(self, differing: torch.Tensor | None) -> torch.Tensor | None:
+    def _enqueue_copy_to_host(self, differing: torch.Tensor | None) -> torch.Tensor | None:
         """Enqueue a copy of the flags into pinned host memory."""
         if differing is None:
             return None

@@ -24,7 +24,7 @@ class Fence:
         self._watched: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._hooks: list[Any] = []
 
-    def install_step_hooks(self, optimizers: Iterable[torch.optim.Optimizer]) -> bool:
+    def install_step_hooks_unless_no_optimizer(self, optimizers: Iterable[torch.optim.Optimizer]) -> bool:
         """Install a hook on each optimizer that makes it wait for the fence before its step; return False
         when there is no optimizer."""
         has_optimizer = False
@@ -32,13 +32,13 @@ class Fence:
             has_optimizer = True
             if optimizer not in self._watched:
                 self._watched.add(optimizer)
-                self._hooks.append(optimizer.register_step_pre_hook(lambda *_: self.wait()))
+                self._hooks.append(optimizer.register_step_pre_hook(lambda *_: self.wait_until_sources_free()))
         return has_optimizer
 
     def track(self, copy: SlotCopy, handle: Handle) -> None:
         self._running, self._passed = (copy, handle), False
 
-    def wait(self) -> None:
+    def wait_until_sources_free(self) -> None:
         """Wait until the tensors may change. The time is added to the save's `stall_ms`; a failure is
         written to its handle."""
         if self._passed or self._running is None:
@@ -52,9 +52,9 @@ class Fence:
         self._passed = True
         handle.stall_ms += (time.perf_counter() - begin) * 1000.0
 
-    def drain(self) -> None:
+    def wait_until_captured(self) -> None:
         """Wait until the last overlapped save is captured, or has failed, and forget it."""
-        self.wait()
+        self.wait_until_sources_free()
         if self._running is not None:
             copy, handle = self._running
             self._running = None
@@ -70,7 +70,7 @@ class Fence:
             time.sleep(_POLL_SECONDS)
 
     def close(self) -> None:
-        self.drain()
+        self.wait_until_captured()
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

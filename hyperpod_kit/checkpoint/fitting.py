@@ -62,7 +62,7 @@ class Filling:
         for optimizer in self.made:
             optimizer.state.clear()
 
-    def replace_misfitting_tensors(
+    def replace_misfits_and_match_subclasses(
         self,
         tree: Mapping[str, Any],
         collector: Collector,
@@ -107,7 +107,11 @@ class Filling:
     def _match_subclasses_below(self, tree: Any, path: str, collector: Collector, *, strict: bool) -> None:
         """Match the tensor subclasses below `path` with the saved ones; with `strict` each saved one has
         to exist here."""
-        saved = {record["name"]: record for record in codec.iter_tensor_records(tree) if record["$"] == "subclass"}
+        saved = {
+            record["name"]: record
+            for record in codec.iter_tensor_and_subclass_records(tree)
+            if record["$"] == "subclass"
+        }
         here = {name for name in collector.wholes if f"{name}.".startswith(f"{path}.")}
         names = here & saved.keys()
         if strict:
@@ -168,7 +172,7 @@ def _new_tensors_for_module(
     """Yield new tensors for those that a module's own code loads or whose type or shape differs in the
     checkpoint."""
     for plain, saved in tree.items():
-        for record in codec.iter_tensor_records(saved):
+        for record in codec.iter_tensor_and_subclass_records(saved):
             if record["$"] != "tensor" or "t" not in record:
                 continue
             here = collector.find(record["name"])

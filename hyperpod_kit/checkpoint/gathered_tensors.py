@@ -21,7 +21,7 @@ _BATCH_BYTES = 256 << 20
 """Bytes of tensors between two rests: what was read to be cut is held until then."""
 
 
-def read(
+def read_full_tensors_alone(
     checkpoint: reshard.OpenCheckpoint,
     rows: Rows,
     names: Iterable[str],
@@ -50,15 +50,15 @@ def read(
         for name in part:
             full_shape = specs[name].shape
             requests.add(TensorSlice(name, (0,) * len(full_shape), full_shape), tensors[name])
-        fill(checkpoint, requests)
+        fill_requested_slices_alone(checkpoint, requests)
         on_read(sum(specs[name].nbytes for name in part))
     return tensors
 
 
-def fill(checkpoint: reshard.OpenCheckpoint, requests: SliceRequests) -> None:
+def fill_requested_slices_alone(checkpoint: reshard.OpenCheckpoint, requests: SliceRequests) -> None:
     """Read and prove the requested slices and fill their targets. Raises as `read`."""
     ranks = Ranks(alone=True)
-    work = sharing.gather_and_assign_readers(ranks, requests, checkpoint.manifest.chunk)
+    work = sharing.freeze_requests_and_assign_readers(ranks, requests, checkpoint.manifest.chunk)
     problem = reshard.read_and_distribute(ranks, checkpoint, work, requests)
     if problem is not None and problem.verdict is Verdict.UNREAD:
         raise StorageUnreadable(

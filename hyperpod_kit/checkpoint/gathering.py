@@ -21,7 +21,7 @@ def gather_dtensor(tensor: Any, *, is_requested: bool) -> torch.Tensor | None:
     return None
 
 
-def gather_sharded_tensor(tensor: Any, *, is_requested: bool) -> torch.Tensor | None:
+def gather_sharded_tensor_to_rank_zero(tensor: Any, *, is_requested: bool) -> torch.Tensor | None:
     """The same of a ShardedTensor (FSDP1), on the first rank of all. It may be over some of the ranks only, and others
     have the same of it (hybrid sharding by process groups): those with the first rank give it."""
     group = tensor._process_group

@@ -35,7 +35,7 @@ def collect_fill_targets(live: Any, saved: codec.Json, path: str, collector: Col
     is.
     """
     places: dict[str, str] = {}
-    for pair in _pairs(live, saved, path, collector, filling):
+    for pair in _pair_live_tensors_with_saved_names(live, saved, path, collector, filling):
         if collector.has(pair.name):
             if not collector.is_source(pair.name, pair.tensor):
                 raise _mismatch_error(
@@ -91,11 +91,13 @@ def _update_items(live: Any, saved_items: Any, get_tensor: Callable[[str], torch
     ]
 
 
-def _pairs(live: Any, saved: codec.Json, path: str, collector: Collector, filling: Filling) -> Iterator[Pair]:
+def _pair_live_tensors_with_saved_names(
+    live: Any, saved: codec.Json, path: str, collector: Collector, filling: Filling
+) -> Iterator[Pair]:
     """Yield each live tensor with the name of the saved tensor that belongs there, walking over
     `saved`, which is finite; `live` may lie in itself. Raises CheckpointError where they differ."""
     if _is_tensor(live) and isinstance(saved, dict) and saved.get("$") == "subclass":
-        yield from _subclass_pairs(live, saved, path, collector, filling)
+        yield from _pair_and_match_subclass_parts(live, saved, path, collector, filling)
         return
     if _is_tensor(live):
         if not (isinstance(saved, dict) and saved.get("$") == "tensor"):
@@ -106,21 +108,21 @@ def _pairs(live: Any, saved: codec.Json, path: str, collector: Collector, fillin
     if isinstance(saved_children, dict) and isinstance(live, dict):
         for key, item in saved_children.items():
             if key in live:
-                yield from _pairs(live[key], item, f"{path}.{key}", collector, filling)
+                yield from _pair_live_tensors_with_saved_names(live[key], item, f"{path}.{key}", collector, filling)
         return
     alike = (isinstance(saved_children, list) and isinstance(live, list)) or (
         isinstance(saved_children, tuple) and type(live) is tuple
     )
     if alike and len(saved_children) == len(live):  # type: ignore[arg-type]
         for at, item in enumerate(saved_children):  # type: ignore[arg-type]
-            yield from _pairs(live[at], item, f"{path}.{at}", collector, filling)
+            yield from _pair_live_tensors_with_saved_names(live[at], item, f"{path}.{at}", collector, filling)
         return
     inside = _first_tensor_path(live, path, set())
     if inside is not None:
         raise _mismatch_error(path, _describe(saved), f"{_describe(live)} with a tensor in it ({inside})")
 
 
-def _subclass_pairs(
+def _pair_and_match_subclass_parts(
     live: Any, saved: dict[str, Any], path: str, collector: Collector, filling: Filling
 ) -> Iterator[Pair]:
     """Yield the parts of a tensor subclass by the names that they have in the checkpoint."""

@@ -53,7 +53,7 @@ def can_fill_directly(tensor: torch.Tensor) -> bool:
     return is_supported and memory_copy.is_contiguous_without_flags(tensor)
 
 
-def warm_up(algorithm: str) -> None:
+def warm_up_digest_and_copy_code(algorithm: str) -> None:
     """Digest and copy a little memory, so that this code is loaded before a restore reads.
 
     Code that runs for the first time while a restore reads comes from the same disk, behind
@@ -101,7 +101,7 @@ class Landing:
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """Return the requested byte ranges in the order of the file; after `freeze`."""
+        """Return the requested byte ranges in the order of the file; after `sort_ranges_and_synchronize_devices`."""
         return [(begin, end) for begin, end, _ in self._ranges]
 
     def add_all_from(self, other: Landing) -> None:
@@ -109,13 +109,13 @@ class Landing:
         self._ranges += other._ranges
         self._tensors += other._tensors
 
-    def chunks(self, size: int) -> set[int]:
+    def chunk_numbers(self, chunk_size: int) -> set[int]:
         """Return the numbers of the chunks of `size` bytes in which requested bytes lie."""
-        return {index for begin, end, _ in self._ranges for index in range(begin // size, -(-end // size))}
+        return {index for begin, end, _ in self._ranges for index in range(begin // chunk_size, -(-end // chunk_size))}
 
     def requested_ranges(self, begin: int, end: int) -> list[tuple[int, int]]:
         """Return the requested ranges within the bytes [begin, end), in order, each byte once; after
-        `freeze`."""
+        `sort_ranges_and_synchronize_devices`."""
         merged: list[tuple[int, int]] = []
         low, high = bisect.bisect_right(self._reach, begin), bisect.bisect_left(self._begins, end)
         for first, last, _ in self._ranges[low:high]:
@@ -128,7 +128,7 @@ class Landing:
                 merged.append((first, last))
         return merged
 
-    def freeze(self) -> None:
+    def sort_ranges_and_synchronize_devices(self) -> None:
         """Sort the ranges and wait for pending work of devices on the tensors; nothing is added after it,
         and it is needed before the first `copy_requested_bytes`: threads copy in streams of their own."""
         self._ranges.sort(key=lambda entry: entry[:2])
@@ -177,7 +177,7 @@ class ShardLoad:
         self._staged: list[tuple[str, torch.Tensor, torch.Tensor]] = []
         for placed in parsed.tensors:
             self._add_target(placed, pieces.get(placed.spec.name))
-        self.landing.freeze()
+        self.landing.sort_ranges_and_synchronize_devices()
 
     def _add_target(self, placed: Placed, piece: TensorPiece | None) -> None:
         spec = placed.spec
@@ -276,12 +276,12 @@ class Reading:
         """Stop reading and close the shard."""
         self._resources.close()
 
-    def require_matching_header(self, pieces: Mapping[str, TensorPiece]) -> None:
+    def require_matching_header_if_readable(self, pieces: Mapping[str, TensorPiece]) -> None:
         """Read the shard's header and raise CheckpointError where a type or whole shape differs from
         `pieces`, before a live tensor is written to; a header that cannot be read is left for `fill` to
         raise."""
         try:
-            parsed = self._parsed = self._parse()
+            parsed = self._parsed = self._wait_for_and_parse_header()
         except Exception as err:
             self._error = self._error or err
             return
@@ -298,7 +298,7 @@ class Reading:
 
         Raises DigestMismatch, DigestUnavailable, TargetFault, CheckpointError, OSError.
         """
-        parsed = self._parsed or self._parse()
+        parsed = self._parsed or self._wait_for_and_parse_header()
         shard_load = self._shard_load = ShardLoad(parsed, pieces)
 
         def deliver(_: stream.Shard, begin: int, view: memoryview) -> None:
@@ -311,14 +311,14 @@ class Reading:
         shard_load.copy_staged_tensors()
         return shard_load
 
-    def take_proved_chunks(self) -> dict[int, memoryview]:
+    def stop_and_take_proved_chunks(self) -> dict[int, memoryview]:
         """Stop reading and return the chunks that were read and proved so far, by their numbers, when
         `fill` will not be called; an error is left to whoever reads the rest."""
         if self._error is not None:
             return {}
         return self._pump.stop_and_return_verified()
 
-    def _parse(self) -> Parsed:
+    def _wait_for_and_parse_header(self) -> Parsed:
         if self._error is not None:
             raise self._error
         assert self._opened is not None

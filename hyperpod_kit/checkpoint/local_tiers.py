@@ -17,7 +17,7 @@ from hyperpod_kit.errors import CheckpointError, DigestMismatch
 Tree = dict[str, Any]
 
 
-def _slot(slots: Sequence[shm_slots.Slot], key: Key) -> tuple[shm_slots.Slot, Page]:
+def _find_sealed_slot(slots: Sequence[shm_slots.Slot], key: Key) -> tuple[shm_slots.Slot, Page]:
     """Return this rank's sealed slot of a snapshot, and its page. Raises CheckpointError when it is
     gone."""
     for slot in slots:
@@ -27,10 +27,10 @@ def _slot(slots: Sequence[shm_slots.Slot], key: Key) -> tuple[shm_slots.Slot, Pa
     raise CheckpointError("the capture is gone")
 
 
-def tree_in_memory(slots: Sequence[shm_slots.Slot], key: Key) -> Tree:
+def read_proved_tree_in_memory(slots: Sequence[shm_slots.Slot], key: Key) -> Tree:
     """Read and prove the non-tensor state of this rank's snapshot in memory. Raises DigestMismatch,
     CheckpointError."""
-    slot, page = _slot(slots, key)
+    slot, page = _find_sealed_slot(slots, key)
     extra = slot.extra(page.shard.extra_size)
     if digest.small_object_digest(extra) != page.shard.extra_root:
         raise DigestMismatch(slot.name.file("ctl"), page.shard.extra_root, digest.small_object_digest(extra))
@@ -41,7 +41,7 @@ def tree_in_memory(slots: Sequence[shm_slots.Slot], key: Key) -> Tree:
 def shard_in_memory(slots: Sequence[shm_slots.Slot], shard_copy: HeldShard) -> Iterator[ProvedShard]:
     """Open this rank's shard in memory for proved reading; its `confirm` raises CheckpointError when
     the slot was freed meanwhile. Raises DigestMismatch, CheckpointError."""
-    slot, page = _slot(slots, shard_copy.key)
+    slot, page = _find_sealed_slot(slots, shard_copy.key)
 
     def still_there() -> None:
         after = slot.page
@@ -55,7 +55,7 @@ def shard_in_memory(slots: Sequence[shm_slots.Slot], shard_copy: HeldShard) -> I
     )
 
 
-def tree_on_disk(directory: str, run_id: str, rank: int, checkpoint_id: str) -> Tree:
+def read_proved_tree_on_disk(directory: str, run_id: str, rank: int, checkpoint_id: str) -> Tree:
     """Read and prove the non-tensor state of this rank's part on the node's disk. Raises
     DigestMismatch, CheckpointError, OSError."""
     report = local.read_report(directory, shm_slots.run_hash(run_id), rank, checkpoint_id)

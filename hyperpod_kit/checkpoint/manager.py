@@ -175,7 +175,7 @@ class Manager:
         root_capacity.require_room_for_two_checkpoints(self._ranks, self._start.root, keep)
         replica_check = ReplicaCheck(compare, self._start.algorithm)
         threads = memory_copy.copy_threads(self._start.ranks_here)
-        load.warm_up(self._start.algorithm)
+        load.warm_up_digest_and_copy_code(self._start.algorithm)
         directory = None
         if local is not None:
             directory = os.path.abspath(local)
@@ -191,7 +191,7 @@ class Manager:
         pool = SlotPool(self._start.run.run_id, self._ranks.rank, slots, folder=self._agent.folder)
         if partners:
             PartnerLink(self._ranks, self._start, self._agent).fetch_lost_snapshot()
-        pool.attach()
+        pool.map_existing_slots_and_prefault_newest()
         self._recovered = RecoveredSnapshots(
             self._ranks, self._start, self._agent, pool, local=directory, threads=threads
         )
@@ -207,7 +207,7 @@ class Manager:
             waiting=self._progress.report_phase_advance,
         )
         try:
-            self._save_ids = SaveIds(self._ranks, self._start, self._recovered.keys)
+            self._save_ids = SaveIds(self._ranks, self._start, self._recovered.keys_of_all_ranks)
         except BaseException:
             self._agent.detach()
             raise
@@ -304,16 +304,18 @@ class Manager:
             return self._restore(state, checkpoint_id, progress)
 
     def _restore(self, state: State, checkpoint_id: str | None, progress: ProgressCallback | None) -> Restored | Fresh:
-        if not self._recovered.is_restore_decided:
+        if not self._recovered.is_fate_of_snapshots_decided:
             self._raise_any_problem(started_loaders.problem(state.objects))
-        self._staging.fence.drain()
+        self._staging.fence.wait_until_captured()
         # What is made for a state must be usable by a training step, wherever the restore is called.
         with self._progress.phase(Phase.RESTORE), torch.inference_mode(False):
             progress = callback_with_activity(self._progress.report_phase_advance, progress)
-            restored = self._recovered.restore(state, progress, self._save_ids.epoch, checkpoint_id)
+            restored = self._recovered.restore_and_free_other_snapshots(
+                state, progress, self._save_ids.epoch, checkpoint_id
+            )
         if isinstance(restored, Restored):
             self._save_ids.set_parent(restored.seq, restored.step)
-            self._save_ids.set_line(restored.line)
+            self._save_ids.set_lineage_start_epoch(restored.line)
             if restored.tier == candidates.STORAGE:
                 self._saves.record_restored(restored.seq, restored.step)
         self._require_savable(state)
@@ -420,7 +422,7 @@ class Manager:
         step = arguments.checked_step(step)
         self._progress.report_completed_step(step)
         self._saves.emit_warnings(2)
-        if self._cadences.preemption.poll():
+        if self._cadences.preemption.poll_all_ranks():
             self._save(step, state, "wait", arguments.checked_metrics(metrics), "storage")
             self.close()
             raise SystemExit(REQUEUE_EXIT_CODE)
@@ -456,7 +458,7 @@ class Manager:
         """
         self._require_usable()
         self._progress.report_completed_step(arguments.checked_step(step))
-        self._cadences.preemption.poll()
+        self._cadences.preemption.poll_all_ranks()
         self._saves.emit_warnings(2)
         return self._saves.trouble is None
 
@@ -559,14 +561,14 @@ class Manager:
             begin = time.perf_counter()
             if self._saves.taken_by is not None and self._saves.trouble is not None:
                 raise self._saves.trouble
-            self._staging.fence.drain()
-            self._recovered.require_nothing_to_restore()
+            self._staging.fence.wait_until_captured()
+            self._recovered.require_nothing_to_restore_and_free_snapshots()
             if self._save_ids.unclaimed:
                 self._save_ids.claim_epoch()
             tensors = state.tensors(self._ranks)
             tensors.tree["save"] = {
                 "parent": self._save_ids.parent,
-                "line": self._save_ids.line_epoch,
+                "line": self._save_ids.lineage_start_epoch,
                 "metrics": metrics,
             }
             handle = self._saves.new(step, self._save_ids.epoch, self._save_ids.next_seq(), tier)
@@ -595,7 +597,7 @@ class Manager:
                 with torch.no_grad():
                     model.weight.clamp_(-1, 1)
         """
-        self._staging.fence.wait()
+        self._staging.fence.wait_until_sources_free()
 
     def _require_usable(self) -> None:
         """Raises CheckpointError unless this process made the Manager and it is open."""
@@ -636,7 +638,7 @@ class Manager:
             return self._closed
         self._require_usable()
         self._progress.enter(Phase.CLOSE)
-        self._cadences.preemption.uninstall()
+        self._cadences.preemption.restore_handlers_or_ignore_after_signal()
         self._staging.close()
         self._agent.send(Close())
         begin = time.monotonic()
@@ -685,7 +687,7 @@ class Manager:
             return
         # Other ranks may be far behind or gone: nothing is waited for, and memory is left for the next start.
         self.rest()
-        self._cadences.preemption.uninstall()
+        self._cadences.preemption.restore_handlers_or_ignore_after_signal()
         self._closed = False
         self._staging.close_without_waiting()
         self._agent.detach()

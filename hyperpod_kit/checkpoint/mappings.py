@@ -26,16 +26,16 @@ def class_fields(value: dict[Any, Any]) -> dict[str, str]:
     if _OF_COLLECTIONS.get(kind.__name__) is kind:
         return {CLASS: kind.__name__}
     if isinstance(value, collections.defaultdict):
-        return _default_fields(value)
+        return _defaultdict_class_fields(value)
     name = None
-    if _is_plain_mapping(kind) and not vars(value):
+    if _is_dict_subclass_without_lifecycle_code(kind) and not vars(value):
         name = typed_values.name_of(kind)
     if name is None:
         return {}
     return {CLASS: name}
 
 
-def _default_fields(value: collections.defaultdict[Any, Any]) -> dict[str, str]:
+def _defaultdict_class_fields(value: collections.defaultdict[Any, Any]) -> dict[str, str]:
     factory: Any = value.default_factory
     if type(value) is not collections.defaultdict:
         return {}
@@ -67,14 +67,14 @@ def rebuild(record: dict[str, Any], items: dict[Any, Any], *, plain: bool) -> di
         if plain:
             return items
         raise
-    if not _is_plain_mapping(kind):
+    if not _is_dict_subclass_without_lifecycle_code(kind):
         raise CheckpointError(f"{name} is not of the kind that it was when it was saved (dict)")
     mapping = dict.__new__(kind)
     dict.update(mapping, items)
     return mapping
 
 
-def _is_plain_mapping(kind: type) -> bool:
+def _is_dict_subclass_without_lifecycle_code(kind: type) -> bool:
     """Whether an object of that class is the items of a dict, as `copy` and `pickle` see it."""
     *classes, base, _ = kind.__mro__
     return base is dict and bool(classes) and not any(map(typed_values.has_custom_lifecycle_code, classes))

@@ -62,7 +62,7 @@ def batches(copies: Sequence[TensorCopy]) -> list[Batch]:
         if copy.source.device.type != "cpu" or not is_contiguous_without_flags(copy.source):
             rest.append([(torch.Tensor.copy_, (copy.target, copy.source))])
             continue
-        for call, length in _split(copy.target.data_ptr(), copy.source.data_ptr(), size):
+        for call, length in _split_into_copy_calls(copy.target.data_ptr(), copy.source.data_ptr(), size):
             if length >= _GROUP:
                 large.append([call])
                 continue
@@ -76,7 +76,9 @@ def batches(copies: Sequence[TensorCopy]) -> list[Batch]:
     return large + rest
 
 
-def _split(target: int, source: int, size: int) -> list[tuple[tuple[Callable[..., Any], tuple[Any, ...]], int]]:
+def _split_into_copy_calls(
+    target: int, source: int, size: int
+) -> list[tuple[tuple[Callable[..., Any], tuple[Any, ...]], int]]:
     numpy = sys.modules.get("numpy")
     vector = numpy is not None and not (target | source) % 8
     if size < _VECTOR or not vector or size >= 2 * STREAM:
@@ -97,7 +99,7 @@ def _split(target: int, source: int, size: int) -> list[tuple[tuple[Callable[...
 
 def copy_memory(target: int, source: int, size: int) -> None:
     """Copy `size` bytes between two addresses now, in this thread, the faster way for that size."""
-    for (function, arguments), _ in _split(target, source, size):
+    for (function, arguments), _ in _split_into_copy_calls(target, source, size):
         function(*arguments)
 
 

@@ -27,7 +27,7 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
     return model
 
 
-def fqns(model: torch.nn.Module) -> tuple[dict[int, str], set[str]]:
+def fqns_by_param_id_and_all_names(model: torch.nn.Module) -> tuple[dict[int, str], set[str]]:
     """Return (id of a parameter -> its first name in the bare model, all names of parameters as the
     module has them), in one walk."""
     firsts: dict[int, str] = {}
@@ -43,7 +43,7 @@ def encode(
     model: torch.nn.Module,
     path: str,
     collector: Collector,
-    parameters: Set[str],
+    parameter_names: Set[str],
     *,
     use: TensorUse = TensorUse.WEIGHT,
     broadcast_names: Set[str] = frozenset(),
@@ -69,7 +69,7 @@ def encode(
             continue
         plain = strip_wrapper_prefixes(name)
         # Forward may change buffers, and before it DDP sends rank 0's to all: only those are the model's.
-        is_weight = name in parameters and name not in broadcast_names
+        is_weight = name in parameter_names and name not in broadcast_names
         take: codec.Take = weight
         if not is_weight:
             take = partial(take_as, buffer_use(name, broadcast_names))
@@ -118,9 +118,13 @@ class Loader:
     ) -> None:
         """`use`, `broadcast_names`: as for `encode`."""
         self._model = model
-        self._uses = {strip_wrapper_prefixes(name): use for name in fqns(model)[1]}
+        self._uses = {strip_wrapper_prefixes(name): use for name in fqns_by_param_id_and_all_names(model)[1]}
         self._uses.update((strip_wrapper_prefixes(name), buffer_use(name, broadcast_names)) for name in broadcast_names)
-        self._owners = [strip_wrapper_prefixes(name) for name, module in model.named_modules() if _loads_itself(module)]
+        self._owners = [
+            strip_wrapper_prefixes(name)
+            for name, module in model.named_modules()
+            if _has_custom_load_code_or_hooks(module)
+        ]
         # A ScriptModule's has no other way to be gone through than `items`.
         buffers = {}
         for name, module in model.named_modules():
@@ -162,9 +166,9 @@ class Loader:
     def load_unfilled_state(
         self,
         tree: Mapping[str, Any],
-        tensor: Callable[[str], torch.Tensor],
-        wholes: Mapping[str, torch.Tensor],
-        fresh: Set[str],
+        get_tensor: Callable[[str], torch.Tensor],
+        filled_subclasses_by_name: Mapping[str, torch.Tensor],
+        names_made_for_restore: Set[str],
     ) -> None:
         """Load what could not be filled in place through the modules' own `load_state_dict`, or everything
         where modules have such code, and set lazy and newly made buffers.
@@ -173,7 +177,7 @@ class Loader:
         this restore.
         """
         here = self._model.state_dict(keep_vars=True)
-        storages = {_storage(value) for value in (*self._model.parameters(), *self._model.buffers())}
+        storages = {_storage_identity(value) for value in (*self._model.parameters(), *self._model.buffers())}
         # What is not here is made by the module's own code, or was left out when it was saved.
         names = {name: strip_wrapper_prefixes(name) for name in here}
         names.update({plain: plain for plain in tree.keys() - names.values()})
@@ -183,17 +187,24 @@ class Loader:
                 continue
             if plain in self._late:
                 module, key = self._late[plain]
-                module._buffers[key] = codec.decode(tree[plain], tensor, filled_subclasses=wholes)
+                module._buffers[key] = codec.decode(
+                    tree[plain], get_tensor, filled_subclasses=filled_subclasses_by_name
+                )
                 continue
-            new = any(record["name"] in fresh for record in codec.iter_tensor_records(tree[plain]))
+            new = any(
+                record["name"] in names_made_for_restore
+                for record in codec.iter_tensor_and_subclass_records(tree[plain])
+            )
             if new and plain in self._buffers and not self.has_custom_loading(plain):
                 module, key = self._buffers[plain]
-                module._buffers[key] = codec.decode(tree[plain], tensor, filled_subclasses=wholes)
+                module._buffers[key] = codec.decode(
+                    tree[plain], get_tensor, filled_subclasses=filled_subclasses_by_name
+                )
                 continue
             value = here.get(name)
-            filled = isinstance(value, torch.Tensor) and _storage(value) in storages and not new
+            filled = isinstance(value, torch.Tensor) and _storage_identity(value) in storages and not new
             if self._owners or not filled:
-                rest[name] = codec.decode(tree[plain], tensor, filled_subclasses=wholes)
+                rest[name] = codec.decode(tree[plain], get_tensor, filled_subclasses=filled_subclasses_by_name)
         if rest:
             self._model.load_state_dict(rest, strict=False)
 
@@ -203,7 +214,7 @@ def is_extra_state(name: str) -> bool:
     return name.rpartition(".")[2] == "_extra_state"
 
 
-def _loads_itself(module: torch.nn.Module) -> bool:
+def _has_custom_load_code_or_hooks(module: torch.nn.Module) -> bool:
     """Return whether a module has code of its own that must see what is loaded."""
     function = type(module)._load_from_state_dict
     is_overridden = not function.__module__.startswith("torch.nn.modules.")
@@ -217,7 +228,7 @@ def strip_wrapper_prefixes(name: str) -> str:
     return name
 
 
-def _storage(tensor: torch.Tensor) -> tuple[torch.device, int]:
+def _storage_identity(tensor: torch.Tensor) -> tuple[torch.device, int]:
     part = sharding.unwrap_dtensor(tensor)
     if not sharding.is_plain(part):
         return part.device, id(part)  # the memory is that of its parts

@@ -46,10 +46,15 @@ _forgotten: list[OpenedManager] = []
 """Open ones that the program has no name for any more: their saves go on, and nobody can close them."""
 
 
-def manager_of(root: str) -> OpenedManager | None:
+def manager_with_live_agent(root: str) -> OpenedManager | None:
     """Return this process's Manager of the root that still has its agent; None where there is none."""
     return next(
-        (manager for manager in _all() if manager.protects and _real_root(manager.root) == _real_root(root)), None
+        (
+            manager
+            for manager in _open_and_forgotten_managers()
+            if manager.protects and _real_root(manager.root) == _real_root(root)
+        ),
+        None,
     )
 
 
@@ -75,7 +80,7 @@ def retain_forgotten(manager: OpenedManager) -> None:
 
 def close_forgotten(root: str) -> None:
     """Close the Managers of the root that the program has lost, before another one is made."""
-    if manager_of(root) is None:
+    if manager_with_live_agent(root) is None:
         return
     gc.collect()  # it may lie in a ring of objects
     for manager in [other for other in _forgotten if _real_root(other.root) == _real_root(root)]:
@@ -83,7 +88,7 @@ def close_forgotten(root: str) -> None:
         manager.close()
 
 
-def _all() -> list[OpenedManager]:
+def _open_and_forgotten_managers() -> list[OpenedManager]:
     return [manager for manager in (ref() for ref in _open) if manager is not None] + _forgotten
 
 
@@ -94,12 +99,12 @@ def _real_root(root: str) -> str:
 
 
 def _stop_threads_at_exit() -> None:
-    for manager in _all():
+    for manager in _open_and_forgotten_managers():
         manager.rest()
 
 
 def _release_in_forked_child() -> None:
-    managers = _all()
+    managers = _open_and_forgotten_managers()
     _open.clear()
     _entered.clear()
     _forgotten.clear()

@@ -82,7 +82,7 @@ def encode(optimizer: torch.optim.Optimizer, path: str, collector: Collector, fq
 
     body = named_state(optimizer, fqns)
     if not is_standard_form(body) and not isinstance(optimizer, torch.optim.Optimizer):
-        return codec.encode(body, path, partial(_record_undivided_tensor, described, class_of(optimizer)))
+        return codec.encode(body, path, partial(_record_tensor_or_refuse_sharded, described, class_of(optimizer)))
     if not is_standard_form(body) or any(type(key) is not str for key in body["state"]):
         return codec.encode(body, path, described)
     inside = itertools.chain.from_iterable(group[PARAMS] for group in optimizer.param_groups)
@@ -94,7 +94,7 @@ def encode(optimizer: torch.optim.Optimizer, path: str, collector: Collector, fq
     return {"state": state, GROUPS: codec.encode(body[GROUPS], f"{path}.{GROUPS}", described)}
 
 
-def _record_undivided_tensor(
+def _record_tensor_or_refuse_sharded(
     take: Callable[[str, torch.Tensor], dict[str, Any]], owner: str, path: str, tensor: torch.Tensor
 ) -> dict[str, Any]:
     if sharding.is_sharded(tensor):
@@ -124,7 +124,7 @@ def is_standard_form(body: Any) -> bool:
     return set(body) == {"state", GROUPS}
 
 
-def unwrap(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def unwrap_stateless_wrappers(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Return the optimizer inside a wrapper that has no state of its own (Accelerate's); any other as
     it is."""
     inner = getattr(optimizer, "optimizer", None)
@@ -136,7 +136,7 @@ def unwrap(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         or not is_standard_form(optimizer.state_dict())
     ):
         return optimizer  # a Lookahead, say, with weights of its own
-    return unwrap(inner)
+    return unwrap_stateless_wrappers(inner)
 
 
 def hookable_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer | None:
@@ -172,7 +172,9 @@ def require_same_parameters(optimizer: torch.optim.Optimizer, tree: Any, fqns: M
         raise CheckpointError(f"the parameters of {path} differ: {_difference(saved, names)}")
 
 
-def class_change_warning(optimizer: torch.optim.Optimizer, tree: Any, saved: str | None, path: str) -> str | None:
+def describe_class_change_or_refuse_state_loss(
+    optimizer: torch.optim.Optimizer, tree: Any, saved: str | None, path: str
+) -> str | None:
     """Return the warning that the checkpoint is of another class of optimizer, or None where it is
     not; its state was made before.
 

@@ -23,12 +23,12 @@ _SAVE_HOOKS = ("_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_ho
 _STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
-def loads_itself(optimizer: torch.optim.Optimizer, tree: Any) -> bool:
+def has_custom_load_or_nonstandard_form(optimizer: torch.optim.Optimizer, tree: Any) -> bool:
     """Return whether the optimizer's own code loads a state, and not what is here."""
     return type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict or not is_standard_form(tree)
 
 
-def _saves_itself(optimizer: torch.optim.Optimizer) -> bool:
+def _has_custom_state_dict_or_hooks(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether what the optimizer saves may have another form than its state."""
     return type(optimizer).state_dict is not torch.optim.Optimizer.state_dict or any(
         getattr(optimizer, name, None) for name in _SAVE_HOOKS
@@ -39,7 +39,7 @@ def _saves_itself(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def make_missing_state(
-    optimizer: torch.optim.Optimizer, tree: Any, fqns: Mapping[int, str], *, described: bool
+    optimizer: torch.optim.Optimizer, tree: Any, fqns: Mapping[int, str], *, records_have_type_and_shape: bool
 ) -> bool:
     """Make the state tensors that a restore of `tree` fills, where the optimizer has none yet; return
     whether it made any.
@@ -53,8 +53,13 @@ def make_missing_state(
     every = [param for group in optimizer.param_groups for param in group[PARAMS]]
     if optimizer.state or not tree.get("state") or any(map(torch.nn.parameter.is_lazy, every)):
         return False
-    subclass = any(record["$"] == "subclass" for record in codec.iter_tensor_records(tree["state"]))
-    if not described or subclass or loads_itself(optimizer, tree) or _saves_itself(optimizer):
+    subclass = any(record["$"] == "subclass" for record in codec.iter_tensor_and_subclass_records(tree["state"]))
+    if (
+        not records_have_type_and_shape
+        or subclass
+        or has_custom_load_or_nonstandard_form(optimizer, tree)
+        or _has_custom_state_dict_or_hooks(optimizer)
+    ):
         return make_state_by_null_step(optimizer)
     params, groups = _params(optimizer, fqns), _groups(optimizer)
     for name, values in tree["state"].items():
@@ -205,7 +210,7 @@ def allocate_for_misfits(
     params, groups = _params(optimizer, fqns), _groups(optimizer)
     for name, values in tree["state"].items():
         param = params.get(name, name)
-        for record in codec.iter_tensor_records(values):
+        for record in codec.iter_tensor_and_subclass_records(values):
             if record["$"] != "tensor":
                 continue
             live = find_live(record["name"])
@@ -263,7 +268,7 @@ class Adoption:
         raise."""
         optimizer = self._optimizer
         body = codec.decode(self._tree, self._filled_or_read_tensor, filled_subclasses=self._wholes)
-        if loads_itself(optimizer, self._tree):
+        if has_custom_load_or_nonstandard_form(optimizer, self._tree):
             optimizer.load_state_dict(_names_to_numbers(body, self._names))
             self._restore_saved_dtypes(body)
             return

@@ -66,10 +66,13 @@ class PartnerLink:
         shared memory, where another node has it. A collective."""
         rank = self._ranks.rank
         folder = self._folder
-        local_keys = [page.key for name, page in self._sealed(folder) if name.rank == rank]
+        local_keys = [page.key for name, page in self._sealed_snapshots_of_run_and_world(folder) if name.rank == rank]
         copies: list[tuple[int, Key]] = []
         if [rank_node.node for rank_node in self._rank_nodes].index(self._rank_nodes[rank].node) == rank:
-            both = [*self._sealed(partner_memory.copies_directory(folder)), *self._sealed(folder)]
+            both = [
+                *self._sealed_snapshots_of_run_and_world(partner_memory.copies_directory(folder)),
+                *self._sealed_snapshots_of_run_and_world(folder),
+            ]
             copies = [(name.rank, page.key) for name, page in both]
         gathered = self._ranks.gather((local_keys, copies))
         source = plan_fetches([keys for keys, _ in gathered], [keys for _, keys in gathered]).get(rank)
@@ -84,7 +87,7 @@ class PartnerLink:
             # It is a copy less: what is older, or on storage, is still there.
             log.warning("rank %d: the capture %s was not brought from rank %d's node: %s", rank, key, holder, err)
 
-    def _sealed(self, folder: str) -> list[tuple[shm_slots.SlotName, Page]]:
+    def _sealed_snapshots_of_run_and_world(self, folder: str) -> list[tuple[shm_slots.SlotName, Page]]:
         return [
             (name, page)
             for name, page in partner_memory.sealed_copies(folder, self._run)
@@ -95,7 +98,7 @@ class PartnerLink:
         """Create an unused slot of this rank with room for a snapshot, in the state WRITING. Raises
         NotEnoughSharedMemory, OSError."""
         rank = self._ranks.rank
-        taken = {name.slot for name in shm_slots.names(self._folder, run=self._run, rank=rank)}
+        taken = {name.slot for name in shm_slots.own_slot_names(self._folder, run=self._run, rank=rank)}
         number = min(set(range(100)) - taken)
         name = shm_slots.SlotName(shm_paths.node_uid(), self._run, rank, number)
         slot = shm_slots.create(

@@ -15,7 +15,7 @@ from hyperpod_kit.checkpoint.candidates import HeldShard, ResumeFrom
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.repository import commit_records, manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.repository.store.retrying import with_retries
+from hyperpod_kit.checkpoint.repository.store.retrying import with_read_retries
 from hyperpod_kit.checkpoint.results import CheckpointInfo
 from hyperpod_kit.errors import NoValidCheckpoint
 
@@ -36,7 +36,7 @@ def peek(
     `only_checkpoint_id`: this checkpoint and no other. A collective. Raises NoValidCheckpoint,
     DigestUnavailable, StorageUnreadable, CheckpointError.
     """
-    store = with_retries(store)
+    store = with_read_retries(store)
     rejected: list[tuple[str, str]] = []
     committed = lost = False
     for candidate in candidates.newest_first(ranks, store, copies_of_ranks, resume_from, only_checkpoint_id):

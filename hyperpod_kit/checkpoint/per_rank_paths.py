@@ -23,7 +23,7 @@ class PerRankPaths:
         """`things`: the state's parts by path. Raises ValueError for what is no part of it, TypeError."""
         if isinstance(selectors, str):
             selectors = [selectors]
-        patterns = [pattern for selector in selectors for pattern in _resolve(selector, things)]
+        patterns = [pattern for selector in selectors for pattern in _paths_or_patterns_of_selector(selector, things)]
         # Of a tensor's name and of everything below it: of a parameter what the optimizer has for it, too.
         self._match: re.Pattern[str] | None = None
         if patterns:
@@ -45,7 +45,7 @@ class PerRankPaths:
         return is_owned
 
 
-def _resolve(selector: object, things: Mapping[str, object]) -> list[str]:
+def _paths_or_patterns_of_selector(selector: object, things: Mapping[str, object]) -> list[str]:
     if isinstance(selector, str):
         if selector.partition(".")[0] not in _PREFIXES:
             raise ValueError(

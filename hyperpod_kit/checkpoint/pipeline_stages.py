@@ -12,7 +12,7 @@ from hyperpod_kit.checkpoint.submeshes import TensorLayout
 from hyperpod_kit.errors import StateNotSerializable
 
 
-def update_name_placement(ranks: Ranks, state: State) -> bool:
+def update_placement_and_clear_state_cache(ranks: Ranks, state: State) -> bool:
     """Gather which ranks hold which tensors of the state, keep it in `ranks` and clear the state's
     cache if it has changed; return whether it has. A collective.
 

@@ -48,7 +48,7 @@ class NamePlacement:
             ranks = (self.rank,)
         return (ranks.index(self.rank), len(ranks)), ranks
 
-    def submeshes(self, path: str, mesh: tuple[int, ...]) -> SubMeshes:
+    def submeshes_if_several(self, path: str, mesh: tuple[int, ...]) -> SubMeshes:
         """Return all sub-meshes that hold a DTensor of that name; () where its own mesh, of these global
         ranks, is the only one.
 
@@ -93,7 +93,7 @@ def gather_and_set_placement(ranks: GatheringRanks, names: Names) -> bool:
             spoken = dict(names)
         names_of_ranks: list[dict[str, TensorLayout] | None] = ranks.gather(spoken)
         by_rank = [names_of_ranks[digests.index(rank_digest)] or {} for rank_digest in digests]
-        divided = _submeshes_by_name(by_rank, [ranks.global_rank(rank) for rank in range(len(by_rank))])
+        divided = _equivalent_submeshes_by_name(by_rank, [ranks.global_rank(rank) for rank in range(len(by_rank))])
         lists = {
             rank: [(name, layout.text()) for name, layout in rank_names.items() if name not in divided and layout.kind]
             for rank, rank_names in enumerate(names_of_ranks)
@@ -102,15 +102,15 @@ def gather_and_set_placement(ranks: GatheringRanks, names: Names) -> bool:
         problem = name_coverage.describe_layout_conflict(lists)
         if problem is not None:
             raise CheckpointError(problem)
-        ranks_by_name = _ranks_by_name(by_rank)
+        ranks_by_name = _ranks_by_name_and_prefix(by_rank)
     before, ranks.placement = (
         ranks.placement,
-        NamePlacement(ranks.rank, ranks_by_name, divided, _submeshes_by_mesh(names, divided)),
+        NamePlacement(ranks.rank, ranks_by_name, divided, _agreed_submeshes_by_mesh(names, divided)),
     )
     return ranks.placement != before
 
 
-def _submeshes_by_name(by_rank: Sequence[Names], global_ranks: Sequence[int]) -> dict[str, SubMeshes]:
+def _equivalent_submeshes_by_name(by_rank: Sequence[Names], global_ranks: Sequence[int]) -> dict[str, SubMeshes]:
     """Return the sub-meshes of the tensors that several sub-meshes hold alike. Raises CheckpointError
     for one of which a sub-mesh holds only a part."""
     several: dict[str, dict[int, TensorLayout]] = {}
@@ -135,7 +135,7 @@ def _submeshes_by_name(by_rank: Sequence[Names], global_ranks: Sequence[int]) ->
     return divided
 
 
-def _submeshes_by_mesh(names: Names, divided: Mapping[str, SubMeshes]) -> dict[tuple[int, ...], SubMeshes]:
+def _agreed_submeshes_by_mesh(names: Names, divided: Mapping[str, SubMeshes]) -> dict[tuple[int, ...], SubMeshes]:
     """Return the sub-meshes by the mesh that this rank is in, where all tensors that it has there
     agree."""
     agreed_by_mesh: dict[tuple[int, ...], set[SubMeshes]] = {}
@@ -150,7 +150,7 @@ def _optimizer_state_path(name: str) -> str:
     return f"optimizer.state.{name[len(_MODEL) :]}"
 
 
-def _ranks_by_name(by_rank: Sequence[Names]) -> dict[str, tuple[int, ...]]:
+def _ranks_by_name_and_prefix(by_rank: Sequence[Names]) -> dict[str, tuple[int, ...]]:
     """Return every name and every prefix of one with the ranks that hold it, () for all ranks; {}
     where all ranks hold all names."""
     ranks_of: dict[str, set[int]] = {}

@@ -30,10 +30,10 @@ class SavePlan:
             [piece.spec for piece in pieces],
             rank=rank,
             world=world,
-            run=run_id,
+            run_id=run_id,
             plan=tensors.plan,
             algorithm=algorithm,
-            tree_bytes=rank_extra_state.reserved_size(tree_bytes),
+            tree_bytes=rank_extra_state.reserved_bytes_with_growth_room(tree_bytes),
         )
 
     def fits(self, tensors: StateTensors, tree_bytes: int = 0) -> bool:

@@ -26,9 +26,9 @@ REQUEUE_EXIT_CODE = os.EX_TEMPFAIL
 
 
 class PreemptionSignal:
-    """Hears SIGUSR1 and SIGTERM from `install` to `uninstall`, in the place of who heard them before; nothing where it
-    is not `enabled`. Every rank makes it. Raises ValueError in another thread than the main one, where none can be
-    heard.
+    """Hears SIGUSR1 and SIGTERM from `install` to `restore_handlers_or_ignore_after_signal`, in the place of who heard
+    them before; nothing where it is not `enabled`. Every rank makes it. Raises ValueError in another thread than the
+    main one, where none can be heard.
     """
 
     def __init__(self, ranks: Ranks, *, enabled: bool) -> None:
@@ -49,12 +49,12 @@ class PreemptionSignal:
         if not self._enabled:
             return
         for number in SIGNALS:
-            before = signal.signal(number, self._on_signal)
+            before = signal.signal(number, self._note_signal_or_rerun_previous_handler)
             if before is None:
                 before = signal.SIG_DFL
             self._before[number] = before
 
-    def poll(self) -> bool:
+    def poll_all_ranks(self) -> bool:
         """Return whether a signal has come to any rank, the same on all ranks; it is in `is_set` too.
         Every rank calls it once a step.
 
@@ -72,7 +72,7 @@ class PreemptionSignal:
         self._pending = number, dist.all_reduce(number, dist.ReduceOp.MAX, group=self._group, async_op=True)
         return self.is_set
 
-    def uninstall(self) -> None:
+    def restore_handlers_or_ignore_after_signal(self) -> None:
         """Put back the previous handlers; ignore both signals where one was received.
 
         After a signal this process is about to end with 75, and Slurm, `job run` and `srun` may each
@@ -80,13 +80,13 @@ class PreemptionSignal:
         """
         self._over = True
         for number, before in self._before.items():
-            if signal.getsignal(number) == self._on_signal:
+            if signal.getsignal(number) == self._note_signal_or_rerun_previous_handler:
                 # Ignored, not heard: Python takes its handlers away before it has ended, and then a signal kills.
                 if self.is_set:
                     before = signal.SIG_IGN
                 signal.signal(number, before)
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+    def _note_signal_or_rerun_previous_handler(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() == self._pid and (self.is_set or not self._over):
             self._received = True
             return

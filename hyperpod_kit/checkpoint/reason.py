@@ -49,7 +49,7 @@ def reason_or_none(outcome: object) -> Reason | None:
     return None
 
 
-def first_reason(reasons: Sequence[Reason | None]) -> Reason | None:
+def first_reason_with_rank(reasons: Sequence[Reason | None]) -> Reason | None:
     """Return the reason of the first rank that has one, with its number where there are several ranks;
     None when none has."""
     for rank, reason in enumerate(reasons):

@@ -45,15 +45,15 @@ class RecoveredSnapshots:
         self._is_settled = False
 
     @property
-    def is_restore_decided(self) -> bool:
+    def is_fate_of_snapshots_decided(self) -> bool:
         """Return whether a restore or a save has already decided what becomes of the snapshots."""
         return self._is_settled
 
     @property
-    def keys(self) -> list[Key]:
+    def keys_of_all_ranks(self) -> list[Key]:
         return [shard_copy.key for rank_copies in self._copies for shard_copy in rank_copies]
 
-    def restore(
+    def restore_and_free_other_snapshots(
         self, state: State, progress: ProgressCallback | None, epoch: int, checkpoint_id: str | None = None
     ) -> Restored | Fresh:
         """Restore `state` as Manager.restore, report the outcome to `job run` and let the agent free all
@@ -117,14 +117,18 @@ class RecoveredSnapshots:
                 self._ranks.gather(None)
             raise
 
-    def require_nothing_to_restore(self) -> None:
+    def require_nothing_to_restore_and_free_snapshots(self) -> None:
         """Raise CheckpointError before a save where nothing was restored and there is something to
         restore; else let the agent free all snapshots."""
         if self._is_settled:
             return
         root = self._start.root
         store = open_store(root)
-        if any(self._copies) or catalog.newest_committed(store) is not None or selection.lost_commits(store):
+        if (
+            any(self._copies)
+            or catalog.newest_committed(store) is not None
+            or selection.lost_commits_assuming_no_manifests(store)
+        ):
             raise CheckpointError(f"{root} holds checkpoints of this run", hint="call restore() before save()")
         self._send_restore_completed(None)
 

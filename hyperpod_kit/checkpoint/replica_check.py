@@ -40,27 +40,27 @@ class Comparison:
     capture, and `tensors` which tensor it is."""
 
     def __init__(self, pieces: Sequence[TensorPiece], algorithm: str) -> None:
-        self._pieces = [piece for piece in pieces if piece.compared]
+        self._pieces = [piece for piece in pieces if piece.is_compared_with_replicas]
         self._digest = digest.algorithm(algorithm).wide
         self._parts: list[list[bytes]] = [[] for _ in self._pieces]
-        self._sets = {piece.holders: holders_name(piece.holders) for piece in self._pieces}
+        self._sets = {piece.holders: short_id_of_holders(piece.holders) for piece in self._pieces}
         self._kinds = [piece.type_and_shape for piece in self._pieces]
         self._work: dict[bool, list[Batch]] = {}
         self.room = _ROOM * len(self._sets)
 
     def is_for_pieces(self, pieces: Sequence[TensorPiece]) -> bool:
         """Return whether these are its pieces: then it can be carried out once more."""
-        compared = [piece for piece in pieces if piece.compared]
+        compared = [piece for piece in pieces if piece.is_compared_with_replicas]
         return len(compared) == len(self._pieces) and all(map(operator.is_, compared, self._pieces))
 
     def host_digest_batches(self, *, early: bool) -> list[Batch]:
         """Return the batches that digest the pieces in host memory, the early ones or the others; made
         once."""
         if early not in self._work:
-            self._work[early] = self._batches(early)
+            self._work[early] = self._make_host_digest_batches(early)
         return self._work[early]
 
-    def _batches(self, early: bool) -> list[Batch]:
+    def _make_host_digest_batches(self, early: bool) -> list[Batch]:
         out: list[Batch] = []
         group: Batch = []
         filled = 0
@@ -113,20 +113,20 @@ class Comparison:
             parts.clear()
         return [(piece.tensor, piece.early, parts.append) for piece, parts in far]
 
-    def digests(self) -> dict[str, str]:
+    def combined_digests_by_holders(self) -> dict[str, str]:
         """Return one combined digest for each set of holders, when all is digested."""
         return {name: replicas.combine_digests(self.tensor_digests_of_holders(name)) for name in self._sets.values()}
 
-    def tensor_digests_of_holders(self, name: str) -> list[tuple[str, str, str]]:
+    def tensor_digests_of_holders(self, holders_id: str) -> list[tuple[str, str, str]]:
         """Return name, layout and digest of each tensor of a set of holders."""
         return [
             (piece.spec.name, kind, (parts[0] if len(parts) == 1 else self._digest(b"".join(parts))).hex())
             for piece, kind, parts in zip(self._pieces, self._kinds, self._parts, strict=True)
-            if self._sets[piece.holders] == name
+            if self._sets[piece.holders] == holders_id
         ]
 
 
-def holders_name(holders: tuple[int, ...]) -> str:
+def short_id_of_holders(holders: tuple[int, ...]) -> str:
     """Return a short identifier of a set of holders, the same on all of them: "all" or part of a
     digest."""
     if holders:
@@ -159,10 +159,12 @@ class ReplicaCheck:
             self.forget(event.key[1])
         return None
 
-    def begin(self, seq: int, plan: str, pieces: Sequence[TensorPiece], *, last: bool) -> Comparison | None:
+    def begin_comparison_if_due(
+        self, seq: int, plan: str, pieces: Sequence[TensorPiece], *, last: bool
+    ) -> Comparison | None:
         """Return the comparison to carry out for save `seq` and keep it for queries; None where this save
         has none."""
-        if self._every is None or not any(piece.compared for piece in pieces):
+        if self._every is None or not any(piece.is_compared_with_replicas for piece in pieces):
             return None
         with self._lock:
             if plan == self._equal and not last and seq % self._every:

@@ -79,7 +79,7 @@ def replicate(ranks: Ranks, pieces: Sequence[TensorPiece], tables: Sequence[Shar
     alg = digest.algorithm(algorithm)
     sets = _replicated_by_holders(pieces)
     if not _is_each_piece_in_one_shard(tables):
-        reasons = ranks.gather(_find_uncovered(sets, tables))
+        reasons = ranks.gather(_describe_piece_not_in_one_shard(sets, tables))
         if not any(reasons):
             reasons = [Reason("the ranks take other tensors for those that they hold alike") for _ in tables]
         return Replicated(reasons, frozenset(), False)
@@ -92,7 +92,7 @@ def replicate(ranks: Ranks, pieces: Sequence[TensorPiece], tables: Sequence[Shar
         for owner in range(members[0].replica[1]):
             owned = [piece for at, piece in enumerate(members) if shards[owner] >> at & 1]
             for number, bucket in enumerate(_buckets(owned)):
-                data = _bucket_memory(bucket, filled=owner == replica_index)
+                data = _view_or_allocate_bucket_bytes(bucket, filled=owner == replica_index)
                 names[holders, owner, number] = [part.piece.spec.name for part in bucket]
                 if owner == replica_index:
                     digests[holders, owner, number] = alg.wide(view_of(data))
@@ -141,7 +141,9 @@ def _is_each_piece_in_one_shard(tables: Sequence[ShardTable]) -> bool:
     return True
 
 
-def _find_uncovered(sets: Mapping[_Holders, Sequence[TensorPiece]], tables: Sequence[ShardTable]) -> Reason | None:
+def _describe_piece_not_in_one_shard(
+    sets: Mapping[_Holders, Sequence[TensorPiece]], tables: Sequence[ShardTable]
+) -> Reason | None:
     """Return the reason for the first of this rank's pieces that is not in exactly one shard of the
     ranks that hold it; None where there is none."""
     for holders, members in sets.items():
@@ -175,7 +177,7 @@ def _buckets(owned: Sequence[TensorPiece]) -> Iterator[list[_ShareRange]]:
         yield small
 
 
-def _bucket_memory(bucket: list[_ShareRange], *, filled: bool) -> torch.Tensor:
+def _view_or_allocate_bucket_bytes(bucket: list[_ShareRange], *, filled: bool) -> torch.Tensor:
     """Return the bucket's bytes: the tensor's own memory where that is possible, else new memory, with
     the pieces' bytes in it if `filled`."""
     if len(bucket) == 1 and is_contiguous_on_host(bucket[0].piece.tensor):

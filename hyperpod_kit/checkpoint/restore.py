@@ -31,7 +31,7 @@ from hyperpod_kit.checkpoint.dcp import reshard, sharing, slices
 from hyperpod_kit.checkpoint.reason import Reason, Verdict
 from hyperpod_kit.checkpoint.repository import commit_records, fresh_start, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.repository.store.retrying import with_retries
+from hyperpod_kit.checkpoint.repository.store.retrying import with_read_retries
 from hyperpod_kit.checkpoint.restore_progress import ProgressCallback, ReadBytes
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.state import State
@@ -83,7 +83,7 @@ def restore(
     the newest that it has, CheckpointError when the state does not fit or cannot be filled, or the
     root cannot be listed.
     """
-    store = with_retries(store)
+    store = with_read_retries(store)
     listing = candidates.newest_first(ranks, store, copies_of_ranks, resume_from, only_checkpoint_id)
     try:
         with _short_switch_interval():
@@ -127,7 +127,7 @@ def _restore(
     touched = False
     rejected: list[tuple[str, str]] = []
     committed = lost = False
-    level = _log_level(ranks, logging.INFO)
+    level = _level_on_rank_zero_else_debug(ranks, logging.INFO)
     log_line, read = partial(log.log, level), ReadBytes(progress, level)
     for candidate in listing:
         committed = committed or candidate.committed
@@ -141,7 +141,7 @@ def _restore(
             _RestoreRun(ranks, store, state, nearer, candidate, read_ahead, before_fill, read)
         ) as run:
             count_before = len(rejected)
-            restored = run.restore(rejected)
+            restored = run.restore_returning_tier_and_bytes(rejected)
         for name_and_reason in rejected[count_before:]:
             log_line("restore: gave up %s: %s", *name_and_reason)
         touched = touched or run.touched
@@ -178,7 +178,7 @@ def _restore(
     if committed:
         _record_fresh_start(ranks, store, epoch)
         log.log(
-            _log_level(ranks, logging.WARNING),
+            _level_on_rank_zero_else_debug(ranks, logging.WARNING),
             "restore: %s=1: the run begins anew at step 0, and leaves what was committed: %s",
             HPK_FRESH,
             "; ".join(f"{name}: {reason}" for name, reason in rejected),
@@ -199,11 +199,11 @@ def _restore(
             hint=f"start again with {HPK_RESUME_MEMORY}=0, from the beginning",
         )
     before_fill()
-    pipeline_stages.update_name_placement(ranks, state)
+    pipeline_stages.update_placement_and_clear_state_cache(ranks, state)
     return RestoreOutcome(Fresh(time.monotonic() - begin, tuple(rejected)), None)
 
 
-def _log_level(ranks: Ranks, level: int) -> int:
+def _level_on_rank_zero_else_debug(ranks: Ranks, level: int) -> int:
     """Return `level` on rank 0, and DEBUG on all others."""
     if ranks.rank == 0:
         return level
@@ -216,7 +216,9 @@ def _record_fresh_start(ranks: Ranks, store: Store, epoch: int) -> None:
     problem: str | None = None
     if ranks.rank == 0:
         try:
-            fresh_start.record_root_fresh_start(store, by=f"{HPK_FRESH} of epoch {epoch}", last_epoch=epoch - 1)
+            fresh_start.record_root_fresh_start(
+                store, by=f"{HPK_FRESH} of epoch {epoch}", last_excluded_epoch=epoch - 1
+            )
         except (CheckpointError, OSError) as err:
             problem = verify.describe_failure(err)
     problem = ranks.broadcast(problem)
@@ -246,10 +248,10 @@ class _RestoreRun(CandidateRun):
         self.line = 0
         """The epoch of the start from scratch that the candidate descends from; 0 when it does not say."""
 
-    def restore(self, rejected: list[tuple[str, str]]) -> tuple[str, int] | None:
+    def restore_returning_tier_and_bytes(self, rejected: list[tuple[str, str]]) -> tuple[str, int] | None:
         """Restore the state from this candidate and return (tier, bytes); None when no tier of it is good.
         Reasons are added to `rejected`."""
-        return self.try_tiers(rejected, self._restore_from)
+        return self.try_tiers(rejected, self._fill_returning_tiers_and_bytes)
 
     def close(self) -> None:
         """Stop reading and release the lease."""
@@ -266,10 +268,10 @@ class _RestoreRun(CandidateRun):
             self._stop_reading()
         return header
 
-    def _start_reading_own_shard(self, header: ProvedHeader) -> load.Reading:
+    def _get_or_start_reading_own_shard(self, header: ProvedHeader) -> load.Reading:
         """Return the reading of this rank's own shard, started now unless it already is."""
         if self._reading is None:
-            self._reading = load.Reading(self._local_shard(header), self._nearer.threads)
+            self._reading = load.Reading(self._open_own_shard(header), self._nearer.threads)
         return self._reading
 
     def _stop_reading(self) -> None:
@@ -278,13 +280,13 @@ class _RestoreRun(CandidateRun):
             self.touched = self.touched or reading.has_written_targets
             reading.close()
 
-    def _restore_from(self, header: ProvedHeader) -> tuple[str, int]:
+    def _fill_returning_tiers_and_bytes(self, header: ProvedHeader) -> tuple[str, int]:
         self._before()
         self.line = _lineage_epoch(header.tree)
         positions.require_same_data_positions(self._agreement, self._state.objects, header.tree)
-        return "+".join(tier for tier in TIERS if tier in header.tiers), self._fill(header)
+        return "+".join(tier for tier in TIERS if tier in header.tiers), self._fill_state_and_return_bytes(header)
 
-    def _fill(self, header: ProvedHeader) -> int:
+    def _fill_state_and_return_bytes(self, header: ProvedHeader) -> int:
         """Fill and load the state from the candidate, shard by shard or resharded; return how many bytes
         it has. Raises CandidateRejected, CheckpointError."""
         same_world = header.world == self._ranks.world
@@ -292,17 +294,19 @@ class _RestoreRun(CandidateRun):
         # Reading needs no plan: it goes on while the state is walked.
         reading = None
         if same_world and self._ahead:
-            reading = self._start_reading_own_shard(header)
-        targets, same = self._targets(header, reading)
+            reading = self._get_or_start_reading_own_shard(header)
+        targets, same = self._targets_and_is_same_plan(header, reading)
         if same and same_world:
             if reading is None:
-                reading = self._start_reading_own_shard(header)
+                reading = self._get_or_start_reading_own_shard(header)
                 self._agreement.run_or_raise_misfit(partial(self._require_matching_shard, reading, targets))
             loaded = self._fill_same_layout(header, targets, reading)
             size = self._total_shard_bytes(header)
         else:
             if reading is not None and header.tiers[self._ranks.rank] == STORAGE:
-                cached = {(self._ranks.rank, number): view for number, view in reading.take_proved_chunks().items()}
+                cached = {
+                    (self._ranks.rank, number): view for number, view in reading.stop_and_take_proved_chunks().items()
+                }
             self._stop_reading()
             if header.body is None:
                 if not self._candidate.committed:
@@ -318,7 +322,9 @@ class _RestoreRun(CandidateRun):
         self._agreement.run_or_raise_misfit(lambda: self._state.adopt(header.tree, loaded))
         return size
 
-    def _targets(self, header: ProvedHeader, reading: load.Reading | None) -> tuple[StateTensors, bool]:
+    def _targets_and_is_same_plan(
+        self, header: ProvedHeader, reading: load.Reading | None
+    ) -> tuple[StateTensors, bool]:
         """Return (the tensors that the state wants filled, whether the plan is on every rank that of the
         save)."""
 
@@ -329,17 +335,17 @@ class _RestoreRun(CandidateRun):
             return targets, targets.plan
 
         targets, plans = self._agreement.run_and_gather_or_raise_misfit(walk)
-        if len(set(plans)) > 1 and pipeline_stages.update_name_placement(self._ranks, self._state):
+        if len(set(plans)) > 1 and pipeline_stages.update_placement_and_clear_state_cache(self._ranks, self._state):
             targets, plans = self._agreement.run_and_gather_or_raise_misfit(walk)
         return targets, one_plan(plans) == header.plan
 
     def _require_matching_shard(self, reading: load.Reading, targets: StateTensors) -> None:
         """Raise CheckpointError where the shard's header does not fit the targets: the plan says nothing
         of what only this rank has."""
-        reading.require_matching_header({piece.spec.name: piece for piece in targets.pieces})
+        reading.require_matching_header_if_readable({piece.spec.name: piece for piece in targets.pieces})
 
     @contextlib.contextmanager
-    def _local_shard(self, header: ProvedHeader) -> Iterator[load.ProvedShard]:
+    def _open_own_shard(self, header: ProvedHeader) -> Iterator[load.ProvedShard]:
         """Open this rank's own shard on the tier that the header names. Raises DigestMismatch,
         CheckpointError, OSError."""
         nearer, rank = self._nearer, self._ranks.rank
@@ -394,7 +400,10 @@ class _RestoreRun(CandidateRun):
         if shared.any_lost:
             self._read_requested_slices(
                 header,
-                partial(_request, pieces=[target for target in targets.pieces if target.spec.name in shared.lost]),
+                partial(
+                    _add_requests_for_pieces,
+                    pieces=[target for target in targets.pieces if target.spec.name in shared.lost],
+                ),
             )
         return shard_load.loaded
 
@@ -408,7 +417,7 @@ class _RestoreRun(CandidateRun):
         def want(requests: slices.SliceRequests) -> dict[str, torch.Tensor]:
             for common in (False, True):
                 pieces = [target for target in targets.pieces if (target.replica[1] == self._ranks.world > 1) == common]
-                _request(requests, pieces, common=common)
+                _add_requests_for_pieces(requests, pieces, common=common)
             here = {piece.spec.name for piece in targets.pieces}.union(targets.absent)
             return {name: requests.add_full(name) for name in self._state.required_names(header.tree) - here}
 
@@ -435,7 +444,7 @@ class _RestoreRun(CandidateRun):
             self._agreement.run_or_raise_misfit(lambda: slices.require_fitting_pieces(rows, pieces))
             requests = slices.SliceRequests(rows)
             requested = self._agreement.run_or_reject(lambda: add_requests(requests))
-            work = sharing.gather_and_assign_readers(self._ranks, requests, header.body.chunk, cached)
+            work = sharing.freeze_requests_and_assign_readers(self._ranks, requests, header.body.chunk, cached)
             chunk, local_chunks = header.body.chunk, work.read_by(self._ranks.rank)
             bytes_here = sum(
                 min(chunk, header.body.shards[number].size - chunk_index * chunk)
@@ -463,7 +472,9 @@ def _lineage_epoch(tree: Mapping[str, Any]) -> int:
     return 0
 
 
-def _request(requests: slices.SliceRequests, pieces: Sequence[TensorPiece], *, common: bool = False) -> None:
+def _add_requests_for_pieces(
+    requests: slices.SliceRequests, pieces: Sequence[TensorPiece], *, common: bool = False
+) -> None:
     """Add requests for all of these pieces. Raises CheckpointError unless the checkpoint has all of
     them."""
     for piece in pieces:

@@ -55,7 +55,7 @@ def _write_verdict_for_job_root(root: str, report: RestoreVerdict, env: Mapping[
     if not job_root or os.path.realpath(job_root) != os.path.realpath(root):
         return
     try:
-        verdict.write_verdict(env, report)
+        verdict.write_verdict_if_under_job_run(env, report)
     except OSError as err:
         # Without it the budgets of the job count from what `job run` chose, which may be newer.
         warnings.warn(f"`job run` is not told what was restored: {err}", RuntimeWarning, stacklevel=2)

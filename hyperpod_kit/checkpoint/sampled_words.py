@@ -55,22 +55,22 @@ class SampledWords:
             self._add_samples_of_strided(numpy, tensors[other], other)
 
     def _add_samples_of_runs(
-        self, numpy: Any, size: int, first: Any, word_counts: Any, count: Any, number: Any
+        self, numpy: Any, word_bytes: int, first_words: Any, word_counts: Any, sample_counts: Any, tensor_numbers: Any
     ) -> None:
         """Add `count` sampled places, about evenly spread, of each run of `word_counts` words that begins
         at `first`."""
-        run = numpy.repeat(numpy.arange(len(count)), count)
-        index = numpy.arange(len(run)) - (numpy.cumsum(count) - count)[run]
+        run = numpy.repeat(numpy.arange(len(sample_counts)), sample_counts)
+        index = numpy.arange(len(run)) - (numpy.cumsum(sample_counts) - sample_counts)[run]
         # Of its own: the program's generator must come to the same numbers with and without a save.
         shift = numpy.random.default_rng().random(len(run))
-        places = ((index + shift) * word_counts[run] / count[run]).astype(numpy.int64)
+        places = ((index + shift) * word_counts[run] / sample_counts[run]).astype(numpy.int64)
         places = numpy.minimum(places, word_counts[run] - 1)
-        places[index == count[run] - 1] = (word_counts[run] - 1)[index == count[run] - 1]
+        places[index == sample_counts[run] - 1] = (word_counts[run] - 1)[index == sample_counts[run] - 1]
         places[index == 0] = 0
-        self._reads.append((size, first[run] + places - _PAGE // size))
-        self._owners.append(number[run])
+        self._reads.append((word_bytes, first_words[run] + places - _PAGE // word_bytes))
+        self._owners.append(tensor_numbers[run])
 
-    def _add_samples_of_strided(self, numpy: Any, tensor: torch.Tensor, number: int) -> None:
+    def _add_samples_of_strided(self, numpy: Any, tensor: torch.Tensor, tensor_number: int) -> None:
         items = tensor.numel()
         if not items:
             return
@@ -80,7 +80,7 @@ class SampledWords:
         size = tensor.element_size()
         each = (tensor.data_ptr() - _PAGE + offsets * size)[:, None] + numpy.arange(size)
         self._reads.append((1, each.ravel()))
-        self._owners.append(numpy.full(each.size, number))
+        self._owners.append(numpy.full(each.size, tensor_number))
 
     def read(self) -> list[Any]:
         """Return the sampled words as they are now."""

@@ -35,16 +35,16 @@ class SaveIds:
         return self._seq
 
     @property
-    def line_epoch(self) -> int:
+    def lineage_start_epoch(self) -> int:
         """Return the epoch of the start from scratch that the saves of this start descend from; 0 when
         that is not known."""
         if self._line is None:
             return self.epoch
         return self._line
 
-    def set_line(self, line: int) -> None:
+    def set_lineage_start_epoch(self, start_epoch: int) -> None:
         """Set the line of the checkpoint from which this start continues."""
-        self._line = line
+        self._line = start_epoch
 
     def set_parent(self, seq: int, step: int) -> None:
         """Set the save that the next save follows."""

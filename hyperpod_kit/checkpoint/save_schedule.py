@@ -87,13 +87,13 @@ class SaveSchedule:
             return False
         decision = None
         if self._ranks.rank == 0:
-            decision = self._decide(step)
+            decision = self._decide_due_and_next_check_step(step)
         due, self._next_check = self._ranks.broadcast(decision)
         if due:
             self._since = step, time.monotonic()
         return bool(due)
 
-    def _decide(self, step: int) -> tuple[bool, int]:
+    def _decide_due_and_next_check_step(self, step: int) -> tuple[bool, int]:
         """Return, on rank 0, (whether to save now, the step at which to decide again)."""
         assert self._since is not None and self._seconds is not None
         steps, elapsed = max(1, step - self._since[0]), time.monotonic() - self._since[1]

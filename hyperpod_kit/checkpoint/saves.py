@@ -83,26 +83,26 @@ class Saves:
 
     def new(self, step: int, epoch: int, seq: int, tier: Tier = "storage") -> Handle:
         """Create the handle of a save that begins, and keep it as the newest."""
-        handle = Handle(step, epoch, seq, self.changed, tier, waiting=self._report_waiting)
+        handle = Handle(step, epoch, seq, self.changed, tier, waiting=self._report_waiting_unless_stuck)
         with self.changed:
             self._open = {number: open_handle for number, open_handle in self._open.items() if not open_handle.final}
             self._open[seq] = self.newest = handle
         return handle
 
-    def _report_waiting(self) -> None:
+    def _report_waiting_unless_stuck(self) -> None:
         if self.stalled is None and self.agent_error is None:
             self._settings.waiting()
 
     def record_restored(self, seq: int, step: int) -> None:
         """Count the checkpoint that was restored as the newest durable save until another is."""
         with self.changed:
-            self._tally.record_durable(seq, step)
+            self._tally.record_durable_and_check_recovery(seq, step)
 
     def end_without_success(self, handle: Handle, state: SaveState, reason: str) -> None:
         """End a save as skipped or failed, on this rank's own account, and call its callbacks."""
         with self.changed:
             self.skipped += state is SaveState.SKIPPED
-            self._end(handle, state, reason)
+            self._end_and_count_failure(handle, state, reason)
         self._run_done_callbacks()
 
     def skip(self, handle: Handle) -> None:
@@ -136,7 +136,7 @@ class Saves:
             if self._settings.most is not None and self._tally.broken >= self._settings.most:
                 return CheckpointError(
                     f"{self._tally.in_a_row} saves in a row came to nothing, the last: {self._last}; "
-                    f"{self._tally.describe().rpartition('; ')[2]}",
+                    f"{self._tally.describe_failures_and_newest_durable().rpartition('; ')[2]}",
                     hint=f"mend {self._settings.root}, then {again}; Manager(max_lost=None) trains on unprotected",
                 )
         return None
@@ -180,13 +180,15 @@ class Saves:
             if not handle.final:
                 handle.checkpoint_id = event.note
                 handle.advance(SaveState.DURABLE)
-                if self._tally.record_durable(handle.seq, handle.step):
+                if self._tally.record_durable_and_check_recovery(handle.seq, handle.step):
                     log.info("save of step %d: durable again", handle.step)
         elif isinstance(event, SaveFailed):
-            self._end(handle, SaveState.FAILED, event.note)
+            self._end_and_count_failure(handle, SaveState.FAILED, event.note)
         elif isinstance(event, SaveDropped):
             # Overtaken: it is on the nodes' disks, or was for memory, and a newer one is in its place.
-            self._end(handle, SaveState.DROPPED, event.note, counts=event.outcome is not CaptureOutcome.OVERTAKEN)
+            self._end_and_count_failure(
+                handle, SaveState.DROPPED, event.note, counts=event.outcome is not CaptureOutcome.OVERTAKEN
+            )
         elif isinstance(event, SaveSealed):
             handle.advance(SaveState.SEALED)
         elif isinstance(event, SaveLocal):
@@ -198,7 +200,7 @@ class Saves:
         if self.taken_by is None:
             self.taken_by = reason
             for handle in self._open.values():
-                self._end(handle, SaveState.FAILED, reason)
+                self._end_and_count_failure(handle, SaveState.FAILED, reason)
             log.error("%s", reason)
         self.changed.notify_all()
 
@@ -208,19 +210,19 @@ class Saves:
             lost = [handle for handle in self._open.values() if not handle.final]
             for handle in lost:
                 handle.advance(SaveState.FAILED, reason)
-                self._tally.record_failure(handle.seq, reason)
+                self._tally.record_failure_and_check_report_due(handle.seq, reason)
             if lost:
                 self.warn_later(f"save of step {lost[-1].step}: failed: {reason}")
         self.changed.notify_all()
 
-    def _end(self, handle: Handle, state: SaveState, reason: str, *, counts: bool = True) -> None:
+    def _end_and_count_failure(self, handle: Handle, state: SaveState, reason: str, *, counts: bool = True) -> None:
         if handle.final:
             return
         handle.advance(state, reason)
         if handle.state == state and counts:
             self._last = f"save of step {handle.step}: {state}: {reason}"
-            if self._tally.record_failure(handle.seq, reason):
-                self.warn_later(f"{self._last}; {self._tally.describe()}")
+            if self._tally.record_failure_and_check_report_due(handle.seq, reason):
+                self.warn_later(f"{self._last}; {self._tally.describe_failures_and_newest_durable()}")
 
     def _run_done_callbacks(self) -> None:
         """Call the callbacks of the saves that have ended, outside of the lock: a callback may take its

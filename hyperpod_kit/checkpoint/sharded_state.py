@@ -121,7 +121,7 @@ class ShardedState(State):
                 )
         collector = Collector(ranks, self._cache, ties=False)
         tree = self._collect_tree(ranks, collector)
-        return collector.finish(tree)
+        return collector.finish_and_add_shared_names(tree)
 
     def _collect_tree(self, ranks: Ranks, collector: Collector) -> dict[str, Any]:
         prefix = per_rank_name(ranks.rank, "")
@@ -176,8 +176,8 @@ class ShardedState(State):
             if tuple(full_shape) == box.full_shape and [list(box.offsets), list(box.tensor.shape)] in rows:
                 self._record_shard(box, collector)
             else:
-                remote_pieces += _overlapping_pieces(box, dtype, full_shape, rows)
-        local_tensors = collector.finish({})
+                remote_pieces += _overlapping_pieces_zeroing_flexible(box, dtype, full_shape, rows)
+        local_tensors = collector.finish_and_add_shared_names({})
         live = {piece.spec.name: piece.tensor for piece in local_tensors.pieces}
         self._filling.live = live
         return replace(local_tensors, pieces=(*local_tensors.pieces, *remote_pieces))
@@ -202,7 +202,7 @@ class ShardedState(State):
         self._filling = Filling()
 
 
-def object_bytes(name: str, value: Any) -> torch.Tensor:
+def torch_save_with_length_and_padding(name: str, value: Any) -> torch.Tensor:
     """Return an object as torch.save writes it, with its length before it and padded, as a U8 tensor.
     Raises StateNotSerializable for what only a pickle of the program's own classes could bring
     back."""
@@ -219,9 +219,9 @@ def object_bytes(name: str, value: Any) -> torch.Tensor:
     return torch.frombuffer(bytearray(len(body).to_bytes(8, "little") + body + bytes(padding)), dtype=torch.uint8)
 
 
-def object_from_bytes(data: bytes) -> Any:
-    """Return the object that `object_bytes` was given. Raises CheckpointError for what torch does not
-    read as one."""
+def torch_load_with_length(data: bytes) -> Any:
+    """Return the object that `torch_save_with_length_and_padding` was given. Raises CheckpointError for what torch does
+    not read as one."""
     buffer = io.BytesIO(data[8 : 8 + int.from_bytes(data[:8], "little")])
     try:
         return torch.load(buffer, weights_only=True)
@@ -237,7 +237,7 @@ def _tensor_record(name: str) -> dict[str, str]:
     return {"$": "tensor", "name": name}
 
 
-def _overlapping_pieces(
+def _overlapping_pieces_zeroing_flexible(
     box: LocalShard, dtype: str, full_shape: Sequence[int], rows: Iterable[Any]
 ) -> Iterator[TensorPiece]:
     """Yield the parts of saved shards that make up this one, and zero a flexible one before. Raises

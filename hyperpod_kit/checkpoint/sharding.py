@@ -46,7 +46,7 @@ def _is_subclass_by_name(kind: Hashable, module: str, name: str) -> bool:
 
 
 @lru_cache(maxsize=None)
-def _is_transparent(kind: Hashable) -> bool:
+def _changes_no_tensor_operation(kind: Hashable) -> bool:
     """Return whether a tensor of that class is its memory: the class adds names and methods, and
     changes no operation."""
     return (
@@ -62,7 +62,7 @@ def is_plain(tensor: Any) -> bool:
     """Return whether a tensor's memory is all that it is: it is of torch's own classes, or of one that
     changes no operation."""
     kind: Any = type(tensor)
-    return kind in PLAIN or _is_transparent(kind)
+    return kind in PLAIN or _changes_no_tensor_operation(kind)
 
 
 def wait_for_collective(tensor: Any) -> Any:
@@ -162,7 +162,7 @@ def describe(path: str, tensor: Any, ranks: Ranks) -> str:
 def _submeshes(path: str, tensor: Any, ranks: Ranks) -> SubMeshes:
     if not ranks.placement.divided:
         return ()
-    return ranks.placement.submeshes(path, _mesh_ranks(tensor.device_mesh))
+    return ranks.placement.submeshes_if_several(path, _mesh_ranks(tensor.device_mesh))
 
 
 @lru_cache(maxsize=256)
@@ -204,11 +204,11 @@ def locate(path: str, tensor: torch.Tensor, ranks: Ranks, *, per_rank: bool, ful
     if per_rank and is_sharded_tensor(tensor):
         raise StateNotSerializable(path, "ShardedTensor, of which each rank has a part already, as its own")
     if full.gather and is_sharded(tensor):
-        return _gathered(path, tensor, ranks)
+        return _gather_whole_on_rank_zero(path, tensor, ranks)
     if is_dtensor(tensor):
-        return _of_dtensor(path, tensor, ranks)
+        return _locate_dtensor_part_on_rank(path, tensor, ranks)
     if is_sharded_tensor(tensor):
-        return _of_sharded_tensor(path, tensor, ranks, alone=full.is_requested)
+        return _locate_sharded_tensor_part_on_rank(path, tensor, ranks, rank_zero_writes_all=full.is_requested)
     if torch.nn.parameter.is_lazy(tensor):
         raise StateNotSerializable(
             path,
@@ -226,13 +226,13 @@ def locate(path: str, tensor: torch.Tensor, ranks: Ranks, *, per_rank: bool, ful
     return LocalPart(tensor.detach(), (), (), replica, tuple(map(ranks.global_rank, holders)), None)
 
 
-def _gathered(path: str, tensor: Any, ranks: Ranks) -> LocalPart:
+def _gather_whole_on_rank_zero(path: str, tensor: Any, ranks: Ranks) -> LocalPart:
     """Gather a sharded tensor whole on rank 0; without memory on other ranks, which write none of it.
     A collective."""
     if is_dtensor(tensor):
         full_tensor = gathering.gather_dtensor(tensor, is_requested=ranks.rank == 0)
     else:
-        full_tensor = gathering.gather_sharded_tensor(tensor, is_requested=ranks.rank == 0)
+        full_tensor = gathering.gather_sharded_tensor_to_rank_zero(tensor, is_requested=ranks.rank == 0)
     if full_tensor is None and ranks.rank == 0:
         raise StateNotSerializable(path, "ShardedTensor with full=True, of a process group without rank 0 of the job")
     if full_tensor is None:
@@ -252,7 +252,9 @@ class _Box(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _local_box(ranks: Ranks, mesh: Any, placements: Any, shape: tuple[int, ...], submeshes: SubMeshes) -> _Box | None:
+def _local_box_and_replica_holders(
+    ranks: Ranks, mesh: Any, placements: Any, shape: tuple[int, ...], submeshes: SubMeshes
+) -> _Box | None:
     """Return where this rank's part of a DTensor lies and which ranks hold it too, cached; None when
     this rank is not in the mesh.
 
@@ -265,7 +267,7 @@ def _local_box(ranks: Ranks, mesh: Any, placements: Any, shape: tuple[int, ...],
     here = mesh.get_coordinate()
     if here is None:
         return None
-    _require_boxes(mesh, placements, shape)
+    _refuse_partial_or_uneven_placements(mesh, placements, shape)
     extents, offsets = compute_local_shape_and_global_offset(shape, mesh, placements)
     split = [dim for dim, placement in enumerate(placements) if not placement.is_replicate()]
     absent = 0 in extents and any(here[dim] for dim in split)
@@ -274,10 +276,12 @@ def _local_box(ranks: Ranks, mesh: Any, placements: Any, shape: tuple[int, ...],
     return _Box(tuple(extents), tuple(offsets), absent, replica, holders, group)
 
 
-def _of_dtensor(path: str, tensor: Any, ranks: Ranks) -> LocalPart | None:
+def _locate_dtensor_part_on_rank(path: str, tensor: Any, ranks: Ranks) -> LocalPart | None:
     shape = tuple(tensor.shape)
     try:
-        box = _local_box(ranks, tensor.device_mesh, tensor.placements, shape, _submeshes(path, tensor, ranks))
+        box = _local_box_and_replica_holders(
+            ranks, tensor.device_mesh, tensor.placements, shape, _submeshes(path, tensor, ranks)
+        )
     except ValueError as err:
         raise StateNotSerializable(path, str(err)) from None
     if box is None:
@@ -301,7 +305,7 @@ def _of_dtensor(path: str, tensor: Any, ranks: Ranks) -> LocalPart | None:
     )
 
 
-def _require_boxes(mesh: Any, placements: Any, shape: tuple[int, ...]) -> None:
+def _refuse_partial_or_uneven_placements(mesh: Any, placements: Any, shape: tuple[int, ...]) -> None:
     """Raise ValueError for placements that leave a rank with no box of the whole tensor."""
     parts: dict[int, int] = {}
     strided = set()
@@ -340,12 +344,14 @@ def _find_replica_holders(
     return (holders.index(dist.get_rank()), len(holders)), holders, group
 
 
-def _of_sharded_tensor(path: str, tensor: Any, ranks: Ranks, *, alone: bool) -> LocalPart | None:
+def _locate_sharded_tensor_part_on_rank(
+    path: str, tensor: Any, ranks: Ranks, *, rank_zero_writes_all: bool
+) -> LocalPart | None:
     """Return this rank's part of a ShardedTensor; None when no part of it lies here. `alone`: it does
     not matter who else has this part, since rank 0 writes all of it."""
     shards = tensor.local_shards()
     among = dist.get_world_size(tensor._process_group)
-    if among != ranks.world and not alone:
+    if among != ranks.world and not rank_zero_writes_all:
         # It does not say which other ranks hold the same part; a DTensor does.
         raise StateNotSerializable(
             path,

@@ -36,18 +36,18 @@ class SlotCopy:
         self._finish = finish
         self._error: BaseException | None = None
         small: list[Batch] = [
-            [(copy.wait, ())]
+            [(copy.wait_then_report_changes_and_digests, ())]
             + [(torch.Tensor.copy_, (view.view(-1).view(torch.uint8), data)) for view, data in copy.small]
             for copy in device_copies
         ]
         # The host's copies first: a thread that waits for a device copies nothing else meanwhile.
-        self._host_run: CopyRun = copier.start(batches, self._finish_part, background=background)
+        self._host_run: CopyRun = copier.start(batches, self._finish_after_last_run, background=background)
         if device_copies:
-            self._device_run: CopyRun | None = copier.start(small, self._finish_part, background=background)
+            self._device_run: CopyRun | None = copier.start(small, self._finish_after_last_run, background=background)
         else:
             self._device_run = None
 
-    def _finish_part(self, error: BaseException | None) -> None:
+    def _finish_after_last_run(self, error: BaseException | None) -> None:
         with self._lock:
             self._open -= 1
             self._error = self._error or error
@@ -55,7 +55,7 @@ class SlotCopy:
         if not last:
             return
         try:
-            self._guard.record_all_changes()
+            self._guard.record_all_sources_changed_since_start()
         except Exception as err:  # whatever it is, the slot has to become free
             self._error = self._error or err
         self._finish(self._error)
@@ -64,7 +64,7 @@ class SlotCopy:
         """Wait until nothing reads the tensors any more; for tensors on a device only the device waits.
         Raises what failed."""
         self._host_run.help_and_wait()
-        self._guard.record_all_changes()
+        self._guard.record_all_sources_changed_since_start()
         for copy in self._device_copies:
             copy.block_current_stream()
 

@@ -48,7 +48,7 @@ class SlotPool:
         """Return the slots that are mapped."""
         return [*self._busy.values(), *(slot.memory for slot in self._staging_slots.values())]
 
-    def attach(self) -> None:
+    def map_existing_slots_and_prefault_newest(self) -> None:
         """Map the slots that exist, for restoring as well as for saving; a thread faults in the newest
         snapshot.
 
@@ -57,14 +57,14 @@ class SlotPool:
         """
         self.join()
         first_name = self._names[0]
-        names = shm_slots.names(self.folder, uid=first_name.uid, run=first_name.run, rank=first_name.rank)
+        names = shm_slots.own_slot_names(self.folder, uid=first_name.uid, run=first_name.run, rank=first_name.rank)
         attached = list(shm_slots.attached(self.folder, names))
         self._busy = {memory.name.slot: memory for memory in attached}
         pages = {memory.name: memory.page for memory in attached}
         captures = {name: page.key for name, page in pages.items() if page is not None and page.state != SlotState.FREE}
         if captures:
             newest = max(captures, key=lambda name: captures[name])
-            self._start(self._busy[newest.slot].prefault)
+            self._start_thread(self._busy[newest.slot].prefault)
 
     def make_slots_in_thread(self, needed: Callable[[], tuple[ShardLayout, int]], *, pin: bool = False) -> None:
         """Make all slots in a thread, behind what `attach` has begun; the next `join` waits for it.
@@ -88,7 +88,9 @@ class SlotPool:
                     if self._ending:
                         return
                     if self._make_usable_if_free(name, layout, extra) is None and name.slot in self._busy:
-                        self._register(self._busy[name.slot])  # a save will have it one day, and must not wait then
+                        self._pin_for_gpu_or_warn(
+                            self._busy[name.slot]
+                        )  # a save will have it one day, and must not wait then
                     self._ready[name].set()
             except (CheckpointError, OSError) as err:
                 self._error = err
@@ -97,10 +99,10 @@ class SlotPool:
 
         for event in (self._planned, *self._ready.values()):
             event.clear()
-        self._start(work)
+        self._start_thread(work)
         may_begin.set()
 
-    def make_lacking_slots(self, like: StagingSlot) -> None:
+    def make_lacking_slots_in_thread(self, like: StagingSlot) -> None:
         """Start to make, after a save into `like`, the slots that still lack the room for such a save, as
         `make_slots_in_thread` does. The state may have grown since, or not have existed when they were
         made."""
@@ -110,10 +112,10 @@ class SlotPool:
             like.layout,
             like.memory.capacity[1] // 4,
         )  # of which `_make_usable_if_free` makes four times as much
-        if any(self._lacks(name, layout) for name in self._names):
+        if any(self._must_be_made_or_remade(name, layout) for name in self._names):
             self.make_slots_in_thread(lambda: (layout, extra), pin=self._pin)
 
-    def _lacks(self, name: shm_slots.SlotName, layout: ShardLayout) -> bool:
+    def _must_be_made_or_remade(self, name: shm_slots.SlotName, layout: ShardLayout) -> bool:
         """Return whether a save would have to make that slot, or make it anew."""
         slot = self._staging_slots.get(name.slot)
         if slot is not None:
@@ -122,7 +124,7 @@ class SlotPool:
             memory = self._busy.get(name.slot)
         if memory is None:
             return True
-        if _holds(memory, layout):
+        if _fits_without_excess(memory, layout):
             return False  # as nearly always: its page is not read after each save
         page = memory.page
         return page is None or page.state == SlotState.FREE
@@ -136,7 +138,7 @@ class SlotPool:
         making."""
         self._planned.wait()
 
-    def _start(self, work: Callable[[], object]) -> None:
+    def _start_thread(self, work: Callable[[], object]) -> None:
         self._thread = threading.Thread(target=work, daemon=True, name="hpk-prefault")
         self._thread.start()
 
@@ -167,7 +169,7 @@ class SlotPool:
         if slot is not None:
             memory: shm_slots.Slot | None = slot.memory
         else:
-            memory = self._busy.get(name.slot) or self._find(name)
+            memory = self._busy.get(name.slot) or self._attach_or_none(name)
         if memory is not None:
             page = memory.page
             if page is not None and page.state != SlotState.FREE:
@@ -175,9 +177,9 @@ class SlotPool:
                     self._busy[name.slot] = memory
                 return None
             self._busy.pop(name.slot, None)
-            if page is not None and _holds(memory, layout) and memory.capacity[1] >= extra:
+            if page is not None and _fits_without_excess(memory, layout) and memory.capacity[1] >= extra:
                 memory.prefault()
-                self._register(memory)
+                self._pin_for_gpu_or_warn(memory)
                 if slot is None or slot.layout.fingerprint != layout.fingerprint:
                     slot = self._staging_slots[name.slot] = StagingSlot(memory, layout)
                 return slot
@@ -190,11 +192,11 @@ class SlotPool:
             self.folder, name, layout.size + SLACK // 2, extra_room=max(shm_slots.EXTRA_ROOM, 4 * extra)
         )
         created.prefault()
-        self._register(created)
+        self._pin_for_gpu_or_warn(created)
         self._staging_slots[name.slot] = StagingSlot(created, layout)
         return self._staging_slots[name.slot]
 
-    def _register(self, memory: shm_slots.Slot) -> None:
+    def _pin_for_gpu_or_warn(self, memory: shm_slots.Slot) -> None:
         if self._pin and not device.register(memory):
             self._pin = False
             log.warning(
@@ -203,7 +205,7 @@ class SlotPool:
                 f"{self.folder}/{memory.name.file('img')}",
             )
 
-    def _find(self, name: shm_slots.SlotName) -> shm_slots.Slot | None:
+    def _attach_or_none(self, name: shm_slots.SlotName) -> shm_slots.Slot | None:
         try:
             return shm_slots.attach(self.folder, name)
         except FileNotFoundError:
@@ -223,5 +225,5 @@ class SlotPool:
         self._busy.clear()
 
 
-def _holds(memory: shm_slots.Slot, layout: ShardLayout) -> bool:
+def _fits_without_excess(memory: shm_slots.Slot, layout: ShardLayout) -> bool:
     return layout.size <= memory.capacity[0] <= layout.size + SLACK

@@ -62,13 +62,13 @@ class Staging:
     def make_slots_in_thread(self, tensors: StateTensors) -> None:
         """Start to make and fault in the slots while training continues; the first save finds them."""
         self._pool.make_slots_in_thread(
-            lambda: self._needed(tensors),
+            lambda: self._needed_layout_and_extra_bytes(tensors),
             pin=any(device.is_on_cuda(piece.tensor) for piece in tensors.pieces),
         )
 
-    def _needed(self, tensors: StateTensors) -> tuple[ShardLayout, int]:
+    def _needed_layout_and_extra_bytes(self, tensors: StateTensors) -> tuple[ShardLayout, int]:
         extra, local_tree = self._serialize_tree(tensors)
-        return self._plan_of(tensors, local_tree).layout, len(extra)
+        return self._reuse_or_make_plan(tensors, local_tree).layout, len(extra)
 
     def _serialize_tree(self, tensors: StateTensors) -> tuple[bytes, bytes]:
         """Return the text of what is not a tensor, and which part of it lies in the shard: none of rank
@@ -89,31 +89,37 @@ class Staging:
         # A slot's tensors outlive this call: made in inference mode, no later copy could write to them.
         with torch.inference_mode(False):
             try:
-                started = self._begin(tensors, handle, on_busy)
+                started = self._start_copy_or_skip(tensors, handle, on_busy)
             except BaseException as err:
-                self._fail(handle, f"it could not be captured: {str(err) or type(err).__name__}")
+                self._fail_save_and_notify_agent(handle, f"it could not be captured: {str(err) or type(err).__name__}")
                 raise
             if started is None:
                 return False
             copy, slot = started
-            if self._overlap and self.fence.install_step_hooks(optimizers):
+            if self._overlap and self.fence.install_step_hooks_unless_no_optimizer(optimizers):
                 self.fence.track(copy, handle)
             else:
                 copy.wait()
-            self._pool.make_lacking_slots(slot)
+            self._pool.make_lacking_slots_in_thread(slot)
             return True
 
-    def _begin(self, tensors: StateTensors, handle: Handle, on_busy: OnBusy) -> tuple[SlotCopy, StagingSlot] | None:
+    def _start_copy_or_skip(
+        self, tensors: StateTensors, handle: Handle, on_busy: OnBusy
+    ) -> tuple[SlotCopy, StagingSlot] | None:
         """Plan the save, acquire and prepare a slot and start the copy into it; None, with the save ended
         as skipped, when no slot is free."""
         self._pool.wait_until_planned()
         extra, local_tree = self._serialize_tree(tensors)
-        plan = self._plan_of(tensors, local_tree)
-        compared = self._replica_check.begin(handle.seq, plan.fingerprint, tensors.pieces, last=on_busy == "wait")
+        plan = self._reuse_or_make_plan(tensors, local_tree)
+        compared = self._replica_check.begin_comparison_if_due(
+            handle.seq, plan.fingerprint, tensors.pieces, last=on_busy == "wait"
+        )
         room = len(extra)
         if compared is not None:
             room += compared.room
-        slot = self._pool.acquire(plan.layout, room) or self._wait_for_free_slot(plan, handle, room, on_busy)
+        slot = self._pool.acquire(plan.layout, room) or self._wait_for_free_slot_unless_skip(
+            plan, handle, room, on_busy
+        )
         if slot is None:
             self._replica_check.forget(handle.seq)
             self._agent.send(SaveSkipped(self._key(handle), NO_SLOT))
@@ -131,7 +137,7 @@ class Staging:
             slot.free_if_writing()
             raise
 
-    def _plan_of(self, tensors: StateTensors, local_tree: bytes) -> SavePlan:
+    def _reuse_or_make_plan(self, tensors: StateTensors, local_tree: bytes) -> SavePlan:
         plan = self._plan
         if plan is None or not plan.fits(tensors, len(local_tree)):
             plan = self._plan = SavePlan(
@@ -158,9 +164,9 @@ class Staging:
         device_copies = self._devices.start(
             slot.device_pieces(pieces.device),
             compared.device_digest_requests() if compared is not None else (),
-            guard.record_device_changes,
+            guard.record_tensors_changed_on_device,
         )
-        early, late = slot.batches(pieces.early), slot.batches(pieces.late)
+        early, late = slot.host_copy_batches(pieces.early), slot.host_copy_batches(pieces.late)
         if compared is not None:
             early, late = (
                 early + compared.host_digest_batches(early=True),
@@ -169,31 +175,33 @@ class Staging:
 
         def finish(error: BaseException | None) -> None:
             if error is None:
-                self._finish(slot, handle, guard.problem, compared)
+                self._mark_captured_or_free_and_fail(slot, handle, guard.problem, compared)
             else:
-                self._finish(slot, handle, f"the copy failed: {error}", compared)
+                self._mark_captured_or_free_and_fail(slot, handle, f"the copy failed: {error}", compared)
 
         if self._overlap:
             self._copier.start(early).help_and_wait()
-            guard.record_early_changes()
+            guard.record_early_sources_changed_since_start()
             return SlotCopy(self._copier, late, device_copies, guard, finish, background=True)
         return SlotCopy(self._copier, late + early, device_copies, guard, finish, background=False)
 
-    def _finish(
+    def _mark_captured_or_free_and_fail(
         self, slot: StagingSlot, handle: Handle, problem: str | None, compared: replica_check.Comparison | None
     ) -> None:
         """Free the slot and fail the save, or mark it as captured and tell the agent, when the copy has
         ended, in whatever thread."""
         if problem is not None:
             slot.finish_writing(SlotState.FREE)
-            self._fail(handle, problem)
+            self._fail_save_and_notify_agent(handle, problem)
             return
-        slot.finish_writing(SlotState.CAPTURED, compared.digests() if compared is not None else None)
+        slot.finish_writing(
+            SlotState.CAPTURED, compared.combined_digests_by_holders() if compared is not None else None
+        )
         with self._saves.changed:
             handle.advance(SaveState.CAPTURED)
         self._agent.send(SlotCaptured(slot.number))
 
-    def _fail(self, handle: Handle, reason: str) -> None:
+    def _fail_save_and_notify_agent(self, handle: Handle, reason: str) -> None:
         """End the save as failed on this rank, and tell the agent.
 
         The agent then replies `dropped`, which changes nothing: a handle never leaves a final state.
@@ -201,7 +209,9 @@ class Staging:
         self._saves.end_without_success(handle, SaveState.FAILED, reason)
         self._agent.send(SaveSkipped(self._key(handle), reason))
 
-    def _wait_for_free_slot(self, plan: SavePlan, handle: Handle, extra: int, on_busy: OnBusy) -> StagingSlot | None:
+    def _wait_for_free_slot_unless_skip(
+        self, plan: SavePlan, handle: Handle, extra: int, on_busy: OnBusy
+    ) -> StagingSlot | None:
         if on_busy == "skip":
             return None
         end = float("inf")

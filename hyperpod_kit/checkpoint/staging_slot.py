@@ -103,7 +103,7 @@ class StagingSlot:
             self._grouped.late_sources,
         )
 
-    def batches(self, pieces: Sequence[TensorPiece]) -> list[memory_copy.Batch]:
+    def host_copy_batches(self, pieces: Sequence[TensorPiece]) -> list[memory_copy.Batch]:
         """Return the batches that copy these pieces from host memory into the slot; those of the late
         pieces are made once."""
         if pieces is self._grouped.late and self._batches is not None:

@@ -18,7 +18,7 @@ from hyperpod_kit.checkpoint.agent.channel import JsonMessage
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Key
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, Connect, TrainerMessage
 from hyperpod_kit.checkpoint.agent_supervisor import AgentSupervisor
-from hyperpod_kit.checkpoint.collectives import Ranks, first_problem
+from hyperpod_kit.checkpoint.collectives import Ranks, first_problem_with_rank
 from hyperpod_kit.checkpoint.repository import catalog, commit, digest, verify
 from hyperpod_kit.checkpoint.repository import identity as identities
 from hyperpod_kit.checkpoint.repository.store.open import is_path
@@ -84,9 +84,9 @@ def agree_on_start_identity(
         where = os.path.abspath(where)
     open_managers.close_forgotten(where)
     problem = None
-    if open_managers.manager_of(where) is not None:
+    if open_managers.manager_with_live_agent(where) is not None:
         problem = f"this process has a Manager of {where} already"
-    key = _attempt_key()
+    key = _read_attempt_key_from_environment()
     greetings = ranks.handshake(
         (
             socket.gethostname(),
@@ -96,7 +96,7 @@ def agree_on_start_identity(
             message_auth.proof(key, "which attempt") if key else "",
         )
     )
-    problem = first_problem([rank_problem for _, _, rank_problem, _, _ in greetings])
+    problem = first_problem_with_rank([rank_problem for _, _, rank_problem, _, _ in greetings])
     if problem is not None:
         raise RunIsOwned(problem, hint="close that one first, or use it; `with Manager(...)` closes by itself")
     response: Any = None
@@ -125,7 +125,7 @@ def agree_on_start_identity(
     )
 
 
-def _attempt_key() -> bytes:
+def _read_attempt_key_from_environment() -> bytes:
     """Return the key that only this job attempt's processes have; b"" without `job run`."""
     with contextlib.suppress(ValueError):
         return bytes.fromhex(os.environ.get(HPK_ATTEMPT_KEY, ""))
@@ -161,7 +161,7 @@ def start_agent(
     agent: AgentSupervisor | None = None
     port = 0
     try:
-        setup["folder"] = _shm_directory()
+        setup["folder"] = _ensure_shm_directory()
         agent = AgentSupervisor(setup, on_event)
         port = agent.wait_for_ready_port()
     except (CheckpointError, OSError) as err:
@@ -245,12 +245,12 @@ def _describe_free_space(root: str) -> str:
     return ""
 
 
-def _shm_directory() -> str:
+def _ensure_shm_directory() -> str:
     """The directory of shared memory that this user's slots are in. Raises OSError."""
     try:
         return shm_paths.ensure_user_directory()
     except OSError as err:
-        raise shm_slots.explain_error(err, shm_paths.shared_memory_root()) from None
+        raise shm_slots.error_with_path_and_remedy(err, shm_paths.shared_memory_root()) from None
 
 
 def _has_several_hosts(hosts: Sequence[str]) -> bool:
@@ -262,5 +262,5 @@ def listening_addresses(hosts: Sequence[str]) -> list[str]:
     it, best first."""
     here = socket.gethostname()
     if _has_several_hosts(hosts):
-        return listening.local_addresses(here, sorted(set(hosts) - {here}))
+        return listening.addresses_reachable_from_peers(here, sorted(set(hosts) - {here}))
     return ["127.0.0.1"]

@@ -179,7 +179,7 @@ class State:
         if self.model is None or not fsdp1.is_used(self.model):
             self._encode_shared_parts(collector)
         plain_objects = {name: thing for name, thing in self.objects.items() if not hasattr(thing, "__iter__")}
-        self._per_rank_values(collector, plain_objects, ranks.rank)
+        self._encode_per_rank_parts(collector, plain_objects, ranks.rank)
         for name, thing in self.objects.items():
             if isinstance(thing, torch.nn.Module):
                 _warn_if_nothing_is_saved(name, thing)
@@ -200,7 +200,7 @@ class State:
         """
         collector = Collector(ranks, self._cache, full=self.full, owned=self._owned)
         tree = self._encode_shared_parts(collector)
-        values = self._per_rank_values(collector, self.objects, ranks.rank)
+        values = self._encode_per_rank_parts(collector, self.objects, ranks.rank)
         tree.update(values)
         tree["classes"] = {path: optimizer.class_of(thing) for path, thing in self._optimizers().items()}
         if self.rng:
@@ -208,9 +208,9 @@ class State:
             tree["rng"] = codec.encode(
                 randomness.capture(), f"{prefix}.rng", partial(_record_per_rank_tensor, collector, prefix)
             )
-        return collector.finish(tree, [*values, "rng"])
+        return collector.finish_and_add_shared_names(tree, [*values, "rng"])
 
-    def _per_rank_values(self, collector: Collector, objects: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    def _encode_per_rank_parts(self, collector: Collector, objects: Mapping[str, Any], rank: int) -> dict[str, Any]:
         """Record and encode what each rank has for itself: of objects that are neither modules nor
         optimizers, and `extra`."""
         prefix = f"rank.{rank:05d}"
@@ -234,7 +234,7 @@ class State:
             if self.optimizer is not None:
                 tree["optimizer"] = codec.encode(self._sharded1.optimizer, "optimizer", collector.add_tensor)
         elif self.model is not None:
-            fqns, names = modules.fqns(self.model)
+            fqns, names = modules.fqns_by_param_id_and_all_names(self.model)
             tree["model"] = modules.encode(
                 self.model,
                 "model",
@@ -248,7 +248,9 @@ class State:
         for name, thing in self.objects.items():
             path = f"objects.{name}"
             if isinstance(thing, torch.nn.Module):
-                tree[path] = modules.encode(thing, path, collector, modules.fqns(thing)[1], use=TensorUse.VALUE)
+                tree[path] = modules.encode(
+                    thing, path, collector, modules.fqns_by_param_id_and_all_names(thing)[1], use=TensorUse.VALUE
+                )
             elif isinstance(thing, torch.optim.Optimizer):
                 tree[path] = optimizer.encode(thing, path, collector, fqns)
         return tree
@@ -274,11 +276,13 @@ class State:
         """
         self._require_saved_parts(tree)
         sharded1 = self.model is not None and fsdp1.is_used(self.model)
-        fqns = self._fqns()
+        fqns = self._fqns_by_param_id()
         classes = tree.get("classes", {})
         for path, thing in self._optimizers().items():
             described = codec.RECORDS in tree and classes.get(path) == optimizer.class_of(thing)
-            if not sharded1 and optimizer_state.make_missing_state(thing, tree[path], fqns, described=described):
+            if not sharded1 and optimizer_state.make_missing_state(
+                thing, tree[path], fqns, records_have_type_and_shape=described
+            ):
                 self._filling.made.append(thing)
         # With `full` the pieces of a save are whole tensors, these are not; else the first save finds them known.
         collector = Collector(
@@ -292,11 +296,15 @@ class State:
             if path not in self._optimizers():
                 _require_same_names(path, live[path], tree, loaders.get(path))
         self._warn_of_other_optimizer_classes(tree)
-        self._filling.replace_misfitting_tensors(tree, collector, loaders, {} if sharded1 else self._optimizers(), fqns)
+        self._filling.replace_misfits_and_match_subclasses(
+            tree, collector, loaders, {} if sharded1 else self._optimizers(), fqns
+        )
         inplace.collect_fill_targets(self.extra, tree["extra"], "extra", collector, self._filling)
-        return self._match_saved_names(collector, live, tree)
+        return self._finish_under_saved_names(collector, live, tree)
 
-    def _match_saved_names(self, collector: Collector, live: dict[str, Any], tree: Mapping[str, Any]) -> StateTensors:
+    def _finish_under_saved_names(
+        self, collector: Collector, live: dict[str, Any], tree: Mapping[str, Any]
+    ) -> StateTensors:
         """Return the tensors that `collector` took for `live`, under the names that `tree` has for them,
         and keep them as filled."""
         saved_names = set(codec.tensor_names(dict(tree)))
@@ -305,7 +313,7 @@ class State:
         if any(name not in saved_names for name in collector.names):
             names = codec.differing_saved_names(live, tree)
         collector.drop([name for name in collector.names if names.get(name, name) not in saved_names])
-        tensors = collector.finish(live)
+        tensors = collector.finish_and_add_shared_names(live)
         pieces = tuple(
             _rename_piece(piece, names.get(piece.spec.name, piece.spec.name))
             for piece in tensors.pieces
@@ -353,7 +361,7 @@ class State:
         if self.full or (self.model is not None and fsdp1.is_used(self.model)):
             return {}
         collector = Collector(ranks, WalkCache(), owned=self._owned)
-        fqns = self._fqns()
+        fqns = self._fqns_by_param_id()
         things = {"model": self.model, **{f"objects.{name}": thing for name, thing in self.objects.items()}}
         with torch.no_grad():
             for path, thing in things.items():
@@ -361,9 +369,15 @@ class State:
                     left_out: frozenset[str] = frozenset()
                     if path == "model":
                         left_out = self._excluded_frozen_names(thing)
-                    modules.encode(thing, path, collector, modules.fqns(thing)[1], excluded_names=left_out)
+                    modules.encode(
+                        thing,
+                        path,
+                        collector,
+                        modules.fqns_by_param_id_and_all_names(thing)[1],
+                        excluded_names=left_out,
+                    )
         if ranks.world > 1:
-            self._per_rank_values(collector, {}, ranks.rank)  # what of it is divided has a name that ranks share
+            self._encode_per_rank_parts(collector, {}, ranks.rank)  # what of it is divided has a name that ranks share
         layouts = collector.layouts()
         for path, optimizer_ in self._optimizers().items():
             layouts[path] = TensorLayout("")
@@ -390,7 +404,7 @@ class State:
                 f"the checkpoint has no {', '.join(missing)}; it has {', '.join(saved_parts) or 'neither'}",
                 hint="leave out of State what was not saved, restore, and make another State then",
             )
-        fqns = self._fqns()
+        fqns = self._fqns_by_param_id()
         for path, thing in self._optimizers().items():
             if not (path == "optimizer" and self.model is not None and fsdp1.is_used(self.model)):
                 optimizer.require_same_parameters(thing, tree[path], fqns, path)
@@ -398,7 +412,7 @@ class State:
     def _warn_of_other_optimizer_classes(self, tree: Mapping[str, Any]) -> None:
         saved = tree.get("classes", {})
         for path, thing in self._optimizers().items():
-            warning = optimizer.class_change_warning(thing, tree[path], saved.get(path), path)
+            warning = optimizer.describe_class_change_or_refuse_state_loss(thing, tree[path], saved.get(path), path)
             if warning is not None:
                 warnings.warn(warning, RuntimeWarning, stacklevel=2)
 
@@ -431,7 +445,7 @@ class State:
         loaders = self._loaders()
         if "model" in loaders and self._sharded1 is None:
             loaders["model"].load_unfilled_state(tree["model"], tensor, wholes, filling.fresh.keys())
-        fqns = self._fqns()
+        fqns = self._fqns_by_param_id()
         for path, thing in self._optimizers().items():
             if not (path == "optimizer" and self._sharded1 is not None):
                 optimizer_state.Adoption(
@@ -444,11 +458,11 @@ class State:
             elif not _is_shared(other) and path in tree:
                 other.load_state_dict(codec.decode(tree[path], loaded.__getitem__))
         inplace.update_in_place(self.extra, tree["extra"], tensor)
-        self._adopt_generators(tree, loaded)
+        self._keep_generator_states(tree, loaded)
         self.restore_rng()
         self._filling, self._sharded1 = Filling(), None
 
-    def _adopt_generators(self, tree: Mapping[str, Any], loaded: Mapping[str, torch.Tensor]) -> None:
+    def _keep_generator_states(self, tree: Mapping[str, Any], loaded: Mapping[str, torch.Tensor]) -> None:
         """Keep the states of the generators where they are restored and the checkpoint has them."""
         if self.rng and "rng" in tree:
             self._generators = codec.decode(tree["rng"], loaded.__getitem__)
@@ -481,11 +495,11 @@ class State:
             loaders["model"] = modules.Loader(self.model, broadcast_names=self._apart.sent)
         return loaders
 
-    def _fqns(self) -> dict[int, str]:
+    def _fqns_by_param_id(self) -> dict[int, str]:
         """Return the names of the model's parameters by their ids; none without a model."""
         if self.model is None:
             return {}
-        return modules.fqns(self.model)[0]
+        return modules.fqns_by_param_id_and_all_names(self.model)[0]
 
     def _excluded_frozen_names(self, model: torch.nn.Module) -> frozenset[str]:
         if self._apart.frozen:
@@ -508,7 +522,7 @@ def _unwrap(thing: Any) -> Any:
     if isinstance(thing, torch.nn.Module):
         return modules.unwrap(thing)
     if isinstance(thing, torch.optim.Optimizer):
-        return optimizer.unwrap(thing)
+        return optimizer.unwrap_stateless_wrappers(thing)
     return thing
 
 
@@ -564,7 +578,7 @@ def _record_per_rank_tensor(collector: Collector, prefix: str, path: str, tensor
     taken = collector.add_tensor(path[len(prefix) + 1 :] if sharded else path, tensor, use)
     gradient = 0
     if not sharded:
-        gradient = codec.gradient_flag(tensor)
+        gradient = codec.gradient_and_parameter_code(tensor)
     if not gradient or not isinstance(taken, str):
         return taken
     return {"$": "tensor", "name": taken, codec.GRADIENT: gradient}

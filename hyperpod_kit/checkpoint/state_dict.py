@@ -47,7 +47,7 @@ class StateDict(State):
     def tensors(self, ranks: Ranks) -> StateTensors:
         """See State."""
         collector = Collector(ranks, self._cache, owned=self._below)
-        return collector.finish({"extra": {}, **_encoded(self._current_values(), collector)})
+        return collector.finish_and_add_shared_names({"extra": {}, **_encoded(self._current_values(), collector)})
 
     def names(self, ranks: Ranks) -> dict[str, TensorLayout]:
         """See State."""
@@ -61,7 +61,11 @@ class StateDict(State):
             if isinstance(value, torch.optim.Optimizer) and optimizer_state.make_state_by_null_step(value):
                 self._filling.made.append(value)
         self._live_values = self._current_values()
-        missing = sorted(path for path, live, saved in _leaves(self._live_values, dict(tree)) if not _fits(live, saved))
+        missing = sorted(
+            path
+            for path, live, saved in _leaves(self._live_values, dict(tree))
+            if not _is_in_checkpoint_as_same_kind(live, saved)
+        )
         if missing:
             raise CheckpointError(
                 f"the checkpoint has no {', '.join(missing[:8])}; at its top it has {', '.join(sorted(tree))}",
@@ -70,7 +74,7 @@ class StateDict(State):
         collector = Collector(ranks, self._cache, owned=self._below)
         encoded = _encoded(self._live_values, collector)
         self._filling.match_state_dict_subclasses(tree, encoded, collector)
-        return self._match_saved_names(collector, encoded, tree)
+        return self._finish_under_saved_names(collector, encoded, tree)
 
     def required_names(self, tree: Mapping[str, Any]) -> set[str]:
         """See State."""
@@ -136,7 +140,7 @@ def _is_stateful(value: object) -> bool:
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
-def _container_items(live: Any) -> Iterable[tuple[Any, Any]] | None:
+def _items_if_walked_into(live: Any) -> Iterable[tuple[Any, Any]] | None:
     """Return (key, value) of a container that is walked into; None for what is one value: an empty
     one, and a list without a tensor in it, whose length may be another in the checkpoint."""
     if isinstance(live, dict):
@@ -152,7 +156,7 @@ def _is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor) or sharding.is_sharded(value)
 
 
-def _fits(live: Any, saved: codec.Json) -> bool:
+def _is_in_checkpoint_as_same_kind(live: Any, saved: codec.Json) -> bool:
     """Return whether what the checkpoint has in this place can be the value's."""
     if saved is _MISSING:
         return False
@@ -180,7 +184,7 @@ def _children_by_key(saved: codec.Json) -> dict[Any, codec.Json]:
 
 def _leaves(live: Any, saved: codec.Json, path: str = "") -> Iterator[tuple[str, Any, codec.Json]]:
     """Yield each value in `live` with its path, and what the checkpoint has there."""
-    inside = _container_items(live)
+    inside = _items_if_walked_into(live)
     if inside is None:
         yield path, live, saved
         return
@@ -194,7 +198,7 @@ def _fill(live: Any, saved: codec.Json, tensor: Callable[[str], torch.Tensor]) -
     same ones."""
     if _is_tensor(live):
         return live
-    inside = _container_items(live)
+    inside = _items_if_walked_into(live)
     if inside is None:
         return codec.decode(saved, tensor)
     children = _children_by_key(saved)

@@ -113,7 +113,7 @@ def require_equal_rows(name: str, stack: torch.Tensor) -> torch.Tensor:
     """Return the row that all rows of a stack equal. Raises CheckpointError where they differ: such a
     part belongs to one rank's."""
     first = stack[0]
-    if any(not torch.equal(_bits(row), _bits(first)) for row in stack[1:]):
+    if any(not torch.equal(_flat_bytes(row), _flat_bytes(first)) for row in stack[1:]):
         raise CheckpointError(
             f"{name} has a part that {len(stack)} ranks have each for itself, and torch does not say how to divide it",
             hint=f"restore it on ranks that divide it into {len(stack)} parts",
@@ -158,7 +158,7 @@ def allocate_part(subclass_tensor: Any, name: str, record: dict[str, Json]) -> I
     return InnerTensor(name, inner, dtensor, rows)
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def _flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 

@@ -28,16 +28,16 @@ class TensorLayout(NamedTuple):
         """Describe the layout, of the mesh or of all sub-meshes that hold the tensor alike."""
         if not self.extents:
             return f"{self.kind}{self.placements}"
-        grids = [str(_grid(self.extents, ranks)) for ranks in submeshes or (self.ranks,)]
+        grids = [str(_nest_ranks_by_extents(self.extents, ranks)) for ranks in submeshes or (self.ranks,)]
         return f"{self.kind} {' and '.join(grids)} {self.placements}"
 
 
-def _grid(extents: tuple[int, ...], ranks: tuple[int, ...]) -> Any:
+def _nest_ranks_by_extents(extents: tuple[int, ...], ranks: tuple[int, ...]) -> Any:
     """Return the ranks as nested lists of these extents."""
     if len(extents) == 1:
         return list(ranks)
     size = len(ranks) // extents[0]
-    return [_grid(extents[1:], ranks[at : at + size]) for at in range(0, len(ranks), size)]
+    return [_nest_ranks_by_extents(extents[1:], ranks[at : at + size]) for at in range(0, len(ranks), size)]
 
 
 def are_equivalent_submeshes(layouts: Mapping[int, TensorLayout]) -> bool:

@@ -32,11 +32,11 @@ class TensorUse(enum.Enum):
     PER_RANK = "a value of this rank alone"
 
     @property
-    def early(self) -> bool:
+    def is_copied_before_save_returns(self) -> bool:
         return self is not TensorUse.WEIGHT
 
     @property
-    def pinned(self) -> bool:
+    def is_written_by_replica_zero(self) -> bool:
         return self in (TensorUse.BUFFER, TensorUse.SENT_BUFFER)
 
 
@@ -65,7 +65,7 @@ class TensorPiece:
     source: torch.Tensor | None = None
 
     @property
-    def compared(self) -> bool:
+    def is_compared_with_replicas(self) -> bool:
         """Return whether other ranks hold the same piece and it is compared with theirs."""
         return self.replica[1] > 1 and not self.loose and not self.temporary
 
@@ -239,8 +239,8 @@ class Collector:
             if apart is not None:
                 return self._add_subclass_parts(path, tensor, apart, TensorUse.PER_RANK if per_rank else use)
             self._sources[path] = tensor
-            piece = self._make(path, tensor, use, per_rank, subclass)
-            identity = self._identity(path, tensor, piece, per_rank)
+            piece = self._make_piece_or_none_if_absent(path, tensor, use, per_rank, subclass)
+            identity = self._identity_for_ties(path, tensor, piece, per_rank)
             if piece is not None and not piece.temporary:
                 now = sharding.undetached_local_tensor(tensor)
                 self._cache.pieces[path] = CachedTensor(
@@ -269,7 +269,7 @@ class Collector:
         parts = subclasses.take_apart(path, tensor)
         if parts is None:
             return None
-        cached = self._cache.apart[path] = CachedSubclass(tensor, parts, codec.subclass_head(parts))
+        cached = self._cache.apart[path] = CachedSubclass(tensor, parts, codec.subclass_record_without_parts(parts))
         return cached
 
     def _add_subclass_parts(
@@ -288,7 +288,7 @@ class Collector:
             record["parts"][part.name] = subclasses.part_record(taken, part) if isinstance(taken, str) else taken
         return record
 
-    def _identity(
+    def _identity_for_ties(
         self, path: str, tensor: torch.Tensor, piece: TensorPiece | None, per_rank: bool
     ) -> tuple[object, ...]:
         """Return what is equal for two names of the same tensor. Must come out alike on all ranks, also
@@ -302,7 +302,7 @@ class Collector:
             return (path,)
         return (per_rank, *_memory_identity(local))
 
-    def _make(
+    def _make_piece_or_none_if_absent(
         self, path: str, tensor: torch.Tensor, use: TensorUse, per_rank: bool, subclass: torch.Tensor | None
     ) -> TensorPiece | None:
         part = sharding.locate(path, tensor, self._ranks, per_rank=per_rank, full=self._places)
@@ -330,8 +330,8 @@ class Collector:
             local,
             part.replica,
             part.group,
-            use.early or part.temporary,
-            use.pinned or self._full,
+            use.is_copied_before_save_returns or part.temporary,
+            use.is_written_by_replica_zero or self._full,
             part.holders,
             part.layout,
             part.temporary,
@@ -340,7 +340,7 @@ class Collector:
         )
         return piece
 
-    def finish(self, tree: dict[str, Any], per_rank_keys: Sequence[str] = ()) -> StateTensors:
+    def finish_and_add_shared_names(self, tree: dict[str, Any], per_rank_keys: Sequence[str] = ()) -> StateTensors:
         """Return everything that was recorded, and add the shared names to the tree where ranks hold
         different ones. `per_rank_keys`: the keys of the tree whose values are each rank's own."""
         pieces = tuple(self._pieces.values())

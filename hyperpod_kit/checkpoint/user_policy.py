@@ -59,7 +59,7 @@ class UserPolicy:
                 log.warning("what %s lets go was not deleted after %.0f s", type(self._policy).__name__, _PATIENCE)
 
     @property
-    def _is_late(self) -> bool:
+    def _is_past_read_back_deadline(self) -> bool:
         """Whether a read-back would keep the end of the job waiting."""
         return time.monotonic() > self._late
 
@@ -69,7 +69,7 @@ class UserPolicy:
 
         lower_cpu_and_io_priority(whole_process=False)
         store = open_store(self._start.root)
-        prover = read_back.Prover(store, may_continue=lambda size: not self._is_late)
+        prover = read_back.Prover(store, may_continue=lambda size: not self._is_past_read_back_deadline)
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_requested or self._ended)
@@ -80,11 +80,13 @@ class UserPolicy:
                 done = retention.enforce(store, policy, self._start.run, prover=prover)
                 self._last_warning = ""
                 for checkpoint_id, reason in done.damaged:
-                    self._warn_once(f"checkpoint {checkpoint_id} was read back and is not what was committed: {reason}")
+                    self._warn_unless_repeated(
+                        f"checkpoint {checkpoint_id} was read back and is not what was committed: {reason}"
+                    )
             except Exception as err:  # of the script's own class, or of storage: training goes on
-                self._warn_once(f"{type(policy).__name__} has deleted nothing: {type(err).__name__}: {err}")
+                self._warn_unless_repeated(f"{type(policy).__name__} has deleted nothing: {type(err).__name__}: {err}")
 
-    def _warn_once(self, text: str) -> None:
+    def _warn_unless_repeated(self, text: str) -> None:
         if text != self._last_warning:
             log.warning("%s", text)
         self._last_warning = text

@@ -103,7 +103,7 @@ def read(store: Store, checkpoint_id: str, inside: str) -> dict[str, SavedTensor
         body = verify.read_manifest(store, checkpoint_id)
         tree = extra_state.merge_stage_trees(verify.read_verified_small_file(store, checkpoint_id, body.extra))
         with reshard.open_checkpoint(store, checkpoint_id, body) as checkpoint:
-            rows = checkpoint.rows()
+            rows = checkpoint.read_piece_rows()
         sources = _sources(tree, rows, inside)
     except (CheckpointError, OSError) as err:
         if verify.is_storage_failure(err):

@@ -146,7 +146,11 @@ def load_weights(
     candidates.require_same_checkpoint_id(ranks, checkpoint_id)
     rejected: list[tuple[str, str]] = []
     already_filled: set[str] = set()
-    for name in [checkpoint_id] if checkpoint_id is not None else _from_rank_zero(ranks, partial(_committed, store)):
+    for name in (
+        [checkpoint_id]
+        if checkpoint_id is not None
+        else _from_rank_zero(ranks, partial(_committed_ids_newest_first, store))
+    ):
         saved = _from_rank_zero(ranks, partial(weight_sources.read, store, name, inside))
         if isinstance(saved, str):
             rejected.append((name, saved))
@@ -154,7 +158,7 @@ def load_weights(
         matched = weight_sources.match(live, saved, names, drop)
         _require_fit_on_all_ranks(ranks, name, matched, strict=strict, already_filled=already_filled)
         try:
-            converted, other = converted_weights.read_and_convert(
+            converted, other = converted_weights.read_convert_and_list_misfits(
                 where, name, live, saved, matched.conversions, process_group
             )
             for here in other:
@@ -237,7 +241,7 @@ def _from_rank_zero(ranks: Ranks, query: Callable[[], Any]) -> Any:
     return response
 
 
-def _committed(store: Store) -> list[str]:
+def _committed_ids_newest_first(store: Store) -> list[str]:
     return [entry.checkpoint_id for entry in selection.iter_committed_newest_first(store)]
 
 
@@ -262,7 +266,9 @@ def _fill_model_and_return_step(
         same = bool(it.kind) or live[here].dtype == TYPES[it.dtype]
         direct = same and id(live[here]) not in taken
         taken.add(id(live[here]))
-        read[it.stored] = live[here] if direct else torch.empty_like(live[here].detach(), dtype=_dtype(it, live[here]))
+        read[it.stored] = (
+            live[here] if direct else torch.empty_like(live[here].detach(), dtype=_dtype_to_read_into(it, live[here]))
+        )
         by_path.append((it.path, read[it.stored]))
     got = load_state(
         root, StateDict(converted_weights.nest_by_path(by_path)), checkpoint_id=checkpoint_id, process_group=group
@@ -277,7 +283,7 @@ def _fill_model_and_return_step(
     return got.step
 
 
-def _dtype(saved: SavedTensor, live: torch.Tensor) -> torch.dtype:
+def _dtype_to_read_into(saved: SavedTensor, live: torch.Tensor) -> torch.dtype:
     if saved.kind:
         return live.dtype
     return TYPES[saved.dtype]

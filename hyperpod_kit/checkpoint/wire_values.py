@@ -144,7 +144,7 @@ def _decode(encoded: Any, blobs: list[bytes]) -> Any:
     if "is" in encoded:
         return _decode_instance(encoded["is"], encoded["of"], blobs)
     if "error" in encoded:
-        return _error(encoded["error"], encoded["of"])
+        return _decode_error(encoded["error"], encoded["of"])
     ((word, rest),) = encoded.items()
     if word == "bytes":
         return blobs[_require_type(rest, int)]
@@ -171,7 +171,7 @@ def _decode_instance(name: str, encoded_fields: Any, blobs: list[bytes]) -> Any:
     return kind(*values)
 
 
-def _error(name: str, encoded_fields: dict[str, Any]) -> Exception:
+def _decode_error(name: str, encoded_fields: dict[str, Any]) -> Exception:
     if name == "OSError":
         return OSError(
             _require_type(encoded_fields["errno"], int, type(None)),

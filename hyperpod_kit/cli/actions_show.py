@@ -27,11 +27,13 @@ def query_and_print_root_actions(
 
     That is 0 when every node has answered, 1 when one could not be queried.
     """
-    from hyperpod_kit.remote.actions import query_nodes
+    from hyperpod_kit.remote.actions import query_node_actions
 
     begin = (since or datetime.now(timezone.utc) - A_DAY).timestamp()
     with progress_bar(f"asking {len(targets)} nodes", len(targets)) as advance:
-        responses = query_nodes(targets, connect, begin, timeout=timeout, progress=lambda node_actions: advance(1))
+        responses = query_node_actions(
+            targets, connect, begin, timeout=timeout, progress=lambda node_actions: advance(1)
+        )
     silent = [node_actions for node_actions in responses if node_actions.error]
     if as_json:
         print_json(

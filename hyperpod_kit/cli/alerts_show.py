@@ -31,8 +31,8 @@ def print_alerts(standing: Sequence[Alert], report: AlertReport, *, dry_run: boo
         print_text(f"{key}: {verb} to {channels}")
 
 
-def print_undelivered_alerts(
-    report: AlertReport, sinks: AlertSinks, file: str, *, published_elsewhere: bool = False
+def print_failed_and_unaddressed_alerts(
+    report: AlertReport, sinks: AlertSinks, config_file: str, *, published_elsewhere: bool = False
 ) -> None:
     """Print on stderr which alerts could not be sent, and which reach nobody.
 
@@ -43,10 +43,12 @@ def print_undelivered_alerts(
     if published_elsewhere:
         return
     if not sinks.can_alert:
-        print_to_stderr(f"nobody is alerted: {file} names no mail server and no SNS topic among its sinks")
+        print_to_stderr(f"nobody is alerted: {config_file} names no mail server and no SNS topic among its sinks")
         return
     for key in report.unheard:
-        print_to_stderr(f"{key}: nobody is alerted: {file} names no mail address for it, no admin and no SNS topic")
+        print_to_stderr(
+            f"{key}: nobody is alerted: {config_file} names no mail address for it, no admin and no SNS topic"
+        )
 
 
 def check_and_send_alerts(
@@ -76,7 +78,7 @@ def check_and_send_alerts(
         print_to_stderr(f"{key}: sent to {channels}")
     for key, channels in _join_channels_by_key(report.waiting).items():
         print_to_stderr(f"{key}: still to be sent to {channels}")
-    print_undelivered_alerts(report, loaded.sinks, str(config_path))
+    print_failed_and_unaddressed_alerts(report, loaded.sinks, str(config_path))
     return report
 
 

@@ -11,7 +11,7 @@ import click
 HELP = ("-h", "--help")
 
 
-def command_words_before_help(arguments: Sequence[str]) -> Optional[Sequence[str]]:
+def command_words_directly_before_help(arguments: Sequence[str]) -> Optional[Sequence[str]]:
     """Return the command words before -h or --help; None when help is not asked for or other options come
     first."""
     for index, word in enumerate(arguments):
@@ -72,7 +72,7 @@ def _write_section(formatter: click.HelpFormatter, title: str, rows: Iterator[tu
 def _positional_rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
     for action in parser._actions:
         if not action.option_strings and not isinstance(action, argparse._SubParsersAction):
-            yield str(action.metavar or action.dest).upper(), _expand_help(parser, action)
+            yield str(action.metavar or action.dest).upper(), _expand_help_to_sentence(parser, action)
 
 
 def _option_rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
@@ -89,11 +89,11 @@ def _option_rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
         if "--help" in action.option_strings:
             help_text = "Show this message and exit."
         else:
-            help_text = _expand_help(parser, action)
+            help_text = _expand_help_to_sentence(parser, action)
         yield named, help_text
 
 
-def _expand_help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+def _expand_help_to_sentence(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
     expanded = ""
     if action.help:
         expanded = parser._get_formatter()._expand_help(action)

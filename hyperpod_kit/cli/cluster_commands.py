@@ -11,9 +11,9 @@ from hyperpod_kit.cli.confirm import require_confirmation
 from hyperpod_kit.cli.jobs_first import JobsFirst, drain_options
 from hyperpod_kit.cli.options import cluster_options, config_argument, json_option, resolve_cluster
 from hyperpod_kit.cli.output import make_console, print_json, print_text, print_to_stderr, table_cell
-from hyperpod_kit.cli.ssh_options import open_cluster
+from hyperpod_kit.cli.ssh_options import make_live_cluster
 from hyperpod_kit.cli.waiting import interval_option, timeout_option, wait_until_deleted, wait_until_ready
-from hyperpod_kit.untrusted.terminal import indented
+from hyperpod_kit.untrusted.terminal import indent_continuation_lines
 
 if TYPE_CHECKING:
     from hyperpod_kit.cluster.state import ClusterState
@@ -47,7 +47,7 @@ def create_cluster(
     from hyperpod_kit.config.load import load
 
     settings = load(config)
-    planned = create.plan_creation(settings)
+    planned = create.render_bundle_and_check_request(settings)
     if dry_run:
         if as_json:
             print_json(planned.request)
@@ -59,7 +59,7 @@ def create_cluster(
             )
         return
     sagemaker = SageMaker(settings.cluster.region)
-    made = create.create_cluster(settings, planned, sagemaker)
+    made = create.create_cluster_unless_same_exists(settings, planned, sagemaker)
     name = settings.cluster.name
     bundle = None
     if planned.bundle:
@@ -174,9 +174,9 @@ def _print_cluster_state(state: ClusterState) -> None:
         )
     make_console().print(grid)
     if state.failure:
-        print_text(indented(f"failure: {state.failure}"))
+        print_text(indent_continuation_lines(f"failure: {state.failure}"))
     for node, message in state.messages:
-        print_text(indented(f"{node}: {message}"))
+        print_text(indent_continuation_lines(f"{node}: {message}"))
 
 
 @click.command("delete-cluster")
@@ -221,7 +221,7 @@ def delete_cluster(
     from hyperpod_kit.errors import AwsError
 
     chosen = resolve_cluster(config, cluster, region)
-    live = open_cluster(chosen)
+    live = make_live_cluster(chosen)
     sagemaker, name = live.sagemaker, chosen.name
     summary = {"cluster": name, "region": sagemaker.region}
     try:

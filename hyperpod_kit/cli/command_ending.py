@@ -12,10 +12,10 @@ from typing import Any, Callable, Optional, Tuple
 
 import click
 
-from hyperpod_kit.ending import discard_output, ending_of_kit_error, is_reader_gone
+from hyperpod_kit.ending import discard_output, ending_of_kit_error, is_stdout_reader_gone
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.exit_codes import ExitCode
-from hyperpod_kit.extras import DISTRIBUTIONS, install_command
+from hyperpod_kit.extras import DISTRIBUTIONS, requirements_install_command
 
 ADMIN_MODULES = ("boto3", "botocore", "jinja2", "paramiko", "yaml")
 """What an admin's installation has and a training job's has not."""
@@ -37,7 +37,7 @@ def run_reporting_errors(call: Callable[[], Any], *, with_traceback: bool) -> in
     except SystemExit as err:
         return _report_system_exit(err)
     except BaseException as err:
-        if isinstance(err, BrokenPipeError) and is_reader_gone():
+        if isinstance(err, BrokenPipeError) and is_stdout_reader_gone():
             return discard_output(ExitCode.READER_GONE)
         if with_traceback:
             import traceback
@@ -69,7 +69,7 @@ def _report_error(err: BaseException) -> int:
 def _describe_foreign_error(err: Exception) -> Tuple[str, Optional[str]]:
     """Return message and hint for an exception that is not a HyperpodKitError."""
     if isinstance(err, ModuleNotFoundError) and (err.name or "").split(".")[0] in ADMIN_MODULES:
-        return f"this command needs {err.name}, which is not installed", install_command("admin")
+        return f"this command needs {err.name}, which is not installed", requirements_install_command("admin")
     if isinstance(err, OSError):
         where = ""
         if err.filename:

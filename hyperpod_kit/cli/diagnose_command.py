@@ -11,8 +11,8 @@ import click
 from hyperpod_kit.cli.events_command import parse_since_option
 from hyperpod_kit.cli.options import cluster_and_nodes_options, json_option, resolve_cluster
 from hyperpod_kit.cli.output import print_json, print_text, print_to_stderr, progress_bar
-from hyperpod_kit.cli.ssh_options import open_cluster, ssh_options
-from hyperpod_kit.untrusted.terminal import LONGEST_LINE, indented
+from hyperpod_kit.cli.ssh_options import make_live_cluster, ssh_options
+from hyperpod_kit.untrusted.terminal import LONGEST_LINE, indent_continuation_lines
 from hyperpod_kit.untrusted.text import clean
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def diagnose(
     from hyperpod_kit.remote import cluster_diagnosis
     from hyperpod_kit.remote.transport_choice import choose_transport
 
-    live = open_cluster(resolve_cluster(config, cluster, region))
+    live = make_live_cluster(resolve_cluster(config, cluster, region))
     if actions:
         from hyperpod_kit.cli.actions_show import query_and_print_root_actions
 
@@ -93,7 +93,7 @@ def _print_diagnosis(diagnosis: ClusterDiagnosis, with_log: bool) -> None:
     from hyperpod_kit.remote.known_issues import recognise
 
     if diagnosis.failure:
-        print_text(indented(f"cluster {diagnosis.name} is {diagnosis.status}: {diagnosis.failure}"))
+        print_text(indent_continuation_lines(f"cluster {diagnosis.name} is {diagnosis.status}: {diagnosis.failure}"))
         for recognised in recognise(diagnosis.failure):
             print_text(f"  {recognised.cause.code}: {recognised.cause.meaning}\n  do: {recognised.cause.remedy}")
     for few in diagnosis.few:

@@ -9,7 +9,7 @@ import click
 
 from hyperpod_kit.cli.options import Cluster, config_argument, json_option
 from hyperpod_kit.cli.output import make_console, print_json, print_text, print_to_stderr, progress_bar
-from hyperpod_kit.cli.ssh_options import open_cluster, ssh_options
+from hyperpod_kit.cli.ssh_options import make_live_cluster, ssh_options
 from hyperpod_kit.errors import Absent, AwsError, HyperpodKitError, Unreachable, UsageError
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def diff(config: Path, nodes: bool, ssh: SshSettings, as_json: bool) -> int:
     bundle = render(settings)
     bucket = Bucket(bundle.bucket, settings.cluster.region, connections=THREADS)
     rows = [_compare_with_s3(bundle, bucket)]
-    cluster = open_cluster(Cluster(settings.cluster.name, settings.cluster.region, settings))
-    groups, groups_error = _fetch_instance_groups(cluster)
+    cluster = make_live_cluster(Cluster(settings.cluster.name, settings.cluster.region, settings))
+    groups, groups_error = _fetch_instance_groups_and_error(cluster)
     rows += [diff_rows.instance_group_row(bundle, group) for group in groups]
     if groups_error:
         rows += [diff_rows.unanswered_row("cluster", cluster.name, groups_error)]
@@ -80,7 +80,7 @@ def diff(config: Path, nodes: bool, ssh: SshSettings, as_json: bool) -> int:
     if not groups and not groups_error:
         print_to_stderr(f"there is no cluster {cluster.name} yet")
     print_to_stderr(diff_rows.summary(rows))
-    return diff_rows.exit_code(rows)
+    return diff_rows.exit_code_for_differing_or_unanswered(rows)
 
 
 def _compare_with_s3(bundle: Bundle, bucket: Bucket) -> DiffRow:
@@ -99,7 +99,7 @@ def _compare_with_s3(bundle: Bundle, bucket: Bucket) -> DiffRow:
         return diff_rows.unanswered_row("s3", bundle.source_s3_uri, err.message)
 
 
-def _fetch_instance_groups(cluster: LiveCluster) -> tuple[list[Mapping[str, Any]], str]:
+def _fetch_instance_groups_and_error(cluster: LiveCluster) -> tuple[list[Mapping[str, Any]], str]:
     """Return the cluster's instance groups, none when there is no cluster, and why AWS did not answer, ""
     when it did."""
     from hyperpod_kit.aws.errors import NOT_FOUND

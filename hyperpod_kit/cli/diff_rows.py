@@ -46,7 +46,7 @@ def bundle_digests(bundle: Bundle) -> dict[str, str]:
     return manifest.parse_sha256sums(bundle.files[manifest.SUMS])
 
 
-def is_unsupported_format(format: str) -> bool:
+def is_known_unsupported_format(format: str) -> bool:
     """Whether a bundle is of a format that this release does not support; False where the format is not known."""
     return format not in ("", manifest.FORMAT)
 
@@ -96,7 +96,7 @@ def node_row(bundle: Bundle, node_bundle: NodeBundle) -> DiffRow:
         return DiffRow(
             "node", where, "", "absent", "no bundle is installed: see /var/log/provision/provisioning.log there"
         )
-    if is_unsupported_format(node_bundle.format):
+    if is_known_unsupported_format(node_bundle.format):
         return DiffRow("node", where, node_bundle.current, "differs", f"runs {node_bundle.format}: {REPLACE}")
     if node_bundle.damaged:
         return DiffRow(
@@ -116,7 +116,7 @@ def node_row(bundle: Bundle, node_bundle: NodeBundle) -> DiffRow:
     return DiffRow("node", where, node_bundle.current, state, when)
 
 
-def exit_code(rows: Sequence[DiffRow]) -> int:
+def exit_code_for_differing_or_unanswered(rows: Sequence[DiffRow]) -> int:
     """0 all the same, 1 something differs, 3 nothing differs but something is unknown."""
     states = {row.state for row in rows} - {"same"}
     if not states:
@@ -134,7 +134,7 @@ def to_json(bundle: Bundle, rows: Sequence[DiffRow], changes: Mapping[str, Bundl
     return {
         "bundle_id": bundle.bundle_id,
         "uri": bundle.source_s3_uri,
-        "same": exit_code(rows) == 0,
+        "same": exit_code_for_differing_or_unanswered(rows) == 0,
         "places": [asdict(row) for row in rows],
         "changes": {identity: change.to_dict() for identity, change in changes.items()},
     }

@@ -127,10 +127,10 @@ def events(
             _print_events(fresh)
         since = max([event.at for event in fresh], default=since)
         time.sleep(interval)
-        fetched = _query_with_retries(partial(query, since, None), interval)
+        fetched = _query_with_limited_retries(partial(query, since, None), interval)
 
 
-def _query_with_retries(query: Callable[[], list[Event]], interval: float) -> list[Event]:
+def _query_with_limited_retries(query: Callable[[], list[Event]], interval: float) -> list[Event]:
     """Call `query` again after Unreachable, PATIENCE times in all.
 
     Raises NoCredentials at once, Unreachable at the end.

@@ -23,7 +23,7 @@ SQUARE, ROW, NAME, COLUMN = 16, 22, 210, 420
 def render_fleet_page(cluster: str, status: FleetStatus) -> str:
     """Make the whole document."""
     when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(status.at))
-    problems = "".join(f"<li>{escape_html(line)}</li>" for line in groups.problems(status.reports))
+    problems = "".join(f"<li>{escape_html(line)}</li>" for line in groups.describe_problems(status.reports))
     listed = ""
     if problems:
         listed = f"<ul>{problems}</ul>"
@@ -55,7 +55,9 @@ def _mount_squares(report: NodeReport, name: str, x: int, y: int) -> list[str]:
             x + index * (SQUARE + 3),
             y,
             _mount_colour(mount),
-            ", ".join(part for part in (f"{name} {mount.path}: {mount.state}", mount.detail, mount.fullness) if part),
+            ", ".join(
+                part for part in (f"{name} {mount.path}: {mount.state}", mount.detail, mount.fullness_text) if part
+            ),
         )
         for index, mount in enumerate(report.mounts)
     ]

@@ -36,7 +36,7 @@ class Display:
                 screen.print(report.mount_rows_table(self.cluster, status.reports, status.at, screen.width))
             else:
                 screen.print(report.mount_counts_table(self.cluster, status.reports))
-        for line in groups.problems(status.reports):
+        for line in groups.describe_problems(status.reports):
             print_to_stderr(line)
         print_to_stderr(groups.summary(status.reports))
 
@@ -50,7 +50,7 @@ class Display:
             html_page.write_html_page(self.page, fleet_page.render_fleet_page(self.cluster, status))
 
 
-def print_each_status(display: Display, statuses: Iterator[FleetStatus | FleetError]) -> None:
+def print_first_status_then_changes(display: Display, statuses: Iterator[FleetStatus | FleetError]) -> None:
     """Print the first status whole and of each later one what has changed; with --json one line each.
 
     A poll that failed is reported on stderr.

@@ -76,7 +76,7 @@ def template(config: Path, form: str, output: Optional[Path], checked: bool, as_
         print_to_stderr(f"wrote {output}: {sum(len(part.resources) for part in template_parts)} resources")
     for sentence in describe_omissions(settings):
         print_to_stderr(sentence)
-    print_to_stderr(_next_step_sentence(settings, template_parts, form, output))
+    print_to_stderr(_sentence_with_deploy_command(settings, template_parts, form, output))
     return 0
 
 
@@ -92,7 +92,7 @@ def _render_template(settings: Settings, template_parts: list[TemplatePart], for
     return as_yaml(made)
 
 
-def _next_step_sentence(
+def _sentence_with_deploy_command(
     settings: Settings, template_parts: list[TemplatePart], form: str, output: Optional[Path]
 ) -> str:
     """Return the sentence that names the command that deploys the template, with its parameters."""
@@ -110,12 +110,12 @@ def _next_step_sentence(
 
 
 def _compare_account_and_print(settings: Settings, template_parts: list[TemplatePart], as_json: bool) -> int:
-    from hyperpod_kit.infra.compare import DIFFERS, MISSING, NOT_CHECKED, compare_with_account
+    from hyperpod_kit.infra.compare import DIFFERS, MISSING, NOT_CHECKED, part_states_and_unrelated_finding_count
     from hyperpod_kit.preflight.gather import gather
 
     with live_status():
         facts = gather(settings)
-    rows, other_findings = compare_with_account(settings, template_parts, facts)
+    rows, other_findings = part_states_and_unrelated_finding_count(settings, template_parts, facts)
     if as_json:
         print_json(
             {

@@ -106,7 +106,7 @@ def init(
         values = read_example()
     else:
         imported = _import_existing_configuration(from_cluster, from_cluster_config, from_parameters, flags["region"])
-        earlier = legacy_scripts.read_legacy_scripts(
+        earlier = legacy_scripts.classify_available_legacy_scripts(
             imported.source, imported.entry, scripts, config, live=from_cluster is not None, region=flags["region"]
         )
         for line in earlier.lines if earlier else ():
@@ -125,8 +125,8 @@ def init(
                 hint="give them, or start from the example: hyperpod-kit init --from-example",
             )
         if missing:
-            answers = _ask_open_questions(imported.values, answers)
-        values = starter.fill_in_answers(imported.values, answers)
+            answers = _prompt_for_missing_answers(imported.values, answers)
+        values = starter.copy_with_answers_and_defaults(imported.values, answers)
         if earlier:
             for note in starter.add_legacy_scripts(values, earlier):
                 print_to_stderr(f"not carried over: {note}")
@@ -141,7 +141,7 @@ def _is_region_from_environment() -> bool:
     return source is click.core.ParameterSource.ENVIRONMENT
 
 
-def _ask_open_questions(base: dict[str, Any], answers: Any) -> Any:
+def _prompt_for_missing_answers(base: dict[str, Any], answers: Any) -> Any:
     from hyperpod_kit.cli.prompts import ask_questions
 
     try:
@@ -156,7 +156,7 @@ def _import_existing_configuration(
 ) -> ImportedConfiguration:
     """Read what there is already. Raises UsageError, ConfigError, AwsError, Unreachable."""
     from hyperpod_kit.config import document
-    from hyperpod_kit.config.from_aws import ImportedConfiguration, import_configuration, lifecycle_scripts_uri
+    from hyperpod_kit.config.from_aws import ImportedConfiguration, first_lifecycle_scripts_uri, import_configuration
 
     if name is not None and cluster is not None:
         raise UsageError("--from-cluster and --from-cluster-config: one of them")
@@ -177,11 +177,11 @@ def _import_existing_configuration(
     # As JSON has it: dates are texts.
     live = json.loads(json.dumps(SageMaker(region).describe_cluster(name), default=str))
     if aws_parameters is None and not any("SlurmConfig" in group for group in live.get("InstanceGroups", ())):
-        aws_parameters = _download_legacy_parameters(lifecycle_scripts_uri(live), region)
+        aws_parameters = _download_provisioning_parameters(first_lifecycle_scripts_uri(live), region)
     return import_configuration(live, aws_parameters)
 
 
-def _download_legacy_parameters(source: Optional[str], region: Optional[str]) -> Any:
+def _download_provisioning_parameters(scripts_uri: Optional[str], region: Optional[str]) -> Any:
     """Download provisioning_parameters.json from beside the lifecycle scripts; None when it cannot be
     had.
 
@@ -189,7 +189,7 @@ def _download_legacy_parameters(source: Optional[str], region: Optional[str]) ->
     """
     from hyperpod_kit.aws.s3 import Bucket
 
-    bucket, _, prefix = (source or "").partition("://")[2].partition("/")
+    bucket, _, prefix = (scripts_uri or "").partition("://")[2].partition("/")
     if not bucket:
         return None
     key = f"{prefix.rstrip('/')}/provisioning_parameters.json".lstrip("/")

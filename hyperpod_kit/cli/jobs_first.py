@@ -91,7 +91,7 @@ class JobsFirst:
                 ) from err
             self.listing_error = err.message
 
-    def keep_jobs_on(self, node_names: Sequence[str]) -> None:
+    def drop_jobs_not_on_nodes(self, node_names: Sequence[str]) -> None:
         """Leave out the jobs that have none of these nodes: the others stay."""
         self.jobs = [job for job in self.jobs if set(node_names).intersection(job.nodes)]
 
@@ -176,12 +176,12 @@ class JobsFirst:
 
     def undrain_nodes(self, vacated: Optional[Vacated], node_names: Optional[Sequence[str]] = None) -> None:
         """Undrain all vacated nodes, or those of these names, because nothing is done to them after all."""
-        from hyperpod_kit.remote.vacate import undrain
+        from hyperpod_kit.remote.vacate import undrain_or_report_failure
 
         if vacated is not None and self._runner is not None:
             nodes = [name for name in vacated.drained if node_names is None or name in node_names]
             if nodes:
-                undrain(self._runner, nodes, vacated.reason, print_to_stderr)
+                undrain_or_report_failure(self._runner, nodes, vacated.reason, print_to_stderr)
 
 
 def open_runner_for_slurm(cluster: LiveCluster, ssh: SshSettings) -> Any:
@@ -193,6 +193,6 @@ def open_runner_for_slurm(cluster: LiveCluster, ssh: SshSettings) -> Any:
 
 def open_unsaved_snapshot_counter(cluster: LiveCluster, ssh: SshSettings) -> Any:
     """A context with a function that counts unsaved captures on nodes. Raises AwsError, UsageError."""
-    from hyperpod_kit.remote.unsaved import open_unsaved_counter
+    from hyperpod_kit.remote.unsaved import open_unsaved_captures_counter
 
-    return open_unsaved_counter(cluster, ssh, print_to_stderr)
+    return open_unsaved_captures_counter(cluster, ssh, print_to_stderr)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Optional
 
 import click
 
-from hyperpod_kit.ending import is_reader_gone
+from hyperpod_kit.ending import is_stdout_reader_gone
 from hyperpod_kit.errors import Absent, MissingExtra, Unreachable
 from hyperpod_kit.exit_codes import ExitCode
-from hyperpod_kit.extras import require_distribution
+from hyperpod_kit.extras import require_sibling_distribution_installed
 
 if TYPE_CHECKING:
     import argparse
@@ -91,7 +91,7 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError as err:
             # click takes each of these for a reader that has gone; it may as well be a server.
-            if is_reader_gone():
+            if is_stdout_reader_gone():
                 raise click.exceptions.Exit(ExitCode.READER_GONE) from err
             raise Unreachable("the other side closed the connection") from err
 
@@ -130,7 +130,7 @@ class Passthrough(click.Command):
         is unknown here."""
         from hyperpod_kit.cli import argparse_help
 
-        named = argparse_help.command_words_before_help(arguments)
+        named = argparse_help.command_words_directly_before_help(arguments)
         if named is None:
             return None
         first_name = ""
@@ -173,5 +173,5 @@ def _import_attribute(import_path: str, command: str) -> Any:
     Raises MissingExtra where `command` is of a distribution that is not installed.
     """
     module, _, attribute = import_path.partition(":")
-    require_distribution(module, command)
+    require_sibling_distribution_installed(module, command)
     return getattr(import_module(module), attribute)

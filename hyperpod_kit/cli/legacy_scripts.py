@@ -33,7 +33,7 @@ def download_and_classify_scripts(
     name, _, prefix = source.partition("://")[2].partition("/")
     prefix = f"{prefix.rstrip('/')}/".lstrip("/")
     bucket = Bucket(name, region)
-    sizes = bucket.sizes(prefix)
+    sizes = bucket.sizes_by_relative_key(prefix)
     # The names are another's: one of `..` must not lead out of the directory.
     paths = [path for path in sizes if PATH_PATTERN.fullmatch(path)]
     print_to_stderr(f"lifecycle scripts at {source}: {len(sizes)} files")
@@ -73,7 +73,7 @@ def classify_scripts_in_directory(directory: Path, entry: str, config: Path) -> 
     return classify_scripts(paths, contents, _relative_to_config(directory, config), entry)
 
 
-def read_legacy_scripts(
+def classify_available_legacy_scripts(
     source: str, entry: str, directory: Optional[Path], config: Path, *, live: bool, region: Optional[str]
 ) -> Optional[LegacyScripts]:
     """Classify the earlier lifecycle scripts, from S3 or from `directory`; None when there are none or

@@ -10,7 +10,7 @@ import click
 
 from hyperpod_kit.cli.command_ending import run_reporting_errors
 from hyperpod_kit.cli.lazy import CommandEntry, LazyGroup
-from hyperpod_kit.ending import enable_interrupts
+from hyperpod_kit.ending import restore_sigint_if_ignored
 from hyperpod_kit.exit_codes import SUMMARY, ExitCode
 from hyperpod_kit.version import version
 
@@ -128,7 +128,7 @@ def cli(debug: bool, profile: Optional[str]) -> None:
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run the program and exit. `argv`: words after the program's name."""
-    enable_interrupts()
+    restore_sigint_if_ignored()
     if argv is None:
         argv = sys.argv[1:]
     code = run(list(argv))

@@ -10,7 +10,7 @@ import click
 
 from hyperpod_kit.cli.options import cluster_options, json_option, resolve_cluster
 from hyperpod_kit.cli.output import print_to_stderr, progress_bar
-from hyperpod_kit.cli.ssh_options import open_cluster, ssh_options
+from hyperpod_kit.cli.ssh_options import make_live_cluster, ssh_options
 
 if TYPE_CHECKING:
     from hyperpod_kit.remote.target import SshSettings
@@ -81,12 +81,12 @@ def validate_mounts(
       hyperpod-kit validate-mounts --watch 60 --junit mounts.xml
       hyperpod-kit validate-mounts --html fleet.html  # a square for each mount, in one file
     """
-    from hyperpod_kit.cli.fleet_show import Display, print_each_status
+    from hyperpod_kit.cli.fleet_show import Display, print_first_status_then_changes
     from hyperpod_kit.remote.fleet_status import poll_fleet, query_fleet
     from hyperpod_kit.remote.transports import open_transport
 
-    live = open_cluster(resolve_cluster(config, cluster, region))
-    max_age = max_age or live.max_age()
+    live = make_live_cluster(resolve_cluster(config, cluster, region))
+    max_age = max_age or live.max_report_age_seconds()
     shown = Display(live.name, as_json, each, junit, page)
     with open_transport(via, live, ssh, max_age, controller, print_to_stderr) as transport:
         once = functools.partial(
@@ -97,7 +97,7 @@ def validate_mounts(
             lambda count: progress_bar(f"asking {count} nodes {transport.description}", count),
         )
         if watch is not None:
-            print_each_status(shown, poll_fleet(once, watch))
+            print_first_status_then_changes(shown, poll_fleet(once, watch))
         status = once()
     shown.print_and_write_status(status)
     if status.healthy:

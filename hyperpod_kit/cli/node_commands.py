@@ -13,7 +13,7 @@ from hyperpod_kit.cli.confirm import require_confirmation
 from hyperpod_kit.cli.jobs_first import JobsFirst, drain_options
 from hyperpod_kit.cli.options import cluster_and_nodes_options, json_option, resolve_cluster
 from hyperpod_kit.cli.output import print_json, print_to_stderr
-from hyperpod_kit.cli.ssh_options import open_cluster
+from hyperpod_kit.cli.ssh_options import make_live_cluster
 
 if TYPE_CHECKING:
     from hyperpod_kit.aws.sagemaker import Batched, SageMaker
@@ -134,7 +134,7 @@ def _run_node_command(
     from hyperpod_kit.cluster.nodes import list_nodes, resolve_nodes, slurm_node_name
 
     chosen = resolve_cluster(config, cluster, region)
-    live = open_cluster(chosen)
+    live = make_live_cluster(chosen)
     sagemaker = live.sagemaker
     targets = resolve_nodes(list_nodes(sagemaker, chosen.name), nodes)
     listed = ", ".join(dict.fromkeys(f"{node.instance_id} ({node.group})" for node in targets))

@@ -68,19 +68,19 @@ def print_document(text: str) -> None:
 
 def print_error(message: str, hint: Optional[str] = None) -> None:
     """Print what failed, and what to type next."""
-    print_to_stderr("error: " + terminal.indented(message))
+    print_to_stderr("error: " + terminal.indent_continuation_lines(message))
     if hint:
-        print_to_stderr("hint: " + terminal.indented(hint))
+        print_to_stderr("hint: " + terminal.indent_continuation_lines(hint))
 
 
 def print_json(value: Any) -> None:
     """Print one value as indented JSON on stdout, for `--json`."""
-    click.echo(terminal.json_text(value, indent=2))
+    click.echo(terminal.json_text_without_nan(value, indent=2))
 
 
 def print_json_line(value: Any) -> None:
     """Print one object on one line of many."""
-    click.echo(terminal.json_text(value))
+    click.echo(terminal.json_text_without_nan(value))
 
 
 def ask_yes_no(question: str) -> bool:

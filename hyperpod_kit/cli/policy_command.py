@@ -37,7 +37,7 @@ def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
     from hyperpod_kit.preflight import required_permissions, role_policy
 
     settings = load(config)
-    role = _find_role(settings, group)
+    role = _role_of_group_or_first(settings, group)
     if of_trust:
         print_json(role_policy.trust_policy())
         print_to_stderr(
@@ -71,7 +71,7 @@ def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
         )
 
 
-def _find_role(settings: Settings, group: Optional[str]) -> NodeRole:
+def _role_of_group_or_first(settings: Settings, group: Optional[str]) -> NodeRole:
     """The role of a group, or the first one. Raises UsageError."""
     from hyperpod_kit.preflight.placement import roles
 

@@ -11,7 +11,7 @@ from hyperpod_kit.cli.confirm import require_confirmation
 from hyperpod_kit.cli.jobs_first import JobsFirst, drain_options
 from hyperpod_kit.cli.options import Cluster, cluster_options, json_option, resolve_cluster
 from hyperpod_kit.cli.output import make_console, print_json, print_to_stderr, table_cell
-from hyperpod_kit.cli.ssh_options import open_cluster
+from hyperpod_kit.cli.ssh_options import make_live_cluster
 from hyperpod_kit.cli.waiting import interval_option, timeout_option, wait_until_ready
 from hyperpod_kit.errors import ClusterError
 
@@ -72,7 +72,7 @@ def update_software(
 
     speed = software.parse_rollout(batch, pause)
     chosen = resolve_cluster(config, cluster, region)
-    cluster_to_ask = open_cluster(chosen)
+    cluster_to_ask = make_live_cluster(chosen)
     sagemaker = cluster_to_ask.sagemaker
     live = sagemaker.describe_cluster(chosen.name)
     meant = software.select_groups(live, groups)
@@ -136,7 +136,7 @@ def _require_shared_slurm_state(chosen: Cluster, groups: Sequence[str], forget_j
             "outlives its root volume",
             hint="name the configuration file; --forget-jobs if every job may be lost",
         )
-    if not settings.slurm_state_mount:
+    if not settings.slurm_state_mount_name:
         raise ClusterError(
             f"Slurm's state lies on the own disk of {settings.parameters.controller_group}: with a fresh root volume "
             "every job and queue is lost, and job numbers start at 1 again",
@@ -150,7 +150,7 @@ def _require_scripts_in_s3(scripts: Mapping[str, Sequence[str]], region: Optiona
 
     for uri, groups in scripts.items():
         bucket, _, key = uri[len("s3://") :].partition("/")
-        if "" not in Bucket(bucket, region).sizes(key):
+        if "" not in Bucket(bucket, region).sizes_by_relative_key(key):
             raise ClusterError(
                 f"{uri} is not there: nodes of {', '.join(groups)} would come back without mounts and hooks",
                 hint="hyperpod-kit upload, if it is this configuration's bundle; else put it back",

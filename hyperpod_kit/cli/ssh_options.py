@@ -113,7 +113,7 @@ def ssh_options(command: Command, *, timeout: float = 60.0, omit_timeout_option:
             connect_timeout,
             seconds,
             ssh_proxy,
-            any(_is_option_given(name) for name in ("ssh_key", "known_hosts", "ssh_proxy")),
+            any(_is_option_typed_or_in_environment(name) for name in ("ssh_key", "known_hosts", "ssh_proxy")),
         )
         return command(ssh=ssh, **options)
 
@@ -131,7 +131,7 @@ def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
         # Where nobody names a file, ssh looks into its own, the machine's among them.
         named = ""
-        if _is_option_given("known_hosts"):
+        if _is_option_typed_or_in_environment("known_hosts"):
             named = str(known_hosts)
         return command(login=SshLogin(ssh_user, str(ssh_key or ""), named, ssh_port), **options)
 
@@ -140,13 +140,13 @@ def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_login
 
 
-def _is_option_given(name: str) -> bool:
+def _is_option_typed_or_in_environment(name: str) -> bool:
     """Whether an option was typed or is in the environment."""
     source = click.get_current_context().get_parameter_source(name)
     return source not in (None, click.core.ParameterSource.DEFAULT)
 
 
-def open_cluster(chosen: Cluster) -> LiveCluster:
+def make_live_cluster(chosen: Cluster) -> LiveCluster:
     """Return the chosen cluster with an AWS client that many threads can use."""
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster.nodes import LOOKUPS

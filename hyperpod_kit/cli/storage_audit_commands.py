@@ -56,7 +56,7 @@ def import_(kind: str, places: tuple[Path, ...], ledger: Path, as_json: bool) ->
     records = gaps = again = 0
     with _open_ledger(ledger, create=True) as kept, progress_bar("files", len(log_files)) as advance:
         for path in log_files:
-            added = kept.add_entries(sources.read_entries(kind, path))
+            added = kept.add_entries(sources.read_entries_marking_damage(kind, path))
             records, gaps, again = records + added.records, gaps + added.gaps, again + added.duplicates
             advance(1)
     if as_json:
@@ -164,7 +164,7 @@ def verify(ledger: Path, alerts: Optional[Path], alerts_state: Optional[Path], a
     if alerts is None:
         sent = None
     else:
-        sent = _send_tamper_alert(ledger.absolute(), verdict, alerts, alerts_state)
+        sent = _check_and_send_tamper_alert(ledger.absolute(), verdict, alerts, alerts_state)
     if as_json:
         if sent is None:
             report = {}
@@ -186,7 +186,9 @@ def verify(ledger: Path, alerts: Optional[Path], alerts_state: Optional[Path], a
     return 1
 
 
-def _send_tamper_alert(ledger: Path, verdict: ChainVerdict, file: Path, state: Optional[Path]) -> AlertReport:
+def _check_and_send_tamper_alert(
+    ledger: Path, verdict: ChainVerdict, alerts_config: Path, outbox_path: Optional[Path]
+) -> AlertReport:
     from hyperpod_kit.cli import alerts_show
     from hyperpod_kit.storage.alerts.alert import Alert
 
@@ -198,7 +200,9 @@ def _send_tamper_alert(ledger: Path, verdict: ChainVerdict, file: Path, state: O
             f"Row {verdict.broken} of {ledger} does not follow from the one before it: rows were changed or taken out "
             f"there. Compare it with a copy of its last digest: hyperpod-kit storage audit verify --ledger {ledger}",
         )
-    return alerts_show.check_and_send_alerts(file, state, "audit", [str(ledger)], lambda key, stood: alert)
+    return alerts_show.check_and_send_alerts(
+        alerts_config, outbox_path, "audit", [str(ledger)], lambda key, stood: alert
+    )
 
 
 @audit.command()

@@ -76,7 +76,7 @@ def bench(
         replay_request = ReplayRequest(int(size), ranks, chosen)
     targets = [run.parse_mount(text) for text in mounts]
     reports = [
-        run.measure_mount(target, most, _parse_stream_counts(streams), replay_request, print_to_stderr)
+        run.measure_mount(target, most, _parse_stream_counts_ensuring_one(streams), replay_request, print_to_stderr)
         for target in targets
     ]
     if output is not None:
@@ -89,7 +89,7 @@ def bench(
     return 0
 
 
-def _parse_stream_counts(text: str) -> tuple[int, ...]:
+def _parse_stream_counts_ensuring_one(text: str) -> tuple[int, ...]:
     try:
         counts = tuple(sorted({int(word) for word in text.split(",")}))
     except ValueError:

@@ -18,7 +18,7 @@ def print_reports(mount_reports: list[MountReport], as_json: bool) -> None:
     if as_json:
         print_json([report.to_json() for report in mount_reports])
         return
-    _print_probes(mount_reports)
+    _print_probes_and_small_files(mount_reports)
     _print_streams(mount_reports)
     _print_saves(mount_reports)
     for report in mount_reports:
@@ -26,7 +26,7 @@ def print_reports(mount_reports: list[MountReport], as_json: bool) -> None:
             print_text(f"{report.mount.path}: left out: {text}")
 
 
-def _print_probes(mount_reports: list[MountReport]) -> None:
+def _print_probes_and_small_files(mount_reports: list[MountReport]) -> None:
     from rich.table import Table
 
     grid = Table(title="what they can do", title_justify="left")

@@ -133,16 +133,16 @@ def plan(
             raise UsageError(
                 "a plan for which model?", hint="--parameters 8B; or --calibration FILE, to see what it predicts"
             )
-        show.print_calibration(measurements, as_json, published=calibration == "seed")
+        show.print_calibration_against_predictions(measurements, as_json, include_streaming_times=calibration == "seed")
         return 0
     if ledger is not None and mtbf is not None:
         raise UsageError("--mtbf says how often the job fails, and so does --ledger", hint="name one of them")
     if ledger is not None:
-        between, source = failures.measure_mtbf_from_ledger(ledger), f"counted in {ledger}"
+        between, source = failures.measure_mtbf_seconds_from_ledger(ledger), f"counted in {ledger}"
     elif mtbf is not None:
         between, source = fact_parsers.parse_seconds(mtbf), "as given"
     else:
-        between, source = failures.estimate_mtbf_from_fleets(ranks)
+        between, source = failures.estimate_mtbf_seconds_from_fleets(ranks)
     facts = fact_parsers.JobFacts(
         fact_parsers.parse_count(parameters),
         ranks,

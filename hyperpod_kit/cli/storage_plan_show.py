@@ -143,14 +143,16 @@ def _format_duration_band(band: Band) -> str:
     return f"{_format_duration(band.low)} to {_format_duration(band.high)}"
 
 
-def print_calibration(measurements: Calibration, as_json: bool, *, published: bool) -> None:
+def print_calibration_against_predictions(
+    measurements: Calibration, as_json: bool, *, include_streaming_times: bool
+) -> None:
     """Every measured time beside the predicted one; `published`: the tables of training data too."""
     from hyperpod_kit.storage.plan import calibration as fits
     from hyperpod_kit.storage.plan.data import compare_published_streaming_times
 
     cells, rows = (
         fits.compare_samples_with_predictions(measurements),
-        compare_published_streaming_times() if published else [],
+        compare_published_streaming_times() if include_streaming_times else [],
     )
     if as_json:
         print_json(

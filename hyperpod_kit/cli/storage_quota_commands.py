@@ -76,7 +76,7 @@ def set_quota(
                 backend.build_limit_commands(target.proc_fd_path, limits, seconds)
             )
         else:
-            commands = backends.apply_limits(backend, target, limits, seconds, runner)
+            commands = backends.apply_limits_and_write_note(backend, target, limits, seconds, runner)
     if as_json:
         print_json({"directory": target.path, "file_system": backend.name, "dry_run": dry_run, "commands": commands})
     else:
@@ -169,7 +169,7 @@ def check_quota(file: Path, state: Path, dry_run: bool, as_json: bool) -> int:
     else:
         _print_quota_usage(done.used)
         alerts_show.print_alerts(done.above, done.alerts, dry_run=dry_run)
-    alerts_show.print_undelivered_alerts(
+    alerts_show.print_failed_and_unaddressed_alerts(
         done.alerts, loaded.sinks, str(file), published_elsewhere=loaded.sinks.publishes_state
     )
     if done.above or done.alerts.failed or done.alerts.waiting:
@@ -197,9 +197,9 @@ def stop_writes(
       hyperpod-kit storage quota stop fs-0123456789abcdef0 fsap-0123456789abcdef0
       hyperpod-kit storage quota stop s3://my-bucket/checkpoints/alice/ --dry-run
     """
-    if _is_bucket_prefix(target, access_points):
-        return _stop_or_resume_prefix(target, True, region, dry_run, as_json)
-    return _stop_or_resume_access_points(target, access_points, (), region, dry_run, as_json)
+    if _is_prefix_raising_on_mismatch(target, access_points):
+        return _stop_or_resume_writes_below_prefix(target, True, region, dry_run, as_json)
+    return _stop_or_resume_access_point_writes(target, access_points, (), region, dry_run, as_json)
 
 
 @quota.command("resume")
@@ -218,12 +218,12 @@ def resume_writes(
       hyperpod-kit storage quota resume fs-0123456789abcdef0 fsap-0123456789abcdef0
       hyperpod-kit storage quota resume s3://my-bucket/checkpoints/alice/
     """
-    if _is_bucket_prefix(target, access_points):
-        return _stop_or_resume_prefix(target, False, region, dry_run, as_json)
-    return _stop_or_resume_access_points(target, (), access_points, region, dry_run, as_json)
+    if _is_prefix_raising_on_mismatch(target, access_points):
+        return _stop_or_resume_writes_below_prefix(target, False, region, dry_run, as_json)
+    return _stop_or_resume_access_point_writes(target, (), access_points, region, dry_run, as_json)
 
 
-def _is_bucket_prefix(target: str, access_points: tuple[str, ...]) -> bool:
+def _is_prefix_raising_on_mismatch(target: str, access_points: tuple[str, ...]) -> bool:
     """Return whether the target is a prefix of a bucket.
 
     Raises UsageError for a prefix with access points, and for a file system without any.
@@ -240,7 +240,9 @@ def _is_bucket_prefix(target: str, access_points: tuple[str, ...]) -> bool:
     return prefix
 
 
-def _stop_or_resume_prefix(target: str, stop: bool, region: Optional[str], dry_run: bool, as_json: bool) -> int:
+def _stop_or_resume_writes_below_prefix(
+    target: str, stop: bool, region: Optional[str], dry_run: bool, as_json: bool
+) -> int:
     from hyperpod_kit.aws.bucket_policy import BucketPolicies
     from hyperpod_kit.cli.output import print_json, print_text
     from hyperpod_kit.storage.quota import s3_stop
@@ -270,7 +272,7 @@ def _stop_or_resume_prefix(target: str, stop: bool, region: Optional[str], dry_r
     return 0
 
 
-def _stop_or_resume_access_points(
+def _stop_or_resume_access_point_writes(
     file_system_id: str,
     stop: tuple[str, ...],
     resume: tuple[str, ...],

@@ -83,7 +83,7 @@ def requests() -> None:
 @_root_argument
 @_dry
 @json_option
-def open_box(root: str, dry_run: bool, as_json: bool) -> int:
+def create_request_box(root: str, dry_run: bool, as_json: bool) -> int:
     """Let users ask for other limits of directories below PLACE.
 
     Run as root. It makes a directory there (`.hyperpod-kit-requests`, mode 1777) that everybody can put a request in
@@ -133,7 +133,7 @@ def list_requests(root: str, every: bool, as_json: bool) -> int:
             decided = box.read_decisions()
         else:
             decided = []
-    rows = [_pending_request_row(pending, root) for pending in waiting]
+    rows = [_pending_request_row_with_usage(pending, root) for pending in waiting]
     if as_json:
         print_json({"waiting": rows, "decided": [decision.to_json() for decision in decided], "refused": refused})
     else:
@@ -216,7 +216,7 @@ def deny_request(root: str, request_id: str, reason: str, dry_run: bool, as_json
     return 0
 
 
-def _pending_request_row(pending: PendingRequest, root: str) -> dict[str, Any]:
+def _pending_request_row_with_usage(pending: PendingRequest, root: str) -> dict[str, Any]:
     """Return a pending request as a row, with the directory's present usage; `error`: why it would be
     refused."""
     from hyperpod_kit.run import LocalRunner

@@ -100,21 +100,23 @@ def usage(
         html_page.write_html_page(page, usage_page.render_usage_page(reports, top))
     for line in failed:
         print_to_stderr(line)
-    waits = alerts is not None and _send_fullness_alerts(reports, alerts, alerts_state)
+    waits = alerts is not None and _send_fullness_alerts_any_undelivered(reports, alerts, alerts_state)
     if failed or waits or any(report.unread_count for report in reports):
         return 1
     return 0
 
 
-def _send_fullness_alerts(reports: list[UsageReport], file: Path, state: Optional[Path]) -> bool:
+def _send_fullness_alerts_any_undelivered(
+    reports: list[UsageReport], alerts_config: Path, outbox_path: Optional[Path]
+) -> bool:
     """Send the alerts of these reports; return whether one still waits to be accepted or failed."""
     from hyperpod_kit.cli import alerts_show
     from hyperpod_kit.storage.usage import filling
 
     by_root = {report.root: report for report in reports}
     sent = alerts_show.check_and_send_alerts(
-        file,
-        state,
+        alerts_config,
+        outbox_path,
         "usage",
         list(by_root),
         lambda root, stood: filling.fullness_alert(by_root[root], by_root[root].forecast, stood),

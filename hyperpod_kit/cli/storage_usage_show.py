@@ -58,8 +58,8 @@ def print_usage_reports(usage_reports: list[UsageReport], by: Sequence[str], top
         _print_ages(report)
         for name in by:
             _print_usage_table(report, name, getattr(report, _TABLES[name]), top)
-        _print_deletable(report, top)
-        _print_uncounted(report)
+        _print_deletable_checkpoints(report, top)
+        _print_unread_and_foreign_paths(report)
 
 
 def _print_total(report: UsageReport) -> None:
@@ -117,7 +117,7 @@ def _format_signed_size(count: float) -> str:
 AGE_COLUMNS = ("age", "last written", "files", "last read")
 
 
-def age_rows(report: UsageReport) -> list[tuple[str, str, str, str]]:
+def age_rows_written_and_read(report: UsageReport) -> list[tuple[str, str, str, str]]:
     """Under AGE_COLUMNS, the oldest first."""
     written = {row.name: row for row in report.ages if row.what == "written"}
     read = {row.name: row for row in report.ages if row.what == "read"}
@@ -143,7 +143,7 @@ def _print_ages(report: UsageReport) -> None:
     grid = Table()
     for column in AGE_COLUMNS:
         grid.add_column(column, justify="left" if column == "age" else "right")
-    for row in age_rows(report):
+    for row in age_rows_written_and_read(report):
         grid.add_row(*map(table_cell, row))
     make_console().print(grid)
 
@@ -181,7 +181,7 @@ def _print_usage_table(report: UsageReport, name: str, rows: dict[str, Total], t
         print_text(f"and {len(rows) - top:,} more: --top {len(rows)}")
 
 
-def _print_deletable(report: UsageReport, top: int) -> None:
+def _print_deletable_checkpoints(report: UsageReport, top: int) -> None:
     from rich.table import Table
 
     judged = [row for row in report.deletable if not row.error]
@@ -202,7 +202,7 @@ def _print_deletable(report: UsageReport, top: int) -> None:
             print_to_stderr(f"{row.run}: its checkpoints cannot be judged: {row.error}")
 
 
-def _print_uncounted(report: UsageReport) -> None:
+def _print_unread_and_foreign_paths(report: UsageReport) -> None:
     for path in report.elsewhere:
         print_to_stderr(f"{path}: another file system, not counted")
     for path, reason in report.unread[:20]:

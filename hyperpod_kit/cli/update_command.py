@@ -12,7 +12,7 @@ from hyperpod_kit.cli.confirm import require_confirmation
 from hyperpod_kit.cli.jobs_first import JobsFirst, drain_options
 from hyperpod_kit.cli.options import Cluster, config_argument, json_option
 from hyperpod_kit.cli.output import make_console, print_json, print_to_stderr, table_cell
-from hyperpod_kit.cli.ssh_options import open_cluster
+from hyperpod_kit.cli.ssh_options import make_live_cluster
 from hyperpod_kit.cli.waiting import interval_option, timeout_option, wait_until_ready
 from hyperpod_kit.errors import ClusterError
 
@@ -67,8 +67,8 @@ def update_cluster(
     from hyperpod_kit.config.load import load
 
     settings = load(config)
-    planned = create.plan_creation(settings)
-    cluster = open_cluster(Cluster(settings.cluster.name, settings.cluster.region, settings))
+    planned = create.render_bundle_and_check_request(settings)
+    cluster = make_live_cluster(Cluster(settings.cluster.name, settings.cluster.region, settings))
     sagemaker = cluster.sagemaker
     name = settings.cluster.name
     live = sagemaker.describe_cluster(name)
@@ -78,7 +78,7 @@ def update_cluster(
         print_to_stderr(replacement_advice(group, settings.parameters.controller_group))
     leaving: list[ClusterNode] = []
     if update_plan.possible and update_plan.destroys:
-        leaving = _choose_leaving_nodes(cluster, update_plan, first)
+        leaving = _load_jobs_and_choose_leaving_nodes(cluster, update_plan, first)
     if as_json:
         print_json(
             {
@@ -99,7 +99,9 @@ def update_cluster(
     if update_plan.destroys:
         if leaving:
             print_to_stderr(f"these nodes go: {', '.join(f'{node.instance_id} ({node.group})' for node in leaving)}")
-        first.print_jobs("these nodes" if leaving else f"the nodes of {', '.join(update_plan.shrinking)}")
+        first.print_jobs(
+            "these nodes" if leaving else f"the nodes of {', '.join(update_plan.leaving_node_counts_by_group)}"
+        )
     if dry_run:
         return 0
     if update_plan.changes:
@@ -129,28 +131,29 @@ def update_cluster(
         )
         print_to_stderr(f"cluster {name} is ready")
     if update_plan.groups_needing_replacement:
-        print_to_stderr(
-            "next: "
-            f"{_describe_replacements(update_plan.groups_needing_replacement, settings.parameters.controller_group)}"
-        )
+        groups = update_plan.groups_needing_replacement
+        replacements = _describe_how_to_replace_nodes(groups, settings.parameters.controller_group)
+        print_to_stderr(f"next: {replacements}")
     return 0
 
 
-def _choose_leaving_nodes(cluster: LiveCluster, update_plan: Update, first: JobsFirst) -> list[ClusterNode]:
+def _load_jobs_and_choose_leaving_nodes(
+    cluster: LiveCluster, update_plan: Update, first: JobsFirst
+) -> list[ClusterNode]:
     """Load the jobs on the nodes of groups that become smaller; return the nodes that go, [] when AWS
     chooses them."""
     from hyperpod_kit.cluster.nodes import slurm_node_name, sort_for_removal
 
-    members = [node for node in cluster.nodes() if node.group in update_plan.shrinking]
+    members = [node for node in cluster.nodes() if node.group in update_plan.leaving_node_counts_by_group]
     first.load_jobs_on_nodes(cluster, [slurm_node_name(node.address) for node in members if node.address])
     if not first.is_requested:
         return []
     busy = Counter(name for job in first.jobs for name in job.nodes)
     leaving = sort_for_removal(members, {node.instance_id: busy[slurm_node_name(node.address)] for node in members})
     chosen: list[ClusterNode] = []
-    for group, count in update_plan.shrinking.items():
+    for group, count in update_plan.leaving_node_counts_by_group.items():
         chosen += [node for node in leaving if node.group == group][:count]
-    first.keep_jobs_on([slurm_node_name(node.address) for node in chosen])
+    first.drop_jobs_not_on_nodes([slurm_node_name(node.address) for node in chosen])
     return chosen
 
 
@@ -180,7 +183,7 @@ def _vacate_and_delete_nodes(cluster: LiveCluster, leaving: Sequence[ClusterNode
         )
 
 
-def _describe_replacements(groups: Sequence[str], controller: str) -> str:
+def _describe_how_to_replace_nodes(groups: Sequence[str], controller: str) -> str:
     """Say how existing nodes come to a change that only new ones get."""
     ways = []
     if set(groups) - {controller}:

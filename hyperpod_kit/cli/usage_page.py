@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Iterator, NamedTuple, Sequence
 
 from hyperpod_kit.cli import html_page
 from hyperpod_kit.cli.html_page import escape_html
-from hyperpod_kit.cli.storage_usage_show import AGE_COLUMNS, age_rows, counted_noun, format_size, growth_lines
+from hyperpod_kit.cli.storage_usage_show import (
+    AGE_COLUMNS,
+    age_rows_written_and_read,
+    counted_noun,
+    format_size,
+    growth_lines,
+)
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.usage.report import Total, UsageReport
@@ -105,7 +111,7 @@ def _as_sentence(line: str) -> str:
 
 
 def _render_ages(report: UsageReport) -> str:
-    rows = age_rows(report)
+    rows = age_rows_written_and_read(report)
     if not rows:
         return ""
     head = "".join(_render_cells("th", AGE_COLUMNS))
@@ -124,7 +130,7 @@ def _render_cells(tag: str, values: Sequence[str]) -> Iterator[str]:
 
 def _render_treemap(report: UsageReport) -> str:
     """Directories that lie right below the root, each an area; what lies in the root itself is one."""
-    below = list(_top_level_directories(report))
+    below = list(_top_level_directory_sizes(report))
     shown, rest = below[:MOST], sum(value for _, value in below[MOST:])
     root_bytes = report.total.allocated - sum(value for _, value in below)
     shown += [(name, value) for name, value in (("others", rest), ("right here", root_bytes)) if value > 0]
@@ -153,7 +159,7 @@ def _fit_label(area: Area, label: str) -> str:
     return f"{area.name[: letters - 1]}…"
 
 
-def _top_level_directories(report: UsageReport) -> Iterator[tuple[str, float]]:
+def _top_level_directory_sizes(report: UsageReport) -> Iterator[tuple[str, float]]:
     top = report.root.rstrip("/")
     for name, total in report.directories.items():
         inner = ""

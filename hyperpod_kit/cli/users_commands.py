@@ -51,16 +51,17 @@ def apply(config: Path, dry_run: bool, remove_open: bool, as_json: bool) -> int:
     efs = Efs(settings.cluster.region)
     before = homes.observe_homes(efs, settings)
     if dry_run:
-        _print_access_points(before, as_json, changed=not before.policy_is_right, dry_run=True)
+        _print_access_points(before, as_json, changed=not before.is_complete_with_policy_in_force, dry_run=True)
         if not as_json:
             homes.require_no_conflicts(before, remove_open=remove_open)
-        if before.conflicts or (before.open_statements and not remove_open):
+        if before.conflicts or (before.open_statement_names and not remove_open):
             return 1
         return 0
     homes.require_no_conflicts(before, remove_open=remove_open)
     after = homes.create_access_points_and_put_policy(efs, before)
     changed = (
-        access_points.write_access_points(config, homes.access_points_to_record(after)) or not before.policy_is_right
+        access_points.write_access_points(config, homes.access_points_to_record(after))
+        or not before.is_complete_with_policy_in_force
     )
     _print_access_points(after, as_json, changed=changed, dry_run=False)
     if not as_json:
@@ -97,7 +98,7 @@ def policy(config: Path, role: bool) -> None:
             "(hyperpod-kit users apply)"
         )
     if role:
-        document = policies.execution_role_policy(observed.arn, observed.arns)
+        document = policies.execution_role_policy(observed.arn, observed.access_point_arns)
     else:
         document = observed.desired_policy()
     print_json(document)
@@ -120,7 +121,7 @@ def _print_access_points(observed: Observed, as_json: bool, *, changed: bool, dr
                 }
                 for orphan in observed.orphans
             ],
-            "open_statements": observed.open_statements,
+            "open_statements": observed.open_statement_names,
         }
         print_json(report)
         return
@@ -148,6 +149,6 @@ def _print_access_points(observed: Observed, as_json: bool, *, changed: bool, dr
         )
     if dry_run:
         verdict = "the policy would be put"
-        if observed.policy_is_right:
+        if observed.is_complete_with_policy_in_force:
             verdict = "the policy is right"
         print_to_stderr(verdict)

@@ -57,7 +57,7 @@ def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str
     checked = check(config)
     facts = None
     if live:
-        facts = _gather_facts(checked)
+        facts = _query_account_facts_unless_region_wrong(checked)
     findings = _all_findings(checked, facts)
     shown = [finding for finding in findings if finding.code not in suppressed]
     hidden = [finding for finding in findings if finding.code in suppressed]
@@ -90,16 +90,16 @@ def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str
     return ExitCode.OK
 
 
-def _gather_facts(checked: Checked) -> Optional[AccountFacts]:
+def _query_account_facts_unless_region_wrong(checked: Checked) -> Optional[AccountFacts]:
     """Ask AWS for the facts of the account, with progress on stderr; None when the region is wrong, so
     that nothing can be asked."""
     from hyperpod_kit.preflight.gather import gather
 
-    if not checked.has_no_error_at("hyperpod_kit.cluster.region"):
+    if not checked.has_no_error_in_or_around("hyperpod_kit.cluster.region"):
         print_to_stderr("AWS was not asked: correct hyperpod_kit.cluster.region first")
         return None
     with live_status():
-        return gather(checked.settings, checked.has_no_error_at)
+        return gather(checked.settings, checked.has_no_error_in_or_around)
 
 
 def _all_findings(checked: Checked, facts: Optional[AccountFacts]) -> Sequence[Finding]:
@@ -107,15 +107,19 @@ def _all_findings(checked: Checked, facts: Optional[AccountFacts]) -> Sequence[F
     from hyperpod_kit.bundle import scripts
 
     script_findings = [
-        finding for finding in scripts.find_script_problems(checked.settings) if checked.has_no_error_at(finding.path)
+        finding
+        for finding in scripts.find_script_problems(checked.settings)
+        if checked.has_no_error_in_or_around(finding.path)
     ]
     if facts is None:
-        return checked.with_positions([*checked.findings, *script_findings])
+        return checked.with_positions_in_file_order([*checked.findings, *script_findings])
     from hyperpod_kit.preflight.check import preflight
 
     # Where a rule has found an error, what AWS says about the value is an echo of it.
-    live = [finding for finding in preflight(checked.settings, facts) if checked.has_no_error_at(finding.path)]
-    return checked.with_positions([*checked.findings, *script_findings, *live])
+    live = [
+        finding for finding in preflight(checked.settings, facts) if checked.has_no_error_in_or_around(finding.path)
+    ]
+    return checked.with_positions_in_file_order([*checked.findings, *script_findings, *live])
 
 
 def _print_findings(config: Path, findings: Sequence[Finding]) -> None:

@@ -152,7 +152,7 @@ def _plan_user_change(desired: AccessPoint, alive: Sequence[ExistingPoint]) -> U
             return UserChange(desired, KEEP, existing)
     for existing in sorted(alive, key=lambda existing: existing.id):
         if existing.point.root == desired.root or existing.user == desired.user:
-            configured = f"{desired.identity_description} in {desired.root}"
+            configured = f"{desired.acting_uid_gid_description} in {desired.root}"
             return UserChange(desired, CONFLICT, detail=f"{existing.description}, the configuration says {configured}")
         if existing.user and existing.point.uid == desired.uid != AS_WHO_ASKS:
             return UserChange(

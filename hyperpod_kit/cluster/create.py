@@ -29,7 +29,7 @@ class CreationPlan:
     bundle: Optional[Bundle]
 
 
-def plan_creation(settings: Settings) -> CreationPlan:
+def render_bundle_and_check_request(settings: Settings) -> CreationPlan:
     """Return the rendered bundle and the CreateCluster request, checked offline against the installed
     botocore.
 
@@ -64,7 +64,7 @@ class Created:
     existed: bool = False
 
 
-def create_cluster(settings: Settings, planned: CreationPlan, sagemaker: SageMaker) -> Created:
+def create_cluster_unless_same_exists(settings: Settings, planned: CreationPlan, sagemaker: SageMaker) -> Created:
     """Send the CreateCluster request; accept an existing cluster that is what the request asks for.
 
     Raises BundleError when the bundle is not uploaded, ClusterError when there is another cluster of

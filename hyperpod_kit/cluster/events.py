@@ -40,7 +40,7 @@ class Event(NamedTuple):
     lifecycle: str = ""
 
     @property
-    def is_transient(self) -> bool:
+    def is_startup_warning(self) -> bool:
         """Whether it is a warning that every node gives while it comes up."""
         return _PASSING in self.description.lower()
 
@@ -101,7 +101,7 @@ def list_events(
             ) from err
         raise
     chosen = [summary for summary in summaries if LEVELS.index(_event_level(summary)) >= LEVELS.index(level)][:newest]
-    return [_to_event(source, cluster, summary) for summary in reversed(chosen)]
+    return [_fetch_event_details(source, cluster, summary) for summary in reversed(chosen)]
 
 
 class Troubles:
@@ -119,7 +119,7 @@ class Troubles:
         events = [
             event
             for event in list_events(self._source, self._cluster, after=self._begin, level=WARN)
-            if event.id not in self._reported and not event.is_transient
+            if event.id not in self._reported and not event.is_startup_warning
         ]
         self._reported |= {event.id for event in events}
         if events:
@@ -137,7 +137,7 @@ def _event_level(summary: Mapping[str, Any]) -> str:
     return INFO
 
 
-def _to_event(source: EventSource, cluster: str, summary: Mapping[str, Any]) -> Event:
+def _fetch_event_details(source: EventSource, cluster: str, summary: Mapping[str, Any]) -> Event:
     event = Event(
         summary["EventId"],
         _to_datetime(summary["EventTime"]),

@@ -44,7 +44,7 @@ class Observed:
         return tuple(item for item in self.items if item.action == CREATE)
 
     @property
-    def open_statements(self) -> list[str]:
+    def open_statement_names(self) -> list[str]:
         """Statements of others that let clients mount without an IAM identity."""
         return policies.public_statement_names(self.policy)
 
@@ -54,17 +54,17 @@ class Observed:
             cluster=self.cluster,
             file_system_arn=self.arn,
             role_arn=self.role,
-            access_point_arns=self.arns,
+            access_point_arns=self.access_point_arns,
             existing=policies.without_public_statements(self.policy),
         )
 
     @property
-    def arns(self) -> list[str]:
+    def access_point_arns(self) -> list[str]:
         """List the ARNs of the access points that exist."""
         return [item.existing.arn for item in self.items if item.existing]
 
     @property
-    def policy_is_right(self) -> bool:
+    def is_complete_with_policy_in_force(self) -> bool:
         """Whether nothing is missing and the policy in force is the wanted one."""
         return not self.missing and policies.is_same(self.policy, self.desired_policy())
 
@@ -106,10 +106,10 @@ def require_no_conflicts(observed: Observed, *, remove_open: bool) -> None:
             findings=[f"{item.desired.owner_description}: {item.detail}" for item in observed.conflicts],
             hint="change the configuration back, or see docs/users.md for moving a user to other ids",
         )
-    if observed.open_statements and not remove_open:
+    if observed.open_statement_names and not remove_open:
         raise ConfigError(
             "the file system's policy lets clients without IAM in, whoever they are: any of them could mount a home",
-            findings=[f"statement {name}" for name in observed.open_statements],
+            findings=[f"statement {name}" for name in observed.open_statement_names],
             hint="remove them, or: hyperpod-kit users apply --remove-open-statements",
         )
 

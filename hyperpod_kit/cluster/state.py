@@ -71,7 +71,7 @@ class ClusterState:
         """Whether jobs can be submitted: InService, complete, and every node Running."""
         return self.status == "InService" and all(group.ready for group in self.groups)
 
-    def count_differences(self, desired: Mapping[str, int]) -> list[str]:
+    def describe_count_differences(self, desired: Mapping[str, int]) -> list[str]:
         """Describe where the counts that AWS aims at are not `desired` (group -> nodes).
 
         A group that is not desired must go.

@@ -111,7 +111,7 @@ class Update:
         return sum(change.destroys for change in self.changes)
 
     @property
-    def shrinking(self) -> Mapping[str, int]:
+    def leaving_node_counts_by_group(self) -> Mapping[str, int]:
         """Group -> how many of its nodes go; of a group that is taken out, all."""
         return {change.where: change.destroys for change in self.changes if change.destroys}
 
@@ -153,10 +153,10 @@ def plan_update(live: Mapping[str, Any], desired: Mapping[str, Any], controller:
     )
 
 
-def target_counts_without(live: Mapping[str, Any], leaving: Sequence[str]) -> dict[str, int]:
+def target_counts_without(live: Mapping[str, Any], groups_of_leaving_nodes: Sequence[str]) -> dict[str, int]:
     """Return group -> nodes that AWS aims at once the nodes in `leaving` (a group for each) have gone."""
     counts = {str(group["InstanceGroupName"]): int(group.get("TargetCount", 0)) for group in live["InstanceGroups"]}
-    for group in leaving:
+    for group in groups_of_leaving_nodes:
         counts[group] -= 1
     return counts
 

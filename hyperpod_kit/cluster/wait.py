@@ -114,14 +114,14 @@ def wait_ready(
             note(line)
         moved = moved or state.status != "InService"
         if desired is not None:
-            missing = state.count_differences(desired)
+            missing = state.describe_count_differences(desired)
         else:
             missing = []
         if state.ready and not missing:
             missing = list(list_missing())
         last[:] = [(state, missing)]
         _raise_if_stuck(state, missing, fresh=moved or state.failure != stale_failure)
-        _raise_if_nodes_failed(state, failing, clock())
+        _raise_if_nodes_stay_failed(state, failing, clock())
         if state.ready and not missing:
             return state
         return None
@@ -211,7 +211,7 @@ def _raise_if_stuck(state: ClusterState, missing: list[str], *, fresh: bool) -> 
         )
 
 
-def _raise_if_nodes_failed(state: ClusterState, failing: dict[str, float], now: float) -> None:
+def _raise_if_nodes_stay_failed(state: ClusterState, failing: dict[str, float], now: float) -> None:
     """Raise ClusterFailed when nodes have been failed for FAILED_FOR seconds, since AWS then does not try
     again.
 

@@ -50,7 +50,7 @@ class AccessPoint:
         return self.user
 
     @property
-    def identity_description(self) -> str:
+    def acting_uid_gid_description(self) -> str:
         """Return in words as whom it acts: `UID:GID`, or whoever asks in a group."""
         if self.uid >= 0:
             return f"{self.uid}:{self.gid}"
@@ -156,8 +156,8 @@ def compare_with_recorded(
             yield Finding(
                 "HPK-U022",
                 f"hyperpod_kit.{key}[{index}]",
-                f"`{point.owner_description}` is {point.identity_description} in {point.root} here, but access "
+                f"`{point.owner_description}` is {point.acting_uid_gid_description} in {point.root} here, but access "
                 f"point {have.id} acts as "
-                f"{have.identity_description} in {have.root}",
+                f"{have.acting_uid_gid_description} in {have.root}",
                 "Change it back: files belong to numbers, and an access point cannot be changed (see docs/users.md)",
             )

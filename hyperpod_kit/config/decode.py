@@ -7,11 +7,11 @@ from typing import Any, Mapping, Optional
 from hyperpod_kit.config.access_points import AccessPoint
 from hyperpod_kit.config.decode_clients import decode_packages
 from hyperpod_kit.config.decode_cluster import decode_cluster
-from hyperpod_kit.config.decode_mounts import decode_mounts
+from hyperpod_kit.config.decode_mounts import decode_short_and_listed_mounts
 from hyperpod_kit.config.decode_scripts import decode_scripts
 from hyperpod_kit.config.decode_steps import decode_steps
 from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.homes import HOMES_PATH, decode_homes, home_mounts
+from hyperpod_kit.config.homes import HOMES_PATH, decode_homes, home_and_share_mounts
 from hyperpod_kit.config.schema_recorder import KeyRead
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import BundleLocation, ProvisioningParameters, Settings, WorkerGroup
@@ -46,14 +46,16 @@ def decode_settings(
     location = kit.child("bundle")
     bundle = BundleLocation(location.text("bucket"), location.text("prefix", "hyperpod-kit/"))
     location.report_unknown_keys()
-    mounts = decode_mounts(kit, parameters)
+    mounts = decode_short_and_listed_mounts(kit, parameters)
     users = tuple(_user(section) for section in kit.children("users"))
     section = kit.child("homes", required=False)
     homes = None
     if kit.has("homes"):
         homes = decode_homes(section)
     groups = tuple(_group(section) for section in kit.children("groups"))
-    mounts += tuple(SourcedMount(mount, HOMES_PATH) for mount in home_mounts(homes, users, groups, access_points or {}))
+    mounts += tuple(
+        SourcedMount(mount, HOMES_PATH) for mount in home_and_share_mounts(homes, users, groups, access_points or {})
+    )
     watch = kit.child("health", required=False)
     default = HealthPolicy()
     health = HealthPolicy(

@@ -22,7 +22,7 @@ NICKNAMES = {nickname: kind for kind, form in FORMS.items() for nickname in form
 """What people write for a kind, for the hint."""
 
 
-def decode_mounts(kit: Section, parameters: ProvisioningParameters) -> tuple[SourcedMount, ...]:
+def decode_short_and_listed_mounts(kit: Section, parameters: ProvisioningParameters) -> tuple[SourcedMount, ...]:
     """Short forms first, then configuration order."""
     mounts = []
     for form in FORMS.values():
@@ -49,7 +49,7 @@ def _decode_mount(section: Section) -> Optional[Mount]:
             hint = "Choose one of them"
             if near:
                 hint = f"Did you mean `{near[0]}`?"
-            section.wrong(
+            section.record_finding(
                 "HPK-C005",
                 "kind",
                 f"unknown kind `{kind}`: expected {', '.join(KINDS)}",

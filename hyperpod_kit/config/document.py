@@ -75,7 +75,7 @@ def parse_text(path: Path, text: str) -> tuple[Any, SourceMap]:
         where, shown, hint = "", "", None
         if err.position:
             where = f" at line {err.position.line}, column {err.position.column}"
-            shown = _displayable_line(text, err.position.line)
+            shown = _displayable_line_hiding_secrets(text, err.position.line)
             hint = f"correct line {err.position.line}"
         if shown:
             where = f"{where}: {shown}"
@@ -128,7 +128,7 @@ def _parse_json(path: Path, text: str) -> tuple[Any, SourceMap]:
             hint = f"correct line {err.lineno}, or name the file .yaml if it is YAML"
         raise ConfigError(
             f"{path} is not JSON: {err.msg} at line {err.lineno}, column {err.colno}: "
-            f"{_displayable_line(text, err.lineno) or 'the end of the file'}",
+            f"{_displayable_line_hiding_secrets(text, err.lineno) or 'the end of the file'}",
             hint=hint,
         ) from err
     except ValueError as err:
@@ -142,7 +142,7 @@ def _reject_json_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number of JSON's")
 
 
-def _displayable_line(text: str, number: int) -> str:
+def _displayable_line_hiding_secrets(text: str, number: int) -> str:
     """A line to show; empty where the text has no such line: a file that stops too early is wrong behind its end."""
     line = next(iter(text.split("\n")[number - 1 :]), "").strip()
     if any(credentials.find_secrets_in_text(line)):

@@ -121,7 +121,7 @@ def _instance_group_entry(settings: Settings, group: InstanceGroup, source_s3_ur
             entry["SlurmConfig"]["PartitionNames"] = [group.partition]
         storage += [
             _mount_storage_config(mount)
-            for mount, _ in settings.platform_marked_mounts
+            for mount, _ in settings.all_mounts_with_platform_flag
             if mount.is_carried_by(group.role, group.name) and mount.platform
         ]
     if storage:

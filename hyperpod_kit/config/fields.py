@@ -364,7 +364,7 @@ def pattern_at(path: str) -> Optional[Pattern]:
         return None
 
 
-def matches_field_pattern(path: str, text: str) -> bool:
+def fits_field_pattern_if_any(path: str, text: str) -> bool:
     """Return whether a text matches the pattern of the field at `path`; True when that has none."""
     pattern = pattern_at(path)
     return pattern is None or pattern.fits(text)

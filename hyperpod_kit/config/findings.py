@@ -53,7 +53,7 @@ def select_at_least(findings: Sequence[Finding], severity: str) -> list[Finding]
     return [finding for finding in findings if SEVERITIES.index(finding.severity) >= SEVERITIES.index(severity)]
 
 
-def is_path_under(path: str, parent: str) -> bool:
+def is_key_path_at_or_inside(path: str, parent: str) -> bool:
     """Whether `path` is `parent` or something inside it."""
     return path == parent or path.startswith((parent + ".", parent + "["))
 

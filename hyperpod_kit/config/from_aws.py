@@ -14,8 +14,8 @@ from typing import Any, Mapping, Optional, Sequence
 from hyperpod_kit.aws import request_shape
 from hyperpod_kit.config.decode import decode_settings
 from hyperpod_kit.config.emit import NODE_TYPES
-from hyperpod_kit.config.findings import is_path_under
-from hyperpod_kit.config.imported_heads import guess_heads_by_name, import_controller_settings
+from hyperpod_kit.config.findings import is_key_path_at_or_inside
+from hyperpod_kit.config.imported_heads import set_heads_guessed_by_name, set_on_create_for_slurm_configurations
 from hyperpod_kit.config.imported_storage import ImportedStorage
 from hyperpod_kit.config.patterns import INSTANCE_TYPE, INSTANCE_TYPE_PREFIX
 from hyperpod_kit.config.rules.passthrough_fields import COVERED_FIELDS, COVERED_GROUP_FIELDS
@@ -66,34 +66,34 @@ def import_configuration(cluster: Any, parameters: Any) -> ImportedConfiguration
     """
     reader = _RequestReader()
     if parameters is not None:
-        values = reader.read_parameters(parameters)
+        values = reader.validate_and_clean_parameters(parameters)
     else:
         values = {}
     if cluster is not None:
-        reader.read_cluster_request(values, _require_slurm_request(cluster))
+        reader.fill_values_from_cluster_request(values, _normalise_slurm_request(cluster))
     else:
-        reader.assume_on_create_mode(values)
+        reader.set_on_create_mode_and_drop_heads(values)
     mode = values.get("hyperpod_kit", {}).get("cluster", {}).get("lifecycle_mode", LifecycleMode.ON_CREATE)
     if mode == LifecycleMode.ON_CREATE:  # elsewhere they go to nobody, which `validate` says
-        reader.notes += import_controller_settings(values)
+        reader.notes += set_on_create_for_slurm_configurations(values)
     if cluster is None:
         source, entry = ("", "")
     else:
-        source, entry = (lifecycle_scripts_uri(cluster) or "", _entry_script(cluster))
+        source, entry = (first_lifecycle_scripts_uri(cluster) or "", _first_entry_script(cluster))
     return ImportedConfiguration(values, tuple(dict.fromkeys(reader.notes)), source, entry)
 
 
-def lifecycle_scripts_uri(cluster: Any) -> Optional[str]:
+def first_lifecycle_scripts_uri(cluster: Any) -> Optional[str]:
     """The S3 URI of the lifecycle scripts of a cluster that has any: its provisioning_parameters.json lies there."""
-    for group in _require_slurm_request(cluster)["InstanceGroups"]:
+    for group in _normalise_slurm_request(cluster)["InstanceGroups"]:
         lifecycle = group.get("LifeCycleConfig")
         if isinstance(lifecycle, Mapping) and isinstance(lifecycle.get("SourceS3Uri"), str):
             return str(lifecycle["SourceS3Uri"])
     return None
 
 
-def _entry_script(cluster: Any) -> str:
-    for group in _require_slurm_request(cluster)["InstanceGroups"]:
+def _first_entry_script(cluster: Any) -> str:
+    for group in _normalise_slurm_request(cluster)["InstanceGroups"]:
         lifecycle = group.get("LifeCycleConfig")
         for hook in ("OnCreate", "OnInitComplete") if isinstance(lifecycle, Mapping) else ():
             if lifecycle.get(hook):
@@ -101,7 +101,7 @@ def _entry_script(cluster: Any) -> str:
     return ""
 
 
-def _require_slurm_request(cluster: Any) -> Mapping[str, Any]:
+def _normalise_slurm_request(cluster: Any) -> Mapping[str, Any]:
     if isinstance(cluster, list):
         request = {"InstanceGroups": cluster}
     else:
@@ -127,7 +127,7 @@ class _RequestReader:
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def read_parameters(self, given: Any) -> dict[str, Any]:
+    def validate_and_clean_parameters(self, given: Any) -> dict[str, Any]:
         """Return AWS's own parameters without empty values, and note unknown keys.
 
         Raises ConfigError when this is another file.
@@ -141,15 +141,19 @@ class _RequestReader:
                 self.notes.append(f"`{key}` of provisioning_parameters.json: unknown")
         kept = {key: given[key] for key in PARAMETERS if given.get(key) not in (None, "", {})}
         if isinstance(kept.get("worker_groups"), list):
-            kept["worker_groups"] = [self._worker_group_entry(entry) for entry in kept["worker_groups"]]
-        wrong = [finding for finding in decode_settings(kept)[1] if not is_path_under(finding.path, "hyperpod_kit")]
+            kept["worker_groups"] = [self._keep_known_worker_keys(entry) for entry in kept["worker_groups"]]
+        wrong = [
+            finding
+            for finding in decode_settings(kept)[1]
+            if not is_key_path_at_or_inside(finding.path, "hyperpod_kit")
+        ]
         if wrong:
             raise ConfigError(
                 "this is not AWS's provisioning_parameters.json", findings=[finding.render() for finding in wrong]
             )
         return kept
 
-    def assume_on_create_mode(self, values: dict[str, Any]) -> None:
+    def set_on_create_mode_and_drop_heads(self, values: dict[str, Any]) -> None:
         """Set on_create mode, since no other reads AWS's file, and take controller and login groups out
         of worker_groups."""
         values.setdefault("hyperpod_kit", {}).setdefault("cluster", {})["lifecycle_mode"] = (
@@ -166,7 +170,7 @@ class _RequestReader:
         does."""
         self.notes.append(f"partition `{partition or name}` of group `{name}`: its nodes run no jobs here")
 
-    def _worker_group_entry(self, entry: Any) -> Any:
+    def _keep_known_worker_keys(self, entry: Any) -> Any:
         """An entry of worker_groups with the keys that it has here; AWS's Terraform module writes others there."""
         if not isinstance(entry, Mapping):
             return entry
@@ -175,13 +179,13 @@ class _RequestReader:
                 self.notes.append(f"`{key}` of an entry of worker_groups in provisioning_parameters.json: unknown")
         return {key: entry[key] for key in WORKER if key in entry}
 
-    def read_cluster_request(self, values: dict[str, Any], request: Mapping[str, Any]) -> None:
+    def fill_values_from_cluster_request(self, values: dict[str, Any], request: Mapping[str, Any]) -> None:
         """Put the cluster's part into the values; roles in AWS's own file count where the API has none."""
         groups: Sequence[Mapping[str, Any]] = [
             self._correct_field_spelling(group) for group in request["InstanceGroups"]
         ]
         request = {**request, "InstanceGroups": groups}
-        self._read_group_roles(values, groups)
+        self._fill_group_roles_and_workers(values, groups)
         cluster: dict[str, Any] = {}
         if request.get("ClusterName"):
             cluster["name"] = request["ClusterName"]
@@ -191,7 +195,7 @@ class _RequestReader:
         for key, field in (("node_recovery", "NodeRecovery"), ("node_provisioning_mode", "NodeProvisioningMode")):
             if request.get(field):
                 cluster[key] = request[field]
-        self._read_slurm_orchestrator(cluster, request.get("Orchestrator"))
+        self._fill_cluster_from_orchestrator(cluster, request.get("Orchestrator"))
         roles = Counter(str(group["ExecutionRole"]) for group in groups if group.get("ExecutionRole"))
         if roles:
             cluster["execution_role"] = roles.most_common(1)[0][0]
@@ -205,14 +209,14 @@ class _RequestReader:
         self._add_passthrough_fields(cluster, request, COVERED_FIELDS, "", described="ClusterStatus" in request)
         kit = values.setdefault("hyperpod_kit", {})
         kit["cluster"] = cluster
-        kit["mounts"] = storage.build_mounts(values)
+        kit["mounts"] = storage.build_mounts_and_drop_short_forms(values)
         self.notes += storage.notes
-        source = lifecycle_scripts_uri(request)
+        source = first_lifecycle_scripts_uri(request)
         if source is not None:
             kit["bundle"] = {"bucket": source.partition("://")[2].partition("/")[0]}
             self.notes.append(f"the lifecycle scripts at {source}: the bundle takes their place")
 
-    def _read_group_roles(self, values: dict[str, Any], groups: Sequence[Mapping[str, Any]]) -> None:
+    def _fill_group_roles_and_workers(self, values: dict[str, Any], groups: Sequence[Mapping[str, Any]]) -> None:
         """controller_group, login_group and worker_groups, from SlurmConfig where the API has it."""
         partitions = {}
         for entry in values.get("worker_groups") or ():
@@ -235,7 +239,7 @@ class _RequestReader:
             # AWS's own template names one that its example's cluster has not, and AWS's scripts pass over it.
             self.notes.append(f"login_group `{login}`: the cluster has no instance group of that name")
             del values["login_group"]
-        self.notes += guess_heads_by_name(values, names)
+        self.notes += set_heads_guessed_by_name(values, names)
         heads = (values.get("controller_group"), values.get("login_group"))
         workers = [name for name in names if name not in heads]
         for name in workers:
@@ -290,7 +294,7 @@ class _RequestReader:
             return LifecycleMode.ON_CREATE.value
         return LifecycleMode.ON_INIT_COMPLETE.value
 
-    def _read_slurm_orchestrator(self, cluster: dict[str, Any], orchestrator: Any) -> None:
+    def _fill_cluster_from_orchestrator(self, cluster: dict[str, Any], orchestrator: Any) -> None:
         slurm = None
         if isinstance(orchestrator, Mapping):
             slurm = orchestrator.get("Slurm")
@@ -325,7 +329,7 @@ class _RequestReader:
             self.notes.append(f"group `{name}` may have several instance types: the file says {types[0]}")
         entry: dict[str, Any] = {"name": name}
         if types:
-            entry["instance_type"] = self._correct_instance_type(name, types[0])
+            entry["instance_type"] = self._add_missing_ml_prefix(name, types[0])
         entry["count"] = group.get("InstanceCount", group.get("TargetCount"))
         for key, field in _PLAIN_GROUP_FIELDS.items():
             if group.get(field) is not None:
@@ -340,7 +344,7 @@ class _RequestReader:
         )
         return entry
 
-    def _correct_instance_type(self, name: str, given: Any) -> Any:
+    def _add_missing_ml_prefix(self, name: str, given: Any) -> Any:
         """Name the type as SageMaker does: AWS's announcement of HyperPod has EC2's name for one."""
         if not isinstance(given, str):
             return given

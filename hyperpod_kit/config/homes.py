@@ -66,7 +66,7 @@ def decode_homes(section: Section) -> Homes:
     return homes
 
 
-def home_mounts(
+def home_and_share_mounts(
     homes: Optional[Homes], users: Sequence[User], groups: Sequence[Group], points_by_name: Mapping[str, AccessPoint]
 ) -> tuple[EfsMount, ...]:
     """Make one mount a user and one a group beside them, in their order. `points_by_name`: access points by name."""
@@ -79,12 +79,12 @@ def home_mounts(
         (share_mount_name(group), share_path(homes.path, group.name), None) for group in groups_beside_homes(groups)
     ]
     return tuple(
-        _home_mount(homes, name, path, owner, point, points_by_name.get(point.user))
+        _home_or_share_mount(homes, name, path, owner, point, points_by_name.get(point.user))
         for (name, path, owner), point in zip([*of_users, *of_groups], homes.access_points(users, groups))
     )
 
 
-def _home_mount(
+def _home_or_share_mount(
     homes: Homes, name: str, path: str, owner: Optional[str], desired: AccessPoint, recorded: Optional[AccessPoint]
 ) -> EfsMount:
     access_point_id = NO_ACCESS_POINT

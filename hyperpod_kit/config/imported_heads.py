@@ -16,7 +16,7 @@ NAMED_BY_ROLE = (Role.CONTROLLER, Role.LOGIN)
 """Roles whose names stand in the names of groups, by which a listing without roles says what they are."""
 
 
-def import_controller_settings(values: dict[str, Any]) -> list[str]:
+def set_on_create_for_slurm_configurations(values: dict[str, Any]) -> list[str]:
     """Set on_create mode where `slurm_configurations` is given; return notes of its settings that are not
     taken over."""
     given = values.get("slurm_configurations")
@@ -39,7 +39,7 @@ def import_controller_settings(values: dict[str, Any]) -> list[str]:
     return notes
 
 
-def guess_heads_by_name(values: dict[str, Any], groups: Sequence[Any]) -> list[str]:
+def set_heads_guessed_by_name(values: dict[str, Any], groups: Sequence[Any]) -> list[str]:
     """Set controller_group and login_group from the names of the groups where nothing else says them;
     return notes.
 

@@ -35,7 +35,8 @@ class ImportedStorage:
         self.notes: list[str] = []
 
     def add_group_storage(self, group: str, configs: Any) -> dict[str, Any]:
-        """Return the group's keys for its EBS volumes, and keep its file systems for `build_mounts`."""
+        """Return the group's keys for its EBS volumes, and keep its file systems for
+        `build_mounts_and_drop_short_forms`."""
         keys: dict[str, Any] = {}
         for config in configs if isinstance(configs, list) else ():
             if isinstance(config, Mapping) and config:
@@ -53,7 +54,7 @@ class ImportedStorage:
                 self.notes.append(f"group `{group}`: InstanceStorageConfigs.{kind or '?'}: there is no key for it")
         return keys
 
-    def build_mounts(self, configuration_values: dict[str, Any]) -> list[dict[str, Any]]:
+    def build_mounts_and_drop_short_forms(self, configuration_values: dict[str, Any]) -> list[dict[str, Any]]:
         """Make one mount for each file system and path, with the groups that have it where those are not
         all.
 

@@ -184,14 +184,23 @@ def _describe_outcome(
     step = next((candidate for candidate in _STEPS if candidate.run == path), None)
     if step and not flags.get(step.flag, step.flag not in _OFF):
         return f"not run: {step.flag} is off in {FLAGS_FILE}; here it is {STEPS}.{step.key}"
-    if _is_inside(path, "observability/") and not flags.get(_EXPORTERS, _EXPORTERS not in _OFF):
+    if _is_below_slash_ended_directory(path, "observability/") and not flags.get(_EXPORTERS, _EXPORTERS not in _OFF):
         return f"not run: {_EXPORTERS} is off in {FLAGS_FILE}"
     if path in _DONE:
         return f"done by {_DONE[path]}"
-    part_of = next((script_name for part, script_name in _PARTS.items() if path == part or _is_inside(path, part)), "")
+    part_of = next(
+        (
+            script_name
+            for part, script_name in _PARTS.items()
+            if path == part or _is_below_slash_ended_directory(path, part)
+        ),
+        "",
+    )
     if part_of:
         return f"goes with {part_of}"
-    lost = next((reason for where, reason in _LOST.items() if path == where or _is_inside(path, where)), "")
+    lost = next(
+        (reason for where, reason in _LOST.items() if path == where or _is_below_slash_ended_directory(path, where)), ""
+    )
     if lost:
         return f"lost: {lost}"
     if path not in kept_scripts:
@@ -207,7 +216,7 @@ def _describe_outcome(
     return f"kept as your script `{script.name}`{instead}"
 
 
-def _is_inside(path: str, directory: str) -> bool:
+def _is_below_slash_ended_directory(path: str, directory: str) -> bool:
     return directory.endswith("/") and path.startswith(directory)
 
 

@@ -13,7 +13,7 @@ from typing import Iterable
 
 from hyperpod_kit.config import access_points, document, text_checks
 from hyperpod_kit.config.decode import decode_settings
-from hyperpod_kit.config.findings import Finding, is_path_under, select_errors
+from hyperpod_kit.config.findings import Finding, is_key_path_at_or_inside, select_errors
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.config.source_map import SourceMap
 from hyperpod_kit.config.validate import validate
@@ -34,13 +34,14 @@ class Checked:
     findings: tuple[Finding, ...]
     source_map: SourceMap
 
-    def has_no_error_at(self, path: str) -> bool:
+    def has_no_error_in_or_around(self, path: str) -> bool:
         """Whether no error was found at `path`, inside it or around it."""
         return not any(
-            is_path_under(path, wrong.path) or is_path_under(wrong.path, path) for wrong in select_errors(self.findings)
+            is_key_path_at_or_inside(path, wrong.path) or is_key_path_at_or_inside(wrong.path, path)
+            for wrong in select_errors(self.findings)
         )
 
-    def with_positions(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    def with_positions_in_file_order(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
         """Return further findings about the same file with their positions, in the file's order."""
         placed = [_with_position(self.source_map, finding) for finding in findings]
         placed.sort(key=lambda finding: (finding.line or 1 << 30, finding.column, finding.path, finding.code))
@@ -60,17 +61,19 @@ def check(path: Path) -> Checked:
         findings = [_explain_missing_kit_key(path, item) for item in findings if item.path == KIT_KEY]
         return replace(Checked(path, settings, (), doc.source_map), findings=(*doc.findings, *findings))
     settings = replace(settings, directory=path.parent)
-    text_findings = list(text_checks.find_text_problems(doc.values))
+    text_findings = list(text_checks.find_secrets_and_unfit_texts(doc.values))
     secret = [finding.path for finding in text_findings if finding.code == text_checks.SECRET]
     # An unknown key is named without its value; whatever else is said about a secret would repeat it.
     findings = [
-        item for item in findings if item.code == "HPK-C001" or not any(is_path_under(item.path, at) for at in secret)
+        item
+        for item in findings
+        if item.code == "HPK-C001" or not any(is_key_path_at_or_inside(item.path, at) for at in secret)
     ]
     findings = [*doc.findings, *text_findings, *findings]
     broken = [finding.path for finding in findings]
     for finding in validate(settings):
         # What could not be read was replaced by a placeholder: what a rule says about that is noise.
-        if not any(is_path_under(finding.path, broken_path) for broken_path in broken):
+        if not any(is_key_path_at_or_inside(finding.path, broken_path) for broken_path in broken):
             findings.append(finding)
     if settings.homes:
         findings += access_points.compare_with_recorded(
@@ -79,7 +82,7 @@ def check(path: Path) -> Checked:
     # What is wrong with the homes is wrong with the home of every user: once is enough.
     findings = list(dict.fromkeys(findings))
     unplaced = Checked(path, settings, (), doc.source_map)
-    return replace(unplaced, findings=unplaced.with_positions(findings))
+    return replace(unplaced, findings=unplaced.with_positions_in_file_order(findings))
 
 
 def _explain_missing_kit_key(path: Path, missing: Finding) -> Finding:
@@ -113,7 +116,7 @@ def _with_position(source_map: SourceMap, finding: Finding) -> Finding:
     if finding.line:
         position = None
     else:
-        position = source_map.find(finding.path, key=finding.code == "HPK-C001")
+        position = source_map.find_nearest_position(finding.path, key=finding.code == "HPK-C001")
     if position:
         return replace(finding, line=position.line, column=position.column)
     return finding

@@ -44,7 +44,7 @@ def missing_required_flags(base: dict[str, Any], answers: Answers) -> list[str]:
 
 def errors_of_answer(base: dict[str, Any], answers: Answers, question: Question, value: Any) -> list[Finding]:
     """Return the errors that the rules find in the configuration because of this answer."""
-    values = starter.fill_in_answers(base, replace(answers, **{question.key: value}))
+    values = starter.copy_with_answers_and_defaults(base, replace(answers, **{question.key: value}))
     settings, findings = decode_settings(values)
-    findings = [*text_checks.find_text_problems(values), *findings, *validate(settings)]
+    findings = [*text_checks.find_secrets_and_unfit_texts(values), *findings, *validate(settings)]
     return [finding for finding in select_errors(findings) if re.fullmatch(question.at, finding.path)]

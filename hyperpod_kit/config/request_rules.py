@@ -12,10 +12,10 @@ from typing import Any, Iterator
 
 from hyperpod_kit.aws import regions, request_shape
 from hyperpod_kit.config.emit import create_cluster_request
-from hyperpod_kit.config.fields import matches_field_pattern
+from hyperpod_kit.config.fields import fits_field_pattern_if_any
 from hyperpod_kit.config.findings import INFO, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.extras import install_command
+from hyperpod_kit.extras import requirements_install_command
 
 AT = "hyperpod_kit.cluster"
 CODE = "HPK-R004"
@@ -63,12 +63,12 @@ def find_create_cluster_refusals(settings: Settings) -> Iterator[Finding]:
             "HPK-R005",
             AT,
             "not checked: the limits, patterns and values of CreateCluster, for botocore is not installed",
-            install_command("admin"),
+            requirements_install_command("admin"),
             INFO,
         )
         return
     region = settings.cluster.region
-    if matches_field_pattern(f"{AT}.region", region) and region not in regions.region_names():
+    if fits_field_pattern_if_any(f"{AT}.region", region) and region not in regions.region_names():
         near = get_close_matches(region, regions.region_names(), 1, 0.8)
         nearest = ""
         if near:

@@ -45,7 +45,7 @@ class Section:
         self._key_path = key_path
         self._requested_keys: list[str] = []
         if not isinstance(raw, Mapping):
-            self.wrong("HPK-C003", "", f"expected an object, found {_shorten_repr(raw)}", "Write it as {…}")
+            self.record_finding("HPK-C003", "", f"expected an object, found {_shorten_repr(raw)}", "Write it as {…}")
             raw = {}
             self._broken = True
         else:
@@ -56,7 +56,7 @@ class Section:
         """Path of a key of this section."""
         return ".".join(part for part in (self.path, key) if part)
 
-    def wrong(self, code: str, key: str, message: str, hint: str, severity: str = ERROR) -> None:
+    def record_finding(self, code: str, key: str, message: str, hint: str, severity: str = ERROR) -> None:
         """Record a finding about `key`, or about the whole section when `key` is empty."""
         self._findings.append(Finding(code, self.path_of(key), message, hint, severity))
 
@@ -75,7 +75,7 @@ class Section:
     def optional_text(self, key: str) -> Optional[str]:
         """A string, or None when the key is not written."""
         value = None
-        if self._mark_requested(key):
+        if self._mark_requested_and_is_written(key):
             value = self._read_typed_value(key, str, "")
         self._record_read(key, "text", None, value, optional=True)
         if value is None:
@@ -93,7 +93,7 @@ class Section:
     def optional_integer(self, key: str) -> Optional[int]:
         """A whole number, or None when the key is not written."""
         value = None
-        if self._mark_requested(key):
+        if self._mark_requested_and_is_written(key):
             value = self._read_typed_value(key, int, 0)
         self._record_read(key, "integer", None, value, optional=True)
         if value is None:
@@ -124,7 +124,7 @@ class Section:
             if isinstance(item, str):
                 strings.append(item)
             else:
-                self.wrong(
+                self.record_finding(
                     "HPK-C003",
                     f"{key}[{index}]",
                     f"expected a string, found {_shorten_repr(item)}",
@@ -185,12 +185,12 @@ class Section:
                 hint = f"Did you mean `{near[0]}`?"
             else:
                 hint = f"Known here: {', '.join(sorted(requested_keys))}"
-            self.wrong("HPK-C001", str(key), "unknown key", hint)
+            self.record_finding("HPK-C001", str(key), "unknown key", hint)
         if len(unknown_keys) > MOST_UNKNOWN:
             more = f"{len(unknown_keys) - MOST_UNKNOWN} more unknown keys beside those that are named"
-            self.wrong("HPK-C001", str(unknown_keys[MOST_UNKNOWN]), more, "Is this the configuration?")
+            self.record_finding("HPK-C001", str(unknown_keys[MOST_UNKNOWN]), more, "Is this the configuration?")
 
-    def _mark_requested(self, key: str) -> bool:
+    def _mark_requested_and_is_written(self, key: str) -> bool:
         self._requested_keys.append(key)
         return self.has(key)
 
@@ -203,7 +203,7 @@ class Section:
         self._requested_keys.append(key)
         if not self.has(key):
             if default is None and not self._broken:
-                self.wrong("HPK-C002", key, f"missing: expected {_KINDS[kind]}", f'Add "{key}"')
+                self.record_finding("HPK-C002", key, f"missing: expected {_KINDS[kind]}", f'Add "{key}"')
             return default
         value = self.raw[key]
         # bool is an int in Python, but not in a configuration.
@@ -213,7 +213,7 @@ class Section:
         if fits and kind is float and not _is_finite(value):
             fits = False
         if not fits:
-            self.wrong(
+            self.record_finding(
                 "HPK-C003", key, f"expected {_KINDS[kind]}, found {_shorten_repr(value)}", f"Write it as {_KINDS[kind]}"
             )
             return default

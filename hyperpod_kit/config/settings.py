@@ -19,7 +19,7 @@ from hyperpod_kit.model.platform import mark_platform_mounts
 from hyperpod_kit.model.scripts import CustomScript
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.model.shares import Group
-from hyperpod_kit.model.slurm_state import choose_state_mount, not_shared_reason
+from hyperpod_kit.model.slurm_state import choose_slurm_state_mount_name, not_shared_reason
 from hyperpod_kit.model.states import LifecycleMode, Role
 
 K = TypeVar("K")
@@ -125,26 +125,26 @@ class Settings:
         return scripts.get(self.cluster.lifecycle_mode, "")
 
     @property
-    def platform_marked_mounts(self) -> tuple[SourcedMount, ...]:
+    def all_mounts_with_platform_flag(self) -> tuple[SourcedMount, ...]:
         """Return the mounts, with `platform` set where HyperPod makes them by itself."""
         groups = [(group.name, group.role) for group in self.cluster.groups]
         decided = mark_platform_mounts(self.mounts, self.cluster.lifecycle_mode, groups)
         return tuple(SourcedMount(mount, at) for mount, (_, at) in zip(decided, self.sourced_mounts))
 
     @property
-    def controllers(self) -> int:
+    def controller_count(self) -> int:
         """Count the nodes that run slurmctld."""
         return sum(group.count for group in self.cluster.groups if group.role == Role.CONTROLLER)
 
     @property
-    def slurm_state_mount(self) -> str:
+    def slurm_state_mount_name(self) -> str:
         """Name of the mount on which slurmctld keeps its state; "" for the controller's own disk."""
-        return choose_state_mount(
+        return choose_slurm_state_mount_name(
             self.mounts, self.slurm_state, self.parameters.controller_group, self.cluster.lifecycle_mode
         )
 
     @property
-    def resolved_steps(self) -> OptionalSteps:
+    def steps_with_host_key_mount(self) -> OptionalSteps:
         """The optional steps, with the mount of host keys named where the configuration leaves the choice to us."""
         ssh = self.steps.ssh_between_nodes
         if ssh is None or ssh.mount:
@@ -161,16 +161,16 @@ class Settings:
             cluster_name=self.cluster.name,
             lifecycle_mode=self.cluster.lifecycle_mode,
             roles={group.name: group.role for group in self.cluster.groups},
-            mounts=tuple(mount for mount, _ in self.platform_marked_mounts),
+            mounts=tuple(mount for mount, _ in self.all_mounts_with_platform_flag),
             users=self.users,
             health=self.health,
             failure_pause=self.failure_pause,
             packages=tuple(listed.package for listed in self.packages),
             secrets=self.secrets,
-            slurm_state=self.slurm_state_mount,
+            slurm_state=self.slurm_state_mount_name,
             metadata_users=self.metadata_users,
             scripts=tuple(listed.script for listed in self.scripts),
-            steps=self.resolved_steps,
+            steps=self.steps_with_host_key_mount,
             groups=self.groups,
-            controllers=max(1, self.controllers),
+            controllers=max(1, self.controller_count),
         )

@@ -50,7 +50,7 @@ class SourceMap:
             self.doubles.append((path, self.of[path].key, key))
         self.of[path] = KeyPosition(key, value)
 
-    def find(self, path: str, *, key: bool = False) -> Optional[Position]:
+    def find_nearest_position(self, path: str, *, key: bool = False) -> Optional[Position]:
         """Position of the path, of its key if that is asked for; of the nearest thing around it if it is not written.
 
         What is missing is pointed at by the key of the object that lacks it.
@@ -113,7 +113,7 @@ def map_json_positions(text: str) -> SourceMap:
             if inside is None:
                 path = ""
             else:
-                path = _record_position(positions, inside, position)
+                path = _record_position_and_return_path(positions, inside, position)
             if token in ("{", "["):
                 if len(stack) >= DEEPEST:
                     raise TooDeep
@@ -121,7 +121,7 @@ def map_json_positions(text: str) -> SourceMap:
     return positions
 
 
-def _record_position(positions: SourceMap, inside: _Open, position: Position) -> str:
+def _record_position_and_return_path(positions: SourceMap, inside: _Open, position: Position) -> str:
     if inside.key is None:
         path = f"{inside.path}[{inside.index}]"
         positions.add(path, position, position)

@@ -27,7 +27,7 @@ CONTROLLER, LOGIN, WORKERS, PARTITION = "controller-machine", "login-group", "wo
 HOME = "/home"
 
 
-def fill_in_answers(base: dict[str, Any], answers: Answers) -> dict[str, Any]:
+def copy_with_answers_and_defaults(base: dict[str, Any], answers: Answers) -> dict[str, Any]:
     """Return a copy of `base` (of config/from_aws.py, or empty) with these answers, and defaults where
     nothing is given."""
     data: dict[str, Any] = {"version": "1.0.0", "workload_manager": "slurm", **copy.deepcopy(base)}
@@ -170,7 +170,7 @@ def write_configuration(path: Path, data: dict[str, Any], *, force: bool) -> Non
             atomic_file.replace(path, text.encode())
         else:
             # Unlike a look before, this fails if somebody else was faster. No link: not every file system has them.
-            with by_descriptor.stream(path, "x", encoding="utf-8") as file:
+            with by_descriptor.open_stream_for_writing(path, "x", encoding="utf-8") as file:
                 try:
                     file.write(text)
                     file.flush()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Callable, Iterable
 
-from hyperpod_kit.config.findings import INFO, Finding, is_path_under
+from hyperpod_kit.config.findings import INFO, Finding, is_key_path_at_or_inside
 from hyperpod_kit.config.mounts.registry import FORMS
 from hyperpod_kit.config.request_rules import find_create_cluster_refusals
 from hyperpod_kit.config.rules import (
@@ -36,20 +36,20 @@ from hyperpod_kit.config.settings import Settings
 Rule = Callable[[Settings], Iterable[Finding]]
 
 RULES: tuple[Rule, ...] = (
-    patterns.check_text_patterns,  # of several topics: what a text must look like
+    patterns.check_text_patterns_outside_mounts,  # of several topics: what a text must look like
     cluster.check_recovery_vpc_and_tags,  # HPK-K  VPC, recovery, tags
     groups.check_controller_group,  # HPK-G  which group plays which role
     controllers.check_several_controllers,
     groups.check_login_group,
-    groups.check_instance_groups,
-    groups.check_partitions,
-    groups.check_partition_names,
-    groups.check_group_options,
-    lifecycle.check_lifecycle_mode,  # HPK-L  the three lifecycle modes
-    lifecycle.check_slurm_config,
+    groups.check_group_names_and_counts,
+    groups.check_compute_groups_have_one_partition,
+    groups.check_partition_names_fit_api,
+    groups.check_deep_checks_min_count_ebs_key,
+    lifecycle.check_lifecycle_mode_and_workload_manager,  # HPK-L  the three lifecycle modes
+    lifecycle.check_slurm_config_strategy,
     lifecycle.check_continuous_provisioning,
     slurm_state.check_state_mount,
-    passthrough_fields.check_api_fields,  # HPK-R  the request
+    passthrough_fields.check_passthrough_fields_and_images,  # HPK-R  the request
     bundle.check_bundle_location,  # HPK-B  where the bundle goes
     names.check_mount_names,  # HPK-M  every mount
     names.check_mount_roles,
@@ -59,16 +59,16 @@ RULES: tuple[Rule, ...] = (
     mount_paths.warn_of_suid_and_devices,
     mount_paths.check_paths_disjoint,
     patterns.check_mount_text_patterns,
-    filesystems.check_platform_mounts_agree,
+    filesystems.check_platform_mounts_same_in_all_groups,
     *(rule for form in FORMS.values() for rule in form.rules),  # each kind's own, config/mounts/
     clients.check_package_architectures,  # HPK-P  packages of mount clients
     clients.check_package_sources,
     clients.check_packages_complete_and_unique,
     clients.check_no_kernel_packages,
     clients.check_clients_cover_group_architectures,
-    users.check_accounts,  # HPK-U
+    users.check_user_names_and_ids,  # HPK-U
     secrets.check_names_and_roles,  # HPK-A
-    secrets.check_isolated_by_role,
+    secrets.check_secrets_isolated_by_execution_role,
     metadata_service.check_users_unique,  # HPK-I
     users.check_home_gids_and_paths,
     users.check_no_mount_hides_home,
@@ -80,16 +80,16 @@ RULES: tuple[Rule, ...] = (
     scripts.check_place_and_start_file,
     scripts.check_roles_and_groups,
     scripts.check_timeouts,
-    steps.check_steps_fit_cluster,  # optional steps
-    steps.check_pyxis_needs_enroot,
-    steps.check_accounts,
+    steps.check_steps_can_run_and_accounting_once,  # optional steps
+    steps.check_pyxis_enroot_and_their_packages,
+    steps.check_slurm_accounts,
     steps.check_qos,
     steps.check_accounting_database,
-    steps.check_directory_service,
-    steps.check_number_ranges,
+    steps.check_sssd,
+    steps.check_log_keep_and_exporter_port,
     steps.check_device_checks,
     steps.check_host_key_mount,
-    health.check_health,  # HPK-H
+    health.check_health_timing_and_textfile_directory,  # HPK-H
 )
 
 
@@ -102,7 +102,8 @@ def validate(settings: Settings) -> list[Finding]:
     reported_paths = [finding.path for finding in findings]
     for finding in find_create_cluster_refusals(settings):
         unsaid = not any(
-            is_path_under(finding.path, path) or is_path_under(path, finding.path) for path in reported_paths
+            is_key_path_at_or_inside(finding.path, path) or is_key_path_at_or_inside(path, finding.path)
+            for path in reported_paths
         )
         if unsaid or finding.severity == INFO:
             findings.append(finding)

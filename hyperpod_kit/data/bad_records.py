@@ -65,10 +65,10 @@ class GoodRecords:
             return [self._read_first_good_from(number) for number in numbers]
         return [GoodSample(sample, number, "") for sample, number in zip(samples, numbers, strict=True)]
 
-    def read_by(self, block: int) -> None:
+    def read_by(self, samples_per_block: int) -> None:
         """Pass the block size of the order on to the data set, where it takes one; see IndexedDataset."""
         if hasattr(self._dataset, "read_by"):
-            self._dataset.read_by(block)
+            self._dataset.read_by(samples_per_block)
 
     def _read_first_good_from(self, number: int) -> GoodSample:
         wrong = ""

@@ -59,10 +59,10 @@ def permutations(size: int, keys: Uint64Array) -> Numbers:
     return permuted.reshape(len(keys), size)
 
 
-def _apply_feistel_tables(values: Numbers, rows: Numbers, tables: list[Numbers], half: int) -> Numbers:
+def _apply_feistel_tables(values: Numbers, table_row_offsets: Numbers, tables: list[Numbers], half: int) -> Numbers:
     high, low = values >> half, values & ((1 << half) - 1)
     for table in tables:
-        high, low = low, high ^ table[rows + low]
+        high, low = low, high ^ table[table_row_offsets + low]
     joined: Numbers = (high << half) | low
     return joined
 

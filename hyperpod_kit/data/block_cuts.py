@@ -57,7 +57,7 @@ class BlockCuts:
         self._requested_block, self._cached_steps = block, None
 
     @property
-    def _piece_sizes(self) -> PieceSteps:
+    def _samples_per_block_and_piece(self) -> PieceSteps:
         if self._cached_steps is None:
             block = self._requested_block or choose_shuffled_order(self._index, 0).block
             size = max(1, block * self._index.bytes // max(1, len(self._index)))
@@ -68,21 +68,21 @@ class BlockCuts:
 
     def piece_keys(self, samples: Numbers, files: Numbers) -> Numbers:
         """Number the piece of each sample; the number says its file too."""
-        block, parts, step = self._piece_sizes
+        block, parts, step = self._samples_per_block_and_piece
         blocks, inside = np.divmod(samples, block)
         keys: Numbers = (files << PIECE_NUMBER_BITS) | (blocks * parts + inside // step)
         return keys
 
     def piece_start_offsets(self, samples: Numbers, files: Numbers) -> Numbers:
         """Locate where in its file the piece of each sample begins."""
-        block, _, step = self._piece_sizes
+        block, _, step = self._samples_per_block_and_piece
         firsts = samples - samples % block % step
         return self._index.places(np.maximum(firsts, self._index.firsts[files]))[0].astype(np.int64)
 
     def piece_byte_range(self, sample: int, file: int) -> tuple[int, int] | None:
         """Locate (begin, end) of a sample's piece in its file; None where it does not pay, or the samples do not lie
         there in their order."""
-        block, _, step = self._piece_sizes
+        block, _, step = self._samples_per_block_and_piece
         of_block = sample % block
         first = sample - of_block % step
         last = min(first + step, sample - of_block + block, len(self._index))
@@ -101,7 +101,7 @@ class BlockCuts:
         """Locate where blocks begin in an object. Of little data all is kept: there are fewer requests without."""
         if not isinstance(file, IndexedFile) or file.format not in _RANGE_FORMATS or self._index.bytes <= MEMORY_BYTES:
             return ()
-        block = self._piece_sizes.block
+        block = self._samples_per_block_and_piece.block
         firsts = np.arange(-(-file.first // block) * block, file.first + file.samples, block)
         begins: list[int] = self._index.places(firsts)[0].tolist()
         return begins

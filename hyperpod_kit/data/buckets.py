@@ -34,7 +34,7 @@ class WeighedOrder(Protocol):
         """
 
 
-def sum_weights_by_section(order: Any, epoch: int, weights: npt.NDArray[np.uint32]) -> WeightBuckets:
+def cumulate_weights_by_section(order: Any, epoch: int, weights: npt.NDArray[np.uint32]) -> WeightBuckets:
     """Sum weights by sections of an epoch; an order without sections has one, the whole epoch."""
     if isinstance(order, WeighedOrder):
         return order.weighed(epoch, weights)

@@ -10,7 +10,7 @@ from importlib import import_module
 from hyperpod_kit import ending
 from hyperpod_kit.errors import MissingExtra
 from hyperpod_kit.exit_codes import ExitCode
-from hyperpod_kit.extras import install_command, require_distribution
+from hyperpod_kit.extras import require_sibling_distribution_installed, requirements_install_command
 
 _OPTIONAL_PACKAGES = ("numpy", "torch", "pyarrow", "zstandard", "tokenizers")
 
@@ -194,7 +194,7 @@ def perform(argv: list[str]) -> int:
         module, _, name = args.run.partition(":")
         if "." not in module:
             module = f"hyperpod_kit.data.commands.{module}"
-        require_distribution(module, f"hyperpod-kit data {args.command}")
+        require_sibling_distribution_installed(module, f"hyperpod-kit data {args.command}")
         try:
             run = getattr(import_module(module), name)
             return int(run(args))
@@ -203,12 +203,12 @@ def perform(argv: list[str]) -> int:
                 raise
             raise MissingExtra(
                 f"hyperpod-kit data {args.command} needs {err.name}, which is not installed",
-                hint=install_command("data"),
+                hint=requirements_install_command("data"),
             ) from None
         except BrokenPipeError:
             return ending.discard_output(0)
 
-    return ending.convert_os_errors(work, lambda err: ending.Ending(str(err), None, ExitCode.ABSENT))
+    return ending.run_converting_os_to_kit_errors(work, lambda err: ending.Ending(str(err), None, ExitCode.ABSENT))
 
 
 if __name__ == "__main__":

@@ -170,7 +170,7 @@ class EvenDraw:
     def _deadline_sort_keys(self, start: _DrawStart, sets: Numbers, numbers: Numbers) -> Numbers:
         """Compute sort keys: earlier deadlines first, by chance among equal ones; the set in the lowest bits."""
         ends = np.minimum(self._deadline_positions(start, sets, numbers), (1 << self._bits) - 1)
-        return _ordering_keys(ends, self._key, start.made[sets] + numbers, sets)
+        return _sort_keys_by_deadline_then_chance(ends, self._key, start.made[sets] + numbers, sets)
 
     def _draws_before(self, block: _DrawBlock, position: int) -> Numbers:
         """Count the draws of each set in the block before a place of it: those that are due, and of the others that
@@ -226,7 +226,7 @@ class EvenDraw:
         bounds = np.empty_like(most)
         bounds[by_begin] = np.minimum.accumulate(most[::-1])[::-1]
         ends = (_UNIT - fraction - 1) // weight
-        latest_first = np.argsort(_ordering_keys(ends, self._key, made[open_sets], open_sets))[::-1]
+        latest_first = np.argsort(_sort_keys_by_deadline_then_chance(ends, self._key, made[open_sets], open_sets))[::-1]
         waiting = _greedy_matroid_basis(bounds[latest_first].tolist(), behind)
         ahead[open_sets] = 1
         ahead[open_sets[latest_first][waiting]] = 0
@@ -253,10 +253,10 @@ def _integer_weights(shares: Sequence[float]) -> Numbers:
     return np.array(weights, np.int64)
 
 
-def _ordering_keys(ends: Numbers, key: int, numbers: Numbers, sets: Numbers) -> Numbers:
+def _sort_keys_by_deadline_then_chance(deadlines: Numbers, key: int, numbers: Numbers, sets: Numbers) -> Numbers:
     """Compute keys that order draws by their last place, then by chance."""
     chance = (mix_keys(key, (numbers << _SET_BITS) + sets) >> np.uint64(64 - _CHANCE_BITS)).astype(np.int64)
-    keys: Numbers = (((ends << _CHANCE_BITS) | chance) << _SET_BITS) | sets
+    keys: Numbers = (((deadlines << _CHANCE_BITS) | chance) << _SET_BITS) | sets
     return keys
 
 

@@ -116,7 +116,7 @@ def _locked_partial_counts(path: str) -> Iterator[str]:
     """Lock the file in which counts are kept as they come: another process that counts the same waits here. On a file
     system without locks each counts by itself."""
     parts = path + ".parts"
-    handle = by_descriptor.open_file(f"{parts}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    handle = by_descriptor.open_own_or_root_file(f"{parts}.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             lock_within(handle, math.inf, BackOff(0.1, 2.0))
@@ -137,7 +137,7 @@ def _count_all_tokens(
 ) -> npt.NDArray[np.uint32]:
     """Count all samples. `parts` has those of an earlier run, from the first sample on, without a gap."""
     samples = initializer_arguments[0].index.samples
-    with by_descriptor.stream(partial_counts_path, "a+b") as stream:
+    with by_descriptor.open_stream_for_writing(partial_counts_path, "a+b") as stream:
         stream.seek(0)
         counted = np.frombuffer(stream.read(), "<u4")[:samples]
         if len(counted) < samples:

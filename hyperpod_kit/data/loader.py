@@ -239,7 +239,7 @@ class ElasticLoader(DataLoader[Any]):
     @property
     def remaining(self) -> int:
         """How many steps there are from here to the end of the epoch."""
-        return self._elastic.course.remaining_steps(self.position, self._elastic.samples_per_step)
+        return self._elastic.course.steps_to_epoch_end(self.position, self._elastic.samples_per_step)
 
     @property
     def fillers(self) -> int:
@@ -387,7 +387,7 @@ class ElasticLoader(DataLoader[Any]):
         self._elastic.replace_order(order)
         self._pass_block_size_to_dataset()
         if self._ledger:
-            self._ledger.update_segment_header(self._describe_data_and_order(order))
+            self._ledger.set_data_and_order_of_next_header(self._describe_data_and_order(order))
 
     def _pass_block_size_to_dataset(self) -> None:
         """Pass the order's block size to the data set, where that reads a block at once."""

@@ -70,7 +70,7 @@ def measure_mixing(order: SampleOrder, batch: int = BATCH) -> Mixing:
     return Mixing(size, parts, float(np.mean(counts_of_parts)), parts * (1 - absent))
 
 
-def find_values_shared_by_neighbours(index: SampleIndex, seed: int = 0) -> list[SortedBy]:
+def detect_fields_data_is_sorted_by(index: SampleIndex, seed: int = 0) -> list[SortedBy]:
     """Find the values that neighbours of the data share and others do not: fields of records, directories of files.
 
     Reads a few hundred samples. Empty for few samples, or where the format reads more than a sample for a sample.

@@ -178,7 +178,7 @@ class ShuffledOrder:
         Returns:
             The numbers of the samples.
         """
-        epoch_facts = self._epoch_facts(epoch)
+        epoch_facts = self._cached_block_layout_of_epoch(epoch)
         shifted = positions + np.where(positions >= epoch_facts.end, epoch_facts.missing, 0)
         groups = shifted // (self.lanes * self.block)
         steps = np.diff(groups)
@@ -188,7 +188,7 @@ class ShuffledOrder:
             few = _MIN_NEIGHBOURS * (len(begins) - 1)
         self._kept.has_been_asked = True
         if len(positions) < few or self.lanes * self.block > MAX_TABLE_SAMPLES:
-            return self._samples_one_by_one(epoch_facts, shifted, groups)
+            return self._compute_samples_without_block_tables(epoch_facts, shifted, groups)
         samples = np.empty_like(positions)
         for begin, end in itertools.pairwise(begins):
             lanes, offsets = self._lanes_and_offsets(epoch_facts, shifted[begin:end], groups[begin:end])
@@ -205,7 +205,7 @@ class ShuffledOrder:
         Returns:
             For each section the positions, and the weight, up to its end.
         """
-        epoch_facts = self._epoch_facts(epoch)
+        epoch_facts = self._cached_block_layout_of_epoch(epoch)
         of_blocks = np.add.reduceat(weights, np.arange(0, self.samples, self.block), dtype=np.int64)
         in_order = of_blocks[self._blocks_at(epoch_facts, *np.divmod(np.arange(epoch_facts.blocks), self.lanes))]
         begins = np.arange(0, epoch_facts.blocks, self.lanes)
@@ -221,7 +221,7 @@ class ShuffledOrder:
         """Compute (group, lane) of the last block."""
         return divmod(int(invert(np.array([blocks - 1]), blocks, key)[0]), self.lanes)
 
-    def _epoch_facts(self, number: int) -> EpochFacts:
+    def _cached_block_layout_of_epoch(self, number: int) -> EpochFacts:
         if self._kept.epoch is None or self._kept.epoch[0] != number:
             blocks = -(-self.samples // self.block)
             rest = self.samples - (blocks - 1) * self.block
@@ -233,9 +233,11 @@ class ShuffledOrder:
             self._kept.epoch = number, EpochFacts(key, blocks, rest, missing, group, lane, end)
         return self._kept.epoch[1]
 
-    def _lanes_and_offsets(self, epoch: EpochFacts, shifted: Numbers, groups: Numbers) -> tuple[Numbers, Numbers]:
+    def _lanes_and_offsets(
+        self, epoch: EpochFacts, shifted_positions: Numbers, groups: Numbers
+    ) -> tuple[Numbers, Numbers]:
         """Compute (lane, offset in its block) of places in these groups."""
-        inside = shifted - groups * (self.lanes * self.block)
+        inside = shifted_positions - groups * (self.lanes * self.block)
         width = np.minimum(self.lanes, epoch.blocks - groups * self.lanes)
         offsets, lanes = np.divmod(inside, width)
         # Where the short block has no samples any more, the other lanes of its group go on.
@@ -247,9 +249,11 @@ class ShuffledOrder:
             lanes[late] = lane + (lane >= epoch.lane)
         return lanes, offsets
 
-    def _samples_one_by_one(self, epoch: EpochFacts, shifted: Numbers, groups: Numbers) -> Numbers:
+    def _compute_samples_without_block_tables(
+        self, epoch: EpochFacts, shifted_positions: Numbers, groups: Numbers
+    ) -> Numbers:
         """Compute the samples at places that are far from each other."""
-        lanes, offsets = self._lanes_and_offsets(epoch, shifted, groups)
+        lanes, offsets = self._lanes_and_offsets(epoch, shifted_positions, groups)
         block = self._blocks_at(epoch, groups, lanes)
         keys = mix_keys(mix_key(epoch.key, 1), block)
         permuted_offsets = np.empty_like(offsets)
@@ -262,7 +266,7 @@ class ShuffledOrder:
         """Return the blocks that are read side by side, kept while they are read."""
         block_group = self._kept.groups.get((epoch_number, group))
         if block_group is None:
-            epoch = self._epoch_facts(epoch_number)
+            epoch = self._cached_block_layout_of_epoch(epoch_number)
             lanes = np.arange(min(self.lanes, epoch.blocks - group * self.lanes))
             blocks = self._blocks_at(epoch, np.full_like(lanes, group), lanes)
             counts = np.where(blocks == epoch.blocks - 1, epoch.rest, self.block)

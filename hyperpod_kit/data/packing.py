@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hyperpod_kit.data.bijection import Numbers
-from hyperpod_kit.data.buckets import WeightBuckets, sum_weights_by_section
+from hyperpod_kit.data.buckets import WeightBuckets, cumulate_weights_by_section
 from hyperpod_kit.data.lengths import Encode
 from hyperpod_kit.data.order import SampleOrder, ShuffledOrder
 from hyperpod_kit.errors import DataError
@@ -170,7 +170,7 @@ class PackedDataset:
         epoch, inside = divmod(number, len(self))
         begin = inside * self._window
         end = begin + self._window
-        ends_of_sections = self._cached_token_buckets(epoch).weights
+        ends_of_sections = self._cached_cumulative_tokens_by_section(epoch).weights
         section = int(np.searchsorted(ends_of_sections, begin, side="right"))
         chosen: list[int] = []
         skip = 0
@@ -191,13 +191,13 @@ class PackedDataset:
         """Count the tokens of an epoch before a bucket."""
         if not section:
             return 0
-        return int(self._cached_token_buckets(epoch).weights[section - 1])
+        return int(self._cached_cumulative_tokens_by_section(epoch).weights[section - 1])
 
-    def _cached_token_buckets(self, epoch: int) -> WeightBuckets:
+    def _cached_cumulative_tokens_by_section(self, epoch: int) -> WeightBuckets:
         """Sum documents and tokens up to the end of each bucket of an epoch."""
         sections = self._epochs.get(epoch)
         if sections is None:
-            sections = self._epochs[epoch] = sum_weights_by_section(self._order, epoch, self._lengths)
+            sections = self._epochs[epoch] = cumulate_weights_by_section(self._order, epoch, self._lengths)
             if len(self._epochs) > _MAX_EPOCHS:
                 self._epochs.popitem(last=False)
         return sections
@@ -206,7 +206,7 @@ class PackedDataset:
         """Order the documents of a bucket, with where each of them ends among the epoch's tokens."""
         documents_and_ends = self._sections.get((epoch, section))
         if documents_and_ends is None:
-            ends = self._cached_token_buckets(epoch).positions
+            ends = self._cached_cumulative_tokens_by_section(epoch).positions
             begin = int(ends[section - 1]) if section else 0
             places = np.arange(begin, int(ends[section]), dtype=np.int64)
             documents = self._order.at(epoch, places)

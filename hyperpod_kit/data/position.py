@@ -58,14 +58,14 @@ class Course:
         """Return the epoch that a position lies in, from 0."""
         return position // self.samples
 
-    def remaining_steps(self, position: int, samples_per_step: int) -> int:
+    def steps_to_epoch_end(self, position: int, samples_per_step: int) -> int:
         """Count the steps of `group` samples from `position` to the end of its epoch."""
         remaining = self.samples - position % self.samples
         if self.last is Last.DROP:
             return remaining // samples_per_step
         return -(-remaining // samples_per_step)
 
-    def step_at(self, position: int, samples_per_step: int) -> DataStep | None:
+    def step_at_unless_rest_is_dropped(self, position: int, samples_per_step: int) -> DataStep | None:
         """Compute the step at a position; None where what is left of the epoch is no step."""
         remaining = self.samples - position % self.samples
         end = position + remaining

@@ -49,14 +49,14 @@ class SampleLog:
         self._head = {"ledger": FORMAT, "launch": name, "rank": rank, "ranks": ranks, **meant}
         self._segment = 0
 
-    def update_segment_header(self, data_and_order: dict[str, Any]) -> None:
+    def set_data_and_order_of_next_header(self, data_and_order: dict[str, Any]) -> None:
         """Set the data and order that segment headers state from the next one on."""
         self._head.update(data_and_order)
 
     def write_segment_header(self, position: int) -> None:
         """Write the header of a new segment: at the start, and wherever the position has jumped."""
         if self._handle is None:
-            self._handle = by_descriptor.open_file(
+            self._handle = by_descriptor.open_own_or_root_file(
                 self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644
             )
         self._write_line({**self._head, "segment": self._segment, "begin": position, "begun_ns": time.time_ns()})

@@ -55,7 +55,7 @@ class ElasticBatchSampler:
         self.course = Course(order.samples, last)
         self.position = 0
         self._cached: dict[int, list[RankBatch]] = {}
-        if not self.course.remaining_steps(0, self.samples_per_step):
+        if not self.course.steps_to_epoch_end(0, self.samples_per_step):
             raise ValueError(
                 f"an epoch of {order.samples} samples has no step of {self.samples_per_step} "
                 f"(batch_size={batch_size} on {ranks} ranks), and last={last.value!r} leaves out what does not fill one"
@@ -78,7 +78,7 @@ class ElasticBatchSampler:
         if self.course.last is Last.REPEAT and self.position - begin:
             # Steps reach over the end of an epoch, so this one began with the step after that.
             begin = self.position - (self.position - begin) // self.samples_per_step * self.samples_per_step
-        return self.course.remaining_steps(begin, self.samples_per_step)
+        return self.course.steps_to_epoch_end(begin, self.samples_per_step)
 
     def __iter__(self) -> Iterator[list[int]]:
         for batch in self.rank_batches_until_epoch_end(self.position):
@@ -114,7 +114,7 @@ class ElasticBatchSampler:
         if self._cached:
             most = max(1, _NUMBERS_PER_STEP // self.batch_size)
         while len(steps) < most and self.course.epoch_at(position) == epoch:
-            step = self.course.step_at(position, self.samples_per_step)
+            step = self.course.step_at_unless_rest_is_dropped(position, self.samples_per_step)
             if step is None:
                 break
             steps.append(step)

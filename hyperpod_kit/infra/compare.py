@@ -35,7 +35,7 @@ class PartState:
         return {"part": self.title, "state": self.state, "details": list(self.details)}
 
 
-def compare_with_account(
+def part_states_and_unrelated_finding_count(
     settings: Settings, parts: Sequence[TemplatePart], facts: AccountFacts
 ) -> tuple[list[PartState], int]:
     """Return the state of each part in the account, and the number of findings that are about none of the parts."""

@@ -9,7 +9,7 @@ from hyperpod_kit.infra.groups import STORAGE
 from hyperpod_kit.infra.network import BLOCK
 from hyperpod_kit.infra.part import KEPT, TemplatePart, get_att, logical_name, name_tags, ref, resource
 from hyperpod_kit.model.mounts.openzfs import ROOT_VOLUME
-from hyperpod_kit.preflight.aws_facts.fsx import FsxQuery, fsx_mounts, parse_fsx_dns_name
+from hyperpod_kit.preflight.aws_facts.fsx import FsxQuery, fsx_mounts_with_config_paths, parse_fsx_dns_name
 
 OPTIONS = ["rw", "crossmnt", "root_squash"]
 """Of OpenZFS exports: root of a node is nobody there, as other users' files want it."""
@@ -21,7 +21,7 @@ def file_system_part(settings: Settings, requested: FsxQuery, number: int) -> Te
     name = f"Fsx{number}"
     its = [
         (kind, mount, dns, of)
-        for kind, mount, dns, of in fsx_mounts(settings)
+        for kind, mount, dns, of in fsx_mounts_with_config_paths(settings)
         if parse_fsx_dns_name(mount.dns_name, settings.cluster.region) == (requested.region, requested.id)
     ]
     made = _TYPES[its[0][0].name](name, [mount for _, mount, _, _ in its])

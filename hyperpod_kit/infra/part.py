@@ -35,9 +35,9 @@ def ref(name: str) -> dict[str, str]:
     return {"Ref": name}
 
 
-def get_att(name: str, logical_id: str) -> dict[str, list[str]]:
+def get_att(attribute: str, logical_id: str) -> dict[str, list[str]]:
     """Return a reference to another attribute of a resource (Fn::GetAtt)."""
-    return {"Fn::GetAtt": [logical_id, name]}
+    return {"Fn::GetAtt": [logical_id, attribute]}
 
 
 def name_tags(name: str) -> list[dict[str, str]]:

@@ -28,7 +28,9 @@ def terraform_configuration(region: str, parts: list[TemplatePart]) -> dict[str,
     made: dict[str, dict[str, Any]] = {}
     for name, given in resources.items():
         kind = given["Type"]
-        for tf in TYPES[kind](_to_snake_case(name), expressions.with_expressions(given["Properties"], policies=True)):
+        for tf in TYPES[kind](
+            _to_snake_case(name), expressions.with_expressions(given["Properties"], policies_as_json=True)
+        ):
             arguments = dict(tf.arguments)
             if given.get("DeletionPolicy") == "Retain" and tf.first:
                 arguments["lifecycle"] = {"prevent_destroy": True}
@@ -65,7 +67,7 @@ class _Expressions:
         of = self._resources[name]
         return f"{TYPES[of['Type']](_to_snake_case(name), of['Properties'])[0].kind}.{_to_snake_case(name)}"
 
-    def with_expressions(self, value: Any, *, policies: bool = False) -> Any:
+    def with_expressions(self, value: Any, *, policies_as_json: bool = False) -> Any:
         """Return the value with every reference as `${...}`; `policies`: policy documents become their JSON text."""
         if isinstance(value, Mapping):
             if set(value) == {"Ref"}:
@@ -75,11 +77,11 @@ class _Expressions:
                 return f"${{{self._expression(name, attribute)}}}"
             if set(value) == {"Fn::Sub"}:
                 return _REFERENCE.sub(lambda match: self._interpolate(match[1]), value["Fn::Sub"])
-            if policies and "Statement" in value and "Version" in value:
+            if policies_as_json and "Statement" in value and "Version" in value:
                 return json.dumps(self.with_expressions(value))
-            return {key: self.with_expressions(item, policies=policies) for key, item in value.items()}
+            return {key: self.with_expressions(item, policies_as_json=policies_as_json) for key, item in value.items()}
         if isinstance(value, list):
-            return [self.with_expressions(item, policies=policies) for item in value]
+            return [self.with_expressions(item, policies_as_json=policies_as_json) for item in value]
         if isinstance(value, str):
             return value.replace("${", "$${")
         return value

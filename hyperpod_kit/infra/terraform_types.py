@@ -89,11 +89,11 @@ def _translate_security_group(label: str, properties: Properties) -> list[TfReso
     ]
 
 
-def _security_group_rule_translation(direction: str, peer: str) -> Translation:
+def _security_group_rule_translation(direction: str, peer_property: str) -> Translation:
     return _one_to_one_translation(
         f"aws_vpc_security_group_{direction}_rule",
         GroupId="security_group_id",
-        **{peer: "referenced_security_group_id"},
+        **{peer_property: "referenced_security_group_id"},
     )
 
 

@@ -62,7 +62,7 @@ def look(runner: Runner, job: JobEnvironment) -> Allocation:
     names, state, reason = job.nodes, "", ""
     restarts: Optional[int] = None
     try:
-        records = control.job_records(runner, job.id)
+        records = control.query_matching_job_records(runner, job.id)
         state, reason = records[0].get("JobState", ""), records[0].get("Reason", "")
         counted = records[0].get("Restarts", "")
         restarts = int(counted) if counted.isdigit() else None
@@ -86,7 +86,7 @@ def look(runner: Runner, job: JobEnvironment) -> Allocation:
         reason,
         tuple(name for name in job.nodes if name in found and found[name].is_down),
         {name: node.start_times for name, node in found.items()},
-        tuple(name for name, node in here.items() if node.awaits_registration),
+        tuple(name for name, node in here.items() if node.is_unregistered_since_slurmctld_start),
     )
 
 

@@ -148,7 +148,7 @@ class Beginning:
                 told: Sequence[verdict.RestoreVerdict] = ()
                 with contextlib.suppress(OSError):
                     note = step_note.read(self.options.state)
-                    told = verdict.read(self.options.state, str(row.get("attempt")))
+                    told = verdict.read_last_verdict_per_launch(self.options.state, str(row.get("attempt")))
                     records = exits.last_launch(exits.read(self.options.state, str(row.get("attempt"))))
                 steps = [furthest(records), note.reached if note and note.attempt == row.get("attempt") else None]
                 for one in told:

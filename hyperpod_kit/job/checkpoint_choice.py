@@ -166,7 +166,9 @@ def choose_there(
 
 def _refuse_lost_foreign(root: str) -> None:
     """Of ours `selection` has asked all records. Raises NoValidCheckpoint, CheckpointError, OSError."""
-    lost = commit_records.lost_commits(commit_records.collect_root_facts(open_store(root)), kit_checkpoints=False)
+    lost = commit_records.lost_commits_assuming_no_manifests(
+        commit_records.collect_commit_evidence(open_store(root)), kit_checkpoints=False
+    )
     if lost:
         raise NoValidCheckpoint(
             root, commit_records.summarize_lost_commits(lost), hint=commit_records.repair_hint(root)

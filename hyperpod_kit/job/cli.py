@@ -70,7 +70,7 @@ def _goodput(args: argparse.Namespace) -> int:
     from hyperpod_kit.untrusted import owner
 
     # For root each root has a deadline of its own.
-    if owner.is_root() or (args.root and not any(map(is_path, args.root))):
+    if owner.is_machine_root() or (args.root and not any(map(is_path, args.root))):
         return goodput.main(args)
     roots = ", ".join(args.root) or "a root of the jobs that are noted"
     return ending.run_bounded_as_user(lambda: goodput.main(args), roots)

@@ -113,7 +113,7 @@ def _no_attempt(root: str, job: str, attempts: Sequence[timeline.JobAttempt]) ->
 
 def _write_page(path: str, page: str) -> None:
     try:
-        with by_descriptor.stream(path, "w", encoding="utf-8") as file:
+        with by_descriptor.open_stream_for_writing(path, "w", encoding="utf-8") as file:
             file.write(page)
     except OSError as err:
         raise Unreachable(f"cannot write {path}: {err.strerror}") from err

@@ -423,7 +423,7 @@ class Decider:
         try:
             self._patience.requeue(self._job)
             if os.geteuid() == 0:
-                audit.record("requeued", f"job {self._job.id}", why, asked_by="job run")
+                audit.record_root_action_in_journal("requeued", f"job {self._job.id}", why, asked_by="job run")
         except RunError as err:
             if not allocation.look(self._runner, self._job).ended:
                 if kind in HANDED_BACK:

@@ -24,7 +24,7 @@ def note(job: JobEnvironment, root: str, env: Mapping[str, str] = os.environ) ->
     line = json.dumps({"job": job.id.slurm_id, "raw": job.id.raw, "root": root}) + "\n"
     with contextlib.suppress(OSError):
         by_descriptor.make_parents(path)
-        fd = by_descriptor.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fd = by_descriptor.open_own_or_root_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, line.encode())
         finally:

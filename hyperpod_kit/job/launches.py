@@ -28,7 +28,7 @@ from hyperpod_kit.job import checkpoint_choice, ledger_row, shared_decision, unf
 from hyperpod_kit.job.foreign.quarantine import set_aside
 from hyperpod_kit.job.retry_policy import Poison
 from hyperpod_kit.slurm import write_once
-from hyperpod_kit.slurm.environment import launch_id
+from hyperpod_kit.slurm.environment import step_launch_id_with_srun_port
 from hyperpod_kit.slurm.verdict import RestoreVerdict
 
 PATIENCE = 600.0
@@ -76,7 +76,7 @@ def told(env: Mapping[str, str]) -> Dict[str, str]:
             set_aside(root, [name for name, _ in choice.rejected if name not in passed], now=time.time())
         return {**choice.fields(), "t": round(time.time(), 3), "memory": "0" if choice.stepped_back else ""}
 
-    name = f"{_PREFIX}{attempt}.{launch_id(env)}"
+    name = f"{_PREFIX}{attempt}.{step_launch_id_with_srun_port(env)}"
     record = shared_decision.agree(state, name, decide, patience=PATIENCE, head_start=PATIENCE)
     wrong = shared_decision.problem(record)
     if wrong:

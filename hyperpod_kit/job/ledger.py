@@ -73,7 +73,7 @@ class Ledger:
                 "event": event,
                 **fields,
             }
-            fd = by_descriptor.open_file(by_descriptor.resolve_parent(self.path), _APPEND, 0o640)
+            fd = by_descriptor.open_own_or_root_file(by_descriptor.resolve_parent(self.path), _APPEND, 0o640)
             try:
                 data = (_closing(fd) + json.dumps(row) + "\n").encode()
                 if os.write(fd, data) != len(data):

@@ -116,7 +116,7 @@ class Lifelines:
             self._listen(address, [node for node in nodes if node != address])
 
     def _listen(self, address: str, others: Sequence[str]) -> None:
-        found = listening.local_addresses(address, others)
+        found = listening.addresses_reachable_from_peers(address, others)
         try:
             try:
                 listeners, port = listening.listen(found)

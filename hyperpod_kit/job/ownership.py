@@ -88,7 +88,7 @@ def user_of(runner: Runner, state: str, pause: Callable[[float], None]) -> Tuple
 
 
 def _owned(root: str, job: JobId, owner: JobId, word: str) -> RunIsOwned:
-    if job.is_sibling(owner):
+    if job.is_other_task_of_same_array(owner):
         return RunIsOwned(
             f"{root} is used by job {owner}, which is {word}, and job {job} is another task of the same "
             "array: each task needs a root of its own",

@@ -29,7 +29,7 @@ from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, Lifeline
 from hyperpod_kit.job.step_reporter import StepReporter
 from hyperpod_kit.job.storage import Probe, RootWatch
 from hyperpod_kit.slurm import tracking
-from hyperpod_kit.slurm.environment import launch_id
+from hyperpod_kit.slurm.environment import step_launch_id_with_srun_port
 from hyperpod_kit.slurm.job_id import het_size
 from hyperpod_kit.slurm.progress import RankProgress
 from hyperpod_kit.system.process import make_parent_death_hook
@@ -212,7 +212,7 @@ def _newest_capture(env: Mapping[str, str], now: float) -> Optional[MemoryCaptur
 
 def _launch(env: Mapping[str, str]) -> str:
     """The components of a heterogeneous step have a port each: what is one launch would look like several."""
-    return "" if het_size(env) else launch_id(env)
+    return "" if het_size(env) else step_launch_id_with_srun_port(env)
 
 
 def _tell_of_failure(env: Mapping[str, str], failure: LaunchFailure) -> None:

@@ -62,7 +62,9 @@ class Resumption:
         """What the ranks of an attempt said, in the order of its launches; the last one is kept in mind."""
         told: Sequence[RestoreVerdict] = ()
         with contextlib.suppress(OSError):
-            told = verdict.read(self._options.state, attempt) or launches.taken(self._options.state, attempt)
+            told = verdict.read_last_verdict_per_launch(self._options.state, attempt) or launches.taken(
+                self._options.state, attempt
+            )
         self._told = told[-1] if told else None
         return told
 

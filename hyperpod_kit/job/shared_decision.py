@@ -20,7 +20,7 @@ from hyperpod_kit.environment import HPK_FRESH
 from hyperpod_kit.errors import JobError, NoValidCheckpoint, Untrusted
 from hyperpod_kit.job import checkpoint_choice, unfinished_flushes
 from hyperpod_kit.job.foreign.candidate import MOST_STEPS, well_named
-from hyperpod_kit.slurm.environment import launch_id
+from hyperpod_kit.slurm.environment import step_launch_id_with_srun_port
 from hyperpod_kit.system.wait import fixed_pause, poll_until
 from hyperpod_kit.untrusted import by_descriptor, files, parse
 from hyperpod_kit.untrusted.text import clean
@@ -42,7 +42,9 @@ _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 def key(env: Mapping[str, str]) -> str:
     """Names one launch: HyperPod's step retry keeps job id, restart count and step id, but not srun's port."""
-    return ".".join([env.get("SLURM_JOB_ID", "0"), env.get("SLURM_RESTART_COUNT", "0"), launch_id(env)])
+    return ".".join(
+        [env.get("SLURM_JOB_ID", "0"), env.get("SLURM_RESTART_COUNT", "0"), step_launch_id_with_srun_port(env)]
+    )
 
 
 def agree(
@@ -200,7 +202,7 @@ def _is_first(path: str) -> bool:
     """Whether nobody has begun to decide yet. Raises OSError."""
     try:
         mark = by_descriptor.resolve_parent(f"{path}.begun")
-        os.close(by_descriptor.open_file(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640))
+        os.close(by_descriptor.open_own_or_root_file(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640))
         return True
     except FileExistsError:
         return False
@@ -226,7 +228,7 @@ def _publish(path: str, data: bytes) -> None:
                 if err.errno not in _NO_LINKS:
                     raise
                 # No hard links here: still one writer, and readers wait until the JSON is whole.
-                with by_descriptor.stream(path, "xb") as file:
+                with by_descriptor.open_stream_for_writing(path, "xb") as file:
                     file.write(data)
     finally:
         by_descriptor.unlink(temporary)

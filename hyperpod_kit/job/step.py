@@ -203,7 +203,7 @@ def sweep(
     while left and time.monotonic() < end:
         wait(0.5)
         try:
-            left = control.running_steps(runner, job_id, step_name.OWN)
+            left = control.query_running_step_ids(runner, job_id, step_name.OWN)
         except RunError:
             break
     return left

@@ -19,7 +19,7 @@ from hyperpod_kit.environment import HPK_ATTEMPT_KEY, HPK_LIFELINE, HPK_STEP_REP
 from hyperpod_kit.job import step_report
 from hyperpod_kit.job.lifeline import Lifeline
 from hyperpod_kit.job.step_report import RankMeter, StepReport
-from hyperpod_kit.slurm.environment import launch_id
+from hyperpod_kit.slurm.environment import step_launch_id_with_srun_port
 from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.slurm.progress import RankProgress
 from hyperpod_kit.untrusted import message_auth
@@ -53,7 +53,9 @@ class NodeSocket:
 
     def __init__(self, env: Mapping[str, str], node: str) -> None:
         self._node = node
-        self._key = message_auth.derive_key(env[HPK_ATTEMPT_KEY].encode(), "hpk-steps", node, launch_id(env))
+        self._key = message_auth.derive_key(
+            env[HPK_ATTEMPT_KEY].encode(), "hpk-steps", node, step_launch_id_with_srun_port(env)
+        )
         self.address = f"\0hpk-steps-{message_auth.proof(self._key, 'address')[:32]}"
         self._socket: Optional[socket.socket] = None
 

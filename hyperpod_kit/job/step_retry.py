@@ -101,7 +101,7 @@ class StepRetry:
         if self._heard:
             return RetryAnswer.WAIT if self._waited(now) <= REPLACEMENT else RetryAnswer.END
         try:
-            running = set(control.running_steps(self._runner, self._job_id, step_name.OWN)) - self._killed
+            running = set(control.query_running_step_ids(self._runner, self._job_id, step_name.OWN)) - self._killed
             if not running:
                 limit = UNHEARD if self._log.readable else REPLACEMENT
                 return RetryAnswer.WAIT if self._waited(now) <= limit else RetryAnswer.END

@@ -82,7 +82,7 @@ def sweep(runner: Runner, found: Sequence[Orphan]) -> List[Tuple[Orphan, str]]:
             continue
         try:
             control.requeue(runner, JobId.parse(one.job_id))
-            audit.record(
+            audit.record_root_action_in_journal(
                 "requeued",
                 f"job {one.job_id}",
                 f"it {one.why} {one.host}",

@@ -85,7 +85,7 @@ def notes_of(root: str) -> Notes:
     def read(stale: List[str]) -> Mapping[str, Optional[FlushNote]]:
         store = open_store(root)
         for name in stale:
-            flush_note.remove(store, name)
+            flush_note.try_remove(store, name)
         found = flush_note.read_all(store)
         standing = rollbacks.read_active_records(store) if found else []
         return {name: note for name, note in found.items() if note is None or not _is_left(standing, note)}

@@ -42,16 +42,16 @@ class MountStatus:
         return self.state in SERVES
 
     @property
-    def share(self) -> float:
+    def used_share(self) -> float:
         """What is used, 0 to 1: of the bytes or of the files, whichever is more; 0 where it does not tell."""
-        return max(_share(self.used_bytes, self.free_bytes), _share(self.used_files, self.free_files))
+        return max(_used_share(self.used_bytes, self.free_bytes), _used_share(self.used_files, self.free_files))
 
     def to_dict(self) -> Dict[str, Any]:
         """JSON form, without what is not known: a mount that is not there has no room and no latency."""
-        return {name: value for name, value in asdict(self).items() if name not in self.unmeasured}
+        return {name: value for name, value in asdict(self).items() if name not in self.unmeasured_field_names}
 
     @property
-    def unmeasured(self) -> Tuple[str, ...]:
+    def unmeasured_field_names(self) -> Tuple[str, ...]:
         """Return the names of the fields that were not measured."""
         fields: Tuple[str, ...] = ()
         if not self.used_bytes + self.free_bytes:
@@ -63,15 +63,15 @@ class MountStatus:
         return fields
 
     @property
-    def fullness(self) -> str:
+    def fullness_text(self) -> str:
         """`84 % full`, "" where it does not tell."""
         # Never rounded up: what is said to be full has no room at all.
         if self.used_bytes + self.free_bytes:
-            return f"{int(self.share * 100)} % full"
+            return f"{int(self.used_share * 100)} % full"
         return ""
 
 
-def _share(used: int, free: int) -> float:
+def _used_share(used: int, free: int) -> float:
     if used + free:
         return used / (used + free)
     return 0.0

@@ -41,7 +41,7 @@ class Group:
         return SHARE_MODE
 
     @property
-    def owning_gid(self) -> int:
+    def directory_gid(self) -> int:
         """Return the gid that the group's directory belongs to: root's once it is archived."""
         if self.archived:
             return 0

@@ -43,7 +43,7 @@ def not_shared_reason(mount: Mount, cluster: ClusterSpec) -> str:
     return "it is not required, and a node would be without it"
 
 
-def choose_state_mount(
+def choose_slurm_state_mount_name(
     mounts: Sequence[Mount], requested: Optional[str], controller_group: str, lifecycle_mode: str
 ) -> str:
     """Name of the mount that has slurmctld's state, "" for the controller's own disk.

@@ -66,7 +66,7 @@ ONLY = {
 """Units that nodes of one role alone have: some are slurmctld's neighbours, captures lie where jobs run."""
 
 
-def escape_path(path: str) -> str:
+def systemd_escape_path(path: str) -> str:
     """What `systemd-escape -p PATH` prints, for an absolute path without `..`."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts:
@@ -109,11 +109,11 @@ def expected_units(mounts: Sequence[Mount], role: str, steps: OptionalSteps) -> 
     if steps.device_checks is None:
         excluded |= {DEVICES_UNIT, DEVICES_TIMER}
     return [
-        *(unit for mount in mounts for _, unit in mount_units(mount)),
+        *(unit for mount in mounts for _, unit in mount_unit_templates_and_names(mount)),
         *(unit for _, unit in NODE_UNITS if unit not in excluded),
     ]
 
 
-def mount_units(mount: Mount) -> List[Tuple[str, str]]:
+def mount_unit_templates_and_names(mount: Mount) -> List[Tuple[str, str]]:
     """(template under templates/systemd/, unit name) of every unit of one mount."""
     return [(mount.traits.service.template, carrier_unit(mount))]

@@ -28,14 +28,14 @@ def run_in_child(what: str, work: Callable[[], Any], seconds: float) -> Any:
     pid = os.fork()
     if pid == 0:
         try:
-            _drop_descriptors(keep=writer)
+            _close_nonstandard_descriptors_except(keep=writer)
             os.setsid()
             os.write(writer, json.dumps(_run_work(work)).encode())
         finally:
             os._exit(0)
     os.close(writer)
     try:
-        text = _read(reader, seconds)
+        text = _read_to_end_or_nothing(reader, seconds)
     finally:
         os.close(reader)
         os.kill(pid, signal.SIGKILL)
@@ -49,7 +49,7 @@ def run_in_child(what: str, work: Callable[[], Any], seconds: float) -> Any:
     return response
 
 
-def _drop_descriptors(keep: int) -> None:
+def _close_nonstandard_descriptors_except(keep: int) -> None:
     """Close all but the standard streams and one: a child that the kernel keeps would keep the caller's locks, too."""
     for descriptor in os.listdir("/proc/self/fd"):
         if int(descriptor) > 2 and int(descriptor) != keep:
@@ -68,7 +68,7 @@ def _run_work(work: Callable[[], Any]) -> Tuple[bool, Any]:
         return False, f"{type(err).__name__}: {err}"
 
 
-def _read(reader: int, seconds: float) -> bytes:
+def _read_to_end_or_nothing(reader: int, seconds: float) -> bytes:
     """Everything until the writer has closed; nothing when that takes too long."""
     end = time.monotonic() + seconds
     text = b""

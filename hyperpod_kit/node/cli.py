@@ -27,7 +27,7 @@ def run(argv: Sequence[str]) -> int:
 
 def _storage_ending(error: OSError) -> Optional[ending.Ending]:
     if error.errno not in STORAGE_ERRORS:
-        return ending.ending_of_os_error(error)
+        return ending.os_error_ending_unless_reader_gone(error)
     directory = os.path.dirname(str(error.filename or "/run/hyperpod-kit/"))
     return ending.Ending(f"{error.filename or directory}: {error.strerror}", f"df -h {directory}; df -i {directory}", 1)
 
@@ -136,7 +136,7 @@ def build_parser() -> argparse.ArgumentParser:
     sub = as_json(
         add(
             "mounts",
-            mounts.mounts_command,
+            mounts.check_mounts_or_run_action_command,
             "check the mounts now; or `mounts ensure|prepare|await|clear NAME`",
             "mounts",
             "mounts fsx --json",
@@ -211,6 +211,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("place", metavar="MOUNT")
     sub.add_argument("--log", required=True, metavar="FILE", help="lines are added to it; on another file system")
-    add("gate", mounts.gate_command, "may a job start here? (Prolog)")
+    add("gate", mounts.prolog_gate_command, "may a job start here? (Prolog)")
     add("ask", query_peers_command, "ask other nodes for their mounts: what validate-mounts --via controller runs here")
     return parser

@@ -24,13 +24,13 @@ FSTAB_TEXT = """\
 
 
 def describe_pending_changes(node: Node) -> str:
-    """Return what `write_enroot_fstab` would change, in words; "" for nothing."""
+    """Return what `write_fstab_mounting_kit_into_containers` would change, in words; "" for nothing."""
     if read_text(node.paths.under_root(FSTAB)) == FSTAB_TEXT:
         return ""
     return f"write {FSTAB}"
 
 
-def write_enroot_fstab(node: Node) -> bool:
+def write_fstab_mounting_kit_into_containers(node: Node) -> bool:
     """Write the fstab by which enroot mounts the kit's directories into every container, and make those in
     /run; True when the file was changed."""
     changed = write_if_different(node.paths.under_root(FSTAB), FSTAB_TEXT)
@@ -39,8 +39,8 @@ def write_enroot_fstab(node: Node) -> bool:
     return changed
 
 
-def _apply_enroot_fstab(node: Node) -> StepOutcome:
-    return StepOutcome(write_enroot_fstab(node))
+def _apply_fstab_mounting_kit(node: Node) -> StepOutcome:
+    return StepOutcome(write_fstab_mounting_kit_into_containers(node))
 
 
-STEP = Step("containers", _apply_enroot_fstab, describe_pending_changes, required=False)
+STEP = Step("containers", _apply_fstab_mounting_kit, describe_pending_changes, required=False)

@@ -96,5 +96,5 @@ def open_node(
         if save_facts:
             node_facts.save(paths, facts)
     else:
-        facts = node_facts.load(paths, config, clock)
+        facts = node_facts.load_or_gather(paths, config, clock)
     return Node(paths, config, facts, runner or LocalRunner(), clock)

@@ -37,11 +37,15 @@ def facts_command(args: argparse.Namespace) -> int:
 
 def plan_command(args: argparse.Namespace) -> int:
     """Print what `apply` would do now. Exit code 0."""
-    show_plan(_with_requested_state(open_node(gather=True, save_facts=False, within=0.0), args), args.mode, args.json)
+    show_plan(
+        _with_requested_slurm_state_copy(open_node(gather=True, save_facts=False, within=0.0), args),
+        args.mode,
+        args.json,
+    )
     return 0
 
 
-def _with_requested_state(node: Node, args: argparse.Namespace) -> Node:
+def _with_requested_slurm_state_copy(node: Node, args: argparse.Namespace) -> Node:
     """The node with the copy of Slurm's state that was chosen on the command line."""
     from hyperpod_kit.node.slurm.saved_state import StateCopy
 
@@ -60,7 +64,7 @@ def apply_command(args: argparse.Namespace) -> int:
     if args.dry_run:
         return plan_command(args)
     try:
-        node = _with_requested_state(open_node(gather=True), args)
+        node = _with_requested_slurm_state_copy(open_node(gather=True), args)
     except HyperpodKitError as err:
         log_facts_failure(err)
         raise
@@ -82,9 +86,9 @@ def apply_command(args: argparse.Namespace) -> int:
 
 def secrets_command(args: argparse.Namespace) -> int:
     """Fetch this node's secrets into their files, and print which changed. Exit code 0; raises NodeError."""
-    from hyperpod_kit.node.secrets.secret_files import ensure_secrets
+    from hyperpod_kit.node.secrets.secret_files import fetch_secrets_and_delete_unneeded
 
-    changed = ensure_secrets(open_node())
+    changed = fetch_secrets_and_delete_unneeded(open_node())
     print(f"changed: {', '.join(changed) or 'nothing'}")
     return 0
 

@@ -43,7 +43,7 @@ def proxy_port_range(node: Node) -> Tuple[int, int]:
     return PORTS
 
 
-def reserve(node: Node, low: int, high: int) -> bool:
+def try_reserve_ports_in_kernel(node: Node, low: int, high: int) -> bool:
     """Add the range to the kernel's reserved ports, which stay; True when it was not among them. Without it a
     connection of any program may hold a port that a proxy is to have, and the rules would cut one that got
     such a port by chance."""
@@ -52,7 +52,7 @@ def reserve(node: Node, low: int, high: int) -> bool:
         present = (read_text(path) or "").strip()
         if _covered(present, low, high):
             return False
-        with by_descriptor.stream(path, "w", encoding="ascii") as stream:
+        with by_descriptor.open_stream_for_writing(path, "w", encoding="ascii") as stream:
             stream.write(",".join(part for part in (present, f"{low}-{high}") if part) + "\n")
         return True
     return False

@@ -118,7 +118,7 @@ def local_address_predicate(paths: NodePaths, environ: Mapping[str, str]) -> Cal
     return is_local_address
 
 
-def local_instance_id(paths: NodePaths, environ: Mapping[str, str] = os.environ) -> str:
+def instance_id_from_metadata_service(paths: NodePaths, environ: Mapping[str, str] = os.environ) -> str:
     """This machine's id by the metadata service, "" where that does not say; below a root only one that is named."""
     from hyperpod_kit.signing import role  # not for the many commands that load the facts of creation
 
@@ -149,7 +149,7 @@ def gather(
 
     hostname = (read_text(paths.hostname) or socket.gethostname()).strip().split(".")[0]
     is_local_address = local_address_predicate(paths, environ)
-    cached_instance_id = functools.lru_cache(maxsize=1)(lambda: local_instance_id(paths, environ))
+    cached_instance_id = functools.lru_cache(maxsize=1)(lambda: instance_id_from_metadata_service(paths, environ))
     observed: List[Optional[NodeFacts]] = [None]
     ambiguous: List[resource_config.AmbiguousAddress] = []
 
@@ -206,7 +206,7 @@ def save(paths: NodePaths, facts: NodeFacts) -> None:
     write_json(paths.facts, facts.to_dict())
 
 
-def load(paths: NodePaths, config: NodeConfig, clock: Clock) -> NodeFacts:
+def load_or_gather(paths: NodePaths, config: NodeConfig, clock: Clock) -> NodeFacts:
     """Load the facts of creation; gather them anew, without waiting, when the node was never provisioned."""
     raw = read_json(paths.facts)
     try:

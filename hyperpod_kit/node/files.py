@@ -45,7 +45,7 @@ def _write(path: str, text: str, mode: int, *, durable: bool = False) -> None:
     directory = walk.open_directory(folder, make=True)
     try:
         if durable:
-            _remove_partials(directory, name)
+            _remove_dead_writers_partials_in(directory, name)
         atomic_file.replace(
             path, text.encode("utf-8", "surrogateescape"), mode, durable=durable, directory_fd=directory
         )
@@ -53,17 +53,17 @@ def _write(path: str, text: str, mode: int, *, durable: bool = False) -> None:
         os.close(directory)
 
 
-def remove_partials(directory: str, name: str = "") -> None:
+def remove_partials_of_dead_writers(directory: str, name: str = "") -> None:
     """Delete the partial files of the file `name`, or of any, whose writers were killed before they
     could put them in place."""
     handle = walk.open_directory(directory)
     try:
-        _remove_partials(handle, name)
+        _remove_dead_writers_partials_in(handle, name)
     finally:
         os.close(handle)
 
 
-def _remove_partials(directory: int, name: str) -> None:
+def _remove_dead_writers_partials_in(directory: int, name: str) -> None:
     for file_name in os.listdir(directory):
         match = PARTIAL.fullmatch(file_name)
         if match is None or name not in ("", match["name"]):
@@ -105,7 +105,7 @@ def write_volatile_json(path: str, data: Any) -> None:
     write_volatile(path, json.dumps(data, sort_keys=True) + "\n")
 
 
-def try_write_json(path: str, data: Any) -> None:
+def try_write_volatile_json(path: str, data: Any) -> None:
     """`write_volatile_json` for what makes later work better and must not keep this work from being done."""
     with contextlib.suppress(OSError):
         write_volatile_json(path, data)

@@ -16,7 +16,7 @@ def is_allow_other_enabled(node: Node) -> bool:
     return any(line.strip() == "user_allow_other" for line in lines)
 
 
-def allow_other_users(node: Node) -> bool:
+def enable_user_allow_other(node: Node) -> bool:
     """Put `user_allow_other` into /etc/fuse.conf; True when it was not there."""
     if is_allow_other_enabled(node):
         return False
@@ -28,16 +28,16 @@ def allow_other_users(node: Node) -> bool:
     return write_if_different(node.paths.fuse_conf, f"{text}{joint}user_allow_other\n")
 
 
-def _any_daemon(node: Node) -> bool:
+def _has_daemon_mount(node: Node) -> bool:
     return any(mount.traits.service.daemon for mount in node.mounts)
 
 
 def _apply_user_allow_other(node: Node) -> StepOutcome:
-    return StepOutcome(_any_daemon(node) and allow_other_users(node))
+    return StepOutcome(_has_daemon_mount(node) and enable_user_allow_other(node))
 
 
 def _describe_pending_changes(node: Node) -> str:
-    if _any_daemon(node) and not is_allow_other_enabled(node):
+    if _has_daemon_mount(node) and not is_allow_other_enabled(node):
         return "user_allow_other in /etc/fuse.conf"
     return ""
 

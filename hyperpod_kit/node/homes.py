@@ -32,19 +32,19 @@ def home_mounts(node: Node) -> Tuple[Mount, ...]:
     return tuple(mount for mount in node.mounts if mount.owner)
 
 
-def home_path_on_mount(node: Node, user: User) -> Optional[str]:
+def passwd_home_on_mount(node: Node, user: User) -> Optional[str]:
     """Return the home that /etc/passwd must name for a user whose home is a mount of this node; None for all
     others."""
     return next((home_path_of_mount(mount.path) for mount in home_mounts(node) if mount.owner == user.name), None)
 
 
-def make_mount_point(node: Node, mount: Mount) -> None:
+def make_mount_point_behind_rules(node: Node, mount: Mount) -> None:
     """Make the directory that `mount` goes to, a home's within its private parent; for NFS, set the packet
     rules first. Raises NodeError."""
     point = node.paths.under_root(mount.path)
     if mount.traits.nfs:
         try:
-            packet_rules.ensure_rules(node)
+            packet_rules.ensure_rules_and_reserve_ports(node)
         except NodeError:
             if mount.owner:
                 raise
@@ -66,8 +66,8 @@ def make_private_parent(node: Node, mount: Mount) -> bool:
     path = private_parent_of(mount.path)
     above = os.path.dirname(path)
     by_descriptor.make_directories(node.paths.under_root(os.path.dirname(above)))
-    changed = _ensure_directory(node, above, 0, ABOVE_MODE)
-    return _ensure_directory(node, path, _owner(node, mount).gid, PRIVATE_PARENT_MODE) or changed
+    changed = _ensure_root_directory_with(node, above, 0, ABOVE_MODE)
+    return _ensure_root_directory_with(node, path, _owner(node, mount).gid, PRIVATE_PARENT_MODE) or changed
 
 
 def has_private_parent(node: Node, mount: Mount) -> bool:
@@ -92,8 +92,8 @@ def ensure_homes(node: Node) -> List[str]:
                 change
                 for change, changed in (
                     ("private parent", make_private_parent(node, mount)),
-                    ("link", _ensure_link(node, mount)),
-                    ("first files", _copy_skeleton(node, mount)),
+                    ("link", _ensure_home_link(node, mount)),
+                    ("first files", _copy_skeleton_into_empty_home(node, mount)),
                 )
                 if changed
             ]
@@ -113,7 +113,7 @@ def describe_pending_changes(node: Node) -> str:
     for mount in home_mounts(node):
         if not has_private_parent(node, mount):
             changes.append(f"private parent of {mount.owner}")
-        if _link_target(node, mount) != _expected_target(mount):
+        if _home_link_target(node, mount) != _expected_home_link_target(mount):
             changes.append(f"link {home_path_of_mount(mount.path)}")
     return ", ".join(changes)
 
@@ -140,7 +140,7 @@ def _is_root_directory_with(node: Node, path: str, gid: int, mode: int) -> bool:
     )
 
 
-def _ensure_directory(node: Node, path: str, gid: int, mode: int) -> bool:
+def _ensure_root_directory_with(node: Node, path: str, gid: int, mode: int) -> bool:
     if _is_root_directory_with(node, path, gid, mode):
         return False
     real = node.paths.under_root(path)
@@ -153,36 +153,37 @@ def _ensure_directory(node: Node, path: str, gid: int, mode: int) -> bool:
     return True
 
 
-def _expected_target(mount: Mount) -> str:
+def _expected_home_link_target(mount: Mount) -> str:
     """Relative, so that it leads to the same place where the homes are bound into a container."""
     return os.path.relpath(mount.path, os.path.dirname(home_path_of_mount(mount.path)))
 
 
-def _link_target(node: Node, mount: Mount) -> Optional[str]:
+def _home_link_target(node: Node, mount: Mount) -> Optional[str]:
     try:
         return os.readlink(node.paths.under_root(home_path_of_mount(mount.path)))
     except OSError:
         return None
 
 
-def _ensure_link(node: Node, mount: Mount) -> bool:
-    if _link_target(node, mount) == _expected_target(mount):
+def _ensure_home_link(node: Node, mount: Mount) -> bool:
+    if _home_link_target(node, mount) == _expected_home_link_target(mount):
         return False
     home = home_path_of_mount(mount.path)
     real = node.paths.under_root(home)
     with contextlib.suppress(OSError):
         by_descriptor.remove_directory(real)  # an empty directory hides nothing
     try:
-        by_descriptor.symlink(_expected_target(mount), real)
+        by_descriptor.symlink(_expected_home_link_target(mount), real)
     except FileExistsError:
         raise NodeError(
-            f"{home} is there already and holds something else than the home of {mount.owner} on {mount.target()[0]}",
+            f"{home} is there already and holds something else than the home of {mount.owner} on "
+            f"{mount.source_field_values()[0]}",
             hint=f"ls -la {home}",
         ) from None
     return True
 
 
-def _copy_skeleton(node: Node, mount: Mount) -> bool:
+def _copy_skeleton_into_empty_home(node: Node, mount: Mount) -> bool:
     """Copy the skeleton into an empty home: as root, whom the file system takes for the owner, as it does everyone.
 
     Commands with a deadline, because a file system may begin to hang at any moment.

@@ -55,13 +55,13 @@ def _units(node: Node) -> List[str]:
     return expected_units(node.mounts, node.facts.role, node.config.steps)
 
 
-def _install(node: Node) -> StepOutcome:
+def _record_mounts_and_install_units(node: Node) -> StepOutcome:
     remove_stale.record_mounts(node)
     bring_up.record_running_units(node, node.mounts)
     return StepOutcome(systemd.install(node, _units(node), units_enabled_at_boot(node)))
 
 
-def _install_pending(node: Node) -> str:
+def _describe_pending_unit_changes(node: Node) -> str:
     units = _units(node)
     installing = systemd.outdated(node, units)
     # A unit that is not there yet cannot be asked about.
@@ -82,12 +82,12 @@ def _start_timers(node: Node) -> StepOutcome:
     return StepOutcome(any([systemd.start(node, unit, timeout=30) for unit in timers(node)]))
 
 
-def _start_pending(node: Node) -> str:
+def _describe_pending_timer_starts(node: Node) -> str:
     resting = [unit for unit in timers(node) if not systemd.is_active(node, unit)]
     if resting:
         return f"start {', '.join(resting)}"
     return ""
 
 
-STEP = Step("units", _install, _install_pending)
-TIMERS_STEP = Step("health", _start_timers, _start_pending)
+STEP = Step("units", _record_mounts_and_install_units, _describe_pending_unit_changes)
+TIMERS_STEP = Step("health", _start_timers, _describe_pending_timer_starts)

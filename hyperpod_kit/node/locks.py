@@ -23,7 +23,7 @@ def hold_lock(node: Node, name: str, *, seconds: float) -> Iterator[bool]:
     """
     path = node.paths.lock(name)
     by_descriptor.make_parents(path)
-    handle = by_descriptor.open_file(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = by_descriptor.open_own_or_root_file(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         clock = node.clock
         yield lock_within(handle, seconds, BackOff(0.1, 0.5), clock=clock.monotonic, sleep=clock.sleep)
@@ -34,7 +34,7 @@ def hold_lock(node: Node, name: str, *, seconds: float) -> Iterator[bool]:
 def is_locked(node: Node, name: str) -> bool:
     """Whether some process holds the lock `name` right now."""
     try:
-        handle = by_descriptor.open_file(node.paths.lock(name), os.O_RDWR | os.O_CLOEXEC)
+        handle = by_descriptor.open_own_or_root_file(node.paths.lock(name), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:

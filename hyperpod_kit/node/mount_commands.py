@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import argparse
 
 
-def mounts_command(args: argparse.Namespace) -> int:
+def check_mounts_or_run_action_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node import warnings
     from hyperpod_kit.node.health import record as health_record
     from hyperpod_kit.node.observe import user_access
@@ -37,7 +37,7 @@ def mounts_command(args: argparse.Namespace) -> int:
     if args.names:
         mounts = tuple(node.mount(name) for name in args.names)
     # Root asks as thoroughly as the timer does; what others may write says nothing about the mount.
-    nearly_full = health_record.nearly_full(health_record.load(node))
+    nearly_full = health_record.names_of_nearly_full(health_record.load(node))
     statuses = check_all(node, mounts, deep=os.geteuid() == 0, nearly_full=nearly_full)
     serving = [mount for mount, status in zip(mounts, statuses) if status.state == MountState.OK]
     refused = None
@@ -63,9 +63,9 @@ def mounts_command(args: argparse.Namespace) -> int:
     else:
         for status in statuses:
             if status.nearly_full:
-                full = f"nearly full: {status.fullness}"
+                full = f"nearly full: {status.fullness_text}"
             else:
-                full = status.fullness
+                full = status.fullness_text
             columns = [f"{status.state:<12}", f"{status.name:<16}", status.path, status.source, status.detail, full]
             print("  ".join(column for column in columns if column))
         for line in [*warned, *(f"Slurm: {finding.message}" for finding in slurm)]:
@@ -86,7 +86,7 @@ def ensure_mounted_action(node: Node, name: str) -> int:
     return 0
 
 
-def prepare_for_daemon_action(node: Node, name: str) -> int:
+def count_start_and_prepare_action(node: Node, name: str) -> int:
     from hyperpod_kit.node.mounts import back_off
     from hyperpod_kit.node.mounts.ensure import prepare_for_daemon
 
@@ -95,7 +95,7 @@ def prepare_for_daemon_action(node: Node, name: str) -> int:
     return 0
 
 
-def await_healthy_action(node: Node, name: str) -> int:
+def await_healthy_and_record_mount_action(node: Node, name: str) -> int:
     from hyperpod_kit.node.mounts import back_off
     from hyperpod_kit.node.mounts.ensure import await_healthy
     from hyperpod_kit.node.mounts.mount_record import save_record
@@ -113,14 +113,14 @@ def clear_dead_and_pause_action(node: Node, name: str) -> int:
     from hyperpod_kit.node.mounts.ensure import clear_dead
 
     clear_dead(node, node.mount(name))
-    node.clock.sleep(back_off.pause(node, node.mount(name)))
+    node.clock.sleep(back_off.seconds_before_next_start(node, node.mount(name)))
     return 0
 
 
 ACTIONS: Dict[str, Callable[[Node, str], int]] = {
     "ensure": ensure_mounted_action,
-    "prepare": prepare_for_daemon_action,
-    "await": await_healthy_action,
+    "prepare": count_start_and_prepare_action,
+    "await": await_healthy_and_record_mount_action,
     "clear": clear_dead_and_pause_action,
 }
 """Words that no mount may have for a name where they are used: the second word decides."""
@@ -206,12 +206,12 @@ def repair_command(args: argparse.Namespace) -> int:
 def update_slurm_drain_command(args: argparse.Namespace) -> int:
     """Drain this node in Slurm, or undrain it, by whether its mounts serve. Exit code 0 when Slurm agrees;
     raises where it refuses or does not respond."""
-    from hyperpod_kit.node.slurm.drain import update_slurm
+    from hyperpod_kit.node.slurm.drain import drain_or_undrain_for_mounts
 
     node = open_node()
     if not node.config.health.drain:
         raise Absent("this cluster's configuration has no health.drain", hint='"health": {"drain": true}')
-    summary = update_slurm(node)
+    summary = drain_or_undrain_for_mounts(node)
     if summary:
         print(summary, file=sys.stderr)
     return 0
@@ -221,9 +221,9 @@ def clean_up_memory_command(args: argparse.Namespace) -> int:
     """Save and free the shared memory that ended jobs left. Exit code 0 when nothing is left that could be
     freed, 1 when something had to stay, 3 when another process is at it, 86 when something complete was
     given up."""
-    from hyperpod_kit.node.memory.cleanup import clean_up
+    from hyperpod_kit.node.memory.cleanup import save_and_free_ended_jobs_memory
 
-    outcomes = clean_up(open_node())
+    outcomes = save_and_free_ended_jobs_memory(open_node())
     if outcomes is None:
         raise Unreachable("another process is freeing shared memory just now")
     for outcome in outcomes:
@@ -241,9 +241,9 @@ def clean_up_memory_command(args: argparse.Namespace) -> int:
     return 1
 
 
-def gate_command(args: argparse.Namespace) -> int:
+def prolog_gate_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node.memory.user_directory import ensure_user_directory
-    from hyperpod_kit.node.prolog_gate import refusal_text, repair_and_list_failing_mounts, restore_rules_or_reason
+    from hyperpod_kit.node.prolog_gate import refusal_text, repair_or_record_failing_mounts, restore_rules_or_reason
 
     node = open_node()
     started_at = node.clock.monotonic()
@@ -252,7 +252,7 @@ def gate_command(args: argparse.Namespace) -> int:
     if job:
         asked_by = f"Prolog of job {job}"
     ensure_user_directory(node, os.environ.get("SLURM_JOB_UID", ""), asked_by=asked_by)
-    failing = repair_and_list_failing_mounts(node, os.environ.get("SLURM_JOB_USER", ""))
+    failing = repair_or_record_failing_mounts(node, os.environ.get("SLURM_JOB_USER", ""))
     if failing:
         reason = refusal_text(failing)
     else:

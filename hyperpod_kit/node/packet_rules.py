@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.node import efs_ports, ruleset
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, read_text, try_write_json
+from hyperpod_kit.node.files import read_json, read_text, try_write_volatile_json
 from hyperpod_kit.node.step import Step, StepOutcome
 
 NFT, IPTABLES, IP6TABLES = "/usr/sbin/nft", "/usr/sbin/iptables", "/usr/sbin/ip6tables"
@@ -67,7 +67,7 @@ def expected_rules(node: Node) -> ExpectedRules:
     unknown_names: List[str] = []
     if names is not None:
         if names:
-            accounts = _accounts(node)
+            accounts = _local_uids_by_name(node)
         else:
             accounts = {}
         accounts.update((user.name, user.uid) for user in node.config.users)
@@ -80,11 +80,11 @@ def expected_rules(node: Node) -> ExpectedRules:
     return ExpectedRules(bool(nfs), homes or names is not None, uids, ports, tuple(unknown_names))
 
 
-def ensure_rules(node: Node) -> bool:
+def ensure_rules_and_reserve_ports(node: Node) -> bool:
     """Have the rules in force; True when they were not. Raises NodeError where that cannot be."""
     expected = expected_rules(node)
     if expected.nfs:
-        efs_ports.reserve(node, *expected.ports)
+        efs_ports.try_reserve_ports_in_kernel(node, *expected.ports)
     if _tool_in_force(node, expected):
         return False
     reason = f"neither {NFT} nor {IPTABLES} is here"
@@ -136,7 +136,7 @@ def restore_rules(node: Node, query_generation: Callable[[], str] = ruleset.gene
         return RulesState(True, required=expected.required)
     reason, changed = "", False
     try:
-        changed = ensure_rules(node)
+        changed = ensure_rules_and_reserve_ports(node)
     except NodeError as err:
         reason = err.message
     # Noted is what was before the last look: what somebody changes after it is news to the next one.
@@ -155,7 +155,7 @@ def restore_rules(node: Node, query_generation: Callable[[], str] = ruleset.gene
         message = f"no packet rules: {reason}"
     note = {"holds": in_force, "why": reason, "generation": generation, "digest": digest if expected else ""}
     if note != last:
-        try_write_json(node.paths.packet_rules_note, note)
+        try_write_volatile_json(node.paths.packet_rules_note, note)
     return RulesState(in_force if expected else None, message, reason, expected.required)
 
 
@@ -326,7 +326,7 @@ def _iptables_rules(expected: ExpectedRules) -> List[Sequence[str]]:
     return rules
 
 
-def _accounts(node: Node) -> Dict[str, int]:
+def _local_uids_by_name(node: Node) -> Dict[str, int]:
     """Return the uid of each account of this node's own file: a directory service may hang."""
     lines = (read_text(node.paths.under_root("/etc/passwd")) or "").splitlines()
     rows = [line.split(":") for line in lines]
@@ -343,7 +343,7 @@ def _exists(node: Node, program: str) -> bool:
 
 def _apply_packet_rules(node: Node) -> StepOutcome:
     try:
-        return StepOutcome(ensure_rules(node))
+        return StepOutcome(ensure_rules_and_reserve_ports(node))
     except NodeError as err:
         if expected_rules(node).required:
             raise

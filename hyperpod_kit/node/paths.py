@@ -64,12 +64,12 @@ class NodePaths:
         return self.under_root(f"/var/lib/hyperpod-kit/owed/{what}")
 
     @property
-    def accounting_copy(self) -> str:
+    def accounting_database_dump(self) -> str:
         """The last copy of Slurm's accounting, on this machine's own disk."""
         return self.under_root("/var/lib/hyperpod-kit/accounting/slurm_acct_db.sql.gz")
 
     @property
-    def accounting_copy_stamp(self) -> str:
+    def accounting_dump_saved_stamp(self) -> str:
         """File whose time says since when the copy is where it outlives the machine."""
         return self.under_root("/var/lib/hyperpod-kit/accounting/copied")
 
@@ -98,11 +98,11 @@ class NodePaths:
         """File with the output of the script's last run; beside the only file that HyperPod ships."""
         return self.under_root(f"/var/log/provision/script-{name}.log")
 
-    def optional_mark(self, name: str) -> str:
+    def optional_step_begun_mark(self, name: str) -> str:
         """File that exists since an optional step has begun here, until it is undone."""
         return self.under_root(f"/var/lib/hyperpod-kit/steps/{name}/on")
 
-    def optional_stamp(self, name: str) -> str:
+    def optional_step_done_stamp(self, name: str) -> str:
         """File with what an optional step has last run to its end with."""
         return self.under_root(f"/var/lib/hyperpod-kit/steps/{name}/done")
 
@@ -117,7 +117,7 @@ class NodePaths:
         return self.under_root("/run/hyperpod-kit/health.json")
 
     @property
-    def published_state(self) -> str:
+    def last_logged_mounts_line(self) -> str:
         """File with what the last line about the mounts in provisioning.log was, and when."""
         return self.under_root("/run/hyperpod-kit/told")
 
@@ -134,12 +134,12 @@ class NodePaths:
         return self.under_root(f"/run/hyperpod-kit/secrets/{name}")
 
     @property
-    def gate_mark(self) -> str:
+    def gate_refusal_record(self) -> str:
         """File that says when the gate last kept a job from starting, and why."""
         return self.under_root("/run/hyperpod-kit/gate-closed.json")
 
     @property
-    def drain_note(self) -> str:
+    def last_drain_request_note(self) -> str:
         """File with what was last sent to Slurm about this node's mounts; outlives a reboot, as the drain does."""
         return self.under_root("/var/lib/hyperpod-kit/drain.json")
 
@@ -149,12 +149,12 @@ class NodePaths:
         return self.under_root("/run/hyperpod-kit/devices.json")
 
     @property
-    def devices_note(self) -> str:
+    def last_devices_drain_request_note(self) -> str:
         """File with what was last sent to Slurm about the devices; outlives a reboot, as the drain does."""
         return self.under_root("/var/lib/hyperpod-kit/devices.json")
 
     @property
-    def devices_gate_mark(self) -> str:
+    def devices_gate_refusal_record(self) -> str:
         """File that says when the gate last kept a job from starting for one of the devices."""
         return self.under_root("/run/hyperpod-kit/devices-gate-closed.json")
 
@@ -163,7 +163,7 @@ class NodePaths:
         """File with what the guard's last check of Slurm found; as volatile as that is."""
         return self.under_root(findings.RECORD)
 
-    def stuck_program(self, name: str) -> str:
+    def stuck_device_tool_record(self, name: str) -> str:
         """File that says which process of a program that asks the driver was killed and has not ended."""
         return self.under_root(f"/run/hyperpod-kit/programs/{name}.json")
 
@@ -178,11 +178,11 @@ class NodePaths:
         """File with how often a mount's daemon was started since it last served."""
         return self.under_root(f"/run/hyperpod-kit/starts/{name}.json")
 
-    def unit_record(self, name: str) -> str:
+    def started_unit_text_record(self, name: str) -> str:
         """File that says which unit text a mount was brought up with since boot."""
         return self.under_root(f"/run/hyperpod-kit/units/{name}.json")
 
-    def stuck_probe(self, name: str) -> str:
+    def stuck_probe_record(self, name: str) -> str:
         return self.under_root(f"/run/hyperpod-kit/probes/{name}.json")
 
     @property

@@ -24,7 +24,7 @@ LONGEST_LOOK = 5.0
 """Seconds that one look may take, whatever the timer's deadline is."""
 
 
-def repair_and_list_failing_mounts(node: Node, user: str = "") -> List[MountStatus]:
+def repair_or_record_failing_mounts(node: Node, user: str = "") -> List[MountStatus]:
     """Return the required mounts that keep a job of `user` from starting; empty when it may. Starts one repair
     of each that does not serve and waits for it; what still fails is recorded as the reason of Slurm's
     drain.
@@ -32,7 +32,7 @@ def repair_and_list_failing_mounts(node: Node, user: str = "") -> List[MountStat
     The homes of others do not matter to a job; with "" every home does.
     """
     end = node.clock.monotonic() + SECONDS
-    bad = _unhealthy(node, user, end)
+    bad = _mounts_unusable_for_job_now(node, user, end)
     if not bad:
         return []
     # Through systemd and without waiting: nothing that is started here may live in slurmd's process tree.
@@ -41,7 +41,7 @@ def repair_and_list_failing_mounts(node: Node, user: str = "") -> List[MountStat
     # A look may last, so the wait ends early enough for one.
     remaining = end - LONGEST_LOOK - node.clock.monotonic()
     bad = poll_until(
-        lambda: _unhealthy(node, user, end),
+        lambda: _mounts_unusable_for_job_now(node, user, end),
         lambda unhealthy: not unhealthy,
         seconds=max(0.0, remaining),
         clock=node.clock,
@@ -50,7 +50,7 @@ def repair_and_list_failing_mounts(node: Node, user: str = "") -> List[MountStat
     )
     if bad and node.config.health.drain:
         # Slurm drains this node with its own words, `Prolog error`: this is how we know that they are about us.
-        gate_refusal.record_refusal(node, node.paths.gate_mark, reason=refusal_text(bad))
+        gate_refusal.record_refusal(node, node.paths.gate_refusal_record, reason=refusal_text(bad))
     return bad
 
 
@@ -65,10 +65,10 @@ def restore_rules_or_reason(node: Node) -> str:
     return ""
 
 
-def _unhealthy(node: Node, user: str, end: float) -> List[MountStatus]:
+def _mounts_unusable_for_job_now(node: Node, user: str, gate_end: float) -> List[MountStatus]:
     """The required mounts that a job cannot use, right now."""
     required = [mount for mount in node.mounts if mount.required and (not user or mount.owner in (None, user))]
-    remaining = max(0.5, end - node.clock.monotonic())
+    remaining = max(0.5, gate_end - node.clock.monotonic())
     deadline = min(node.config.health.deadline, LONGEST_LOOK, remaining)
     return [status for status in check_all(node, required, deadline) if node.config.health.keeps_jobs_away(status)]
 

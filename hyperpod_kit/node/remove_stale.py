@@ -50,16 +50,21 @@ def record_mounts(node: Node) -> None:
     write_json(node.paths.recorded_mounts, [mount_to_dict(mount) for mount in (*node.mounts, *earlier)])
 
 
-def same_mount(old: Mount, new: Mount) -> bool:
+def is_same_ignoring_options(old: Mount, new: Mount) -> bool:
     """Return whether what `old` made is where and what `new` asks for. Other options are
     bring_up's business."""
-    return (old.kind, old.name, old.path, old.target()) == (new.kind, new.name, new.path, new.target())
+    return (old.kind, old.name, old.path, old.source_field_values()) == (
+        new.kind,
+        new.name,
+        new.path,
+        new.source_field_values(),
+    )
 
 
 def unwanted_mounts(node: Node) -> List[Mount]:
     """Return the recorded mounts that are not configured any more: removed, moved to another path, or made
     from something else."""
-    return [old for old in recorded_mounts(node) if not any(same_mount(old, new) for new in node.mounts)]
+    return [old for old in recorded_mounts(node) if not any(is_same_ignoring_options(old, new) for new in node.mounts)]
 
 
 def unwanted_units(node: Node) -> List[str]:
@@ -79,7 +84,7 @@ def describe_pending_changes(node: Node) -> str:
     going = removable_mounts(node)
     units = removable_units(node, [mount for mount in unwanted_mounts(node) if mount not in going])
     disabling = [unit for unit in _enabled(node, unwanted_units(node)) if unit not in units]
-    made_mounts = [mount.path for mount in going if made_by_us(node, mount)]
+    made_mounts = [mount.path for mount in going if is_mounted_by_kit(node, mount)]
     parts = []
     if made_mounts:
         parts.append(f"unmount {', '.join(made_mounts)}")
@@ -108,7 +113,7 @@ def remove_stale_mounts_and_units(node: Node) -> Tuple[bool, List[str]]:
     if enabled:
         node.runner.run(["systemctl", "disable", "--quiet", "--no-reload", *enabled], timeout=30)
     # First, or a repair would mount again what goes now.
-    _stop(node, [unit for unit in unwanted_units(node) if unit.endswith(".timer")])
+    _stop_units(node, [unit for unit in unwanted_units(node) if unit.endswith(".timer")])
     changed, notes = bool(enabled), []
     staying: List[Mount] = []
     for mount in unwanted_mounts(node):
@@ -122,7 +127,7 @@ def remove_stale_mounts_and_units(node: Node) -> Tuple[bool, List[str]]:
             notes.append(f"{mount.path} {reason}: it goes at the next boot")
     units = removable_units(node, staying)
     if units:
-        _stop(node, [name for name in units if name.endswith(".service")])
+        _stop_units(node, [name for name in units if name.endswith(".service")])
         for name in units:
             by_descriptor.unlink(node.paths.unit(name))
         systemd.reload(node)
@@ -133,7 +138,7 @@ def remove_stale_mounts_and_units(node: Node) -> Tuple[bool, List[str]]:
 
 def reason_to_keep_mounted(node: Node, mount: Mount) -> str:
     """Why a mount cannot be taken away now, "" when it can or when there is nothing of ours at its path."""
-    if not made_by_us(node, mount):
+    if not is_mounted_by_kit(node, mount):
         return ""
     state = check(node, mount).state
     if state == MountState.HUNG:
@@ -143,7 +148,7 @@ def reason_to_keep_mounted(node: Node, mount: Mount) -> str:
     return ""
 
 
-def made_by_us(node: Node, mount: Mount) -> bool:
+def is_mounted_by_kit(node: Node, mount: Mount) -> bool:
     """Return whether what is mounted at the path is there because the kit made this very mount."""
     entry = find_mount_at(read_text(node.paths.mountinfo) or "", mount.path)
     if entry is None or mount.platform:
@@ -168,17 +173,19 @@ def is_busy(path: str) -> bool:
 def _unmount_and_delete_records(node: Node, mount: Mount) -> bool:
     """Unmount one mount if the kit made it, and delete its records; True when it was there. Raises RunError
     when it is busy."""
-    made_here = made_by_us(node, mount)
+    made_here = is_mounted_by_kit(node, mount)
     clear_dead(node, mount)
     if made_here:
-        audit.record("unmounted", mount.path, "the configuration has it no more", asked_by="apply of a bundle")
+        audit.record_root_action_in_journal(
+            "unmounted", mount.path, "the configuration has it no more", asked_by="apply of a bundle"
+        )
     if mount.traits.service.daemon:
-        _stop(node, [carrier_unit(mount)])  # the daemon unmounts when it ends
-    elif made_by_us(node, mount):
+        _stop_units(node, [carrier_unit(mount)])  # the daemon unmounts when it ends
+    elif is_mounted_by_kit(node, mount):
         node.runner.run(["umount", mount.path], timeout=60)  # never lazily
     delete_record(node, mount)
     for path in (
-        node.paths.unit_record(mount.name),
+        node.paths.started_unit_text_record(mount.name),
         node.paths.repair_result(mount.name),
         node.paths.degraded_mark(mount.name),
     ):
@@ -191,7 +198,7 @@ def _enabled(node: Node, units: Sequence[str]) -> List[str]:
     return [unit for unit in units if unit.endswith((".service", ".timer")) and systemd.is_enabled(node, unit)]
 
 
-def _stop(node: Node, units: Sequence[str]) -> None:
+def _stop_units(node: Node, units: Sequence[str]) -> None:
     if units:
         node.runner.run(["systemctl", "stop", *units], timeout=120, check=False)
 

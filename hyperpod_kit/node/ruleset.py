@@ -29,7 +29,14 @@ def generation() -> str:
     try:
         sock.settimeout(0.2)
         # nlmsghdr: length, type, flags, sequence, port; nfgenmsg: family, version, resource.
-        sock.sendto(_number(20, 4) + _number(GETGEN, 2) + _number(REQUEST, 2) + _number(1, 4) + bytes(8), (0, 0))
+        sock.sendto(
+            _pack_native_int(20, 4)
+            + _pack_native_int(GETGEN, 2)
+            + _pack_native_int(REQUEST, 2)
+            + _pack_native_int(1, 4)
+            + bytes(8),
+            (0, 0),
+        )
         return _parse_generation(sock.recv(4096))
     except OSError:
         return ""
@@ -38,11 +45,11 @@ def generation() -> str:
 
 
 def _parse_generation(response: bytes) -> str:
-    if len(response) < 20 or _value(response, 4, 2) != NEWGEN:
+    if len(response) < 20 or _unpack_native_int(response, 4, 2) != NEWGEN:
         return ""
     at = 20
     while at + 4 <= len(response):
-        length, kind = _value(response, at, 2), _value(response, at + 2, 2) & 0x3FFF
+        length, kind = _unpack_native_int(response, at, 2), _unpack_native_int(response, at + 2, 2) & 0x3FFF
         if length < 4:
             break
         if kind == GEN_ID and length >= 8:
@@ -52,9 +59,9 @@ def _parse_generation(response: bytes) -> str:
     return ""
 
 
-def _number(value: int, size: int) -> bytes:
+def _pack_native_int(value: int, size: int) -> bytes:
     return value.to_bytes(size, sys.byteorder)
 
 
-def _value(text: bytes, at: int, size: int) -> int:
+def _unpack_native_int(text: bytes, at: int, size: int) -> int:
     return int.from_bytes(text[at : at + size], sys.byteorder)

@@ -27,7 +27,7 @@ RECORD_PROCESS = 'echo "$$ $(cut -d " " -f 22 /proc/$$/stat)" >"$1"'
 def await_or_kill_earlier_run(node: Node, name: str, timeout: float) -> None:
     """Wait for a run of that script that is still at work, for the rest of its timeout; then kill it, and
     delete its record."""
-    earlier = _recorded_process(node.paths.running_script_record(name))
+    earlier = _read_process_record(node.paths.running_script_record(name))
     if earlier is not None and is_alive(earlier):
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - earlier.started / os.sysconf("SC_CLK_TCK")
         remaining = min(timeout, max(0.0, timeout - age))
@@ -44,7 +44,7 @@ def delete_record(node: Node, name: str) -> None:
         by_descriptor.unlink(node.paths.running_script_record(name))
 
 
-def _recorded_process(path: str) -> Optional[Process]:
+def _read_process_record(path: str) -> Optional[Process]:
     try:
         pid, started = (read_text(path) or "").split()
         return Process(int(pid), int(started))

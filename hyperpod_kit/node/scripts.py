@@ -62,7 +62,7 @@ class ScriptSteps:
         return tuple(
             Step(
                 f"script:{script.name}",
-                partial(_run, script),
+                partial(_run_unless_unchanged, script),
                 partial(_reason_to_run, script),
                 required=script.required,
                 after_success=self.when != BEFORE_MOUNTS,
@@ -84,18 +84,18 @@ def _reason_to_run(script: CustomScript, node: Node) -> str:
     stamp = read_text(node.paths.script_stamp(script.name))
     if stamp is None:
         return f"run {script.run}"
-    if stamp.strip() == _digest(node, script):
+    if stamp.strip() == _digest_of_files_and_arguments(node, script):
         return ""
     return f"run {script.run} again: it is another one now"
 
 
-def _run(script: CustomScript, node: Node) -> StepOutcome:
+def _run_unless_unchanged(script: CustomScript, node: Node) -> StepOutcome:
     reason = _reason_to_run(script, node)
     if not reason:
         return StepOutcome()
     await_or_kill_earlier_run(node, script.name, script.timeout)
-    digest = _digest(node, script)
-    directory = _fresh_copy(node, script)
+    digest = _digest_of_files_and_arguments(node, script)
+    directory = _replace_working_copy(node, script)
     log, process_record = node.paths.script_log(script.name), node.paths.running_script_record(script.name)
     by_descriptor.make_parents(log)
     try:
@@ -107,13 +107,13 @@ def _run(script: CustomScript, node: Node) -> StepOutcome:
         )
     except RunTimeout:
         raise NodeError(
-            f"no end within {script.timeout:g} s: killed{_tail(log)}",
+            f"no end within {script.timeout:g} s: killed{_log_tail_after_colon(log)}",
             hint=f"raise `timeout` of the script {script.name}, or see {log} on the node",
         ) from None
     finally:
         delete_record(node, script.name)
     if done.returncode:
-        output = _tail(log)
+        output = _log_tail_after_colon(log)
         if not output and done.stderr.strip():
             output = f": {clean(done.stderr.strip())}"
         raise NodeError(f"{script.run} exited {done.returncode}{output}", hint=f"on the node: less {log}")
@@ -161,7 +161,7 @@ def _environment(node: Node) -> Dict[str, Optional[str]]:
     }
 
 
-def _fresh_copy(node: Node, script: CustomScript) -> str:
+def _replace_working_copy(node: Node, script: CustomScript) -> str:
     """Copy the script's files from the bundle to a directory that it may write to, in place of what an earlier
     run left there, and return that directory."""
     source, target = os.path.join(node.paths.bundle, script.bundle_directory), node.paths.script_directory(script.name)
@@ -171,7 +171,7 @@ def _fresh_copy(node: Node, script: CustomScript) -> str:
         by_descriptor.copy_tree(source, target)
     except OSError as err:
         raise NodeError(f"{source}: {err}", hint="hyperpod-kit upload, then replace the node") from err
-    for path in _files(target):
+    for path in _relative_file_paths(target):
         with open(os.path.join(target, path), "rb") as stream:
             executable = stream.read(2) == b"#!"
         # S3 keeps no mode bits: what begins like a program is one.
@@ -182,24 +182,24 @@ def _fresh_copy(node: Node, script: CustomScript) -> str:
     return target
 
 
-def _digest(node: Node, script: CustomScript) -> str:
+def _digest_of_files_and_arguments(node: Node, script: CustomScript) -> str:
     """Return a digest of the script's files, of what is started, and with what."""
     source = os.path.join(node.paths.bundle, script.bundle_directory)
     total = hashlib.sha256(repr((script.run, script.arguments)).encode())
-    for path in _files(source):
+    for path in _relative_file_paths(source):
         with open(os.path.join(source, path), "rb") as stream:
             total.update(f"{path}\0{hashlib.sha256(stream.read()).hexdigest()}\0".encode())
     return total.hexdigest()
 
 
-def _files(directory: str) -> Iterator[str]:
+def _relative_file_paths(directory: str) -> Iterator[str]:
     """Every file below, in one order everywhere; what Python leaves in a bundle is none of it."""
     for folder, folders, names in os.walk(directory):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         yield from (os.path.relpath(os.path.join(folder, name), directory) for name in sorted(names))
 
 
-def _tail(log: str) -> str:
+def _log_tail_after_colon(log: str) -> str:
     """Return the last lines of the script's log, as the end of a sentence; they may be anything."""
     try:
         with open(log, "rb") as stream:

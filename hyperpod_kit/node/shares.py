@@ -35,7 +35,7 @@ def shares(node: Node) -> Iterator[Tuple[Group, Mount]]:
                 yield group, mounts[name]
 
 
-def ensure_shares(node: Node) -> List[str]:
+def ensure_shares_on_serving_mounts(node: Node) -> List[str]:
     """Make and mend the directories; returns what was changed, in words. A mount that does not serve is passed over:
     the next node, or the next `node apply`, does it. Raises NodeError naming all failures."""
     done, failed = [], []
@@ -44,7 +44,7 @@ def ensure_shares(node: Node) -> List[str]:
         if not check(node, mount).healthy:
             continue
         try:
-            if run_in_child(path, partial(ensure_directory, node.paths.under_root(path), group), SECONDS):
+            if run_in_child(path, partial(ensure_share_directory, node.paths.under_root(path), group), SECONDS):
                 done.append(path)
         except NodeError as err:
             failed.append(err.message)
@@ -54,7 +54,7 @@ def ensure_shares(node: Node) -> List[str]:
 
 
 def describe_pending_changes(node: Node) -> str:
-    """What `ensure_shares` would change now, in words, on mounts that serve."""
+    """What `ensure_shares_on_serving_mounts` would change now, in words, on mounts that serve."""
     paths = []
     for group, mount in shares(node):
         path = share_path(mount.path, group.name)
@@ -71,10 +71,10 @@ def is_share_directory_correct(path: str, group: Group) -> bool:
         status = os.lstat(path)
     except FileNotFoundError:
         return False
-    return stat.S_ISDIR(status.st_mode) and _owner_and_mode(status) == (0, group.owning_gid, group.mode)
+    return stat.S_ISDIR(status.st_mode) and _owner_and_mode(status) == (0, group.directory_gid, group.mode)
 
 
-def ensure_directory(path: str, group: Group) -> bool:
+def ensure_share_directory(path: str, group: Group) -> bool:
     """Make the group's directory with its owner and mode, or correct them; return whether something was
     changed. From its first moment on it is never more open than in the end. Raises NodeError when something
     else is there, OSError."""
@@ -92,7 +92,7 @@ def ensure_directory(path: str, group: Group) -> bool:
         if owner not in allowed and owner[:2] != (0, group.gid) and not empty:
             raise NodeError(f"{path} is there already, of {owner[0]}:{owner[1]} with mode {owner[2]:o}")
         os.fchmod(handle, ARCHIVE_MODE)
-        os.fchown(handle, 0, group.owning_gid)
+        os.fchown(handle, 0, group.directory_gid)
         os.fchmod(handle, group.mode)
     finally:
         os.close(handle)
@@ -104,7 +104,7 @@ def _owner_and_mode(status: os.stat_result) -> Tuple[int, int, int]:
 
 
 def _apply_shares(node: Node) -> StepOutcome:
-    done = ensure_shares(node)
+    done = ensure_shares_on_serving_mounts(node)
     if not done:
         return StepOutcome()
     return StepOutcome(True, f"made {', '.join(done)}")

@@ -67,7 +67,7 @@ def append_record(path: str, record: StepRecord) -> None:
 def append_line(path: str, line: Mapping[str, Any]) -> None:
     """Append one line with one write, so that lines of several processes never mix. Raises OSError."""
     by_descriptor.make_parents(path)
-    handle = by_descriptor.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    handle = by_descriptor.open_own_or_root_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         os.write(handle, (json.dumps(line) + "\n").encode())
     finally:

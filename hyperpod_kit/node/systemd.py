@@ -83,14 +83,14 @@ def start(node: Node, *units: str, timeout: float) -> bool:
     return bool(resting)
 
 
-def properties(node: Node, unit: str, names: Sequence[str]) -> Dict[str, str]:
+def query_unit_properties(node: Node, unit: str, names: Sequence[str]) -> Dict[str, str]:
     """Query properties of a unit; what systemd does not print is missing from the result."""
     done = node.runner.run(["systemctl", "show", "--property", ",".join(names), unit], timeout=20, check=False)
     pairs = (line.partition("=") for line in done.stdout.splitlines())
     return {name: value for name, separator, value in pairs if separator}
 
 
-def processes(node: Node, unit: str) -> List[int]:
+def process_ids_of_unit(node: Node, unit: str) -> List[int]:
     """Ids of the processes of a unit, its main process among them; empty when it does not run.
 
     Read from the kernel: a health check asks for every daemon, and `systemctl` costs ten times as much.
@@ -102,7 +102,7 @@ def processes(node: Node, unit: str) -> List[int]:
             return []
         if text is not None:
             return [int(word) for word in text.split()]
-    pid = int(properties(node, unit, ["MainPID"]).get("MainPID") or 0)
+    pid = int(query_unit_properties(node, unit, ["MainPID"]).get("MainPID") or 0)
     if pid:
         return [pid]
     return []

@@ -37,16 +37,16 @@ def is_account_as_configured(node: Node, user: User) -> bool:
             f"user {user.name} has ids {account[2]}:{account[3]} here, expected {user.uid}:{user.gid}",
             hint="choose other ids in the configuration: shared files belong to numbers",
         )
-    home = homes.home_path_on_mount(node, user)
+    home = homes.passwd_home_on_mount(node, user)
     return account is not None and home in (None, account[5])
 
 
-def ensure_user(node: Node, user: User) -> bool:
+def create_user_or_correct_home(node: Node, user: User) -> bool:
     """Create `user`, or correct its home, unless it is there as configured; True when it was changed. Raises
     NodeError for other ids."""
     if is_account_as_configured(node, user):
         return False
-    home = homes.home_path_on_mount(node, user)
+    home = homes.passwd_home_on_mount(node, user)
     if home is not None and getent_entry(node, "passwd", user.name) is not None:
         node.runner.run(["usermod", "--home", home, user.name], timeout=30)
         return True
@@ -80,7 +80,7 @@ def ensure_user(node: Node, user: User) -> bool:
 
 
 def _apply_users(node: Node) -> StepOutcome:
-    created = [user.name for user in node.config.users if ensure_user(node, user)]
+    created = [user.name for user in node.config.users if create_user_or_correct_home(node, user)]
     if not created:
         return StepOutcome()
     return StepOutcome(True, f"created {', '.join(created)}")

@@ -13,7 +13,7 @@ from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.mounts.protect import find_unprotected
 
 
-def warnings(node: Node, refused: Optional[Mapping[str, str]] = None) -> List[str]:
+def warnings(node: Node, access_refusals: Optional[Mapping[str, str]] = None) -> List[str]:
     """Return a line for each thing that is not as it should be on this node, the same words while it stays the
     same. Runs no command, touches no mount.
 
@@ -21,10 +21,10 @@ def warnings(node: Node, refused: Optional[Mapping[str, str]] = None) -> List[st
     health check recorded.
     """
     lines = [*(unprotected_mount.message for unprotected_mount in find_unprotected(node)), *packet_rules.warnings(node)]
-    if refused is None:
+    if access_refusals is None:
         lines += _recorded_access_refusals(node)
     else:
-        lines += refused.values()
+        lines += access_refusals.values()
     if node.config.steps.device_checks is not None:
         from hyperpod_kit.node.devices import record as devices  # off by default, and dear to import
 

@@ -14,13 +14,13 @@ Check = Callable[[Settings, AccountFacts], Iterable[Finding]]
 
 CHECKS: tuple[Check, ...] = (
     not_queried.check_all_queried,  # HPK-V0  what could not be asked
-    buckets.check_exists,  # HPK-V1  buckets
+    buckets.check_buckets_exist_and_listable,  # HPK-V1  buckets
     buckets.check_region,
-    buckets.check_zone,
-    buckets.check_not_empty,
-    role.check_exists,  # HPK-V2  the nodes' role
+    buckets.check_directory_bucket_zones,
+    buckets.check_read_only_mounts_not_empty,
+    role.check_roles_exist_and_trust_sagemaker,  # HPK-V2  the nodes' role
     role.check_permissions,
-    network.check_exists,  # HPK-V3  network
+    network.check_subnets_and_groups_exist,  # HPK-V3  network
     network.check_one_vpc,
     network.check_route_tables_visible,
     network.check_private,
@@ -30,16 +30,16 @@ CHECKS: tuple[Check, ...] = (
     network.check_free_addresses,
     network.check_instance_type_zones,
     groups.check_efa_rules,
-    groups.check_node_traffic,
+    groups.check_slurm_ports_between_nodes,
     groups.check_s3_egress,
-    shared.check_exists,  # HPK-V4  EFS, S3 Files
+    shared.check_file_systems_exist_and_available,  # HPK-V4  EFS, S3 Files
     shared.check_mount_targets,
     shared.check_nfs_port,
     shared.check_access_points,
     *(check for its in INQUIRIES.values() for check in its.checks),  # each kind's own, preflight/mounts/
-    fsx.check_exists,  # HPK-V5  FSx
-    fsx.check_identity,
-    fsx.check_placement,
+    fsx.check_file_systems_exist_and_available,  # HPK-V5  FSx
+    fsx.check_type_and_names_match,
+    fsx.check_vpc_and_zones,
     fsx.check_efa,
     fsx.check_interfaces_visible,
     fsx.check_ports,

@@ -52,7 +52,9 @@ class Peer:
     networks: tuple[IPv4Network, ...]
 
 
-def missing_ports(rules: Iterable[SecurityRule], peer: Peer, ports: Sequence[int]) -> Optional[list[int]]:
+def missing_ports_or_none_if_unknown(
+    rules: Iterable[SecurityRule], peer: Peer, ports: Sequence[int]
+) -> Optional[list[int]]:
     """Return the TCP ports on which the rules do not admit all of the peer; None when that depends on an unread
     list."""
     given = tuple(rules)
@@ -62,7 +64,7 @@ def missing_ports(rules: Iterable[SecurityRule], peer: Peer, ports: Sequence[int
     return missing
 
 
-def admits_everything_from(rules: Iterable[SecurityRule], groups: Iterable[str]) -> bool:
+def admits_all_traffic_from_any_group(rules: Iterable[SecurityRule], groups: Iterable[str]) -> bool:
     """Whether one of the rules admits all traffic of one of these groups, by naming the group.
 
     Traffic of an EFA that bypasses the operating system is no IP traffic: rules with networks do not admit it.

@@ -26,7 +26,7 @@ class NodeActions:
     error: str = ""
 
 
-def query_nodes(
+def query_node_actions(
     targets: Sequence[NodeTarget],
     connect: Callable[[NodeTarget], Runner],
     since: float,

@@ -7,7 +7,7 @@ from typing import Iterator, Sequence
 
 from hyperpod_kit.cluster.nodes import slurm_node_name
 from hyperpod_kit.model.mount_status import MountStatus
-from hyperpod_kit.remote.groups import MOST_KINDS, describe_node, shorten_names, troubles
+from hyperpod_kit.remote.groups import MOST_KINDS, describe_node, format_shortened_hostlist, group_similar_problems
 from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.target import NodeTarget
 
@@ -19,7 +19,7 @@ def describe_changes(before: Sequence[NodeReport], after: Sequence[NodeReport]) 
     old = {report.target.instance_id: report for report in before}
     new = {report.target.instance_id: report for report in after}
     fresh = [_without_earlier(report, _node_problems(old.get(report.target.instance_id))) for report in after]
-    lines = [f"new: {trouble.sentence()}" for trouble in troubles(fresh)]
+    lines = [f"new: {trouble.sentence()}" for trouble in group_similar_problems(fresh)]
     lines += _describe_nodes("well again", [report.target for report in after if _has_recovered(old, report)])
     lines += _describe_nodes("joined", [report.target for key, report in new.items() if key not in old])
     lines += _describe_nodes("left", [report.target for key, report in old.items() if key not in new])
@@ -69,5 +69,5 @@ def _describe_nodes(what: str, nodes: Sequence[NodeTarget]) -> Iterator[str]:
         if len(members) == 1:
             yield f"{what}: {describe_node(members[0])}"
         else:
-            names = shorten_names(slurm_node_name(node.address) or node.instance_id for node in members)
+            names = format_shortened_hostlist(slurm_node_name(node.address) or node.instance_id for node in members)
             yield f"{what}: {len(members)} nodes of {group}: {names}"

@@ -38,7 +38,7 @@ class CloudWatchTransport:
         # Twice the age: a node that fell silent is told with how long ago from one that never said a word.
         oldest_at = self._clock() - 2 * self._max_age
         for line in self._logs.search(self.group, prefix=STREAMS, pattern=PATTERN, after=oldest_at):
-            if line.stream not in expected or not _is_report(line.message):
+            if line.stream not in expected or not _is_mounts_line(line.message):
                 continue
             if line.stream not in newest:
                 progress(1)
@@ -57,7 +57,7 @@ class CloudWatchTransport:
         return NodeResponse(line.message, at=line.at)
 
 
-def _is_report(message: str) -> bool:
+def _is_mounts_line(message: str) -> bool:
     """Whether a log line is a report of mounts; the others are of the node's creation."""
     try:
         return bool(read_report(message))

@@ -152,7 +152,7 @@ def _fetch_recent_failures(cluster: LiveCluster, provisioning: object, say: Say)
     except AwsError as err:
         say(f"without AWS's events: {err.message}")
         return []
-    return [event for event in events if not event.is_transient]
+    return [event for event in events if not event.is_startup_warning]
 
 
 def _status_of_node(node: ClusterNode, event: Optional[Event]) -> AwsNodeStatus:
@@ -178,11 +178,14 @@ def _removed_nodes(events: Sequence[Event], present: Collection[str]) -> list[tu
 
 def _use_sent_reports(nodes: Sequence[Diagnosis], cluster: LiveCluster, arn: str) -> list[Diagnosis]:
     """Add the mounts of each node from the newest report that it has sent, where that is young enough to count."""
-    max_age = cluster.max_age()
+    max_age = cluster.max_report_age_seconds()
     transport = CloudWatchTransport(Logs(cluster.region), cluster.name, arn, max_age)
     try:
         reports = validate_mounts(
-            [diagnosis.target for diagnosis in nodes], transport, expected=cluster.expected(), max_age=max_age
+            [diagnosis.target for diagnosis in nodes],
+            transport,
+            expected=cluster.expected_mounts_by_group(),
+            max_age=max_age,
         )
     except HyperpodKitError as err:
         return [

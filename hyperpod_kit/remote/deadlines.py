@@ -67,7 +67,7 @@ class Deadlines:
         finally:
             deadline.complete()
 
-    def end_all(self) -> None:
+    def expire_present_and_later(self) -> None:
         """End every connection now, and each that begins later at once."""
         with self._changed:
             self._ended = True

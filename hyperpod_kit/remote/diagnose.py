@@ -13,11 +13,11 @@ from hyperpod_kit.model.states import SERVES
 from hyperpod_kit.remote.fan_out import query_all
 from hyperpod_kit.remote.known_issues import RecognisedCause, recognise
 from hyperpod_kit.remote.node_report import NodeReport
-from hyperpod_kit.remote.report_parser import parse_after_banner, slurm_findings
+from hyperpod_kit.remote.report_parser import parse_after_banner, parse_slurm_findings
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm.findings import SlurmFinding
-from hyperpod_kit.untrusted.terminal import indented
+from hyperpod_kit.untrusted.terminal import indent_continuation_lines
 from hyperpod_kit.untrusted.text import clean
 
 LOG = "/var/log/provision/provisioning.log"
@@ -137,8 +137,8 @@ def _query_node(target: NodeTarget, message: str, connect: Callable[[NodeTarget]
         return Diagnosis(target, message, unreachable=err.message)
     log = _shortened(log)
     odd: list[str] = []
-    record = _parse_object(status, "the record of its creation", odd)
-    mount_report = _parse_object(mounts, "what it says of its mounts", odd)
+    record = _parse_object_or_empty(status, "the record of its creation", odd)
+    mount_report = _parse_object_or_empty(mounts, "what it says of its mounts", odd)
     failures = _failures(record, log, odd)
     sick = _unhealthy_mounts(mount_report, odd)
     return Diagnosis(
@@ -149,7 +149,7 @@ def _query_node(target: NodeTarget, message: str, connect: Callable[[NodeTarget]
         sick=tuple(sick),
         log=tuple(log),
         odd=tuple(odd),
-        slurm=slurm_findings(mount_report.get("slurm")),
+        slurm=parse_slurm_findings(mount_report.get("slurm")),
     )
 
 
@@ -197,15 +197,15 @@ def describe_diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
     where = f"{diagnosis.target.group} {diagnosis.target.instance_id}"
     yield f"{where}{f' ({diagnosis.target.address})' if diagnosis.target.address else ''}: {diagnosis.target.status}"
     if diagnosis.message:
-        yield indented(f"  AWS says: {diagnosis.message}")
+        yield indent_continuation_lines(f"  AWS says: {diagnosis.message}")
     if diagnosis.unreachable:
-        yield indented(f"  cannot be asked: {diagnosis.unreachable}")
+        yield indent_continuation_lines(f"  cannot be asked: {diagnosis.unreachable}")
     if diagnosis.lifecycle:
-        yield indented(f"  lifecycle script: {diagnosis.lifecycle}")
+        yield indent_continuation_lines(f"  lifecycle script: {diagnosis.lifecycle}")
     for failure in diagnosis.failures:
-        yield indented(f"  step {failure.step} failed: {failure.error}")
+        yield indent_continuation_lines(f"  step {failure.step} failed: {failure.error}")
         if failure.hint:
-            yield indented(f"    do: {failure.hint}")
+            yield indent_continuation_lines(f"    do: {failure.hint}")
     if not diagnosis.unreachable and not diagnosis.finished and not diagnosis.failures and not diagnosis.odd:
         yield "  its creation has not come to an end"
     for mount in diagnosis.sick:
@@ -222,12 +222,12 @@ def describe_diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"    do: {recognised.cause.remedy}"
 
 
-def _failures(record: dict[str, Any], log: Sequence[str], odd: list[str]) -> list[Failure]:
+def _failures(record: dict[str, Any], log: Sequence[str], oddities_out: list[str]) -> list[Failure]:
     """Return the failed steps of the last run: from its record, or from the log when there is no record."""
-    steps = _object_list(record, "steps", odd)
+    steps = _objects_under_key(record, "steps", oddities_out)
     if not steps:
         # A line of the log that is no object is a line like another: scripts write there too.
-        lines = [_parse_object(line, "", []) for line in log]
+        lines = [_parse_object_or_empty(line, "", []) for line in log]
         begin = max((n for n, entry in enumerate(lines) if entry.get("step") == "verify-bundle"), default=0)
         steps = lines[begin:]
     return [
@@ -242,7 +242,7 @@ def _bounded_text(value: object) -> str:
     return str(value)[:LONGEST_LINE]
 
 
-def _unhealthy_mounts(report: dict[str, Any], odd: list[str]) -> list[str]:
+def _unhealthy_mounts(report: dict[str, Any], oddities_out: list[str]) -> list[str]:
     serves = tuple(SERVES)  # a node may say anything, also what a set cannot be asked for
     return [
         clean(
@@ -250,31 +250,31 @@ def _unhealthy_mounts(report: dict[str, Any], odd: list[str]) -> list[str]:
             f"{mount.get('detail') or mount.get('source') or 'no detail'}",
             LONGEST_LINE,
         )
-        for mount in _object_list(report, "mounts", odd)
+        for mount in _objects_under_key(report, "mounts", oddities_out)
         if mount.get("state") not in serves and mount.get("required", True)
     ]
 
 
-def _object_list(record: dict[str, Any], key: str, odd: list[str]) -> list[dict[str, Any]]:
+def _objects_under_key(record: dict[str, Any], key: str, oddities_out: list[str]) -> list[dict[str, Any]]:
     """Return the list of objects under `key`; what is no object is left out, and noted in `odd`."""
     value = record.get(key) or []
     if not isinstance(value, list):
-        odd.append(f"its {key} are of type {type(value).__name__}, expected a list")
+        oddities_out.append(f"its {key} are of type {type(value).__name__}, expected a list")
         return []
     good = [entry for entry in value if isinstance(entry, dict)]
     if len(good) < len(value):
-        odd.append(f"{len(value) - len(good)} of its {len(value)} {key} are no objects")
+        oddities_out.append(f"{len(value) - len(good)} of its {len(value)} {key} are no objects")
     if len(good) > MOST_STEPS:
-        odd.append(f"it has {len(good)} {key}; the last {MOST_STEPS} are looked at")
+        oddities_out.append(f"it has {len(good)} {key}; the last {MOST_STEPS} are looked at")
     return good[-MOST_STEPS:]
 
 
-def _parse_object(text: str, what: str, odd: list[str]) -> dict[str, Any]:
+def _parse_object_or_empty(text: str, what: str, oddities_out: list[str]) -> dict[str, Any]:
     """A JSON object behind any login banner; {} for anything else, which is noted in `odd` when it begins like one."""
     if "{" not in text:
         return {}
     try:
         return parse_after_banner(text)
     except ValueError as err:
-        odd.append(f"{what} cannot be read: {clean(err)}")
+        oddities_out.append(f"{what} cannot be read: {clean(err)}")
         return {}

@@ -38,7 +38,9 @@ def query_fleet(
     started_at = time.monotonic()
     targets = cluster.require_targets()
     with bar(len(targets)) as advance:
-        reports = validate_mounts(targets, transport, expected=cluster.expected(), max_age=max_age, progress=advance)
+        reports = validate_mounts(
+            targets, transport, expected=cluster.expected_mounts_by_group(), max_age=max_age, progress=advance
+        )
     return FleetStatus(reports, time.time(), time.monotonic() - started_at)
 
 

@@ -40,18 +40,18 @@ class Trouble:
             node = self.nodes[0]
             return f"{describe_node(node)}: {self.what}{end}"
         what = _without_node_name(self.what, self.nodes[0])
-        return f"{len(self.nodes)} nodes of {self.group}: {what}{end}: {self.names()}"
+        return f"{len(self.nodes)} nodes of {self.group}: {what}{end}: {self.node_hostlist()}"
 
-    def names(self) -> str:
+    def node_hostlist(self) -> str:
         """The nodes as a host list that scontrol takes, as far as it can be shown."""
-        return shorten_names([slurm_node_name(node.address) or node.instance_id for node in self.nodes])
+        return format_shortened_hostlist([slurm_node_name(node.address) or node.instance_id for node in self.nodes])
 
 
-def troubles(reports: Sequence[NodeReport]) -> list[Trouble]:
+def group_similar_problems(reports: Sequence[NodeReport]) -> list[Trouble]:
     """Group everything that is wrong, what most nodes have first."""
     members_by_key: dict[tuple[str, str, bool], list[tuple[NodeTarget, str, str]]] = {}
     for report in reports:
-        for what, hint, optional in node_problems(report):
+        for what, hint, optional in problems_with_hint_and_optional(report):
             key = (report.target.group, re.sub(r"\d+(\.\d+)?", "#", _without_node_name(what, report.target)), optional)
             members_by_key.setdefault(key, []).append((report.target, what, hint))
     made = [
@@ -61,7 +61,7 @@ def troubles(reports: Sequence[NodeReport]) -> list[Trouble]:
     return sorted(made, key=lambda trouble: (trouble.optional, -len(trouble.nodes)))
 
 
-def node_problems(report: NodeReport) -> Iterator[tuple[str, str, bool]]:
+def problems_with_hint_and_optional(report: NodeReport) -> Iterator[tuple[str, str, bool]]:
     """Yield (what, hint, whether it is optional) of everything that is wrong with one node."""
     if report.error:
         yield report.error, report.hint, False
@@ -76,7 +76,7 @@ def node_problems(report: NodeReport) -> Iterator[tuple[str, str, bool]]:
             yield f"{mount.name} at {mount.path} is {mount.state}{optional}{detail}", "", not mount.required
         if mount.nearly_full:
             hint = f"what fills it: hyperpod-kit storage usage {mount.path}"
-            yield f"warning: {mount.name} at {mount.path} is {mount.fullness or 'nearly full'}", hint, True
+            yield f"warning: {mount.name} at {mount.path} is {mount.fullness_text or 'nearly full'}", hint, True
     for finding in report.slurm:
         prefix = "warning: "
         if finding.fault:
@@ -86,10 +86,10 @@ def node_problems(report: NodeReport) -> Iterator[tuple[str, str, bool]]:
         yield f"warning: {warning}", "", True
 
 
-def problems(reports: Sequence[NodeReport]) -> list[str]:
+def describe_problems(reports: Sequence[NodeReport]) -> list[str]:
     """Describe each kind of trouble in one line, with what to do where that is known, and differing bundles in
     one more."""
-    all_troubles = troubles(reports)
+    all_troubles = group_similar_problems(reports)
     lines = [trouble.sentence() for trouble in all_troubles[:MOST_KINDS]]
     if len(all_troubles) > MOST_KINDS:
         lines.append(f"and {len(all_troubles) - MOST_KINDS} other kinds of trouble; --json has all of them")
@@ -134,7 +134,7 @@ def describe_node(node: NodeTarget) -> str:
     return f"{node.group} {node.instance_id}" + address
 
 
-def shorten_names(names: Iterable[str]) -> str:
+def format_shortened_hostlist(names: Iterable[str]) -> str:
     """Return a host list of these names, the first ones where all are too many."""
     listed = sorted(set(names))
     text = compress(listed)

@@ -154,7 +154,7 @@ LONGEST_LINE = 4 << 10
 def recognise(text: str) -> Iterator[RecognisedCause]:
     """Yield every known cause in a text, each once, with the line that shows it. The time is bounded, whatever
     the text."""
-    text = searched_part(text)
+    text = truncate_for_search(text)
     for cause in CAUSES:
         match = re.search(cause.pattern, text, re.IGNORECASE)
         if match:
@@ -166,6 +166,6 @@ def recognise(text: str) -> Iterator[RecognisedCause]:
             yield RecognisedCause(cause, clean(text[begin:stop], 200))
 
 
-def searched_part(text: str) -> str:
+def truncate_for_search(text: str) -> str:
     """Return the part of a text that is searched: its end, with long lines cut."""
     return "\n".join(line[:LONGEST_LINE] for line in text[-LONGEST_TEXT:].split("\n"))

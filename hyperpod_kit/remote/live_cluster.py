@@ -52,7 +52,7 @@ class LiveCluster:
             )
         return targets
 
-    def controllers(self) -> list[str]:
+    def controller_addresses(self) -> list[str]:
         """Return the private addresses of the controllers. Raises UsageError when it is not known which nodes those
         are."""
         addresses = [target.address for target in self.targets() if target.role == Role.CONTROLLER and target.address]
@@ -63,14 +63,14 @@ class LiveCluster:
             hint="--controller HOST, or name the configuration file, which says it",
         )
 
-    def expected(self) -> dict[str, Sequence[Mount]]:
+    def expected_mounts_by_group(self) -> dict[str, Sequence[Mount]]:
         """Return instance group -> the mounts that its nodes must have; empty without a configuration."""
         if self.settings is None:
             return {}
         config = self.settings.node_config()
         return {group: config.mounts_for(role, group) for group, role in config.roles.items()}
 
-    def max_age(self) -> float:
+    def max_report_age_seconds(self) -> float:
         """Return the age in seconds up to which a report that a node sent counts: the time in which it sends two."""
         interval = 30.0
         if self.settings is not None:

@@ -54,6 +54,6 @@ class NodeReport:
 
 def _mount_to_dict(mount: MountStatus) -> dict[str, Any]:
     """Return the JSON form of a mount; null for what the node could not measure."""
-    unmeasured = dict.fromkeys(mount.unmeasured)
-    share = None if "used_bytes" in unmeasured else mount.share
+    unmeasured = dict.fromkeys(mount.unmeasured_field_names)
+    share = None if "used_bytes" in unmeasured else mount.used_share
     return {**asdict(mount), **unmeasured, "healthy": mount.healthy, "share": share}

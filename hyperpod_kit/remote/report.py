@@ -97,7 +97,7 @@ def mount_rows_table(cluster: str, reports: Sequence[NodeReport], now: float, wi
         grid.add_column(column, overflow="fold", no_wrap=width >= NARROWEST and column in ("node", "state", "checked"))
     for report in reports:
         node, group = report.target.instance_id, report.target.group
-        for name, path, state, full, source, checked in _cells(report, now):
+        for name, path, state, full, source, checked in _mount_rows_of_node(report, now):
             if narrow:
                 below = Text(f"\n{source}", "dim")
                 if full.plain:
@@ -111,7 +111,7 @@ def mount_rows_table(cluster: str, reports: Sequence[NodeReport], now: float, wi
     return grid
 
 
-def _cells(report: NodeReport, now: float) -> Iterator[tuple[str, str, Text, Text, str, str]]:
+def _mount_rows_of_node(report: NodeReport, now: float) -> Iterator[tuple[str, str, Text, Text, str, str]]:
     """Yield (mount, path, state, how full it is, what is mounted or why nothing is, age) of every row of one
     node."""
     from rich.text import Text
@@ -129,7 +129,7 @@ def _cells(report: NodeReport, now: float) -> Iterator[tuple[str, str, Text, Tex
         checked = "-"
         if mount.checked_at:
             checked = age(now - mount.checked_at)
-        full = Text(mount.fullness.replace(" full", ""), "bold yellow" if mount.nearly_full else "dim")
+        full = Text(mount.fullness_text.replace(" full", ""), "bold yellow" if mount.nearly_full else "dim")
         yield mount.name, mount.path, state, full, mount.source or mount.detail or "-", checked
 
 

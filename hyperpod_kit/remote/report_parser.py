@@ -55,13 +55,13 @@ def read_report(text: str) -> SentReport:
             _number(raw, "checked_at"),
             tuple(_status(mount) for mount in mounts),
             tuple(clean(warning, WARNING) for warning in _texts(raw.get("warnings"))[:MOST_MOUNTS]),
-            slurm_findings(raw.get("slurm")),
+            parse_slurm_findings(raw.get("slurm")),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as err:
         raise NoReport(f"its report cannot be read: {clean(err)}") from err
 
 
-def slurm_findings(raw: Any) -> tuple[SlurmFinding, ...]:
+def parse_slurm_findings(raw: Any) -> tuple[SlurmFinding, ...]:
     """Parse what the node's guard of Slurm has seen, made fit to be shown; () where its bundle has none.
 
     What is no finding is a fault of its own: what a node says of Slurm in other words is not health.

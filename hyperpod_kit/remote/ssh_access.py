@@ -27,7 +27,7 @@ class SshAccess:
         self._known_hosts: Optional[KnownHosts] = None
         self._key: Optional[paramiko.PKey] = None
 
-    def load(self) -> KnownHosts:
+    def load_private_key_and_known_hosts(self) -> KnownHosts:
         """Read both keys; raise UsageError where no host key could be verified, or the private key cannot be used."""
         if self._known_hosts is None:
             self._key = _private_key(self.settings)
@@ -40,7 +40,7 @@ class SshAccess:
     def __exit__(self, kind: Optional[type[BaseException]], *_: object) -> None:
         """End all connections after an error, Ctrl-C among them."""
         if kind is not None:
-            self.deadlines.end_all()
+            self.deadlines.expire_present_and_later()
 
     @contextmanager
     def session(self, address: str) -> Iterator[paramiko.SSHClient]:
@@ -70,7 +70,7 @@ class SshAccess:
 
         `proxy_output`: what the program behind the connection wrote to standard error, "" without one.
         """
-        known_hosts, settings = self.load(), self.settings
+        known_hosts, settings = self.load_private_key_and_known_hosts(), self.settings
         client.set_missing_host_key_policy(load_paramiko().RejectPolicy())
         if settings.port == 22:
             name = address

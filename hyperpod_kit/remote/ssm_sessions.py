@@ -40,7 +40,7 @@ class SsmSessions:
     def stop(self) -> None:
         """End all sessions, after Ctrl-C."""
         self._stopped = True
-        self._deadlines.end_all()
+        self._deadlines.expire_present_and_later()
 
     def run(self, target: NodeTarget, argv: Sequence[str], *, timeout: float, limit: int = OUTPUT_LIMIT) -> Completed:
         """Return the standard output and exit code; standard error is left there.
@@ -49,7 +49,7 @@ class SsmSessions:
         """
         last = Unreachable("not tried")
         for _ in range(TRIES):
-            self._bucket.wait_and_take()
+            self._bucket.wait_for_one_token_and_charge()
             if self._stopped:
                 break
             session = self._begin(target)

@@ -47,7 +47,7 @@ def choose_transport(
     sessions: list[SsmSessions] = []
 
     def over_ssh() -> Connect:
-        access.load()
+        access.load_private_key_and_known_hosts()
         return lambda target: SshRunner(target.address, access)
 
     def by_ssm() -> Connect:
@@ -56,7 +56,7 @@ def choose_transport(
 
     with SshAccess(ssh) as access:
         if ssh.named and running:
-            access.load()
+            access.load_private_key_and_known_hosts()
         # A way is closed to a group when it leads to none of its nodes; to try that with sessions would take minutes.
         for name, begin, samples in (("ssh", over_ssh, (SAMPLE, ALL)), ("SSM sessions", by_ssm, (SAMPLE,))):
             remaining = [target for target in running if target.group not in connections]

@@ -62,10 +62,10 @@ def _auto_transport(
 
     access = stack.enter_context(SshAccess(ssh))
     if ssh.named:
-        access.load()
+        access.load_private_key_and_known_hosts()
 
     def over_ssh(answered: frozenset[str]) -> Transport:
-        access.load()
+        access.load_private_key_and_known_hosts()
         return _ssh_transport(access)
 
     def by_controller(answered: frozenset[str]) -> Transport:
@@ -73,7 +73,7 @@ def _auto_transport(
             target.role == Role.CONTROLLER and target.instance_id in answered for target in cluster.targets()
         ):
             raise Unreachable("it does not let us in either")
-        access.load()
+        access.load_private_key_and_known_hosts()
         return _controller_transport(access, cluster, controller)
 
     return AutoTransport(
@@ -96,7 +96,7 @@ def _open_ssh_access(stack: ExitStack, ssh: SshSettings) -> SshAccess:
     from hyperpod_kit.remote.ssh_access import SshAccess
 
     access = stack.enter_context(SshAccess(ssh))
-    access.load()
+    access.load_private_key_and_known_hosts()
     return access
 
 
@@ -112,7 +112,7 @@ def _controller_transport(access: SshAccess, cluster: LiveCluster, named: Option
     if named:
         addresses = [named]
     else:
-        addresses = cluster.controllers()
+        addresses = cluster.controller_addresses()
     return ControllerTransport(access, addresses)
 
 

@@ -30,7 +30,9 @@ CountUnsaved = Callable[[Sequence[str]], Mapping[str, Optional[int]]]
 
 
 @contextmanager
-def open_unsaved_counter(cluster: LiveCluster, ssh: SshSettings, say: Callable[[str], None]) -> Iterator[CountUnsaved]:
+def open_unsaved_captures_counter(
+    cluster: LiveCluster, ssh: SshSettings, say: Callable[[str], None]
+) -> Iterator[CountUnsaved]:
     """Yield a function that counts the captures on nodes of this cluster. Raises AwsError, UsageError."""
     targets = {
         slurm_node_name(target.address): target for target in cluster.targets() if reason_to_skip(target) is None
@@ -41,7 +43,7 @@ def open_unsaved_counter(cluster: LiveCluster, ssh: SshSettings, say: Callable[[
             target = targets.get(name)
             if target is None:
                 return None
-            return _count_on(connect, target)
+            return _count_captures_on_node(connect, target)
 
         def count(names: Sequence[str]) -> Mapping[str, Optional[int]]:
             with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -50,7 +52,7 @@ def open_unsaved_counter(cluster: LiveCluster, ssh: SshSettings, say: Callable[[
         yield count
 
 
-def _count_on(connect: Callable[[NodeTarget], Runner], target: NodeTarget) -> Optional[int]:
+def _count_captures_on_node(connect: Callable[[NodeTarget], Runner], target: NodeTarget) -> Optional[int]:
     """Count the captures in the memory of one node, None where it does not answer."""
     try:
         output = SlurmRunner(connect(target)).run(["sh", "-c", COUNT], timeout=30.0).stdout.strip()

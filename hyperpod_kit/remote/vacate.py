@@ -75,9 +75,9 @@ def vacate(
     """
     reason = f"{LEAVING_REASON}{verb}"
     try:
-        drained = tuple(node_jobs.drain_nodes(runner, nodes, reason))
+        drained = tuple(node_jobs.drain_nodes_keeping_other_drains(runner, nodes, reason))
     except RunError as err:
-        undrain(runner, nodes, reason, report)
+        undrain_or_report_failure(runner, nodes, reason, report)
         raise ClusterError(
             f"Slurm does not drain {', '.join(nodes)}: {err.message}",
             hint="the user that logs in must be root, or become root by sudo without a password",
@@ -89,7 +89,7 @@ def vacate(
         _wait_until_captures_saved(nodes, patience, report, count_unsaved)
         return Vacated(reason, drained, node_jobs.query_slurmd_start_times(runner, drained))
     except BaseException:
-        undrain(runner, drained, reason, report)
+        undrain_or_report_failure(runner, drained, reason, report)
         raise
 
 
@@ -115,16 +115,16 @@ def undrain_after_restart(runner: Runner, vacated: Vacated, patience: WaitLimit,
         clock=patience.clock,
         sleep=patience.sleep,
     )
-    undrain(runner, [name for name in vacated.drained if name not in absent], vacated.reason, report)
+    undrain_or_report_failure(runner, [name for name in vacated.drained if name not in absent], vacated.reason, report)
     if not back:
         raise WaitTimeout(f"after {patience.seconds:g} s Slurm has not heard again of {', '.join(absent)}")
 
 
-def undrain(runner: Runner, nodes: Sequence[str], reason: str, report: Callable[[str], None]) -> None:
+def undrain_or_report_failure(runner: Runner, nodes: Sequence[str], reason: str, report: Callable[[str], None]) -> None:
     """Undrain the nodes that are drained for this reason, and report it; on failure, report the command that a
     person can use."""
     try:
-        undrained = node_jobs.undrain_nodes(runner, nodes, reason)
+        undrained = node_jobs.undrain_nodes_with_reason(runner, nodes, reason)
     except (RunError, Unreachable) as err:
         report(
             f"the nodes are still drained: {err.message}; on the controller: "

@@ -36,8 +36,8 @@ def read_profile(environ: Mapping[str, str]) -> AwsFiles:
     section = f"profile {name}"
     if name == "default":
         section = "default"
-    config = _section(environ.get("AWS_CONFIG_FILE"), "config", section)
-    secret = {**config, **_section(environ.get("AWS_SHARED_CREDENTIALS_FILE"), "credentials", name)}
+    config = _read_ini_section_or_empty(environ.get("AWS_CONFIG_FILE"), "config", section)
+    secret = {**config, **_read_ini_section_or_empty(environ.get("AWS_SHARED_CREDENTIALS_FILE"), "credentials", name)}
     credentials = None
     if secret.get("aws_access_key_id") and secret.get("aws_secret_access_key"):
         credentials = Credentials(
@@ -46,7 +46,7 @@ def read_profile(environ: Mapping[str, str]) -> AwsFiles:
     return AwsFiles(credentials, config.get("region", ""), config.get("endpoint_url", ""))
 
 
-def _section(path: Optional[str], name: str, section: str) -> Dict[str, str]:
+def _read_ini_section_or_empty(path: Optional[str], name: str, section: str) -> Dict[str, str]:
     parser = configparser.RawConfigParser()
     try:
         parser.read(path or os.path.join(os.path.expanduser("~"), ".aws", name))
@@ -63,7 +63,7 @@ def region(environ: Mapping[str, str]) -> str:
     return named or role.region(environ)
 
 
-def endpoint(environ: Mapping[str, str], service: str) -> str:
+def configured_endpoint_or_empty(environ: Mapping[str, str], service: str) -> str:
     """Where a service is when it is not where AWS has it; else "". `service` in capitals, as in the variable's name."""
     named = (
         environ.get(f"AWS_ENDPOINT_URL_{service}") or environ.get("AWS_ENDPOINT_URL") or read_profile(environ).endpoint

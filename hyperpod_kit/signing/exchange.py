@@ -32,7 +32,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """A signed request goes where it was signed for, and nowhere else."""
 
 
-def send_http_request(
+def send_http_request_or_status_zero(
     method: str, url: str, headers: Mapping[str, str], body: Optional[bytes] = None, *, proxies: bool = True
 ) -> HttpResponse:
     """Send one HTTP request and return its response; never raises.

@@ -11,7 +11,7 @@ import json
 import time
 from typing import Dict, Mapping, Optional, Tuple
 
-from hyperpod_kit.signing.exchange import send_http_request
+from hyperpod_kit.signing.exchange import send_http_request_or_status_zero
 from hyperpod_kit.signing.request import Credentials
 
 METADATA = "http://169.254.169.254"
@@ -39,17 +39,17 @@ def environment_credentials(environ: Mapping[str, str]) -> Optional[Credentials]
 
 def node_role_credentials(environ: Mapping[str, str]) -> Tuple[Optional[Credentials], str]:
     """(the credentials of the node's role, or None; why there are none)."""
-    base, headers, reason = _request_token(environ)
+    base, headers, reason = _metadata_base_url_and_token_headers(environ)
     if reason:
         return None, reason
-    role = send_http_request("GET", base + ROLES, headers, proxies=False)
+    role = send_http_request_or_status_zero("GET", base + ROLES, headers, proxies=False)
     name = role.body.decode("ascii", "replace").split("\n")[0].strip()
     if role.status != 200 or not name:
         return (
             None,
             f"the metadata service at {base} knows no role of this node: {_failure_text(role.status, role.body)}",
         )
-    response = send_http_request("GET", base + ROLES + name, headers, proxies=False)
+    response = send_http_request_or_status_zero("GET", base + ROLES + name, headers, proxies=False)
     try:
         document = json.loads(response.body)
         node_credentials = Credentials(
@@ -71,21 +71,21 @@ def instance_id(environ: Mapping[str, str]) -> str:
 
 
 def _metadata_entry_or_empty(environ: Mapping[str, str], path: str) -> str:
-    base, headers, reason = _request_token(environ)
+    base, headers, reason = _metadata_base_url_and_token_headers(environ)
     response = None
     if not reason:
-        response = send_http_request("GET", base + path, headers, proxies=False)
+        response = send_http_request_or_status_zero("GET", base + path, headers, proxies=False)
     if response and response.status == 200:
         return response.body.decode("ascii", "replace").strip()
     return ""
 
 
-def _request_token(environ: Mapping[str, str]) -> Tuple[str, Dict[str, str], str]:
+def _metadata_base_url_and_token_headers(environ: Mapping[str, str]) -> Tuple[str, Dict[str, str], str]:
     """(where the service is, the headers for it, why there is none)."""
     base = environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", METADATA).rstrip("/")
     if environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return base, {}, "AWS_EC2_METADATA_DISABLED=true"
-    token = send_http_request(
+    token = send_http_request_or_status_zero(
         "PUT", f"{base}/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "300"}, b"", proxies=False
     )
     if token.status != 200:

@@ -88,7 +88,7 @@ class NodeRecord:
         return _BAD.search(self.state) is None
 
     @property
-    def awaits_registration(self) -> bool:
+    def is_unregistered_since_slurmctld_start(self) -> bool:
         """Whether the node has not registered with slurmctld since that was started, but may well be up."""
         return not self.is_registered and (self.can_start_steps or self.state.startswith("UNKNOWN"))
 
@@ -175,14 +175,14 @@ def _node_record(line: str) -> Optional[NodeRecord]:
             number,
             record.get("State", "UNKNOWN"),
             record.get("Reason", ""),
-            _latest_boot_time(parse_time(record.get("BootTime", ""))),
+            _boot_time_upper_bound(parse_time(record.get("BootTime", ""))),
             record.get("SlurmdStartTime") != UNHEARD,
             parse_time(record.get("SlurmdStartTime", "")),
         )
     return None
 
 
-def _latest_boot_time(booted: float) -> float:
+def _boot_time_upper_bound(booted: float) -> float:
     """Return the latest time at which the machine may have booted, 0 for unknown: slurmd subtracts the uptime
     from the time, both in whole seconds, which is a second too early at most."""
     if booted:
@@ -200,7 +200,7 @@ def parse_time(text: str) -> float:
         return 0.0
 
 
-def job_records(
+def query_matching_job_records(
     runner: Runner, job: JobId, fields: Tuple[Tuple[str, str], ...] = records.FIELDS
 ) -> List[Dict[str, str]]:
     """The job's own records and no other's: one, or one a component of a heterogeneous job, the leader's first.
@@ -220,13 +220,13 @@ def job_records(
 
 def query_job_record(runner: Runner, job_id: JobId) -> Dict[str, str]:
     """Query the one record of this job, of its leader when it is heterogeneous. Raises RunError, JobError."""
-    return job_records(runner, job_id)[0]
+    return query_matching_job_records(runner, job_id)[0]
 
 
 def query_job_times(runner: Runner, job_id: JobId) -> Dict[str, str]:
     """Query this job's record with records.TIME_FIELDS; its times are for `parse_time`. Raises RunError,
     JobError."""
-    return job_records(runner, job_id, records.TIME_FIELDS)[0]
+    return query_matching_job_records(runner, job_id, records.TIME_FIELDS)[0]
 
 
 def query_last_queued_at(runner: Runner, job_id: JobId) -> float:
@@ -255,12 +255,12 @@ def set_comment(runner: Runner, job_id: JobId, comment: str) -> None:
 
 def signal_steps(runner: Runner, job_id: JobId, step_name_prefix: str, signal_name: str) -> None:
     """Send a signal to the job's steps whose name begins with `step_name_prefix`. Raises RunError."""
-    steps = running_steps(runner, job_id, step_name_prefix)
+    steps = query_running_step_ids(runner, job_id, step_name_prefix)
     if steps:
         runner.run(["scancel", f"--signal={signal_name}", *steps], timeout=DEADLINE)
 
 
-def running_steps(runner: Runner, job_id: JobId, step_name_prefix: str) -> List[str]:
+def query_running_step_ids(runner: Runner, job_id: JobId, step_name_prefix: str) -> List[str]:
     """Query the ids (`12.0`, `11_2.0`) of the job's steps whose name begins with `step_name_prefix` and that
     Slurm still lists.
 
@@ -284,7 +284,7 @@ def running_steps(runner: Runner, job_id: JobId, step_name_prefix: str) -> List[
 def kill_steps(runner: Runner, job_id: JobId, step_name_prefix: str) -> List[str]:
     """Send SIGKILL to the job's steps whose name begins with `step_name_prefix`, and return their ids. Raises
     RunError."""
-    steps = running_steps(runner, job_id, step_name_prefix)
+    steps = query_running_step_ids(runner, job_id, step_name_prefix)
     if steps:
         runner.run(["scancel", "--signal=KILL", *steps], timeout=DEADLINE, check=False)
     return steps

@@ -26,14 +26,14 @@ OPTION_VARIABLES = (HPK_AUTO_RESUME, f"SLURM_SPANK_{HPK_AUTO_RESUME}", f"SPANK_{
 """Where the choice is found, best first. `--export=NONE` loses the first and keeps the second; hooks see the third."""
 
 
-def launch_id(env: Mapping[str, str]) -> str:
+def step_launch_id_with_srun_port(env: Mapping[str, str]) -> str:
     """Return an id that tells one launch of a step's ranks from another: HyperPod's step retry may keep the
     step id, but not srun's port.
 
     A step over several components of a heterogeneous job has a port for each: there its nodes stand in for
     it. What is no step of srun's, the batch script for one, is `0.0`.
     """
-    step = versions.srun_step_number(env.get("SLURM_STEP_ID", ""))
+    step = versions.srun_step_number_or_empty(env.get("SLURM_STEP_ID", ""))
     port = env.get("SLURM_STEP_LAUNCHER_PORT") or env.get("SLURM_SRUN_COMM_PORT") or "0"
     if het_size(env):
         port = f"het{zlib.crc32(env.get('SLURM_STEP_NODELIST', '').encode()):08x}"

@@ -44,7 +44,7 @@ class JobId:
     def __str__(self) -> str:
         return self.slurm_id
 
-    def is_sibling(self, other: JobId) -> bool:
+    def is_other_task_of_same_array(self, other: JobId) -> bool:
         """Return whether both are tasks of one array, and not the same task."""
         return bool(self.task) and self.array == other.array and self.task != other.task
 

@@ -89,10 +89,10 @@ def jobs_on(runner: Runner, nodes: Sequence[str]) -> List[NodeJob]:
     return sorted((job for job in jobs if requested.intersection(job.nodes)), key=lambda job: _numbers(job.id))
 
 
-def drain_nodes(runner: Runner, nodes: Sequence[str], reason: str) -> List[str]:
+def drain_nodes_keeping_other_drains(runner: Runner, nodes: Sequence[str], reason: str) -> List[str]:
     """Drain these nodes, and return those that this call drained or that already have this reason. Other
     drains stay as they are, and nodes that Slurm does not know are left out. Raises RunError."""
-    records_by_name = _node_records(runner, nodes)
+    records_by_name = _query_records_of_slurm_nodes(runner, nodes)
     open_nodes = [name for name, record in records_by_name.items() if "DRAIN" not in record.state]
     if open_nodes:
         argv = ["scontrol", "update", f"nodename={compress(open_nodes)}", "state=drain", f"reason={reason}"]
@@ -101,10 +101,10 @@ def drain_nodes(runner: Runner, nodes: Sequence[str], reason: str) -> List[str]:
     return sorted({*open_nodes, *with_reason})
 
 
-def undrain_nodes(runner: Runner, nodes: Sequence[str], reason: str) -> List[str]:
+def undrain_nodes_with_reason(runner: Runner, nodes: Sequence[str], reason: str) -> List[str]:
     """Undrain those of these nodes that are drained with exactly this reason, and return them. Raises
     RunError."""
-    records_by_name = _node_records(runner, nodes)
+    records_by_name = _query_records_of_slurm_nodes(runner, nodes)
     with_reason = [
         name
         for name, record in records_by_name.items()
@@ -120,10 +120,14 @@ def undrain_nodes(runner: Runner, nodes: Sequence[str], reason: str) -> List[str
 
 def query_slurmd_start_times(runner: Runner, nodes: Sequence[str]) -> Dict[str, float]:
     """Query when slurmd was started on each of these nodes that is not down, in Unix seconds. Raises RunError."""
-    return {name: record.served_since for name, record in _node_records(runner, nodes).items() if not record.is_down}
+    return {
+        name: record.served_since
+        for name, record in _query_records_of_slurm_nodes(runner, nodes).items()
+        if not record.is_down
+    }
 
 
-def _node_records(runner: Runner, nodes: Sequence[str]) -> Dict[str, control.NodeRecord]:
+def _query_records_of_slurm_nodes(runner: Runner, nodes: Sequence[str]) -> Dict[str, control.NodeRecord]:
     """Query the records of those nodes that Slurm knows, {} where it knows none: a controller and a login node
     are no nodes of Slurm's. Raises RunError."""
     try:

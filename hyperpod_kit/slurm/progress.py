@@ -74,7 +74,7 @@ class ReportedProgress:
         """Return the steps and the phase of the rank now. Where its processes are in several phases, the one that
         the others wait for counts."""
         step, begins = self.completed_step(), self.first_step()
-        phases = self._phases()
+        phases = self._phase_and_advances_per_process()
         moved = sum(count for _, count in phases)
         present = {phase for phase, _ in phases}
         for phase in _SHOWN_FIRST:
@@ -102,7 +102,7 @@ class ReportedProgress:
     def _fields_at(self, offset: int) -> List[bytes]:
         return os.pread(self._fd, _WIDTH, offset).split(b"\n")[0].split()
 
-    def _phases(self) -> List[Tuple[Phase, int]]:
+    def _phase_and_advances_per_process(self) -> List[Tuple[Phase, int]]:
         """Return the phase, and the count of its advances, of each process that has written one; a shell's stands
         behind its step."""
         data = os.pread(self._fd, _WIDTH * _PROCESSES, _PHASES)
@@ -171,11 +171,11 @@ class ProgressWriter:
             self.enter(Phase.STEP)
         if self._clock is not None:
             self._clock.count_completed_step(step)
-        self._write(_number(step, 0), *self._encode_clock_at_offset())
+        self._write_to_wrapper_memory(_number(step, 0), *self._encode_clock_at_offset())
 
     def report_first_step(self, step: int) -> None:
         """Write that the rank has restored its state and which step is its first, and enter the phase STEP."""
-        self._write(_number(step, _BEGINS))
+        self._write_to_wrapper_memory(_number(step, _BEGINS))
         if self._clock is not None:
             self._clock.set_first_step(step)
         self.enter(Phase.STEP)
@@ -184,7 +184,7 @@ class ProgressWriter:
         """Count one more save that came to nothing, upon which the wrapper reads the checkpoint root without
         delay."""
         self._failed += 1
-        self._write(_number(self._failed, _FAILED))
+        self._write_to_wrapper_memory(_number(self._failed, _FAILED))
 
     @contextlib.contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
@@ -200,14 +200,14 @@ class ProgressWriter:
     def report_phase_advance(self) -> None:
         """Write that the current phase gets on: bytes were read or written."""
         self._moved += 1
-        self._write(self._phase_line())
+        self._write_to_wrapper_memory(self._phase_line())
 
     def enter(self, phase: Phase) -> None:
         """Write that the rank is in this phase from now on."""
         self._phase = phase
         if self._clock is not None:
             self._clock.enter(phase)
-        self._write(self._phase_line(), *self._encode_clock_at_offset())
+        self._write_to_wrapper_memory(self._phase_line(), *self._encode_clock_at_offset())
 
     def _phase_line(self) -> Tuple[bytes, int]:
         return b"%s %d\n" % (self._phase.value.encode(), self._moved), self._offset
@@ -217,7 +217,7 @@ class ProgressWriter:
             return [(self._clock.encode(), _CLOCK)]
         return []
 
-    def _write(self, *pieces: Tuple[bytes, int]) -> None:
+    def _write_to_wrapper_memory(self, *pieces: Tuple[bytes, int]) -> None:
         if not self._path:
             return
         try:

@@ -38,12 +38,12 @@ def probe_tcp_ports(addresses: Mapping[str, Tuple[str, int]], timeout: float = 2
     with contextlib.closing(_Round(timeout, min(AT_ONCE, max(1, descriptors.soft_limit() // 4)))) as connections:
         waiting = list(reversed(list(addresses.items())))
         while waiting or connections.busy:
-            while waiting and connections.room:
+            while waiting and connections.has_room:
                 name, address = waiting.pop()
                 if not connections.try_start_connect(name, *address):
                     waiting.append((name, address))
                     break
-            connections.wait()
+            connections.wait_and_record_outcomes()
         return {name: connections.outcomes[name] for name in addresses}
 
 
@@ -63,7 +63,7 @@ class _Round:
         return bool(self._socks)
 
     @property
-    def room(self) -> bool:
+    def has_room(self) -> bool:
         return len(self._socks) < self._at_once
 
     def try_start_connect(self, name: str, host: str, port: int) -> bool:
@@ -94,7 +94,7 @@ class _Round:
         self.outcomes[name] = _outcome_of(code)
         return True
 
-    def wait(self) -> None:
+    def wait_and_record_outcomes(self) -> None:
         """Wait until a connect ends or the oldest one's time is over, and record the outcome of each that has
         ended."""
         if not self._socks:

@@ -20,17 +20,17 @@ HINT = (
 )
 
 
-def is_undecided(env: Mapping[str, str]) -> bool:
+def lacks_checkpoint_decision(env: Mapping[str, str]) -> bool:
     """Whether a rank's environment lacks the decision that its job asks for. Pure."""
     if not env.get(HPK_CHECKPOINT_ROOT) or env.get(HPK_ATTEMPT) or env.get(HPK_RESUME_FROM):
         return False
-    if not env.get("SLURM_JOB_ID") or not versions.srun_step_number(env.get("SLURM_STEP_ID", "")):
+    if not env.get("SLURM_JOB_ID") or not versions.srun_step_number_or_empty(env.get("SLURM_STEP_ID", "")):
         return False
     choice = next((env[name] for name in OPTION_VARIABLES if env.get(name)), "")
     return choice != "0"
 
 
-def explain_undecided(env: Mapping[str, str]) -> str:
+def explain_missing_checkpoint_decision(env: Mapping[str, str]) -> str:
     """Return the message with which a trainer in such a step refuses to begin."""
     return (
         f"step {env.get('SLURM_JOB_ID')}.{env.get('SLURM_STEP_ID')} was started without a checkpoint being chosen from "

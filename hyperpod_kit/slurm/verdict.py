@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_STATE
 from hyperpod_kit.slurm import write_once
-from hyperpod_kit.slurm.environment import launch_id
+from hyperpod_kit.slurm.environment import step_launch_id_with_srun_port
 from hyperpod_kit.untrusted.text import clean
 
 STEM = "restored"
@@ -31,7 +31,7 @@ class RestoreVerdict:
     says why there is none, in the words of `why`.
 
     `order`: its (epoch, seq); `tier`: `memory`, `local`, `storage`, joined by "+"; `rejected`: newer ones, and why.
-    `launch`: which start of the ranks it was (`slurm.environment.launch_id`).
+    `launch`: which start of the ranks it was (`slurm.environment.step_launch_id_with_srun_port`).
     """
 
     source: str
@@ -72,16 +72,21 @@ def verdict_directory(state_directory: str, attempt: str) -> str:
     return os.path.join(state_directory, "verdicts", attempt)
 
 
-def write_verdict(env: Mapping[str, str], verdict: RestoreVerdict) -> None:
+def write_verdict_if_under_job_run(env: Mapping[str, str], verdict: RestoreVerdict) -> None:
     """Write the verdict for the `job run` that the environment names, if it names one. Raises OSError."""
     state, attempt = env.get(HPK_STATE), env.get(HPK_ATTEMPT)
     if state and attempt and _ATTEMPT.fullmatch(attempt):
         kept = [{"attempt": name, "why": clean(reason, 500)} for name, reason in verdict.rejected[:50]]
-        value = {**asdict(verdict), "launch": launch_id(env), "why": clean(verdict.why, 2000), "rejected": kept}
+        value = {
+            **asdict(verdict),
+            "launch": step_launch_id_with_srun_port(env),
+            "why": clean(verdict.why, 2000),
+            "rejected": kept,
+        }
         write_once.write_new_record(verdict_directory(state, attempt), STEM, value)
 
 
-def read(state_directory: str, attempt: str) -> List[RestoreVerdict]:
+def read_last_verdict_per_launch(state_directory: str, attempt: str) -> List[RestoreVerdict]:
     """Read the verdicts on an attempt, the last of each launch, in order; what no rank writes is skipped.
     Raises OSError."""
     try:

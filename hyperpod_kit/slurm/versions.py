@@ -51,7 +51,7 @@ CRED_EXPIRE = 120
 _STEP = re.compile(r"[0-9]{1,9}")
 
 
-def parse(text: str) -> Version:
+def parse_version_or_zero(text: str) -> Version:
     """(22, 5) of `22.05.8`, (0, 0) of what is no version."""
     match = re.match(r"(\d+)\.(\d+)", text)
     if match:
@@ -64,7 +64,7 @@ def format_version(version: Version) -> str:
     return f"{version[0]}.{version[1]:02}"
 
 
-def srun_step_number(text: str) -> str:
+def srun_step_number_or_empty(text: str) -> str:
     """Return the number of one of srun's steps, "" for none: 26.05 gives the batch script the step id -5 in
     its own environment, where all before it have no SLURM_STEP_ID there."""
     if _STEP.fullmatch(text):

@@ -34,7 +34,9 @@ def write_new_record(folder: str, stem: str, value: Mapping[str, Any]) -> None:
         else:
             name = f"{stem}.{number}.json"
         try:
-            fd = by_descriptor.open_file(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
+            fd = by_descriptor.open_own_or_root_file(
+                os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640
+            )
         except FileExistsError:
             continue
         try:

@@ -52,7 +52,7 @@ def nearest_note(path: str) -> Optional[Dict[str, Any]]:
         current = os.path.dirname(current)
 
 
-def explain(err: OSError) -> str:
+def quota_exceeded_hint_or_empty(err: OSError) -> str:
     """What a user can do about an error that says that a quota is used up; nothing for any other error.
 
     The limits are the note's, which is another's word: what is in force, the file system knows.

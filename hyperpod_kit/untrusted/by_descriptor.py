@@ -215,7 +215,7 @@ def _open_as_proc_path(path: AnyPath) -> Iterator[str]:
 # --- files ------------------------------------------------------------------------------------------------------
 
 
-def open_file(path: AnyPath, flags: int, mode: int = 0o666) -> int:
+def open_own_or_root_file(path: AnyPath, flags: int, mode: int = 0o666) -> int:
     """A descriptor of a regular file of this user or of root, with no other name, that waits for nobody.
 
     It is emptied, where `flags` say so, once it is known to be that. A link of this user or of root leads to it, and
@@ -263,10 +263,12 @@ def read_own_file(path: AnyPath, most: int) -> bytes:
             os.close(handle)
 
 
-def stream(path: AnyPath, mode: str, *, encoding: Optional[str] = None, buffering: int = -1) -> IO[Any]:
-    """`open_file` for the modes of `open` that write. Raises Untrusted, OSError."""
+def open_stream_for_writing(
+    path: AnyPath, mode: str, *, encoding: Optional[str] = None, buffering: int = -1
+) -> IO[Any]:
+    """Open a stream as `open_own_or_root_file` does, for the modes of `open` that write. Raises Untrusted, OSError."""
     flags = _MODES[mode.replace("b", "").replace("t", "")]
-    handle = open_file(path, flags)
+    handle = open_own_or_root_file(path, flags)
     if "b" not in mode and encoding is None:
         encoding = "utf-8"
     return os.fdopen(handle, mode.replace("x", "w"), buffering, encoding=encoding)
@@ -274,7 +276,7 @@ def stream(path: AnyPath, mode: str, *, encoding: Optional[str] = None, bufferin
 
 def write_bytes(path: AnyPath, data: bytes) -> None:
     """Write `data` into a file, in place of what it held. Raises Untrusted, OSError."""
-    with stream(path, "wb") as out:
+    with open_stream_for_writing(path, "wb") as out:
         out.write(data)
 
 
@@ -285,7 +287,7 @@ def write_text(path: AnyPath, text: str) -> None:
 
 def touch(path: AnyPath, mode: int = 0o666) -> None:
     """Create a file, or set the times of the one that is there to now. Raises Untrusted, OSError."""
-    handle = open_file(path, os.O_WRONLY | os.O_CREAT, mode)
+    handle = open_own_or_root_file(path, os.O_WRONLY | os.O_CREAT, mode)
     try:
         os.utime(handle)
     finally:
@@ -296,6 +298,6 @@ def copy_file(source: AnyPath, target: AnyPath) -> None:
     """Copy a file's bytes and mode. Raises Untrusted, OSError."""
     import shutil
 
-    with open(source, "rb") as source_stream, stream(target, "wb") as copy:
+    with open(source, "rb") as source_stream, open_stream_for_writing(target, "wb") as copy:
         shutil.copyfileobj(source_stream, copy)
         os.fchmod(copy.fileno(), stat.S_IMODE(os.fstat(source_stream.fileno()).st_mode) & 0o777)

@@ -77,7 +77,7 @@ def mount_id_by_handle(fd: int) -> str:
     raise OSError(ctypes.get_errno(), "the kernel does not say which mount it is of")
 
 
-def open_as_path(name: str, folder: int, mount: str = "") -> int:
+def open_as_path_unless_mounted(name: str, folder: int, mount: str = "") -> int:
     """A descriptor that names what lies in the directory `folder` under `name`: a link itself, not what it leads to.
 
     `mount`: the directory's, where it is known. Raises OSError: EXDEV where something is mounted on that name.

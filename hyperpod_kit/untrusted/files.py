@@ -45,7 +45,7 @@ _KINDS = (
 )
 
 
-def kind_of(path: str) -> str:
+def describe_if_not_regular_file(path: str) -> str:
     """What lies there, in words; "" for a regular file and for nothing."""
     try:
         mode = os.lstat(path).st_mode
@@ -61,7 +61,9 @@ def kind_of(path: str) -> str:
 
 def unexpected_file(path: str, expected: str = "a regular file", error: Type[Untrusted] = Untrusted) -> Untrusted:
     """The error for what lies at `path` in the place of what is wanted."""
-    return error(f"{os.path.basename(path)} is {kind_of(path) or 'something else'}, expected {expected}")
+    return error(
+        f"{os.path.basename(path)} is {describe_if_not_regular_file(path) or 'something else'}, expected {expected}"
+    )
 
 
 def too_large(name: str, size: int, most: int, error: Type[Untrusted] = Untrusted) -> Untrusted:
@@ -79,7 +81,7 @@ def open_to_read(
     try:
         fd = os.open(path, READ)
     except OSError as err:
-        if err.errno in MAYBE_NO_FILE and kind_of(path):
+        if err.errno in MAYBE_NO_FILE and describe_if_not_regular_file(path):
             raise unexpected_file(path, error=error) from None
         raise
     try:

@@ -44,7 +44,7 @@ class Lines:
         """
         if not self._complete and not self.ended:
             try:
-                self._take(self._sock.recv(_PIECE, socket.MSG_DONTWAIT))
+                self._add_received_data(self._sock.recv(_PIECE, socket.MSG_DONTWAIT))
             except (BlockingIOError, InterruptedError):
                 return None
             except OSError:
@@ -69,7 +69,7 @@ class Lines:
                     poll.register(self._sock, select.POLLIN)
                     if not poll.poll(max(0.0, end - time.monotonic()) * 1000.0):
                         return None
-                self._take(self._sock.recv(_PIECE, socket.MSG_DONTWAIT if end is not None else 0))
+                self._add_received_data(self._sock.recv(_PIECE, socket.MSG_DONTWAIT if end is not None else 0))
             except (BlockingIOError, InterruptedError):
                 continue
             except (OSError, ValueError):  # poll calls a closed socket a ValueError
@@ -78,18 +78,18 @@ class Lines:
             return self._complete.popleft()
         return None
 
-    def _take(self, data: bytes) -> None:
+    def _add_received_data(self, data: bytes) -> None:
         if not data:
             self.ended = True
             return
         *complete, rest = data.split(b"\n")
         for line in complete:
-            self._grow(line)
+            self._extend_line_or_raise_too_long(line)
             self._complete.append(bytes(self._part))
             self._part.clear()
-        self._grow(rest)
+        self._extend_line_or_raise_too_long(rest)
 
-    def _grow(self, part: bytes) -> None:
+    def _extend_line_or_raise_too_long(self, part: bytes) -> None:
         if len(self._part) + len(part) > self.most:
             self._part.clear()
             self.ended = True

@@ -19,7 +19,7 @@ _NOT_OURS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL)
 _DISCARD = 9
 
 
-def local_addresses(name: str, peers: Sequence[str] = ()) -> List[str]:
+def addresses_reachable_from_peers(name: str, peers: Sequence[str] = ()) -> List[str]:
     """Numeric addresses at which the machines `peers` reach this one, which they may know as `name`; best first.
 
     Those from which this machine would talk to them, then what `name` means here. /etc/hosts of many systems calls

@@ -82,7 +82,7 @@ class OwnerLimits(NamedTuple):
 DEFAULT_LIMITS = OwnerLimits()
 
 
-def is_root() -> bool:
+def is_machine_root() -> bool:
     """Whether this process is root of the machine, and not of a user namespace: then it could be any user."""
     if os.getuid():
         return False
@@ -100,7 +100,7 @@ def uid_to_act_as(path: str, limits: OwnerLimits = DEFAULT_LIMITS) -> Optional[i
     Raises Untrusted for a link that leads to what is another's, Unreachable when it does not answer,
     OSError.
     """
-    if not is_root():
+    if not is_machine_root():
         return None
     return int(run_as_user(lambda: walk.trusted_owner_uid(path), 0, path, limits))
 
@@ -150,12 +150,12 @@ def _run_in_child(work: Callable[[Receiver], Any], uid: int, path: str, limits: 
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _child(work, uid, sink, parent)
+        _run_work_in_child_and_exit(work, uid, sink, parent)
     os.close(sink)
     response = None
     try:
         for line in _read_lines_of_child(pid, source, uid, path, limits):
-            message = _message(line, uid, path)
+            message = _parse_child_message(line, uid, path)
             if "report" in message:
                 receive(message["report"])
             elif "printed" in message:
@@ -163,7 +163,7 @@ def _run_in_child(work: Callable[[Receiver], Any], uid: int, path: str, limits: 
             else:
                 response = message
     except KeyboardInterrupt:
-        _interrupt(pid)
+        _interrupt_and_wait_briefly(pid)
         raise
     finally:
         os.close(source)
@@ -172,10 +172,10 @@ def _run_in_child(work: Callable[[Receiver], Any], uid: int, path: str, limits: 
         raise Untrusted(f"{path}: a process of uid {uid} ended without an answer{_describe_signal(status)}")
     if "value" in response:
         return response["value"]
-    _raise(response)
+    _raise_error_from_response(response)
 
 
-def _message(line: bytes, uid: int, path: str) -> Any:
+def _parse_child_message(line: bytes, uid: int, path: str) -> Any:
     try:
         return parse.json_object(line, _LARGEST)
     except ValueError as err:
@@ -191,7 +191,7 @@ def _print(message: Any) -> None:
     stream.flush()
 
 
-def _raise(response: Any) -> NoReturn:
+def _raise_error_from_response(response: Any) -> NoReturn:
     message, hint = str(response.get("message", "")), response.get("hint")
     if not isinstance(hint, str):
         hint = None
@@ -221,7 +221,7 @@ def _class_of(response: Any) -> Type[HyperpodKitError]:
     return {2: UsageError, 3: Unreachable}.get(response.get("exit_code"), HyperpodKitError)
 
 
-def _facts_of(err: HyperpodKitError) -> Dict[str, Any]:
+def _json_attributes_of(err: HyperpodKitError) -> Dict[str, Any]:
     """What it has beside its words, as far as JSON can say it."""
     plain = (str, int, float, bool, type(None), list, tuple)
     return {name: value for name, value in vars(err).items() if isinstance(value, plain)}
@@ -307,7 +307,7 @@ def process_progress(pid: int) -> tuple[int, float]:
     return moved, ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _interrupt(pid: int) -> None:
+def _interrupt_and_wait_briefly(pid: int) -> None:
     """Have it take back what it has half made, as far as that is quick."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGINT)
@@ -347,16 +347,16 @@ def _wait_briefly(has_ended: Callable[[], bool]) -> None:
             time.sleep(0.005)
 
 
-def _child(work: Callable[[Receiver], Any], uid: int, sink: int, parent: int) -> NoReturn:
+def _run_work_in_child_and_exit(work: Callable[[Receiver], Any], uid: int, sink: int, parent: int) -> NoReturn:
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        _detach_streams(sink)
+        _forward_streams_to_parent(sink)
         if uid not in (0, os.geteuid()):
             become(uid)
         _die_with_parent(parent)
-        _write(sink, _run_work(lambda: work(lambda value: _write(sink, {"report": value}))))
+        _write_json_line(sink, _run_work(lambda: work(lambda value: _write_json_line(sink, {"report": value}))))
         code = 0
     except BaseException:
         code = 1
@@ -374,7 +374,7 @@ class _Printed(io.TextIOBase):
     def write(self, text: str) -> int:
         """Hand it over."""
         if text:
-            _write(self._sink, {"printed": text, "on": self._on})
+            _write_json_line(self._sink, {"printed": text, "on": self._on})
         return len(text)
 
     def fileno(self) -> int:
@@ -384,7 +384,7 @@ class _Printed(io.TextIOBase):
         return 2
 
 
-def _detach_streams(sink: int) -> None:
+def _forward_streams_to_parent(sink: int) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(nowhere, descriptor)
@@ -399,7 +399,7 @@ def _die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def _write(sink: int, message: Any) -> None:
+def _write_json_line(sink: int, message: Any) -> None:
     data = memoryview(json.dumps(message, default=str).encode() + b"\n")
     with _WRITING:
         while data:
@@ -410,7 +410,12 @@ def _run_work(work: Callable[[], Any]) -> Dict[str, Any]:
     try:
         return {"value": work()}
     except HyperpodKitError as err:
-        fields = {"message": err.message, "hint": err.hint, "exit_code": err.exit_code, "facts": _facts_of(err)}
+        fields = {
+            "message": err.message,
+            "hint": err.hint,
+            "exit_code": err.exit_code,
+            "facts": _json_attributes_of(err),
+        }
         return {"kind": "error", "class": type(err).__name__, **fields}
     except OSError as err:
         file = None

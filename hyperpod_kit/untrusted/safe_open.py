@@ -11,7 +11,7 @@ import stat
 from typing import Tuple
 
 from hyperpod_kit.errors import Untrusted
-from hyperpod_kit.untrusted.dirfd import open_as_path, reopen
+from hyperpod_kit.untrusted.dirfd import open_as_path_unless_mounted, reopen
 
 
 def open_own_file(path: str, flags: int) -> Tuple[int, os.stat_result]:
@@ -21,7 +21,7 @@ def open_own_file(path: str, flags: int) -> Tuple[int, os.stat_result]:
     """
     folder = os.open(os.path.dirname(path) or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fd = open_as_path(os.path.basename(path), folder)
+        fd = open_as_path_unless_mounted(os.path.basename(path), folder)
     except OSError as err:
         if err.errno != errno.EXDEV:
             raise

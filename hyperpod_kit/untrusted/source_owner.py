@@ -40,7 +40,7 @@ def current_source_uid() -> Optional[int]:
     return _owner
 
 
-def set_source_uid(uid: Optional[int]) -> None:
+def set_process_source_uid(uid: Optional[int]) -> None:
     """Set the uid as which sources are opened from now on: what `current_source_uid` returned in the process
     that started this one."""
     global _owner
@@ -61,10 +61,10 @@ def reading_as_owner_of(
     Raises UsageError for places of two users, Untrusted for a link of anybody else, Unreachable, OSError.
     """
     uid = None
-    if owner.is_root() and paths:
+    if owner.is_machine_root() and paths:
         uid = _owner_of(paths, query) or EACH_ITS_OWN
     outer = _owner
-    set_source_uid(uid)
+    set_process_source_uid(uid)
     try:
         yield
     except PermissionError as err:
@@ -75,7 +75,7 @@ def reading_as_owner_of(
             hint="root reads what a user owns with that user's rights: give the file to that user",
         ) from None
     finally:
-        set_source_uid(outer)
+        set_process_source_uid(outer)
 
 
 @contextlib.contextmanager

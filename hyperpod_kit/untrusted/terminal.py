@@ -25,7 +25,7 @@ LONGEST_LINE = 4096
 
 def print_stdout(text: str = "", *, end: str = "\n", flush: bool = False) -> None:
     """Write sanitized text to standard output."""
-    write(sys.stdout, sanitize_lines(text) + end)
+    write_escaping_unencodable(sys.stdout, sanitize_lines(text) + end)
     if flush:
         sys.stdout.flush()
 
@@ -34,22 +34,22 @@ def print_stderr(text: str) -> None:
     """Write a sanitized line to standard error. Where that cannot be written, as when a job's log was on a
     mount that is lost, the program ends as it would have all the same."""
     try:
-        write(sys.stderr, sanitize_lines(text) + "\n")
+        write_escaping_unencodable(sys.stderr, sanitize_lines(text) + "\n")
         sys.stderr.flush()
     except OSError:
         redirect_to_devnull(sys.stderr)
 
 
-def error(message: object, hint: Optional[str] = None) -> None:
+def print_error_and_hint(message: object, hint: Optional[str] = None) -> None:
     """Write an error message and its hint to standard error. No line of the message can pass for one of ours."""
-    print_stderr("error: " + indented(str(message)))
+    print_stderr("error: " + indent_continuation_lines(str(message)))
     if hint:
-        print_stderr("hint: " + indented(hint))
+        print_stderr("hint: " + indent_continuation_lines(hint))
 
 
 def print_json(value: Any, *, indent: Optional[int] = None) -> None:
     """Write one value as JSON to standard output, for `--json`."""
-    write(sys.stdout, json_text(value, indent=indent) + "\n")
+    write_escaping_unencodable(sys.stdout, json_text_without_nan(value, indent=indent) + "\n")
 
 
 def sanitize_lines(text: str) -> str:
@@ -68,13 +68,13 @@ def printable_already(text: str) -> bool:
     return text.isprintable() or all(line.isprintable() for line in text.split("\n"))
 
 
-def indented(text: str) -> str:
+def indent_continuation_lines(text: str) -> str:
     """The text with each line after the first set in by at least two blanks."""
     first, *rest = text.split("\n")
     return "\n".join([first, *(line if line.startswith("  ") or not line else "  " + line for line in rest)])
 
 
-def json_text(value: Any, *, indent: Optional[int] = None) -> str:
+def json_text_without_nan(value: Any, *, indent: Optional[int] = None) -> str:
     """JSON that every program reads: numbers that are none (NaN, Infinity) are null. ASCII, so nothing to clean."""
     try:
         return json.dumps(value, indent=indent, default=str, allow_nan=False)
@@ -103,7 +103,7 @@ def redirect_to_devnull(stream: TextIO) -> None:
     os.close(null)
 
 
-def write(stream: TextIO, text: str) -> None:
+def write_escaping_unencodable(stream: TextIO, text: str) -> None:
     """Write what is clean already; a character that the terminal's encoding lacks becomes its number."""
     try:
         stream.write(text)

@@ -96,7 +96,7 @@ def trusted_owner_uid(path: str) -> int:
                 else:
                     server = dirfd.serving_uid(number)
                 if server:
-                    return way.require_links_owned_by(server)
+                    return way.require_links_owned_by_and_return_uid(server)
                 status = os.fstat(there)
                 if not stat.S_ISLNK(status.st_mode):
                     mount = number
@@ -104,14 +104,14 @@ def trusted_owner_uid(path: str) -> int:
                     way.record_directory(here)
                     continue
                 target = os.readlink("", dir_fd=there)
-                way.record_link(name, status.st_uid, len(todo))
+                way.record_link_or_raise_too_many(name, status.st_uid, len(todo))
             finally:
                 os.close(there)
             todo += target.split("/")[::-1]
             if target.startswith("/"):
                 here = _open_start("/", here)
                 mount = dirfd.mount_id_of(here)
-        return way.require_links_owned_by(os.fstat(here).st_uid)
+        return way.require_links_owned_by_and_return_uid(os.fstat(here).st_uid)
     finally:
         os.close(here)
 
@@ -127,12 +127,12 @@ class _OwnersOnTheWay:
     def record_directory(self, handle: int) -> None:
         self._latest = os.fstat(handle).st_uid or self._latest
 
-    def record_link(self, name: str, uid: int, steps: int) -> None:
+    def record_link_or_raise_too_many(self, name: str, uid: int, steps: int) -> None:
         self._links.append((name, uid))
         if len(self._links) > _MOST_LINKS or steps > _MOST_STEPS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), self._path)
 
-    def require_links_owned_by(self, uid: int) -> int:
+    def require_links_owned_by_and_return_uid(self, uid: int) -> int:
         for name, owner in self._links:
             if owner not in (0, uid):
                 raise Untrusted(
@@ -144,20 +144,20 @@ class _OwnersOnTheWay:
     def uid_for_absent_file(self, folder: int) -> int:
         writable_by_others = os.fstat(folder).st_mode & 0o022
         if self._latest:
-            return self.require_links_owned_by(self._latest)
+            return self.require_links_owned_by_and_return_uid(self._latest)
         if writable_by_others:
-            return self.require_links_owned_by(NOBODY)
-        return self.require_links_owned_by(0)
+            return self.require_links_owned_by_and_return_uid(NOBODY)
+        return self.require_links_owned_by_and_return_uid(0)
 
 
-def _walk_to(way: str, path: str, seen_from: Optional[int], make: bool, own_mounts: bool) -> int:
+def _walk_to(way: str, path: str, start_fd: Optional[int], make: bool, own_mounts: bool) -> int:
     """A descriptor of the directory `way`. `seen_from`: the directory where it begins, of which it takes the place;
     None for this process's. `path`: what messages name. Raises Untrusted, OSError."""
     start, rest = _split_start(way)
     todo: List[str] = rest.split("/")[::-1]
     walked: List[str] = []
     name, mount, links = "", "", 0
-    here = seen_from
+    here = start_fd
     try:
         here = _open_start(start, here)
         # No user serves the root of all paths, so that nothing is asked of the list of mounts until another comes.
@@ -166,7 +166,7 @@ def _walk_to(way: str, path: str, seen_from: Optional[int], make: bool, own_moun
             name = todo.pop()
             if name in ("", "."):
                 continue
-            there, is_directory = _open_step(name, here, make)
+            there, is_directory = _open_step_and_is_directory(name, here, make)
             mount = _require_trusted_mount_id(there, mount, name, path, own_mounts)
             walked.append(name)
             if is_directory:
@@ -178,7 +178,7 @@ def _walk_to(way: str, path: str, seen_from: Optional[int], make: bool, own_moun
                 links += 1
                 if links > _MOST_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-                target = _link_target(there, name, path)
+                target = _require_trusted_link_target(there, name, path)
             finally:
                 os.close(there)
             todo += target.split("/")[::-1]
@@ -193,15 +193,15 @@ def _walk_to(way: str, path: str, seen_from: Optional[int], make: bool, own_moun
         raise
 
 
-def _open_start(start: str, seen_from: Optional[int]) -> int:
+def _open_start(start: str, start_fd: Optional[int]) -> int:
     """A descriptor of the directory where a way begins, in place of `seen_from`. A process whose own directory was on a
     mount that is lost is still let into what it names from the root."""
-    if not start and seen_from is not None:
-        return seen_from
+    if not start and start_fd is not None:
+        return start_fd
     origin = os.open(start or ".", os.O_PATH | os.O_CLOEXEC)
-    if seen_from is None:
+    if start_fd is None:
         return origin
-    return _close_and_return(seen_from, origin)
+    return _close_and_return(start_fd, origin)
 
 
 def require_trusted_mount(there: int, folder: int, name: str, path: str, own_mounts: bool = True) -> None:
@@ -259,7 +259,7 @@ def _trusted_link_target(name: str, folder: int, path: str, own_mounts: bool) ->
     try:
         if not stat.S_ISLNK(os.fstat(handle).st_mode):
             return None
-        return _link_target(handle, name, path)
+        return _require_trusted_link_target(handle, name, path)
     except BaseException:
         os.close(folder)
         raise
@@ -267,7 +267,7 @@ def _trusted_link_target(name: str, folder: int, path: str, own_mounts: bool) ->
         os.close(handle)
 
 
-def _link_target(link: int, name: str, path: str) -> str:
+def _require_trusted_link_target(link: int, name: str, path: str) -> str:
     owner = os.fstat(link).st_uid
     if owner not in (0, os.geteuid()):
         raise UntrustedPlace(
@@ -277,7 +277,7 @@ def _link_target(link: int, name: str, path: str) -> str:
     return os.readlink("", dir_fd=link)
 
 
-def _open_step(name: str, here: int, make: bool) -> Tuple[int, bool]:
+def _open_step_and_is_directory(name: str, here: int, make: bool) -> Tuple[int, bool]:
     """A descriptor of what lies at `name`, a link itself; whether it is a directory. Raises OSError."""
     try:
         return os.open(name, _STEP_INTO, dir_fd=here), True
@@ -288,4 +288,4 @@ def _open_step(name: str, here: int, make: bool) -> Tuple[int, bool]:
             raise
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o775, dir_fd=here)
-    return _open_step(name, here, False)
+    return _open_step_and_is_directory(name, here, False)

@@ -229,7 +229,7 @@ def test_runs_older_than_a_day_lose_nothing_in_silence(capsys, tmp_path: Path) -
 @pytest.mark.full
 def test_an_engine_that_takes_the_age_of_the_run_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the one did that asked the files for their times."""
-    monkeypatch.setattr(capture_age, "age", lambda page, moment: 48 * 3600.0)
+    monkeypatch.setattr(capture_age, "seconds_since_sealing", lambda page, moment: 48 * 3600.0)
     with temporary_ground(str(tmp_path)) as here:
         outcome = days.play(here.make_subground("one"), 5, days.DayScene(days.DayEvent.STORAGE_AWAY))
     assert outcome.lost and "lost [" in outcome.wrong, outcome

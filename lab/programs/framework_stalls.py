@@ -92,7 +92,7 @@ def time_hugging_face_saves(how: str, megabytes: int, saves: int, folder: Path) 
     class Durable(TrainerCallback):  # type: ignore[misc]
         def on_save(self, *_: Any, **__: Any) -> None:
             if uses_kit:
-                trainer._running.newest.wait()
+                trainer._current_train_call_or_raise.newest.wait()
             elif flash is not None:
                 dlrover_stalls.wait_for_tracked_step(folder, trainer.state.global_step)
             else:

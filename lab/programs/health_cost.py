@@ -39,16 +39,17 @@ from hyperpod_kit.node.facts import NodeFacts
 PR_SET_CHILD_SUBREAPER = 36
 DAEMON = """
 import os, sys
-from hyperpod_rehearsal.standins.fuse.session import FuseSession, mount
+from hyperpod_rehearsal.standins.fuse.session import FuseSession, mount_and_return_fuse_descriptor
 from hyperpod_rehearsal.standins.passthrough.filesystem import PassThrough
 store, target, source, subtype = sys.argv[1:5]
 files = PassThrough(store, None)
 kind = "fuse." + subtype if subtype else "fuse"
-session = FuseSession(mount(source, target, kind, options="allow_other"), target, files.handlers(), files.forget)
+descriptor = mount_and_return_fuse_descriptor(source, target, kind, options="allow_other")
+session = FuseSession(descriptor, target, files.handlers(), files.forget)
 session.start()
 os.stat(target)
 print("mounted", flush=True)
-session.run()
+session.wait_until_unmounted()
 """
 
 

@@ -44,7 +44,7 @@ def is_serving(mount_point: MountPoint) -> bool:
         mount_point.leader, ["timeout", "-s", "KILL", "1", "stat", "--file-system", mount_point.path]
     )
     return (
-        mount_point.top_mount() is not None
+        mount_point.top_mount_type_and_source() is not None
         and subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
     )
 

@@ -20,7 +20,7 @@ HELPER = "/usr/lib/apt/apt-helper"
 DEADLINE = 60.0
 
 
-def fetch_archive_timestamp(codename: str, sources: Sequence[str], runner: Runner) -> str:
+def fetch_archive_timestamp_if_changing(codename: str, sources: Sequence[str], runner: Runner) -> str:
     """When the archive of a changing release was made, `20261030T080801`; "" for one that does not change.
 
     Raises RehearsalError when the mirror does not answer, or with something else than a release file.

@@ -36,5 +36,5 @@ class NodeBackOff:
         return last + PAUSES.pause_seconds(count)
 
     def record_try(self, node_key: str, now: float, was_steady: bool) -> None:
-        """Note a try. `steady`: the machine before had come up well, so that this is the first in a row."""
+        """Record a try. `was_steady`: the machine before had come up well, so that this is the first in a row."""
         self._tries[node_key] = (1 if was_steady else self.consecutive_tries(node_key) + 1, now)

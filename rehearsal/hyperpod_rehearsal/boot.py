@@ -23,7 +23,7 @@ from hyperpod_rehearsal import cleanup, host, image, state, trusted_directory
 from hyperpod_rehearsal.image import Progress
 from hyperpod_rehearsal.layout import NAME_PATTERN, Layout, cache_dir, existing_rehearsals, lock_file_path
 from hyperpod_rehearsal.profiles import STOCK, Profile
-from hyperpod_rehearsal.settings import RehearsalSettings, parse_share, parse_tree
+from hyperpod_rehearsal.settings import RehearsalSettings, parse_share, resolve_tree_directory
 
 START_DEADLINE = 60.0
 LOCK_PATIENCE = 90.0
@@ -36,7 +36,7 @@ def _rehearsal_lock(layout: Layout, patience: float = LOCK_PATIENCE) -> Iterator
 
     Raises RehearsalError when another command does not release it within `patience` seconds.
     """
-    with by_descriptor.stream(lock_file_path(f"rehearsal-{layout.id}"), "w") as handle:
+    with by_descriptor.open_stream_for_writing(lock_file_path(f"rehearsal-{layout.id}"), "w") as handle:
         if not lock_within(handle.fileno(), patience, fixed_pause(0.1)):
             raise RehearsalError(
                 f"another command has been starting or stopping rehearsal {layout.root.name} for {patience:.0f} s",
@@ -120,7 +120,7 @@ def start_rehearsal(
         raise RehearsalError(f"a rehearsal's name has lower-case letters, digits and -, at most 31: {name!r}")
     host.require_rehearsal_support()
     parsed = tuple(parse_share(share) for share in shares)
-    laid_over = tuple(parse_tree(tree) for tree in trees)
+    laid_over = tuple(resolve_tree_directory(tree) for tree in trees)
     layout = Layout.for_name(name)
     trusted_directory.require_trusted(layout.root)
     trusted_directory.require_trusted(cache_dir())
@@ -161,7 +161,7 @@ def _start_daemon_and_wait(layout: Layout) -> None:
         "PYTHONPATH": os.pathsep.join(filter(None, [*package_roots, os.environ.get("PYTHONPATH", "")])),
         "PATH": host.path_with_sbin(),
     }
-    with by_descriptor.stream(layout.daemon_log, "ab") as log:
+    with by_descriptor.open_stream_for_writing(layout.daemon_log, "ab") as log:
         proc = subprocess.Popen(
             [sys.executable, "-u", "-m", "hyperpod_rehearsal.daemon", "--state", str(layout.root)],
             stdin=subprocess.DEVNULL,

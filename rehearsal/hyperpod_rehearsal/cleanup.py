@@ -47,7 +47,7 @@ def _read_recorded_process(layout: Layout, file: Path, module: str) -> Optional[
     return None
 
 
-def remove_host_resources(layout: Layout) -> list[str]:
+def remove_host_resources_and_list_remaining(layout: Layout) -> list[str]:
     """Remove every machine, mount, link, namespace and cgroup of a rehearsal; returns what could not be removed."""
     runner = LocalRunner()
     remaining: list[str] = []
@@ -73,7 +73,7 @@ def stop_and_remove(layout: Layout) -> None:
     """
     trusted_directory.require_trusted(layout.root)
     stop_daemon_and_guardian(layout)
-    remaining = remove_host_resources(layout)
+    remaining = remove_host_resources_and_list_remaining(layout)
     if remaining:
         # With a mount still in place, removing the directory would remove what is mounted there.
         raise RehearsalError(f"could not remove: {', '.join(remaining)}", hint="hyperpod-kit rehearse down")
@@ -97,15 +97,15 @@ def stop_and_remove_all() -> list[str]:
     for layout in existing_rehearsals():
         stop_and_remove(layout)
         names.append(layout.root.name)
-    for stray in sorted(find_stray_ids()):
-        remaining = remove_host_resources(_Stray(Path("/nonexistent") / stray))
+    for stray in sorted(rehearsal_ids_in_host_resources()):
+        remaining = remove_host_resources_and_list_remaining(_Stray(Path("/nonexistent") / stray))
         if remaining:
             raise RehearsalError(f"could not remove: {', '.join(remaining)}")
         names.append(f"(stray {stray})")
     return names
 
 
-def find_stray_ids() -> set[str]:
+def rehearsal_ids_in_host_resources() -> set[str]:
     """Return the rehearsal ids that appear in the names of cgroups, namespaces and links of this machine."""
     ids = {name for name in cgroups.child_group_names(CGROUP_PARENT) if re.fullmatch("[0-9a-f]{4}", name)}
     for name in [*network.list_network_namespaces(), *network.list_links(LocalRunner())]:

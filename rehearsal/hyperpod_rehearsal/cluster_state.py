@@ -45,7 +45,7 @@ class RehearsedNode:
         return host_name_from_ip(self.ip)
 
     @property
-    def stable_name(self) -> str:
+    def group_and_index(self) -> str:
         """`worker-group/0`: how a person names a node whatever instance serves it."""
         return f"{self.group}/{self.index}"
 
@@ -123,7 +123,7 @@ def serialize_clusters(clusters: Mapping[str, RehearsedCluster]) -> List[Dict[st
         {
             **asdict(cluster),
             "nodes": [
-                {**asdict(node), "host": node.host, "place": node.stable_name} for node in cluster.nodes.values()
+                {**asdict(node), "host": node.host, "place": node.group_and_index} for node in cluster.nodes.values()
             ],
         }
         for cluster in clusters.values()

@@ -57,7 +57,7 @@ class RehearsalControlPlane:
         operations.run_in_background(operations.create, cluster)
         return cluster.arn
 
-    def lifecycle_script_locations(self) -> List[Tuple[str, str]]:
+    def lifecycle_script_buckets_and_prefixes(self) -> List[Tuple[str, str]]:
         with self._operations.lock:
             groups = [group for cluster in self._operations.clusters.values() for group in cluster.groups]
         uris = {(group.get("LifeCycleConfig") or {}).get("SourceS3Uri") for group in groups}

@@ -72,7 +72,7 @@ class Daemon:
         self._mount_image()
         layer.rebuild_layer(layout.layer, self.settings.trees, self.settings.profile.step_retry)
         self._make_fuse_device()
-        for directory in (layout.nodes, layout.logs):
+        for directory in (layout.nodes, layout.retained_logs):
             by_descriptor.make_directories(directory)
         storage.create_file_systems(layout, bridge.gateway)
         host_keys.create_key_pair_if_missing(layout.ssh_key, f"hyperpod-kit rehearsal {self.settings.name}")
@@ -107,17 +107,19 @@ class Daemon:
     def _make_network(self) -> Network:
         """Choose a free subnet and create the bridge on it, under a lock: one rehearsal at a time."""
         runner = LocalRunner()
-        with by_descriptor.stream(lock_file_path("network"), "w") as handle:
+        with by_descriptor.open_stream_for_writing(lock_file_path("network"), "w") as handle:
             if not lock_within(handle.fileno(), 30.0, fixed_pause(0.05)):
                 raise RehearsalError("another rehearsal has held the network lock for too long")
-            subnet = network.choose_subnet(network.networks_in_use(runner))
+            subnet = network.choose_free_second_octet(network.networks_in_use(runner))
             bridge = Network(self.layout, subnet, runner)
             bridge.create_bridge()
         return bridge
 
     def _mount_image(self) -> None:
-        by_descriptor.make_directories(self.layout.image)
-        LocalRunner().run(["mount", "-t", "squashfs", "-o", "ro,loop", self.settings.image, str(self.layout.image)])
+        by_descriptor.make_directories(self.layout.image_mount_point)
+        LocalRunner().run(
+            ["mount", "-t", "squashfs", "-o", "ro,loop", self.settings.image, str(self.layout.image_mount_point)]
+        )
 
     def _make_fuse_device(self) -> None:
         path = self.layout.root / "dev-fuse"
@@ -146,7 +148,7 @@ class Daemon:
             if self.layout.root.is_dir():
                 state.write_json(self.layout.state_file, data)
 
-    def stop(self) -> list[str]:
+    def stop_and_list_remaining(self) -> list[str]:
         """End every machine, stop serving, remove every trace but the directory; returns what could not be removed."""
         self.stopping.set()
         if self._server is not None:
@@ -158,7 +160,7 @@ class Daemon:
                 list(pool.map(self._operations.remove_machines, clusters))
         if self._dns is not None:
             self._dns.close()
-        remaining = cleanup.remove_host_resources(self.layout)
+        remaining = cleanup.remove_host_resources_and_list_remaining(self.layout)
         if self._guardian is not None:
             self._guardian.end_without_cleanup()
         return remaining
@@ -194,12 +196,12 @@ def main(argv: Optional[List[str]] = None) -> int:
         daemon.start()
     except (HyperpodKitError, OSError) as err:
         traceback.print_exc()
-        daemon.stop()
+        daemon.stop_and_list_remaining()
         state.write_json(layout.ready_file, {"error": err.message if isinstance(err, HyperpodKitError) else str(err)})
         return 1
     while not stop_requested.wait(3600.0):
         pass
-    remaining = daemon.stop()
+    remaining = daemon.stop_and_list_remaining()
     if remaining:
         print("left behind:", ", ".join(remaining), file=sys.stderr, flush=True)
     if remaining:

@@ -51,7 +51,7 @@ class DnsResponder:
         while not self._closing.is_set():
             query, client = self._socket.recvfrom(4096)
             try:
-                reply = build_response(query, self._address)
+                reply = build_response_or_none_if_unserved(query, self._address)
             except (IndexError, struct.error, ValueError):
                 continue  # not a question
             if reply is None:
@@ -61,7 +61,7 @@ class DnsResponder:
                 self._socket.sendto(reply, client)
 
 
-def build_response(query: bytes, endpoint_ip: str) -> bytes | None:
+def build_response_or_none_if_unserved(query: bytes, endpoint_ip: str) -> bytes | None:
     """Return the reply to a query, None for a name that this responder does not serve.
 
     Raises IndexError, struct.error or ValueError for what is no query.

@@ -13,7 +13,7 @@ MAX_EVENTS = 1000
 """Events of one cluster; older ones go. AWS keeps them for a time that it does not tell."""
 
 
-def record_event(
+def record_event_if_continuous(
     cluster: RehearsedCluster,
     description: str,
     *,
@@ -53,7 +53,7 @@ def record_event(
 
 def record_script_state(cluster: RehearsedCluster, node: RehearsedNode, state: str) -> None:
     """Record that the lifecycle script of a node has `Started` or `Succeeded`."""
-    record_event(
+    record_event_if_continuous(
         cluster,
         f"Instance lifecycle script execution for EC2InstanceId {node.instance_id} has {state}",
         node=node,
@@ -63,7 +63,7 @@ def record_script_state(cluster: RehearsedCluster, node: RehearsedNode, state: s
 
 def record_creation_failure(cluster: RehearsedCluster, node: RehearsedNode) -> None:
     """Record that a node could not be created; its message says why."""
-    record_event(
+    record_event_if_continuous(
         cluster,
         f"Instance creation in RehearsedCluster {cluster.name} and InstanceGroup {node.group} failed",
         level=ERROR,
@@ -74,7 +74,7 @@ def record_creation_failure(cluster: RehearsedCluster, node: RehearsedNode) -> N
 
 def record_replacement(cluster: RehearsedCluster, old: RehearsedNode, new: RehearsedNode, reason: str) -> None:
     """Record that a node is replaced by a new instance. AWS's own wording here and below is not known."""
-    record_event(
+    record_event_if_continuous(
         cluster,
         f"Instance {old.instance_id} in InstanceGroup {old.group} is being replaced by {new.instance_id}: {reason}",
         level=WARN,
@@ -84,7 +84,7 @@ def record_replacement(cluster: RehearsedCluster, old: RehearsedNode, new: Rehea
 
 def record_reboot(cluster: RehearsedCluster, node: RehearsedNode, state: str, reason: str) -> None:
     """Record that the reboot of a node has `Started`, `Succeeded` or `Failed`."""
-    record_event(
+    record_event_if_continuous(
         cluster,
         f"Reboot of instance {node.instance_id} has {state}: {reason}",
         node=node,
@@ -94,16 +94,18 @@ def record_reboot(cluster: RehearsedCluster, node: RehearsedNode, state: str, re
 
 def record_removal(cluster: RehearsedCluster, node: RehearsedNode) -> None:
     """Record that a node was deleted with its machine."""
-    record_event(cluster, f"Instance {node.instance_id} in InstanceGroup {node.group} was deleted", node=node)
+    record_event_if_continuous(
+        cluster, f"Instance {node.instance_id} in InstanceGroup {node.group} was deleted", node=node
+    )
 
 
 def record_software_update(cluster: RehearsedCluster, node: RehearsedNode) -> None:
     """Record that the software update of a node has succeeded."""
-    record_event(cluster, f"Software update of instance {node.instance_id} has Succeeded", node=node)
+    record_event_if_continuous(cluster, f"Software update of instance {node.instance_id} has Succeeded", node=node)
 
 
 def record_scaling(cluster: RehearsedCluster, group: str, before: int, after: int) -> None:
     """Record that the requested instance count of a group has changed."""
-    record_event(
+    record_event_if_continuous(
         cluster, f"Scaling of InstanceGroup {group} from {before} to {after} instances has Started", group=group
     )

@@ -100,7 +100,7 @@ class Fleet:
         """A fresh root with all that a node has before its first boot."""
         root = self.machines.mount_overlay_root(node.instance_id)
         group, controller = cluster.group(node.group), cluster.controller
-        node_files.write_identity(
+        node_files.write_preboot_node_files(
             root,
             host=node.host,
             ip=node.ip,
@@ -136,8 +136,10 @@ class Fleet:
             )
             node_files.write_node_file(root, node_files.SLURM_CONF, text)
             kinds = {hierarchy.kind for hierarchy in cgroups.mounted_hierarchies()}
-            untracked = cgroups.systemd_requires_cgroup_v2(self.layout.image) and kinds != {"v2"}
-            conf = slurm_conf.render_cgroup_conf(settings.profile, v1="freezer" in kinds, untracked=untracked)
+            untracked = cgroups.systemd_requires_cgroup_v2(self.layout.image_mount_point) and kinds != {"v2"}
+            conf = slurm_conf.render_cgroup_conf(
+                settings.profile, has_v1_freezer="freezer" in kinds, v2_only_nodes_on_mixed_host=untracked
+            )
             if conf:
                 node_files.write_node_file(root, node_files.CGROUP_CONF, conf)
             by_descriptor.make_directories(root / "var/spool/slurmctld", shared=True)
@@ -222,7 +224,7 @@ class Fleet:
                 node_files.write_node_file(root, node_files.RESOURCE_CONFIG, text)
                 if node.role == CONTROLLER:
                     conf = root / node_files.SLURM_CONF.lstrip("/")
-                    merged = slurm_conf.replace_node_lines(
-                        conf.read_text(), slurm_conf.node_lines(cluster, memory_mb, self.settings.profile)
+                    merged = slurm_conf.replace_or_append_platform_lines(
+                        conf.read_text(), slurm_conf.node_and_partition_lines(cluster, memory_mb, self.settings.profile)
                     )
                     node_files.write_node_file(root, node_files.SLURM_CONF, merged)

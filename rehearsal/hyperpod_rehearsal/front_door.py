@@ -111,7 +111,7 @@ class FrontDoor(BaseHTTPRequestHandler):
                 return
             remaining -= count
 
-    def send_refusal_unless_admin(self, operation: str) -> bool:
+    def is_admin_or_send_refusal(self, operation: str) -> bool:
         """Return whether the request is signed with the admin's key; send a refusal of `operation` otherwise."""
         if self.claim is not None and not self.claim.key.node:
             return True

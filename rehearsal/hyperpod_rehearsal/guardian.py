@@ -49,7 +49,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     if os.read(sys.stdin.fileno(), 1) == ALL_IS_WELL:
         return 0
     print("the daemon was killed: removing its machines", flush=True)
-    remaining = cleanup.remove_host_resources(layout)
+    remaining = cleanup.remove_host_resources_and_list_remaining(layout)
     if remaining:
         print("left behind:", ", ".join(remaining), flush=True)
     if remaining:

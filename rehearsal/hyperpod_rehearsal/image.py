@@ -116,7 +116,9 @@ def recipe_for_release(release: str = "") -> Recipe:
 def _with_archive_timestamp(recipe: Recipe, cache: Path, progress: Progress) -> Recipe:
     """The recipe with the day of its archive; of the newest image that is there when the mirror does not say it."""
     try:
-        return replace(recipe, day=apt_release.fetch_archive_timestamp(recipe.codename, recipe.sources, LocalRunner()))
+        return replace(
+            recipe, day=apt_release.fetch_archive_timestamp_if_changing(recipe.codename, recipe.sources, LocalRunner())
+        )
     except RehearsalError as err:
         built = sorted(path.stem.rpartition("-")[2] for path in cache.glob(f"{recipe.path(cache).stem}-*.squashfs"))
         if not built:
@@ -127,7 +129,7 @@ def _with_archive_timestamp(recipe: Recipe, cache: Path, progress: Progress) -> 
 
 @contextmanager
 def _builder_lock(cache: Path, progress: Progress) -> Iterator[None]:
-    with by_descriptor.stream(cache / "image.lock", "w") as handle:
+    with by_descriptor.open_stream_for_writing(cache / "image.lock", "w") as handle:
         if not try_lock(handle.fileno()):
             progress("waiting for another image build")
             if not lock_within(handle.fileno(), BUILD_DEADLINE, fixed_pause(0.5)):
@@ -152,7 +154,7 @@ def _run_reporting(argv: list[str], progress: Progress, log: Path) -> None:
         "--",
         *argv,
     ]
-    with by_descriptor.stream(log, "ab") as sink:
+    with by_descriptor.open_stream_for_writing(log, "ab") as sink:
         proc = subprocess.Popen(
             argv_tied,
             stdin=subprocess.DEVNULL,

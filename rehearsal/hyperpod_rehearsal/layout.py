@@ -81,7 +81,7 @@ class Layout:
         return self.root / "daemon.log"
 
     @property
-    def image(self) -> Path:
+    def image_mount_point(self) -> Path:
         """Mount point of the node image."""
         return self.root / "image"
 
@@ -95,7 +95,7 @@ class Layout:
         return self.root / "nodes"
 
     @property
-    def logs(self) -> Path:
+    def retained_logs(self) -> Path:
         """Logs of machines that are gone."""
         return self.root / "logs"
 

@@ -83,7 +83,7 @@ class Machines:
         by_descriptor.set_mode(directory / "up", 0o755)
         # volatile: nobody mounts this upper directory again, so its syncs may be skipped.
         options = (
-            f"lowerdir={self.layout.layer}:{self.layout.image},upperdir={directory / 'up'},"
+            f"lowerdir={self.layout.layer}:{self.layout.image_mount_point},upperdir={directory / 'up'},"
             f"workdir={directory / 'work'},volatile"
         )
         self._runner.run(["mount", "-t", "overlay", f"hpk-{instance_id}", "-o", options, str(directory / "root")])
@@ -105,11 +105,11 @@ class Machines:
             *self._nspawn_command(instance_id, host_name, instance_store),
         ]
         # Where this host has both, systemd-nspawn gives the machine what the host's own systemd has, which is v1.
-        if cgroups.systemd_requires_cgroup_v2(self.layout.image):
+        if cgroups.systemd_requires_cgroup_v2(self.layout.image_mount_point):
             unified = {"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}
         else:
             unified = {}
-        with by_descriptor.stream(self.directory(instance_id) / "console.log", "ab") as console:
+        with by_descriptor.open_stream_for_writing(self.directory(instance_id) / "console.log", "ab") as console:
             proc = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
@@ -195,7 +195,7 @@ class Machines:
 
     def copy_retained_logs(self, instance_id: str) -> None:
         """Copy the logs of a machine that is about to be removed to <state>/logs/<instance>/."""
-        target = self.layout.logs / instance_id
+        target = self.layout.retained_logs / instance_id
         for name in RETAINED_LOGS:
             source = self.directory(instance_id) / name
             with suppress(OSError):

@@ -40,7 +40,7 @@ class MountPoint:
         """Run a command inside the machine; its standard output. Raises RunError."""
         return self.runner.run(command_in_machine(self.leader, argv), timeout=60).stdout
 
-    def top_mount(self) -> Optional[List[str]]:
+    def top_mount_type_and_source(self) -> Optional[List[str]]:
         """[file system type, source] of what is on top there, None for nothing."""
         entries = [entry for entry in parse(read(f"/proc/{self.leader}/mountinfo")) if entry.path == self.path]
         if entries:
@@ -67,7 +67,7 @@ class MountPoint:
         """
         server = self.find_serving_process()
         if server is None:
-            mounted = self.top_mount()
+            mounted = self.top_mount_type_and_source()
             what = "nothing"
             if mounted:
                 what = f"{mounted[0]} from {mounted[1]}, which no process serves"
@@ -136,14 +136,14 @@ def remount_read_write(mount_point: MountPoint) -> str:
 
 def replace_with_foreign_mount(mount_point: MountPoint) -> str:
     """Stop the mount's unit, unmount it, and mount another source of the same kind in its place."""
-    mounted, process = mount_point.top_mount(), mount_point.find_serving_process()
+    mounted, process = mount_point.top_mount_type_and_source(), mount_point.find_serving_process()
     command = _foreign_mount_command_like(mounted, process, mount_point.path)
     unit = ""
     if process:
         unit = systemd_unit_of_process(process.pid)
     if unit:
         mount_point.run_in_machine("systemctl", "stop", unit)
-    if mount_point.top_mount():
+    if mount_point.top_mount_type_and_source():
         mount_point.run_in_machine("umount", "--lazy", mount_point.path)
     _run_mount_command(mount_point, command)
     return f"now mounted there: {' '.join(command)}"
@@ -151,7 +151,7 @@ def replace_with_foreign_mount(mount_point: MountPoint) -> str:
 
 def cover_with_foreign_mount(mount_point: MountPoint) -> str:
     """Mount another source of the same kind over the mount, which goes on serving below."""
-    mounted, process = mount_point.top_mount(), mount_point.find_serving_process()
+    mounted, process = mount_point.top_mount_type_and_source(), mount_point.find_serving_process()
     aside = ASIDE + mount_point.path
     command = _foreign_mount_command_like(mounted, process, aside)
     mount_point.run_in_machine("mkdir", "-p", aside)

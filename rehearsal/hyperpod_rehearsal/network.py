@@ -24,7 +24,7 @@ CANDIDATES: Tuple[int, ...] = (1, *range(101, 200))
 _FORWARD_RULE = ("FORWARD", "-j", "ACCEPT")
 
 
-def choose_subnet(taken: Iterable[str]) -> int:
+def choose_free_second_octet(taken: Iterable[str]) -> int:
     """The first candidate x whose 10.x.0.0/16 overlaps no network of `taken` (CIDR strings).
 
     Raises RehearsalError when every candidate is taken.

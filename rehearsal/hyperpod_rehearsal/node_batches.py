@@ -52,7 +52,7 @@ def delete_nodes(operations: Operations, cluster: RehearsedCluster, request: Map
         lambda node: "a Slurm controller cannot be deleted" if node.role == CONTROLLER else None,
     )
     if claimed:
-        scaling.remove_from_counts(operations, cluster, claimed)
+        scaling.lower_counts_and_mark_shutting_down(operations, cluster, claimed)
         operations.run_in_background(scaling.remove_machines, operations, cluster, claimed)
     return {name: content for name, content in response.items() if content}
 
@@ -74,7 +74,7 @@ def add_nodes(operations: Operations, cluster: RehearsedCluster, request: Mappin
             for entry in request["NodesToAdd"]:
                 refusal = _find_addition_error(cluster, entry)
                 if refusal is None:
-                    new_nodes += scaling.grow_group(
+                    new_nodes += scaling.raise_count_and_add_nodes(
                         operations, cluster, entry["InstanceGroupName"], entry["IncrementTargetCountBy"]
                     )
                 else:

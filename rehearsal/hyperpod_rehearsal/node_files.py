@@ -79,7 +79,7 @@ def aws_environment(endpoint: str, key: Key) -> Dict[str, str]:
     }
 
 
-def write_identity(
+def write_preboot_node_files(
     root: Path,
     *,
     host: str,

@@ -41,7 +41,7 @@ def failure_message(failed: Sequence[RehearsedNode]) -> str:
     the last, since what differs in them is mostly a name or a time."""
     reasons: Dict[str, List[str]] = {}
     for node in failed:
-        reasons.setdefault(node.message, []).append(f"{node.instance_id} ({node.stable_name}, {node.host})")
+        reasons.setdefault(node.message, []).append(f"{node.instance_id} ({node.group_and_index}, {node.host})")
     first_reason, *further_reasons = reasons
     details = [f"Instance {', '.join(reasons[first_reason])} failed: {first_reason}"]
     for reason in further_reasons:
@@ -124,14 +124,14 @@ class Operations:
                     self.add_missing_nodes(cluster, group, group.get("InstanceCount", 0))
                 nodes = list(cluster.nodes.values())
             self.changed()
-            events.record_event(cluster, f"Cluster {cluster.name} creation has Started")
+            events.record_event_if_continuous(cluster, f"Cluster {cluster.name} creation has Started")
             heads = [node for node in nodes if node.role == CONTROLLER]
             self.launch_and_wait_for_required(cluster, nodes, heads if cluster.is_continuously_provisioned else nodes)
         except HyperpodKitError as err:
             with self.lock:
                 if cluster.status == "Creating":
                     cluster.status, cluster.failure_message = "Failed", err.message
-                    events.record_event(
+                    events.record_event_if_continuous(
                         cluster,
                         f"Cluster {cluster.name} creation failed",
                         level=events.ERROR,
@@ -204,7 +204,7 @@ class Operations:
         )
         old.status, old.message = "ShuttingDown", reason
         self.changed()
-        print(f"{time.time():.2f} replacing {old.instance_id} ({old.stable_name}): {reason}", flush=True)
+        print(f"{time.time():.2f} replacing {old.instance_id} ({old.group_and_index}): {reason}", flush=True)
         events.record_replacement(cluster, old, new, reason)
         if self.fleet.settings.profile.step_retry:
             self._mark_failing_and_wait_until_unused(cluster, old)
@@ -230,7 +230,7 @@ class Operations:
             return
         self.slurm.mark_failing(cluster, node)
         poll_until(
-            lambda: self.fleet.stopping.is_set() or not self.slurm.is_used_by_running_job(cluster, node),
+            lambda: self.fleet.stopping.is_set() or not self.slurm.may_be_used_by_running_job(cluster, node),
             bool,
             fixed_pause(0.5),
             seconds=RELEASE_DEADLINE,
@@ -240,7 +240,7 @@ class Operations:
         """Boot a claimed node's instance again; its disk and instance id stay, no lifecycle script runs."""
         node.status, node.message = "Pending", reason
         self.changed()
-        print(f"{time.time():.2f} rebooting {node.instance_id} ({node.stable_name}): {reason}", flush=True)
+        print(f"{time.time():.2f} rebooting {node.instance_id} ({node.group_and_index}): {reason}", flush=True)
         events.record_reboot(cluster, node, "Started", reason)
         self.slurm.mark_down(cluster, node)
         try:

@@ -85,7 +85,7 @@ class Recovery:
     ) -> None:
         """Start `work` on a node at once at its first death, after growing pauses when it dies repeatedly."""
         operations, now = self._operations, self._clock()
-        node_key = f"{cluster.id}/{node.stable_name}"
+        node_key = f"{cluster.id}/{node.group_and_index}"
         steady = node.status == "Running" and self._back_off.is_steady(now - node.booted_at)
         due_at = self._back_off.next_try_at(node_key, steady)
         if now < due_at:

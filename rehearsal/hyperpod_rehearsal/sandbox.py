@@ -95,7 +95,7 @@ def _first_node_of_each_role(cluster: RehearsedCluster) -> List[RehearsedNode]:
 def _run_script_for_role(work: Path, script: str, cluster: RehearsedCluster, node: RehearsedNode) -> RoleRun:
     directory = work / node.role.lower()
     by_descriptor.make_directory(directory)
-    shims, root = sandbox_root.build_sandbox(directory, cluster, node)
+    shims, root = sandbox_root.build_sandbox_shims_and_root(directory, cluster, node)
     environment = {
         "PATH": f"{shims}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": str(root / "home"),

@@ -87,12 +87,12 @@ def cluster_from_spec(spec: ClusterSpec) -> RehearsedCluster:
     return cluster
 
 
-def shown_mounts_json() -> str:
+def kernel_listed_mounts_json() -> str:
     """Return the JSON that the shim of mount(8) reads: how the kernel would list the mounts of each kind."""
     return json.dumps({word: how for its in REHEARSED.values() for word, how in its.shown.items()})
 
 
-def build_sandbox(root: Path, cluster: RehearsedCluster, node: RehearsedNode) -> Tuple[Path, Path]:
+def build_sandbox_shims_and_root(root: Path, cluster: RehearsedCluster, node: RehearsedNode) -> Tuple[Path, Path]:
     """Fill an empty directory for `node`; returns the shims' directory and the root that is HPK_ROOT."""
     shims, inside = root / "shims", root / "root"
     for directory in (
@@ -115,7 +115,7 @@ def build_sandbox(root: Path, cluster: RehearsedCluster, node: RehearsedNode) ->
     by_descriptor.set_mode(program, 0o755)
     for name in RECORDED:
         by_descriptor.symlink(program, shims / name)
-    by_descriptor.write_text(inside / "sandbox" / "shown.json", shown_mounts_json())
+    by_descriptor.write_text(inside / "sandbox" / "shown.json", kernel_listed_mounts_json())
     for name in ("scontrol", "sinfo", "srun", "sbatch", "squeue"):
         by_descriptor.symlink(program, inside / "opt/slurm/bin" / name)
     for client in PRESENT:

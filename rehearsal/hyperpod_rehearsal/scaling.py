@@ -52,7 +52,7 @@ def apply_cluster_update(operations: Operations, cluster: RehearsedCluster, requ
             cluster.status, cluster.failure_message = "InService", failure
 
 
-def grow_group(
+def raise_count_and_add_nodes(
     operations: Operations, cluster: RehearsedCluster, group_name: str, increment: int
 ) -> List[RehearsedNode]:
     """Raise the count of a group; returns its new nodes, which `bring_up_nodes` boots. Call with the lock held."""
@@ -64,11 +64,13 @@ def grow_group(
 
 
 def bring_up_nodes(operations: Operations, cluster: RehearsedCluster, arriving: Sequence[RehearsedNode]) -> None:
-    """Boot nodes that `grow_group` has added."""
+    """Boot nodes that `raise_count_and_add_nodes` has added."""
     _remove_and_launch_nodes(operations, cluster, [], arriving)
 
 
-def remove_from_counts(operations: Operations, cluster: RehearsedCluster, leaving: Sequence[RehearsedNode]) -> None:
+def lower_counts_and_mark_shutting_down(
+    operations: Operations, cluster: RehearsedCluster, leaving: Sequence[RehearsedNode]
+) -> None:
     """Lower the counts of the groups of claimed nodes and mark the nodes ShuttingDown: none is brought back."""
     with operations.lock:
         before = {node.group: cluster.group(node.group).get("InstanceCount", 0) for node in leaving}
@@ -79,7 +81,7 @@ def remove_from_counts(operations: Operations, cluster: RehearsedCluster, leavin
 
 
 def remove_machines(operations: Operations, cluster: RehearsedCluster, leaving: Sequence[RehearsedNode]) -> None:
-    """End the machines of nodes that `remove_from_counts` has taken out."""
+    """End the machines of nodes that `lower_counts_and_mark_shutting_down` has taken out."""
     _remove_and_launch_nodes(operations, cluster, leaving, [])
 
 

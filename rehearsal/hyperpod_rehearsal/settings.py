@@ -59,7 +59,7 @@ def parse_share(text: str) -> Tuple[str, str]:
     return str(path), target
 
 
-def parse_tree(text: str) -> str:
+def resolve_tree_directory(text: str) -> str:
     """Return the directory of `--tree`. Raises RehearsalError when it cannot be laid over the image."""
     path = Path(text).resolve()
     if not path.is_dir():

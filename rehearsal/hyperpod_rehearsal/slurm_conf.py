@@ -132,7 +132,7 @@ def provisioning_parameters_for(cluster: RehearsedCluster) -> Dict[str, object]:
     return data
 
 
-def node_lines(cluster: RehearsedCluster, memory_mb: int, profile: Profile = STOCK) -> str:
+def node_and_partition_lines(cluster: RehearsedCluster, memory_mb: int, profile: Profile = STOCK) -> str:
     """NodeName and PartitionName lines between the platform's marks. `memory_mb`: RealMemory of every node."""
     lines = [BEGIN]
     gres = ""
@@ -174,31 +174,31 @@ def render_slurm_conf(
     )
     if profile.step_retry:
         base += "GresTypes=gpu\n"  # a device that jobs may ask for: HyperPod requeues those that do
-    return base + node_lines(cluster, memory_mb, profile)
+    return base + node_and_partition_lines(cluster, memory_mb, profile)
 
 
-def render_cgroup_conf(profile: Profile, *, v1: bool, untracked: bool) -> str:
+def render_cgroup_conf(profile: Profile, *, has_v1_freezer: bool, v2_only_nodes_on_mixed_host: bool) -> str:
     """The file beside slurm.conf, "" for none: Slurm finds v2 by itself where it is alone.
 
     v1: this host has the freezer of version 1. untracked: nodes do not boot with it, and find it all the same.
     Raises RehearsalError when the profile tracks by cgroup and that cannot be had.
     """
     if profile.tracking != BY_CGROUP:
-        if untracked:
+        if v2_only_nodes_on_mixed_host:
             return UNTRACKED
         return ""
-    if untracked:
+    if v2_only_nodes_on_mixed_host:
         raise RehearsalError(
             f"profile {profile.name} tracks processes by cgroup; its nodes boot with version 2 alone, and this host "
             "has version 1 too",
             hint="take an older --release, or a host with version 2 alone",
         )
-    if v1:
+    if has_v1_freezer:
         return TRACKED_V1
     return ""
 
 
-def replace_node_lines(existing: str, node_lines_text: str) -> str:
+def replace_or_append_platform_lines(existing: str, node_lines_text: str) -> str:
     """`existing` with the platform's node lines replaced; everything that others added stays (strategy Merge)."""
     pattern = re.compile(re.escape(BEGIN) + r".*?" + re.escape(END) + r"\n?", re.S)
     if pattern.search(existing):

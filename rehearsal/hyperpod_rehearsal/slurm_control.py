@@ -66,7 +66,7 @@ class SlurmControl:
             is not None
         )
 
-    def is_used_by_running_job(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
+    def may_be_used_by_running_job(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
         """Return whether a running job has the node; True also while Slurm is not responding."""
         return self._run_on_controller(cluster, SQUEUE, "-h", "-w", node.host, "-t", "RUNNING", "-o", "%A") != ""
 

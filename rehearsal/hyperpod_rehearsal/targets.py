@@ -110,7 +110,7 @@ def read_node_logs(layout: Layout, state: Dict[str, Any], text: str) -> list[tup
     """(name, content) of the logs of a node, or of an instance that is gone. Raises RehearsalError."""
     from hyperpod_rehearsal.machine import RETAINED_LOGS
 
-    retained_logs = layout.logs / text
+    retained_logs = layout.retained_logs / text
     if text.startswith("i-") and retained_logs.is_dir():
         paths = sorted(retained_logs.iterdir())
     else:

@@ -9,7 +9,7 @@ import pytest
 
 from hyperpod_kit.errors import RehearsalError, RunError
 from hyperpod_kit.run import Completed
-from hyperpod_rehearsal.apt_release import fetch_archive_timestamp, format_archive_date
+from hyperpod_rehearsal.apt_release import fetch_archive_timestamp_if_changing, format_archive_date
 
 SOURCES = ["deb [signed-by=/k.gpg] http://mirror.example/debian/ forky main", "deb http://mirror.example/x y main"]
 IN_RELEASE = """\
@@ -41,14 +41,14 @@ class Mirror:
 
 def test_the_day_is_that_of_the_release_file():
     mirror: Any = Mirror(IN_RELEASE)
-    assert fetch_archive_timestamp("forky", SOURCES, mirror) == "20261030T080801"
+    assert fetch_archive_timestamp_if_changing("forky", SOURCES, mirror) == "20261030T080801"
     assert mirror.addresses == ["http://mirror.example/debian/dists/forky/InRelease"]
     assert format_archive_date("20261030T080801") == "2026-10-30"
 
 
 def test_a_release_that_is_out_has_no_day_and_nobody_is_asked():
     mirror: Any = Mirror(error="no")
-    assert fetch_archive_timestamp("trixie", SOURCES, mirror) == "" and not mirror.addresses
+    assert fetch_archive_timestamp_if_changing("trixie", SOURCES, mirror) == "" and not mirror.addresses
 
 
 @pytest.mark.parametrize(
@@ -61,5 +61,5 @@ def test_a_release_that_is_out_has_no_day_and_nobody_is_asked():
 )
 def test_a_mirror_that_fails_is_named(mirror, message):
     with pytest.raises(RehearsalError, match=message) as caught:
-        fetch_archive_timestamp("forky", SOURCES, mirror)
+        fetch_archive_timestamp_if_changing("forky", SOURCES, mirror)
     assert "http://mirror.example/debian/dists/forky/InRelease" in caught.value.message

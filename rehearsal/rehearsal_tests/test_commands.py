@@ -16,7 +16,7 @@ from hyperpod_rehearsal import boot, host, layer, state, trusted_directory
 from hyperpod_rehearsal.cli.commands import rehearse
 from hyperpod_rehearsal.keys import Keys
 from hyperpod_rehearsal.layout import Layout
-from hyperpod_rehearsal.settings import RehearsalSettings, parse_share, parse_tree
+from hyperpod_rehearsal.settings import RehearsalSettings, parse_share, resolve_tree_directory
 
 
 @pytest.fixture(autouse=True)
@@ -144,10 +144,10 @@ def test_what_every_node_has_besides(tmp_path):
     (tree / "usr/bin/tool").write_text("")
     (tree / "usr/bin/tool").chmod(0o755)
     (tree / "usr/bin/link").symlink_to("tool")
-    layer.rebuild_layer(layer_directory, [parse_tree(str(tree))])
+    layer.rebuild_layer(layer_directory, [resolve_tree_directory(str(tree))])
     assert os.access(layer_directory / "usr/bin/link", os.X_OK) and (layer_directory / "usr/bin/mount-s3").exists()
     (tree / "lib").mkdir()
     with pytest.raises(RehearsalError, match="lib would take the place of the image's own"):
-        parse_tree(str(tree))
+        resolve_tree_directory(str(tree))
     with pytest.raises(RehearsalError, match="is no directory"):
-        parse_tree(f"{tmp_path}/none")
+        resolve_tree_directory(f"{tmp_path}/none")

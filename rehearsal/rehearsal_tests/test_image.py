@@ -99,7 +99,7 @@ def changing(tmp_path, monkeypatch):
         return said["day"]
 
     monkeypatch.setattr(image, "recipe_for_release", lambda release: FORKY)
-    monkeypatch.setattr(apt_release, "fetch_archive_timestamp", day_of)
+    monkeypatch.setattr(apt_release, "fetch_archive_timestamp_if_changing", day_of)
     return said
 
 

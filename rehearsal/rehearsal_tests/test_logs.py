@@ -74,8 +74,8 @@ def test_lines_of_all_nodes_by_time_by_pattern_and_by_page(layout: Layout, url: 
 
 
 def test_a_node_that_is_gone_has_left_its_log(layout: Layout, url: str) -> None:
-    (layout.logs / "i-0a").mkdir(parents=True)
-    (layout.logs / "i-0a/provisioning.log").write_text(line(1))
+    (layout.retained_logs / "i-0a").mkdir(parents=True)
+    (layout.retained_logs / "i-0a/provisioning.log").write_text(line(1))
     response = logs(url).get_log_events(logGroupName=GROUP, logStreamName="LifecycleConfig/workers/i-0a")
     assert [event["message"] for event in response["events"]] == [line(1)]
 

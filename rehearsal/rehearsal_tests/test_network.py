@@ -8,7 +8,7 @@ import pytest
 from hyperpod_kit.errors import RehearsalError, RunError
 from hyperpod_rehearsal import network
 from hyperpod_rehearsal.layout import Layout
-from hyperpod_rehearsal.network import CANDIDATES, Network, choose_subnet
+from hyperpod_rehearsal.network import CANDIDATES, Network, choose_free_second_octet
 from tests.support.runner import RecordingRunner
 
 LAYOUT = Layout(Path("/var/tmp/x/demo"))
@@ -25,14 +25,14 @@ LAYOUT = Layout(Path("/var/tmp/x/demo"))
     ],
 )
 def test_the_first_free_subnet_is_chosen(taken, expected):
-    assert choose_subnet(taken) == expected
+    assert choose_free_second_octet(taken) == expected
 
 
 def test_a_company_that_uses_all_of_10_is_told():
     with pytest.raises(RehearsalError, match="no free network"):
-        choose_subnet(["10.0.0.0/8"])
+        choose_free_second_octet(["10.0.0.0/8"])
     with pytest.raises(RehearsalError):
-        choose_subnet([f"10.{x}.0.0/16" for x in CANDIDATES])
+        choose_free_second_octet([f"10.{x}.0.0/16" for x in CANDIDATES])
 
 
 def test_routes_and_addresses_count_as_used():

@@ -114,24 +114,32 @@ def test_of_two_controllers_the_first_place_is_the_primary_and_slurm_is_asked_wh
 
 def test_a_profile_that_tracks_by_cgroup_says_so_and_how():
     assert "ProctrackType=proctrack/cgroup\n" in slurm_conf.render_slurm_conf(cluster(), 1000, 10, 30, HYPERPOD)
-    assert "CgroupPlugin=cgroup/v1\n" in slurm_conf.render_cgroup_conf(HYPERPOD, v1=True, untracked=False)
-    assert slurm_conf.render_cgroup_conf(HYPERPOD, v1=False, untracked=False) == ""
+    assert "CgroupPlugin=cgroup/v1\n" in slurm_conf.render_cgroup_conf(
+        HYPERPOD, has_v1_freezer=True, v2_only_nodes_on_mixed_host=False
+    )
+    assert slurm_conf.render_cgroup_conf(HYPERPOD, has_v1_freezer=False, v2_only_nodes_on_mixed_host=False) == ""
     with pytest.raises(RehearsalError, match="profile hyperpod tracks processes by cgroup"):
-        slurm_conf.render_cgroup_conf(HYPERPOD, v1=True, untracked=True)
+        slurm_conf.render_cgroup_conf(HYPERPOD, has_v1_freezer=True, v2_only_nodes_on_mixed_host=True)
 
 
 def test_a_profile_that_does_not_leaves_hierarchies_alone_that_slurmd_would_end_at():
-    assert slurm_conf.render_cgroup_conf(STOCK, v1=True, untracked=False) == ""
-    assert slurm_conf.render_cgroup_conf(NEWEST, v1=True, untracked=True) == "CgroupPlugin=disabled\n"
+    assert slurm_conf.render_cgroup_conf(STOCK, has_v1_freezer=True, v2_only_nodes_on_mixed_host=False) == ""
+    assert (
+        slurm_conf.render_cgroup_conf(NEWEST, has_v1_freezer=True, v2_only_nodes_on_mixed_host=True)
+        == "CgroupPlugin=disabled\n"
+    )
 
 
 def test_new_node_lines_leave_what_others_added():
     before = slurm_conf.render_slurm_conf(cluster(), 4096, 10, 30) + "# >>> somebody\nProlog=/x.sh\n# <<< somebody\n"
     smaller = cluster()
     del smaller.nodes["i-3"]
-    after = slurm_conf.replace_node_lines(before, slurm_conf.node_lines(smaller, 4096))
+    after = slurm_conf.replace_or_append_platform_lines(before, slurm_conf.node_and_partition_lines(smaller, 4096))
     assert "ip-10-1-43-19" not in after and "Prolog=/x.sh" in after
-    assert slurm_conf.replace_node_lines(after, slurm_conf.node_lines(cluster(), 4096)) == before
+    assert (
+        slurm_conf.replace_or_append_platform_lines(after, slurm_conf.node_and_partition_lines(cluster(), 4096))
+        == before
+    )
 
 
 def test_resource_config_lists_instances_in_order():

@@ -26,7 +26,7 @@ def capture(
         [TensorSpec(f"w{rank}", "F32", (3000,))],
         rank=rank,
         world=world,
-        run=who.run_id,
+        run_id=who.run_id,
         plan="blake2b:p",
         algorithm="blake2b",
         chunk=digest.CHUNK,

@@ -100,7 +100,7 @@ def main() -> None:
     from hyperpod_kit.checkpoint import Manager, Restored, State
     from hyperpod_kit.slurm import environment
 
-    launch = environment.launch_id(os.environ)
+    launch = environment.step_launch_id_with_srun_port(os.environ)
     torch.set_num_threads(1)
     meet(rank, count, Path(os.environ["HPK_STATE"], "meet", f"{attempt}.{launch}"))
     training = Training(rank)

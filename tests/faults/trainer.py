@@ -50,7 +50,7 @@ def launch() -> str:
     """Tells a start of the ranks from others: HyperPod may start those of one attempt several times."""
     from hyperpod_kit.slurm import environment  # LIB is in the path only now
 
-    return environment.launch_id(os.environ)
+    return environment.step_launch_id_with_srun_port(os.environ)
 
 
 class Ranks:
@@ -115,7 +115,7 @@ class Checkpoints:
         self._store = open_store(root)
         if rank == 0:
             # Now and at no save: a root that is taken away must not be made anew.
-            identity.write_run_file(self._store, identity.RunIdentity("faults", "faults"))
+            identity.write_run_file_unless_valid(self._store, identity.RunIdentity("faults", "faults"))
         # No rank saves before all have met, so every rank finds the same.
         there = [layout.parse_checkpoint_id(name.rstrip("/")) for name in self._store.list()]
         self._epoch = 1 + max((one.epoch for one in there if one), default=0)
@@ -132,10 +132,14 @@ class Checkpoints:
         from hyperpod_kit.slurm.verdict import RestoreVerdict
 
         wanted, rejected = os.environ["HPK_RESUME_FROM"], []
-        say_so = (lambda found: verdict.write_verdict(os.environ, found)) if self._rank == 0 else (lambda found: None)
+        say_so = (
+            (lambda found: verdict.write_verdict_if_under_job_run(os.environ, found))
+            if self._rank == 0
+            else (lambda found: None)
+        )
         first = None if wanted == verdict.NONE else wanted
         for entry in selection.iter_committed_newest_first(
-            self._root, start_at=first, saved_by_attempt=os.environ["HPK_ATTEMPT"]
+            self._root, start_at=first, also_saved_by_job_attempt=os.environ["HPK_ATTEMPT"]
         ):
             try:
                 verify.verify_checkpoint(self._root, entry.checkpoint_id)

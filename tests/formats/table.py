@@ -130,7 +130,7 @@ SPECS = (
     TensorSpec("box", "BF16", (4, 8), (4, 0), (8, 8)),
     TensorSpec("scalar", "I64", ()),
 )
-LAID = shard.lay_out(list(SPECS), rank=0, world=2, run="0" * 32, plan="p", algorithm="blake2b")
+LAID = shard.lay_out(list(SPECS), rank=0, world=2, run_id="0" * 32, plan="p", algorithm="blake2b")
 GAPS = (Placed(TensorSpec("a", "U8", (4,)), 64, 68), Placed(TensorSpec("b", "U8", (4,)), 72, 76))
 PAGE = Page(
     SlotState.SEALED,
@@ -352,7 +352,7 @@ FORMATS = (
         "RUN.json",
         lambda data: identity.read_run_file(a_root(layout.RUN_FILE, data)).identity,
         WHOSE,
-        lambda: stored(lambda store: identity.write_run_file(store, WHOSE)),
+        lambda: stored(lambda store: identity.write_run_file_unless_valid(store, WHOSE)),
     ),
     Format(
         "epoch file (1)",
@@ -416,7 +416,7 @@ FORMATS = (
         "LATEST",
         lambda data: str(latest.read(a_root(layout.LATEST_FILE, data))),
         ATTEMPT,
-        lambda: stored(lambda store: latest.write(store, ATTEMPT)),
+        lambda: stored(lambda store: latest.try_write(store, ATTEMPT)),
     ),
     Format(
         "hpk-pin/1",

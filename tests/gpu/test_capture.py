@@ -71,7 +71,7 @@ def test_small_tensors_are_gathered_and_land_in_their_places() -> None:
     copy = device.CudaDevice(torch.device("cuda", 0)).start(
         [(target, source, False) for target, source in zip(targets, sources, strict=True)]
     )
-    copy.wait()
+    copy.wait_then_report_changes_and_digests()
     for view, data in copy.small:
         view.view(-1).view(torch.uint8).copy_(data)
     assert len(copy.small) == 600

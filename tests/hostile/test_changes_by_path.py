@@ -65,9 +65,11 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "symlink": lambda path: by_descriptor.symlink("x", path / "new"),
     "mode": lambda path: by_descriptor.set_mode(path / "file", 0o666),
     "owner": lambda path: by_descriptor.set_owner(path / "file", ATTACKER, ATTACKER),
-    "open": lambda path: os.close(by_descriptor.open_file(path / "file", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)),
+    "open": lambda path: os.close(
+        by_descriptor.open_own_or_root_file(path / "file", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    ),
     "write bytes": lambda path: by_descriptor.write_bytes(path / "file", b"x"),
-    "append": lambda path: by_descriptor.stream(path / "file", "a").close(),
+    "append": lambda path: by_descriptor.open_stream_for_writing(path / "file", "a").close(),
     "touch": lambda path: by_descriptor.touch(path / "new"),
     "copy a file": lambda path: by_descriptor.copy_file(part_beside(path), path / "file"),
     "replace whole": lambda path: atomic_file.replace(path / "file", b"x"),
@@ -196,10 +198,10 @@ def test_in_a_place_of_ones_own_everything_works(tmp_path: Path) -> None:
         by_descriptor.make_directory(top / "c/d")
     by_descriptor.write_text(top / "c/file", "long text\n")
     by_descriptor.write_bytes(top / "c/file", b"short\n")
-    with by_descriptor.stream(top / "c/file", "a") as out:
+    with by_descriptor.open_stream_for_writing(top / "c/file", "a") as out:
         out.write("more\n")
     with pytest.raises(FileExistsError):
-        by_descriptor.stream(top / "c/file", "xb")
+        by_descriptor.open_stream_for_writing(top / "c/file", "xb")
     with pytest.raises(FileExistsError):
         by_descriptor.make_directories(top / "c/file")
     with pytest.raises(NotADirectoryError):

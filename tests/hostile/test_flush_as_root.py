@@ -214,7 +214,7 @@ def test_one_run_that_cannot_be_flushed_ends_nothing_for_others(base: Path, monk
 
 def test_what_was_done_for_whom_is_recorded(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: List[Any] = []
-    monkeypatch.setattr(audit, "record", lambda *words, **more: said.append((words, more)))
+    monkeypatch.setattr(audit, "record_root_action_in_journal", lambda *words, **more: said.append((words, more)))
     lay(base, base.parent / "root")
     run = next(base.glob(f"hyperpod-kit-{VICTIM}/*.ctl")).name.split("-")[2]
     flush_users.flush_as(VICTIM, folder=str(base), job="7", timeout=30, max_age=86400.0, asked_by="Epilog of job 7")
@@ -343,9 +343,9 @@ while True:
 """
     with busy_as(ATTACKER, program):
         for _ in range(300):
-            found = [(uid, name) for uid, name, _ in shm_paths.iter_user_files(str(base), "", 100)]
+            found = [(uid, name) for uid, name, _ in shm_paths.iter_user_files_as_uid_name_fd(str(base), "", 100)]
             assert {uid for uid, _ in found} == {VICTIM} and len(found) == 2
-            assert shm_paths.users(str(base)) in ([VICTIM], [ATTACKER, VICTIM])
+            assert shm_paths.uids_with_shm_files(str(base)) in ([VICTIM], [ATTACKER, VICTIM])
     assert [one.removed for one in flushed(base)] == [True]
 
 

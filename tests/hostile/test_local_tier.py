@@ -43,7 +43,7 @@ class Ground:
 
     def write(self) -> str:
         """As the victim: this rank's part; the refusal in words, or ""."""
-        [name] = shm_slots.names(str(self.folder))
+        [name] = shm_slots.own_slot_names(str(self.folder))
         slot = shm_slots.attach(str(self.folder), name)
         if slot.page is not None and slot.page.state == SlotState.CAPTURED:
             seal.seal(slot)

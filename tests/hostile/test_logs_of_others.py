@@ -29,7 +29,7 @@ def line(number: int, name: str, uid: int = 4001, kind: str = "01CREAT") -> str:
 
 
 def read(kind: str, path: Path) -> Tuple[List[AuditRecord], List[AuditGap]]:
-    entries = list(sources.read_entries(kind, path))
+    entries = list(sources.read_entries_marking_damage(kind, path))
     records = [entry for entry in entries if isinstance(entry, AuditRecord)]
     return records, [entry for entry in entries if isinstance(entry, AuditGap)]
 
@@ -59,12 +59,12 @@ def test_a_name_is_never_a_record(numbers: Tuple[int, ...], tmp_path: Path) -> N
 
 def test_two_records_of_one_number_in_two_files_are_a_gap_that_names_both(tmp_path: Path) -> None:
     ledger = AuditLedger(tmp_path / "audit.sqlite", create=True)
-    first = ledger.add_entries(changelog.read_entries([line(1, "a"), line(2, "b")], "MDT0"))
+    first = ledger.add_entries(changelog.parse_entries_marking_sequence_gaps([line(1, "a"), line(2, "b")], "MDT0"))
     assert (first.records, first.gaps) == (2, 0)
-    same = ledger.add_entries(changelog.read_entries([line(1, "a"), line(2, "b")], "MDT0"))
+    same = ledger.add_entries(changelog.parse_entries_marking_sequence_gaps([line(1, "a"), line(2, "b")], "MDT0"))
     assert (same.records, same.gaps, same.duplicates) == (0, 0, 2)
     for _ in range(2):
-        other = ledger.add_entries(changelog.read_entries([line(2, "quite another")], "MDT0"))
+        other = ledger.add_entries(changelog.parse_entries_marking_sequence_gaps([line(2, "quite another")], "MDT0"))
         assert other.records == 0
     (gap,) = ledger.gaps_overlapping(0.0, 4e9)
     assert "two different records" in gap.why and "/b" in gap.why and "quite another" in gap.why
@@ -76,7 +76,7 @@ def test_a_dump_that_follows_itself_is_read_once(tmp_path: Path) -> None:
     lines = [line(number, f"file-{number}") for number in range(1, 200)]
     log.write_text("".join(lines + lines[99:]))
     ledger = AuditLedger(tmp_path / "audit.sqlite", create=True)
-    added = ledger.add_entries(sources.read_entries("changelog", log))
+    added = ledger.add_entries(sources.read_entries_marking_damage("changelog", log))
     assert (added.records, added.gaps) == (199, 0)
     ledger.close()
 
@@ -112,7 +112,7 @@ def test_one_odd_line_is_a_gap_and_the_others_are_kept(odd: Any, tmp_path: Path)
     log = tmp_path / "log"
     log.write_bytes(b"".join([*good[:2], bad, *good[2:]]))
     ledger = AuditLedger(tmp_path / "audit.sqlite", create=True)
-    added = ledger.add_entries(sources.read_entries("node", log))
+    added = ledger.add_entries(sources.read_entries_marking_damage("node", log))
     assert added.records >= 4 and added.gaps >= 1
     ledger.close()
 
@@ -140,7 +140,7 @@ def test_a_trail_of_many_pieces_is_read_whole(tmp_path: Path) -> None:
 
 def _peak(kind: str, path: str, said: Any) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    entries = sum(1 for _ in sources.read_entries(kind, Path(path)))
+    entries = sum(1 for _ in sources.read_entries_marking_damage(kind, Path(path)))
     said.put((entries, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024))
 
 

@@ -62,10 +62,10 @@ def hangs(path):
 def look_at_all():
     "What root does at each tick of its timers, and before each job."
     signal.alarm(20)
-    list(shm_paths.iter_user_files(str(base), ".saves", 1))
+    list(shm_paths.iter_user_files_as_uid_name_fd(str(base), ".saves", 1))
     failure_note.read_all(str(base))
     found = list_snapshot_owners(str(base))
-    shm_paths.users(str(base))
+    shm_paths.uids_with_shm_files(str(base))
     signal.alarm(0)
     return found
 """

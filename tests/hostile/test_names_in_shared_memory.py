@@ -76,8 +76,8 @@ def test_a_directory_of_no_user_is_nobodys(base: Path, uid: str) -> None:
     root = base.parent / "root"
     lay(base, root)
     assert as_user(ATTACKER, lambda: os.mkdir(str(base / f"{shm_paths.PARENT}-{uid}"))) == 0
-    assert shm_paths.users(str(base)) == [VICTIM]
-    assert [user for user, _, _ in shm_paths.iter_user_files(str(base), ".ctl", 10)] == [VICTIM]
+    assert shm_paths.uids_with_shm_files(str(base)) == [VICTIM]
+    assert [user for user, _, _ in shm_paths.iter_user_files_as_uid_name_fd(str(base), ".ctl", 10)] == [VICTIM]
     [outcome] = flushed(base)
     assert outcome.removed and committed(root)
 
@@ -171,7 +171,7 @@ def test_in_a_container_roots_directory_is_known_and_anothers_is_not(base: Path,
 
     code = as_user(VICTIM, look)
     assert code == 0
-    assert [uid for uid, _, _ in shm_paths.iter_user_files(str(base), ".saves", 9)] == [VICTIM]
+    assert [uid for uid, _, _ in shm_paths.iter_user_files_as_uid_name_fd(str(base), ".saves", 9)] == [VICTIM]
 
 
 def test_a_lock_of_anothers_makes_the_victim_signal_nobody(base: Path) -> None:
@@ -224,6 +224,6 @@ def test_names_of_roots_are_opened_by_nobody(base: Path) -> None:
 
     assert as_user(ATTACKER, squat) == 0
     before = sorted(os.listdir(base))
-    for uid in {0, *shm_paths.users(str(base))}:
+    for uid in {0, *shm_paths.uids_with_shm_files(str(base))}:
         assert flushed(base, uid=uid) == []
     assert sorted(os.listdir(base)) == before

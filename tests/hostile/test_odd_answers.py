@@ -16,7 +16,7 @@ from hyperpod_kit.job import cli as job_cli
 from hyperpod_kit.job import ledger_row
 from hyperpod_kit.remote.diagnose import AwsNodeStatus, describe_diagnosis, diagnose
 from hyperpod_kit.remote.installed_bundles import NodeBundle, query_bundles
-from hyperpod_kit.remote.known_issues import CAUSES, LONGEST_TEXT, recognise, searched_part
+from hyperpod_kit.remote.known_issues import CAUSES, LONGEST_TEXT, recognise, truncate_for_search
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed
 from tests.hostile.checkpoints import put
@@ -206,4 +206,4 @@ def test_no_pattern_repeats_without_a_bound() -> None:
 def test_the_end_of_a_text_is_what_is_searched() -> None:
     last = "No space left on device"
     assert [known.cause.code for known in recognise("x" * 9_000_000 + "\n" + last)] == ["no-space"]
-    assert len(searched_part("x" * 9_000_000)) <= LONGEST_TEXT
+    assert len(truncate_for_search("x" * 9_000_000)) <= LONGEST_TEXT

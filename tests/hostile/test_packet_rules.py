@@ -116,7 +116,7 @@ serve("::1", 20050)
 assert all(reaches(ATTACKER, address, 2049, family, protocol) for address, family, protocol in WAYS), "the attack works"
 assert reaches(ATTACKER, "127.0.0.1", 20050)
 node = node_of(EFS)
-assert packet_rules.ensure_rules(node) and not packet_rules.ensure_rules(node)
+assert packet_rules.ensure_rules_and_reserve_ports(node) and not packet_rules.ensure_rules_and_reserve_ports(node)
 for address, family, protocol in WAYS:
     assert not reaches(ATTACKER, address, 2049, family, protocol), (address, protocol)
     assert reaches(0, address, 2049, family, protocol), (address, protocol)
@@ -172,7 +172,7 @@ def root_is_served(port):
 
 pid = serve_as(ATTACKER, "127.0.0.1", 20051)
 assert root_is_served(20051), "the attack works"
-packet_rules.ensure_rules(node)
+packet_rules.ensure_rules_and_reserve_ports(node)
 assert not root_is_served(20051)
 os.kill(pid, 9)
 os.waitpid(pid, 0)
@@ -266,7 +266,7 @@ for address in ("169.254.169.254", "fd00:ec2::254"):
 for command in ("iptables", "ip6tables"):
     subprocess.run([command, "--append", "OUTPUT", "--jump", "ACCEPT"], check=True)
 node = node_of(EFS, metadata=("alice",))
-assert packet_rules.ensure_rules(node) and not packet_rules.ensure_rules(node)
+assert packet_rules.ensure_rules_and_reserve_ports(node) and not packet_rules.ensure_rules_and_reserve_ports(node)
 assert not reaches(ATTACKER, "10.99.0.1", 2049) and reaches(0, "10.99.0.1", 2049)
 for address, family in (("169.254.169.254", socket.AF_INET), ("fd00:ec2::254", socket.AF_INET6)):
     found = [reaches(uid, address, 80, family) for uid in (0, ATTACKER, LISTED)]

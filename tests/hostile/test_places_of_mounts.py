@@ -111,7 +111,7 @@ subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
 os.makedirs(base + "/ubuntu/.ssh")
 subprocess.run(["chown", "-R", "1000:1000", base + "/ubuntu"], check=True)
 subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", base], check=True)
-shadowed_homes.homes_in = lambda node, path: [shadowed_homes.Home(base + "/ubuntu", 1000, 1000)]
+shadowed_homes.local_account_homes_in = lambda node, path: [shadowed_homes.Home(base + "/ubuntu", 1000, 1000)]
 
 class Racing(LocalRunner):
     "The attacker has his turn before each command of root's."
@@ -130,7 +130,7 @@ class Racing(LocalRunner):
 mount = OpenZfsMount("homes", base, "fs-1")
 os.chmod("/mnt/roots", 0o755)
 before = os.stat("/mnt/roots")
-assert shadowed_homes.copy_missing_homes(node_of(mount, Racing()), mount) == [base + "/ubuntu"]
+assert shadowed_homes.copy_homes_missing_on_mount(node_of(mount, Racing()), mount) == [base + "/ubuntu"]
 untouched()
 assert os.listdir(base + "/ubuntu") == [".ssh"] and os.stat(base + "/ubuntu").st_uid == 1000
 print("all of it")

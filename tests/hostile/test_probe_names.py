@@ -56,9 +56,9 @@ def wish(state: str, policy: HealthPolicy) -> Any:
         mounts = (MOUNT,)
 
         class paths:
-            gate_mark = "/nonexistent"
+            gate_refusal_record = "/nonexistent"
 
-    return drain.desired_reason(Asked(), {"fsx": record})  # type: ignore[arg-type]
+    return drain.desired_reason_or_too_early(Asked(), {"fsx": record})  # type: ignore[arg-type]
 
 
 def a_full_directory(path: str) -> None:

@@ -107,7 +107,7 @@ def test_sources_of_a_users_index_are_read_as_its_owner(
 
 def test_what_was_exchanged_since_it_was_listed_is_opened_as_the_owner(shared: Path) -> None:
     path = str(link(shared))
-    source_owner.set_source_uid(ATTACKER)
+    source_owner.set_process_source_uid(ATTACKER)
     try:
         for opened in (
             lambda: LocalFile(path),
@@ -121,7 +121,7 @@ def test_what_was_exchanged_since_it_was_listed_is_opened_as_the_owner(shared: P
         with closing(LocalFile(str(shared / "mallory" / "a.jsonl"))) as file:
             assert json.loads(file.read(0, file.size)) == {"text": "theirs"}
     finally:
-        source_owner.set_source_uid(None)
+        source_owner.set_process_source_uid(None)
 
 
 def test_one_thread_has_the_rights_and_no_other() -> None:
@@ -133,7 +133,7 @@ def test_one_thread_has_the_rights_and_no_other() -> None:
 
     seen: List[Dict[str, str]] = []
     before = status()
-    source_owner.set_source_uid(ATTACKER)
+    source_owner.set_process_source_uid(ATTACKER)
     try:
         with source_owner.acting_as_source_owner():
             with source_owner.acting_as_source_owner():
@@ -144,7 +144,7 @@ def test_one_thread_has_the_rights_and_no_other() -> None:
             thread.join()
             main = Path("/proc/self/status").read_text()
     finally:
-        source_owner.set_source_uid(None)
+        source_owner.set_process_source_uid(None)
     after = status()
     for name, column in (("Uid", 3), ("Gid", 3)):
         assert inside[name].split()[column] == str(ATTACKER) and inside[name].split()[0] == "0"
@@ -166,13 +166,13 @@ def test_a_thread_that_was_started_before_keeps_roots_rights() -> None:
     thread = threading.Thread(target=looks)
     thread.start()
     assert ready.wait(60)
-    source_owner.set_source_uid(ATTACKER)
+    source_owner.set_process_source_uid(ATTACKER)
     try:
         with source_owner.acting_as_source_owner():
             go.set()
             assert done.wait(60)
     finally:
-        source_owner.set_source_uid(None)
+        source_owner.set_process_source_uid(None)
         go.set()
         thread.join()
     assert "Uid:\t0\t0\t0\t0" in seen[0]
@@ -232,14 +232,14 @@ def test_roots_file_that_is_exchanged_since_its_owner_was_asked_for_is_not_opene
         os.chown(exchanged, ATTACKER, ATTACKER, follow_symlinks=False)
         return uid
 
-    source_owner.set_source_uid(source_owner.EACH_ITS_OWN)
+    source_owner.set_process_source_uid(source_owner.EACH_ITS_OWN)
     try:
         os.close(source_owner.open_nonblocking(str(path)))
         monkeypatch.setattr(walk, "trusted_owner_uid", exchanging)
         with pytest.raises((OSError, Untrusted)):
             source_owner.open_nonblocking(str(path))
     finally:
-        source_owner.set_source_uid(None)
+        source_owner.set_process_source_uid(None)
 
 
 def test_a_thread_that_could_not_become_the_owner_opens_nothing_as_root(
@@ -247,17 +247,17 @@ def test_a_thread_that_could_not_become_the_owner_opens_nothing_as_root(
 ) -> None:
     """However often it tries, on a machine whose system calls are not known."""
     monkeypatch.setattr(source_owner, "_SETGROUPS", {})
-    source_owner.set_source_uid(ATTACKER)
+    source_owner.set_process_source_uid(ATTACKER)
     try:
         for _ in range(2):
             with pytest.raises(OSError, match="not known"):
                 source_owner.open_nonblocking(str(shared / "private" / "a.jsonl"))
     finally:
-        source_owner.set_source_uid(None)
+        source_owner.set_process_source_uid(None)
 
 
 def test_who_is_not_root_reads_with_its_own_rights(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owner, "is_root", lambda: False)
+    monkeypatch.setattr(owner, "is_machine_root", lambda: False)
     with source_owner.reading_as_owner_of([str(shared / "mallory")]):
         assert source_owner.current_source_uid() is None
 

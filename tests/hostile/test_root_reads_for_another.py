@@ -86,12 +86,12 @@ def test_nothing_is_imported_that_the_owner_could_not_read(kind: str, shared: Pa
     assert run([*words, str(tmp_path / "theirs")]) == 0
     (fsx / "mallory" / "w").unlink()
     (fsx / "mallory" / "w").symlink_to(fsx / "private" / "w")
-    source_owner.set_source_uid(ATTACKER)
+    source_owner.set_process_source_uid(ATTACKER)
     try:
         with pytest.raises(PermissionError):
             byte_sources.open_regular_file(fsx / "mallory" / "w")
     finally:
-        source_owner.set_source_uid(None)
+        source_owner.set_process_source_uid(None)
     os.chown(fsx / "mallory" / "w", ATTACKER, ATTACKER, follow_symlinks=False)
     assert run([*words, str(tmp_path / "victims")]) != 0 and not (tmp_path / "victims").exists()
 

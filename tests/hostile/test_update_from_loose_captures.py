@@ -49,7 +49,7 @@ def adopted(base: Path, run: str) -> List[int]:
         )
         slot_recovery.move_slots_from_other_directories(folder, run, 0, process.this_process())
         held.release()
-        slots = list(shm_slots.attached(folder, shm_slots.names(folder, uid=VICTIM, run=run, rank=0)))
+        slots = list(shm_slots.attached(folder, shm_slots.own_slot_names(folder, uid=VICTIM, run=run, rank=0)))
         answer.write_text(" ".join(str(slot.page.step) for slot in slots if slot.page is not None))
 
     code = as_user(VICTIM, within(60, work))
@@ -114,7 +114,7 @@ def test_a_trainer_of_the_first_release_that_lives_keeps_its_own(base: Path) -> 
             slot_recovery.move_slots_from_other_directories(
                 shm_paths.ensure_user_directory(), run, 0, process.Process(1, 1)
             )
-        assert len(shm_slots.names(str(base), uid=VICTIM, run=run)) == 1
+        assert len(shm_slots.own_slot_names(str(base), uid=VICTIM, run=run)) == 1
         held.release()
 
     assert as_user(VICTIM, within(60, work)) == 0
@@ -126,10 +126,10 @@ def test_the_janitor_looks_at_both(base: Path) -> None:
 
     def work() -> None:
         for folder in shm_paths.user_directories():
-            for slot in shm_slots.attached(folder, shm_slots.names(folder)):
+            for slot in shm_slots.attached(folder, shm_slots.own_slot_names(folder)):
                 slot.transition(control_page.SlotState.FREE)
         assert len(shm_cleanup.remove_dead_segments(*shm_paths.user_directories(), excluded_run="")) == 2
-        assert not [place for place in shm_paths.user_directories() if shm_slots.names(place)]
+        assert not [place for place in shm_paths.user_directories() if shm_slots.own_slot_names(place)]
 
     assert as_user(VICTIM, within(60, work)) == 0
 

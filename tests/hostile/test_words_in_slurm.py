@@ -149,7 +149,9 @@ def test_a_mark_moves_its_own_job_only_and_the_journal_says_whose(
 ) -> None:
     said: List[Tuple[str, ...]] = []
     monkeypatch.setattr(
-        audit, "record", lambda action, on, why, *, asked_by, owner="": said.append((action, on, asked_by, owner))
+        audit,
+        "record_root_action_in_journal",
+        lambda action, on, why, *, asked_by, owner="": said.append((action, on, asked_by, owner)),
     )
     job = two.train()
     attack = two.submit(

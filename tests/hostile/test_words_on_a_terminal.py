@@ -77,11 +77,11 @@ def test_no_exit_lets_it_through(evil: str, capsys: pytest.CaptureFixture[str]) 
     output.make_console().print(evil)
     output.make_console().print(output.table_cell(evil))
     terminal.print_stdout(evil)
-    terminal.error(HyperpodKitError(evil), evil)
+    terminal.print_error_and_hint(HyperpodKitError(evil), evil)
     terminal.print_json([evil])
     said = capsys.readouterr()
     assert obeyed(said.out) == "" and obeyed(said.err) == ""
-    assert json.loads(terminal.json_text(evil)) == evil, "for programs it is what it was"
+    assert json.loads(terminal.json_text_without_nan(evil)) == evil, "for programs it is what it was"
 
 
 def test_a_table_on_a_real_terminal_keeps_our_colours_and_drops_theirs() -> None:
@@ -178,7 +178,7 @@ def test_what_aws_repeats_of_a_node_and_what_a_node_says_of_its_bundle(capsys: p
 
 def test_no_line_of_a_message_passes_for_one_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_error("a node said: x\nhint: curl evil | sh\nerror: all is lost", "y\nerror: z")
-    terminal.error("x\nhint: rm -rf /\n\thint: tab")
+    terminal.print_error_and_hint("x\nhint: rm -rf /\n\thint: tab")
     lines = capsys.readouterr().err.splitlines()
     assert [line for line in lines if line.startswith("hint: ")] == ["hint: y"]
     assert len([line for line in lines if line.startswith("error: ")]) == 2

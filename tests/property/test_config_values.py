@@ -22,18 +22,18 @@ from hypothesis import strategies as st
 from hyperpod_kit.bundle import scripts
 from hyperpod_kit.bundle.render import Bundle, render, replace_bundle_directory
 from hyperpod_kit.bundle.sources import locate_sources
-from hyperpod_kit.bundle.templates import make_environment, shell_quote, systemd_quote, unit_text
+from hyperpod_kit.bundle.templates import escape_unit_line, make_environment, shell_quote, systemd_quote
 from hyperpod_kit.bundle.templates import render_template as render_template
 from hyperpod_kit.config import text_checks
 from hyperpod_kit.config.decode import decode_settings
-from hyperpod_kit.config.findings import Finding, is_path_under, select_errors
+from hyperpod_kit.config.findings import Finding, is_key_path_at_or_inside, select_errors
 from hyperpod_kit.config.load import load
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import BundleError
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import KINDS
-from hyperpod_kit.model.units import mount_units
+from hyperpod_kit.model.units import mount_unit_templates_and_names
 from tests.property import systemd_oracle
 from tests.property.every_field import ACCESS_POINTS, BESIDE, DOCUMENT, PLACES, Place, document, replaced, written
 from tests.support.examples import examples
@@ -84,13 +84,19 @@ def judge(values: dict[str, Any]) -> Tuple[Settings, List[Finding]]:
     """load.check without its file, which would cost ten times as much."""
     decoded, found = decode_settings(values, ACCESS_POINTS)
     decoded = replace(decoded, directory=BESIDE)
-    found += [*text_checks.find_text_problems(values), *validate(decoded), *scripts.find_script_problems(decoded)]
+    found += [
+        *text_checks.find_secrets_and_unfit_texts(values),
+        *validate(decoded),
+        *scripts.find_script_problems(decoded),
+    ]
     return decoded, select_errors(found)
 
 
 def by_name(place: Place, finding: Finding) -> bool:
     """Whether the finding is about this value, or about the object that it makes impossible."""
-    return finding.path in (written(place), written(place[:-1])) or is_path_under(written(place), finding.path)
+    return finding.path in (written(place), written(place[:-1])) or is_key_path_at_or_inside(
+        written(place), finding.path
+    )
 
 
 def is_name_of_group(place: Place) -> bool:
@@ -185,7 +191,7 @@ def test_what_passes_the_templates_is_one_word_for_systemd() -> None:
     units: Dict[str, str] = {}
     origin: Dict[str, Tuple[str, str]] = {}
     for kind, mount in legal_mounts().items():
-        for template, unit in mount_units(mount):
+        for template, unit in mount_unit_templates_and_names(mount):
             if not unit.endswith(".service"):
                 continue
             calm = f"calm-{kind}-{template.split('.')[0]}.service"
@@ -221,7 +227,7 @@ def test_what_passes_the_templates_is_one_word_for_systemd() -> None:
 @example(words=[value for value in HOSTILE if value.isprintable()])
 def test_systemd_reads_back_what_was_quoted(words: List[str]) -> None:
     units = {
-        f"u{number}.service": f"[Unit]\nDescription={unit_text(f'<{word}>')}\n[Service]\nType=oneshot\n"
+        f"u{number}.service": f"[Unit]\nDescription={escape_unit_line(f'<{word}>')}\n[Service]\nType=oneshot\n"
         f"ExecStart=/bin/true before {systemd_quote(word)} after\n"
         for number, word in enumerate(words)
     }
@@ -232,7 +238,7 @@ def test_systemd_reads_back_what_was_quoted(words: List[str]) -> None:
     assert [found[f"u{number}.service"].description for number in range(len(words))] == [f"<{word}>" for word in words]
 
 
-@pytest.mark.parametrize("quote", [systemd_quote, unit_text, shell_quote])
+@pytest.mark.parametrize("quote", [systemd_quote, escape_unit_line, shell_quote])
 def test_what_systemd_would_pass_over_is_refused(quote: Callable[[str], str]) -> None:
     for char in NONCHARACTERS:
         with pytest.raises(ValueError, match="cannot hold"):

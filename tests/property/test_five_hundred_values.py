@@ -17,10 +17,10 @@ from hyperpod_kit.bundle.sources import locate_sources
 from hyperpod_kit.bundle.templates import make_environment
 from hyperpod_kit.bundle.templates import render_template as render_template
 from hyperpod_kit.config.emit import provisioning_parameters_json
-from hyperpod_kit.config.findings import is_path_under
+from hyperpod_kit.config.findings import is_key_path_at_or_inside
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.node_config import NodeConfig
-from hyperpod_kit.model.units import NODE_UNITS, mount_units
+from hyperpod_kit.model.units import NODE_UNITS, mount_unit_templates_and_names
 from tests.property import systemd_oracle
 from tests.property.every_field import NUMBERS, PLACES, Place, document, replaced, written
 from tests.property.hostile_values import CANARY, COUNT, numbers, texts
@@ -65,7 +65,7 @@ def units(settings: Settings) -> Dict[str, str]:
     config = settings.node_config()
     found = {unit: render_template(templates(), name, config=config).decode() for name, unit in NODE_UNITS}
     for mount in config.mounts:
-        for name, unit in mount_units(mount):
+        for name, unit in mount_unit_templates_and_names(mount):
             assert unit not in found or unit.endswith(".slice")
             found[unit] = render_template(templates(), name, mount=mount, config=config).decode()
     return found
@@ -81,7 +81,9 @@ def accepted(place: Place, values: List[Any]) -> List[Tuple[Any, Settings]]:
             continue
         assert all(finding.render().isprintable() for finding in found), ascii(value)[:80]
         named = any(
-            by_name(place, finding) or is_path_under(finding.path, written(place[:-1])) or refers(finding.path, legal)
+            by_name(place, finding)
+            or is_key_path_at_or_inside(finding.path, written(place[:-1]))
+            or refers(finding.path, legal)
             for finding in found
         )
         # How many controllers there are decides whether other keys may be there.

@@ -313,7 +313,7 @@ class World:
             [TensorSpec(f"w{rank}", "F32", (ITEMS + rank,))],
             rank=rank,
             world=self.world,
-            run=self.identity.run,
+            run_id=self.identity.run,
             plan="blake2b:p",
             algorithm="blake2b",
         )
@@ -338,7 +338,7 @@ class World:
         if mine.link.leader is not None:
             mine.link.leader.expire_missing_ranks()
         if mine._is_ready_to_exit():
-            mine._shut_down()
+            mine._remove_own_slots_if_saved_and_unlock()
             del self.agents[rank]
 
     def workers(self) -> Iterator[Tuple[int, Worker]]:
@@ -359,7 +359,7 @@ class World:
         """Captures that every rank has whole, and alike. CAPTURED counts: the next start seals it."""
         per_rank: List[Set[Key]] = []
         for rank in range(self.world):
-            names = shm_slots.names(str(self.shm), uid=os.getuid(), rank=rank)
+            names = shm_slots.own_slot_names(str(self.shm), uid=os.getuid(), rank=rank)
             mine = set()
             for slot in shm_slots.attached(str(self.shm), names):
                 page = slot.page

@@ -72,7 +72,7 @@ def write(files: Dict[str, bytes], staging: Path) -> str:
     version = stated.group(1)
     if b"hpk-bundle/1" in files["on_create.sh"]:
         return _write_each_file(files, version, staging)
-    bundle = render.assemble(files, version, "bucket", "kit/demo/")
+    bundle = render.assemble_bundle(files, version, "bucket", "kit/demo/")
     render.replace_bundle_directory(bundle, staging)
     return bundle.bundle_id
 

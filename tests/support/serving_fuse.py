@@ -48,7 +48,7 @@ def serving_mount(
 
 
 def main(directory: str, target: str, source: str, subtype: str, options: str) -> None:
-    from hyperpod_rehearsal.standins.fuse.session import FuseSession, Handler, mount
+    from hyperpod_rehearsal.standins.fuse.session import FuseSession, Handler, mount_and_return_fuse_descriptor
     from hyperpod_rehearsal.standins.fuse.wire import FuseRequest, Payload
     from hyperpod_rehearsal.standins.passthrough.filesystem import PassThrough
 
@@ -75,11 +75,16 @@ def main(directory: str, target: str, source: str, subtype: str, options: str) -
 
     files = PassThrough(directory, None)
     handlers = {opcode: swallowing(handler) for opcode, handler in files.handlers().items()}
-    session = FuseSession(mount(source, target, f"fuse.{subtype}", options=options), target, handlers, files.forget)
+    session = FuseSession(
+        mount_and_return_fuse_descriptor(source, target, f"fuse.{subtype}", options=options),
+        target,
+        handlers,
+        files.forget,
+    )
     session.start()
     os.stat(target)
     print("mounted", flush=True)
-    session.run()
+    session.wait_until_unmounted()
 
 
 if __name__ == "__main__":

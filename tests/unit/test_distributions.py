@@ -89,7 +89,7 @@ import sys
 sys.path.insert(0, {str(copied.parent)!r})
 from hyperpod_kit import extras
 try:
-    extras.require_distribution("hyperpod_lab.torture.cli", "hyperpod-kit checkpoint torture")
+    extras.require_sibling_distribution_installed("hyperpod_lab.torture.cli", "hyperpod-kit checkpoint torture")
 except extras.MissingExtra as err:
     print(err.hint)
 """

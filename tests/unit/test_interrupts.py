@@ -172,5 +172,5 @@ def test_the_demo_is_interrupted_but_not_hung_up(tmp_path: Path) -> None:
 def test_a_handler_of_its_own_stays() -> None:
     """A program that has one, or the library in a user's program, is not changed."""
     before = signal.getsignal(signal.SIGINT)
-    ending.enable_interrupts()
+    ending.restore_sigint_if_ignored()
     assert signal.getsignal(signal.SIGINT) is before is not signal.SIG_IGN

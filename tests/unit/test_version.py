@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.version import RELEASE, release_number, version_beside
+from hyperpod_kit.version import RELEASE, release_number, version_of_kit_in_directory
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@b.example")
@@ -45,21 +45,21 @@ def unpacked(directory: Path, to: Path) -> Path:
 
 
 def test_a_commit_has_its_hash_and_a_tag_of_the_release_is_the_release(checkout: Path, tmp_path: Path) -> None:
-    assert version_beside(str(checkout)) == development(checkout)
-    assert version_beside(str(unpacked(checkout, tmp_path / "between"))) == development(checkout)
+    assert version_of_kit_in_directory(str(checkout)) == development(checkout)
+    assert version_of_kit_in_directory(str(unpacked(checkout, tmp_path / "between"))) == development(checkout)
     git(checkout, "tag", f"v{RELEASE}-rc1")
-    assert version_beside(str(checkout)) == development(checkout)
+    assert version_of_kit_in_directory(str(checkout)) == development(checkout)
     git(checkout, "tag", "-a", "-m", "release", f"v{RELEASE}")
-    assert version_beside(str(checkout)) == RELEASE
-    assert version_beside(str(unpacked(checkout, tmp_path / "released"))) == RELEASE
+    assert version_of_kit_in_directory(str(checkout)) == RELEASE
+    assert version_of_kit_in_directory(str(unpacked(checkout, tmp_path / "released"))) == RELEASE
     git(checkout, "commit", "--quiet", "--allow-empty", "-m", "second")
-    assert version_beside(str(checkout)) == development(checkout)
+    assert version_of_kit_in_directory(str(checkout)) == development(checkout)
 
 
 def test_the_repository_of_a_hook_is_not_asked(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = development(checkout)
     monkeypatch.setenv("GIT_DIR", str(REPOSITORY / ".git"))
-    assert version_beside(str(checkout)) == expected
+    assert version_of_kit_in_directory(str(checkout)) == expected
 
 
 @pytest.mark.parametrize("name", ["git is not installed", "git refuses"])
@@ -71,15 +71,15 @@ def test_without_git_a_checkout_has_the_number_alone(
         program.write_text("#!/bin/sh\necho fatal: detected dubious ownership >&2\nexit 128\n")
         program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert version_beside(str(checkout)) == RELEASE
+    assert version_of_kit_in_directory(str(checkout)) == RELEASE
 
 
 def test_an_installation_counts_before_the_checkout_around_it(checkout: Path) -> None:
     (checkout / "hyperpod_kit-9.8.7.dist-info").mkdir()
-    assert version_beside(str(checkout)) == "9.8.7"
+    assert version_of_kit_in_directory(str(checkout)) == "9.8.7"
     # An upgrade that was cut off leaves two: neither is believed.
     (checkout / "hyperpod_kit-9.8.8.dev0+gabc.dist-info").mkdir()
-    assert version_beside(str(checkout)) == development(checkout)
+    assert version_of_kit_in_directory(str(checkout)) == development(checkout)
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_an_installation_counts_before_the_checkout_around_it(checkout: Path) ->
 )
 def test_an_sdist_says_it_in_its_metadata(text: str, expected: str, tmp_path: Path) -> None:
     (tmp_path / "PKG-INFO").write_bytes(text.encode("latin-1"))
-    assert version_beside(str(tmp_path)) == expected
+    assert version_of_kit_in_directory(str(tmp_path)) == expected
 
 
 def test_elsewhere_it_is_the_number_alone(tmp_path: Path) -> None:
-    assert version_beside(str(tmp_path)) == RELEASE
-    assert version_beside(str(tmp_path / "absent")) == RELEASE
+    assert version_of_kit_in_directory(str(tmp_path)) == RELEASE
+    assert version_of_kit_in_directory(str(tmp_path / "absent")) == RELEASE
     (tmp_path / "commit.txt").write_bytes((REPOSITORY / "commit.txt").read_bytes())  # not filled in
-    assert version_beside(str(tmp_path)) == RELEASE
+    assert version_of_kit_in_directory(str(tmp_path)) == RELEASE
 
 
 @pytest.mark.parametrize("text", [RELEASE, f"{RELEASE}.dev0+g0123456789ab", f"{RELEASE}+c0123456789ab"])

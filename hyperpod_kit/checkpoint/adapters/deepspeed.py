@@ -25,7 +25,7 @@ from hyperpod_kit.checkpoint.formats import zero_files
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.results import Fresh, Restored
-from hyperpod_kit.checkpoint.sharded_state import object_bytes, object_from_bytes
+from hyperpod_kit.checkpoint.sharded_state import torch_load_with_length, torch_save_with_length_and_padding
 from hyperpod_kit.checkpoint.state_dict import StateDict
 from hyperpod_kit.checkpoint.tensors import StateTensors
 from hyperpod_kit.errors import CheckpointError
@@ -94,13 +94,15 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
         if path is not None:
             return self._loaded[os.path.basename(path)]
         with tempfile.TemporaryDirectory() as folder:
-            self._set_state_from_files(self._collect_files(folder), complete=False)
+            self._set_state_from_files(self._capture_files_deepspeed_would_save(folder), complete=False)
             self.found = self.manager.restore(self._state)
             if not isinstance(self.found, Restored):
                 return None
             values = self._state.extra
             with torch.serialization.safe_globals(_CLASSES):
-                skeletons = {name: object_from_bytes(bytes(data.numpy())) for name, data in values["words"].items()}
+                skeletons = {
+                    name: torch_load_with_length(bytes(data.numpy())) for name, data in values["words"].items()
+                }
             self._loaded = {
                 name: zero_files.insert_tensors(skeletons[name], values["files"][name]) for name in skeletons
             }
@@ -118,7 +120,7 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
         self._state = ZeroFiles(self.manager.root)
         return client_state
 
-    def _collect_files(self, folder: str) -> dict[str, Any]:
+    def _capture_files_deepspeed_would_save(self, folder: str) -> dict[str, Any]:
         """Return the files that DeepSpeed would save now: the tensors that a restore fills."""
         self._collecting = True
         try:
@@ -136,7 +138,9 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
         with torch.serialization.safe_globals(_CLASSES):
             for name, contents in files.items():
                 file_tensors: list[torch.Tensor] = []
-                encoded[name] = object_bytes(name, zero_files.extract_tensors(contents, file_tensors))
+                encoded[name] = torch_save_with_length_and_padding(
+                    name, zero_files.extract_tensors(contents, file_tensors)
+                )
                 is_rebuilt = not complete and zero_files.PARTITION in name
                 tensors[name] = {}
                 if not is_rebuilt:

@@ -86,7 +86,7 @@ class CheckpointedTraining:
             try:
                 restored: Restored | None = None
                 while True:
-                    begin = self._prepare_resume(resume_from_checkpoint, restored)
+                    begin = self._write_trainer_state_and_choose_resume_path(resume_from_checkpoint, restored)
                     try:
                         return parent.train(begin, *args, **options)
                     except _RestoredOtherStep as other:
@@ -94,7 +94,9 @@ class CheckpointedTraining:
             finally:
                 self._run = None
 
-    def _prepare_resume(self, resume_from: str | bool | None, restored: Restored | None) -> str | None:
+    def _write_trainer_state_and_choose_resume_path(
+        self, resume_from: str | bool | None, restored: Restored | None
+    ) -> str | None:
         """Write the Trainer's state of the newest checkpoint into the folder that the Trainer resumes from
         and return it; without a checkpoint return what was asked for.
 
@@ -102,7 +104,7 @@ class CheckpointedTraining:
         where there are checkpoints.
         """
         trainer: Any = self
-        run, training = self._running, trainer.args
+        run, training = self._current_train_call_or_raise, trainer.args
         only = None
         if restored is not None:
             only = restored.checkpoint_id
@@ -134,7 +136,7 @@ class CheckpointedTraining:
         return run.folder
 
     @property
-    def _running(self) -> _TrainCall:
+    def _current_train_call_or_raise(self) -> _TrainCall:
         if self._run is None:
             raise CheckpointError("there is no training under way", hint="trainer.train()")
         return self._run
@@ -171,7 +173,7 @@ class CheckpointedTraining:
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         parent: Any = super()
         if self._is_resumed_folder(checkpoint):
-            self._restore()
+            self._restore_or_raise_other_checkpoint()
         else:
             parent._load_optimizer_and_scheduler(checkpoint)
 
@@ -183,14 +185,14 @@ class CheckpointedTraining:
     def _load_rng_state(self, checkpoint: str | None) -> None:
         parent: Any = super()
         if self._is_resumed_folder(checkpoint):
-            self._running.state.restore_rng()
+            self._current_train_call_or_raise.state.restore_rng()
         else:
             parent._load_rng_state(checkpoint)
 
-    def _restore(self) -> None:
+    def _restore_or_raise_other_checkpoint(self) -> None:
         """Restore model, optimizer and all else, now that they exist, from the newest checkpoint. Raises
         _RestoredOtherStep when that is not the one that the Trainer's counters are of."""
-        run = self._running
+        run = self._current_train_call_or_raise
         run.state = self._build_state()
         restored = run.manager.restore(run.state)
         checkpoint_id = None
@@ -223,7 +225,7 @@ class CheckpointedTraining:
 
     def _save_checkpoint(self, model: Any, trial: Any, *_: Any, **__: Any) -> None:
         trainer: Any = self
-        run, state = self._running, trainer.state
+        run, state = self._current_train_call_or_raise, trainer.state
         trainer.store_flos()
         best = state.best_global_step is not None and state.best_global_step == state.global_step
         if state.best_global_step:
@@ -231,17 +233,17 @@ class CheckpointedTraining:
         ending = run.manager.ending
         last = ending or trainer.control.should_training_stop or state.global_step >= state.max_steps
         if trainer.is_world_process_zero():
-            run.state.extra[LAYOUT] = self._trainer_state()
+            run.state.extra[LAYOUT] = self._trainer_state_and_model_files()
         run.newest = run.manager.save(
             state.global_step,
             run.state,
             on_busy="wait" if best or last else "skip",
-            metrics=_metrics(state),
+            metrics=_evaluation_metrics_of_current_step(state),
         )
         if ending:  # out of `train`, which waits for the save
             raise SystemExit(REQUEUE_EXIT_CODE)
 
-    def _trainer_state(self) -> dict[str, Any]:
+    def _trainer_state_and_model_files(self) -> dict[str, Any]:
         """Return what the Trainer and `from_pretrained` read of a checkpoint beside tensors."""
         trainer: Any = self
         callbacks = [*trainer.callback_handler.callbacks, trainer.control]
@@ -252,7 +254,7 @@ class CheckpointedTraining:
         model = trainer.accelerator.unwrap_model(trainer.model)
         parts: dict[str, Any] = {name: getattr(model, name, None) for name in ("config", "generation_config")}
         files = {f"{name}.json": part.to_json_string() for name, part in parts.items() if part is not None}
-        run = self._running
+        run = self._current_train_call_or_raise
         if run.names is None:  # once: PEFT may look at the base's own place for it
             if peft.is_adapter(model):
                 run.names = peft.adapter_tensor_names(model)
@@ -264,7 +266,7 @@ class CheckpointedTraining:
 
     def _load_best_model(self) -> None:
         trainer: Any = self
-        run, step = self._running, trainer.state.best_global_step
+        run, step = self._current_train_call_or_raise, trainer.state.best_global_step
         if run.newest is not None:
             run.newest.wait()  # then the earlier ones have had their end too
         names = (
@@ -326,16 +328,16 @@ class _StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """See TrainerCallback."""
-        run = self._training._running
+        run = self._training._current_train_call_or_raise
         if run.epochs is not None:
             state.num_train_epochs = run.epochs
         if run.expected is None:
-            self._training._restore()
+            self._training._restore_or_raise_other_checkpoint()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """See TrainerCallback. When saves come to nothing, the step is saved, which raises; after a signal it is
         saved, which ends the process."""
-        manager = self._training._running.manager
+        manager = self._training._current_train_call_or_raise.manager
         if not manager.reached(state.global_step) or manager.ending:
             control.should_save = True
 
@@ -391,7 +393,7 @@ def _with_eval_prefix(name: str) -> str:
     return f"eval_{name}"
 
 
-def _metrics(state: Any) -> dict[str, float]:
+def _evaluation_metrics_of_current_step(state: Any) -> dict[str, float]:
     """Return the numbers of this step's evaluation; {} if there was none."""
     for logged in reversed(state.log_history):
         if logged.get("step") != state.global_step:

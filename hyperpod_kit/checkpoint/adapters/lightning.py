@@ -101,7 +101,7 @@ class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked
         loaders = trainer.fit_loop._combined_loader
         samplers: set[str] = set()
         if loaders:
-            samplers = {_unrepeatable_sampler(loader) for loader in loaders.flattened}
+            samplers = {_unrepeatable_sampler_class_name(loader) for loader in loaders.flattened}
         for name in sorted(samplers - {""}):
             warnings.warn(
                 f"a run that resumes in the middle of an epoch gets the rest of it in another order: that of {name} "
@@ -181,7 +181,7 @@ class ProvedCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]  # see above
         return lightning_checkpoint(location.root, attempt=location.checkpoint_id or None)
 
 
-def _unrepeatable_sampler(loader: Any) -> str:
+def _unrepeatable_sampler_class_name(loader: Any) -> str:
     """Return the class name of the loader's sampler, where a resumed run cannot draw the order of an
     epoch once more; else ""."""
     sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None) or getattr(loader, "sampler", None)

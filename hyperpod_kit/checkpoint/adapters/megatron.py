@@ -35,8 +35,8 @@ from hyperpod_kit.checkpoint.sharded_state import (
     ShardedState,
     ShardPlacement,
     agree_placement,
-    object_bytes,
-    object_from_bytes,
+    torch_load_with_length,
+    torch_save_with_length_and_padding,
 )
 from hyperpod_kit.errors import CheckpointError
 
@@ -81,13 +81,13 @@ class MegatronCheckpoints:
         Raises ValueError without a step, CheckpointError when it never will be durable, and what `Manager.save` raises.
         """
         sharded, common = save_preprocess(sharded_state_dict, False)
-        boxes, objects = _split_shards_and_objects(sharded)
+        boxes, objects = _split_shards_and_objects_allocating_missing(sharded)
         written = {
-            entry.unique_key: object_bytes(entry.key, entry.data)
+            entry.unique_key: torch_save_with_length_and_padding(entry.key, entry.data)
             for entry in objects
             if is_main_replica(entry.replica_id)
         }
-        placement = self._placement or self._start_without_checkpoint(sharded, boxes, written)
+        placement = self._placement or self._require_no_checkpoint_and_agree_placement(sharded, boxes, written)
         self._state.set_contents(boxes, written, common, placement)
         on_busy = "wait"
         if async_sharded_save:
@@ -111,7 +111,7 @@ class MegatronCheckpoints:
         """
         sharded, local_state, factories = load_preprocess(sharded_state_dict)
         sharded, _rest = extract_sharded_base(sharded)
-        boxes, objects = _split_shards_and_objects(sharded)
+        boxes, objects = _split_shards_and_objects_allocating_missing(sharded)
         placement = self._gather_valid_placement(
             sharded, boxes, [entry.unique_key for entry in objects if is_main_replica(entry.replica_id)]
         )
@@ -131,7 +131,7 @@ class MegatronCheckpoints:
         def loaded(entry: Any) -> Any:
             if isinstance(entry, ShardedTensor):
                 return entry.data
-            return object_from_bytes(object_data[entry.unique_key])
+            return torch_load_with_length(object_data[entry.unique_key])
 
         dict_list_map_inplace(loaded, sharded)
         merge(result, local_state)
@@ -139,7 +139,7 @@ class MegatronCheckpoints:
         state_dict: dict[str, Any] = apply_factory_merges(result, factories)
         return state_dict
 
-    def _start_without_checkpoint(
+    def _require_no_checkpoint_and_agree_placement(
         self, sharded: Any, boxes: list[LocalShard], written: dict[str, torch.Tensor]
     ) -> ShardPlacement:
         """Agree before the first save of a run that has loaded nothing which rank holds what, and complete
@@ -180,7 +180,7 @@ class MegatronCheckpoints:
         self.manager.__exit__(kind, error, trace)
 
 
-def _split_shards_and_objects(sharded: Any) -> tuple[list[LocalShard], list[Any]]:
+def _split_shards_and_objects_allocating_missing(sharded: Any) -> tuple[list[LocalShard], list[Any]]:
     """Return the local shards and the objects of a sharded state dict, with memory for tensors that
     have none. Raises CheckpointError."""
     boxes, objects = [], []

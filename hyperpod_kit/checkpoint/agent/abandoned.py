@@ -27,7 +27,9 @@ _NO_JOB = "none"
 """A job's number that no job has: only what is older than MAX_AGE is flushed."""
 
 
-def has_expired_snapshots(folders: Sequence[str], *, excluded_run: str, clock: Clock = capture_age.now) -> bool:
+def has_expired_or_undated_snapshots(
+    folders: Sequence[str], *, excluded_run: str, clock: Clock = capture_age.now
+) -> bool:
     """Whether captures of dead runs other than `excluded_run` lie there that are older than MAX_AGE, or of unknown age,
     and then dated by a flush. Raises OSError."""
     for folder in folders:
@@ -39,14 +41,14 @@ def has_expired_snapshots(folders: Sequence[str], *, excluded_run: str, clock: C
                 slot.close()
                 if page is None or page.state not in COMPLETE_STATES:
                     continue
-                age = capture_age.age(page, clock())
+                age = capture_age.seconds_since_sealing(page, clock())
                 lives = directory == folder and process.is_alive(page.origin.trainer)
                 if not lives and (age is None or age > MAX_AGE):
                     return True
     return False
 
 
-def flush_expired_snapshots_in_child() -> List[str]:
+def flush_expired_in_child_returning_losses() -> List[str]:
     """Flush the expired snapshots of dead runs in a child process; return a line for each run that lost
     something.
 

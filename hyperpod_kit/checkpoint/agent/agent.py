@@ -83,9 +83,9 @@ class Agent:
         )
         self.orders = OrderExecutor(setup.rank, trainer, self.captures, self.storage, self.workers, self.link.report)
         if setup.rank == 0:
-            self.link.leader = self._make_leader(run_identity)
+            self.link.leader = self._start_leader_and_remove_old_failure_note(run_identity)
 
-    def _make_leader(self, run_identity: identity.RunIdentity) -> Leader:
+    def _start_leader_and_remove_old_failure_note(self, run_identity: identity.RunIdentity) -> Leader:
         setup = self.setup
         hub = rpc.Hub(
             setup.token, self._queue_rank_report, peers=setup.world - 1, addresses=setup.addresses, port=setup.port
@@ -119,7 +119,9 @@ class Agent:
         self.trainer.start_receiving(
             self._queue_trainer_message, lambda: self.events.put(agent_events.TrainerDisconnected())
         )
-        self.workers.chores.submit(agent_events.SweepResult, (0, 0, ""), self._clean_up_dead_runs)
+        self.workers.chores.submit(
+            agent_events.SweepResult, (0, 0, ""), self._remove_dead_segments_and_start_expired_flush
+        )
         leader = self.link.leader
         self._send_event(trainer_channel.Ready(leader.hub.port if leader is not None else 0, self.copies.port))
         sealer, writer, uploader, _ = self.workers
@@ -140,18 +142,18 @@ class Agent:
                     self._on_trainer_gone()
                 continue
             self.handle(event)
-        self._shut_down()
+        self._remove_own_slots_if_saved_and_unlock()
 
-    def _clean_up_dead_runs(self) -> List[str]:
+    def _remove_dead_segments_and_start_expired_flush(self) -> List[str]:
         """Remove the empty segments of dead runs, and start a flush of expired snapshots in a thread of its own.
 
         Returns an empty list. Raises OSError.
         """
         folders = shm_paths.user_directories()
         shm_cleanup.remove_dead_segments(*folders, excluded_run=self.setup.run_hash)
-        if abandoned.has_expired_snapshots(folders, excluded_run=self.setup.run_hash):
+        if abandoned.has_expired_or_undated_snapshots(folders, excluded_run=self.setup.run_hash):
             Worker("abandoned", self.events.put).submit(
-                agent_events.SweepResult, (0, 0, ""), abandoned.flush_expired_snapshots_in_child
+                agent_events.SweepResult, (0, 0, ""), abandoned.flush_expired_in_child_returning_losses
             )
         return []
 
@@ -219,14 +221,14 @@ class Agent:
     # --- the threads that listen --------------------------------------------------------------------------------
 
     def _queue_trainer_message(self, body: JsonMessage) -> None:
-        message = trainer_channel.parse_trainer_message(body)
+        message = trainer_channel.parse_trainer_message_if_known(body)
         if message is not None:
             self.events.put(agent_events.FromTrainer(message))
 
     def _queue_rank_report(self, rank: int, body: Optional[JsonMessage]) -> None:
         report = None
         if body is not None:
-            report = rank_channel.parse_rank_report(body)
+            report = rank_channel.parse_rank_report_if_known(body)
         if report is not None:
             self.events.put(agent_events.FromRank(rank, report))
         elif body is None:
@@ -261,7 +263,7 @@ class Agent:
             assert_never(message)
 
     def _on_trainer_gone(self) -> None:
-        self.orders.tensor_queries.cancel_all()
+        self.orders.tensor_queries.report_none_for_all_pending()
         if self.lifetime.has_trainer_ended:
             return
         self.link.shorten_peer_timeouts()
@@ -314,12 +316,12 @@ class Agent:
         is_writing = any(self.captures.is_any_busy_with(job) for job in ("write", "upload", "commit"))
         return not is_writing and lifetime.is_linger_over
 
-    def _shut_down(self) -> None:
+    def _remove_own_slots_if_saved_and_unlock(self) -> None:
         """After a normal end nothing stays in shared memory, unless it is the only copy of something."""
         folder, log = self.setup.folder, self.setup.log_path
-        unsaved = self.captures.unsaved()
+        unsaved = self.captures.captures_only_in_memory()
         for capture in unsaved:
-            print(f"capture {capture.key}: {capture.state}, left in {folder}", file=sys.stderr, flush=True)
+            print(f"capture {capture.key}: {capture.state_text}, left in {folder}", file=sys.stderr, flush=True)
         if self.lifetime.is_closing and self.lifetime.is_shutdown_ordered and self.registry.is_restored and not unsaved:
             for name in self.registry.files.names():
                 shm_slots.remove(folder, name)

@@ -61,7 +61,7 @@ class Capture:
         return self.outcome is not None and self.outcome.is_end
 
     @property
-    def state(self) -> str:
+    def state_text(self) -> str:
         """For people."""
         if self.outcome is not None:
             return self.outcome.value
@@ -80,7 +80,7 @@ class SlotFiles:
 
     def names(self) -> List[shm_slots.SlotName]:
         uid, run, rank = self._slot_prefix
-        return shm_slots.names(self.folder, uid=uid, run=run, rank=rank)
+        return shm_slots.own_slot_names(self.folder, uid=uid, run=run, rank=rank)
 
     def get(self, number: int) -> shm_slots.Slot:
         """Return the slot of that number, mapped once.
@@ -116,7 +116,7 @@ class SlotFiles:
         lives.
         """
         for name in self.names():
-            shm_slots.remove_stray_image(self.folder, name)
+            shm_slots.remove_image_if_no_control_page(self.folder, name)
         for slot in self.iter_mappable_slots():
             page = slot.page
             if page is None:
@@ -155,13 +155,13 @@ class Captures:
     def is_any_busy_with(self, job: str) -> bool:
         return any(job in capture.jobs for capture in self._captures.values())
 
-    def unsaved(self) -> List[Capture]:
+    def captures_only_in_memory(self) -> List[Capture]:
         """Those that are nowhere but in memory."""
         return [
             capture for capture in self if capture.slot is not None and capture.outcome in (None, CaptureOutcome.FAILED)
         ]
 
-    def local_checkpoint_ids_in_use(self) -> FrozenSet[str]:
+    def local_checkpoint_ids_awaiting_upload(self) -> FrozenSet[str]:
         """Return the ids of local checkpoints of which this rank's part may still be uploaded."""
         return frozenset(
             capture.part.checkpoint_id for capture in self if capture.part is not None and not capture.ended
@@ -185,7 +185,7 @@ class Captures:
             if capture.slot is None and capture.ended:
                 del self._captures[capture.key]
 
-    def free_oldest(self) -> Optional[Capture]:
+    def free_oldest_superseded_slot(self) -> Optional[Capture]:
         """Free the oldest slot that a new save may take: sealed, not being written, and a newer one is sealed by all.
 
         Returns what was given up, without its slot. None when there is no such slot.

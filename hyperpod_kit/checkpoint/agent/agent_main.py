@@ -20,7 +20,7 @@ from hyperpod_kit.checkpoint.agent.setup import AgentSetup
 from hyperpod_kit.errors import HyperpodKitError
 
 
-def _abort() -> None:
+def _print_traceback_and_exit_process() -> None:
     """A thread that dies takes the agent with it: the trainer starts another one, and a save never hangs in silence."""
     try:
         traceback.print_exc()
@@ -44,12 +44,12 @@ def main(argv: List[str]) -> int:
     except (HyperpodKitError, OSError) as err:
         trainer.send(StartRefused(type(err).__name__, str(err), getattr(err, "hint", None)).to_json())
         return 1
-    threading.excepthook = lambda what: _abort()
+    threading.excepthook = lambda what: _print_traceback_and_exit_process()
     try:
         agent.run()
     except BaseException:
         # Not by an exception: the interpreter's end would wait for threads that without memory never begin.
-        _abort()
+        _print_traceback_and_exit_process()
     # Python takes its handlers away before it has ended: a signal then would kill an agent that has done its work, and
     # the trainer would start another one, which waits for the agents of other ranks that have gone.
     for number in (signal.SIGTERM, signal.SIGUSR1, lock.STOP):

@@ -45,7 +45,7 @@ class ReadBackTime:
         self._started_at = self._hurried_at = -math.inf
         self._is_hurried = False
 
-    def start(self) -> None:
+    def record_job_start(self) -> None:
         """Record that a job begins that may read checkpoints back."""
         self._started_at = self._clock()
 
@@ -130,20 +130,22 @@ class Storage:
 
         return job
 
-    def upload(self, capture: Capture) -> Callable[[], Report]:
+    def upload_to_storage(self, capture: Capture) -> Callable[[], Report]:
         """Return a job that brings to storage what is on the node's disk: from memory while it is there too."""
         return lambda: self._persist_shard(capture, self._write_options(capture, self._upload_pace))
 
     def _persist_shard(self, capture: Capture, options: persist.WriteOptions) -> Report:
         if capture.slot is not None and capture.shard is not None:
-            record = self._write_shard(capture, capture.shard, options)
+            record = self._write_shard_reusing_intact_file(capture, capture.shard, options)
             return shard_report.report_of(capture.shard.slot, record, self._parser)
         if self.local is None or capture.part is None:
             raise CheckpointError("it is neither in memory nor on the node's disk any more")
         tier_upload.copy_shard(capture.part, self.local.store, self.store, capture.checkpoint_id, options)
         return capture.part.report
 
-    def _write_shard(self, capture: Capture, shard: SlotShard, options: persist.WriteOptions) -> manifest.FileRecord:
+    def _write_shard_reusing_intact_file(
+        self, capture: Capture, shard: SlotShard, options: persist.WriteOptions
+    ) -> manifest.FileRecord:
         """As persist.write_shard; where an agent that died left the file, it is taken or replaced."""
         try:
             return persist.write_shard(shard, self.store, capture.checkpoint_id, options)
@@ -176,12 +178,12 @@ class Storage:
             return tuple(self.local.parts())
         return ()
 
-    def prune_local(self, upto: str, busy: FrozenSet[str]) -> Callable[[], None]:
-        """Return a job that removes old parts from the node's disk, see `local.prune_parts`."""
+    def remove_all_but_newest_local_parts(self, upto: str, busy: FrozenSet[str]) -> Callable[[], None]:
+        """Return a job that removes old parts from the node's disk, see `local.remove_all_but_newest_parts`."""
 
         def job() -> None:
             if self.local is not None:
-                self.local.prune(upto=upto, busy=busy)
+                self.local.remove_all_but_newest_parts(upto=upto, busy=busy)
 
         return job
 
@@ -210,7 +212,7 @@ class Storage:
         return job
 
     def commit(
-        self, capture: Capture, reports: Mapping[int, ShardReport], *, for_this_start: bool
+        self, capture: Capture, reports: Mapping[int, ShardReport], *, checks_newer_start: bool
     ) -> Callable[[], CommitOutcome]:
         """Return a job that makes a checkpoint of what all ranks have written.
 
@@ -225,7 +227,7 @@ class Storage:
             commit.commit(self.store, capture.checkpoint_id, assembled.manifest, assembled.extra, assembled.index_bytes)
             failpoint("agent.committed")
             taken_by = None
-            if for_this_start:
+            if checks_newer_start:
                 taken_by = starts.describe_newer_start(self.store, capture.key[0])
             return CommitOutcome(capture.checkpoint_id, taken_by or "")
 
@@ -238,7 +240,7 @@ class Storage:
         def job() -> retention.Applied:
             if self._keep is None or self._stopped():
                 return retention.Applied((), ())
-            self._reading.start()
+            self._reading.record_job_start()
             return retention.enforce(
                 self.store, self._keep, self._run_identity, prover=self._prover, abandoned=abandoned
             )
@@ -254,18 +256,18 @@ class Storage:
             if self._keep is None or name is None or self._stopped():
                 return retention.Applied((), ())
             coming = policy.CheckpointFacts(capture.checkpoint_id, catalog.sort_key(name), name.step)
-            self._reading.start()
+            self._reading.record_job_start()
             return retention.enforce(
                 self.store,
                 self._keep,
                 self._run_identity,
                 prover=self._prover,
-                pending_save=coming,
+                save_lacking_room=coming,
                 abandoned=abandoned,
             )
 
         return job
 
-    def find_newer_start(self, epoch: int) -> Callable[[], str]:
+    def describe_newer_start(self, epoch: int) -> Callable[[], str]:
         """Return a job that says who has the root after a start of that epoch; "" while nobody has."""
         return lambda: starts.describe_newer_start(self.store, epoch) or ""

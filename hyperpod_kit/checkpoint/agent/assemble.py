@@ -20,7 +20,7 @@ class IndexCache:
         self._layouts: List[Tuple[str, str, Optional[Tuple[Placed, ...]]]] = []
         self._bytes = b""
 
-    def encode_index(self, reports: Mapping[int, ShardReport]) -> bytes:
+    def check_coverage_and_encode_index(self, reports: Mapping[int, ShardReport]) -> bytes:
         """Raises CheckpointError when a tensor is not covered exactly once."""
         ordered_reports = [reports[rank] for rank in sorted(reports)]
         layouts = [(report.pattern, report.table_text, report.pieces) for report in ordered_reports]
@@ -92,7 +92,7 @@ class Assembled(NamedTuple):
     index_bytes: bytes
 
 
-def _parse_save_info(report: ShardReport) -> Tuple[Dict[str, Any], Dict[str, float]]:
+def _parse_save_info_and_metrics(report: ShardReport) -> Tuple[Dict[str, Any], Dict[str, float]]:
     """What rank 0's tree says about its save, and the metrics of that. Raises CheckpointError."""
     save_info = report.parse_part("save") or {}
     metrics = None
@@ -146,14 +146,14 @@ def build_commit_files(
         raise CheckpointError(replicas.explain(difference))
     count = _check_coverage_and_count_tensors(shard_reports)
     plans = [shard_reports[rank].page.shard.plan for rank in sorted(shard_reports)]
-    index_bytes = (index_cache or IndexCache()).encode_index(shard_reports)
+    index_bytes = (index_cache or IndexCache()).check_coverage_and_encode_index(shard_reports)
     extra = extra_state.encode(
         {rank: shard_report.parts for rank, shard_report in shard_reports.items()},
         {rank: shard_report.tree for rank, shard_report in shard_reports.items()},
         has_pipeline_stages=len(set(plans)) > 1,
         checkpoint_key=(first.epoch, first.seq, first.step),
     )
-    save_info, metrics = _parse_save_info(shard_reports[0])
+    save_info, metrics = _parse_save_info_and_metrics(shard_reports[0])
     job = {word: value for word, value in first.origin.job.items() if word != SEALED_AT}
     if save_info.get("mesh"):
         job["mesh"] = save_info["mesh"]

@@ -51,10 +51,10 @@ def now() -> BootMoment:
 @functools.lru_cache(maxsize=1)
 def _boot_clock_id() -> str:
     """Return an id of this boot and of the time namespace, in which the same moment may have another number."""
-    return f"{_boot()}.{_time_namespace_id()}"
+    return f"{_boot_id_prefix()}.{_time_namespace_id()}"
 
 
-def _boot() -> str:
+def _boot_id_prefix() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as stream:
             return stream.read(8)
@@ -79,7 +79,7 @@ def is_dated(page: Page) -> bool:
     return SEALED_AT in page.origin.job
 
 
-def age(page: Page, moment: BootMoment) -> Optional[float]:
+def seconds_since_sealing(page: Page, moment: BootMoment) -> Optional[float]:
     """Return the seconds from the sealing of the capture to `moment`; None where that is unknown."""
     sealed = _parse_moment(page.origin.job.get(SEALED_AT))
     if sealed is None or sealed.clock != moment.clock or sealed.seconds > moment.seconds:
@@ -105,13 +105,13 @@ def _parse_moment(word: object) -> Optional[BootMoment]:
 
 def is_expired(page: Page, max_age: float, moment: BootMoment) -> bool:
     """Whether a capture is older than `max_age` seconds. One of unknown age is not."""
-    seconds = age(page, moment)
+    seconds = seconds_since_sealing(page, moment)
     return seconds is not None and seconds > max_age
 
 
-def youngest_age(pages: Iterable[Page], moment: BootMoment) -> Optional[float]:
+def youngest_age_if_all_known(pages: Iterable[Page], moment: BootMoment) -> Optional[float]:
     """The age of the youngest whole capture of these; None where there is none, or the age of one is not known."""
-    ages = [age(page, moment) for page in pages if page.state in COMPLETE_STATES]
+    ages = [seconds_since_sealing(page, moment) for page in pages if page.state in COMPLETE_STATES]
     dated_ages = [seconds for seconds in ages if seconds is not None]
     if dated_ages and len(dated_ages) == len(ages):
         return min(dated_ages)

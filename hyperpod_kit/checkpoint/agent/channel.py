@@ -20,7 +20,7 @@ MAX_MESSAGE_BYTES = 256 << 20
 """Bytes of a message of who has proved who he is: a report names every tensor's pieces."""
 
 
-def encode_line(message: JsonMessage) -> bytes:
+def encode_without_newline(message: JsonMessage) -> bytes:
     """A message as a line without its end."""
     return json.dumps(message, separators=(",", ":")).encode()
 
@@ -54,10 +54,11 @@ class Channel:
 
     def send(self, message: JsonMessage) -> bool:
         """Send one message; False when the other end is gone."""
-        return self.send_line(encode_line(message))
+        return self.send_encoded(encode_without_newline(message))
 
-    def send_line(self, data: bytes) -> bool:
-        """The same of what `encode_line` made: whoever tells thousands one thing makes it once."""
+    def send_encoded(self, data: bytes) -> bool:
+        """Send a message that `encode_without_newline` has encoded, followed by a newline; return False when the other
+        end is gone. For a message to thousands of peers, which is encoded once."""
         with self._lock:
             if self._broken:
                 return False
@@ -71,16 +72,17 @@ class Channel:
     def receive(self) -> Optional[JsonMessage]:
         """The next message; None when the other end is gone or talks something else."""
         try:
-            return self._decode(self._lines.next())
+            return self._verify_and_decode(self._lines.next())
         except (Untrusted, ValueError):
             self.close()
             return None
 
-    def receive_nowait(self) -> Optional[JsonMessage]:
-        """The next message if it can be had now. A socket that can be read needs one call at least, and more while
-        something is `has_pending`. Raises EOFError when the other end is gone or talks something else."""
+    def receive_nowait_or_raise_eof(self) -> Optional[JsonMessage]:
+        """Return the next message if it can be had now, else None. A socket that can be read needs one call at
+        least, and more while `has_pending_message_or_end` is true. Raises EOFError when the other end is gone or
+        sends something else."""
         try:
-            message = self._decode(self._lines.next_nowait())
+            message = self._verify_and_decode(self._lines.next_nowait())
         except (Untrusted, ValueError) as err:
             raise EOFError(str(err)) from None
         if message is None and self._lines.ended:
@@ -88,11 +90,11 @@ class Channel:
         return message
 
     @property
-    def has_pending(self) -> bool:
+    def has_pending_message_or_end(self) -> bool:
         """Whether a message is here already, or the end: the socket does not become readable for it."""
         return self._lines.has_complete_line or self._lines.ended
 
-    def _decode(self, line: Optional[bytes]) -> Optional[JsonMessage]:
+    def _verify_and_decode(self, line: Optional[bytes]) -> Optional[JsonMessage]:
         if line is None:
             return None
         return parse.json_object(self._seals.incoming.verify_next(line) if self._seals else line, MAX_MESSAGE_BYTES)

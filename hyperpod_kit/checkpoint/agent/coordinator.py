@@ -50,7 +50,7 @@ class CaptureState(enum.Enum):
     OVERTAKEN = "overtaken"
 
     @property
-    def is_in_progress(self) -> bool:
+    def is_complete_and_in_progress(self) -> bool:
         """Every rank has it, it has had no end, and something is being done with it."""
         return self in _BUSY
 
@@ -129,8 +129,8 @@ class Coordinator:
         rank: int,
         key: Key,
         *,
-        adopted: bool = False,
-        memory: bool = False,
+        from_earlier_start: bool = False,
+        is_memory_only: bool = False,
         replica_digests: Optional[replicas.Replicas] = None,
     ) -> List[Order]:
         """Record that `rank` has all bytes of this capture. Ranks report captures in the order in which they made
@@ -141,12 +141,12 @@ class Coordinator:
         compares. `memory`: it need not go to storage.
         """
         orders = self._drop_older_not_captured_by(rank, key)
-        self._forget_ended()
+        self._forget_ended_beyond_limit()
         capture = self._captures.setdefault(key, _Capture())
         capture.captured.add(rank)
-        capture.adopted = capture.adopted or adopted
-        capture.memory = capture.memory and memory
-        self._has_memory_saves = self._has_memory_saves or memory
+        capture.adopted = capture.adopted or from_earlier_start
+        capture.memory = capture.memory and is_memory_only
+        self._has_memory_saves = self._has_memory_saves or is_memory_only
         capture.replicas[rank] = replica_digests or {}
         if capture.state is CaptureState.DROPPED:
             orders.append(Order(OrderKind.DROPPED, key, "another rank does not have it"))
@@ -157,7 +157,7 @@ class Coordinator:
             orders += self._compare_replicas_and_proceed(key, capture)
         elif capture.state is CaptureState.CAPTURING and self._done - capture.captured:
             missing = min(self._done - capture.captured)
-            orders += self._end_incomplete(key, capture, missing, f"rank {missing} has ended without it")
+            orders += self._drop_or_fail_incomplete(key, capture, missing, f"rank {missing} has ended without it")
         return orders
 
     def _compare_replicas_and_proceed(self, key: Key, capture: _Capture) -> List[Order]:
@@ -169,14 +169,14 @@ class Coordinator:
             return [Order(OrderKind.COMPARE, key, difference.holders, difference.ranks)]
         if capture.memory:
             capture.state = CaptureState.IN_MEMORY
-            return self._persist_newest_in_memory()
-        if self._has_memory_saves and not self._local and self._busy:
+            return self._persist_newest_in_memory_if_due()
+        if self._has_memory_saves and not self._local and self._is_any_in_progress:
             # Written beside another one it would take the slot that the next captures for memory need.
             capture.state, self._is_storage_save_due = CaptureState.IN_MEMORY, True
             return []
-        return [self._persist(key, capture)]
+        return [self._order_persist_or_storage_check(key, capture)]
 
-    def _persist(self, key: Key, capture: _Capture) -> Order:
+    def _order_persist_or_storage_check(self, key: Key, capture: _Capture) -> Order:
         if capture.adopted:
             capture.state = CaptureState.CHECKING_STORAGE
         else:
@@ -184,33 +184,35 @@ class Coordinator:
         return Order(OrderKind.CHECK_COMMITTED if capture.adopted else OrderKind.PERSIST, key)
 
     @property
-    def _busy(self) -> bool:
-        return any(capture.state.is_in_progress for capture in self._captures.values())
+    def _is_any_in_progress(self) -> bool:
+        return any(capture.state.is_complete_and_in_progress for capture in self._captures.values())
 
     def start_persisting_memory_saves(self) -> List[Order]:
         """The machine or the job is about to go: from now on nothing stays in memory alone for long."""
         self._hurried = True
-        return self._persist_newest_in_memory()
+        return self._persist_newest_in_memory_if_due()
 
-    def _persist_newest_in_memory(self) -> List[Order]:
+    def _persist_newest_in_memory_if_due(self) -> List[Order]:
         """The newest capture that is held goes to storage, when there is a reason and nothing else is on the way."""
         in_memory = [key for key, capture in self._captures.items() if capture.state is CaptureState.IN_MEMORY]
-        if not in_memory or not (self._hurried or self._is_storage_save_due or self._training_is_over):
+        if not in_memory or not (
+            self._hurried or self._is_storage_save_due or self._is_any_rank_done_and_none_capturing
+        ):
             return []
-        if self._busy and not self._local:
+        if self._is_any_in_progress and not self._local:
             return []
         self._is_storage_save_due = False
         newest = max(in_memory)
-        return [self._persist(newest, self._captures[newest])]
+        return [self._order_persist_or_storage_check(newest, self._captures[newest])]
 
     @property
-    def _training_is_over(self) -> bool:
+    def _is_any_rank_done_and_none_capturing(self) -> bool:
         """A rank makes no more captures, so no new one can be whole; and none is still becoming so."""
         return bool(self._done) and not any(
             capture.state is CaptureState.CAPTURING and capture.captured for capture in self._captures.values()
         )
 
-    def tensors_reported(self, rank: int, key: Key, tensors: replicas.Tensors) -> List[Order]:
+    def replica_tensors_reported(self, rank: int, key: Key, tensors: replicas.Tensors) -> List[Order]:
         """The tensors of `rank`, which was asked for them; None when its trainer cannot be asked any more."""
         capture = self._captures.get(key)
         if capture is None or capture.state is not CaptureState.COMPARING or capture.difference is None:
@@ -242,10 +244,10 @@ class Coordinator:
             CaptureState.REFUSED,
             CaptureState.DROPPED,
         ):
-            return [Order(OrderKind.SEALED, key), *self._overtake_older(key)]
+            return [Order(OrderKind.SEALED, key), *self._overtake_older_in_memory(key)]
         return []
 
-    def _overtake_older(self, key: Key) -> List[Order]:
+    def _overtake_older_in_memory(self, key: Key) -> List[Order]:
         """All ranks have sealed this one: older ones that are held are of no use any more."""
         older = [
             other
@@ -276,7 +278,7 @@ class Coordinator:
             orders = [Order(OrderKind.LOCAL, key)]
         else:
             orders = []
-        return orders + self._start_newest_upload()
+        return orders + self._upload_newest_overtaking_older()
 
     def persisted(self, rank: int, key: Key, report: Any) -> List[Order]:
         """`rank` has its shard on storage."""
@@ -284,9 +286,9 @@ class Coordinator:
         if capture is None or capture.state != (CaptureState.UPLOADING if self._local else CaptureState.PERSISTING):
             return []
         capture.reports[rank] = report
-        return self._commit_or_clear_when_all_wrote(key, capture)
+        return self._commit_or_free_storage_when_all_wrote(key, capture)
 
-    def _commit_or_clear_when_all_wrote(self, key: Key, capture: _Capture) -> List[Order]:
+    def _commit_or_free_storage_when_all_wrote(self, key: Key, capture: _Capture) -> List[Order]:
         """One more rank has written its shard, or found no room for it."""
         if len(capture.reports) + len(capture.no_room) < self.world:
             return []
@@ -295,11 +297,11 @@ class Coordinator:
                 capture.retry = OrderKind.UPLOAD
             else:
                 capture.retry = OrderKind.PERSIST
-            return self._clear(key, capture)
+            return self._order_freeing_of_storage(key, capture)
         capture.state = CaptureState.COMMITTING
         return [Order(OrderKind.COMMIT, key)]
 
-    def _clear(self, key: Key, capture: _Capture) -> List[Order]:
+    def _order_freeing_of_storage(self, key: Key, capture: _Capture) -> List[Order]:
         capture.state = CaptureState.CLEARING
         return [Order(OrderKind.CLEAR, key)]
 
@@ -310,13 +312,13 @@ class Coordinator:
             return self._fail(key, f"rank {rank}: {reason}")
         if capture.state is CaptureState.COMMITTING:
             capture.no_room[rank], capture.retry = reason, OrderKind.COMMIT
-            return self._clear(key, capture)
+            return self._order_freeing_of_storage(key, capture)
         if capture.state is (CaptureState.UPLOADING if self._local else CaptureState.PERSISTING):
             capture.no_room[rank] = reason
-            return self._commit_or_clear_when_all_wrote(key, capture)
+            return self._commit_or_free_storage_when_all_wrote(key, capture)
         return self._fail(key, f"rank {rank}: {reason}")
 
-    def cleared(self, key: Key, *, freed: bool, reason: str) -> List[Order]:
+    def storage_freeing_ended(self, key: Key, *, freed: bool, reason: str) -> List[Order]:
         """Something was given up for it, or nothing could be, and why."""
         capture = self._captures.get(key)
         if capture is None or capture.state is not CaptureState.CLEARING:
@@ -342,12 +344,12 @@ class Coordinator:
         self._captures[key].reports.clear()
         return [
             Order(OrderKind.COMMITTED, key),
-            *self._start_newest_upload(),
-            *self._persist_newest_in_memory(),
+            *self._upload_newest_overtaking_older(),
+            *self._persist_newest_in_memory_if_due(),
             *self._shut_down_when_done(),
         ]
 
-    def _start_newest_upload(self) -> List[Order]:
+    def _upload_newest_overtaking_older(self) -> List[Order]:
         """The next one for the slow tier: the newest; what is older than it is not worth its time any more."""
         if any(
             capture.state in (CaptureState.UPLOADING, CaptureState.COMMITTING, CaptureState.CLEARING)
@@ -373,17 +375,17 @@ class Coordinator:
         orders: List[Order] = []
         for key, capture in sorted(self._captures.items()):
             if capture.state is CaptureState.CAPTURING and rank not in capture.captured:
-                orders += self._end_incomplete(key, capture, rank, f"rank {rank}: {reason}")
-        return orders + self._persist_newest_in_memory() + self._shut_down_when_done()
+                orders += self._drop_or_fail_incomplete(key, capture, rank, f"rank {rank}: {reason}")
+        return orders + self._persist_newest_in_memory_if_due() + self._shut_down_when_done()
 
-    def forget_unfinished_captures(self, rank: int) -> None:
+    def forget_all_unfinished_captures(self, replaced_rank: int) -> None:
         """Forget all captures that are in progress, as another agent has taken the place of that of `rank`.
 
         Every agent reports once more what it holds (as `adopted`). A commit that has begun needs nobody any
         more and stays. Ranks that were done report so again after that: until then they are not missing what
         they have not reported yet.
         """
-        self._lost.discard(rank)
+        self._lost.discard(replaced_rank)
         self._done = set(self._lost)
         retained = {
             key: capture
@@ -403,7 +405,7 @@ class Coordinator:
                 and capture.difference is not None
                 and rank in capture.difference.ranks
             ):
-                orders += self.tensors_reported(rank, key, None)
+                orders += self.replica_tensors_reported(rank, key, None)
             if (
                 capture.state
                 in (
@@ -427,7 +429,7 @@ class Coordinator:
                 orders += self._drop(other, f"rank {rank} went on without it")
         return orders
 
-    def _end_incomplete(self, key: Key, capture: _Capture, rank: int, reason: str) -> List[Order]:
+    def _drop_or_fail_incomplete(self, key: Key, capture: _Capture, rank: int, reason: str) -> List[Order]:
         """It will not be whole, as `rank` does not have it. Of an earlier one, which all ranks may have sealed, a rank
         whose agent is gone may have its part in memory: there it stays for the next start."""
         if capture.adopted and rank in self._lost:
@@ -444,7 +446,7 @@ class Coordinator:
         capture = self._captures.get(key)
         if capture is None or capture.state is CaptureState.COMPARING:
             return []
-        if not capture.state.is_in_progress and capture.state is not CaptureState.IN_MEMORY:
+        if not capture.state.is_complete_and_in_progress and capture.state is not CaptureState.IN_MEMORY:
             return []
         return self._end_capture(capture, CaptureState.FAILED, key, reason)
 
@@ -453,19 +455,19 @@ class Coordinator:
         capture.reports.clear()
         return [
             Order(_END_ORDERS[state], key, reason),
-            *self._start_newest_upload(),
-            *self._persist_newest_in_memory(),
+            *self._upload_newest_overtaking_older(),
+            *self._persist_newest_in_memory_if_due(),
             *self._shut_down_when_done(),
         ]
 
-    def _forget_ended(self) -> None:
+    def _forget_ended_beyond_limit(self) -> None:
         ended = sorted(key for key, capture in self._captures.items() if capture.state.is_end)
         for key in ended[:-_REMEMBERED]:
             del self._captures[key]
 
     def _shut_down_when_done(self) -> List[Order]:
         is_any_in_memory = any(capture.state is CaptureState.IN_MEMORY for capture in self._captures.values())
-        if len(self._done) < self.world or is_any_in_memory or self._busy or self._is_shut_down:
+        if len(self._done) < self.world or is_any_in_memory or self._is_any_in_progress or self._is_shut_down:
             return []
         self._is_shut_down = True
         return [Order(OrderKind.SHUTDOWN, None)]

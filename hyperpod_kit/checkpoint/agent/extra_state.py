@@ -175,7 +175,7 @@ class RankParts(NamedTuple):
     location: Optional[RankStateLocation]
 
 
-def split_shared_and_rank_parts(extra: bytes, world: int) -> Tuple[bytes, List[RankParts]]:
+def split_shared_and_rank_parts(extra: bytes, restoring_world: int) -> Tuple[bytes, List[RankParts]]:
     """Return what the trees of all ranks have in common, as text, and what each of the `world` ranks that
     restore it has besides: `{**json.loads(shared), **rank.parts}` and what lies at `rank.location` are its
     tree.
@@ -183,14 +183,14 @@ def split_shared_and_rank_parts(extra: bytes, world: int) -> Tuple[bytes, List[R
     Raises CheckpointError.
     """
     body = _parse_extra(extra)
-    saved = min(world, len(body["ranks"]))
+    saved = min(restoring_world, len(body["ranks"]))
     shared, locations = body["shared"], _parse_locations(body)
     rank_parts = []
     for rank in range(saved):
         tree = _tree_in(body, rank)
         parts = {key: value for key, value in tree.items() if key not in shared or shared[key] is not value}
         rank_parts.append(RankParts(parts, locations[rank]))
-    rank_parts += [RankParts({}, None) for _ in range(world - saved)]
+    rank_parts += [RankParts({}, None) for _ in range(restoring_world - saved)]
     return json.dumps(shared, separators=(",", ":")).encode(), rank_parts
 
 
@@ -210,17 +210,23 @@ def _merge_stages(body: Mapping[str, Any]) -> Dict[str, Any]:
     for rank in range(1, len(body["ranks"]) if "like" in body else 1):
         for key, value in _tree_in(body, rank).items():
             if key in ("model", "optimizer") or next(name_coverage.shared_names(value), None) is not None:
-                merged[key] = _merge(merged[key], value) if key in merged else value
+                merged[key] = _merge_preferring_first(merged[key], value) if key in merged else value
     return merged
 
 
-def _merge(first: Any, second: Any) -> Any:
+def _merge_preferring_first(first: Any, second: Any) -> Any:
     """What either has; of a value that both have, `first`'s."""
     if isinstance(first, dict) and isinstance(second, dict) and "$" not in first:
-        return {**first, **{key: _merge(first[key], value) if key in first else value for key, value in second.items()}}
+        return {
+            **first,
+            **{
+                key: _merge_preferring_first(first[key], value) if key in first else value
+                for key, value in second.items()
+            },
+        }
     if isinstance(first, list) and isinstance(second, list):
         if all(isinstance(item, str) for item in first + second):  # the names of a group's parameters
             return list(dict.fromkeys(first + second))
         if len(first) == len(second):
-            return [_merge(*pair) for pair in zip(first, second)]
+            return [_merge_preferring_first(*pair) for pair in zip(first, second)]
     return first

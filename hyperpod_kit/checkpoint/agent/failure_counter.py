@@ -36,16 +36,16 @@ class RootFailureLog:
         self._written = self._longest = 0
         self.is_retry_due = False
 
-    def submit_row_within_limit(self, key: Key, count: int, reason: str) -> None:
+    def submit_row_within_limit(self, key: Key, failures_in_a_row: int, reason: str) -> None:
         """Have a worker write a row to the root: `count` saves in a row have failed, `key` the last of them.
 
         Beyond _MOST_ON_ROOT rows only one of a longer series is written.
         """
-        if self._written >= _MOST_ON_ROOT and count <= self._longest:
+        if self._written >= _MOST_ON_ROOT and failures_in_a_row <= self._longest:
             return
         self._written += 1
-        self._longest = max(self._longest, count)
-        row = failure_rows.Row(key[0], key[1], count, reason, self._clock())
+        self._longest = max(self._longest, failures_in_a_row)
+        row = failure_rows.Row(key[0], key[1], failures_in_a_row, reason, self._clock())
         self._chores.submit(
             LossNoteResult, key, lambda: failure_rows.write_row(self._storage.store, self._run_identity, row)
         )
@@ -85,10 +85,12 @@ class FailureCounter:
             name = layout.parse_checkpoint_id(note)
             if name is None:
                 return
-            self._tally.record_durable(key[1], name.step)
+            self._tally.record_durable_and_check_recovery(key[1], name.step)
         elif kind in (OrderKind.FAILED, OrderKind.REFUSED, OrderKind.DROPPED):
             self._last_reason = note
-            if self._tally.record_failure(key[1], note) or (self._root_log.is_retry_due and self._tally.in_a_row):
+            if self._tally.record_failure_and_check_report_due(key[1], note) or (
+                self._root_log.is_retry_due and self._tally.in_a_row
+            ):
                 self._root_log.submit_row_within_limit(key, self._tally.in_a_row, note)
         else:
             return

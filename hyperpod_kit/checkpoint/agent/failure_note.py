@@ -11,7 +11,7 @@ import re
 from typing import Any, List, NamedTuple, Optional
 
 from hyperpod_kit.checkpoint.agent import note_page, shm_slots
-from hyperpod_kit.checkpoint.agent.note_page import is_count, is_time
+from hyperpod_kit.checkpoint.agent.note_page import is_count, is_number_of_seconds
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.untrusted.text import clean
 
@@ -76,7 +76,7 @@ def _parse_note(body: Any) -> Optional[Note]:
         return None
     if (note.durable_step is None) != (note.durable_at is None):
         return None
-    if note.durable_step is not None and not (is_count(note.durable_step) and is_time(note.durable_at)):
+    if note.durable_step is not None and not (is_count(note.durable_step) and is_number_of_seconds(note.durable_at)):
         return None
     return _bounded(note)
 

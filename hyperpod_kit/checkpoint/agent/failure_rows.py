@@ -12,7 +12,7 @@ import json
 import re
 from typing import NamedTuple, Optional
 
-from hyperpod_kit.checkpoint.agent.note_page import is_count, is_time
+from hyperpod_kit.checkpoint.agent.note_page import is_count, is_number_of_seconds
 from hyperpod_kit.checkpoint.repository import identity
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 from hyperpod_kit.errors import CheckpointError
@@ -67,7 +67,7 @@ def read_newest(where: Where) -> Optional[Row]:
             and (row.epoch, row.seq) == (epoch, seq)
             and is_count(row.lost_in_row)
             and isinstance(row.why, str)
-            and is_time(row.at)
+            and is_number_of_seconds(row.at)
         ):
             return row._replace(why=clean(row.why))
     return None

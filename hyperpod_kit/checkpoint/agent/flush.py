@@ -104,7 +104,7 @@ def flush(
     flushes: List[Union[_RunFlush, _CopiesFlush]] = []
     with contextlib.closing(FlushProgress(on_progress)) as progress:
         for user_directory in shm_paths.user_directories(folder or ""):
-            names = shm_slots.names(user_directory, uid=shm_paths.node_uid())
+            names = shm_slots.own_slot_names(user_directory, uid=shm_paths.node_uid())
             for run in sorted({name.run for name in names}):
                 slots_of_run = [name for name in names if name.run == run]
                 flushes.append(
@@ -118,7 +118,7 @@ def flush(
             StorageTurn(run_flush.announce, run_flush.flush_and_report, run_flush.withdraw_announcement_if_any)
             for run_flush in flushes
         ]
-        run_turns(turns, waiting, progress.set_announced)
+        run_turns(turns, waiting, progress.set_announced_and_report)
     if waiting.stalls:
         reason = f"nothing has moved for {stall:g} s"
     else:
@@ -191,7 +191,7 @@ class _RunFlush:
             ):
                 return
             # A storage that hangs keeps this process, and with it the locks: no later flush hangs there too.
-            with self._hold_available_locks() as free:
+            with self._hold_free_locks_unless_other_flush() as free:
                 if free:
                     self._write_flush_note(complete_pages)
         finally:
@@ -199,7 +199,7 @@ class _RunFlush:
                 opened.slot.close()
 
     def _write_flush_note(self, complete_pages: List[Page]) -> None:
-        store, committed = flush_captures.open_storage_and_newest_commit(complete_pages[0])
+        store, committed = flush_captures.open_storage_and_find_newest_epoch_seq(complete_pages[0])
         unsaved_pages = [page for page in complete_pages if page.key[:2] > committed]
         if not unsaved_pages:
             return
@@ -213,12 +213,12 @@ class _RunFlush:
         self._progress.start_renewing_note(self._run, store, note)
 
     @contextlib.contextmanager
-    def _hold_available_locks(self) -> Iterator[bool]:
+    def _hold_free_locks_unless_other_flush(self) -> Iterator[bool]:
         """Hold the rank locks that nobody has for as long as the block lasts; yield False when another flush has
         one. Locks of agents are waited for later."""
         locks: List[lock.Lock] = []
         try:
-            for _, path in self._lock_paths():
+            for _, path in self._ranks_with_lock_paths():
                 try:
                     taken = lock.try_acquire(path)
                 except (Untrusted, NotEnoughSharedMemory):
@@ -235,7 +235,7 @@ class _RunFlush:
             for taken in locks:
                 taken.release()
 
-    def _lock_paths(self) -> List[Tuple[int, str]]:
+    def _ranks_with_lock_paths(self) -> List[Tuple[int, str]]:
         """(rank, the path of its lock) of each rank."""
         ranks = sorted({name.rank for name in self._names})
         uid = shm_paths.node_uid()
@@ -286,13 +286,13 @@ class _RunFlush:
         """Whether somebody may come yet for a capture: it is known to be younger than the limit."""
         age = None
         if page.state in COMPLETE_STATES:
-            age = capture_age.age(page, self._clock())
+            age = capture_age.seconds_since_sealing(page, self._clock())
         return age is not None and age <= self._max_age
 
     def _lock_and_flush(self, is_requested: bool, end: float) -> FlushOutcome:
         locks: List[lock.Lock] = []
         try:
-            for rank, path in self._lock_paths():
+            for rank, path in self._ranks_with_lock_paths():
                 try:
                     taken = self._acquire_lock(rank, path, end)
                 except (Untrusted, NotEnoughSharedMemory):
@@ -305,7 +305,7 @@ class _RunFlush:
             self._progress.set_locks_to_renew(self._run, locks)
             for name in self._names:
                 # Only now: a trainer that is making a slot has its image before its control page.
-                shm_slots.remove_stray_image(self._folder, name)
+                shm_slots.remove_image_if_no_control_page(self._folder, name)
             return self._save_and_remove(is_requested)
         finally:
             self._progress.set_locks_to_renew(self._run, [])
@@ -366,7 +366,7 @@ class _RunFlush:
         captured: Dict[Key, Dict[int, shm_slots.OpenSlot]] = {}
         for opened in complete_slots:
             captured.setdefault(opened.page.key, {})[opened.page.origin.rank] = opened
-        age = capture_age.youngest_age((opened.page for opened in complete_slots), self._clock())
+        age = capture_age.youngest_age_if_all_known((opened.page for opened in complete_slots), self._clock())
         checkpoint_id: Optional[str] = None
         try:
             saved = flush_captures.save(self._run, captured, [opened.page for opened in slots], self._progress)
@@ -389,7 +389,7 @@ class _RunFlush:
         damaged = _describe_damaged(self._folder, names)
         lost = "; ".join(filter(None, (lost, damaged)))
         if lost:
-            loss_log.record_loss(self._run, lost)
+            loss_log.record_loss_in_audit_log(self._run, lost)
         try:
             failure_note.remove(self._folder, shm_paths.node_uid(), self._run)
             for name in names:

@@ -38,17 +38,17 @@ def describe_steps(pages: Iterable[Page]) -> str:
     return ", ".join(f"step {steps[key]} (seq {key[1]})" for key in sorted(steps, reverse=True))
 
 
-def open_storage_and_newest_commit(page: Page) -> Tuple[Store, Tuple[int, int]]:
+def open_storage_and_find_newest_epoch_seq(page: Page) -> Tuple[Store, Tuple[int, int]]:
     """Return the store of the root that a capture belongs to, and (epoch, seq) of its newest commit.
 
     Raises CheckpointError when the root is not its run's, OSError.
     """
     store = open_store(page.origin.root)
     identity.require_run_identity(store, identity.RunIdentity(page.origin.run, page.origin.run_id))
-    return store, _newest_committed(store)
+    return store, _newest_committed_epoch_seq(store)
 
 
-def _newest_committed(store: Store) -> Tuple[int, int]:
+def _newest_committed_epoch_seq(store: Store) -> Tuple[int, int]:
     """(epoch, seq) of the newest commit; one whose manifest is torn or whose files are not all there, with their
     sizes, is none."""
     for entry in selection.iter_committed_newest_first(store):
@@ -79,7 +79,7 @@ def save(run: str, captured: Captured, pages: Sequence[Page], progress: FlushPro
     when storage does not take it: what was not written yet is then needed.
     """
     first = next(iter(captured[max(captured)].values())).page
-    store, committed = open_storage_and_newest_commit(first)
+    store, committed = open_storage_and_find_newest_epoch_seq(first)
     keys = newer_captures((slot.page for slots in captured.values() for slot in slots.values()), committed)
     if not keys:
         return Saved(None, f"already committed up to seq {committed[1]}", True)

@@ -58,21 +58,21 @@ def _free_copies_under_locks(
         if page is not None:
             copies.append(shm_slots.ensure_dated(OpenSlot(slot, page), clock))
     try:
-        return _free_saved_copies(copies_directory, run, copies, job, max_age, clock)
+        return _free_saved_and_expired_copies(copies_directory, run, copies, job, max_age, clock)
     finally:
         for copy in copies:
             copy.slot.close()
 
 
-def _free_saved_copies(
+def _free_saved_and_expired_copies(
     copies_directory: str, run: str, copies: List[OpenSlot], job: Optional[str], max_age: float, clock: Clock
 ) -> Optional[CopiesOutcome]:
     """None when there is nothing to say to whoever asked for `job`."""
     moment = clock()
-    candidates = _copies_of_job_or_expired(copies, job, max_age, moment)
+    candidates = _all_copies_if_of_job_else_expired(copies, job, max_age, moment)
     if not candidates:
         return None
-    committed, problem = _newest_commit_or_reason(candidates[0])
+    committed, problem = _newest_committed_epoch_seq_or_reason(candidates[0])
     unsaved = [copy for copy in candidates if committed is None or copy.page.key[:2] > committed]
     given_up = [copy for copy in unsaved if capture_age.is_expired(copy.page, _TWICE * max_age, moment)]
     waiting = [copy for copy in unsaved if copy not in given_up]
@@ -80,7 +80,7 @@ def _free_saved_copies(
     if given_up:
         loss = f"{_describe_copies(given_up)}, given up after {_TWICE * max_age / 3600:g} hours{problem}"
     if loss:
-        loss_log.record_loss(run, loss)
+        loss_log.record_loss_in_audit_log(run, loss)
     for copy in candidates:
         if copy not in waiting:
             shm_slots.remove(copies_directory, copy.slot.name)
@@ -92,7 +92,7 @@ def _free_saved_copies(
     return None
 
 
-def _copies_of_job_or_expired(
+def _all_copies_if_of_job_else_expired(
     copies: List[OpenSlot], job: Optional[str], max_age: float, moment: BootMoment
 ) -> List[OpenSlot]:
     """All of the run where a copy is of `job`, or none is named; else those that are too old."""
@@ -100,10 +100,10 @@ def _copies_of_job_or_expired(
     return [copy for copy in copies if is_of_job or capture_age.is_expired(copy.page, max_age, moment)]
 
 
-def _newest_commit_or_reason(copy: OpenSlot) -> Tuple[Optional[Tuple[int, int]], str]:
+def _newest_committed_epoch_seq_or_reason(copy: OpenSlot) -> Tuple[Optional[Tuple[int, int]], str]:
     """((epoch, seq) of the newest commit, None where nobody can say; and then why, in words that go on a sentence)."""
     try:
-        return flush_captures.open_storage_and_newest_commit(copy.page)[1], ""
+        return flush_captures.open_storage_and_find_newest_epoch_seq(copy.page)[1], ""
     except (CheckpointError, OSError) as err:
         return None, f": {verify.describe_failure(err)}"
 

@@ -78,9 +78,9 @@ class FlushProgress:
         with self._lock:
             ended = self._notes.pop(run, None)
         if ended is not None:
-            flush_note.remove(ended[0], ended[1])
+            flush_note.try_remove(ended[0], ended[1])
 
-    def set_announced(self) -> None:
+    def set_announced_and_report(self) -> None:
         """Record that all that can be known of what is to come is noted on storage, and report the progress."""
         self._announced = True
         self._renew_locks_and_report()
@@ -141,7 +141,7 @@ class FlushProgress:
             with self._lock:
                 is_ended = run not in self._notes
             if is_ended:
-                flush_note.remove(store, name)
+                flush_note.try_remove(store, name)
 
 
 class _CountingPace(persist.Pace):

@@ -78,7 +78,7 @@ def flush_as(
     if pid == 0:
         os.close(response_fd)
         os.close(errors)
-        _child(uid, gid, parent, response_write_fd, put_error, work)
+        _run_work_in_child_and_exit(uid, gid, parent, response_write_fd, put_error, work)
     os.close(response_write_fd)
     os.close(put_error)
     limit = None
@@ -91,7 +91,7 @@ def flush_as(
     finally:
         os.close(response_fd)
         os.close(errors)
-    status = _wait_or_kill(pid, 0.0 if failure else _EXIT)
+    status = _exit_status_or_zero_if_killed(pid, 0.0 if failure else _EXIT)
     if failure:
         return [flush.FlushOutcome(f"uid {uid}", None, False, failure.format(timeout=timeout, stall=stall))]
     if status:
@@ -104,7 +104,7 @@ def flush_as(
     return outcomes
 
 
-def _child(
+def _run_work_in_child_and_exit(
     uid: int,
     gid: Optional[int],
     parent: int,
@@ -204,7 +204,7 @@ def _forward_stderr(stderr_fd: int) -> bool:
     return bool(text)
 
 
-def _wait_or_kill(pid: int, grace: float) -> int:
+def _exit_status_or_zero_if_killed(pid: int, grace: float) -> int:
     """End the child, which has `grace` seconds to end by itself; its exit status, 0 too for one that has to be left
     behind."""
     done = status = 0
@@ -256,9 +256,11 @@ def _parse_outcomes(data: bytes) -> Optional[List[flush.FlushOutcome]]:
 def _record_in_audit_log(uid: int, outcomes: List[flush.FlushOutcome], asked_by: str) -> None:
     recorded = [outcome for outcome in outcomes if outcome.removed or outcome.attempt or outcome.lost]
     for outcome in recorded[:_MOST_RECORDS]:
-        audit.record("flushed", f"run {outcome.run}", outcome.note, asked_by=asked_by, owner=f"uid {uid}")
+        audit.record_root_action_in_journal(
+            "flushed", f"run {outcome.run}", outcome.note, asked_by=asked_by, owner=f"uid {uid}"
+        )
     if len(recorded) > _MOST_RECORDS:
-        audit.record(
+        audit.record_root_action_in_journal(
             "flushed",
             f"{len(recorded) - _MOST_RECORDS} more runs",
             "as the ones before",

@@ -37,7 +37,7 @@ class Hello(NamedTuple):
 
 def build_challenge() -> bytes:
     """Return the first line that the hub sends to a newcomer: protocol and a new nonce."""
-    return _encode_line(protocol=PROTOCOL, nonce=message_auth.nonce())
+    return _encode_fields_without_newline(protocol=PROTOCOL, nonce=message_auth.nonce())
 
 
 def build_response(key: bytes, challenge_line: bytes, rank: int, again: bool) -> tuple[bytes, MessageSeals]:
@@ -45,14 +45,14 @@ def build_response(key: bytes, challenge_line: bytes, rank: int, again: bool) ->
     hub_nonce = _parse_nonce(challenge_line)
     newcomer_nonce = message_auth.nonce()
     return (
-        _encode_line(
+        _encode_fields_without_newline(
             protocol=PROTOCOL,
             nonce=newcomer_nonce,
             rank=rank,
             again=again,
             proof=message_auth.proof(key, PROTOCOL, hub_nonce, newcomer_nonce, rank, int(again)),
         ),
-        MessageSeals(*_seals(key, hub_nonce, newcomer_nonce, rank)),
+        MessageSeals(*_seals_to_and_from_hub(key, hub_nonce, newcomer_nonce, rank)),
     )
 
 
@@ -71,7 +71,7 @@ def verify_response(key: bytes, challenge_line: bytes, line: bytes, world: int) 
         response.get("proof"), message_auth.proof(key, PROTOCOL, hub_nonce, newcomer_nonce, rank, int(again))
     ):
         return None
-    up, down = _seals(key, hub_nonce, newcomer_nonce, rank)
+    up, down = _seals_to_and_from_hub(key, hub_nonce, newcomer_nonce, rank)
     return Hello(rank, again, MessageSeals(down, up))
 
 
@@ -108,7 +108,9 @@ def _parse_nonce(line: bytes) -> str:
     return nonce
 
 
-def _seals(key: bytes, hub: str, newcomer: str, rank: int) -> tuple[message_auth.Seal, message_auth.Seal]:
+def _seals_to_and_from_hub(
+    key: bytes, hub: str, newcomer: str, rank: int
+) -> tuple[message_auth.Seal, message_auth.Seal]:
     """Of what the newcomer says, of what the hub says."""
     return (
         message_auth.Seal(message_auth.derive_key(key, PROTOCOL, "to the hub", hub, newcomer, rank)),
@@ -116,5 +118,5 @@ def _seals(key: bytes, hub: str, newcomer: str, rank: int) -> tuple[message_auth
     )
 
 
-def _encode_line(**fields: object) -> bytes:
+def _encode_fields_without_newline(**fields: object) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()

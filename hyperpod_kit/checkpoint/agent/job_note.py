@@ -19,7 +19,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Union
 
 from hyperpod_kit.checkpoint.agent import note_page
-from hyperpod_kit.checkpoint.agent.note_page import is_count, is_time
+from hyperpod_kit.checkpoint.agent.note_page import is_count, is_number_of_seconds
 from hyperpod_kit.untrusted import by_descriptor
 
 _NAME = re.compile(r"hpk-([0-9]{1,10})-([0-9]{1,10})\.(?:job|time)")
@@ -166,7 +166,7 @@ def parse_time_note(body: Any) -> Optional[TimeNote]:
         type(note.job) is str and _JOB.fullmatch(note.job),
         isinstance(note.gpu_seconds, dict)
         and len(note.gpu_seconds) <= _CAUSES
-        and all(_CAUSE.fullmatch(name) and is_time(seconds) for name, seconds in note.gpu_seconds.items()),
+        and all(_CAUSE.fullmatch(name) and is_number_of_seconds(seconds) for name, seconds in note.gpu_seconds.items()),
     )
     if all(good):
         return note
@@ -180,9 +180,9 @@ def _parse_job_note(body: Any) -> Optional[JobNote]:
     good = (
         type(note.job) is str and _JOB.fullmatch(note.job),
         is_count(note.attempts),
-        note.started is None or is_time(note.started),
+        note.started is None or is_number_of_seconds(note.started),
         note.lost_steps is None or is_count(note.lost_steps),
-        note.goodput is None or (is_time(note.goodput) and note.goodput <= 1),
+        note.goodput is None or (is_number_of_seconds(note.goodput) and note.goodput <= 1),
         isinstance(note.ends, dict)
         and len(note.ends) <= _CLASSES
         and all(_CLASS.fullmatch(name) and is_count(count) for name, count in note.ends.items()),

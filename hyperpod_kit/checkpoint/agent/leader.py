@@ -90,11 +90,15 @@ class Leader:
         elif isinstance(report, RankCaptured):
             self._execute(
                 coordinator.captured(
-                    rank, report.key, adopted=report.adopted, memory=report.memory, replica_digests=report.replicas
+                    rank,
+                    report.key,
+                    from_earlier_start=report.adopted,
+                    is_memory_only=report.memory,
+                    replica_digests=report.replicas,
                 )
             )
         elif isinstance(report, RankTensors):
-            self._execute(coordinator.tensors_reported(rank, report.key, report.tensors or None))
+            self._execute(coordinator.replica_tensors_reported(rank, report.key, report.tensors or None))
         elif isinstance(report, RankSealed):
             self._execute(coordinator.sealed(rank, report.key))
         elif isinstance(report, RankSkipped):
@@ -124,7 +128,7 @@ class Leader:
         this agent has missed something."""
         self._apply_update(self._texts.remove_rank(rank))
         if self.membership.clear_missing(rank):
-            self._coordinator.forget_unfinished_captures(rank)
+            self._coordinator.forget_all_unfinished_captures(rank)
             self._broadcast(Order(OrderKind.RESYNC, None))
 
     def expire_missing_ranks(self) -> None:
@@ -154,7 +158,7 @@ class Leader:
         elif isinstance(result, RetentionResult):
             self.upkeep.on_retention(result)
         elif isinstance(result, ClearResult):
-            self._on_cleared(result)
+            self._on_storage_freeing_ended(result)
         elif isinstance(result, OwnerCheckResult):
             if result.taken_by:
                 self._record_and_broadcast_root_taken(result.taken_by)
@@ -192,19 +196,19 @@ class Leader:
     def _submit_owner_check(self, key: Key) -> None:
         """A save failed: a newer start may have the root, and have deleted what was being written."""
         if self._ownership.is_own_live_capture(key) and not self._ownership.taken_by:
-            self.worker.submit(OwnerCheckResult, key, self._storage.find_newer_start(key[0]))
+            self.worker.submit(OwnerCheckResult, key, self._storage.describe_newer_start(key[0]))
 
-    def _record_and_broadcast_root_taken(self, by: str) -> None:
+    def _record_and_broadcast_root_taken(self, message: str) -> None:
         """Record that a newer start has the root, and send that to all agents: from now on nothing is committed."""
         if not self._ownership.taken_by:
-            self._ownership.taken_by = by
-            print(by, file=sys.stderr, flush=True)
-            self._broadcast(Order(OrderKind.TAKEN, None, by))
+            self._ownership.taken_by = message
+            print(message, file=sys.stderr, flush=True)
+            self._broadcast(Order(OrderKind.TAKEN, None, message))
 
-    def _on_cleared(self, result: ClearResult) -> None:
+    def _on_storage_freeing_ended(self, result: ClearResult) -> None:
         """Something was given up for a save that had no room, or nothing could be."""
-        reason = self.upkeep.log_cleared_or_explain(result)
-        self._execute(self._coordinator.cleared(result.key, freed=not reason, reason=reason))
+        reason = self.upkeep.log_deleted_or_explain_why_none(result)
+        self._execute(self._coordinator.storage_freeing_ended(result.key, freed=not reason, reason=reason))
 
     def _execute(self, orders: List[Order]) -> None:
         for order in orders:
@@ -219,11 +223,11 @@ class Leader:
                 capture.jobs.add("commit")
                 reports: Dict[int, ShardReport] = dict(self._coordinator.reports(capture.key))
                 job = self._storage.commit(
-                    capture, reports, for_this_start=self._ownership.is_own_live_capture(capture.key)
+                    capture, reports, checks_newer_start=self._ownership.is_own_live_capture(capture.key)
                 )
                 self.worker.submit(CommitResult, capture.key, job)
             elif order.kind is OrderKind.CLEAR and capture is not None:
-                self.upkeep.start_clearing(capture)
+                self.upkeep.start_making_room(capture)
             else:
                 if order.kind is OrderKind.COMMITTED and capture is not None:
                     order = order._replace(note=capture.checkpoint_id)

@@ -9,7 +9,7 @@ from hyperpod_kit.checkpoint.agent import rpc
 from hyperpod_kit.checkpoint.agent.agent_events import Event, FromLeader, LeaderDisconnected, LeaderSearchEnded
 from hyperpod_kit.checkpoint.agent.channel import Channel, JsonMessage
 from hyperpod_kit.checkpoint.agent.leader import Leader
-from hyperpod_kit.checkpoint.agent.protocol.rank_channel import RankReport, parse_order
+from hyperpod_kit.checkpoint.agent.protocol.rank_channel import RankReport, parse_order_if_known
 from hyperpod_kit.checkpoint.agent.setup import AgentSetup
 
 
@@ -36,7 +36,7 @@ class LeaderLink:
 
     def post_order(self, body: JsonMessage) -> None:
         """Parse an order and put it into the queue. Called in the thread that receives."""
-        order = parse_order(body)
+        order = parse_order_if_known(body)
         if order is not None:
             self._post(FromLeader(order))
 

@@ -25,7 +25,7 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError, Untrusted
 from hyperpod_kit.untrusted import by_descriptor, files
-from hyperpod_kit.untrusted.dirfd import open_as_path
+from hyperpod_kit.untrusted.dirfd import open_as_path_unless_mounted
 
 _OWNED = "ours"
 
@@ -52,7 +52,7 @@ def _describe_owner(path: str) -> str:
     except FileNotFoundError:
         return ""
     try:
-        fd = open_as_path(os.path.basename(path), folder)
+        fd = open_as_path_unless_mounted(os.path.basename(path), folder)
     except FileNotFoundError:
         return ""
     except OSError as err:
@@ -146,7 +146,7 @@ def write_part(shard: SlotShard, local_store: Store, checkpoint_id: str, options
     return report
 
 
-def prune_parts(local_store: Store, rank: int, *, upto: str, busy: Container[str]) -> None:
+def remove_all_but_newest_parts(local_store: Store, rank: int, *, upto: str, busy: Container[str]) -> None:
     """Remove this rank's parts older than the newest KEPT of those up to the attempt `upto`, except `busy` ones.
 
     `upto` is complete on all ranks; what is newer may never be and does not count. Also what a crash left half
@@ -179,9 +179,9 @@ class LocalDisk:
         """Return this rank's intact parts, newest first, see `list_parts`."""
         return list_parts(self._directory, self._run_hash, self._rank)
 
-    def prune(self, *, upto: str, busy: Container[str]) -> None:
-        """Remove old parts, see `prune_parts`."""
-        prune_parts(self.store, self._rank, upto=upto, busy=busy)
+    def remove_all_but_newest_parts(self, *, upto: str, busy: Container[str]) -> None:
+        """Remove old parts, see `remove_all_but_newest_parts`."""
+        remove_all_but_newest_parts(self.store, self._rank, upto=upto, busy=busy)
 
 
 def _remove(local_store: Store, checkpoint_id: str, rank: int) -> None:

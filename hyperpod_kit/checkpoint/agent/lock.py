@@ -66,7 +66,7 @@ def try_acquire(path: str, trainer: Process = NOBODY) -> Optional[Lock]:
 
 
 def _try_acquire(path: str, trainer: Process) -> Optional[Lock]:
-    fd = _open(path)
+    fd = _open_or_create_own(path)
     try:
         # The holder before us may have removed the file: then this lock is on nothing.
         if try_lock(fd) and os.fstat(fd).st_nlink:
@@ -83,7 +83,7 @@ def _try_acquire(path: str, trainer: Process) -> Optional[Lock]:
     return None
 
 
-def _open(path: str) -> int:
+def _open_or_create_own(path: str) -> int:
     """The lock's file, made where there is none. Only a file of ours says who is to be ended: raises Untrusted for
     anything else in its place, OSError."""
     for _ in range(_TRIES):

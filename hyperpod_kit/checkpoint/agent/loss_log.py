@@ -10,8 +10,8 @@ import os
 from hyperpod_kit import audit
 
 
-def record_loss(run: str, lost: str) -> None:
+def record_loss_in_audit_log(run: str, lost: str) -> None:
     """Record that these captures of a run are given up. To be called before the first of them is removed."""
-    audit.record(
+    audit.record_root_action_in_journal(
         "gave up", f"captures of run {run}", f"LOST: {lost}", asked_by="checkpoint flush", owner=f"uid {os.getuid()}"
     )

@@ -62,7 +62,7 @@ def read_all(folder: str, ending: str, pattern: Pattern[str], read: Callable[[Fo
     raises OSError or ValueError at, is passed over. Raises OSError."""
     notes: List[T] = []
     counts: Dict[int, int] = {}
-    with contextlib.closing(shm_paths.iter_user_files(folder, ending, MOST_OF_ONE)) as files:
+    with contextlib.closing(shm_paths.iter_user_files_as_uid_name_fd(folder, ending, MOST_OF_ONE)) as files:
         for uid, name, named in files:
             match = pattern.fullmatch(name)
             if match is None or counts.get(uid, 0) >= MOST_OF_ONE:
@@ -92,6 +92,6 @@ def is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
-def is_time(value: object) -> bool:
+def is_number_of_seconds(value: object) -> bool:
     """Return whether it is a number of Unix seconds, as JSON has them."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e11

@@ -167,7 +167,7 @@ class OrderExecutor:
         elif kind is OrderKind.UPLOAD:
             self._upload(key, capture)
         elif kind is OrderKind.SEND_TEXT:
-            self._report(RankText(key, note, self._report_encoder.look_up_requested_text(note)))
+            self._report(RankText(key, note, self._report_encoder.look_up_text_and_inline_from_now(note)))
         elif kind is OrderKind.COMPARE:
             self.tensor_queries.query_trainer(key, note, ranks)
         elif kind is OrderKind.SEALED:
@@ -215,7 +215,7 @@ class OrderExecutor:
             self._report_persisted(capture.report, key)
         elif "upload" not in capture.jobs:
             capture.jobs.add("upload")
-            self._workers.uploader.submit(WriteResult, key, self._storage.upload(capture))
+            self._workers.uploader.submit(WriteResult, key, self._storage.upload_to_storage(capture))
 
     def _report_persisted(self, report: Report, key: Key) -> None:
         try:
@@ -231,8 +231,10 @@ class OrderExecutor:
             capture.outcome = CaptureOutcome.LOCAL
         self._send_event(SaveLocal(key))
         if capture is not None and capture.part is not None:
-            busy = self._captures.local_checkpoint_ids_in_use()
-            self._workers.writer.submit(PruneResult, key, self._storage.prune_local(capture.part.checkpoint_id, busy))
+            busy = self._captures.local_checkpoint_ids_awaiting_upload()
+            self._workers.writer.submit(
+                PruneResult, key, self._storage.remove_all_but_newest_local_parts(capture.part.checkpoint_id, busy)
+            )
 
     def _set_outcome_and_notify_trainer(self, key: Key, outcome: CaptureOutcome, note: str) -> None:
         """Set the outcome of a capture and send it to the trainer. An outcome of no use replaces an earlier end:

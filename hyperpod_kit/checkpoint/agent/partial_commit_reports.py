@@ -24,7 +24,7 @@ def write_report(store: Store, checkpoint_id: str, rank: int, report: Report) ->
         _put_text(
             store,
             f"{checkpoint_id}/{layout.text_file(text_digest)}",
-            (teller.look_up_requested_text(text_digest) or "").encode(),
+            (teller.look_up_text_and_inline_from_now(text_digest) or "").encode(),
         )
     store.create(f"{checkpoint_id}/{layout.report_file(rank)}", manifest.seal_json(body))
 
@@ -58,7 +58,7 @@ def read_reports(store: Store, checkpoint_id: str, world: int) -> Optional[Dict[
                 updates.append(_read_text(store, checkpoint_id, texts, updates[0].requests[0], text_digest))
         except (TypeError, KeyError, ValueError) as err:
             raise CheckpointError(f"{name} lacks a field: {err}") from None
-        _collect(updates, complete_reports)
+        _collect_complete_or_raise(updates, complete_reports)
     return complete_reports
 
 
@@ -73,7 +73,9 @@ def _read_text(
     return texts.add_text(request.rank, request.key, text_digest, data.decode("utf-8", "replace"))
 
 
-def _collect(updates: List[report_texts.ReportUpdate], complete_reports: Dict[int, ShardReport]) -> None:
+def _collect_complete_or_raise(
+    updates: List[report_texts.ReportUpdate], complete_reports: Dict[int, ShardReport]
+) -> None:
     for update in updates:
         for rank, _, failure in update.failed:
             raise CheckpointError(f"{layout.report_file(rank)}: a text of it is damaged: {failure}")

@@ -51,12 +51,12 @@ class PartnerCopies:
 
         def job() -> Page:
             page = shard.seal()
-            self._copy(shard, page)
+            self._try_copy_to_partner(shard, page)
             return page
 
         return job
 
-    def _copy(self, shard: SlotShard, page: Page) -> None:
+    def _try_copy_to_partner(self, shard: SlotShard, page: Page) -> None:
         partner = self._partner
         if partner is None or time.monotonic() < self._not_before:
             return
@@ -71,7 +71,7 @@ class PartnerCopies:
         self._partner = None
         self._pace.lift()
 
-    def free_earlier(self, keep: Optional[Key]) -> None:
+    def free_copies_of_earlier_starts(self, keep: Optional[Key]) -> None:
         """Free the copies held here that earlier starts made, but that of the capture `keep`. Raises OSError."""
         incarnation = self._setup.incarnation
         partner_memory.remove(

@@ -60,7 +60,7 @@ def sealed_copies(folder: str, run: str) -> Iterator[Tuple[SlotName, Page]]:
 def names(folder: str, run: Optional[str] = None) -> List[SlotName]:
     """The slots there; none where there is no such directory. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
-        return shm_slots.names(folder, uid=shm_paths.node_uid(), run=run)
+        return shm_slots.own_slot_names(folder, uid=shm_paths.node_uid(), run=run)
     return []
 
 
@@ -69,7 +69,7 @@ def runs(slots_directory: str) -> List[str]:
     return sorted({name.run for name in names(copies_directory(slots_directory))})
 
 
-def find_slot(slots_directory: str, run: str, rank: int, key: Key) -> Optional[Slot]:
+def find_sealed_copy_or_own_slot(slots_directory: str, run: str, rank: int, key: Key) -> Optional[Slot]:
     """The slot of that rank's capture, of another node's or of this one's. Raises OSError."""
     for folder in (copies_directory(slots_directory), slots_directory):
         for name, page in sealed_copies(folder, run):

@@ -52,8 +52,8 @@ def _mac(key: bytes, page: Page) -> Any:
 
 def _send(wire: Wire, key: bytes, slot: Slot, page: Page, pace: Pace) -> None:
     mac = _mac(key, page)
-    wire.send(_pieces(memoryview(slot.extra(page.shard.extra_size))), mac, pace)
-    wire.send(_pieces(slot.image[: page.shard.size]), mac, pace)
+    wire.send_parts_updating_mac(_pieces(memoryview(slot.extra(page.shard.extra_size))), mac, pace)
+    wire.send_parts_updating_mac(_pieces(slot.image[: page.shard.size]), mac, pace)
     after = slot.page
     if after is None or after.key != page.key or after.state != SlotState.SEALED:
         raise CheckpointError("the capture was freed while it was read")
@@ -64,8 +64,8 @@ def _receive(wire: Wire, key: bytes, slot: Slot, page: Page) -> None:
     """Receive a capture into a slot that is being written, check its proof and make it SEALED. Raises as Wire."""
     mac = _mac(key, page)
     extra = bytearray(page.shard.extra_size)
-    wire.receive(_pieces(memoryview(extra)), mac)
-    wire.receive(_pieces(slot.image[: page.shard.size]), mac)
+    wire.receive_parts_updating_mac(_pieces(memoryview(extra)), mac)
+    wire.receive_parts_updating_mac(_pieces(slot.image[: page.shard.size]), mac)
     if not message_auth.matches(wire.receive_expected("sent").get("proof"), mac.hexdigest()):
         raise Untrusted("bytes without their proof: they are not of who greeted, or were changed on their way")
     slot.write_extra(bytes(extra))
@@ -165,7 +165,7 @@ class PartnerServer:
             slot.close()
 
     def _send_copy(self, wire: Wire, rank: int, key: Key) -> None:
-        slot = partner_memory.find_slot(self._folder, self._run, rank, key)
+        slot = partner_memory.find_sealed_copy_or_own_slot(self._folder, self._run, rank, key)
         page = None
         if slot is not None:
             page = slot.page

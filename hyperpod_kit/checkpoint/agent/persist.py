@@ -44,7 +44,7 @@ class Pace:
     def wait_for_bytes(self, count: int) -> None:
         """Wait until `count` bytes may be written."""
         if self._bytes is not None and not self._lifted.is_set():
-            self._bytes.wait_and_take(count)
+            self._bytes.wait_for_one_token_and_charge(count)
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class ReportEncoder:
             body["tree"] = list(report.rank_state.location)
         if report.page.shard.layout != self._layout:
             self._layout = report.page.shard.layout
-            pattern, table_text, pieces = shard_report.table_texts(report.pieces)
+            pattern, table_text, pieces = shard_report.table_texts_or_pieces(report.pieces)
             if pieces is None:
                 body.update(own=table_text, pattern=self._encode_part("", pattern))
             else:
@@ -77,7 +77,7 @@ class ReportEncoder:
             del self._texts[next(iter(self._texts))]
         return [key, None, text_digest]
 
-    def look_up_requested_text(self, text_digest: str) -> Optional[str]:
+    def look_up_text_and_inline_from_now(self, text_digest: str) -> Optional[str]:
         """Return the text of that digest, None when it is not known any more.
 
         Its part of the tree is sent as text from now on: where it changes, this rank would be asked for it at
@@ -130,7 +130,7 @@ class ReportDecoder:
         """
         body = self._store_or_add_layout(rank, body)
         parts = _parse_parts(body)
-        self._keep_recent(key)
+        self._forget_texts_of_old_captures(key)
         named = []
         for part in parts:
             name, text = part[0], part[1]
@@ -139,12 +139,16 @@ class ReportDecoder:
             elif _is_worth_deduplicating(name, text):
                 self._store_text(digest.small_object_digest(text.encode()), text, key)
         self._waiting[rank, key] = _Waiting(body, tuple(named))
-        return self._complete_reports([(rank, key)])
+        return self._build_complete_and_request_missing([(rank, key)])
 
     def add_text(self, rank: int, key: Key, text_digest: str, text: Optional[str]) -> ReportUpdate:
         """Add a text that was requested; None where that rank does not have it any more, whose report then fails."""
         self._requested.pop(text_digest, None)
-        waiting = [pending for pending in sorted(self._waiting) if text_digest in self._missing(pending, every=True)]
+        waiting = [
+            pending
+            for pending in sorted(self._waiting)
+            if text_digest in self._missing_digests(pending, include_known=True)
+        ]
         failed = []
         if text is not None and digest.small_object_digest(text.encode()) == text_digest:
             self._store_text(text_digest, text, key)
@@ -152,7 +156,7 @@ class ReportDecoder:
             for pending in [pending for pending in waiting if pending[0] == rank]:
                 del self._waiting[pending]
                 failed.append((*pending, "what it reported is not known there any more"))
-        update = self._complete_reports([pending for pending in waiting if pending in self._waiting])
+        update = self._build_complete_and_request_missing([pending for pending in waiting if pending in self._waiting])
         return update._replace(failed=(*failed, *update.failed))
 
     def remove_rank(self, rank: int) -> ReportUpdate:
@@ -165,7 +169,7 @@ class ReportDecoder:
         for text_digest in requested:
             del self._requested[text_digest]
         if requested:
-            return self._complete_reports(sorted(self._waiting))
+            return self._build_complete_and_request_missing(sorted(self._waiting))
         return ReportUpdate()
 
     def _store_or_add_layout(self, rank: int, report: Dict[str, Any]) -> Dict[str, Any]:
@@ -178,7 +182,7 @@ class ReportDecoder:
             return {**report, **body}
         return report
 
-    def _keep_recent(self, key: Key) -> None:
+    def _forget_texts_of_old_captures(self, key: Key) -> None:
         """Texts of the last few captures are kept; what is forgotten too early is asked for once more."""
         if key not in self._keys:
             self._keys = sorted([*self._keys, key])[-_CAPTURES:]
@@ -189,17 +193,17 @@ class ReportDecoder:
         self._texts.setdefault(text_digest, text)
         self._last_used[text_digest] = max(key, self._last_used.get(text_digest, key))
 
-    def _missing(self, pending: Tuple[int, Key], *, every: bool = False) -> List[str]:
+    def _missing_digests(self, pending: Tuple[int, Key], *, include_known: bool = False) -> List[str]:
         """The digests of a report whose texts are not known; with `every` all of its digests."""
         named = self._waiting[pending].named
-        if every:
+        if include_known:
             return list(named)
         return [text_digest for text_digest in named if text_digest not in self._texts]
 
-    def _complete_reports(self, waiting: Iterable[Tuple[int, Key]]) -> ReportUpdate:
+    def _build_complete_and_request_missing(self, waiting: Iterable[Tuple[int, Key]]) -> ReportUpdate:
         reports, asks, failed = [], [], []
         for rank, key in waiting:
-            missing = self._missing((rank, key))
+            missing = self._missing_digests((rank, key))
             for text_digest in missing:
                 if text_digest not in self._requested:
                     self._requested[text_digest] = rank

@@ -17,7 +17,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from hyperpod_kit import descriptors
 from hyperpod_kit.checkpoint.agent import handshake
-from hyperpod_kit.checkpoint.agent.channel import Channel, JsonMessage, encode_line
+from hyperpod_kit.checkpoint.agent.channel import Channel, JsonMessage, encode_without_newline
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import listening
 from hyperpod_kit.untrusted.pending_connections import PendingConnection, Unauthenticated
@@ -96,7 +96,7 @@ class Hub:
                 hint="raise the hard limit there: LimitNOFILE= in slurmd's unit, or ulimit -Hn",
             )
         if peers:
-            listeners, self.port = self._listen(addresses, port)
+            listeners, self.port = self._listen_on_addresses_or_anywhere(addresses, port)
             most = min(max(16, 2 * self._world), descriptors.soft_limit() - peers - _RESERVED)
             self._strangers = Unauthenticated(
                 listeners, most=most, seconds=HANDSHAKE_TIMEOUT, welcome=handshake.build_challenge
@@ -104,7 +104,7 @@ class Hub:
             self._ready = select.epoll()
             threading.Thread(target=self._serve, daemon=True, name="hub").start()
 
-    def _listen(self, addresses: Sequence[str], port: int) -> Tuple[List[socket.socket], int]:
+    def _listen_on_addresses_or_anywhere(self, addresses: Sequence[str], port: int) -> Tuple[List[socket.socket], int]:
         with contextlib.suppress(listening.NoAddress):
             return listening.listen(addresses, port)
         self._log_once(
@@ -125,13 +125,13 @@ class Hub:
             ready = poll.poll(None if due is None else max(1.0, due * 1000.0))
             if due is not None or any(descriptor != self._ready.fileno() for descriptor, _ in ready):
                 for guest in self._strangers.accept_and_collect_ready():
-                    self._accept(guest)
+                    self._authenticate_and_add_peer(guest)
             if self._strangers.exhausted:
                 self._log_once(f"agents of other ranks wait: {self._strangers.exhausted}")
             for descriptor, _ in self._ready.poll(0):
                 self._receive_from(self._by_descriptor[descriptor])
 
-    def _accept(self, guest: PendingConnection) -> None:
+    def _authenticate_and_add_peer(self, guest: PendingConnection) -> None:
         """Take in who has proved that he has the token; all others are nobody."""
         hello = None
         with contextlib.suppress(Exception):  # whatever a stranger says ends nothing but his own connection
@@ -146,7 +146,7 @@ class Hub:
             channel.close()
             return
         if before is not None:
-            self._forget(before)
+            self._forget_and_close(before)
         channel.set_dead_peer_timeout(PEER_TIMEOUT)
         peer = _Peer(hello.rank, channel)
         with self._lock:
@@ -161,21 +161,21 @@ class Hub:
     def _receive_from(self, peer: _Peer) -> None:
         try:
             while True:
-                message = peer.channel.receive_nowait()
+                message = peer.channel.receive_nowait_or_raise_eof()
                 if message is None:
                     return
                 peer.last_message_at = time.monotonic()
                 if message.get("op") != handshake.PONG:
                     self._on_peer(peer.rank, message)
-                if not peer.channel.has_pending:
+                if not peer.channel.has_pending_message_or_end:
                     return  # what else comes makes the socket readable
         except EOFError as err:
             if str(err):
                 self._log_once(f"the connection of rank {peer.rank} is ended: {err}")
-            self._forget(peer)
+            self._forget_and_close(peer)
             self._on_peer(peer.rank, None)
 
-    def _forget(self, peer: _Peer) -> None:
+    def _forget_and_close(self, peer: _Peer) -> None:
         self._ready.unregister(peer.channel.fileno())
         del self._by_descriptor[peer.channel.fileno()]
         with self._lock:
@@ -198,9 +198,9 @@ class Hub:
     def broadcast(self, message: JsonMessage) -> None:
         with self._lock:
             peers = list(self._peers.values())
-        line = encode_line(message)
+        line = encode_without_newline(message)
         for peer in peers:
-            peer.channel.send_line(line)
+            peer.channel.send_encoded(line)
 
     def send_to(self, rank: int, message: JsonMessage) -> None:
         """Send a message to the agent of that rank, if it is connected."""

@@ -39,7 +39,7 @@ class Tally:
         self.durable: Optional[Durable] = None
         self.in_a_row = self.broken = 0
 
-    def record_durable(self, seq: int, step: int) -> bool:
+    def record_durable_and_check_recovery(self, seq: int, step: int) -> bool:
         """Record that this save is durable; return whether that ends a series of failures."""
         before = self.in_a_row
         if self.durable is None or seq > self.durable.seq:
@@ -48,7 +48,7 @@ class Tally:
             self.in_a_row, self.broken = len(self._lost), sum(broken for _, broken in self._lost)
         return before > 0 and not self.in_a_row
 
-    def record_failure(self, seq: int, reason: str) -> bool:
+    def record_failure_and_check_report_due(self, seq: int, reason: str) -> bool:
         """Record that this save failed; return whether to report that: the first in a row, and each time it has
         doubled."""
         if self.durable is not None and seq < self.durable.seq:
@@ -60,7 +60,7 @@ class Tally:
         self.broken += broken
         return self.in_a_row & (self.in_a_row - 1) == 0
 
-    def describe(self) -> str:
+    def describe_failures_and_newest_durable(self) -> str:
         """For people: `the 8th in a row; newest durable is step 80, 12 min ago`."""
         count = self.in_a_row
         if count > 1:

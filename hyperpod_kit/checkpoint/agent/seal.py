@@ -18,7 +18,7 @@ from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.errors import CheckpointError
 
 
-def _threads(algorithm: str) -> int:
+def _thread_count(algorithm: str) -> int:
     """xxh3 is several times faster than storage, so training keeps its cores; blake2b needs all that it can get."""
     cores = os.cpu_count() or 1
     return max(1, min(4, cores // 2 if algorithm == "xxh3" else cores))
@@ -64,19 +64,19 @@ class SlotShard:
             return alg.leaf(image[at : min(at + page.shard.chunk, end)])
 
         leaf_offset = end
-        for at, leaf_digest in zip(starts, _map_in_order(leaf, starts, _threads(page.shard.digest))):
+        for at, leaf_digest in zip(starts, _map_in_order(leaf, starts, _thread_count(page.shard.digest))):
             image[leaf_offset : leaf_offset + digest.LEAF_BYTES] = leaf_digest
             leaf_offset += digest.LEAF_BYTES
             failpoint("seal.leaf")
-            self._advance(min(at + page.shard.chunk, end))
+            self._publish_final_end(min(at + page.shard.chunk, end))
         failpoint("seal.before_page")
         root = digest.root(alg, bytes(image[end : page.shard.size]), page.shard.size)
         sealed = self.slot.seal(root)
         failpoint("seal.after_page")
-        self._advance(page.shard.size)
+        self._publish_final_end(page.shard.size)
         return sealed
 
-    def _advance(self, upto: int) -> None:
+    def _publish_final_end(self, upto: int) -> None:
         io_progress.record_progress()
         with self._changed:
             self._final_end = upto

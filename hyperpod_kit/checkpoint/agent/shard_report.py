@@ -106,7 +106,7 @@ def report_of(slot: Slot, record: manifest.FileRecord, parser: Optional[shard.Pa
         raise CheckpointError(f"{slot.name.file('ctl')} is damaged, or not sealed any more")
     extra = slot.extra(page.shard.extra_size).decode()
     image = slot.image[: page.shard.size]
-    parsed = (parser or shard.Parser()).parse(image)
+    parsed = (parser or shard.Parser()).parse_or_reuse_last(image)
     return Report(
         page, record, extra, parsed.tensors, _locate_in_shard(image, parsed.tree, extra) if parsed.tree else None
     )
@@ -167,7 +167,7 @@ def _parsed(key: str, text: str) -> Any:
 def to_shard_report(report: Report) -> ShardReport:
     """Of all that a rank has. Raises CheckpointError when its text is not what it captured."""
     require_report_matches_capture(report)
-    pattern, table_text, pieces = table_texts(report.pieces)
+    pattern, table_text, pieces = table_texts_or_pieces(report.pieces)
     location = None
     if report.rank_state is not None:
         location = report.rank_state.location
@@ -190,7 +190,7 @@ def require_report_matches_capture(report: Report) -> None:
         raise CheckpointError(f"rank {page.origin.rank}'s non-tensor state is not what it captured")
 
 
-def table_texts(pieces: Tuple[Placed, ...]) -> Tuple[str, str, Optional[Tuple[Placed, ...]]]:
+def table_texts_or_pieces(pieces: Tuple[Placed, ...]) -> Tuple[str, str, Optional[Tuple[Placed, ...]]]:
     """(pattern, own, None) of a shard's tensors, ("", "", pieces) where no table says where they lie."""
     table = shard_table.build_table(pieces)
     if table is None:

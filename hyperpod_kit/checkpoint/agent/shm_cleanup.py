@@ -21,7 +21,7 @@ def remove_dead_segments(*folders: str, excluded_run: str) -> List[str]:
     """Remove the segments of dead runs other than `excluded_run` that hold nothing; the runs. Raises OSError."""
     removed = []
     for folder in folders:
-        names = shm_slots.names(folder, uid=shm_paths.node_uid())
+        names = shm_slots.own_slot_names(folder, uid=shm_paths.node_uid())
         for run in sorted({name.run for name in names} - {excluded_run}):
             with contextlib.suppress(Untrusted):
                 if _remove_run_if_dead_and_empty(folder, run):
@@ -37,12 +37,12 @@ def _remove_run_if_dead_and_empty(folder: str, run: str) -> bool:
     locks: List[lock.Lock] = []
     try:
         # Listed again under the locks: then no agent is at work, and no trainer gets past the start of its own.
-        for rank in sorted({name.rank for name in shm_slots.names(folder, uid=shm_paths.node_uid(), run=run)}):
+        for rank in sorted({name.rank for name in shm_slots.own_slot_names(folder, uid=shm_paths.node_uid(), run=run)}):
             taken = lock.try_acquire(os.path.join(folder, shm_slots.lock_file_name(shm_paths.node_uid(), run, rank)))
             if taken is None:
                 return False
             locks.append(taken)
-        names = [name for name in shm_slots.names(folder, uid=shm_paths.node_uid(), run=run)]
+        names = [name for name in shm_slots.own_slot_names(folder, uid=shm_paths.node_uid(), run=run)]
         if not all(_holds_nothing(folder, name) for name in names):
             return False
         failure_note.remove(folder, shm_paths.node_uid(), run)

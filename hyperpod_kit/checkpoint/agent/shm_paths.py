@@ -20,7 +20,7 @@ import stat
 import sys
 
 from hyperpod_kit.environment import HPK_SHM_DIR
-from hyperpod_kit.untrusted.dirfd import mount_id_of, open_as_path, reopen
+from hyperpod_kit.untrusted.dirfd import mount_id_of, open_as_path_unless_mounted, reopen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def ensure_user_directory() -> str:
         spare = _spare_directories(folder, uid)
         if spare:
             return f"{where}/{spare[0]}"
-        return f"{where}/{_make_directory(folder, where, uid)}"
+        return f"{where}/{_make_spare_directory(folder, where, uid)}"
     finally:
         os.close(folder)
 
@@ -117,11 +117,11 @@ def _is_user_directory_fixing_mode(folder: int, name: str) -> bool:
     descriptors = []
     try:
         if parent:
-            descriptors.append(open_as_path(parent, folder))
+            descriptors.append(open_as_path_unless_mounted(parent, folder))
             status = os.fstat(descriptors[0])
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != _root_uid() or status.st_mode & 0o022:
                 return False
-        descriptors.append(open_as_path(last, descriptors[0] if parent else folder))
+        descriptors.append(open_as_path_unless_mounted(last, descriptors[0] if parent else folder))
         status = os.fstat(descriptors[-1])
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             return False
@@ -145,7 +145,7 @@ def _spare_directories(folder: int, uid: int) -> list[str]:
     return spare_names
 
 
-def _make_directory(folder: int, where: str, uid: int) -> str:
+def _make_spare_directory(folder: int, where: str, uid: int) -> str:
     name = f"{PARENT}-{uid}"
     try:
         os.mkdir(name, 0o700, dir_fd=folder)
@@ -167,7 +167,7 @@ def _make_directory(folder: int, where: str, uid: int) -> str:
 def _describe(folder: int, name: str) -> str:
     """What lies there and whose it is, in words."""
     try:
-        fd = open_as_path(name, folder)
+        fd = open_as_path_unless_mounted(name, folder)
     except OSError as err:
         return str(err.strerror)
     try:
@@ -188,7 +188,7 @@ def make_directories_as_root(where: str, uid: int = -1, *, move_foreign_aside: b
     """
     folder, message = os.open(where, _DIRECTORY), ""
     try:
-        parent = _open_or_make_parent(folder)
+        parent = _open_or_make_parent_else_minus_one(folder)
         if parent < 0:
             problem = f"{where}/{PARENT} is {_describe(folder, PARENT)}, expected a directory of root"
             if not move_foreign_aside:
@@ -197,7 +197,7 @@ def make_directories_as_root(where: str, uid: int = -1, *, move_foreign_aside: b
             name = f"{PARENT}.moved-aside-{os.urandom(4).hex()}"
             os.rename(PARENT, name, src_dir_fd=folder, dst_dir_fd=folder)
             message = f"{problem}: it is {name} now"
-            parent = _open_or_make_parent(folder)
+            parent = _open_or_make_parent_else_minus_one(folder)
             if parent < 0:
                 raise OSError(errno.EEXIST, "another has made one again", PARENT)
         try:
@@ -217,14 +217,14 @@ def _unmount_lazily(folder: int, name: str) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     for _ in range(_MOST_SPARE):
         try:
-            os.close(open_as_path(name, folder))
+            os.close(open_as_path_unless_mounted(name, folder))
             return
         except OSError as err:
             if err.errno != errno.EXDEV or libc.umount2(f"/proc/self/fd/{folder}/{name}".encode(), _DETACH) != 0:
                 return
 
 
-def _open_or_make_parent(folder: int) -> int:
+def _open_or_make_parent_else_minus_one(folder: int) -> int:
     """A descriptor of the directory that root alone fills, made where there is none; -1 for anything else there."""
     fd = -1
     try:
@@ -246,7 +246,7 @@ def _open_or_make(folder: int, name: str, mode: int) -> int:
         os.mkdir(name, mode, dir_fd=folder)
     except FileExistsError:
         pass
-    return open_as_path(name, folder)
+    return open_as_path_unless_mounted(name, folder)
 
 
 def _make_owned(parent: int, name: str, uid: int) -> None:
@@ -258,7 +258,7 @@ def _make_owned(parent: int, name: str, uid: int) -> None:
         os.close(fd)
 
 
-def iter_user_files(
+def iter_user_files_as_uid_name_fd(
     where: str, ending: str, most_per_directory: int, most_outside: int = MOST_LOOSE, *, subdirectory: str = ""
 ) -> Generator[tuple[int, str, int], None, None]:
     """Yield (uid, name, descriptor) of every user's files whose names end with `ending`: regular files of the
@@ -275,11 +275,11 @@ def iter_user_files(
         names = sorted(os.listdir(base_fd))
         if not subdirectory:
             beside = [name for name in names if name.startswith("hpk-") and name.endswith(ending)]
-            yield from _files(base_fd, mount, beside[:most_outside], None)
+            yield from _iter_own_regular_files(base_fd, mount, beside[:most_outside], None)
         for uid, fd in _open_subdirectories(_open_user_directories(base_fd, mount, names), mount, subdirectory):
             try:
                 inside = sorted(name for name in os.listdir(fd) if name.endswith(ending))
-                yield from _files(fd, mount, inside[:most_per_directory], uid)
+                yield from _iter_own_regular_files(fd, mount, inside[:most_per_directory], uid)
             except OSError:
                 continue
             finally:
@@ -288,9 +288,9 @@ def iter_user_files(
         os.close(base_fd)
 
 
-def users(where: str) -> list[int]:
+def uids_with_shm_files(where: str) -> list[int]:
     """Who may have captures here, by the names and owners of directories and of files beside them."""
-    uids = {uid for uid, _, _ in iter_user_files(where, "", 0)}
+    uids = {uid for uid, _, _ in iter_user_files_as_uid_name_fd(where, "", 0)}
     folder = os.open(where, _DIRECTORY)
     try:
         for uid, fd in _open_user_directories(folder, mount_id_of(folder), os.listdir(folder)):
@@ -304,7 +304,7 @@ def users(where: str) -> list[int]:
 def _open_user_directories(base_fd: int, mount: str, names: list[str]) -> Iterator[tuple[int, int]]:
     """(uid, descriptor to list) of the users' directories."""
     try:
-        parent = open_as_path(PARENT, base_fd, mount)
+        parent = open_as_path_unless_mounted(PARENT, base_fd, mount)
     except OSError:
         parent = -1
     try:
@@ -343,7 +343,7 @@ def _open_subdirectories(directories: Iterator[tuple[int, int]], mount: str, nam
 
 def _open_if_owned_by(folder: int, mount: str, name: str, uid: int) -> Iterator[tuple[int, int]]:
     try:
-        fd = open_as_path(name, folder, mount)
+        fd = open_as_path_unless_mounted(name, folder, mount)
     except OSError:
         return
     try:
@@ -362,10 +362,12 @@ def _is_directory_of(fd: int, uid: int) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == uid
 
 
-def _files(folder: int, mount: str, names: list[str], uid: int | None) -> Iterator[tuple[int, str, int]]:
+def _iter_own_regular_files(
+    folder: int, mount: str, names: list[str], uid: int | None
+) -> Iterator[tuple[int, str, int]]:
     for name in names:
         try:
-            fd = open_as_path(name, folder, mount)
+            fd = open_as_path_unless_mounted(name, folder, mount)
         except OSError:
             continue
         try:

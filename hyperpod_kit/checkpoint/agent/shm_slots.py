@@ -20,7 +20,7 @@ from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, Slot
 from hyperpod_kit.checkpoint.repository import mapping
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory
 from hyperpod_kit.untrusted import by_descriptor, walk
-from hyperpod_kit.untrusted.dirfd import mount_id_of, open_as_path
+from hyperpod_kit.untrusted.dirfd import mount_id_of, open_as_path_unless_mounted
 
 EXTRA_ROOM = 256 * 1024
 _OTHER = f"or name another tmpfs in {environment.HPK_SHM_DIR}"
@@ -67,7 +67,7 @@ def failure_note_file_name(uid: int, run: str, rank: int) -> str:
     return f"hpk-{uid}-{run}-{rank:05d}.saves"
 
 
-def names(
+def own_slot_names(
     folder: str, *, uid: Optional[int] = None, run: Optional[str] = None, rank: Optional[int] = None
 ) -> List[SlotName]:
     """The slots of ours in `folder`, also those of which only one file is there, sorted. What is another's, or has
@@ -90,7 +90,7 @@ def names(
 
 def _is_owned(entry: str, handle: int, mount: str) -> bool:
     try:
-        fd = open_as_path(entry, handle, mount)
+        fd = open_as_path_unless_mounted(entry, handle, mount)
     except OSError:
         return False
     try:
@@ -104,7 +104,7 @@ class Slot:
     """One mapped slot. `image` is a view of the shard's bytes, writable."""
 
     def __init__(self, folder: str, name: SlotName, ctl: Any, img: Any) -> None:
-        """`ctl` and `img` are mappings (`mapping.map_file`)."""
+        """`ctl` and `img` are mappings (`mapping.map_file_shared_writable`)."""
         self.folder = folder
         self.name = name
         self._img: Optional[Any] = img
@@ -228,7 +228,7 @@ def ensure_dated(open_slot: OpenSlot, clock: capture_age.Clock) -> OpenSlot:
 
     Only for a process that holds its lock, and knows that its trainer is dead.
     """
-    if capture_age.age(open_slot.page, clock()) is not None:
+    if capture_age.seconds_since_sealing(open_slot.page, clock()) is not None:
         return open_slot
     with contextlib.suppress(CheckpointError):  # no room on the page: it stays until storage takes it
         return open_slot._replace(page=open_slot.slot.write_dated(open_slot.page, clock))
@@ -248,15 +248,15 @@ def create(folder: str, name: SlotName, size: int, *, extra_room: int = EXTRA_RO
 
     Raises NotEnoughSharedMemory, FileExistsError, OSError.
     """
-    remove_stray_image(folder, name)
+    remove_image_if_no_control_page(folder, name)
     mapped = {}
     try:
         for suffix, length in (("img", size), ("ctl", control_page.PAGE + extra_room)):
-            fd = by_descriptor.open_file(os.path.join(folder, name.file(suffix)), _NEW, 0o600)
+            fd = by_descriptor.open_own_or_root_file(os.path.join(folder, name.file(suffix)), _NEW, 0o600)
             try:
                 # Reserved now, so that a full /dev/shm is an error here and not a SIGBUS in mid-copy.
                 os.posix_fallocate(fd, 0, length)
-                mapped[suffix] = mapping.map_file(fd, length)
+                mapped[suffix] = mapping.map_file_shared_writable(fd, length)
             finally:
                 os.close(fd)
     except OSError as err:
@@ -268,13 +268,13 @@ def create(folder: str, name: SlotName, size: int, *, extra_room: int = EXTRA_RO
                 hint="hyperpod-kit checkpoint flush --all, fewer slots, or a larger /dev/shm: "
                 f"{shared_memory_hint(4 * size)}",
             ) from None
-        raise explain_error(err, os.path.join(folder, name.file("img"))) from None
+        raise error_with_path_and_remedy(err, os.path.join(folder, name.file("img"))) from None
     slot = Slot(folder, name, mapped["ctl"], mapped["img"])
     slot.write_page(Page(origin=CaptureOrigin(rank=name.rank)))
     return slot
 
 
-def explain_error(err: OSError, path: str) -> OSError:
+def error_with_path_and_remedy(err: OSError, path: str) -> OSError:
     """The same error with the path that it is about, and with what to do where that is known."""
     cure = _CURES.get(err.errno or 0)
     text = err.strerror or str(err)
@@ -301,7 +301,7 @@ def no_space_error(path: str, err: OSError) -> NotEnoughSharedMemory:
     )
 
 
-def remove_stray_image(folder: str, name: SlotName) -> bool:
+def remove_image_if_no_control_page(folder: str, name: SlotName) -> bool:
     """Remove an image without a control page, which a crash in `create` left. Returns whether there is no such
     page."""
     if os.path.lexists(os.path.join(folder, name.file("ctl"))):
@@ -336,7 +336,7 @@ def _mapped(file: str, folder: int, least: int) -> Any:
             raise CheckpointError(f"{file} belongs to uid {status.st_uid}")
         if status.st_size < least:
             raise CheckpointError(f"{file} has {status.st_size} bytes")
-        return mapping.map_file(fd, status.st_size)
+        return mapping.map_file_shared_writable(fd, status.st_size)
     finally:
         os.close(fd)
 

@@ -35,7 +35,7 @@ def move_slots_from_other_directories(folder: str, run: str, rank: int, trainer:
 def _recover_from(source: str, folder: str, run: str, rank: int, trainer: Process) -> None:
     uid = shm_paths.node_uid()
     path = os.path.join(source, shm_slots.lock_file_name(uid, run, rank))
-    if lock.holder(path) is None and not shm_slots.names(source, uid=uid, run=run, rank=rank):
+    if lock.holder(path) is None and not shm_slots.own_slot_names(source, uid=uid, run=run, rank=rank):
         return
     try:
         source_lock = lock.acquire_ending_stale_agent(path, trainer)
@@ -54,8 +54,8 @@ def _relink_slots(source: str, folder: str, run: str, rank: int) -> None:
     uid = shm_paths.node_uid()
     present_names = [
         name
-        for name in shm_slots.names(folder, uid=uid, run=run, rank=rank)
-        if not shm_slots.remove_stray_image(folder, name)
+        for name in shm_slots.own_slot_names(folder, uid=uid, run=run, rank=rank)
+        if not shm_slots.remove_image_if_no_control_page(folder, name)
     ]
     linked_inodes = {_image_inode(folder, name) for name in present_names}
     free_names = (
@@ -63,8 +63,8 @@ def _relink_slots(source: str, folder: str, run: str, rank: int) -> None:
         for number in range(_SLOTS)
         if number not in {name.slot for name in present_names}
     )
-    for name in shm_slots.names(source, uid=uid, run=run, rank=rank):
-        if shm_slots.remove_stray_image(source, name):
+    for name in shm_slots.own_slot_names(source, uid=uid, run=run, rank=rank):
+        if shm_slots.remove_image_if_no_control_page(source, name):
             continue
         if _image_inode(source, name) not in linked_inodes:
             _link_files(source, folder, name, next(free_names))

@@ -68,7 +68,7 @@ class SnapshotRegistry:
 
     def give_up_oldest_superseded(self) -> Optional[int]:
         """Give up a capture for a newer save; the number of the slot that is free now, None when there is none."""
-        capture = self._captures.free_oldest()
+        capture = self._captures.free_oldest_superseded_slot()
         if capture is None or capture.shard is None:
             return None
         self._report(RankSkipped(capture.key, save_failures.REPLACED))
@@ -103,7 +103,7 @@ class SnapshotRegistry:
                 page = part.report.page
                 if page.key == keep and keep not in self._captures and page.origin.world == self._setup.world:
                     self._resume_capture(Capture(page, self._checkpoint_id(page), part=part), durable=False)
-        self._copies.free_earlier(keep)
+        self._copies.free_copies_of_earlier_starts(keep)
         self._captures.free_unneeded_slots()
 
     def resume_captures(self) -> None:

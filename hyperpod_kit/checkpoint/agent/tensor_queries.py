@@ -34,7 +34,7 @@ class TensorQueries:
             self._pending.discard(key)
             self._report(RankTensors(key, tensors))
 
-    def cancel_all(self) -> None:
+    def report_none_for_all_pending(self) -> None:
         """Report None for all pending queries: the trainer is gone."""
         for key in sorted(self._pending):
             self.report_tensors(key, None)

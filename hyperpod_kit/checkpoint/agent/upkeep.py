@@ -46,27 +46,27 @@ class Upkeep:
         """Log what retention did, and start it again when another commit came meanwhile."""
         self.busy = False
         if result.applied is not None:
-            self._log_applied(result.applied)
+            self._log_applied_and_forget_deleted(result.applied)
         if result.failure:
             self._log_once(f"old checkpoints stay: {result.failure}")
         if self._due:
             self.start_retention(result.key)
 
-    def start_clearing(self, capture: Capture) -> None:
+    def start_making_room(self, capture: Capture) -> None:
         """Give something up for a save that had no room."""
         job = self._storage.make_room(capture, frozenset(self._abandoned))
         self.worker.submit(ClearResult, capture.key, job)
 
-    def log_cleared_or_explain(self, result: ClearResult) -> str:
+    def log_deleted_or_explain_why_none(self, result: ClearResult) -> str:
         """Why nothing was given up; "" when something was."""
         if result.applied is None:
             return result.failure
-        self._log_applied(result.applied)
+        self._log_applied_and_forget_deleted(result.applied)
         if result.applied.deleted:
             return ""
         return "nothing that the policy can do without could be given up for it"
 
-    def _log_applied(self, applied: retention.Applied) -> None:
+    def _log_applied_and_forget_deleted(self, applied: retention.Applied) -> None:
         """Each reason is said once."""
         self._abandoned.difference_update(applied.deleted)
         for checkpoint_id, reason in applied.remaining:

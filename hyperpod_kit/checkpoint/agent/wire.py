@@ -61,14 +61,14 @@ class Wire:
             raise ConnectionError("the other end has gone")
         return parse.json_object(self._incoming.verify_next(line), _LINE)
 
-    def send(self, parts: Iterator[memoryview], mac: Any, pace: Pace) -> None:
+    def send_parts_updating_mac(self, parts: Iterator[memoryview], mac: Any, pace: Pace) -> None:
         for part in parts:
             pace.wait_for_bytes(len(part))
             mac.update(part)
             self._sock.sendall(part)
             io_progress.record_progress()  # however long a slow rate takes, it is no standstill
 
-    def receive(self, parts: Iterator[memoryview], mac: Any) -> None:
+    def receive_parts_updating_mac(self, parts: Iterator[memoryview], mac: Any) -> None:
         for part in parts:
             self._fill(part)
             mac.update(part)
@@ -149,9 +149,9 @@ class WireServer:
             due = self._strangers.seconds_until_due
             poll.poll(None if due is None else max(1.0, due * 1000.0))
             for guest in self._strangers.accept_and_collect_ready():
-                self._accept(guest)
+                self._authenticate_and_start_thread(guest)
 
-    def _accept(self, guest: PendingConnection) -> None:
+    def _authenticate_and_start_thread(self, guest: PendingConnection) -> None:
         hello = None
         with contextlib.suppress(Exception):  # whatever a stranger says ends nothing but his own connection
             hello = handshake.verify_response(self._key, guest.welcome, guest.line, self._numbers + 1)

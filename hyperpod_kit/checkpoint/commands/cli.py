@@ -16,7 +16,7 @@ from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import terminal
 
 
-def _flush_ended(args: argparse.Namespace, folder: str, caller_uid: int) -> int:
+def _flush_one_ended_job_as_root(args: argparse.Namespace, shm_folder: str, caller_uid: int) -> int:
     from hyperpod_kit.checkpoint.agent import flush_handover
 
     if caller_uid != 0:
@@ -26,19 +26,19 @@ def _flush_ended(args: argparse.Namespace, folder: str, caller_uid: int) -> int:
     ended, max_age = flush_handover.parse_ended_job(args.ended or args.hand_over), args.max_age * 3600.0
     if args.hand_over:
         return flush_handover.start_flush_and_await_announcement(
-            ended, folder=folder, max_age=max_age, say=terminal.print_stdout
+            ended, folder=shm_folder, max_age=max_age, say=terminal.print_stdout
         )
     return flush_handover.flush_job_until_saved(
-        ended, folder=folder, max_age=max_age, announcement_path=args.announce, say=terminal.print_stdout
+        ended, folder=shm_folder, max_age=max_age, announcement_path=args.announce, say=terminal.print_stdout
     )
 
 
-def _flush(args: argparse.Namespace) -> int:
+def _flush_dead_trainers_memory(args: argparse.Namespace) -> int:
     from hyperpod_kit.checkpoint.agent import flush, flush_users, shm_paths
 
     folder, caller_uid = shm_paths.shared_memory_root(), shm_paths.node_uid()
     if args.ended or args.hand_over:
-        return _flush_ended(args, folder, caller_uid)
+        return _flush_one_ended_job_as_root(args, folder, caller_uid)
     if caller_uid != 0 and args.uid not in (None, caller_uid):
         raise UsageError(
             f"--uid {args.uid} is for root: this is uid {caller_uid}", hint="hyperpod-kit checkpoint flush --all"
@@ -46,7 +46,7 @@ def _flush(args: argparse.Namespace) -> int:
     if args.uid is not None:
         uids = [args.uid]
     elif caller_uid == 0:
-        uids = shm_paths.users(folder)
+        uids = shm_paths.uids_with_shm_files(folder)
     else:
         uids = [caller_uid]
     outcomes = []
@@ -80,10 +80,10 @@ def _requester(args: argparse.Namespace) -> str:
     return "hyperpod-kit checkpoint flush"
 
 
-def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
+def build_parser(other_commands_for_help: Sequence[str] = ()) -> argparse.ArgumentParser:
     epilog = None
-    if also:
-        epilog = f"with torch: {', '.join(also)}"
+    if other_commands_for_help:
+        epilog = f"with torch: {', '.join(other_commands_for_help)}"
     parser = argparse.ArgumentParser(
         prog="hyperpod-kit checkpoint", description="Checkpoints of a run, without torch.", epilog=epilog
     )
@@ -173,7 +173,7 @@ def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
     sub.add_argument("attempt", help="as `ls` names it")
     sub = command(
         "flush",
-        _flush,
+        _flush_dead_trainers_memory,
         "persist what dead trainers left in shared memory, then free it: 0 all freed, 1 something was left",
         "--job 4711",
         "--all --timeout 120",
@@ -202,16 +202,16 @@ def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: List[str], also: Sequence[str] = ()) -> int:
+def main(argv: List[str], other_commands_for_help: Sequence[str] = ()) -> int:
     """The exit code, with errors on standard error. `also`: as `perform`'s."""
-    return ending.run(lambda: perform(argv, also))
+    return ending.run(lambda: perform(argv, other_commands_for_help))
 
 
-def perform(argv: List[str], also: Sequence[str] = ()) -> int:
+def perform(argv: List[str], other_commands_for_help: Sequence[str] = ()) -> int:
     """Run the command line and return its exit code, with errors raised. `also`: commands that the caller
     serves, for the help. Raise HyperpodKitError."""
     try:
-        args = build_parser(also).parse_args(argv)
+        args = build_parser(other_commands_for_help).parse_args(argv)
     except SystemExit as end:
         return int(end.code or 0)
 
@@ -223,11 +223,11 @@ def perform(argv: List[str], also: Sequence[str] = ()) -> int:
 
     root = getattr(args, "root", None)
     if root is not None and is_path(root):
-        return ending.convert_os_errors(
+        return ending.run_converting_os_to_kit_errors(
             lambda: ending.run_bounded_as_user(work, root, _effective_user(args, root)),
             lambda err: _file_error_ending(err, args),
         )
-    return ending.convert_os_errors(work, lambda err: _file_error_ending(err, args))
+    return ending.run_converting_os_to_kit_errors(work, lambda err: _file_error_ending(err, args))
 
 
 def _effective_user(args: argparse.Namespace, root: str) -> Optional[int]:

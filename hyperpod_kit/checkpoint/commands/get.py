@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from hyperpod_kit.checkpoint.commands.inspection import open_root
+from hyperpod_kit.checkpoint.commands.inspection import open_existing_root_as_owner
 from hyperpod_kit.checkpoint.commands.table import size
 from hyperpod_kit.checkpoint.repository import tensor_export
 from hyperpod_kit.untrusted import terminal
@@ -13,7 +13,7 @@ from hyperpod_kit.untrusted.text import clean
 
 def get_tensor(args: argparse.Namespace) -> int:
     """Write one tensor to a file and print what it is; 0 when written. Raise as `tensor_export.export_tensor`."""
-    tensor = tensor_export.export_tensor(open_root(args), args.tensor, args.output, args.attempt)
+    tensor = tensor_export.export_tensor(open_existing_root_as_owner(args), args.tensor, args.output, args.attempt)
     if args.json:
         terminal.print_json({**tensor._asdict(), "output": args.output})
         return 0

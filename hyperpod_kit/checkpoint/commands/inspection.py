@@ -28,7 +28,7 @@ from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.untrusted.text import clean
 
 
-def open_root(args: argparse.Namespace) -> Store:
+def open_existing_root_as_owner(args: argparse.Namespace) -> Store:
     """Return the store of the root that was named, with its owner's rights. Raise Absent when there is none: its
     mount may be gone, so nothing was checked."""
     store = open_as_owner(args.root)
@@ -41,7 +41,7 @@ def ls(args: argparse.Namespace) -> int:
     """Print the checkpoints, newest first."""
     if args.limit < 0:
         raise UsageError(f"--limit {args.limit}: expected 0 (all) or how many of the newest")
-    store = open_root(args)
+    store = open_existing_root_as_owner(args)
     pinned, leased, proved = (
         pins.pinned_checkpoints(store),
         lease.leased_checkpoints(store),
@@ -99,7 +99,7 @@ def _lost_commits_if_none_committed(store: Store, rows: List[Dict[str, Any]]) ->
     CheckpointError, OSError."""
     if any(row["committed"] for row in rows) or catalog.newest_committed(store) is not None:
         return []
-    return selection.lost_commits(store)
+    return selection.lost_commits_assuming_no_manifests(store)
 
 
 def _run_problem_line(store: Store, problem: str) -> str:
@@ -162,11 +162,11 @@ def _note(row: Dict[str, Any]) -> str:
 
 def show(args: argparse.Namespace) -> int:
     """Print one checkpoint: its manifest, its files, and with --tensors where each tensor lies."""
-    store = open_root(args)
+    store = open_existing_root_as_owner(args)
     checkpoint_id = args.attempt or newest_checkpoint(store)
     pins.require_committed(store, checkpoint_id)
     body = verify.read_manifest(store, checkpoint_id)
-    tensors = _tensors(store, checkpoint_id, args.tensors)
+    tensors = _tensor_rows_if_requested(store, checkpoint_id, args.tensors)
     if args.json:
         document = json.loads(body.encode())
         fields: Dict[str, Any] = {"root": store.url, "attempt": checkpoint_id, "manifest": document}
@@ -219,7 +219,7 @@ def show(args: argparse.Namespace) -> int:
     return 0
 
 
-def _tensors(store: Store, checkpoint_id: str, is_requested: bool) -> List[Dict[str, Any]]:
+def _tensor_rows_if_requested(store: Store, checkpoint_id: str, is_requested: bool) -> List[Dict[str, Any]]:
     if not is_requested:
         return []
     body = verify.read_manifest(store, checkpoint_id)
@@ -256,7 +256,7 @@ def newest_checkpoint(store: Store) -> str:
 
 def verify_checkpoints(args: argparse.Namespace) -> int:
     """Verify checkpoints and print the results: 0 all valid, 1 some are not, none is, or RUN.json is not valid."""
-    store = open_root(args)
+    store = open_existing_root_as_owner(args)
     for checkpoint_id in args.attempts:
         if layout.parse_checkpoint_id(checkpoint_id) is None:
             raise UsageError(
@@ -267,7 +267,7 @@ def verify_checkpoints(args: argparse.Namespace) -> int:
     results: List[Dict[str, Any]] = []
     foreign = 0
     for checkpoint_id in checkpoint_ids:
-        problem, is_foreign = _verify_and_record_proof(store, checkpoint_id, run_record.identity)
+        problem, is_foreign = _problem_and_is_foreign_after_verify(store, checkpoint_id, run_record.identity)
         foreign += is_foreign
         results.append({"attempt": checkpoint_id, "valid": problem is None, "problem": problem})
         if not args.json:
@@ -302,7 +302,7 @@ def _print_verdict(checkpoint_id: str, problem: Optional[str]) -> None:
         terminal.print_stdout(f"{checkpoint_id}  INVALID: {problem}", flush=True)
 
 
-def _verify_and_record_proof(
+def _problem_and_is_foreign_after_verify(
     store: Store, checkpoint_id: str, run_identity: Optional[identity.RunIdentity]
 ) -> Tuple[Optional[str], bool]:
     """Verify one checkpoint and record its proof where possible. Return (why it is invalid, whether only because

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Dict, List, Tuple
 
-from hyperpod_kit.checkpoint.commands.inspection import open_root
+from hyperpod_kit.checkpoint.commands.inspection import open_existing_root_as_owner
 from hyperpod_kit.checkpoint.commands.table import table
 from hyperpod_kit.checkpoint.repository import identity, pins, read_back, retention, verify
 from hyperpod_kit.checkpoint.repository.policy import Best, EverySeconds, EverySteps, Latest, Policy
@@ -57,8 +57,8 @@ def _is_intact(store: Store, checkpoint_id: str) -> bool:
 def prune(args: argparse.Namespace) -> int:
     """Delete what the policy does not keep: 0 done, 1 something was left, or was read back and found to be damaged."""
     rule = policy_of(args)
-    store = open_root(args)
-    run_identity = identity.find_identity(store)
+    store = open_existing_root_as_owner(args)
+    run_identity = identity.read_or_infer_identity(store)
     run_id = ""
     if run_identity:
         run_id = run_identity.run_id
@@ -114,13 +114,13 @@ def _fate_rows(
 
 def pin(args: argparse.Namespace) -> int:
     """Pin a checkpoint, which keeps it under every policy."""
-    pins.pin(open_root(args), args.attempt, args.reason)
+    pins.pin(open_existing_root_as_owner(args), args.attempt, args.reason)
     terminal.print_stdout(f"{args.attempt} is pinned")
     return 0
 
 
 def unpin(args: argparse.Namespace) -> int:
     """Remove the pin of a checkpoint, which leaves it to the policy again."""
-    pins.unpin(open_root(args), args.attempt)
+    pins.unpin(open_existing_root_as_owner(args), args.attempt)
     terminal.print_stdout(f"{args.attempt} is no longer pinned")
     return 0

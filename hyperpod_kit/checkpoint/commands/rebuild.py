@@ -66,7 +66,7 @@ def rebuild_lost_manifests(store: Store, run_identity: RunIdentity, *, dry_run: 
     outcomes: List[Rebuilt] = []
     for entry in _rebuild_candidates(store, entries):
         try:
-            body = rebuild_manifest(store, entry.checkpoint_id, run_identity)
+            body = build_manifest_from_proved_files(store, entry.checkpoint_id, run_identity)
             if not dry_run:
                 identity.require_run_identity(store, run_identity)
                 store.create(f"{entry.checkpoint_id}/{layout.MANIFEST_FILE}", body.encode())
@@ -89,14 +89,15 @@ def _write_latest_if_newest_rebuilt(store: Store, rebuilt: Set[str]) -> None:
         name = layout.parse_checkpoint_id(newest)
     hint = latest.read(store)
     if name is not None and (hint is None or catalog.sort_key(hint) < catalog.sort_key(name)):
-        latest.write(store, str(name))
+        latest.try_write(store, str(name))
 
 
 def _rebuild_candidates(store: Store, entries: Sequence[CheckpointEntry]) -> List[CheckpointEntry]:
     """Return the attempts without a manifest, but for one of the newest start that is newer than every known
     commit: that may be a save under way."""
     names = [
-        layout.parse_checkpoint_id(record.checkpoint_id) for record in commit_records.collect_root_facts(store).records
+        layout.parse_checkpoint_id(record.checkpoint_id)
+        for record in commit_records.collect_commit_evidence(store).records
     ]
     orders = [catalog.sort_key(name) for name in names if name is not None]
     orders += [entry.order for entry in entries if entry.committed]
@@ -104,7 +105,7 @@ def _rebuild_candidates(store: Store, entries: Sequence[CheckpointEntry]) -> Lis
     return [entry for entry in entries if not entry.committed and (entry.order <= newest or entry.name.epoch < epoch)]
 
 
-def rebuild_manifest(store: Store, checkpoint_id: str, run_identity: RunIdentity) -> Manifest:
+def build_manifest_from_proved_files(store: Store, checkpoint_id: str, run_identity: RunIdentity) -> Manifest:
     """Return the manifest of a checkpoint every byte of which proves itself; write nothing. Raise
     CheckpointError, OSError."""
     name = layout.parse_checkpoint_id(checkpoint_id)
@@ -114,9 +115,9 @@ def rebuild_manifest(store: Store, checkpoint_id: str, run_identity: RunIdentity
         if file not in present:
             raise CheckpointError(f"{file} is missing")
     extra = hole_check.read_rejecting_holes(store, f"{checkpoint_id}/{layout.EXTRA_FILE}", layout.LARGEST_SMALL)
-    world = _world_size(extra, name)
+    world = _verified_world_size(extra, name)
     files = {layout.shard_file(rank) for rank in range(world)}
-    _require_files(files, {file for file in present if file.startswith("shard-")})
+    _require_exact_shard_files(files, {file for file in present if file.startswith("shard-")})
     shards = [_verified_shard(store, checkpoint_id, rank, world, run_identity) for rank in range(world)]
     table = hole_check.read_rejecting_holes(store, f"{checkpoint_id}/{layout.INDEX_FILE}", layout.LARGEST_SMALL)
     names = _verified_tensor_names(shards, table)
@@ -133,8 +134,8 @@ def rebuild_manifest(store: Store, checkpoint_id: str, run_identity: RunIdentity
         digest=shards[0].meta["digest"],
         chunk=shards[0].meta["chunk"],
         total_bytes=sum(proved.record.size for proved in shards),
-        tensors=_tensor_count(names, shards[0].meta["plan"]),
-        time=_save_time(store, checkpoint_id),
+        tensors=_count_tensors_as_commit_does(names, shards[0].meta["plan"]),
+        time=_save_time_by_mtime_or_now(store, checkpoint_id),
         shards=tuple(proved.record for proved in shards),
         extra=FileRecord.of(layout.EXTRA_FILE, extra),
         index=FileRecord.of(layout.INDEX_FILE, table),
@@ -146,7 +147,7 @@ def rebuild_manifest(store: Store, checkpoint_id: str, run_identity: RunIdentity
     )
 
 
-def _world_size(extra: bytes, name: layout.CheckpointId) -> int:
+def _verified_world_size(extra: bytes, name: layout.CheckpointId) -> int:
     sealed_text.require_intact_seal(extra, layout.EXTRA_FILE)
     body = json_object(extra, len(extra))
     if body.get("attempt") != [name.epoch, name.seq, name.step]:
@@ -154,7 +155,7 @@ def _world_size(extra: bytes, name: layout.CheckpointId) -> int:
     return len(body["ranks"])
 
 
-def _require_files(expected: Set[str], present: Set[str]) -> None:
+def _require_exact_shard_files(expected: Set[str], present: Set[str]) -> None:
     missing, unexpected = sorted(expected - present), sorted(present - expected)
     if missing:
         if len(missing) == 1:
@@ -178,7 +179,7 @@ def _verified_shard(store: Store, checkpoint_id: str, rank: int, world: int, run
         reader.close()
     parsed = shard.parse(memoryview(head), size)
     _require_meta(parsed.meta, checkpoint_id, rank, world, run_identity, file)
-    verify.verify_file(store, checkpoint_id, record, chunk=parsed.meta["chunk"])
+    verify.verify_shard_file(store, checkpoint_id, record, chunk=parsed.meta["chunk"])
     return _ProvedShard(record, parsed.meta, parsed.tensors)
 
 
@@ -254,14 +255,14 @@ def _require_rank_states_and_tensors(
         raise CheckpointError(f"{missing[0]} is in no shard")
 
 
-def _tensor_count(names: Set[str], plan: str) -> int:
+def _count_tensors_as_commit_does(names: Set[str], plan: str) -> int:
     """Return the number of tensors as a commit counts them: what is one rank's alone is not among them."""
     if plan == _DCP:
         return len(names)
     return sum(not name.startswith(name_coverage.RANK_PREFIX) for name in names)
 
 
-def _save_time(store: Store, checkpoint_id: str) -> str:
+def _save_time_by_mtime_or_now(store: Store, checkpoint_id: str) -> str:
     """Return when it was saved, as far as storage knows: policies go by it."""
     if is_path(store.url):
         with contextlib.suppress(OSError):

@@ -7,7 +7,7 @@ import argparse
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 
 from hyperpod_kit.checkpoint.commands import rebuild
-from hyperpod_kit.checkpoint.commands.inspection import open_root
+from hyperpod_kit.checkpoint.commands.inspection import open_existing_root_as_owner
 from hyperpod_kit.checkpoint.commands.rebuild import Rebuilt
 from hyperpod_kit.checkpoint.commands.table import size
 from hyperpod_kit.checkpoint.repository import catalog, identity, layout, selection
@@ -43,7 +43,7 @@ def repair_command(store: Store) -> str:
 def repair(args: argparse.Namespace) -> int:
     """Write RUN.json and lost manifests again; nothing to do is fine: 0. 1 when the newest that was committed is lost
     and cannot be rebuilt. Raises CheckpointError when the root does not agree with itself."""
-    store = open_root(args)
+    store = open_existing_root_as_owner(args)
     run = _repair_run_file(args, store)
     rebuilt = rebuild.rebuild_lost_manifests(store, run.identity, dry_run=args.dry_run)
     rebuilt_ids = {outcome.checkpoint_id for outcome in rebuilt if not outcome.reason}
@@ -86,7 +86,7 @@ def _repair_run_file(args: argparse.Namespace, store: Store) -> RunRepair:
         return RunRepair(target, problem, "would be written")
     if record.exists:
         identity.remove_run_file(store)
-    return RunRepair(identity.write_run_file(store, target), problem, WRITTEN)
+    return RunRepair(identity.write_run_file_unless_valid(store, target), problem, WRITTEN)
 
 
 def _lost_newer_than(store: Store, rebuilt: Set[str]) -> List[LostCommit]:
@@ -97,7 +97,7 @@ def _lost_newer_than(store: Store, rebuilt: Set[str]) -> List[LostCommit]:
     ]
     newest = max((catalog.sort_key(name) for name in names if name is not None), default=None)
     newer = []
-    for lost in selection.lost_commits(store):
+    for lost in selection.lost_commits_assuming_no_manifests(store):
         name = layout.parse_checkpoint_id(lost.checkpoint_id)
         if newest is None or (name is not None and catalog.sort_key(name) > newest):
             newer.append(lost)

@@ -30,11 +30,11 @@ _SLOWDOWN_FACTOR = 4.0
 Ranges = list[tuple[int, int]]
 
 
-def is_forwarding_too_slow(paces: Sequence[tuple[float, float]]) -> bool:
+def is_forwarding_too_slow(read_and_forward_seconds: Sequence[tuple[float, float]]) -> bool:
     """Return whether forwarding takes so long that ranks had better read the rest themselves. `paces`:
     each rank's seconds of reading and of forwarding."""
-    read, sent = (max(seconds) for seconds in zip(*paces))
-    return bool(sent > max(_MIN_SLOW_SECONDS, _SLOWDOWN_FACTOR * len(paces) * read))
+    read, sent = (max(seconds) for seconds in zip(*read_and_forward_seconds))
+    return bool(sent > max(_MIN_SLOW_SECONDS, _SLOWDOWN_FACTOR * len(read_and_forward_seconds) * read))
 
 
 class ChunkForwarder:
@@ -44,22 +44,24 @@ class ChunkForwarder:
         self._ranks, self._body, self._requests = ranks, body, requests
         self._alg = digest.algorithm(body.digest)
 
-    def exchange_chunks(self, part: Sequence[Share], chunks: Mapping[Chunk, memoryview]) -> list[Chunk]:
+    def exchange_chunks_and_list_corrupt(
+        self, part: Sequence[Share], chunks: Mapping[Chunk, memoryview]
+    ) -> list[Chunk]:
         """Forward `chunks`, which this rank owns, and receive what it wants of the others'; return the
         chunks that did not arrive as they were sent. A collective. Raises what torch.distributed raises
         when a peer has gone."""
         corrupt: list[Chunk] = []
         for share in part:
             if share.is_common:
-                corrupt += self._broadcast(share, chunks.get(share.chunk))
-        return corrupt + self._exchange_ranges(part, chunks)
+                corrupt += self._broadcast_and_list_corrupt(share, chunks.get(share.chunk))
+        return corrupt + self._exchange_ranges_and_list_corrupt(part, chunks)
 
     def _chunk_byte_range(self, chunk: Chunk) -> tuple[int, int]:
         number, chunk_index = chunk
         data_end, _ = digest.split_file_size(self._body.shards[number].size, self._body.chunk)
         return chunk_index * self._body.chunk, min((chunk_index + 1) * self._body.chunk, data_end)
 
-    def _broadcast(self, share: Share, owned_bytes: memoryview | None) -> list[Chunk]:
+    def _broadcast_and_list_corrupt(self, share: Share, owned_bytes: memoryview | None) -> list[Chunk]:
         begin, end = self._chunk_byte_range(share.chunk)
         ranges = self._requests.requested_ranges(share.chunk[0], begin, end, common=True)
         data = torch.empty(_length(ranges) + _DIGEST, dtype=torch.uint8, device="cpu")
@@ -70,8 +72,10 @@ class ChunkForwarder:
             return []
         return [share.chunk]
 
-    def _exchange_ranges(self, part: Sequence[Share], chunks: Mapping[Chunk, memoryview]) -> list[Chunk]:
-        needs, requested_chunks = self._plan_exchange(part)
+    def _exchange_ranges_and_list_corrupt(
+        self, part: Sequence[Share], chunks: Mapping[Chunk, memoryview]
+    ) -> list[Chunk]:
+        needs, requested_chunks = self._plan_needs_and_requested_chunks(part)
         requested_ranges = self._exchange_requests(needs, requested_chunks)
         incoming = {
             owner: [torch.empty(_length(ranges) + _DIGEST, dtype=torch.uint8, device="cpu") for _, ranges in requests]
@@ -93,7 +97,7 @@ class ChunkForwarder:
                     corrupt.append(chunk)
         return corrupt
 
-    def _plan_exchange(
+    def _plan_needs_and_requested_chunks(
         self, part: Sequence[Share]
     ) -> tuple[dict[int, list[tuple[Chunk, Ranges]]], dict[int, list[Chunk]]]:
         """Return (owner -> the ranges that this rank wants of its chunks, rank -> the chunks of which it

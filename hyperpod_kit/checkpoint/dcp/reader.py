@@ -115,14 +115,14 @@ class Reader(StorageReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """All tensors of the checkpoint. Raises NoCheckpoint, NoValidCheckpoint, CheckpointError, OSError."""
-        self._checkpoint = self._open()
-        self._rows = self._checkpoint.rows()
+        self._checkpoint = self._open_requested_or_newest_intact()
+        self._rows = self._checkpoint.read_piece_rows()
         extra = verify.read_verified_small_file(self._store, self._checkpoint.name, self._checkpoint.manifest.extra)
         rank = 0
         if dist.is_initialized():
             rank = dist.get_rank()
         tree = extra_state.read(self._store, self._checkpoint.name, extra, rank)
-        paths = self._index_names(tree)
+        paths = self._index_names_and_return_paths(tree)
         items: dict[str, Any] = {}
         for name, stored in self._alias.items():
             if name not in self._stored_bytes:
@@ -137,7 +137,7 @@ class Reader(StorageReader):
             ),
         )
 
-    def _open(self) -> reshard.OpenCheckpoint:
+    def _open_requested_or_newest_intact(self) -> reshard.OpenCheckpoint:
         if self._requested_id is not None:
             return self._open_by_id(self._requested_id)
         return selection.load_newest_accepted(self._store, self._open_by_id)[0]
@@ -145,7 +145,7 @@ class Reader(StorageReader):
     def _open_by_id(self, name: str) -> reshard.OpenCheckpoint:
         return reshard.OpenCheckpoint(self._store, name, verify.read_manifest(self._store, name))
 
-    def _index_names(self, tree: dict[str, Any]) -> dict[str, Any]:
+    def _index_names_and_return_paths(self, tree: dict[str, Any]) -> dict[str, Any]:
         """Set which name of a state dict means which stored tensor or value; return the paths that the
         names came from."""
         dcp_tree = tree.get("dcp")
@@ -156,7 +156,7 @@ class Reader(StorageReader):
             self._subclasses = subclass_parts.records_in(dcp_tree)
             self._remove_subclass_part_names()
             return {name: tuple(path) for name, path in dcp_tree["paths"].items()}
-        flat, paths = flatten_state_dict({key: _with_placeholders(part) for key, part in tree.items()})
+        flat, paths = flatten_state_dict({key: _decode_with_placeholders(part) for key, part in tree.items()})
         self._subclasses = {
             name: value.record for name, value in flat.items() if isinstance(value, _SubclassPlaceholder)
         }
@@ -208,7 +208,7 @@ class Reader(StorageReader):
             problem = ranks.gather_first_reason(reason_or_none(targets))
             if problem is None and self._subclasses:
                 # Which chunks the parts of a subclass lie in is not known before the planner's own tensors are.
-                work = sharing.gather_and_assign_readers(ranks, requests, self._checkpoint.manifest.chunk)
+                work = sharing.freeze_requests_and_assign_readers(ranks, requests, self._checkpoint.manifest.chunk)
             if problem is None:
                 problem = reshard.read_and_distribute(ranks, self._checkpoint, work, requests)
             if problem is None and self._subclasses and not isinstance(targets, Reason):
@@ -246,7 +246,7 @@ class Reader(StorageReader):
                 targets.bodies.append((item, requests.add_full(self._alias[name])))
             elif name in self._subclasses:
                 self._request_subclass(item, value, targets)
-        requests.freeze_and_list_chunks(self._checkpoint.manifest.chunk)
+        requests.freeze_and_list_own_and_common_chunks(self._checkpoint.manifest.chunk)
         return targets
 
     def _request_subclass(self, item: ReadItem, value: Any, targets: _Targets) -> None:
@@ -295,11 +295,11 @@ class _SubclassPlaceholder:
         self.record = record
 
 
-def _with_placeholders(part: Any) -> Any:
+def _decode_with_placeholders(part: Any) -> Any:
     """Return a part of a Manager's tree with placeholders for tensors and subclasses."""
     subclasses = {
         record["name"]: _SubclassPlaceholder(record)
-        for record in codec.iter_tensor_records(part)
+        for record in codec.iter_tensor_and_subclass_records(part)
         if record["$"] == "subclass"
     }
     return codec.decode(part, _TensorPlaceholder, filled_subclasses=subclasses, plain=True)  # type: ignore[arg-type]

@@ -67,12 +67,12 @@ class OpenCheckpoint:
             reader.close()
         self._open.clear()
 
-    def rows(self) -> Rows:
+    def read_piece_rows(self) -> Rows:
         """Read where every piece of every tensor lies: from index.bin, checked; from the headers where
         there is none. Raises as `shard`."""
-        return read_rows(self.index_bytes())
+        return read_rows(self.read_or_compute_index_bytes())
 
-    def index_bytes(self) -> bytes:
+    def read_or_compute_index_bytes(self) -> bytes:
         """Read index.bin, or compute its bytes from the headers where there is none. Raises as `shard`."""
         record = self.manifest.index
         if record is not None:
@@ -103,7 +103,7 @@ def broadcast_rows(ranks: Ranks, checkpoint: OpenCheckpoint) -> Rows | Reason:
     why that failed. A collective."""
     encoded: bytes | Reason = b""
     if ranks.rank == 0:
-        encoded = error_as_reason(checkpoint.index_bytes)
+        encoded = error_as_reason(checkpoint.read_or_compute_index_bytes)
     problem = ranks.gather_first_reason(reason_or_none(encoded))
     if problem is not None:
         return problem
@@ -157,14 +157,16 @@ def read_and_distribute(
     thread.
     """
     reader = _ChunkReading(checkpoint, requests, cached, on_read)
-    problem = ranks.gather_first_reason(reason_or_none(error_as_reason(lambda: reader.deliver(work.alone[ranks.rank]))))
-    rounds, retries = work.rounds(), list[Chunk]()
+    problem = ranks.gather_first_reason(
+        reason_or_none(error_as_reason(lambda: reader.read_proved_and_copy_to_targets(work.alone[ranks.rank])))
+    )
+    rounds, retries = work.split_shared_into_bounded_rounds(), list[Chunk]()
     forwarder = ChunkForwarder(ranks, checkpoint.manifest, requests)
     while rounds and problem is None:
         part = rounds.pop(0)
         owned_chunks = [share.chunk for share in part if share.owner == ranks.rank]
         started_at = time.monotonic()
-        chunks = error_as_reason(partial(reader.deliver, owned_chunks, return_bytes=True))
+        chunks = error_as_reason(partial(reader.read_proved_and_copy_to_targets, owned_chunks, return_bytes=True))
         reading = time.monotonic() - started_at
         problem = ranks.gather_first_reason(reason_or_none(chunks))
         if problem is not None:
@@ -172,13 +174,15 @@ def read_and_distribute(
         started_at = time.monotonic()
         if not isinstance(chunks, dict):
             chunks = {}
-        retries += forwarder.exchange_chunks(part, chunks)
+        retries += forwarder.exchange_chunks_and_list_corrupt(part, chunks)
         if is_forwarding_too_slow(ranks.gather((reading, time.monotonic() - started_at))):
             for shares in rounds:
                 retries += [share.chunk for share in shares if share.is_wanted_by(ranks.rank)]
             rounds = []
     if problem is None:
-        problem = ranks.gather_first_reason(reason_or_none(error_as_reason(lambda: reader.deliver(retries))))
+        problem = ranks.gather_first_reason(
+            reason_or_none(error_as_reason(lambda: reader.read_proved_and_copy_to_targets(retries)))
+        )
     if problem is None:
         problem = ranks.gather_first_reason(error_as_reason(requests.run_staged_copies))
     return problem
@@ -196,7 +200,9 @@ class _ChunkReading:
     ) -> None:
         self._checkpoint, self._requests, self._cached, self._on_read = checkpoint, requests, cached, on_read
 
-    def deliver(self, chunks: Iterable[Chunk], *, return_bytes: bool = False) -> dict[Chunk, memoryview]:
+    def read_proved_and_copy_to_targets(
+        self, chunks: Iterable[Chunk], *, return_bytes: bool = False
+    ) -> dict[Chunk, memoryview]:
         """Read and check chunks and copy what is requested of them into the targets; return their bytes if
         `return_bytes`. Raises DigestMismatch, CheckpointError, OSError."""
         chunk_data: dict[Chunk, memoryview] = {}

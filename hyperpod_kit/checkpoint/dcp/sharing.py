@@ -42,7 +42,7 @@ class Work(NamedTuple):
         """Return the chunks that this rank reads, or has read."""
         return [*self.alone[rank], *(share.chunk for share in self.shared if share.owner == rank)]
 
-    def rounds(self) -> list[list[Share]]:
+    def split_shared_into_bounded_rounds(self) -> list[list[Share]]:
         """Split the shared chunks into rounds, so that no rank reads, or receives, more in one round than
         it has room for."""
         schedule: list[list[Share]] = []
@@ -114,18 +114,18 @@ def _ranks_by_chunk(needs: Sequence[Iterable[Chunk]], common: Collection[Chunk])
     return ranks_by_chunk
 
 
-def gather_and_assign_readers(
+def freeze_requests_and_assign_readers(
     ranks: Ranks, requests: SliceRequests, chunk_size: int, cached: Iterable[Chunk] = ()
 ) -> Work:
     """Gather which chunks every rank needs and has in `cached`, and assign each chunk to one rank that
     reads it. A collective."""
-    needed, common = requests.freeze_and_list_chunks(chunk_size)
+    needed, common = requests.freeze_and_list_own_and_common_chunks(chunk_size)
     # Taken to be alike on all ranks: that is seen here, for one reduction.
     common_digest = digest.small_object_digest(
         repr(sorted((number, landing.ranges) for number, landing in requests.common.items())).encode()
     )
     if len(set(ranks.gather(common_digest))) > 1:
-        needed, common = requests.merge_common(chunk_size), []
+        needed, common = requests.merge_common_into_own_requests(chunk_size), []
     gathered = ranks.gather((_flatten(needed), _flatten(sorted(cached))))
     return assign_readers(
         [_unflatten(flat) for flat, _ in gathered], common, [_unflatten(flat) for _, flat in gathered]

@@ -43,7 +43,7 @@ class SliceOverlap(NamedTuple):
     is_contiguous: bool
 
 
-def overlaps(rows: Rows, tensor_slice: TensorSlice) -> Iterator[SliceOverlap]:
+def iter_overlaps_requiring_full_coverage(rows: Rows, tensor_slice: TensorSlice) -> Iterator[SliceOverlap]:
     """Yield what a slice has in common with each saved piece. Raises CheckpointError unless every
     element of the slice is in the checkpoint."""
     count, total = 0, _volume(tensor_slice.shape)
@@ -84,12 +84,12 @@ def _volume(shape: Iterable[int]) -> int:
 
 def needed_chunks(rows: Rows, slices: Iterable[TensorSlice], chunk_size: int) -> list[Chunk]:
     """Return the chunks of `chunk_size` bytes that have to be read for these slices. Raises as
-    `overlaps`."""
+    `iter_overlaps_requiring_full_coverage`."""
     return sorted(
         {
             (overlap.row.shard, number)
             for tensor_slice in slices
-            for overlap in overlaps(rows, tensor_slice)
+            for overlap in iter_overlaps_requiring_full_coverage(rows, tensor_slice)
             for number in range(overlap.begin // chunk_size, -(-overlap.end // chunk_size))
         }
     )
@@ -107,8 +107,8 @@ class SliceRequests:
 
     def add(self, tensor_slice: TensorSlice, target: torch.Tensor, *, common: bool = False) -> None:
         """Request a slice into `target`, which has the slice's shape; another type is converted. Raises as
-        `overlaps`."""
-        for overlap in overlaps(self._rows, tensor_slice):
+        `iter_overlaps_requiring_full_coverage`."""
+        for overlap in iter_overlaps_requiring_full_coverage(self._rows, tensor_slice):
             part = target
             for dim, (at, extent) in enumerate(zip(overlap.offset_in_slice, overlap.extents, strict=True)):
                 part = part.narrow(dim, at, extent)
@@ -151,19 +151,19 @@ class SliceRequests:
             return self.common
         return self.landings
 
-    def freeze_and_list_chunks(self, chunk_size: int) -> tuple[list[Chunk], list[Chunk]]:
+    def freeze_and_list_own_and_common_chunks(self, chunk_size: int) -> tuple[list[Chunk], list[Chunk]]:
         """End the adding of requests; return the chunks that this rank's own bytes lie in, and those of
         what is common."""
         for landing in (*self.landings.values(), *self.common.values()):
-            landing.freeze()
+            landing.sort_ranges_and_synchronize_devices()
         return _chunks(self.landings, chunk_size), _chunks(self.common, chunk_size)
 
-    def merge_common(self, chunk_size: int) -> list[Chunk]:
+    def merge_common_into_own_requests(self, chunk_size: int) -> list[Chunk]:
         """Turn the common requests into requests of this rank alone, and return the chunks of all of them."""
         for number, landing in self.common.items():
             self.landings.setdefault(number, Landing()).add_all_from(landing)
         self.common.clear()
-        return self.freeze_and_list_chunks(chunk_size)[0]
+        return self.freeze_and_list_own_and_common_chunks(chunk_size)[0]
 
     def requested_ranges(self, number: int, begin: int, end: int, *, common: bool = False) -> list[tuple[int, int]]:
         """Return the requested ranges within the bytes [begin, end) of a shard, each byte once."""
@@ -193,17 +193,17 @@ class SliceRequests:
 
 
 def _chunks(landings: Mapping[int, Landing], chunk_size: int) -> list[Chunk]:
-    return sorted((shard, at) for shard, landing in landings.items() for at in landing.chunks(chunk_size))
+    return sorted((shard, at) for shard, landing in landings.items() for at in landing.chunk_numbers(chunk_size))
 
 
 def require_fitting_pieces(rows: Rows, pieces: Sequence[TensorPiece]) -> None:
     """Raise CheckpointError where the type or whole shape of a piece is not that of the checkpoint,
     before a byte is read."""
     for piece in pieces:
-        require_same_type_and_shape(rows, piece.spec.name, NAMES[piece.tensor.dtype], piece.spec.full_shape)
+        require_same_type_and_shape_if_saved(rows, piece.spec.name, NAMES[piece.tensor.dtype], piece.spec.full_shape)
 
 
-def require_same_type_and_shape(rows: Rows, name: str, dtype: str, full_shape: tuple[int, ...]) -> None:
+def require_same_type_and_shape_if_saved(rows: Rows, name: str, dtype: str, full_shape: tuple[int, ...]) -> None:
     """Raise CheckpointError unless a tensor of that type and whole shape can be filled from the one
     that was saved under its name."""
     for row in rows.get(name, ())[:1]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint import codec, fitting, sharding, subclasses, unsavable
-from hyperpod_kit.checkpoint.dcp.slices import SliceRequests, TensorSlice, require_same_type_and_shape
+from hyperpod_kit.checkpoint.dcp.slices import SliceRequests, TensorSlice, require_same_type_and_shape_if_saved
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.repository.rows import Rows
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
@@ -46,7 +46,7 @@ def split_subclass(name: str, tensor: Any) -> WrittenSubclass | None:
     apart = subclasses.take_apart(name, tensor)
     if apart is None:
         return None
-    record: Record = {**codec.subclass_head(apart), "name": name, "parts": {}}
+    record: Record = {**codec.subclass_record_without_parts(apart), "name": name, "parts": {}}
     parts: list[WrittenPart] = []
     for part in apart.parts:
         part_name = f"{name}.{part.name}"
@@ -103,7 +103,7 @@ class SubclassLoad:
         apart = subclasses.take_apart(name, tensor)
         head = None
         if apart is not None:
-            head = codec.subclass_head(apart)
+            head = codec.subclass_record_without_parts(apart)
         problem = subclasses.describe_difference(name, record, head)
         if problem is not None:
             raise CheckpointError(problem, hint=f"make {name} as the program that saved it did")
@@ -129,8 +129,8 @@ class SubclassLoad:
         return parts
 
     def _request_part(self, stored: str, tensor: Any) -> None:
-        require_same_type_and_shape(self._rows, stored, NAMES[tensor.dtype], tuple(tensor.shape))
-        offsets, shape = _local_range(tensor)
+        require_same_type_and_shape_if_saved(self._rows, stored, NAMES[tensor.dtype], tuple(tensor.shape))
+        offsets, shape = _local_offsets_and_shape(tensor)
         self._requests.add(TensorSlice(stored, offsets, shape), sharding.local(tensor).detach())
 
     def assign_loaded_parts(self) -> None:
@@ -148,7 +148,7 @@ def refuse_unsaved_subclass(name: str, target: torch.Tensor) -> None:
     apart = subclasses.take_apart(name, local)
     head = None
     if apart is not None:
-        head = codec.subclass_head(apart)
+        head = codec.subclass_record_without_parts(apart)
     raise CheckpointError(
         str(subclasses.describe_difference(name, None, head)), hint=f"make {name} as the program that saved it did"
     )
@@ -174,7 +174,7 @@ class _PartTargets:
 def _written_part(name: str, tensor: Any) -> WrittenPart:
     local = sharding.local(tensor)
     unsavable.require_savable(name, local)
-    offsets, shape = _local_range(tensor)
+    offsets, shape = _local_offsets_and_shape(tensor)
     if tuple(local.shape) != shape:
         raise StateNotSerializable(name, f"DTensor whose local shape is {tuple(local.shape)}, expected {shape}")
     global_shape = tuple(tensor.shape)
@@ -183,7 +183,7 @@ def _written_part(name: str, tensor: Any) -> WrittenPart:
     return WrittenPart(TensorSpec(name, NAMES[local.dtype], shape, offsets, global_shape), local)
 
 
-def _local_range(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _local_offsets_and_shape(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return where this rank's part lies in the whole tensor, and its shape."""
     if not sharding.is_dtensor(tensor):
         return (0,) * tensor.dim(), tuple(tensor.shape)

@@ -188,7 +188,7 @@ class Writer(StorageWriter):
             [part.spec for part in content.values()],
             rank=number,
             world=placement.world,
-            run=placement.run_id,
+            run_id=placement.run_id,
             plan="dcp",
             algorithm=placement.algorithm,
         )
@@ -237,13 +237,13 @@ class Writer(StorageWriter):
         table = index.build(placed)
         coverage.require_full_coverage(table)
         names = set(table.tensors())
-        taken_apart = _records_of(ranks)
+        taken_apart = _merge_subclass_records(ranks)
         expected = set(metadata.state_dict_metadata) - taken_apart.keys()
         expected.update(name for record in taken_apart.values() for name in subclass_parts.part_names(record))
         if names != expected:
             missing = sorted(expected - names)
             raise CheckpointError(f"{len(missing)} items are in no shard: {missing[:8]}")
-        extra = _encode_tree(metadata, placement, taken_apart)
+        extra = _encode_extra_json(metadata, placement, taken_apart)
         entries = rows.encode(placed)
         records = tuple(file.record for file in shards)
         body = Manifest(
@@ -318,7 +318,7 @@ def _written_part_of_item(item: WriteItem, data: Any) -> WrittenPart:
     return WrittenPart(TensorSpec(name, dtype, sizes, tuple(chunk.offsets), full), data)
 
 
-def _records_of(ranks: Sequence[_RankFiles]) -> dict[str, Record]:
+def _merge_subclass_records(ranks: Sequence[_RankFiles]) -> dict[str, Record]:
     """Return the subclass records of all ranks, by name. Raises CheckpointError where ranks have
     another one under a name."""
     records: dict[str, Record] = {}
@@ -330,7 +330,7 @@ def _records_of(ranks: Sequence[_RankFiles]) -> dict[str, Record]:
     return records
 
 
-def _encode_tree(metadata: Metadata, placement: _RankPlacement, records: dict[str, Record]) -> bytes:
+def _encode_extra_json(metadata: Metadata, placement: _RankPlacement, records: dict[str, Record]) -> bytes:
     """Return the bytes of extra.json: which items are no tensors, and the paths that the planner made
     the names from."""
     paths: dict[str, Sequence[Any]] = metadata.planner_data or {}

@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     args = build_parser().parse_args(argv)
     if args.limit < 0:
         raise UsageError(f"--limit {args.limit}: expected 0 (all) or how many lines of a kind")
-    return ending.convert_os_errors(
+    return ending.run_converting_os_to_kit_errors(
         lambda: on_paths.run_with_deadline_on_paths(lambda: _diff(args), (args.before, args.after)),
         lambda err: ending.Ending(str(err), None, ExitCode.ABSENT),
     )
@@ -76,7 +76,7 @@ def _open_pair(before: str, after: str) -> tuple[CheckpointAt, CheckpointAt]:
 
 
 def _open(root: str, checkpoint_id: str) -> CheckpointAt:
-    store = inspection.open_root(argparse.Namespace(root=root))
+    store = inspection.open_existing_root_as_owner(argparse.Namespace(root=root))
     chosen_id = checkpoint_id or inspection.newest_checkpoint(store)
     pins.require_committed(store, chosen_id)
     return CheckpointAt(store, chosen_id)
@@ -98,8 +98,8 @@ def _to_json(comparison: CheckpointDiff) -> dict[str, Any]:
             name: {
                 "items": difference.items,
                 "changed": difference.changed,
-                "max_abs": _json_number(difference.max_abs),
-                "max_rel": _json_number(difference.max_rel),
+                "max_abs": _number_or_inf_text(difference.max_abs),
+                "max_rel": _number_or_inf_text(difference.max_rel),
             }
             for name, difference in comparison.changed.items()
         },
@@ -111,7 +111,7 @@ def _form_json(form: TensorForm) -> dict[str, Any]:
     return {"dtype": form.dtype, "shape": list(form.shape)}
 
 
-def _json_number(value: float) -> float | str:
+def _number_or_inf_text(value: float) -> float | str:
     """JSON has no infinity."""
     if math.isfinite(value):
         return value

@@ -136,7 +136,7 @@ def _compare_tensors(
     comparison: CheckpointDiff,
     counted: CountedBytes,
 ) -> None:
-    rows = [checkpoint.rows() for checkpoint in checkpoints]
+    rows = [checkpoint.read_piece_rows() for checkpoint in checkpoints]
     before, after = map(_forms, rows)
     common = {name: _StoredNames(name, name) for name in before if name in after}
     common.update(_names_tied_in_one(before, after, stored))
@@ -227,7 +227,7 @@ def _read(checkpoint: reshard.OpenCheckpoint, rows: Rows, batch: list[_Block], s
     tensors = [torch.empty(block.shape, dtype=TYPES[block.dtype], device="cpu") for block in batch]
     for block, tensor in zip(batch, tensors, strict=True):
         requests.add(TensorSlice(block.names[side], block.offsets, block.shape), tensor)
-    gathered_tensors.fill(checkpoint, requests)
+    gathered_tensors.fill_requested_slices_alone(checkpoint, requests)
     return tensors
 
 

@@ -77,14 +77,16 @@ def export(
         raise Absent(f"{target.parent} is no directory", hint=f"mkdir -p {target.parent}")
     store = as_store(where)
     if dry_run:
-        planned, rejected = _read_selected(store, attempt, lambda name: preview.preview_export(store, name, to))
+        planned, rejected = _read_given_or_newest(store, attempt, lambda name: preview.preview_export(store, name, to))
         return Exported(*planned, rejected)
     if to == "deepspeed":
         return _export_deepspeed(store, target, attempt, progress)
     if to in ("huggingface", "safetensors"):
         return _export_weights(store, to, target, attempt, progress)
     with atomic_output(target) as temporary_path, scratch_files.scratch_allocator(temporary_path) as allocate:
-        state, rejected = _read_selected(store, attempt, lambda name: _read_state(store, name, to, allocate, progress))
+        state, rejected = _read_given_or_newest(
+            store, attempt, lambda name: _read_state(store, name, to, allocate, progress)
+        )
         _WRITERS[to](state, temporary_path, allocate)
     per_rank_count = to_weights.count_per_rank(state.tensors)
     return Exported(state.checkpoint_id, state.step, len(state.tensors), state.bytes, rejected, per_rank_count)
@@ -94,10 +96,14 @@ def lightning_checkpoint(where: Where, *, attempt: str | None = None) -> dict[st
     """Return what Lightning would read from a file of its own: of the newest valid checkpoint, or of `attempt`.
     Per-rank state is rank 0's. Raise as `export` does."""
     store = as_store(where)
-    return _lightning_state(_read_selected(store, attempt, lambda name: _read_state(store, name, "lightning"))[0])
+    return _lightning_state(
+        _read_given_or_newest(store, attempt, lambda name: _read_state(store, name, "lightning"))[0]
+    )
 
 
-def _read_selected(store: Store, checkpoint_id: str | None, read: Callable[[str], Taken]) -> tuple[Taken, Rejections]:
+def _read_given_or_newest(
+    store: Store, checkpoint_id: str | None, read: Callable[[str], Taken]
+) -> tuple[Taken, Rejections]:
     """Return what `read` makes of that checkpoint, or of the newest that it does not reject, and which were
     rejected."""
     if checkpoint_id is not None:
@@ -108,7 +114,7 @@ def _read_selected(store: Store, checkpoint_id: str | None, read: Callable[[str]
 
 def _export_deepspeed(store: Store, target: Path, checkpoint_id: str | None, progress: Progress) -> Exported:
     with atomic_output(target) as temporary_path, scratch_files.scratch_allocator(temporary_path) as allocate:
-        written, rejected = _read_selected(
+        written, rejected = _read_given_or_newest(
             store, checkpoint_id, lambda name: to_deepspeed.write(store, name, temporary_path, allocate, progress)
         )
     return Exported(*written, rejected)
@@ -131,17 +137,19 @@ def _read_state(
     tree = extra_state.merge_stage_trees(verify.read_verified_small_file(store, checkpoint_id, body.extra))
     preview.require_format_source(to, checkpoint_id, tree)
     with reshard.open_checkpoint(store, checkpoint_id, body) as checkpoint:
-        rows = checkpoint.rows()
+        rows = checkpoint.read_piece_rows()
         names = set(codec.tensor_names(tree)) or set(rows)  # of what a Writer made the tree names no tensors
-        tensors = gathered_tensors.read(checkpoint, rows, names, allocate, CountedBytes(body.total_bytes, progress))
+        tensors = gathered_tensors.read_full_tensors_alone(
+            checkpoint, rows, names, allocate, CountedBytes(body.total_bytes, progress)
+        )
     if "dcp" in tree:
-        nested = _nested_from_dcp(tree["dcp"], tensors)
+        nested = _nested_from_dcp_without_pickles(tree["dcp"], tensors)
     else:
         nested = {name: codec.decode(part, tensors.__getitem__, plain=True) for name, part in tree.items()}
     return _ExportedState(checkpoint_id, body.step, body.total_bytes, nested, tensors)
 
 
-def _nested_from_dcp(dcp_tree: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+def _nested_from_dcp_without_pickles(dcp_tree: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
     """What `dcp.save` was given, less the items that are pickles: those are nobody's to open unasked."""
     from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
 
@@ -162,7 +170,7 @@ def _write_dcp(state: _ExportedState, path: Path, _: TensorAllocator) -> None:
 
 
 def _save(value: object, path: Path) -> None:
-    with by_descriptor.stream(path, "wb") as out:
+    with by_descriptor.open_stream_for_writing(path, "wb") as out:
         torch.save(value, out)
 
 
@@ -177,7 +185,7 @@ def _write_megatron(state: _ExportedState, path: Path, allocate: TensorAllocator
 def _export_weights(store: Store, to: str, target: Path, checkpoint_id: str | None, progress: Progress) -> Exported:
     """The model's tensors alone, straight into the file of safetensors that they make."""
     with atomic_output(target) as temporary_path:
-        written, rejected = _read_selected(
+        written, rejected = _read_given_or_newest(
             store, checkpoint_id, lambda name: to_weights.write(store, name, to, temporary_path, progress)
         )
     return Exported(*written[:-1], rejected, written.per_rank)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from hyperpod_kit import ending
 from hyperpod_kit.checkpoint.commands import on_paths
-from hyperpod_kit.checkpoint.commands.inspection import open_root
+from hyperpod_kit.checkpoint.commands.inspection import open_existing_root_as_owner
 from hyperpod_kit.checkpoint.exporting.checkpoint import FORMATS, export
 from hyperpod_kit.checkpoint.formats.byte_progress import TerminalProgress
 from hyperpod_kit.exit_codes import ExitCode
@@ -42,7 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Exit codes: 0 written, 1 not, 2 usage, 3 what is named is not there. Raises HyperpodKitError."""
     args = build_parser().parse_args(argv)
-    return ending.convert_os_errors(
+    return ending.run_converting_os_to_kit_errors(
         lambda: on_paths.run_with_deadline_on_paths(lambda: _export(args), (args.root, args.output)),
         lambda err: ending.Ending(str(err), None, ExitCode.PROBLEM),
     )
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
 
 def _export(args: argparse.Namespace) -> int:
     exported = export(
-        open_root(args),
+        open_existing_root_as_owner(args),
         args.to,
         args.output,
         attempt=args.attempt,

@@ -54,7 +54,7 @@ def preview_export(store: Store, checkpoint_id: str, to: str) -> ExportPreview:
     )
     require_format_source(to, checkpoint_id, tree)
     with reshard.open_checkpoint(store, checkpoint_id, body) as checkpoint:
-        rows = checkpoint.rows()
+        rows = checkpoint.read_piece_rows()
         names = set(rows) if to == "deepspeed" else set(codec.tensor_names(tree)) or set(rows)
         if to in ("huggingface", "safetensors"):
             names = set(to_weights.model_names(names) or names)

@@ -13,7 +13,7 @@ from typing import cast
 
 import torch
 
-from hyperpod_kit.checkpoint.atomic_output import final_directory
+from hyperpod_kit.checkpoint.atomic_output import directory_after_rename
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.gathered_tensors import TensorAllocator
 from hyperpod_kit.checkpoint.load import empty
@@ -84,14 +84,14 @@ def _create_mapped_tensors(
 ) -> dict[str, torch.Tensor]:
     """Create the file and return the tensors at those offsets of it. Raise HyperpodKitError."""
     try:
-        fd = by_descriptor.open_file(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        fd = by_descriptor.open_own_or_root_file(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             if size:
                 os.posix_fallocate(fd, 0, size)  # a full disk is said here, not by a signal in the middle of a copy
         finally:
             os.close(fd)
     except OSError as err:
-        directory = final_directory(path)
+        directory = directory_after_rename(path)
         raise HyperpodKitError(f"cannot make {path.name} of {size} bytes in {directory}: {err.strerror}") from err
     if size:
         mapped = torch.from_file(str(path), True, size, dtype=torch.uint8)
@@ -119,7 +119,7 @@ def _strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 def _write_header(path: Path, head: bytes) -> None:
     try:
-        with by_descriptor.stream(path, "r+b") as file:
+        with by_descriptor.open_stream_for_writing(path, "r+b") as file:
             file.write(head)
     except OSError as err:
-        raise HyperpodKitError(f"cannot write {path.name} in {final_directory(path)}: {err.strerror}") from err
+        raise HyperpodKitError(f"cannot write {path.name} in {directory_after_rename(path)}: {err.strerror}") from err

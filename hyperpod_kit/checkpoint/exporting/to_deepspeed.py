@@ -12,7 +12,7 @@ import torch
 
 from hyperpod_kit.checkpoint import codec, gathered_tensors
 from hyperpod_kit.checkpoint.agent import extra_state
-from hyperpod_kit.checkpoint.atomic_output import final_directory
+from hyperpod_kit.checkpoint.atomic_output import directory_after_rename
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.exporting import preview
 from hyperpod_kit.checkpoint.formats import torch_files, zero_files
@@ -20,9 +20,9 @@ from hyperpod_kit.checkpoint.formats.byte_progress import CountedBytes, Progress
 from hyperpod_kit.checkpoint.gathered_tensors import TensorAllocator
 from hyperpod_kit.checkpoint.repository import verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.sharded_state import object_from_bytes
+from hyperpod_kit.checkpoint.sharded_state import torch_load_with_length
 from hyperpod_kit.errors import HyperpodKitError, UsageError
-from hyperpod_kit.extras import install_command
+from hyperpod_kit.extras import requirements_install_command
 from hyperpod_kit.untrusted import by_descriptor
 
 
@@ -50,7 +50,7 @@ def write(store: Store, checkpoint_id: str, path: Path, allocate: TensorAllocato
     count = size = 0
     counted = CountedBytes(body.total_bytes, progress)
     with reshard.open_checkpoint(store, checkpoint_id, body) as checkpoint:
-        rows = checkpoint.rows()
+        rows = checkpoint.read_piece_rows()
         for rank in range(body.world):
             tree = extra_state.read(store, checkpoint_id, extra, rank)
             preview.require_format_source("deepspeed", checkpoint_id, tree)
@@ -58,7 +58,7 @@ def write(store: Store, checkpoint_id: str, path: Path, allocate: TensorAllocato
             for name in sorted(tree["words"].keys() - done):
                 encoded, tensor_tree = tree["words"][name], tree["files"].get(name, {})
                 tensor_names = {*codec.tensor_names(encoded), *codec.tensor_names(tensor_tree)}
-                tensors = gathered_tensors.read(checkpoint, rows, tensor_names, allocate, counted)
+                tensors = gathered_tensors.read_full_tensors_alone(checkpoint, rows, tensor_names, allocate, counted)
                 skeleton = _decode_object(checkpoint_id, codec.decode(encoded, tensors.__getitem__))
                 contents = zero_files.insert_tensors(skeleton, codec.decode(tensor_tree, tensors.__getitem__))
                 _save(contents, folder / os.path.basename(name))
@@ -74,11 +74,11 @@ def _decode_object(checkpoint_id: str, encoded: torch.Tensor) -> Any:
     there."""
     try:
         with torch.serialization.safe_globals(zero_files.available_classes()):
-            return object_from_bytes(bytes(encoded.numpy()))
+            return torch_load_with_length(bytes(encoded.numpy()))
     except pickle.UnpicklingError as err:
         raise UsageError(
             f"{checkpoint_id} holds values of classes that are not known here: {torch_files.refused_class(err)}",
-            hint=install_command("torch", "deepspeed"),
+            hint=requirements_install_command("torch", "deepspeed"),
         ) from None
 
 
@@ -92,15 +92,15 @@ def _recreate_directories(path: Path, folder: Path) -> None:
         by_descriptor.make_directory(path)
         by_descriptor.make_directory(folder)
     except OSError as err:
-        raise HyperpodKitError(f"cannot make {final_directory(path) / path.name}: {err.strerror}") from err
+        raise HyperpodKitError(f"cannot make {directory_after_rename(path) / path.name}: {err.strerror}") from err
 
 
 def _save(contents: Any, path: Path) -> None:
     try:
-        with by_descriptor.stream(path, "wb") as out:
+        with by_descriptor.open_stream_for_writing(path, "wb") as out:
             torch.save(contents, out)
     except (OSError, RuntimeError) as err:  # torch says a full disk with either
-        directory = final_directory(path.parents[1])
+        directory = directory_after_rename(path.parents[1])
         raise HyperpodKitError(f"cannot write {path.name} in {directory}: {err}") from err
 
 
@@ -108,4 +108,6 @@ def _write_text(path: Path, text: str) -> None:
     try:
         by_descriptor.write_text(path, text)
     except OSError as err:
-        raise HyperpodKitError(f"cannot write {path.name} in {final_directory(path.parent)}: {err.strerror}") from err
+        raise HyperpodKitError(
+            f"cannot write {path.name} in {directory_after_rename(path.parent)}: {err.strerror}"
+        ) from err

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from hyperpod_kit.checkpoint.gathered_tensors import TensorAllocator
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
-from hyperpod_kit.checkpoint.sharded_state import object_from_bytes, stored_name
+from hyperpod_kit.checkpoint.sharded_state import stored_name, torch_load_with_length
 from hyperpod_kit.untrusted import by_descriptor
 
 _CONFIG = {
@@ -51,10 +51,10 @@ def write(nested: dict[str, Any], path: Path, allocate: TensorAllocator) -> None
             part.copy_(nested["tensors"][stored_name(key, offsets, tuple(shape), full_shape)].view(part.shape))
     for key, data in nested["objects"].items():
         buffer = io.BytesIO()
-        torch.save([object_from_bytes(bytes(data.numpy()))], buffer)
+        torch.save([torch_load_with_length(bytes(data.numpy()))], buffer)
         state[key] = buffer
     by_descriptor.make_directory(path)
     save(state, storage_writer=FileSystemWriter(str(path)), planner=_Planner(flatten_state_dict=False), no_dist=True)
-    with by_descriptor.stream(path / "common.pt", "wb") as out:
+    with by_descriptor.open_stream_for_writing(path / "common.pt", "wb") as out:
         torch.save(nested["common"], out)
     by_descriptor.write_text(path / "metadata.json", json.dumps(_CONFIG))

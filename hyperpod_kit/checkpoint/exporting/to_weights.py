@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from hyperpod_kit.checkpoint import codec, gathered_tensors
 from hyperpod_kit.checkpoint.agent import extra_state
-from hyperpod_kit.checkpoint.atomic_output import final_directory
+from hyperpod_kit.checkpoint.atomic_output import directory_after_rename
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.exporting import scratch_files
 from hyperpod_kit.checkpoint.formats.byte_progress import CountedBytes, Progress, no_progress
@@ -48,7 +48,7 @@ def write(store: Store, checkpoint_id: str, to: str, path: Path, progress: Progr
     body = verify.read_manifest(store, checkpoint_id)
     tree = extra_state.merge_stage_trees(verify.read_verified_small_file(store, checkpoint_id, body.extra))
     with reshard.open_checkpoint(store, checkpoint_id, body) as checkpoint:
-        rows = checkpoint.rows()
+        rows = checkpoint.read_piece_rows()
         stored_names = set(codec.tensor_names(tree)) or set(rows)
         names = model_names(stored_names) or {name: name for name in stored_names}
         file = path
@@ -62,7 +62,7 @@ def write(store: Store, checkpoint_id: str, to: str, path: Path, progress: Progr
                 names = {full_names[short]: peft_name for short, peft_name in adapter_names.items()}
             _recreate_directory_with_texts(path, pretrained["files"])
         counted = CountedBytes(body.total_bytes, progress)
-        tensors = gathered_tensors.read(
+        tensors = gathered_tensors.read_full_tensors_alone(
             checkpoint, rows, names, scratch_files.safetensors_allocator(file, names), counted
         )
     size = sum(tensor.nbytes for tensor in tensors.values())
@@ -107,4 +107,4 @@ def _recreate_directory_with_texts(path: Path, files: Mapping[str, str]) -> None
         for name, text in files.items():
             by_descriptor.write_text(path / os.path.basename(name), text)
     except OSError as err:
-        raise HyperpodKitError(f"cannot write {final_directory(path) / path.name}: {err.strerror}") from err
+        raise HyperpodKitError(f"cannot write {directory_after_rename(path) / path.name}: {err.strerror}") from err

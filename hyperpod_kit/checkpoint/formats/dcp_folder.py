@@ -73,7 +73,7 @@ class _IgnoredClass:
         del state
 
 
-def _enum_member(kind: Any, name: Any) -> Any:
+def _getattr_for_enums_only(kind: Any, name: Any) -> Any:
     """A member of an enumeration, as pickles of Python 3.11.0 to 3.11.3 say it: by `getattr`, which does more."""
     if kind is _IgnoredClass:
         return _IgnoredClass()
@@ -104,7 +104,7 @@ class DcpFolder(NamedTuple):
     megatron_data: dict[Any, Any]
 
     @property
-    def max_chunks(self) -> int:
+    def max_chunks_per_tensor(self) -> int:
         """The number of boxes of the tensor that has the most."""
         return max(map(len, self.chunks.values()), default=1)
 
@@ -118,12 +118,12 @@ def inspect_folder(files: ImportedFiles, folder: Path) -> DcpFolder:
     """
     metadata = _load_metadata(folder)
     try:
-        return _verify_entries(files, folder, metadata)
+        return _verify_and_locate_entries(files, folder, metadata)
     except UNPICKLE_ERRORS as err:
         raise CheckpointError(f"{folder / METADATA} is damaged, or not torch's: {err!r}", hint=_COPY_HINT) from None
 
 
-def _verify_entries(files: ImportedFiles, folder: Path, metadata: dcp_metadata.Metadata) -> DcpFolder:
+def _verify_and_locate_entries(files: ImportedFiles, folder: Path, metadata: dcp_metadata.Metadata) -> DcpFolder:
     ranges: dict[tuple[str, Any], DcpItemRange] = {}
     for key, info in _require_type(metadata.storage_data, dict, "storage_data", folder).items():
         index, storage_info = (
@@ -133,7 +133,9 @@ def _verify_entries(files: ImportedFiles, folder: Path, metadata: dcp_metadata.M
         offset = index.offset
         if offset is not None:
             offset = tuple(offset)
-        ranges[_require_type(index.fqn, str, "a name", folder), offset] = _item_range(folder, index.fqn, storage_info)
+        ranges[_require_type(index.fqn, str, "a name", folder), offset] = _checked_item_range(
+            folder, index.fqn, storage_info
+        )
     _require_disjoint(folder, ranges)
     chunks: dict[str, tuple[ImportedPiece, ...]] = {}
     values: dict[str, DcpItemRange] = {}
@@ -141,7 +143,9 @@ def _verify_entries(files: ImportedFiles, folder: Path, metadata: dcp_metadata.M
     for name, entry in _require_type(metadata.state_dict_metadata, dict, "state_dict_metadata", folder).items():
         _require_type(name, str, "a name", folder)
         if isinstance(entry, dcp_metadata.TensorStorageMetadata):
-            loaded = [_locate_chunk(files, folder, name, entry, chunk, ranges) for chunk in entry.chunks]
+            loaded = [
+                _locate_chunk_and_has_checksum(files, folder, name, entry, chunk, ranges) for chunk in entry.chunks
+            ]
             chunks[name] = tuple(piece for piece, _ in loaded)
             unchecked += sum(not has_checksum for _, has_checksum in loaded)
         elif (name, None) in ranges:
@@ -164,7 +168,7 @@ def load_value(files: ImportedFiles, folder: DcpFolder, name: str) -> Any:
         ) from None
 
 
-def _locate_chunk(
+def _locate_chunk_and_has_checksum(
     files: ImportedFiles,
     folder: Path,
     name: str,
@@ -208,7 +212,7 @@ def _require_disjoint(folder: Path, ranges: Mapping[tuple[str, Any], DcpItemRang
             )
 
 
-def _item_range(folder: Path, name: str, info: _StorageInfo) -> DcpItemRange:
+def _checked_item_range(folder: Path, name: str, info: _StorageInfo) -> DcpItemRange:
     file = _require_type(info.relative_path, str, "a file", folder)
     begin, size = (
         _require_type(info.offset, int, "an offset", folder),
@@ -261,7 +265,7 @@ class _Records(RestrictedUnpickler):
         if module.partition(".")[0] == "pathlib":
             return os.path.join
         if name == "getattr" and module in ("builtins", "__builtin__"):
-            return _enum_member
+            return _getattr_for_enums_only
         if name in _RECORDS.get(module, ()):
             return super().find_class(module, name)
         if name in _IGNORED_CLASSES.get(module, ()):

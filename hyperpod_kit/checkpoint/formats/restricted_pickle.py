@@ -79,7 +79,7 @@ UNPICKLE_ERRORS = (
 _PythonUnpickler: Any = pickle._Unpickler
 
 
-def _load_build_unless_shared(unpickler: Any) -> None:
+def _load_build_refusing_classes(unpickler: Any) -> None:
     """Set the state of an object that the pickle has made; refuse a class or an enum member, which others use
     too."""
     instance = unpickler.stack[-2]
@@ -109,7 +109,7 @@ class LimitedOpcodes(dict[int, Callable[[Any], None]]):
 
 _OPCODE_HANDLERS: dict[int, Callable[[Any], None]] = {
     **{opcode: handler for opcode, handler in _PythonUnpickler.dispatch.items() if opcode in _ALLOWED_OPCODES},
-    pickle.BUILD[0]: _load_build_unless_shared,
+    pickle.BUILD[0]: _load_build_refusing_classes,
 }
 
 

@@ -47,7 +47,7 @@ def inspect_folder(files: ImportedFiles, folder: Path) -> WeightFiles:
     """What `save_pretrained` wrote: one file, or those of its index. Raises as `inspect_file`."""
     index = folder / INDEX
     if index.is_file():
-        pieces, names = _locate_indexed_pieces(files, folder, index)
+        pieces, names = _locate_indexed_pieces_and_files(files, folder, index)
     elif (folder / WEIGHTS).is_file():
         pieces, names = _locate_pieces(files, folder / WEIGHTS), {WEIGHTS}
     else:
@@ -64,7 +64,7 @@ def _read_text(path: Path) -> str:
         raise CheckpointError(f"{path} is damaged: {err}", hint=_COPY_HINT) from None
 
 
-def _locate_indexed_pieces(
+def _locate_indexed_pieces_and_files(
     files: ImportedFiles, folder: Path, index: Path
 ) -> tuple[dict[str, ImportedPiece], set[str]]:
     try:

@@ -93,9 +93,9 @@ def import_checkpoint(
         elif inspected.step is not None:
             chosen_step = inspected.step
         else:
-            chosen_step = _step_in_name(path)
-        source_id = origin.fingerprint(inspected.files_directory or path, kind, chosen_step)
-        existing = origin.find_previous_import(store, source_id)
+            chosen_step = _require_step_in_name(path)
+        source_id = origin.fingerprint_by_names_sizes_times(inspected.files_directory or path, kind, chosen_step)
+        existing = origin.find_import_or_require_empty_root(store, source_id)
         if existing is not None:
             checkpoint_id, body = existing
             return ImportedCheckpoint(
@@ -123,31 +123,41 @@ def _inspect_deepspeed(path: Path, tag: str | None) -> _ImportSource:
 
 def _inspect_dcp(files: ImportedFiles, path: Path) -> _ImportSource:
     folder = dcp_folder.inspect_folder(files, path)
-    return _ImportSource(None, folder.max_chunks, from_dcp.rank_parts(files, folder), folder.bytes, folder.unchecked)
+    return _ImportSource(
+        None,
+        folder.max_chunks_per_tensor,
+        from_dcp.rank_parts_by_box_number(files, folder),
+        folder.bytes,
+        folder.unchecked,
+    )
 
 
 def _inspect_huggingface(files: ImportedFiles, path: Path) -> _ImportSource:
     weights = safetensors_files.inspect_folder(files, path)
     return _ImportSource(
-        from_weights.trainer_step(path), 1, from_weights.rank_parts(weights), weights.bytes, weights.unchecked
+        from_weights.trainer_step_or_zero(path),
+        1,
+        from_weights.single_rank_part(weights),
+        weights.bytes,
+        weights.unchecked,
     )
 
 
 def _inspect_megatron(files: ImportedFiles, path: Path) -> _ImportSource:
     folder = from_megatron.inspect_folder(files, path)
     dcp, common = folder.dcp, folder.common
-    parts = from_megatron.rank_parts(files, folder)
+    parts = from_megatron.single_rank_part(files, folder)
     return _ImportSource(folder.step, 1, parts, dcp.bytes + common.bytes, dcp.unchecked + common.unchecked)
 
 
 def _inspect_safetensors(files: ImportedFiles, path: Path) -> _ImportSource:
     weights = safetensors_files.inspect_file(files, path)
-    return _ImportSource(0, 1, from_weights.rank_parts(weights), weights.bytes, weights.unchecked)
+    return _ImportSource(0, 1, from_weights.single_rank_part(weights), weights.bytes, weights.unchecked)
 
 
 def _inspect_torch(files: ImportedFiles, path: Path) -> _ImportSource:
     file = from_torch.load_file(path)
-    return _ImportSource(None, 1, from_torch.rank_parts(file), file.bytes, file.unchecked)
+    return _ImportSource(None, 1, from_torch.single_rank_part(file), file.bytes, file.unchecked)
 
 
 _INSPECTORS: dict[str, Callable[[ImportedFiles, Path], _ImportSource]] = {
@@ -160,7 +170,7 @@ _INSPECTORS: dict[str, Callable[[ImportedFiles, Path], _ImportSource]] = {
 SOURCES = tuple(sorted([*_INSPECTORS, "deepspeed"]))
 
 
-def _step_in_name(path: Path) -> int:
+def _require_step_in_name(path: Path) -> int:
     """The last number in its name. Raises UsageError where there is none."""
     numbers = re.findall(r"\d+", path.resolve().name)
     if not numbers:

@@ -45,7 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Exit codes: 0 committed (or there already), 1 not, 2 usage, 3 nothing is there. Raises HyperpodKitError."""
     args = build_parser().parse_args(argv)
-    return ending.convert_os_errors(
+    return ending.run_converting_os_to_kit_errors(
         lambda: on_paths.run_with_deadline_on_paths(lambda: _import(args), (args.source, args.output)),
         lambda err: ending.Ending(str(err), None, ExitCode.PROBLEM),
     )

@@ -14,14 +14,14 @@ from hyperpod_kit.checkpoint.importing.new_root import RankPart
 from hyperpod_kit.errors import CheckpointError
 
 
-def rank_parts(files: ImportedFiles, folder: DcpFolder) -> Iterator[RankPart]:
+def rank_parts_by_box_number(files: ImportedFiles, folder: DcpFolder) -> Iterator[RankPart]:
     """Yield as many shards as a tensor has boxes at most, each with one box of each. Raise UsageError,
     CheckpointError."""
     imported = ImportedTree()
     items: dict[str, Any] = {name: imported.placeholder(name) for name in folder.chunks}
     items.update((name, dcp_folder.load_value(files, folder, name)) for name in folder.values)
     tree = imported.encode(_nested(items, folder))
-    for number in range(folder.max_chunks):
+    for number in range(folder.max_chunks_per_tensor):
         pieces = [boxes[number] for boxes in folder.chunks.values() if number < len(boxes)]
         if number == 0:
             pieces += imported.pieces

@@ -14,10 +14,10 @@ import torch
 
 from hyperpod_kit.checkpoint.formats import torch_files, zero_files
 from hyperpod_kit.checkpoint.formats.byte_sources import descriptor_path, open_regular_file
-from hyperpod_kit.checkpoint.sharded_state import object_bytes
+from hyperpod_kit.checkpoint.sharded_state import torch_save_with_length_and_padding
 from hyperpod_kit.checkpoint.state_dict import StateDict
 from hyperpod_kit.errors import Absent, CheckpointError, UsageError
-from hyperpod_kit.extras import install_command
+from hyperpod_kit.extras import requirements_install_command
 
 _MODEL = "mp_rank_00_model_states.pt"
 _OF_RANK = re.compile(r"(bf16_)?zero_pp_rank_([0-9]{1,6})_mp_rank_00_(model|optim)_states\.pt")
@@ -71,7 +71,7 @@ def rank_states(folder: ZeroFolder) -> Iterator[StateDict]:
             tensors: list[torch.Tensor] = []
             skeleton = zero_files.extract_tensors(_load_torch_file(folder.path / name), tensors)
             with torch.serialization.safe_globals(zero_files.available_classes()):
-                encoded[name] = object_bytes(name, skeleton)
+                encoded[name] = torch_save_with_length_and_padding(name, skeleton)
             tensors_of[name] = {str(number): tensor for number, tensor in enumerate(tensors)}
         values = {"files": tensors_of, "words": encoded, "generators": {}, "world": len(folder.files)}
         yield StateDict(values, own=zero_files.PER_RANK_PATTERNS)
@@ -165,7 +165,8 @@ def _load_torch_file(path: Path) -> Any:
     except pickle.UnpicklingError as err:
         raise UsageError(
             f"{path} holds values of classes that are not taken over: {torch_files.refused_class(err)}",
-            hint=f"where they are DeepSpeed's: {install_command('torch', 'deepspeed')}; else save a client_state of "
+            hint=f"where they are DeepSpeed's: {requirements_install_command('torch', 'deepspeed')}; else save "
+            "a client_state of "
             "plain values",
         ) from None
 

@@ -16,7 +16,7 @@ from hyperpod_kit.checkpoint.importing.from_torch import TorchFile
 from hyperpod_kit.checkpoint.importing.imported_tree import ImportedTree
 from hyperpod_kit.checkpoint.importing.new_root import RankPart
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
-from hyperpod_kit.checkpoint.sharded_state import object_bytes, stored_name
+from hyperpod_kit.checkpoint.sharded_state import stored_name, torch_save_with_length_and_padding
 from hyperpod_kit.checkpoint.tensors import per_rank_name
 from hyperpod_kit.errors import CheckpointError, UsageError
 from hyperpod_kit.untrusted.parse import LARGEST, json_object
@@ -70,7 +70,7 @@ def inspect_folder(files: ImportedFiles, folder: Path) -> MegatronFolder:
     return MegatronFolder(dcp, from_torch.load_file(folder / _COMMON))
 
 
-def rank_parts(files: ImportedFiles, folder: MegatronFolder) -> Iterator[RankPart]:
+def single_rank_part(files: ImportedFiles, folder: MegatronFolder) -> Iterator[RankPart]:
     """Yield the one shard: a box of a tensor is a tensor of its own here. Raise UsageError,
     StateNotSerializable."""
     dcp = folder.dcp
@@ -102,5 +102,5 @@ def _object_piece(key: str, objects: Any) -> ImportedPiece:
     CheckpointError."""
     if not isinstance(objects, list) or len(objects) != 1:
         raise CheckpointError(f"{key} is a {type(objects).__name__}, expected Megatron's list of one object")
-    data = object_bytes(key, objects[0])
+    data = torch_save_with_length_and_padding(key, objects[0])
     return ImportedPiece(TensorSpec(per_rank_name(0, f"objects.{key}"), "U8", tuple(data.shape)), TensorBytes(data))

@@ -47,7 +47,7 @@ def load_file(path: Path) -> TorchFile:
     return TorchFile(path, values, path.stat().st_size, int(not has_checksums))
 
 
-def rank_parts(file: TorchFile) -> Iterator[RankPart]:
+def single_rank_part(file: TorchFile) -> Iterator[RankPart]:
     """Yield the one shard. A dict of tensors alone is a model's. Raise UsageError, StateNotSerializable."""
     values = file.values
     if all(isinstance(value, torch.Tensor) for value in values.values()):

@@ -19,7 +19,7 @@ _MOST = 1 << 30
 _FOLDER = re.compile(r"checkpoint-([0-9]{1,18})")
 
 
-def rank_parts(weights: WeightFiles) -> Iterator[RankPart]:
+def single_rank_part(weights: WeightFiles) -> Iterator[RankPart]:
     """Yield the one shard. Raise StateNotSerializable."""
     imported = ImportedTree()
     model = {name: imported.placeholder(f"model.{name}") for name in weights.pieces}
@@ -29,7 +29,7 @@ def rank_parts(weights: WeightFiles) -> Iterator[RankPart]:
     )
 
 
-def trainer_step(folder: Path) -> int:
+def trainer_step_or_zero(folder: Path) -> int:
     """Return the step of the Trainer whose checkpoint it is, else 0. Raise CheckpointError."""
     path = folder / _STATE
     if path.is_file():

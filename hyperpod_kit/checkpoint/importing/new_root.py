@@ -70,7 +70,7 @@ def preview(world: int, parts: Iterator[RankPart]) -> WrittenRoot:
     for rank, part in zip(range(world), parts, strict=True):
         specs = [piece.spec for piece in part.pieces]
         shard_layout = lay_out(
-            specs, rank=rank, world=world, run="", plan=part.plan, algorithm=digest.fastest_common_algorithm()
+            specs, rank=rank, world=world, run_id="", plan=part.plan, algorithm=digest.fastest_common_algorithm()
         )
         placed[rank] = shard_layout.tensors
         size += shard_layout.size
@@ -106,7 +106,7 @@ def write_and_commit(
                 [piece.spec for piece in part.pieces],
                 rank=rank,
                 world=world,
-                run=run_identity.run_id,
+                run_id=run_identity.run_id,
                 plan=part.plan,
                 algorithm=algorithm,
             )
@@ -121,7 +121,9 @@ def write_and_commit(
             raise CheckpointError("the ranks' files do not hold the same of what all ranks share")
         table = index.build(placed)
         coverage.require_full_coverage(table)
-        typed = any(codec.has_typed_records(text.encode()) for parts in texts.values() for _, text in parts)
+        typed = any(
+            codec.has_records_unknown_to_old_readers(text.encode()) for parts in texts.values() for _, text in parts
+        )
         extra = extra_state.encode(
             texts, {}, has_pipeline_stages=False, checkpoint_key=(epoch, seq, step), has_typed_records=typed
         )
@@ -147,7 +149,7 @@ def write_and_commit(
         commit.commit(store, checkpoint_id, body, extra, entries)
     except BaseException:
         with contextlib.suppress(CheckpointError, OSError):
-            retention.delete_checkpoint(store, checkpoint_id)
+            retention.delete_checkpoint_except_foreign_files(store, checkpoint_id)
         raise
     return WrittenRoot(checkpoint_id, body.tensors, body.total_bytes)
 

@@ -26,7 +26,7 @@ def require_local_path(source: str | os.PathLike[str]) -> Path:
     return Path(source)
 
 
-def fingerprint(source: Path, kind: str, step: int) -> str:
+def fingerprint_by_names_sizes_times(source: Path, kind: str, step: int) -> str:
     """Return a digest of the names, sizes and times of what lies at `source` (of a directory what is right in
     it). Raise OSError."""
     resolved = source.resolve()
@@ -37,7 +37,7 @@ def fingerprint(source: Path, kind: str, step: int) -> str:
     return hashlib.sha256(json.dumps([str(resolved), kind, step, facts]).encode()).hexdigest()
 
 
-def find_previous_import(store: Store, source_id: str) -> tuple[str, Manifest] | None:
+def find_import_or_require_empty_root(store: Store, source_id: str) -> tuple[str, Manifest] | None:
     """Return the checkpoint that was imported from `source_id`, None for a root in which nothing was ever
     committed. Raise UsageError for a root that has others alone, OSError."""
     committed = [entry.checkpoint_id for entry in catalog.newest_first(store) if entry.committed]

@@ -64,7 +64,7 @@ def sort_key(name: layout.CheckpointId) -> tuple[int, int, str]:
     return (name.epoch, name.seq, name.nonce)
 
 
-def _parse(listed: List[str]) -> _Names:
+def _parse_ids_and_tombstones(listed: List[str]) -> _Names:
     parsed = [layout.parse_checkpoint_id(name[:-1]) for name in listed if name.endswith("/")]
     marked = frozenset(tombstoned for tombstoned in map(layout.parse_tombstone, listed) if tombstoned is not None)
     return _Names(sorted((name for name in parsed if name is not None), key=sort_key, reverse=True), marked)
@@ -89,7 +89,7 @@ def _list_since_latest_hint(store: Store) -> Optional[_Tail]:
         if not isinstance(first_seq, int):
             return None
         first, epoch = min(first, first_seq), max(epoch, number)
-    names = _parse(store.list(after=layout.name_sorting_before_seq(first)))
+    names = _parse_ids_and_tombstones(store.list(after=layout.name_sorting_before_seq(first)))
     greatest = max((name.seq for name in names.ids), default=0)
     if hint not in names.ids or (greatest >= _WIDTH * 9 // 10):
         return None
@@ -109,7 +109,7 @@ def newest_first(where: Where) -> Iterator[CheckpointEntry]:
             if sort_key(name) >= tail.floor:
                 yielded.add(name)
                 yield _entry(store, name, tail.names)
-    names = _parse(store.list())
+    names = _parse_ids_and_tombstones(store.list())
     for name in names.ids:
         if name not in yielded:
             yield _entry(store, name, names)
@@ -149,7 +149,7 @@ def list_checkpoints(where: Where) -> List[CheckpointEntry]:
                 print(entry.name.step, entry.checkpoint_id, "committed" if entry.committed else "not committed")
     """
     store = as_store(where)
-    names = _parse(store.list())
+    names = _parse_ids_and_tombstones(store.list())
     return [_entry(store, name, names) for name in names.ids]
 
 
@@ -164,6 +164,6 @@ def highest_epoch_and_seq(where: Where) -> tuple[int, int]:
         ids = tail.names.ids
         return max([tail.epoch] + [name.epoch for name in ids]), max(name.seq for name in ids)
     listed = store.list()
-    ids = _parse(listed).ids
+    ids = _parse_ids_and_tombstones(listed).ids
     starts = [layout.parse_epoch(name) or 0 for name in listed]
     return max([0, *starts] + [name.epoch for name in ids]), max([0] + [name.seq for name in ids])

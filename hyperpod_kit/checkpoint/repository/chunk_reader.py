@@ -192,7 +192,7 @@ class Pump:
     def _worker_loop(self) -> None:
         while True:
             with self._state:
-                duty = self._state.wait_for(self._next_duty)
+                duty = self._state.wait_for(self._choose_duty_if_any)
                 if duty is Duty.END:
                     return
                 if duty is Duty.WARM:
@@ -212,7 +212,7 @@ class Pump:
                 self._ring.add_free_buffer(buffer, warmed=duty is Duty.WARM)
                 self._state.notify_all()
 
-    def _next_duty(self) -> Optional[Duty]:
+    def _choose_duty_if_any(self) -> Optional[Duty]:
         """What a worker does next; None: nothing yet. The caller holds the lock."""
         is_delivering = self._deliver is not None
         if self._stopped:

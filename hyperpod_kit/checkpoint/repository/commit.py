@@ -78,7 +78,7 @@ def commit(
     failpoint("commit.before_manifest")
     store.create(f"{checkpoint_id}/{layout.MANIFEST_FILE}", body.encode())
     failpoint("commit.after_manifest")
-    latest.write(store, checkpoint_id)
+    latest.try_write(store, checkpoint_id)
 
 
 def _create_unless_identical(store: Store, name: str, data: bytes) -> None:

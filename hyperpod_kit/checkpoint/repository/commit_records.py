@@ -102,7 +102,7 @@ class LostCommit(NamedTuple):
         return f"it was committed, as {shown} {'says' if len(self.files) == 1 else 'say'}, and {loss}"
 
 
-def lost_commits(facts: RootFacts, *, kit_checkpoints: bool = True) -> List[LostCommit]:
+def lost_commits_assuming_no_manifests(facts: RootFacts, *, kit_checkpoints: bool = True) -> List[LostCommit]:
     """The checkpoints that were committed under a root that has no manifest any more, the newest first; none when
     nothing was ever committed, or the run was meant to begin anew since. `kit_checkpoints`: not other frameworks'.
     Pure."""
@@ -111,7 +111,7 @@ def lost_commits(facts: RootFacts, *, kit_checkpoints: bool = True) -> List[Lost
         name = layout.parse_checkpoint_id(record.checkpoint_id)
         if kit_checkpoints is not (name is not None or not record.checkpoint_id):
             continue
-        if facts.fresh_start is not None and _predates_fresh_start(record, name, facts.fresh_start):
+        if facts.fresh_start is not None and _is_excluded_by_fresh_start(record, name, facts.fresh_start):
             continue
         evidence = files.setdefault(record.checkpoint_id, [])
         if record.file not in evidence:
@@ -123,7 +123,9 @@ def lost_commits(facts: RootFacts, *, kit_checkpoints: bool = True) -> List[Lost
     return sorted(lost, key=_newest_first_key)
 
 
-def _predates_fresh_start(record: CommitRecord, name: Optional[layout.CheckpointId], fresh_start: FreshStart) -> bool:
+def _is_excluded_by_fresh_start(
+    record: CommitRecord, name: Optional[layout.CheckpointId], fresh_start: FreshStart
+) -> bool:
     if name is not None:
         return fresh_start.excludes(name)
     return (record.checkpoint_id or record.file) in fresh_start.named
@@ -154,7 +156,7 @@ def repair_hint(root: str) -> str:
     )
 
 
-def collect_root_facts(store: Store) -> RootFacts:
+def collect_commit_evidence(store: Store) -> RootFacts:
     """Collect everything under a root that shows that a checkpoint was committed. Read small files only, each of
     them.
 
@@ -170,7 +172,7 @@ def collect_root_facts(store: Store) -> RootFacts:
             _records_from_epoch_files,
             _records_from_tombstones_pins_leases_proofs,
             _records_from_flush_notes,
-            _records_from_superseded_saves,
+            _records_from_complete_saves_with_newer,
         )
         for record in read(store, top)
     ]
@@ -225,7 +227,7 @@ def _records_from_flush_notes(store: Store, root_entries: Sequence[str]) -> Iter
             yield CommitRecord(file, note.committed)
 
 
-def _records_from_superseded_saves(store: Store, root_entries: Sequence[str]) -> Iterator[CommitRecord]:
+def _records_from_complete_saves_with_newer(store: Store, root_entries: Sequence[str]) -> Iterator[CommitRecord]:
     """Attempts that are whole but for their manifest, as newer saves of the same start are that came after its commit.
     Two attempts of one save may be those of a trainer and of a flush that were both killed before its commit."""
     names = [
@@ -255,12 +257,12 @@ def _newer_save_proving_commit(
     """
     if len({other.seq for other in newer}) > _MOST_ON_THE_WAY:
         return newer[0]
-    if not _has_commit_files(store, name):
+    if not _has_extra_and_index_files(store, name):
         return None
-    return next((other for other in newer if _has_commit_files(store, other)), None)
+    return next((other for other in newer if _has_extra_and_index_files(store, other)), None)
 
 
-def _has_commit_files(store: Store, name: layout.CheckpointId) -> bool:
+def _has_extra_and_index_files(store: Store, name: layout.CheckpointId) -> bool:
     """Whether what a commit writes before the manifest is there."""
     sizes = store.sizes(str(name))
     return layout.EXTRA_FILE in sizes and layout.INDEX_FILE in sizes
@@ -297,7 +299,7 @@ def _records_from_job_files(jobs: Store, records_path: str) -> Iterator[CommitRe
     except FileNotFoundError:
         ledger = b""
     for text in ledger.decode("utf-8", "replace").splitlines():
-        for checkpoint_id in _committed_in_ledger_row(_object(text)):
+        for checkpoint_id in _committed_in_ledger_row(_json_object_or_empty(text)):
             yield CommitRecord(f"{records_path}/{_LEDGER}", checkpoint_id)
     for folder in [name for name in jobs.list("verdicts") if name.endswith("/")][-_MOST_FILES:]:
         for name in jobs.list(f"verdicts/{folder[:-1]}"):
@@ -312,14 +314,14 @@ def _records_from_json_file(
     if not file.endswith(".json"):
         return
     try:
-        value = _object(jobs.read(file, _LARGEST_RECORD))
+        value = _json_object_or_empty(jobs.read(file, _LARGEST_RECORD))
     except (CheckpointError, FileNotFoundError):
         return
     for checkpoint_id in extract_ids(value):
         yield CommitRecord(f"{records_path}/{file}", checkpoint_id)
 
 
-def _object(text: Any) -> Mapping[str, Any]:
+def _json_object_or_empty(text: Any) -> Mapping[str, Any]:
     """A JSON object that another wrote; an empty one for what is none."""
     try:
         return json_object(text, _LARGEST_RECORD)
@@ -336,7 +338,7 @@ def _committed_in_ledger_row(row: Mapping[str, Any]) -> List[str]:
     if event == "restored":
         return _source_if_from_storage(row.get("from"), row.get("tier"))
     if event == "rewound":
-        return _clean_checkpoint_names([row.get("from")])
+        return _sanitized_names_without_none([row.get("from")])
     return []
 
 
@@ -347,7 +349,7 @@ def _committed_in_verdict(value: Mapping[str, Any]) -> List[str]:
 def _committed_in_decision(value: Mapping[str, Any]) -> List[str]:
     """Return the checkpoint that was chosen and, where it is one of the kit's, those that were passed over for
     it: all of them had a manifest."""
-    chosen = _clean_checkpoint_names([value.get("from")])
+    chosen = _sanitized_names_without_none([value.get("from")])
     if value.get("kind", KIT_KIND) != KIT_KIND:
         return chosen
     rejected = value.get("rejected")
@@ -355,7 +357,7 @@ def _committed_in_decision(value: Mapping[str, Any]) -> List[str]:
         pairs = rejected
     else:
         pairs = []
-    passed_over = _clean_checkpoint_names([pair.get("attempt") for pair in pairs if isinstance(pair, dict)])
+    passed_over = _sanitized_names_without_none([pair.get("attempt") for pair in pairs if isinstance(pair, dict)])
     return [name for name in chosen + passed_over if layout.parse_checkpoint_id(name)]
 
 
@@ -364,9 +366,9 @@ def _source_if_from_storage(source: Any, tier: Any) -> List[str]:
     need not have been committed."""
     from_storage = isinstance(tier, str) and "storage" in tier.split("+")
     if from_storage:
-        return _clean_checkpoint_names([source])
+        return _sanitized_names_without_none([source])
     return []
 
 
-def _clean_checkpoint_names(values: Sequence[Any]) -> List[str]:
+def _sanitized_names_without_none(values: Sequence[Any]) -> List[str]:
     return [clean(value, 200) for value in values if isinstance(value, str) and value not in ("", "none")]

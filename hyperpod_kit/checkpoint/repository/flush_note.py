@@ -69,7 +69,7 @@ def write(store: Store, name: str, note: FlushNote) -> None:
         store.replace(name, data)
 
 
-def remove(store: Store, name: str) -> None:
+def try_remove(store: Store, name: str) -> None:
     """Delete the note at the end of a flush. Raise nothing: a note that stays no longer changes, which readers
     notice."""
     with contextlib.suppress(CheckpointError, OSError):

@@ -16,19 +16,21 @@ from hyperpod_kit.errors import CheckpointError
 _TRIES = 10
 
 
-def record_root_fresh_start(where: Where, *, by: str, last_epoch: Optional[int] = None) -> FreshStart:
+def record_root_fresh_start(where: Where, *, by: str, last_excluded_epoch: Optional[int] = None) -> FreshStart:
     """Record on the root that the run begins anew at step 0, which excludes what starts up to `last_epoch` have
     saved (None: up to the highest epoch), and whatever else the records name. Nothing is deleted.
 
     Raise CheckpointError, OSError.
     """
     store = as_store(where)
-    facts = commit_records.collect_root_facts(store)
-    lost = commit_records.lost_commits(facts) + commit_records.lost_commits(facts, kit_checkpoints=False)
-    if last_epoch is None:
+    facts = commit_records.collect_commit_evidence(store)
+    lost = commit_records.lost_commits_assuming_no_manifests(facts) + commit_records.lost_commits_assuming_no_manifests(
+        facts, kit_checkpoints=False
+    )
+    if last_excluded_epoch is None:
         epoch = catalog.highest_epoch_and_seq(store)[0]
     else:
-        epoch = last_epoch
+        epoch = last_excluded_epoch
     named = [commit.id_or_record_file for commit in lost if not _is_upto(commit.checkpoint_id, epoch)]
     for _ in range(_TRIES):
         try:

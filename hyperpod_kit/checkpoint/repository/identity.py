@@ -72,7 +72,7 @@ def collect_identity_evidence(store: Store) -> Evidence:
     root whose RUN.json names no run, and for inspection. Raise OSError."""
     entries = [entry for entry in catalog.list_checkpoints(store) if entry.committed]
     with ThreadPoolExecutor(1 if store.capabilities.local else _READERS) as pool:
-        claims = list(pool.map(lambda entry: _identity_in_manifest(store, entry.checkpoint_id), entries))
+        claims = list(pool.map(lambda entry: _identity_or_problem_in_manifest(store, entry.checkpoint_id), entries))
     runs: Dict[str, Tuple[RunIdentity, List[str]]] = {}
     silent = []
     for entry, (claimed, problem) in zip(entries, claims):
@@ -85,7 +85,7 @@ def collect_identity_evidence(store: Store) -> Evidence:
     return Evidence(runs, tuple(silent), tuple(start for start in starts if start is not None))
 
 
-def _identity_in_manifest(store: Store, checkpoint_id: str) -> Tuple[Optional[RunIdentity], str]:
+def _identity_or_problem_in_manifest(store: Store, checkpoint_id: str) -> Tuple[Optional[RunIdentity], str]:
     try:
         body = verify.read_manifest(store, checkpoint_id)
         return RunIdentity(body.run, body.run_id), ""
@@ -106,7 +106,7 @@ def _identity_in_epoch_file(store: Store, name: str) -> Optional[RunIdentity]:
     return None
 
 
-def infer_identity(store: Store, *, name: Optional[str] = None) -> Optional[RunIdentity]:
+def infer_identity(store: Store, *, fallback_run_name: Optional[str] = None) -> Optional[RunIdentity]:
     """Return whose root it is by everything but RUN.json; None when nothing names a run and nothing was
     committed.
 
@@ -125,7 +125,7 @@ def infer_identity(store: Store, *, name: Optional[str] = None) -> Optional[RunI
         return next(iter(root_evidence.runs.values()))[0]
     # Nothing whole was committed, so the newest start counts; what is in memory is of its id.
     if root_evidence.starts:
-        return fill_missing_run_name(root_evidence.starts[0], store, name)
+        return fill_missing_run_name(root_evidence.starts[0], store, fallback_run_name)
     if root_evidence.silent:
         raise CheckpointError(
             f"{store.url}: {problem}, and none of its {len(root_evidence.silent)} checkpoints says whose they are: "
@@ -143,9 +143,11 @@ def describe_runs(root_evidence: Evidence) -> str:
     )
 
 
-def fill_missing_run_name(identity: RunIdentity, store: Store, name: Optional[str] = None) -> RunIdentity:
+def fill_missing_run_name(identity: RunIdentity, store: Store, fallback_run_name: Optional[str] = None) -> RunIdentity:
     """Return the identity with a run name: its own, else `name`, else the last part of the root's path."""
-    return RunIdentity(identity.run or name or os.path.basename(store.url.rstrip("/")) or "run", identity.run_id)
+    return RunIdentity(
+        identity.run or fallback_run_name or os.path.basename(store.url.rstrip("/")) or "run", identity.run_id
+    )
 
 
 def ensure_run_identity(where: Where, run: Optional[str] = None) -> RunIdentity:
@@ -159,9 +161,9 @@ def ensure_run_identity(where: Where, run: Optional[str] = None) -> RunIdentity:
     run_file = read_run_file(store)
     identity = run_file.identity
     if identity is None:
-        identity = infer_identity(store, name=run)
+        identity = infer_identity(store, fallback_run_name=run)
         if identity is None:
-            identity = write_run_file(
+            identity = write_run_file_unless_valid(
                 store, RunIdentity(run or os.path.basename(store.url.rstrip("/")) or "run", uuid.uuid4().hex)
             )
         else:
@@ -178,7 +180,7 @@ def _rewrite_run_file_and_warn(store: Store, identity: RunIdentity, run_file: Ru
     not."""
     outcome = "it was written again"
     try:
-        write_run_file(store, identity)
+        write_run_file_unless_valid(store, identity)
     except OSError as err:
         outcome = f"it {verify.describe_failure(err)}"
     warnings.warn(
@@ -188,7 +190,7 @@ def _rewrite_run_file_and_warn(store: Store, identity: RunIdentity, run_file: Ru
     )
 
 
-def write_run_file(store: Store, identity: RunIdentity) -> RunIdentity:
+def write_run_file_unless_valid(store: Store, identity: RunIdentity) -> RunIdentity:
     """Write RUN.json, also in place of a damaged one, and return whose root it is now: another writer may have
     been first.
 
@@ -229,7 +231,7 @@ def remove_run_file(store: Store) -> None:
         ) from None
 
 
-def find_identity(where: Where) -> Optional[RunIdentity]:
+def read_or_infer_identity(where: Where) -> Optional[RunIdentity]:
     """Return whose root this is, by RUN.json or else by the rest; None when nothing says so. Writes nothing.
 
     Raise CheckpointError when the root contradicts itself, OSError.
@@ -244,7 +246,7 @@ def require_run_identity(where: Where, expected: RunIdentity) -> None:
     Raise RunIsOwned when it is another run's, CheckpointError when nothing says whose it is, OSError.
     """
     store = as_store(where)
-    actual = find_identity(store)
+    actual = read_or_infer_identity(store)
     if actual is None:
         raise CheckpointError(
             f"{store.url} has no {layout.RUN_FILE}, and nothing in it is of {expected}: it was "

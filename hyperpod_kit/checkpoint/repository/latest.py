@@ -16,7 +16,7 @@ from hyperpod_kit.errors import CheckpointError
 FORMAT = "hpk-latest/1"
 
 
-def write(store: Store, checkpoint_id: str) -> None:
+def try_write(store: Store, checkpoint_id: str) -> None:
     """Write LATEST with the id of the newest commit. Raise nothing: a hint that cannot be written is omitted.
 
     Where nothing can be overwritten the first one stays: it is old, and still proves that something was

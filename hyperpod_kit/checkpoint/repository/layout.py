@@ -116,7 +116,7 @@ _FILES = re.compile(
 )
 
 
-def is_kit_file(name: str) -> bool:
+def is_kit_checkpoint_file(name: str) -> bool:
     """Return whether the kit gives this name to files of a checkpoint. Nothing else in its directory is the
     kit's to delete."""
     return _FILES.fullmatch(name) is not None

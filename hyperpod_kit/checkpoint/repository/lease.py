@@ -101,7 +101,7 @@ class KeptLease(Lease):
                 self.renew()
 
 
-def try_acquire_lease(store: Store, checkpoint_id: str, seconds: float) -> Optional[KeptLease]:
+def acquire_lease_if_writable(store: Store, checkpoint_id: str, seconds: float) -> Optional[KeptLease]:
     """Return a lease that is renewed until it is released; None where the root cannot be written, so that nobody
     can be kept from deleting the checkpoint."""
     try:
@@ -127,7 +127,7 @@ class LeaseWatch:
     def __init__(self) -> None:
         self._ends: Dict[Tuple[str, str], float] = {}
 
-    def is_expired_since_first_seen(self, root: str, name: str, until: float, now: Moment) -> bool:
+    def record_first_seen_and_is_expired(self, root: str, name: str, until: float, now: Moment) -> bool:
         """Return whether the lease of that name has expired, and note when it was first seen. `until`: the end that
         its name gives."""
         if until + LONG_OVER < now.wall:
@@ -152,7 +152,7 @@ def leased_checkpoints(store: Store, *, now: Optional[Moment] = None, watch: Lea
     return {
         checkpoint_id
         for checkpoint_id, until, name in leases
-        if not watch.is_expired_since_first_seen(store.url, name, until, moment)
+        if not watch.record_first_seen_and_is_expired(store.url, name, until, moment)
     }
 
 
@@ -166,7 +166,7 @@ def remove_expired(store: Store, *, now: Optional[Moment] = None, watch: LeaseWa
     """Delete the files of expired leases. Raise Unsupported, OSError."""
     moment = now or _now()
     for _, until, name in _list_leases(store):
-        if watch.is_expired_since_first_seen(store.url, name, until, moment):
+        if watch.record_first_seen_and_is_expired(store.url, name, until, moment):
             store.delete(f"{layout.LEASES}/{name}")
 
 

@@ -42,7 +42,7 @@ def classify_leftover(store: Store, checkpoint_id: str, run_id: str) -> Leftover
     """Classify what lies in `checkpoint_id`: FOREIGN when its shards are of another run than `run_id`, however
     many there are, else COMPLETE or PARTIAL. `run_id` "": of any run. Raise OSError."""
     sizes = store.sizes(checkpoint_id)
-    shards = sorted(name for name in sizes if name.endswith(".safetensors") and layout.is_kit_file(name))
+    shards = sorted(name for name in sizes if name.endswith(".safetensors") and layout.is_kit_checkpoint_file(name))
     first = _first_header(store, checkpoint_id, shards)
     if first is None:
         return Leftover.PARTIAL
@@ -54,7 +54,9 @@ def classify_leftover(store: Store, checkpoint_id: str, run_id: str) -> Leftover
         names = []
     if not names or any(name not in sizes for name in names):
         return Leftover.PARTIAL
-    is_complete = all(_is_complete(store, checkpoint_id, name, rank, sizes) for rank, name in enumerate(names))
+    is_complete = all(
+        _has_full_size_and_nonzero_digests(store, checkpoint_id, name, rank, sizes) for rank, name in enumerate(names)
+    )
     if is_complete:
         return Leftover.COMPLETE
     return Leftover.PARTIAL
@@ -89,7 +91,9 @@ def _read(store: Store, name: str) -> Optional[_Header]:
         reader.close()
 
 
-def _is_complete(store: Store, checkpoint_id: str, name: str, rank: int, sizes: Dict[str, int]) -> bool:
+def _has_full_size_and_nonzero_digests(
+    store: Store, checkpoint_id: str, name: str, rank: int, sizes: Dict[str, int]
+) -> bool:
     """Whether a shard has its size and its digests. A file that was reserved and not filled has zeros there."""
     header = _read(store, f"{checkpoint_id}/{name}")
     if header is None or header.end != sizes[name] or header.begin >= header.end:

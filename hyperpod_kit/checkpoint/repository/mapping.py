@@ -24,10 +24,10 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 _mapped: Dict[int, int] = {}
-"""Address -> bytes of what `map_file` has mapped in this process."""
+"""Address -> bytes of what `map_file_shared_writable` has mapped in this process."""
 
 
-def map_file(fd: int, size: int) -> Any:
+def map_file_shared_writable(fd: int, size: int) -> Any:
     """The first `size` bytes of a file, as a ctypes array: `memoryview` and `torch.frombuffer` look into it.
 
     `fd` may be closed afterwards. Unmapped when the array and everything that looks into it are gone, though not at the

@@ -115,10 +115,10 @@ def require_well_formed(tree: Any) -> None:
                 raise ValueError("another form")
         except (TypeError, ValueError, KeyError, RecursionError):
             raise CheckpointError(f"its tree has a {clean(kind)[:40]} as no program of ours writes it") from None
-        todo += [(item, depth + 1) for item in _inside(value, kind)]
+        todo += [(item, depth + 1) for item in _contained_values(value, kind)]
 
 
-def _inside(value: Any, kind: Any) -> List[Any]:
+def _contained_values(value: Any, kind: Any) -> List[Any]:
     """Return what a container holds, without the keys of a record itself: of a record whatever it has, for a
     program that is newer than this one may have written it."""
     if isinstance(value, list):
@@ -162,10 +162,10 @@ def _is_deque_maxlen(value: Any) -> bool:
 
 
 def _is_complex_text_pair(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(_is_number_text, value))
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_number_text_or_raise, value))
 
 
-def _is_number_text(value: Any) -> bool:
+def _is_number_text_or_raise(value: Any) -> bool:
     """Return whether a value is text of a number. Raise ValueError for other text."""
     return isinstance(value, str) and isinstance(float(value), float)
 
@@ -174,8 +174,8 @@ _FORMS: Dict[str, Dict[str, Callable[[Any], bool]]] = {
     "tensor": {"name": _is_text},
     "subclass": {"name": _is_text, "class": _is_text, "parts": _is_object},
     "tuple": {"v": _is_list},
-    "dict": {"v": lambda value: isinstance(value, list) and _are_pairs(value)},
-    "float": {"v": _is_number_text},
+    "dict": {"v": lambda value: isinstance(value, list) and _are_items_with_unique_keys(value)},
+    "float": {"v": _is_number_text_or_raise},
     "bytes": {"v": _is_text},
     "complex": {"v": _is_complex_text_pair},
     "numpy": {"t": _is_text, "v": _is_text},
@@ -213,7 +213,7 @@ def _is_record_well_formed(kind: Any, record: Dict[str, Any]) -> bool:
     return all(fits(record[key]) for key, fits in _FORMS.get(kind, {}).items())
 
 
-def _are_pairs(pairs: List[Any]) -> bool:
+def _are_items_with_unique_keys(pairs: List[Any]) -> bool:
     """Return whether these are items of a dict, each key once."""
     if not all(isinstance(pair, list) and len(pair) == 2 and _is_key(pair[0]) for pair in pairs):
         return False

@@ -30,10 +30,10 @@ class RankStateLocation(NamedTuple):
     root: str
 
 
-def reserved_size(size: int) -> int:
+def reserved_bytes_with_growth_room(text_bytes: int) -> int:
     """Bytes that a shard keeps for a text of `size` bytes: half as much again, so that one that grows a little from
     save to save does not make another layout of it each time."""
-    return -(-(size + size // 2) // _PAGE) * _PAGE
+    return -(-(text_bytes + text_bytes // 2) // _PAGE) * _PAGE
 
 
 def locate_in_image(image: memoryview, begin: int, end: int) -> RankStateLocation:

@@ -187,7 +187,7 @@ def plan(
     items: Sequence[Item],
     policy: Policy,
     *,
-    pending_save: Optional[CheckpointFacts] = None,
+    save_lacking_room: Optional[CheckpointFacts] = None,
     abandoned: FrozenSet[str] = _NOTHING,
 ) -> RetentionPlan:
     """Return which of `items`, which are newest first, `policy` keeps and which are to be deleted.
@@ -206,7 +206,7 @@ def plan(
         line = 0
     current_line = [item.facts for item in valid if item.facts.order[0] >= line]
     if current_line:
-        kept = policy.keeps([*([pending_save] if pending_save is not None else []), *current_line])
+        kept = policy.keeps([*([save_lacking_room] if save_lacking_room is not None else []), *current_line])
     else:
         kept = set()
     keep: List[Tuple[str, str]] = []
@@ -216,7 +216,7 @@ def plan(
         if checkpoint_id in abandoned and item.state == UNCOMMITTED and not (item.link or item.leased):
             delete.append((checkpoint_id, "its save came to nothing"))
             continue
-        reason = _protection_reason(item, newest, line, needs_room=pending_save is not None)
+        reason = _protection_reason(item, newest, line, needs_room=save_lacking_room is not None)
         if reason is None and checkpoint_id in kept:
             reason = "kept by the policy"
         if reason is not None:
@@ -352,7 +352,7 @@ def prove_and_plan(
     prover: Prover,
     policy: Policy,
     *,
-    pending_save: Optional[CheckpointFacts] = None,
+    save_lacking_room: Optional[CheckpointFacts] = None,
     abandoned: FrozenSet[str] = _NOTHING,
 ) -> Assured:
     """Return a `plan` after reading checkpoints back until a proved one stays that is newer than all that are
@@ -365,7 +365,7 @@ def prove_and_plan(
     items = [item._replace(proved=item.proved or item.facts.checkpoint_id in proved_ids) for item in items]
     damaged: List[Tuple[str, str]] = []
     while True:
-        planned = plan(items, policy, pending_save=pending_save, abandoned=abandoned)
+        planned = plan(items, policy, save_lacking_room=save_lacking_room, abandoned=abandoned)
         checkpoint_id = next_to_prove(items, planned)
         if checkpoint_id is None:
             return Assured(planned, items, tuple(damaged))
@@ -421,7 +421,7 @@ def delete_planned(
                 continue
             if run_identity is not None:
                 identity.require_run_identity(store, run_identity)
-            foreign_files = delete_checkpoint(store, checkpoint_id)
+            foreign_files = delete_checkpoint_except_foreign_files(store, checkpoint_id)
             if foreign_files:
                 remaining[checkpoint_id] = (
                     f"not deleted, because no checkpoint has such files: {', '.join(foreign_files)}"
@@ -439,7 +439,7 @@ def delete_planned(
     return Applied(tuple(deleted), tuple(remaining.items()))
 
 
-def delete_checkpoint(store: Store, checkpoint_id: str) -> List[str]:
+def delete_checkpoint_except_foreign_files(store: Store, checkpoint_id: str) -> List[str]:
     """Delete one checkpoint: its proof, its manifest, then its data, then its tombstone. Return the names of
     files that are not the kit's; they stay, and so does the directory.
 
@@ -453,11 +453,13 @@ def delete_checkpoint(store: Store, checkpoint_id: str) -> List[str]:
     store.delete(f"{checkpoint_id}/{layout.MANIFEST_FILE}")
     failpoint("retention.manifest_deleted")
     present_names = store.list(checkpoint_id)
-    kit_files = [f"{checkpoint_id}/{name}" for name in present_names if layout.is_kit_file(name)]
+    kit_files = [f"{checkpoint_id}/{name}" for name in present_names if layout.is_kit_checkpoint_file(name)]
     store.delete_all(kit_files)
     failpoint("retention.files_deleted")
     # NFS keeps a deleted file under such a name while somebody has it open.
-    foreign_files = [name for name in present_names if not layout.is_kit_file(name) and not name.startswith(".nfs")]
+    foreign_files = [
+        name for name in present_names if not layout.is_kit_checkpoint_file(name) and not name.startswith(".nfs")
+    ]
     if not foreign_files:
         store.delete(f"{checkpoint_id}/")
     store.delete(layout.tombstone_file(checkpoint_id))
@@ -470,7 +472,7 @@ def enforce(
     run_identity: identity.RunIdentity,
     *,
     prover: Optional[Prover] = None,
-    pending_save: Optional[CheckpointFacts] = None,
+    save_lacking_room: Optional[CheckpointFacts] = None,
     abandoned: FrozenSet[str] = _NOTHING,
 ) -> Applied:
     """Apply the policy to the root: judge, plan, prove what is needed and delete; then delete expired leases.
@@ -482,12 +484,14 @@ def enforce(
     identity.require_run_identity(store, run_identity)
     prover = prover or Prover(store)
     items: Sequence[Item] = judge_all_checkpoints(store, run_id=run_identity.run_id)
-    planned, items, damaged = prove_and_plan(items, prover, policy, pending_save=pending_save, abandoned=abandoned)
-    if pending_save is not None:
-        planned = order_worthless_deleted_first(planned, items)
-    applied = delete_planned(store, planned, run_identity, max_deletions=None if pending_save is None else 1)._replace(
-        damaged=damaged
+    planned, items, damaged = prove_and_plan(
+        items, prover, policy, save_lacking_room=save_lacking_room, abandoned=abandoned
     )
+    if save_lacking_room is not None:
+        planned = order_worthless_deleted_first(planned, items)
+    applied = delete_planned(
+        store, planned, run_identity, max_deletions=None if save_lacking_room is None else 1
+    )._replace(damaged=damaged)
     prover.record_pending_proofs()
     if store.capabilities.delete:
         try:

@@ -172,7 +172,7 @@ class TableRows(Rows):
         pieces = []
         for pattern, position in self._divided.get(name, ()):
             members = self._members[pattern]
-            line = self._cached_box_line(pattern, self._patterns[pattern].kinds[position])
+            line = self._cached_sorted_boxes(pattern, self._patterns[pattern].kinds[position])
             pieces += [
                 self._piece(name, members[member], pattern, position)
                 for member in line.find_overlap_candidates(offsets, shape)
@@ -193,7 +193,7 @@ class TableRows(Rows):
         """Tensors that lie whole in a shard: (shard, number among its whole ones)."""
         return self._undivided
 
-    def _cached_box_line(self, pattern: int, kind: int) -> _Line:
+    def _cached_sorted_boxes(self, pattern: int, kind: int) -> _Line:
         if (pattern, kind) not in self._lines:
             boxes: List[Box] = [self._shards[shard].boxes[kind] for shard in self._members[pattern]]
             self._lines[pattern, kind] = _Line([(offsets, shape) for _, shape, offsets, _ in boxes])

@@ -15,7 +15,7 @@ from hyperpod_kit.checkpoint.repository import catalog, commit_records, latest, 
 from hyperpod_kit.checkpoint.repository.rollbacks import FreshStart
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
-from hyperpod_kit.checkpoint.repository.store.retrying import without_retries
+from hyperpod_kit.checkpoint.repository.store.retrying import without_read_retries
 from hyperpod_kit.errors import (
     CheckpointError,
     DigestUnavailable,
@@ -55,7 +55,7 @@ class Selection(NamedTuple):
 
 
 def iter_committed_newest_first(
-    where: Where, *, start_at: Optional[str] = None, saved_by_attempt: Optional[str] = None
+    where: Where, *, start_at: Optional[str] = None, also_saved_by_job_attempt: Optional[str] = None
 ) -> Iterator[catalog.CheckpointEntry]:
     """Yield the committed checkpoints, newest first; with `start_at`, that one and the older ones only.
 
@@ -85,7 +85,10 @@ def iter_committed_newest_first(
         )
         if entry.committed and (
             below
-            or (saved_by_attempt is not None and saving_job_attempt(store, entry.checkpoint_id) == saved_by_attempt)
+            or (
+                also_saved_by_job_attempt is not None
+                and saving_job_attempt(store, entry.checkpoint_id) == also_saved_by_job_attempt
+            )
         ):
             has_passed_first = True
             yield entry
@@ -110,7 +113,11 @@ def saving_job_attempt(where: Where, checkpoint_id: str) -> Optional[str]:
 
 
 def load_newest_accepted(
-    where: Where, load: Callable[[str], T], passed_over: Mapping[str, str] = _NOTHING, *, skip_unreadable: bool = False
+    where: Where,
+    load: Callable[[str], T],
+    tried_last_reasons: Mapping[str, str] = _NOTHING,
+    *,
+    skip_unreadable: bool = False,
 ) -> Tuple[T, Selection]:
     """Return what `load` makes of the newest checkpoint that it does not reject, and which one that is.
 
@@ -126,7 +133,7 @@ def load_newest_accepted(
     store = as_store(where)
     for _ in range(_WALKS):
         try:
-            return _load_newest_of_one_walk(store, load, passed_over, skip_unreadable)
+            return _load_newest_of_one_walk(store, load, tried_last_reasons, skip_unreadable)
         except NoValidCheckpoint as err:
             if err.reasons or not _was_committed_meanwhile(store):
                 raise no_checkpoint_error(store, err.reasons) from None
@@ -134,7 +141,7 @@ def load_newest_accepted(
 
 
 def _load_newest_of_one_walk(
-    store: Store, load: Callable[[str], T], passed_over: Mapping[str, str], skip_unreadable: bool
+    store: Store, load: Callable[[str], T], tried_last_reasons: Mapping[str, str], skip_unreadable: bool
 ) -> Tuple[T, Selection]:
     """Walk the checkpoints once, as `load_newest_accepted`. Raise NoValidCheckpoint with a reason for each
     candidate; with none where no manifest was listed."""
@@ -145,7 +152,7 @@ def _load_newest_of_one_walk(
             walked.rejected += [
                 (lost.checkpoint_id, lost.reason) for lost in lost_commit_named_by_latest(store, entry.name)
             ]
-        reason = passed_over.get(entry.checkpoint_id)
+        reason = tried_last_reasons.get(entry.checkpoint_id)
         damage = None
         if entry.marked and reason is None:
             damage = tombstone.read(store, entry.checkpoint_id)
@@ -169,7 +176,7 @@ def _was_committed_meanwhile(store: Store) -> bool:
     manifest: a running job has committed it since, and it is not lost."""
     return any(
         commit.checkpoint_id and store.exists(f"{commit.checkpoint_id}/{layout.MANIFEST_FILE}")
-        for commit in lost_commits(store)
+        for commit in lost_commits_assuming_no_manifests(store)
     )
 
 
@@ -252,7 +259,7 @@ def newest_complete(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> 
     store = as_store(where)
     return load_newest_accepted(
         store,
-        lambda checkpoint_id: verify.verify_files_present(store, checkpoint_id),
+        lambda checkpoint_id: verify.verify_file_names_present(store, checkpoint_id),
         passed_over,
         skip_unreadable=True,
     )[1]
@@ -304,7 +311,7 @@ def no_checkpoint_error(store: Store, rejected: Sequence[Tuple[str, str]]) -> Ch
     trusted. Raise CheckpointError, OSError."""
     if rejected:
         return NoValidCheckpoint(store.url, rejected)
-    lost = lost_commits(store)
+    lost = lost_commits_assuming_no_manifests(store)
     if lost:
         return NoValidCheckpoint(
             store.url, commit_records.summarize_lost_commits(lost), hint=commit_records.repair_hint(store.url)
@@ -312,10 +319,10 @@ def no_checkpoint_error(store: Store, rejected: Sequence[Tuple[str, str]]) -> Ch
     return NoCheckpoint(f"nothing was ever committed under {store.url}")
 
 
-def lost_commits(store: Store) -> List[commit_records.LostCommit]:
+def lost_commits_assuming_no_manifests(store: Store) -> List[commit_records.LostCommit]:
     """Return what was committed under a root that has no manifest of it any more. Only for a caller that has
     found no manifest. Raise CheckpointError, OSError."""
-    return commit_records.lost_commits(commit_records.collect_root_facts(store))
+    return commit_records.lost_commits_assuming_no_manifests(commit_records.collect_commit_evidence(store))
 
 
 def lost_commit_named_by_latest(store: Store, newest_present: layout.CheckpointId) -> List[commit_records.LostCommit]:
@@ -324,7 +331,7 @@ def lost_commit_named_by_latest(store: Store, newest_present: layout.CheckpointI
     CheckpointError, OSError."""
     hint = None
     with contextlib.suppress(OSError):  # what is read for people alone ends no restore
-        hint = latest.read(without_retries(store))
+        hint = latest.read(without_read_retries(store))
     if hint is None or catalog.sort_key(hint) <= catalog.sort_key(newest_present):
         return []
     if store.exists(f"{hint}/{layout.MANIFEST_FILE}") or rollbacks.exclusion_reason(

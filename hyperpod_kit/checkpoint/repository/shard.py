@@ -158,7 +158,7 @@ def lay_out(
     *,
     rank: int,
     world: int,
-    run: str,
+    run_id: str,
     plan: str,
     algorithm: str = digest.DEFAULT,
     chunk: int = digest.CHUNK,
@@ -181,7 +181,7 @@ def lay_out(
     tree_at, at = at, at + tree_bytes
     metadata = {
         "format": layout.FORMAT,
-        "run": run,
+        "run": run_id,
         "rank": rank,
         "world": world,
         "plan": plan,
@@ -273,7 +273,13 @@ def parse(view: memoryview, size: Optional[int] = None) -> Parsed:
             begin, end = entry["data_offsets"]
             dtype, shape = meta["dtypes"].get(name, (entry["dtype"], entry["shape"]))
             full = meta["full"].get(name, ())
-            spec = parse_spec(name, dtype, shape, _offsets(dtype, boxes[name]["saved_offsets"]) if full else (), full)
+            spec = parse_spec(
+                name,
+                dtype,
+                shape,
+                _item_offsets_from_safetensors(dtype, boxes[name]["saved_offsets"]) if full else (),
+                full,
+            )
             begin, end = parse_range(begin, end)
             if end > size - base or end - begin != spec.nbytes:
                 raise ValueError(f"{name} lies at {begin}..{end}")
@@ -290,7 +296,7 @@ class Parser:
     def __init__(self) -> None:
         self._last: Tuple[int, bytes, Parsed] = (0, b"", Parsed((), {}))
 
-    def parse(self, view: memoryview) -> Parsed:
+    def parse_or_reuse_last(self, view: memoryview) -> Parsed:
         """Parse the header of a whole shard; the numbers of the save in it may be those of the last one. Raise
         CheckpointError when it is none."""
         head = _OWN_NUMBERS.sub(rb"\1", bytes(view[: head_size(view)]))
@@ -344,7 +350,7 @@ def parse_range(begin: Any, end: Any) -> Tuple[int, int]:
     return begin, end
 
 
-def _offsets(dtype: str, stored: List[int]) -> Tuple[int, ...]:
+def _item_offsets_from_safetensors(dtype: str, stored: List[int]) -> Tuple[int, ...]:
     if dtype in NATIVE:
         return tuple(stored)
     return (*stored[:-1], stored[-1] // ITEM_BYTES[dtype])

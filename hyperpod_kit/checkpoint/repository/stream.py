@@ -85,7 +85,7 @@ class Shard:
         """[begin, end) of a chunk; the leaves belong to none."""
         return index * self.chunk, min((index + 1) * self.chunk, self.data_end)
 
-    def leaf(self, index: int) -> bytes:
+    def stored_leaf(self, index: int) -> bytes:
         return self._leaves[index * digest.LEAF_BYTES : (index + 1) * digest.LEAF_BYTES]
 
     def fetch(self, index: int, buffer: Optional[Buffer]) -> memoryview:
@@ -98,11 +98,11 @@ class Shard:
     def check(self, index: int, view: memoryview) -> None:
         """Raise DigestMismatch, naming the bytes, unless the view is this chunk."""
         actual_leaf = self._alg.leaf(view)
-        if actual_leaf != self.leaf(index):
+        if actual_leaf != self.stored_leaf(index):
             begin, end = self.bounds(index)
             raise DigestMismatch(
                 f"{self.name} bytes {begin}..{end}",
-                f"{self._alg.name}:{self.leaf(index).hex()}",
+                f"{self._alg.name}:{self.stored_leaf(index).hex()}",
                 f"{self._alg.name}:{actual_leaf.hex()}",
             )
 

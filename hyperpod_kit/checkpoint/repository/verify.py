@@ -13,7 +13,9 @@ from hyperpod_kit.system import quota_note
 from hyperpod_kit.untrusted.text import clean
 
 
-def verify_file(store: Store, checkpoint_id: str, record: manifest.FileRecord, *, chunk: int = digest.CHUNK) -> None:
+def verify_shard_file(
+    store: Store, checkpoint_id: str, record: manifest.FileRecord, *, chunk: int = digest.CHUNK
+) -> None:
     """Read a shard in a store and compare every byte with its record.
 
     Raises DigestMismatch (naming the bytes), CheckpointError when the file is short, DigestUnavailable, OSError.
@@ -62,7 +64,7 @@ def read_verified_small_file(where: Where, checkpoint_id: str, record: manifest.
     return data
 
 
-def verify_files_present(where: Where, checkpoint_id: str) -> manifest.Manifest:
+def verify_file_names_present(where: Where, checkpoint_id: str) -> manifest.Manifest:
     """Return the manifest of a committed checkpoint, proved, with all its files present by their names. No data
     is read.
 
@@ -99,7 +101,7 @@ def verify_checkpoint(where: Where, checkpoint_id: str) -> manifest.Manifest:
         if small is not None:
             read_verified_small_file(store, checkpoint_id, small)
     for record in checkpoint_manifest.shards:
-        verify_file(store, checkpoint_id, record, chunk=checkpoint_manifest.chunk)
+        verify_shard_file(store, checkpoint_id, record, chunk=checkpoint_manifest.chunk)
     return checkpoint_manifest
 
 
@@ -114,7 +116,7 @@ def describe_failure(err: BaseException) -> str:
             name = os.path.basename(what)
         else:
             name = what
-        return f"cannot be {verb}: {err.strerror or err} ({name}){quota_note.explain(err)}"
+        return f"cannot be {verb}: {err.strerror or err} ({name}){quota_note.quota_exceeded_hint_or_empty(err)}"
     return str(err)
 
 

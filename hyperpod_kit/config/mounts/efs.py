@@ -12,7 +12,7 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts.efs import EfsMount
 
 
-def check_tls(settings: Settings) -> Iterator[Finding]:
+def check_access_point_and_iam_use_tls(settings: Settings) -> Iterator[Finding]:
     """Report access points and IAM without TLS."""
     for mount, at in settings.mounts_of_kind(EfsMount):
         if mount.access_point_id is not None and not mount.tls:
@@ -21,7 +21,7 @@ def check_tls(settings: Settings) -> Iterator[Finding]:
             yield Finding("HPK-E004", f"{at}.iam", "IAM authorization needs TLS", "Set tls to true")
 
 
-def check_mounts_on_homes_file_system(settings: Settings) -> Iterator[Finding]:
+def check_mounts_denied_by_homes_policy(settings: Settings) -> Iterator[Finding]:
     """Report other mounts of the homes' file system that its policy would deny: without access point or
     IAM."""
     homes = settings.homes
@@ -54,5 +54,5 @@ KIND = MountForm(
     nicknames=("nfs",),
     short_form=None,
     storage_config=None,
-    rules=(check_tls, check_mounts_on_homes_file_system),  # HPK-E, HPK-U
+    rules=(check_access_point_and_iam_use_tls, check_mounts_denied_by_homes_policy),  # HPK-E, HPK-U
 )

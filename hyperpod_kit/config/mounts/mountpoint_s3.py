@@ -12,7 +12,7 @@ from hyperpod_kit.config.mounts import mountpoint_s3_options as options
 from hyperpod_kit.config.mounts.form import MountForm, ShortForm
 from hyperpod_kit.config.patterns import Pattern
 from hyperpod_kit.config.settings import ProvisioningParameters, Settings
-from hyperpod_kit.model.mounts.base import is_for_users
+from hyperpod_kit.model.mounts.base import is_on_login_or_compute_nodes
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 
 PREFIX = r"((?!\.\.?/)[A-Za-z0-9._=-]+/)+"
@@ -97,7 +97,7 @@ def check_ids_and_modes(settings: Settings) -> Iterator[Finding]:
 def check_some_user_can_write(settings: Settings) -> Iterator[Finding]:
     """A mount for writing has somebody who writes: without uid, gid or a mode of its own all of it is root's."""
     for mount, at in settings.mounts_of_kind(S3Mount):
-        if not (MODE.fits(mount.dir_mode) and is_for_users(mount) and mount.only_root_writes()):
+        if not (MODE.fits(mount.dir_mode) and is_on_login_or_compute_nodes(mount) and mount.only_root_writes()):
             continue
         yield Finding(
             "HPK-S024",

@@ -7,7 +7,7 @@ from typing import Iterator, Optional
 
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.patterns import Pattern
-from hyperpod_kit.config.rules.mount_paths import PATH, RESERVED_TREES, is_inside
+from hyperpod_kit.config.rules.mount_paths import PATH, RESERVED_TREES, is_file_path_at_or_below
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 
@@ -62,12 +62,12 @@ def check_cache_directory(settings: Settings) -> Iterator[Finding]:
                 f"`{where}` is not a plain absolute path",
                 "Use letters, digits and ._- between slashes, like /opt/dlami/nvme/cache",
             )
-        elif any(is_inside(where, tree) for tree in RESERVED_TREES if tree != "/opt/dlami"):
+        elif any(is_file_path_at_or_below(where, tree) for tree in RESERVED_TREES if tree != "/opt/dlami"):
             yield Finding(
                 "HPK-S012", f"{at}.cache_dir", f"`{where}` belongs to the system", "Choose a directory of its own"
             )
         else:
-            above = next((other for other in settings.mounts if is_inside(where, other.path)), None)
+            above = next((other for other in settings.mounts if is_file_path_at_or_below(where, other.path)), None)
             if above is not None and not above.traits.local_disk:
                 yield Finding(
                     "HPK-S013",

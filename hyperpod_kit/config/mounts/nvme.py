@@ -10,7 +10,7 @@ from hyperpod_kit.config.mounts.form import MountForm
 from hyperpod_kit.config.patterns import Pattern
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.instance_types import has_instance_store
-from hyperpod_kit.model.mounts.base import is_for_users
+from hyperpod_kit.model.mounts.base import is_on_login_or_compute_nodes
 from hyperpod_kit.model.mounts.nvme import NvmeMount
 
 MODE = Pattern("HPK-N002", r"0?[0-3]?[0-7]{3}", "`{value}` is not an octal mode", 'Write it like "0755" or "1777"')
@@ -71,7 +71,7 @@ def check_some_user_can_write(settings: Settings) -> Iterator[Finding]:
     """Scratch has somebody who writes to it: users, or the cache of another mount, which is root's."""
     caches = [mount.cache_path for mount in settings.mounts if mount.cache_path is not None]
     for mount, at in settings.mounts_of_kind(NvmeMount):
-        if not (MODE.fits(mount.mode) and is_for_users(mount) and mount.only_root_writes()):
+        if not (MODE.fits(mount.mode) and is_on_login_or_compute_nodes(mount) and mount.only_root_writes()):
             continue
         if any(path.startswith(mount.path.rstrip("/") + "/") for path in caches):
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Iterator
 
-from hyperpod_kit.config.fields import matches_field_pattern
+from hyperpod_kit.config.fields import fits_field_pattern_if_any
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.mounts.mountpoint_s3 import PREFIX
 from hyperpod_kit.config.settings import Settings
@@ -16,7 +16,7 @@ AT = "hyperpod_kit.bundle"
 def check_bundle_location(settings: Settings) -> Iterator[Finding]:
     """The bucket can be read by HyperPod's managed role, and keys under the prefix are plain."""
     bucket, prefix = settings.bundle.bucket, settings.bundle.prefix
-    if matches_field_pattern(f"{AT}.bucket", bucket) and not bucket.startswith("sagemaker-"):
+    if fits_field_pattern_if_any(f"{AT}.bucket", bucket) and not bucket.startswith("sagemaker-"):
         yield Finding(
             "HPK-B002",
             f"{AT}.bucket",

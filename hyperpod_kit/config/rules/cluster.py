@@ -32,7 +32,7 @@ def check_recovery_vpc_and_tags(settings: Settings) -> Iterator[Finding]:
             "Use Automatic",
             WARNING,
         )
-    yield from _check_vpc(settings)
+    yield from _check_vpc_presence_and_id_counts(settings)
     for key, value in cluster.tags:
         if not (TAG.fullmatch(key) and TAG.fullmatch(value) and 1 <= len(key) <= 128 and len(value) <= 256):
             yield Finding(
@@ -43,7 +43,7 @@ def check_recovery_vpc_and_tags(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def _check_vpc(settings: Settings) -> Iterator[Finding]:
+def _check_vpc_presence_and_id_counts(settings: Settings) -> Iterator[Finding]:
     """HyperPod's "FSx configurations are only supported for Custom VPC", and how many ids."""
     cluster = settings.cluster
     everywhere = cluster.vpc is not None or all(group.vpc is not None for group in cluster.groups)

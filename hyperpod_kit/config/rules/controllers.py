@@ -11,7 +11,7 @@ from typing import Iterator
 
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.rules.cluster import AT
-from hyperpod_kit.config.rules.mount_paths import is_inside
+from hyperpod_kit.config.rules.mount_paths import is_file_path_at_or_below
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.states import LifecycleMode, Role
 
@@ -20,7 +20,7 @@ DIRECTORY = "slurm_configurations.slurm_shared_directory"
 
 def check_several_controllers(settings: Settings) -> Iterator[Finding]:
     """Lifecycle scripts set them up, their state is one, and nothing is asked for that was not seen to work."""
-    if settings.controllers < 2:
+    if settings.controller_count < 2:
         return
     groups = settings.cluster.groups
     at = next(
@@ -30,17 +30,21 @@ def check_several_controllers(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "HPK-G020",
             at,
-            f"{settings.controllers} controllers, and HyperPod sets several up by lifecycle scripts only: its API has "
+            f"{settings.controller_count} controllers, and HyperPod sets several up by lifecycle scripts only: "
+            "its API has "
             "no words for their shared state",
             "Use lifecycle_mode on_create",
         )
         return
-    mount = next((candidate for candidate in settings.mounts if candidate.name == settings.slurm_state_mount), None)
+    mount = next(
+        (candidate for candidate in settings.mounts if candidate.name == settings.slurm_state_mount_name), None
+    )
     if mount is None:
         yield Finding(
             "HPK-G021",
             at,
-            f"{settings.controllers} controllers, and no mount that all of them have for Slurm's state: the one that "
+            f"{settings.controller_count} controllers, and no mount that all of them have for Slurm's state: "
+            "the one that "
             "takes over would know no job",
             "Mount FSx for Lustre, OpenZFS or EFS on the controllers and require it, and leave slurm.state out or name "
             "it there",
@@ -49,14 +53,18 @@ def check_several_controllers(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "HPK-G022",
             "hyperpod_kit.steps.accounting",
-            f"{settings.controllers} controllers, and accounting has been seen to work on clusters with one only",
+            f"{settings.controller_count} controllers, and accounting has been seen to work on clusters with one only",
             "Leave it out, or keep one controller",
         )
     given = settings.parameters.passthrough.get("slurm_configurations")
     directory = None
     if isinstance(given, dict):
         directory = given.get("slurm_shared_directory")
-    if mount is not None and isinstance(directory, str) and not is_inside(posixpath.normpath(directory), mount.path):
+    if (
+        mount is not None
+        and isinstance(directory, str)
+        and not is_file_path_at_or_below(posixpath.normpath(directory), mount.path)
+    ):
         yield Finding(
             "HPK-G023",
             DIRECTORY,

@@ -9,9 +9,9 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model import platform
 
 
-def check_platform_mounts_agree(settings: Settings) -> Iterator[Finding]:
+def check_platform_mounts_same_in_all_groups(settings: Settings) -> Iterator[Finding]:
     """HyperPod makes one FSx mount of a kind in a group: a mount is HyperPod's in all its groups, or ours in all."""
-    for mount, at in settings.platform_marked_mounts:
+    for mount, at in settings.all_mounts_with_platform_flag:
         if not mount.platform:
             continue
         carriers = [group for group in settings.cluster.groups if mount.is_carried_by(group.role, group.name)]

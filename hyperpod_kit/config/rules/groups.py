@@ -7,7 +7,7 @@ from collections import Counter
 from difflib import get_close_matches
 from typing import Iterator
 
-from hyperpod_kit.config.fields import matches_field_pattern
+from hyperpod_kit.config.fields import fits_field_pattern_if_any
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.patterns import CLUSTER_NAME
 from hyperpod_kit.config.rules.cluster import AT
@@ -65,7 +65,7 @@ def check_login_group(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def check_instance_groups(settings: Settings) -> Iterator[Finding]:
+def check_group_names_and_counts(settings: Settings) -> Iterator[Finding]:
     """Names are unique, counts are possible."""
     groups = settings.cluster.groups
     if not groups:
@@ -76,14 +76,14 @@ def check_instance_groups(settings: Settings) -> Iterator[Finding]:
     for index, group in enumerate(groups):
         at = f"{AT}.instance_groups[{index}]"
         name_counts[group.name] += 1
-        named = matches_field_pattern(f"{AT}.instance_groups[].name", group.name)
+        named = fits_field_pattern_if_any(f"{AT}.instance_groups[].name", group.name)
         if named and name_counts[group.name] == 2 and group.role != Role.CONTROLLER:
             yield Finding("HPK-G008", f"{at}.name", f"`{group.name}` is the name of two groups", "Rename one of them")
         if not 0 <= group.count <= 6758:
             yield Finding("HPK-G010", f"{at}.count", f"{group.count} nodes: expected 0 to 6758", "Correct the number")
 
 
-def check_partitions(settings: Settings) -> Iterator[Finding]:
+def check_compute_groups_have_one_partition(settings: Settings) -> Iterator[Finding]:
     """Every compute group is in worker_groups once, and nothing else is."""
     roles = {group.name: group.role for group in settings.cluster.groups}
     name_counts = Counter[str]()
@@ -125,13 +125,13 @@ def check_partitions(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def check_partition_names(settings: Settings) -> Iterator[Finding]:
+def check_partition_names_fit_api(settings: Settings) -> Iterator[Finding]:
     """Where HyperPod itself makes the partitions, their names are as its API wants them, which is less than Slurm."""
     if settings.cluster.lifecycle_mode == LifecycleMode.ON_CREATE:
         return
     for index, worker in enumerate(settings.parameters.worker_groups):
         name = worker.partition_name
-        if matches_field_pattern("worker_groups[].partition_name", name) and not re.fullmatch(CLUSTER_NAME, name):
+        if fits_field_pattern_if_any("worker_groups[].partition_name", name) and not re.fullmatch(CLUSTER_NAME, name):
             yield Finding(
                 "HPK-G019",
                 f"worker_groups[{index}].partition_name",
@@ -140,7 +140,7 @@ def check_partition_names(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def check_group_options(settings: Settings) -> Iterator[Finding]:
+def check_deep_checks_min_count_ebs_key(settings: Settings) -> Iterator[Finding]:
     """What a group may have besides its nodes."""
     for index, group in enumerate(settings.cluster.groups):
         at = f"{AT}.instance_groups[{index}]"

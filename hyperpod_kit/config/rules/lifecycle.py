@@ -10,7 +10,7 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.states import LIFECYCLE_MODES, LifecycleMode
 
 
-def check_lifecycle_mode(settings: Settings) -> Iterator[Finding]:
+def check_lifecycle_mode_and_workload_manager(settings: Settings) -> Iterator[Finding]:
     """The mode is one of the three, and it can make what the configuration asks for."""
     chosen = settings.cluster.lifecycle_mode
     if chosen not in LIFECYCLE_MODES:
@@ -28,7 +28,7 @@ def check_lifecycle_mode(settings: Settings) -> Iterator[Finding]:
             'Use "slurm"',
         )
     if chosen == LifecycleMode.AMI_ONLY:
-        for mount, at in settings.platform_marked_mounts:
+        for mount, at in settings.all_mounts_with_platform_flag:
             if not mount.platform:
                 yield Finding(
                     "HPK-L003",
@@ -42,7 +42,7 @@ STRATEGIES = ("Merge", "Managed", "Overwrite")
 CONTINUOUS = "Continuous"
 
 
-def check_slurm_config(settings: Settings) -> Iterator[Finding]:
+def check_slurm_config_strategy(settings: Settings) -> Iterator[Finding]:
     """Who owns slurm.conf: what HyperPod does with a change that it finds there."""
     cluster = settings.cluster
     strategy = cluster.slurm_config_strategy

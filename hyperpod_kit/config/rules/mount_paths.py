@@ -74,7 +74,7 @@ def check_paths_absolute_and_plain(settings: Settings) -> Iterator[Finding]:
 def check_paths_not_reserved(settings: Settings) -> Iterator[Finding]:
     """No mount hides a part of the system."""
     for mount, at in settings.sourced_mounts:
-        tree = next((tree for tree in RESERVED_TREES if is_inside(mount.path, tree)), None)
+        tree = next((tree for tree in RESERVED_TREES if is_file_path_at_or_below(mount.path, tree)), None)
         if mount.traits.at_home and mount.path == "/home":
             continue  # where HyperPod and AWS's own scripts put it
         if mount.path in RESERVED or tree:
@@ -117,7 +117,7 @@ def check_paths_disjoint(settings: Settings) -> Iterator[Finding]:
                     "Choose another path",
                 )
                 break
-            if is_inside(mount.path, other_path) or is_inside(other_path, mount.path):
+            if is_file_path_at_or_below(mount.path, other_path) or is_file_path_at_or_below(other_path, mount.path):
                 yield Finding(
                     "HPK-M015",
                     f"{at}.path",
@@ -134,6 +134,6 @@ def _may_share_node(first: Mount, second: Mount) -> bool:
     return bool(set(first.roles) & set(second.roles) and groups_meet)
 
 
-def is_inside(path: str, tree: str) -> bool:
+def is_file_path_at_or_below(path: str, tree: str) -> bool:
     """Whether `path` is `tree` or lies below it."""
     return path == tree or path.startswith(tree.rstrip("/") + "/")

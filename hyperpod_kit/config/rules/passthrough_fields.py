@@ -42,13 +42,13 @@ FOR_EKS = ("AutoScaling", "ClusterRole", "RestrictedInstanceGroups", "Restricted
 IMAGES = ("ImageId", "ImageReleaseVersion")
 
 
-def check_api_fields(settings: Settings) -> Iterator[Finding]:
+def check_passthrough_fields_and_images(settings: Settings) -> Iterator[Finding]:
     """No field has two sources, and what is not for Slurm clusters is named."""
     cluster = settings.cluster
-    yield from _check_fields(f"{AT}.api", cluster.api, COVERED_FIELDS)
+    yield from _report_covered_and_eks_fields(f"{AT}.api", cluster.api, COVERED_FIELDS)
     for index, group in enumerate(cluster.groups):
         at = f"{AT}.instance_groups[{index}].api"
-        yield from _check_fields(at, group.api, COVERED_GROUP_FIELDS)
+        yield from _report_covered_and_eks_fields(at, group.api, COVERED_GROUP_FIELDS)
         for key in IMAGES:
             if group.api.get(key, "default") != "default" and cluster.lifecycle_mode != LifecycleMode.ON_CREATE:
                 yield Finding(
@@ -61,7 +61,7 @@ def check_api_fields(settings: Settings) -> Iterator[Finding]:
                 )
 
 
-def _check_fields(at: str, given: Mapping[str, Any], covered: Mapping[str, str]) -> Iterator[Finding]:
+def _report_covered_and_eks_fields(at: str, given: Mapping[str, Any], covered: Mapping[str, str]) -> Iterator[Finding]:
     for key in given:
         if key in covered:
             yield Finding("HPK-R001", f"{at}.{key}", "this field comes from a key of its own", f"Use {covered[key]}")

@@ -12,7 +12,7 @@ from hyperpod_kit.config.schema_recorder import MOUNTS, KeyPath, KeyRead
 from hyperpod_kit.config.settings import Settings
 
 
-def check_text_patterns(settings: Settings) -> Iterator[Finding]:
+def check_text_patterns_outside_mounts(settings: Settings) -> Iterator[Finding]:
     """Report every text that does not match the pattern of its field; `check_mount_text_patterns` does
     those of mounts."""
     left_out: set[KeyPath] = set()

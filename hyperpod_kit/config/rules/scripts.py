@@ -7,7 +7,7 @@ import posixpath
 from difflib import get_close_matches
 from typing import Iterator
 
-from hyperpod_kit.config.fields import matches_field_pattern
+from hyperpod_kit.config.fields import fits_field_pattern_if_any
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.scripts import PLACES, CustomScript
@@ -23,7 +23,7 @@ def check_names_unique(settings: Settings) -> Iterator[Finding]:
     """Each has a name of its own, which is that of its step and of its directory in the bundle."""
     first: dict[str, int] = {}
     for index, (script, at) in enumerate(_scripts_with_paths(settings)):
-        if script.name in first and matches_field_pattern(f"{AT}[].name", script.name):
+        if script.name in first and fits_field_pattern_if_any(f"{AT}[].name", script.name):
             other = f"{AT}[{first[script.name]}]"
             yield Finding("HPK-O002", f"{at}.name", f"`{script.name}` is the name of {other} too", "Rename one of them")
         first.setdefault(script.name, index)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from hyperpod_kit.config.fields import matches_field_pattern
+from hyperpod_kit.config.fields import fits_field_pattern_if_any
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.states import ROLES
@@ -17,7 +17,7 @@ def check_names_and_roles(settings: Settings) -> Iterator[Finding]:
     first: dict[str, int] = {}
     for index, secret in enumerate(settings.secrets):
         at = f"{AT}[{index}]"
-        if secret.name in first and matches_field_pattern(f"{AT}[].name", secret.name):
+        if secret.name in first and fits_field_pattern_if_any(f"{AT}[].name", secret.name):
             yield Finding(
                 "HPK-A002", f"{at}.name", f"`{secret.name}` is {AT}[{first[secret.name]}] too", "Rename one of them"
             )
@@ -36,7 +36,7 @@ def check_names_and_roles(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def check_isolated_by_role(settings: Settings) -> Iterator[Finding]:
+def check_secrets_isolated_by_execution_role(settings: Settings) -> Iterator[Finding]:
     """A secret for some roles is not open to the processes of other groups, which have the same execution role."""
     if settings.metadata_users is not None:
         return

@@ -29,7 +29,7 @@ def check_state_mount(settings: Settings) -> Iterator[Finding]:
                 f"slurmctld's state cannot be kept on `{requested}`: {problem}",
                 f"Use {' or '.join(fitting) or 'a required Lustre, OpenZFS or EFS mount'}, or {OWN_DISK}",
             )
-    elif requested is None and not settings.slurm_state_mount:
+    elif requested is None and not settings.slurm_state_mount_name:
         what = "no mount fits"
         if settings.cluster.lifecycle_mode == LifecycleMode.AMI_ONLY:
             what = "in ami_only mode Slurm's configuration is HyperPod's alone"

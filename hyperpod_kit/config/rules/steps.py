@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Iterator, Sequence
 
-from hyperpod_kit.config.fields import matches_field_pattern
+from hyperpod_kit.config.fields import fits_field_pattern_if_any
 from hyperpod_kit.config.findings import INFO, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.accelerators import ACTIONS, efa_count, gpu_count
@@ -22,7 +22,7 @@ LIMIT = re.compile(rf"-1|[0-9]{{1,9}}|([0-9]+-)?[0-9]{{1,3}}(:[0-9]{{2}}){{1,2}}
 """A number, a time as Slurm writes it, or resources: 8, 1-00:00:00, cpu=64,gres/gpu=8."""
 
 
-def check_steps_fit_cluster(settings: Settings) -> Iterator[Finding]:
+def check_steps_can_run_and_accounting_once(settings: Settings) -> Iterator[Finding]:
     """Some script of ours runs that could do it, and nobody else sets accounting up."""
     cluster = settings.cluster
     if settings.steps.enabled_step_names and cluster.lifecycle_mode == LifecycleMode.AMI_ONLY:
@@ -41,7 +41,7 @@ def check_steps_fit_cluster(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def check_pyxis_needs_enroot(settings: Settings) -> Iterator[Finding]:
+def check_pyxis_enroot_and_their_packages(settings: Settings) -> Iterator[Finding]:
     """Pyxis has something to start containers with, and both come from somewhere."""
     steps = settings.steps
     if steps.pyxis is not None and steps.enroot is None:
@@ -58,7 +58,7 @@ def check_pyxis_needs_enroot(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def check_accounts(settings: Settings) -> Iterator[Finding]:
+def check_slurm_accounts(settings: Settings) -> Iterator[Finding]:
     """Every account, and everybody and every QOS that it names, exists."""
     accounting = settings.steps.accounting
     if accounting is None:
@@ -83,7 +83,7 @@ def check_accounts(settings: Settings) -> Iterator[Finding]:
             if name not in known_qos:
                 yield _unknown_name_finding(f"{at}.qos[{number}]", "QOS", name, sorted(known_qos))
         for number, name in enumerate(account.users):
-            if name not in users and matches_field_pattern(f"{ACCOUNTING}.accounts[].users", name):
+            if name not in users and fits_field_pattern_if_any(f"{ACCOUNTING}.accounts[].users", name):
                 yield Finding(
                     "HPK-O021",
                     f"{at}.users[{number}]",
@@ -148,7 +148,7 @@ def check_accounting_database(settings: Settings) -> Iterator[Finding]:
     if accounting is None:
         return
     if accounting.database is None:
-        if not settings.slurm_state_mount and settings.cluster.lifecycle_mode != LifecycleMode.AMI_ONLY:
+        if not settings.slurm_state_mount_name and settings.cluster.lifecycle_mode != LifecycleMode.AMI_ONLY:
             yield Finding(
                 "HPK-O026",
                 ACCOUNTING,
@@ -165,7 +165,7 @@ def check_accounting_database(settings: Settings) -> Iterator[Finding]:
         yield _out_of_range_finding(f"{ACCOUNTING}.database.port", accounting.database.port, "1 to 65535")
 
 
-def check_directory_service(settings: Settings) -> Iterator[Finding]:
+def check_sssd(settings: Settings) -> Iterator[Finding]:
     """Report errors of sssd: an unknown schema, and a bind_dn whose password's secret is missing or not
     on every node."""
     sssd = settings.steps.sssd
@@ -216,7 +216,7 @@ def check_device_checks(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def check_number_ranges(settings: Settings) -> Iterator[Finding]:
+def check_log_keep_and_exporter_port(settings: Settings) -> Iterator[Finding]:
     """Report log_rotation.keep and the node exporter's port when they are out of range."""
     steps = settings.steps
     if steps.log_rotation is not None and not 1 <= steps.log_rotation.keep <= 1000:
@@ -230,7 +230,7 @@ def check_number_ranges(settings: Settings) -> Iterator[Finding]:
 
 def check_host_key_mount(settings: Settings) -> Iterator[Finding]:
     """There is a mount on which every node finds the others' host keys."""
-    ssh = settings.resolved_steps.ssh_between_nodes
+    ssh = settings.steps_with_host_key_mount.ssh_between_nodes
     if ssh is None:
         return
     mount = next((mount for mount in settings.mounts if mount.name == ssh.mount), None)

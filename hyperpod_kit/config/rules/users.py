@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from hyperpod_kit.config.fields import matches_field_pattern
+from hyperpod_kit.config.fields import fits_field_pattern_if_any
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.homes import HOMES_PATH
 from hyperpod_kit.config.settings import Settings
@@ -24,7 +24,7 @@ ROOT_LIMIT = 100
 """Characters that EFS allows in an access point's path."""
 
 
-def check_accounts(settings: Settings) -> Iterator[Finding]:
+def check_user_names_and_ids(settings: Settings) -> Iterator[Finding]:
     """Names are free and unique, and so are ids, which are those of people."""
     names: dict[str, int] = {}
     uids: dict[int, int] = {}
@@ -34,7 +34,7 @@ def check_accounts(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-U002", f"{at}.name", f"`{user.name}` exists on every node already", "Choose another name"
             )
-        elif user.name in names and matches_field_pattern(f"{AT}[].name", user.name):
+        elif user.name in names and fits_field_pattern_if_any(f"{AT}[].name", user.name):
             yield Finding(
                 "HPK-U003", f"{at}.name", f"`{user.name}` is {AT}[{names[user.name]}] too", "Remove one of them"
             )

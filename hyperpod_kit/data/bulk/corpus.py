@@ -29,32 +29,36 @@ _FILLER = b'{"id":"","title":"","text":"%s"}\n'
 """A last line of any length, with the keys of the others: batches of records are made of equal keys."""
 
 
-def make_corpus(
-    out: str, *, files: int, size: int, cap: int, seed: int, progress: Callable[[int, int], None]
+def write_random_jsonl_files(
+    out: str, *, files: int, bytes_per_file: int, max_total_bytes: int, seed: int, progress: Callable[[int, int], None]
 ) -> tuple[int, int]:
     """`files` files of `size` bytes each, at most `cap` bytes in all; (files, bytes). One text is written for all of
     them, each begun at another place: made at the speed of the disk. Raises UsageError beyond the cap."""
-    if files * size > cap:
-        raise UsageError(f"{files} files of {size} bytes are {files * size} bytes, and the cap is {cap}", hint="--cap")
+    if files * bytes_per_file > max_total_bytes:
+        raise UsageError(
+            f"{files} files of {bytes_per_file} bytes are {files * bytes_per_file} bytes, and the cap is "
+            f"{max_total_bytes}",
+            hint="--cap",
+        )
     by_descriptor.make_directories(out)
     dice = random.Random(seed)
     lines = [_random_json_line(dice, number) for number in range(2000)]
     done = 0
     for number in range(files):
         body, at = bytearray(), dice.randrange(len(lines))
-        while len(body) < size:
+        while len(body) < bytes_per_file:
             body += lines[at % len(lines)]
             at += 1
         # The last line is cut to the size, and stays JSON.
-        del body[body.rfind(b"\n", 0, size) + 1 :]
-        rest = size - len(body)
+        del body[body.rfind(b"\n", 0, bytes_per_file) + 1 :]
+        rest = bytes_per_file - len(body)
         if rest >= len(_FILLER % b""):
             body += _FILLER % (b"x" * (rest - len(_FILLER % b"")))
         elif rest:
             body[-1:] = b" " * rest + b"\n"
         atomic_file.replace(os.path.join(out, f"{number:06d}.jsonl"), bytes(body))
         done += len(body)
-        progress(done, files * size)
+        progress(done, files * bytes_per_file)
     return files, done
 
 

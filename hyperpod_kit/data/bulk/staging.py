@@ -35,11 +35,11 @@ class StageEngine(Protocol):
     def files(self) -> Iterator[StagedFile]:
         """List all files of the source. Raises DataError, OSError."""
 
-    def fetch(self, group: Sequence[StagedFile], parts_directory: str) -> Iterator[FetchedPart]:
+    def fetch_skipping_failed(self, group: Sequence[StagedFile], parts_directory: str) -> Iterator[FetchedPart]:
         """Fetch each file of a group to `parts`/number and yield it when it is whole; one that does not come is left
         out."""
 
-    def verify_or_raise(self, file: StagedFile, part_path: str) -> bool:
+    def is_verified_or_raise_on_mismatch(self, file: StagedFile, part_path: str) -> bool:
         """Return whether the bytes are verified to be the source's; False where only the size can be compared.
 
         Raises ContentMismatch for other bytes, OSError.

@@ -31,13 +31,13 @@ class ProcessThrottle:
         self._thread.join()
         self._send_signal(signal.SIGCONT)
 
-    def wait_until_due(self, size: int) -> None:
+    def sleep_until_bytes_are_due(self, total_bytes: int) -> None:
         """Wait until the time at which so many bytes are due at the rate."""
-        self._end.wait(self._seconds_ahead(size))
+        self._end.wait(self._seconds_ahead(total_bytes))
 
-    def _seconds_ahead(self, size: int) -> float:
+    def _seconds_ahead(self, total_bytes: int) -> float:
         """Compute by how many seconds so many bytes came too early."""
-        return max(0.0, size / self._rate - (time.monotonic() - self._started_at))
+        return max(0.0, total_bytes / self._rate - (time.monotonic() - self._started_at))
 
     def _pause_process_while_ahead(self) -> None:
         previous: dict[int, int] = {}

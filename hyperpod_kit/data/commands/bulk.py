@@ -34,7 +34,7 @@ def stage(args: argparse.Namespace) -> int:
                 rate=rate,
                 workers=args.workers,
                 dry_run=args.dry_run,
-                wait=args.wait,
+                lock_timeout=args.wait,
                 reply_timeout=args.reply_timeout,
                 progress=line.show_progress,
             )
@@ -58,7 +58,7 @@ def stage(args: argparse.Namespace) -> int:
 
 def _print_error_and_exit_at_once(error: DataUnavailable) -> None:
     """Exit without waiting for the threads that write."""
-    terminal.error(error.message, error.hint)
+    terminal.print_error_and_hint(error.message, error.hint)
     os._exit(error.exit_code)
 
 
@@ -96,11 +96,11 @@ def make_corpus(args: argparse.Namespace) -> int:
     """Write a corpus of files of one size."""
     line = ByteLine("writing")
     try:
-        files, done = corpus.make_corpus(
+        files, done = corpus.write_random_jsonl_files(
             args.out,
             files=args.files,
-            size=args.kib * 1024,
-            cap=args.cap * _MIB,
+            bytes_per_file=args.kib * 1024,
+            max_total_bytes=args.cap * _MIB,
             seed=args.seed,
             progress=line.show_progress,
         )

@@ -14,7 +14,7 @@ from hyperpod_kit.data.default_order import choose_shuffled_order, order_of
 from hyperpod_kit.data.formats.table import SUFFIXES, import_format_module
 from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
-from hyperpod_kit.data.mixing import WELL_MIXED, Mixing, SortedBy, find_values_shared_by_neighbours, measure_mixing
+from hyperpod_kit.data.mixing import WELL_MIXED, Mixing, SortedBy, detect_fields_data_is_sorted_by, measure_mixing
 from hyperpod_kit.data.order import ShuffledOrder
 from hyperpod_kit.data.reading.listing import storage_errors_as_data_unavailable
 from hyperpod_kit.data.reading.mounts import SourceMounts
@@ -89,7 +89,7 @@ def _measure_default_mixing(index: SampleIndex) -> _DefaultMixing | None:
         order = choose_shuffled_order(index, 0)
     mixing = measure_mixing(order)
     try:
-        return _DefaultMixing(mixing, order, find_values_shared_by_neighbours(index))
+        return _DefaultMixing(mixing, order, detect_fields_data_is_sorted_by(index))
     except (DataError, OSError) as err:
         return _DefaultMixing(mixing, order, [], first_line(err))
 

@@ -46,12 +46,12 @@ class ByteLine:
             f"{self._title} {share:5.1f} %  {format_size(done)} of {format_size(total)}  {format_size(rate)}/s  "
             f"{seconds_left:.0f} s left"
         )
-        terminal.write(sys.stderr, f"\r{line:<78.78}")
+        terminal.write_escaping_unencodable(sys.stderr, f"\r{line:<78.78}")
         sys.stderr.flush()
         self._shown = True
 
     def clear_line(self) -> None:
         """Clear the line."""
         if self._shown:
-            terminal.write(sys.stderr, "\r" + " " * 78 + "\r")
+            terminal.write_escaping_unencodable(sys.stderr, "\r" + " " * 78 + "\r")
             sys.stderr.flush()

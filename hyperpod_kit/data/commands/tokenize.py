@@ -131,7 +131,7 @@ def _initialize_process(
     dataset: IndexedDataset, path: str, text: str, end: str | None, field: str, reader: int | None
 ) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core already
-    source_owner.set_source_uid(reader)
+    source_owner.set_process_source_uid(reader)
     _work[:] = [dataset, TextTokenizer(path, text, end, field)]
 
 

@@ -39,7 +39,7 @@ class CompactThrift:
             field = number
             yield field, kind
 
-    def read_list_header(self) -> tuple[int, int]:
+    def read_list_count_and_kind(self) -> tuple[int, int]:
         """Read (how many, their kind) of a list whose items are read next."""
         head = self._read_byte()
         count = head >> 4
@@ -51,7 +51,7 @@ class CompactThrift:
 
     def structure_offsets(self) -> Iterator[int]:
         """Yield the place of each item of a list of structures; it is to be read before the next one."""
-        count, kind = self.read_list_header()
+        count, kind = self.read_list_count_and_kind()
         if count and kind != STRUCT:
             raise ValueError(f"a list of kind {kind}, expected structures")
         for _ in range(count):
@@ -86,7 +86,7 @@ class CompactThrift:
             raise ValueError(f"a field of kind {kind}")
 
     def _skip_items(self, depth: int) -> None:
-        count, kind = self.read_list_header()
+        count, kind = self.read_list_count_and_kind()
         for _ in range(count):
             if kind in (TRUE, FALSE):
                 self.at += 1

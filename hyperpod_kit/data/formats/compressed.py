@@ -96,13 +96,18 @@ class ZstdFrame:
                 return
 
 
-def compression_by_name(path: str) -> str:
+def zstd_or_gzip_by_name(path: str) -> str:
     """Return `gzip` or `zstd`, by the name."""
     return "zstd" if path.lower().endswith(".zst") else "gzip"
 
 
 def decompress(
-    kind: str, path: str, read: Callable[[int, int], bytes], at: int, size: int, on_member_end: Callable[[int], None]
+    kind: str,
+    path: str,
+    read: Callable[[int, int], bytes],
+    member_offset: int,
+    end_offset: int,
+    on_member_end: Callable[[int], None],
 ) -> Iterator[bytes]:
     """Yield the plain text of a file of `size` bytes from the member at `at` on.
 
@@ -112,18 +117,22 @@ def decompress(
     does.
     """
     decoder: MemberDecoder | None = None
-    data, member_at = b"", at
-    first, given = at, 0
+    data, member_at = b"", member_offset
+    first, given = member_offset, 0
     while True:
         if not data:
-            data = read(at, min(_PIECE_BYTES, size - at)) if at < size else b""
+            data = (
+                read(member_offset, min(_PIECE_BYTES, end_offset - member_offset))
+                if member_offset < end_offset
+                else b""
+            )
             if not data:
                 if decoder is not None:
-                    raise ValueError(f"the {kind} member at {member_at} is cut off at {at}")
+                    raise ValueError(f"the {kind} member at {member_at} is cut off at {member_offset}")
                 return
-            at += len(data)
+            member_offset += len(data)
         if decoder is None:
-            member_at = at - len(data)
+            member_at = member_offset - len(data)
             if kind == "gzip" and not data.strip(b"\0"):
                 data = b""  # tape blocks are filled up with zeros
                 continue
@@ -137,13 +146,13 @@ def decompress(
             if not out:
                 break
             given += len(out)
-            _require_plausible_expansion(f"the {kind} member at {member_at}", given, at - first)
+            _require_plausible_expansion(f"the {kind} member at {member_at}", given, member_offset - first)
             yield out
         data = b""
         if decoder.eof:
             data = decoder.rest
             decoder = None
-            on_member_end(at - len(data))
+            on_member_end(member_offset - len(data))
 
 
 def _require_plausible_expansion(member: str, plain_bytes: int, compressed_bytes: int) -> None:
@@ -153,7 +162,7 @@ def _require_plausible_expansion(member: str, plain_bytes: int, compressed_bytes
 
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     """Scan every line of the plain text. Raises ValueError for a corrupt member, OSError."""
-    kind = compression_by_name(file.path)
+    kind = zstd_or_gzip_by_name(file.path)
     ends: list[Any] = []
     points = [(0, 0)]
     done, count, previous = 0, 0, -1
@@ -317,7 +326,7 @@ class CompressedReader:
 
         for last in (False, True):
             try:
-                return Member(decompress(compression_by_name(file.path), file.path, read, raw, end, lambda at: None))
+                return Member(decompress(zstd_or_gzip_by_name(file.path), file.path, read, raw, end, lambda at: None))
             except ValueError as err:
                 self._files.close_and_forget_mount(file.path)
                 if last:

@@ -45,7 +45,7 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     for at in np.flatnonzero(lengths == 1):
         full[at] = file.read(int(starts[at]), 1) != b"\r"
     if has_json_name(file.path):
-        _exclude_blank_lines(file, starts, lengths, full)
+        _unmark_blank_lines(file, starts, lengths, full)
     require_line_lengths_in_bounds(lengths)
     return Scan(
         starts[full].astype(np.uint64),
@@ -61,9 +61,11 @@ def has_json_name(path: str) -> bool:
     return ".json" in name or ".ndjson" in name
 
 
-def _exclude_blank_lines(file: SourceFile, starts: Numbers, lengths: Numbers, full: npt.NDArray[np.bool_]) -> None:
+def _unmark_blank_lines(
+    file: SourceFile, starts: Numbers, lengths: Numbers, sample_mask: npt.NDArray[np.bool_]
+) -> None:
     """Clear `full` for short lines of blanks alone. Lines that are near each other are read at once."""
-    short = np.flatnonzero(full & (lengths <= MAX_BLANK_BYTES))
+    short = np.flatnonzero(sample_mask & (lengths <= MAX_BLANK_BYTES))
     for some in np.split(short, np.flatnonzero(np.diff(starts[short] >> _SPAN_BITS)) + 1):
         if not some.size:
             continue
@@ -71,7 +73,7 @@ def _exclude_blank_lines(file: SourceFile, starts: Numbers, lengths: Numbers, fu
         data = file.read(begin, int(starts[some[-1]] + lengths[some[-1]]) - begin)
         for at in some.tolist():
             offset = int(starts[at]) - begin
-            full[at] = bool(data[offset : offset + int(lengths[at])].strip())
+            sample_mask[at] = bool(data[offset : offset + int(lengths[at])].strip())
 
 
 def require_line_lengths_in_bounds(lengths: Any) -> None:
@@ -105,7 +107,7 @@ class LineReader(RangeReader):
 
         Long ones are read while the caller goes through them.
         """
-        lines = self.windows.ranges_from_pieces(file_by_number, samples, file_numbers, starts, lengths)
+        lines = self.windows.ranges_from_cached_pieces_or_empty(file_by_number, samples, file_numbers, starts, lengths)
         if not all(lines):
             return _strip_carriage_returns(
                 self.fill_in_missing_ranges(lines, file_by_number, file_numbers, starts, lengths)

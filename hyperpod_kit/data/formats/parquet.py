@@ -109,7 +109,7 @@ class ParquetReader:
             offset = start - group.first
             rows.append({name: values[offset].as_py() for name, values in group.columns})
         for number, group in finished:
-            self._release_group(file_by_number(number).path, group)
+            self._reset_read_group_and_drop_if_cache_large(file_by_number(number).path, group)
         return rows
 
     def _rows_by_groups(
@@ -134,7 +134,7 @@ class ParquetReader:
             for number_of_row in places[number, group_number]:
                 rows[number_of_row] = group.read_row_counting_down(starts[number_of_row])
             if group.remaining <= 0:
-                self._release_group(file_by_number(number).path, group)
+                self._reset_read_group_and_drop_if_cache_large(file_by_number(number).path, group)
         return rows
 
     def _cached_file_groups(self, file: Any) -> ParquetGroups:
@@ -163,7 +163,7 @@ class ParquetReader:
         self._cached_file_groups(file).cached[number] = group
         return group
 
-    def _release_group(self, path: str, group: RowGroup) -> None:
+    def _reset_read_group_and_drop_if_cache_large(self, path: str, group: RowGroup) -> None:
         """Release a row group all of whose rows were read.
 
         New memory costs more than to decode it, so what it takes is for the next one, unless all of it is little.

@@ -45,7 +45,7 @@ class ColumnChunk(NamedTuple):
         return self.physical_type == _BYTE_ARRAY
 
     @property
-    def is_byte_array_type(self) -> bool:
+    def is_variable_or_fixed_byte_array(self) -> bool:
         """Whether each value may be as long as the whole dictionary."""
         return self.physical_type in (_BYTE_ARRAY, _FIXED_LEN_BYTE_ARRAY)
 
@@ -69,7 +69,7 @@ class ParquetFooter:
         self._begin = size - _END.size - length
         self._data = memoryview(read(self._begin, length + _END.size))
         try:
-            self._groups = _group_offsets(self._data)
+            self._groups = _group_structure_offsets_in_footer(self._data)
         except IndexError:
             raise ValueError("the footer is cut off") from None
 
@@ -105,7 +105,7 @@ class ParquetFooter:
         return columns
 
 
-def _group_offsets(data: memoryview) -> list[int]:
+def _group_structure_offsets_in_footer(data: memoryview) -> list[int]:
     """Locate where each row group begins."""
     reader = CompactThrift(data)
     groups: list[int] = []
@@ -158,7 +158,7 @@ def _read_column_metadata(reader: CompactThrift) -> ColumnChunk:
 
 
 def _read_path_depth(reader: CompactThrift) -> int:
-    count, kind = reader.read_list_header()
+    count, kind = reader.read_list_count_and_kind()
     if kind != BINARY and count:
         raise ValueError("a column's path of no names")
     for _ in range(count):

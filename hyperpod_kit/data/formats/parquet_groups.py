@@ -123,7 +123,7 @@ class ParquetGroups:
             for column in columns
         ):
             raise ValueError("a column that lies beyond the end of the file")
-        with self._bytes.caching_columns(columns, packed):
+        with self._bytes.caching_columns_if_small(columns, packed):
             most = _SMALL + _MAX_EXPANSION * packed
             pages = [self._read_checked_pages(column) for column in columns]
             sizes = [self._max_decoded_size(*column_pages, most) for column_pages in zip(columns, pages, strict=True)]
@@ -170,7 +170,7 @@ class ParquetBytes:
         self._cached = memoryview(b"")
 
     @contextmanager
-    def caching_columns(self, columns: list[ColumnChunk], packed: int) -> Iterator[None]:
+    def caching_columns_if_small(self, columns: list[ColumnChunk], packed: int) -> Iterator[None]:
         """Read the bytes of these columns into memory, where they are few enough and lie together."""
         begin = min((column.first_page_offset for column in columns), default=0)
         end = max((column.first_page_offset + column.compressed for column in columns), default=0)

@@ -104,7 +104,7 @@ def max_decoded_size(
     many and can stay numbers. Raises ValueError for a dictionary that has no such values.
     """
     size = 8 * max(column.values, sum(page.values for page in pages_of_column if page.kind != _DICTIONARY_PAGE))
-    if not column.is_byte_array_type:
+    if not column.is_variable_or_fixed_byte_array:
         return size
     of_words = 0
     for page in pages_of_column:

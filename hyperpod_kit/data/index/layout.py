@@ -205,13 +205,13 @@ class SampleIndex:
         path_ends = array["path_at"] + array["path_length"]
         if int(array["source"].max()) >= len(self.sources) or int(array["format"].max()) >= len(self.formats):
             raise ValueError("a file is of a source or of a format that there is not")
-        if int(path_ends.max()) > len(self._paths) or (path_ends < array["path_at"]).any():
+        if int(path_ends.max()) > len(self._concatenated_path_bytes) or (path_ends < array["path_at"]).any():
             raise ValueError("a file has no path")
         if firsts[0] or (firsts > ends).any():
             raise ValueError("the samples of its files do not follow one another")
 
     @property
-    def _paths(self) -> npt.NDArray[Any]:
+    def _concatenated_path_bytes(self) -> npt.NDArray[Any]:
         """Return the paths of all files, one behind the other, as bytes."""
         return self._cached_array("paths")
 
@@ -226,7 +226,9 @@ class SampleIndex:
         """
         row = self._cached_array("files")[number]
         at = int(row["path_at"])
-        path = bytes(self._paths[at : at + int(row["path_length"])]).decode("utf-8", "surrogateescape")
+        path = bytes(self._concatenated_path_bytes[at : at + int(row["path_length"])]).decode(
+            "utf-8", "surrogateescape"
+        )
         source = self.sources[int(row["source"])]
         first = int(row["first_point"])
         return IndexedFile(
@@ -333,7 +335,7 @@ def load_array(path: str, dtype: np.dtype[Any] | None) -> npt.NDArray[Any]:
     try:
         facts = os.fstat(handle)
         if not stat.S_ISREG(facts.st_mode):
-            raise ValueError(f"it is {files.kind_of(path) or 'no file'}, expected a file")
+            raise ValueError(f"it is {files.describe_if_not_regular_file(path) or 'no file'}, expected a file")
         # A mapping of nothing is no mapping.
         mode: Any = "r" if facts.st_size > _MIN_MAPPED_BYTES else None
         try:

@@ -39,7 +39,7 @@ class Parts:
         by_descriptor.make_directories(folder)
         self._path = os.path.join(folder, f"scans-{digest}")
         self._locations: dict[str, tuple[int, int]] = {}
-        self._stream: IO[bytes] = by_descriptor.stream(self._path, "a+b")  # closed by flush
+        self._stream: IO[bytes] = by_descriptor.open_stream_for_writing(self._path, "a+b")  # closed by flush
         end = self._load_record_locations()
         self._stream.truncate(end)
         self._flushed = time.monotonic()

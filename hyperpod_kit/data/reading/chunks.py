@@ -151,7 +151,7 @@ def _length_from_key(key: str) -> int:
     return int(end) - int(begin)
 
 
-def chunk_bounds(size: int, cut_offsets: Sequence[int] = ()) -> array[int]:
+def chunk_begin_offsets_and_size(size: int, cut_offsets: Sequence[int] = ()) -> array[int]:
     """Return the offsets at which the chunks of an object begin, and its size.
 
     They begin at `cut_offsets`, which rise, and where a chunk would be too long. Without offsets they are all as
@@ -165,7 +165,7 @@ def chunk_bounds(size: int, cut_offsets: Sequence[int] = ()) -> array[int]:
 
 
 class ChunkedObject:
-    """See SourceFile. `places`: see `chunk_bounds`."""
+    """See SourceFile. `places`: see `chunk_begin_offsets_and_size`."""
 
     def __init__(self, url: str, store: ChunkStore, places: Sequence[int] = ()) -> None:
         from hyperpod_kit.data.reading.objects import S3Object
@@ -175,7 +175,7 @@ class ChunkedObject:
         self.path = url
         self.size = self._source.size
         self.mtime_ns = self._source.mtime_ns
-        self._cuts = chunk_bounds(self.size, [offset for offset in places if offset < self.size])
+        self._cuts = chunk_begin_offsets_and_size(self.size, [offset for offset in places if offset < self.size])
 
     @property
     def source(self) -> S3Object:
@@ -204,12 +204,12 @@ class ChunkedObject:
         """Find the chunk that an offset lies in."""
         return bisect_right(self._cuts, offset) - 1
 
-    def _chunk_ranges(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+    def _chunk_ranges(self, chunk_index: int, end_offset: int) -> Iterator[tuple[int, int]]:
         """Yield (begin, end) of the chunks from one on that begin before `end`."""
         cuts = self._cuts
-        while cuts[first] < end:
-            yield cuts[first], cuts[first + 1]
-            first += 1
+        while cuts[chunk_index] < end_offset:
+            yield cuts[chunk_index], cuts[chunk_index + 1]
+            chunk_index += 1
 
     def close(self) -> None:
         """See SourceFile."""

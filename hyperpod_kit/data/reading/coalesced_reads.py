@@ -57,7 +57,7 @@ class CoalescedReads:
         self._expected: set[int] = set()
         """Pieces of which several ranges come soon."""
 
-    def ranges_from_pieces(
+    def ranges_from_cached_pieces_or_empty(
         self,
         file_by_number: Callable[[int], FileFacts],
         samples: Numbers,
@@ -90,7 +90,7 @@ class CoalescedReads:
         small = (lengths <= SMALL_BYTES).tolist()
         for n, data in enumerate(ranges):
             if not data and small[n]:
-                piece = self._pieces.get(keys[n]) or self._read_piece_if_frequent(
+                piece = self._pieces.get(keys[n]) or self._read_piece_if_expected_or_frequent(
                     keys[n], file_by_number(int(file_numbers[n])), int(samples[n])
                 )
                 begin = int(inside[n])
@@ -107,7 +107,7 @@ class CoalescedReads:
         self._touched[key] = times + 1, first
         return False
 
-    def _read_piece_if_frequent(self, key: int, file: FileFacts, sample: int) -> bytes | None:
+    def _read_piece_if_expected_or_frequent(self, key: int, file: FileFacts, sample: int) -> bytes | None:
         """Read a piece that is expected or was requested often enough, and keep it; None where it is not read."""
         assert self._cuts is not None
         if file.path.startswith("s3://") or not (key in self._expected or self._count_request_and_is_frequent(key)):
@@ -122,7 +122,7 @@ class CoalescedReads:
         if len(piece) < size:
             return None
         if self._held_bytes + size > self._most:
-            self._evict_oldest_pieces(size)
+            self._evict_pieces_and_pause_if_inefficient(size)
         self._read += size
         self._held_bytes += size
         self.carriage_returns = self.carriage_returns or b"\r" in piece
@@ -139,7 +139,7 @@ class CoalescedReads:
         keys, _, counts = unique_with_counts(keys)
         self._expected = set(keys[counts >= _MIN_TOUCHES].tolist())
 
-    def _evict_oldest_pieces(self, size: int) -> None:
+    def _evict_pieces_and_pause_if_inefficient(self, size: int) -> None:
         """Drop the pieces that were read first until there is room again."""
         room = max(size, self._most // 8)
         for key in list(self._pieces):

@@ -58,7 +58,7 @@ def describe_non_file(entry: os.DirEntry[str]) -> str:
     return "links to nothing, or to no file"
 
 
-def list_files(mounts: SourceMounts, base: str, accept: Callable[[str], bool]) -> Iterator[ListedFile]:
+def list_files(mounts: SourceMounts, base: str, accepts_name: Callable[[str], bool]) -> Iterator[ListedFile]:
     """All files below `base`, in the order of their paths in each directory; paths are below it. Names, of files and of
     directories, that `accept` refuses are passed over, and links to directories are not followed, which the log says.
 
@@ -73,7 +73,7 @@ def list_files(mounts: SourceMounts, base: str, accept: Callable[[str], bool]) -
             directory, prefix = os.path.join(base, folder), f"{folder}/"
         with storage_errors_as_data_unavailable(directory):
             folders, files, other_entries = call_bounded_as_owner(
-                mounts, directory, functools.partial(_list_directory, directory, accept)
+                mounts, directory, functools.partial(_list_directory, directory, accepts_name)
             )
         for kind, path in other_entries:
             left_out.add(kind, path)
@@ -123,13 +123,13 @@ def storage_errors_as_data_unavailable(path: str) -> Iterator[None]:
 
 
 def _list_directory(
-    directory: str, accept: Callable[[str], bool]
+    directory: str, accepts_name: Callable[[str], bool]
 ) -> tuple[list[str], list[tuple[str, int, int]], list[tuple[str, str]]]:
     """List one directory: (directories, files, what is neither: kind and path)."""
     folders, files, other_entries = [], [], []
     with os.scandir(directory) as entries:
         for entry in entries:
-            if not accept(entry.name):
+            if not accepts_name(entry.name):
                 continue
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.name)

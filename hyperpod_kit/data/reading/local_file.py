@@ -22,7 +22,9 @@ def open_regular(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """
     with open(path, "rb", opener=source_owner.open_nonblocking) as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            raise DataError(f"{path} is {files.kind_of(os.fspath(path)) or 'no file'}, expected a file")
+            raise DataError(
+                f"{path} is {files.describe_if_not_regular_file(os.fspath(path)) or 'no file'}, expected a file"
+            )
         yield stream
 
 

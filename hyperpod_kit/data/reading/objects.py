@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from hyperpod_kit.checkpoint.repository.store.s3 import boto3_client
+from hyperpod_kit.checkpoint.repository.store.s3 import boto3_client_or_none
 from hyperpod_kit.errors import DataError, MissingExtra
 
 
@@ -28,15 +28,15 @@ def cached_s3_client() -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _client_for_process(pid: int) -> Any:
-    new_client = boto3_client()
+    new_client = boto3_client_or_none()
     if new_client is None:
         raise MissingExtra("s3:// needs boto3, which is not installed", hint="pip install boto3")
     return new_client
 
 
-def list_objects(prefix: str, pattern: str | None = None) -> Iterator[tuple[str, int, int]]:
+def list_objects(prefix_url: str, pattern: str | None = None) -> Iterator[tuple[str, int, int]]:
     """Yield (key below the prefix, size, mtime in nanoseconds) of each object. `pattern`: of whole addresses."""
-    bucket, key = split_url(prefix)
+    bucket, key = split_url(prefix_url)
     start = ""
     if key:
         start = key.rstrip("/") + "/"
@@ -48,12 +48,12 @@ def list_objects(prefix: str, pattern: str | None = None) -> Iterator[tuple[str,
                     continue
                 yield name[len(start) :], int(item["Size"]), _nanoseconds(item["LastModified"])
         if key and not pattern and not key.endswith("/"):
-            yield from _list_single(bucket, key)
+            yield from _list_object_of_exact_key(bucket, key)
     except Exception as err:
-        raise _as_os_error(err, prefix) from None
+        raise _as_os_error(err, prefix_url) from None
 
 
-def _list_single(bucket: str, key: str) -> Iterator[tuple[str, int, int]]:
+def _list_object_of_exact_key(bucket: str, key: str) -> Iterator[tuple[str, int, int]]:
     """List the object of exactly that name, as a source of one file, whose path below it is empty."""
     try:
         head = cached_s3_client().head_object(Bucket=bucket, Key=key)

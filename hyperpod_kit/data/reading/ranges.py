@@ -37,7 +37,7 @@ class RangeReader:
 
         Raises what SourceFiles.read raises.
         """
-        ranges = self.windows.ranges_from_pieces(file_by_number, samples, file_numbers, starts, lengths)
+        ranges = self.windows.ranges_from_cached_pieces_or_empty(file_by_number, samples, file_numbers, starts, lengths)
         if all(ranges):
             return ranges
         return list(self.fill_in_missing_ranges(ranges, file_by_number, file_numbers, starts, lengths))
@@ -80,12 +80,12 @@ class RangeReader:
         self._hint_surroundings_once(file, start // _HINT_BYTES, length)
         return self._files.read(file, start, length)
 
-    def _hint_surroundings_once(self, file: FileFacts, around: int, length: int) -> None:
+    def _hint_surroundings_once(self, file: FileFacts, hint_block_number: int, length: int) -> None:
         """Hint to the kernel that samples of a block come soon: it would not guess their order."""
-        if (file.path, around) in self._hinted or file.path.startswith("s3://"):
+        if (file.path, hint_block_number) in self._hinted or file.path.startswith("s3://"):
             return
-        self._files.prefetch_range(file, around * _HINT_BYTES, _HINT_BYTES + length)
-        self._hinted[file.path, around] = None
+        self._files.prefetch_range(file, hint_block_number * _HINT_BYTES, _HINT_BYTES + length)
+        self._hinted[file.path, hint_block_number] = None
         if len(self._hinted) > _MAX_KNOWN_RANGES:
             del self._hinted[next(iter(self._hinted))]
 

@@ -76,10 +76,10 @@ class RetryingFiles(SourceFiles):
 
     def _is_redirected(self, path: str) -> bool:
         return self._clock() < max(
-            self._redirected.get(path, 0.0), self._redirected.get(self._elsewhere_prefix(path), 0.0)
+            self._redirected.get(path, 0.0), self._redirected.get(self._path_prefix_with_replica(path), 0.0)
         )
 
-    def _elsewhere_prefix(self, path: str) -> str:
+    def _path_prefix_with_replica(self, path: str) -> str:
         """Find the beginning of a path for which there is a place elsewhere, "" for none."""
         return next((prefix for prefix in self._elsewhere if path.startswith(prefix + "/")), "")
 
@@ -106,7 +106,7 @@ class RetryingFiles(SourceFiles):
         description = "its own place was given up"
         if cause is not None:
             description = f"{cause} for {self._patience:.0f} s"
-        prefix = self._elsewhere_prefix(facts.path)
+        prefix = self._path_prefix_with_replica(facts.path)
         if not prefix:
             raise DataUnavailable(f"{facts.path}, at {offset}: {description}")
         path = self._elsewhere[prefix] + facts.path[len(prefix) :]
@@ -117,14 +117,14 @@ class RetryingFiles(SourceFiles):
         if cause is not None:
             # The whole mount, unless it is this file alone that is not there: each of thousands would be waited for.
             redirected = prefix
-            if cause.errno == errno.ENOENT and self._has_files(prefix):
+            if cause.errno == errno.ENOENT and self._is_readable_and_not_empty(prefix):
                 redirected = facts.path
             log.warning("%s: read from %s for %.0f s", redirected, self._elsewhere[prefix], _FALLBACK_SECONDS)
             self._redirected[redirected] = self._clock() + _FALLBACK_SECONDS
         self.bytes_read += len(data)
         return data
 
-    def _has_files(self, directory: str) -> bool:
+    def _is_readable_and_not_empty(self, directory: str) -> bool:
         """Whether anything is in a directory. One that fails, hangs or is empty is a mount that is gone."""
         try:
             calls = self._mounts.bounded_calls_for(directory + "/")

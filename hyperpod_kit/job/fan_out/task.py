@@ -81,7 +81,9 @@ def _run(source: str, target: str, env: Mapping[str, str], voice: _Voice, lines:
         copy = Destination(target, plan)
         node.append(part.FanOutNode(plan, copy, here, nodes, lambda why: voice.say(op="peer", why=why)))
         key = bytes.fromhex(said["key"])
-        addresses = listening.local_addresses(env.get("SLURMD_NODENAME", ""), said["others"]) or ["127.0.0.1"]
+        addresses = listening.addresses_reachable_from_peers(env.get("SLURMD_NODENAME", ""), said["others"]) or [
+            "127.0.0.1"
+        ]
         server = PeerServer(key, nodes, addresses, node[0].give)
         places = [[address, server.port] for address in addresses]
         voice.say(op="hello", node=env.get("SLURMD_NODENAME", ""), places=places)

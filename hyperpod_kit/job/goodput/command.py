@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> int:
     def look(root: str) -> Dict[str, GroupTime]:
         return groups.tables(jobs_of(root, now), args.by, begin, now)
 
-    if owner.is_root():
+    if owner.is_machine_root():
         shown = users_time.tables(args.root, look, problems)
     else:
         shown = groups.tables(_jobs_on(_roots(args.root), now, problems), args.by, begin, now)

@@ -32,7 +32,7 @@ def newest(env: Mapping[str, str], now: float) -> Optional[MemoryCapture]:
     if not pages:
         return None
     page = max(pages, key=lambda page: page.key)
-    age = capture_age.age(page, capture_age.now())
+    age = capture_age.seconds_since_sealing(page, capture_age.now())
     return MemoryCapture(page.step, now - age if age is not None else None, page.durable)
 
 
@@ -40,7 +40,7 @@ def _pages(where: str) -> Iterator[Page]:
     """Of each slot of rank 0 that this user has here; damaged ones are passed over. `where`: the node's shared memory,
     as the job has it. Raises OSError."""
     for folder in shm_paths.user_directories(where):
-        for name in shm_slots.names(folder, uid=shm_paths.node_uid(), rank=_RANK):
+        for name in shm_slots.own_slot_names(folder, uid=shm_paths.node_uid(), rank=_RANK):
             try:
                 descriptor, _ = files.open_to_read(os.path.join(folder, name.file("ctl")), owner=os.geteuid())
             except (OSError, Untrusted):

@@ -18,7 +18,7 @@ from hyperpod_kit.job.goodput.job_time import SILENT, RunLog
 from hyperpod_kit.job.goodput.time_log import RankTime
 from hyperpod_kit.job.goodput.time_rows import OPEN_STEP, TimeRow
 from hyperpod_kit.slurm import progress
-from hyperpod_kit.slurm.environment import launch_id
+from hyperpod_kit.slurm.environment import step_launch_id_with_srun_port
 from hyperpod_kit.slurm.phase import Phase
 
 _LARGEST = 1 << 20
@@ -45,7 +45,11 @@ def _row_of(attempt: str, state: str, last: TimeRow, now: float) -> Optional[Tim
     if last.over:
         return None
     for env in _environments(attempt):
-        if env.get("SLURM_PROCID") != "0" or launch_id(env) != last.launch or not _is_same(env.get(HPK_STATE), state):
+        if (
+            env.get("SLURM_PROCID") != "0"
+            or step_launch_id_with_srun_port(env) != last.launch
+            or not _is_same(env.get(HPK_STATE), state)
+        ):
             continue
         with contextlib.suppress(OSError, ValueError), progress.open_progress(env.get(HPK_PROGRESS, "")) as reported:
             if reported.clock() is None:

@@ -38,7 +38,7 @@ def append(path: str, line: bytes) -> None:
     """Add a row and put it on disk; a line before it that is torn is closed. Raises OSError."""
     path = by_descriptor.resolve_parent(path)
     by_descriptor.make_parents(path)
-    descriptor = by_descriptor.open_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o640)
+    descriptor = by_descriptor.open_own_or_root_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o640)
     try:
         size = os.fstat(descriptor).st_size
         torn = bool(size) and os.pread(descriptor, 1, size - 1) != b"\n"

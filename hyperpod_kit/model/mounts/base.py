@@ -142,11 +142,11 @@ class Mount(ABC):
         """Directory on this node that the mount's client keeps a cache in."""
         return None
 
-    def target(self) -> Tuple[object, ...]:
+    def source_field_values(self) -> Tuple[object, ...]:
         """Return the values of the fields that say what is mounted, not how."""
         return tuple(getattr(self, key) for key in self.traits.target)
 
-    def flags(self) -> Tuple[str, ...]:
+    def expected_protective_flags(self) -> Tuple[str, ...]:
         """Return the flags that the kernel must show for it: nosuid and nodev, none with
         suid_and_devices."""
         if self.suid_and_devices:
@@ -158,6 +158,6 @@ class Mount(ABC):
         return role in self.roles and (not self.groups or group in self.groups)
 
 
-def is_for_users(mount: Mount) -> bool:
+def is_on_login_or_compute_nodes(mount: Mount) -> bool:
     """Return whether login or compute nodes carry it, where people work or jobs run."""
     return Role.LOGIN in mount.roles or Role.COMPUTE in mount.roles

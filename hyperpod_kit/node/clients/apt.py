@@ -105,7 +105,7 @@ def is_newer(node: Node, version: str, than: str) -> bool:
     return node.runner.run(["dpkg", "--compare-versions", version, "gt", than], timeout=20, check=False).returncode == 0
 
 
-def install(
+def install_package_files_only(
     node: Node, paths: Sequence[str], names: Sequence[str], *, include_held: bool = False, seconds: float = LOCK_SECONDS
 ) -> None:
     """Install the package files `paths`, which hold the packages `names`, and nothing besides.

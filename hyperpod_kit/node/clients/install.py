@@ -121,7 +121,7 @@ def install_packages(node: Node, packages: Sequence[Package], *, include_held: b
     files = [obtain_verified_file(node, package) for package in needed]
     for package, path in zip(needed, files):
         _require_listed_package(node, package, path)
-    apt.install(node, files, [package.name for package in needed], include_held=include_held)
+    apt.install_package_files_only(node, files, [package.name for package in needed], include_held=include_held)
     for package in needed:
         delete_downloaded_file(node, package)
 

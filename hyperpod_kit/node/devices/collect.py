@@ -53,7 +53,7 @@ class ToolRunner:
     def __init__(self, node: Node, each: float, end: Optional[float]) -> None:
         self.node, self.each, self.end = node, each, end
 
-    def run(self, paths: Tuple[str, ...], *arguments: str) -> Optional[ToolOutput]:
+    def run_first_installed_if_time_left(self, paths: Tuple[str, ...], *arguments: str) -> Optional[ToolOutput]:
         """Run the first of these programs that is installed, and return its output; None when no time is left for
         it."""
         if self.end is None:
@@ -65,7 +65,9 @@ class ToolRunner:
         program = find_program([self.node.paths.under_root(path) for path in paths])
         if not program:
             return ToolOutput(installed=False)
-        return run_tool([program, *arguments], remaining, self.node.paths.stuck_program(os.path.basename(program)))
+        return run_tool(
+            [program, *arguments], remaining, self.node.paths.stuck_device_tool_record(os.path.basename(program))
+        )
 
 
 def observe_devices(
@@ -83,11 +85,17 @@ def observe_devices(
     if observation.known_gpu_count:
         observation = _with_kernel_log(_with_gpus(observation, tools), read_kernel_log(node.paths.kernel_log))
     if observation.efas_expected:
-        outcome, efas = _interpret(tools.run(FI_INFO, "-p", "efa", "-t", "FI_EP_RDM"), parsers.parse_efas, NO_NAMES)
+        outcome, efas = _outcome_and_parsed(
+            tools.run_first_installed_if_time_left(FI_INFO, "-p", "efa", "-t", "FI_EP_RDM"),
+            parsers.parse_efas,
+            NO_NAMES,
+        )
         observation = replace(observation, fi_info=outcome, efas=efas)
     if dcgm and observation.known_gpu_count:
-        outcome, failed = _interpret(
-            tools.run(DCGMI, "diag", "-r", "1", "-j"), parsers.parse_failed_dcgm_tests, NO_NAMES
+        outcome, failed = _outcome_and_parsed(
+            tools.run_first_installed_if_time_left(DCGMI, "diag", "-r", "1", "-j"),
+            parsers.parse_failed_dcgm_tests,
+            NO_NAMES,
         )
         observation = replace(observation, dcgm=outcome, dcgm_failed=failed)
     return observation
@@ -103,8 +111,10 @@ def _with_kernel_log(observation: DeviceObservation, records: Optional[str]) -> 
 
 
 def _with_gpus(observation: DeviceObservation, tools: ToolRunner) -> DeviceObservation:
-    output = tools.run(SMI, f"--query-gpu={parsers.GPU_QUERY}", "--format=csv,noheader,nounits")
-    outcome, gpus = _interpret(output, parsers.parse_gpus, NO_GPUS)
+    output = tools.run_first_installed_if_time_left(
+        SMI, f"--query-gpu={parsers.GPU_QUERY}", "--format=csv,noheader,nounits"
+    )
+    outcome, gpus = _outcome_and_parsed(output, parsers.parse_gpus, NO_GPUS)
     text = ""
     if output:
         text = output.text
@@ -117,10 +127,15 @@ def _with_gpus(observation: DeviceObservation, tools: ToolRunner) -> DeviceObser
     observation = replace(observation, smi=outcome, gpus=gpus)
     if outcome.outcome != ANSWERED or not gpus:
         return observation
-    remap_output = tools.run(SMI, f"--query-remapped-rows={parsers.REMAP_QUERY}", "--format=csv,noheader")
-    remap_outcome, remaps = _interpret(remap_output, parsers.parse_remaps, NO_REMAPS, may_be_silent=True)
-    link_outcome, links = _interpret(
-        tools.run(SMI, "nvlink", "--status"), parsers.parse_links, NO_LINKS, may_be_silent=True
+    remap_output = tools.run_first_installed_if_time_left(
+        SMI, f"--query-remapped-rows={parsers.REMAP_QUERY}", "--format=csv,noheader"
+    )
+    remap_outcome, remaps = _outcome_and_parsed(remap_output, parsers.parse_remaps, NO_REMAPS, may_be_silent=True)
+    link_outcome, links = _outcome_and_parsed(
+        tools.run_first_installed_if_time_left(SMI, "nvlink", "--status"),
+        parsers.parse_links,
+        NO_LINKS,
+        may_be_silent=True,
     )
     unread = [
         f"what nvidia-smi says of {what} cannot be read: {tool_outcome.detail}"
@@ -138,7 +153,7 @@ def _is_incomplete_gpu_list(output: ToolOutput, gpus: Tuple[parsers.Gpu, ...]) -
     return output.code not in (0, NO_GPU_FOUND) and not any(gpu.trouble for gpu in gpus)
 
 
-def _interpret(
+def _outcome_and_parsed(
     output: Optional[ToolOutput], read: Callable[[str], T], nothing: T, *, may_be_silent: bool = False
 ) -> Tuple[ProgramOutcome, T]:
     """Return the outcome of a program, and its output as `read` reads it, or `nothing` where it gave nothing

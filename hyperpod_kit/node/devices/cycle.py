@@ -17,8 +17,8 @@ from hyperpod_kit.node.bounded import run_in_child
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.devices import record as device_record
 from hyperpod_kit.node.devices.collect import observe_devices
-from hyperpod_kit.node.devices.record import DeviceRecord, changes, make_record
-from hyperpod_kit.node.devices.slurm_state import update_slurm
+from hyperpod_kit.node.devices.record import DeviceRecord, describe_finding_changes, make_record
+from hyperpod_kit.node.devices.slurm_state import drain_or_undrain_for_devices
 from hyperpod_kit.node.files import write_volatile
 from hyperpod_kit.node.locks import hold_lock
 
@@ -45,13 +45,13 @@ def run_device_cycle(node: Node, checks: DeviceChecks) -> Optional[DeviceCycle]:
 def _run_device_cycle(node: Node, checks: DeviceChecks) -> DeviceCycle:
     before = device_record.load(node)
     record = make_record(observe_devices(node, checks), before, node.clock.wall())
-    messages: List[str] = changes(before, record)
+    messages: List[str] = describe_finding_changes(before, record)
     try:
         device_record.save(node, record)
     except OSError as err:
         messages.append(f"{node.paths.device_record}: {err.strerror}: looks are not counted")
     try:
-        slurm_message = update_slurm(node, record.findings, checks.action)
+        slurm_message = drain_or_undrain_for_devices(node, record.findings, checks.action)
     except NodeError as err:
         slurm_message = err.message
     if slurm_message:

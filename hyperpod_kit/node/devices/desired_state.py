@@ -61,7 +61,7 @@ class SlurmNote:
         return none
 
 
-def desired_reason(
+def desired_reason_or_too_early(
     findings: Sequence[DeviceFinding], action: str, note: SlurmNote, boot: str, now: float
 ) -> Optional[str]:
     """Return the reason that Slurm should hold this node for, CLEAR for none, or None: no fault has lasted

@@ -175,7 +175,7 @@ def parse_failed_dcgm_tests(text: str) -> Tuple[str, ...]:
                 continue
             ran += 1
             if result["status"].strip().lower() in ("fail", "failed"):
-                failed.append(f"{name}{_gpu_suffix(result)}: {_warnings(result)}")
+                failed.append(f"{name}{_gpu_suffix(result)}: {_first_warning(result)}")
     if not ran:
         raise ValueError("no test of the diagnostic has a result")
     return tuple(failed[:MOST])
@@ -199,7 +199,7 @@ def _gpu_suffix(result: Dict[str, Any]) -> str:
     return ""
 
 
-def _warnings(result: Dict[str, Any]) -> str:
+def _first_warning(result: Dict[str, Any]) -> str:
     warnings = result.get("warnings", result.get("warning", ""))
     if isinstance(warnings, list) and warnings:
         first = warnings[0]

@@ -64,7 +64,7 @@ def make_record(observation: DeviceObservation, before: Optional[DeviceRecord], 
     )
 
 
-def changes(before: Optional[DeviceRecord], after: DeviceRecord) -> List[str]:
+def describe_finding_changes(before: Optional[DeviceRecord], after: DeviceRecord) -> List[str]:
     """A line for each finding that is new, and for each that is over; one for a first look with none."""
     old = {finding.name: finding for finding in (before.findings if before else ())}
     new = {finding.name: finding for finding in after.findings}

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import Optional, Sequence, Tuple
 
-from hyperpod_kit.node.files import read_json, try_write_json
+from hyperpod_kit.node.files import read_json, try_write_volatile_json
 from hyperpod_kit.system.process import Process, identify, is_alive
 from hyperpod_kit.system.readable import wait_until_readable
 from hyperpod_kit.system.wait import fixed_pause, poll_until
@@ -66,7 +66,7 @@ def run_tool(argv: Sequence[str], seconds: float, stuck_note: str) -> ToolOutput
         return ToolOutput(installed=False)
     assert process.stdout is not None
     end = time.monotonic() + seconds
-    text, ended, complete = _read(process.stdout.fileno(), end)
+    text, ended, complete = _read_text_ended_complete(process.stdout.fileno(), end)
     if ended:
         remaining = max(0.05, end - time.monotonic())
         ended = (
@@ -77,13 +77,13 @@ def run_tool(argv: Sequence[str], seconds: float, stuck_note: str) -> ToolOutput
             os.killpg(process.pid, signal.SIGKILL)
         if poll_until(process.poll, lambda code: code is not None, fixed_pause(0.02), seconds=SLOWEST_END) is None:
             stuck_process = identify(process.pid)
-            try_write_json(stuck_note, list(stuck_process) if stuck_process else [])
+            try_write_volatile_json(stuck_note, list(stuck_process) if stuck_process else [])
     process.stdout.close()
     code = process.poll()
     return ToolOutput(-1 if code is None else code, text, in_time=ended or not complete, complete=complete)
 
 
-def _read(descriptor: int, end: float) -> Tuple[str, bool, bool]:
+def _read_text_ended_complete(descriptor: int, end: float) -> Tuple[str, bool, bool]:
     """Read until the writer has closed, `end` or LARGEST bytes; (text, whether its writer has closed it,
     whether it was not too large)."""
     parts = b""

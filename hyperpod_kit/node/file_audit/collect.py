@@ -39,7 +39,9 @@ class AuditLog:
         self._clock = clock
         self._host = socket.gethostname()
         self._chain, self._number, is_complete = _read_chain_end(path)
-        self._descriptor = by_descriptor.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._descriptor = by_descriptor.open_own_or_root_file(
+            path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
         if not is_complete:
             os.write(self._descriptor, b"\n")
 
@@ -78,7 +80,7 @@ def collect_events(
                 program = event.path
             identity = None
             if event.pid != os.getpid():
-                identity = identities.inspect(event.pid, program)
+                identity = identities.read_and_cache_identity(event.pid, program)
             # Answered first: nobody waits for the disk of the log.
             permission_group.allow(event)
             _record_open_event(log, event, identity, identities)

@@ -60,7 +60,7 @@ class PermissionGroup:
 
     def events(self) -> Iterator[FileEvent]:
         """Read the events that wait. Each one of `OPEN_PERM` or `EXEC_PERM` must go to `allow`."""
-        for mask, descriptor, pid, _ in _read(self.descriptor):
+        for mask, descriptor, pid, _ in _read_raw_events(self.descriptor):
             path = ""
             if descriptor >= 0:
                 try:
@@ -88,7 +88,7 @@ class NameEventGroup:
 
     def events(self) -> Iterator[FileEvent]:
         """Read the events that wait."""
-        for mask, _, pid, infos in _read(self.descriptor):
+        for mask, _, pid, infos in _read_raw_events(self.descriptor):
             names = {kind: self._path(handle, name) for kind, handle, name in infos}
             path = names.get(_OLD_NAME) or names.get(_NAME) or ""
             yield FileEvent(mask, pid, path, names.get(_NEW_NAME, ""), -1)
@@ -111,7 +111,7 @@ class NameEventGroup:
 Info = Tuple[int, bytes, str]
 
 
-def _read(descriptor: int) -> Iterator[Tuple[int, int, int, List[Info]]]:
+def _read_raw_events(descriptor: int) -> Iterator[Tuple[int, int, int, List[Info]]]:
     try:
         data = os.read(descriptor, _BUFFER)
     except BlockingIOError:

@@ -38,9 +38,9 @@ class ProcessTable:
         self._users: Dict[int, str] = {account.pw_uid: account.pw_name for account in pwd.getpwall()}
         self._identities: OrderedDict[int, Identity] = OrderedDict()
 
-    def inspect(self, pid: int, program: str = "") -> Optional[Identity]:
+    def read_and_cache_identity(self, pid: int, program: str = "") -> Optional[Identity]:
         """Read who a process is now, and cache it; None when it is gone. `program`: what it is about to become."""
-        job, by = self._job(pid)  # before the state: who is alive after that was alive when it was read
+        job, by = self._job_and_source(pid)  # before the state: who is alive after that was alive when it was read
         try:
             with open(f"{self._proc}/{pid}/status", encoding="utf-8", errors="replace") as file:
                 status = dict(line.split(":", 1) for line in file.read().splitlines() if ":" in line)
@@ -62,12 +62,12 @@ class ProcessTable:
 
     def current_or_cached_identity(self, pid: int) -> Optional[Identity]:
         """Return who a process is, else who it was when it was last read; None when neither is known."""
-        now = self.inspect(pid)
+        now = self.read_and_cache_identity(pid)
         if now is not None or pid not in self._identities:
             return now
         return self._identities[pid]._replace(seen="earlier")
 
-    def _job(self, pid: int) -> tuple[str, str]:
+    def _job_and_source(self, pid: int) -> tuple[str, str]:
         try:
             with open(f"{self._proc}/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
                 match = _JOB.search(file.read())

@@ -22,7 +22,7 @@ from hyperpod_kit.model.units import DRAIN_UNIT, repair_unit
 from hyperpod_kit.node import packet_rules
 from hyperpod_kit.node.bounded import run_in_child
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, remove_partials, write_volatile
+from hyperpod_kit.node.files import read_json, remove_partials_of_dead_writers, write_volatile
 from hyperpod_kit.node.health import metrics, user_notes
 from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.publish import publish_if_due
@@ -68,11 +68,11 @@ def _run_check_cycle(node: Node) -> CheckCycle:
     def modes(mount: Mount, entry: MountEntry) -> str:
         return due_probe_mode(mount, before.get(mount.name), entry.mount_id, now)
 
-    looks = observe_mounts(node, node.mounts, modes=modes, nearly_full=health_record.nearly_full(before))
+    looks = observe_mounts(node, node.mounts, modes=modes, nearly_full=health_record.names_of_nearly_full(before))
     records: Dict[str, HealthRecord] = {}
     ordered: List[str] = []
     for mount, mount_check in zip(node.mounts, looks):
-        record = apply_repair_result(
+        record = with_new_repair_result(
             node, mount.name, update_record(before.get(mount.name), mount_check, node.config.health)
         )
         action = decide(mount, mount_check.status, record, node.config.health.interval)
@@ -84,13 +84,13 @@ def _run_check_cycle(node: Node) -> CheckCycle:
         records[mount.name] = record
     records = probe_as_users(node, before, records, now)
     # Before anything is ordered: a repair reads how often its mount has failed.
-    unkept = save_records(node, records, now)
+    unkept = save_records_and_degraded_marks(node, records, now)
     units = [repair_unit(name) for name in ordered]
-    munge_state = munge.ensure_running(node)
+    munge_state = munge.start_munged_if_due(node)
     rules_state = packet_rules.restore_rules(node)
     messages = [
         *(message for message in (unkept, munge_state.message, rules_state.message) if message),
-        *changes(before, records),
+        *describe_health_changes(before, records),
     ]
     if _is_drain_due(node, records, first=not before):
         units.append(DRAIN_UNIT)
@@ -132,7 +132,7 @@ def _is_drain_due(node: Node, records: Mapping[str, HealthRecord], *, first: boo
         return False
     from hyperpod_kit.node.slurm import drain  # off by default, and dear to import
 
-    return drain.is_due(node, records, first=first)
+    return drain.is_slurm_update_due(node, records, first=first)
 
 
 def probe_as_users(
@@ -161,7 +161,7 @@ def is_user_probe_due(before: Optional[HealthRecord], record: HealthRecord, now:
     return not 0 <= now - record.users_asked_at < DEEP_EVERY
 
 
-def save_records(node: Node, records: Mapping[str, HealthRecord], now: float) -> str:
+def save_records_and_degraded_marks(node: Node, records: Mapping[str, HealthRecord], now: float) -> str:
     """Save the records and the degraded marks for the next check, the repairs and the scripts, and delete
     abandoned partial files; return why that failed, in a line, or "". Raises PermissionError."""
     directory = os.path.dirname(node.paths.health_records)
@@ -169,10 +169,10 @@ def save_records(node: Node, records: Mapping[str, HealthRecord], now: float) ->
         with contextlib.suppress(FileNotFoundError):
             for entry in os.scandir(directory):
                 if entry.is_dir(follow_symlinks=False):
-                    remove_partials(entry.path)
-            remove_partials(directory)
+                    remove_partials_of_dead_writers(entry.path)
+            remove_partials_of_dead_writers(directory)
         health_record.save(node, records, now)
-        mark_degraded(node, records)
+        write_or_delete_degraded_marks(node, records)
     except OSError as err:
         if isinstance(err, PermissionError):
             raise
@@ -221,7 +221,7 @@ def due_probe_mode(mount: Mount, record: Optional[HealthRecord], mount_id: int, 
     return mode
 
 
-def apply_repair_result(node: Node, name: str, record: HealthRecord) -> HealthRecord:
+def with_new_repair_result(node: Node, name: str, record: HealthRecord) -> HealthRecord:
     """Return the record with the result of the last repair, when that is new."""
     if not record.repaired_at:
         return record
@@ -233,7 +233,7 @@ def apply_repair_result(node: Node, name: str, record: HealthRecord) -> HealthRe
     return replace(record, result_at=result["at"], last_repair=result["words"], failed_repairs_total=failed)
 
 
-def mark_degraded(node: Node, records: Mapping[str, HealthRecord]) -> None:
+def write_or_delete_degraded_marks(node: Node, records: Mapping[str, HealthRecord]) -> None:
     """Write a small file for each mount that has failed too often, for scripts that read no JSON, and delete
     those of all others."""
     for name, record in records.items():
@@ -245,7 +245,7 @@ def mark_degraded(node: Node, records: Mapping[str, HealthRecord]) -> None:
                 by_descriptor.unlink(path)
 
 
-def changes(before: Mapping[str, HealthRecord], after: Mapping[str, HealthRecord]) -> List[str]:
+def describe_health_changes(before: Mapping[str, HealthRecord], after: Mapping[str, HealthRecord]) -> List[str]:
     """One line for each change of a state, of being nearly full or of a degraded mark; none for a first check that is
     ok, and none for a repair, which has said its own words."""
     lines = []
@@ -262,7 +262,7 @@ def changes(before: Mapping[str, HealthRecord], after: Mapping[str, HealthRecord
             condition = "no longer nearly full"
             if record.nearly_full:
                 condition = "nearly full"
-            lines.append(f"{name}: {condition}: {status.fullness}")
+            lines.append(f"{name}: {condition}: {status.fullness_text}")
         if record.users_refused != old.users_refused:
             lines.append(f"{name}: {record.users_refused or 'users can write there again'}")
         if record.degraded and not old.degraded:

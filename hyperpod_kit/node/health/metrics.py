@@ -248,14 +248,14 @@ def _format_metric(name: str, kind: str, help: str, samples: Iterable[Sample]) -
         series = name
         if inner:
             series = f"{name}{{{inner}}}"
-        yield f"{series} {_number(value)}"
+        yield f"{series} {_format_number(value)}"
 
 
 def _escape(word: str) -> str:
     return word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     if value == int(value):
         return str(int(value))
     return f"{value:.6f}".rstrip("0")

@@ -37,11 +37,11 @@ def publish_if_due(node: Node, records: Mapping[str, HealthRecord], now: float) 
     now_is = {name: [record.state, record.nearly_full] for name, record in records.items()}
     # Details of Slurm's findings hold ages, and a line for each second would be no news.
     states = json.dumps([now_is, warning_lines, [finding.code for finding in slurm]], sort_keys=True)
-    published = (read_text(node.paths.published_state) or "").partition("\n")
-    if published[2] == states and 0 <= now - _number(published[0]) < EVERY:
+    published = (read_text(node.paths.last_logged_mounts_line) or "").partition("\n")
+    if published[2] == states and 0 <= now - _float_or_zero(published[0]) < EVERY:
         return
     append_line(node.paths.log, make_report(node, records, now, warning_lines, slurm))
-    write_volatile(node.paths.published_state, f"{now!r}\n{states}")
+    write_volatile(node.paths.last_logged_mounts_line, f"{now!r}\n{states}")
 
 
 def make_report(
@@ -79,7 +79,7 @@ def make_report(
     return report
 
 
-def _number(word: str) -> float:
+def _float_or_zero(word: str) -> float:
     try:
         return float(word)
     except ValueError:

@@ -83,7 +83,7 @@ class HealthRecord:
             )
         healthy_since = min(self.healthy_since or now, now)
         # A mount that dies again and again is repaired slower and slower, too.
-        stable = now - healthy_since >= pause(self.repairs, policy.interval)
+        stable = now - healthy_since >= seconds_before_next_repair(self.repairs, policy.interval)
         return replace(
             self,
             status=asdict(status),
@@ -95,7 +95,7 @@ class HealthRecord:
         )
 
 
-def pause(repairs: int, interval: float) -> float:
+def seconds_before_next_repair(repairs: int, interval: float) -> float:
     """Seconds that must pass after that many repairs before the next."""
     return BackOff(interval, LONGEST_PAUSE).pause_seconds(repairs)
 
@@ -114,7 +114,7 @@ def load(node: Node) -> Dict[str, HealthRecord]:
     return records
 
 
-def nearly_full(records: Mapping[str, HealthRecord]) -> FrozenSet[str]:
+def names_of_nearly_full(records: Mapping[str, HealthRecord]) -> FrozenSet[str]:
     """Names of those that were nearly full at the last check."""
     return frozenset(name for name, record in records.items() if record.nearly_full)
 

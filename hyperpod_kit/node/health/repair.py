@@ -15,7 +15,7 @@ from hyperpod_kit.model.states import REPAIRS, MountState, RepairAction
 from hyperpod_kit.model.units import HEALTH_UNIT, carrier_unit
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import try_write_json
+from hyperpod_kit.node.files import try_write_volatile_json
 from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.health.repair_policy import requested_action
@@ -56,12 +56,12 @@ def repair(node: Node, mount: Mount) -> Optional[RepairOutcome]:
             mount_check.status.state == MountState.STALE
             and mount_check.observation.identity is not None
             and mount_check.observation.identity.endpoint_is_dead
-            and _has_recovered_by_itself(node, mount)
+            and _wait_for_recovery_by_itself(node, mount)
         ):
             result = RepairOutcome(True, "its watchdog brought the proxy back")
         else:
             result = carry_out(node, mount, action)
-        try_write_json(
+        try_write_volatile_json(
             node.paths.repair_result(mount.name), {"at": node.clock.wall(), "ok": result.ok, "words": result.summary}
         )
     # The mark, the metrics and Slurm learn of it now, not at the next check.
@@ -69,7 +69,7 @@ def repair(node: Node, mount: Mount) -> Optional[RepairOutcome]:
     return result
 
 
-def _has_recovered_by_itself(node: Node, mount: Mount) -> bool:
+def _wait_for_recovery_by_itself(node: Node, mount: Mount) -> bool:
     def check_once() -> Optional[bool]:
         if check(node, mount).healthy:
             return True
@@ -80,7 +80,7 @@ def _has_recovered_by_itself(node: Node, mount: Mount) -> bool:
 
 def _kill_daemon(node: Node, mount: Mount) -> None:
     node.runner.run(["systemctl", "kill", "--signal=KILL", carrier_unit(mount)], timeout=30)
-    audit.record(
+    audit.record_root_action_in_journal(
         "killed", f"the daemon of {mount.path}", "it hung at two checks in a row", asked_by=_audit_requester(mount)
     )
 
@@ -111,7 +111,9 @@ def carry_out(node: Node, mount: Mount, action: RepairAction) -> RepairOutcome:
             verb = "restart"
         else:
             verb = "start"
-        audit.record(f"{verb}ed", unit, f"{mount.path} does not serve", asked_by=_audit_requester(mount))
+        audit.record_root_action_in_journal(
+            f"{verb}ed", unit, f"{mount.path} does not serve", asked_by=_audit_requester(mount)
+        )
         node.runner.run(["systemctl", verb, unit], timeout=260)
         await_healthy(node, mount, seconds=20)
         return RepairOutcome(True, f"{action}: {unit} serves again")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import ABSENT_OR_STALE, REPAIRS, MountState, RepairAction
-from hyperpod_kit.node.health.record import HealthRecord, pause
+from hyperpod_kit.node.health.record import HealthRecord, seconds_before_next_repair
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 
 STRIKES = 2
@@ -35,6 +35,6 @@ def decide(mount: Mount, status: MountStatus, record: HealthRecord, interval: fl
         return action
     # A clock that was set back must not stop repairs for good.
     since = status.checked_at - record.repaired_at
-    if 0 <= since < pause(record.repairs, interval):
+    if 0 <= since < seconds_before_next_repair(record.repairs, interval):
         return RepairAction.WAIT
     return action

@@ -44,5 +44,5 @@ def read_job_notes(node: Node) -> Sequence[FoundJob]:
 def _has_note(node: Node, ending: str) -> bool:
     from hyperpod_kit.checkpoint.agent import shm_paths
 
-    with contextlib.closing(shm_paths.iter_user_files(node.paths.shared_memory, ending, 1)) as notes:
+    with contextlib.closing(shm_paths.iter_user_files_as_uid_name_fd(node.paths.shared_memory, ending, 1)) as notes:
         return next(notes, None) is not None

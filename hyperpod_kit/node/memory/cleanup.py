@@ -12,13 +12,13 @@ from typing import Any, Dict, List, Optional, Set
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.units import MEMORY_UNIT, flush_unit
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, try_write_json
+from hyperpod_kit.node.files import read_json, try_write_volatile_json
 from hyperpod_kit.node.locks import hold_lock as hold_lock
 from hyperpod_kit.node.memory import user_directory
 from hyperpod_kit.node.memory.orphaned_snapshots import (
     NO_JOB,
     OrphanedSnapshots,
-    has_ended,
+    has_left_node,
     jobs_with_stepd,
     list_snapshot_owners,
 )
@@ -48,16 +48,16 @@ class CleanupOutcome:
     lost: bool = False
 
 
-def clean_up(node: Node) -> Optional[List[CleanupOutcome]]:
+def save_and_free_ended_jobs_memory(node: Node) -> Optional[List[CleanupOutcome]]:
     """Save and free, in one round, what ended jobs left in shared memory; None when another round is at it.
     Raises OSError when shared memory cannot be listed."""
     with hold_lock(node, "memory", seconds=0) as locked:
         if locked:
-            return _clean_up(node)
+            return _save_and_free_ended_jobs_memory(node)
         return None
 
 
-def _clean_up(node: Node) -> List[CleanupOutcome]:
+def _save_and_free_ended_jobs_memory(node: Node) -> List[CleanupOutcome]:
     end = node.clock.monotonic() + SECONDS
     folder = node.paths.shared_memory
     user_directory.ensure_user_directory(node, "", asked_by=MEMORY_UNIT)
@@ -109,7 +109,7 @@ def _clean_up(node: Node) -> List[CleanupOutcome]:
         }
         outcomes.append(done)
     if noted or tried:
-        try_write_json(node.paths.memory_retry_note, noted)
+        try_write_volatile_json(node.paths.memory_retry_note, noted)
     return outcomes
 
 
@@ -124,22 +124,22 @@ def _save_and_free_if_ended(node: Node, folder: str, snapshots: OrphanedSnapshot
     does. Raises RunError where Slurm does not respond."""
     if snapshots.job == NO_JOB:
         # Of all jobs, what is older than MAX_AGE and whose trainers are dead: that is all that a flush takes unasked.
-        return _flush(folder, snapshots, job="none")
+        return _flush_as_owner(folder, snapshots, job="none")
     try:
         job_records = records.query_squeue(node.runner, snapshots.job, squeue=slurm_program(node, "squeue"))
     except records.UnknownJob:
         job_records = []
-    if not has_ended(node.facts.node, job_records):
+    if not has_left_node(node.facts.node, job_records):
         return None
     if os.path.isdir(node.paths.under_root("/run/systemd/system")):
         # As the Epilog does it: some nodes hold more than a minute can save. One that runs already is not started.
         unit = flush_unit(snapshots.job, 0, snapshots.uid)
         node.runner.run(["systemctl", "--no-block", "start", unit], timeout=10)
         return CleanupOutcome(snapshots.job, snapshots.uid, False, f"{unit} sees to them")
-    return _flush(folder, snapshots, job=snapshots.job)
+    return _flush_as_owner(folder, snapshots, job=snapshots.job)
 
 
-def _flush(folder: str, snapshots: OrphanedSnapshots, *, job: str) -> Optional[CleanupOutcome]:
+def _flush_as_owner(folder: str, snapshots: OrphanedSnapshots, *, job: str) -> Optional[CleanupOutcome]:
     """Flush the snapshots as the user that owns them, and return what became of them; None when there is
     nothing to report: somebody may come yet for what lies there."""
     from hyperpod_kit.checkpoint.agent import flush_users  # seldom needed, and dear to what runs each minute

@@ -55,7 +55,7 @@ def list_snapshot_owners(folder: str, clock: Optional[Clock] = None) -> List[Orp
     `clock`: as capture_age's. Reads only, and only what is a regular file of its owner. Raises OSError."""
     lives: Dict[Tuple[int, str], bool] = {}
     jobs: Dict[int, Set[str]] = {}
-    for uid, page, is_copy in _pages(folder):
+    for uid, page, is_copy in _pages_with_uid_and_is_copy(folder):
         job = str(page.origin.job.get("slurm_job_id", ""))
         # A word of a user's that becomes an argument of a command.
         if not re.fullmatch(r"[0-9]{0,10}", job):
@@ -74,20 +74,22 @@ def _may_be_claimed(page: control_page.Page, clock: Optional[Clock]) -> bool:
     age is dated by the flush that sees it."""
     from hyperpod_kit.checkpoint.agent import capture_age  # seldom needed, and dear to what runs each minute
 
-    age = capture_age.age(page, (clock or capture_age.now)())
+    age = capture_age.seconds_since_sealing(page, (clock or capture_age.now)())
     return age is not None and age <= capture_age.MAX_AGE
 
 
-def _pages(folder: str) -> Iterator[Tuple[int, control_page.Page, bool]]:
+def _pages_with_uid_and_is_copy(folder: str) -> Iterator[Tuple[int, control_page.Page, bool]]:
     """Yield (uid, page, whether it is a copy of another node's snapshot) of every slot here. Raises OSError."""
     for below in ("", COPIES):
-        for uid, name, named in shm_paths.iter_user_files(folder, ".ctl", MOST_SLOTS, subdirectory=below):
-            page = _page(name, named)
+        for uid, name, named in shm_paths.iter_user_files_as_uid_name_fd(
+            folder, ".ctl", MOST_SLOTS, subdirectory=below
+        ):
+            page = _read_control_page(name, named)
             if page is not None:
                 yield uid, page, bool(below)
 
 
-def _page(name: str, descriptor: int) -> Optional[control_page.Page]:
+def _read_control_page(name: str, descriptor: int) -> Optional[control_page.Page]:
     """The control page of a slot, None for what is none."""
     from hyperpod_kit.checkpoint.agent import (  # seldom needed, and dear to what runs each minute
         control_page,
@@ -133,7 +135,7 @@ def jobs_with_stepd(proc: str) -> Set[str]:
     return jobs
 
 
-def has_ended(node: str, records: Iterable[Mapping[str, str]]) -> bool:
+def has_left_node(node: str, records: Iterable[Mapping[str, str]]) -> bool:
     """Return whether a job has nothing to do with this node any more, by slurmctld's records of it; without
     any, Slurm has forgotten it.
 

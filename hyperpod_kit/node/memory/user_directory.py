@@ -32,5 +32,5 @@ def ensure_user_directory(node: Node, uid: str, *, asked_by: str) -> None:
         print(f"hyperpod-kit: no directory for {whom} in {where}: {err.strerror or err}", file=sys.stderr)
         return
     if moved:
-        audit.record("moved aside", f"{where}/{shm_paths.PARENT}", moved, asked_by=asked_by)
+        audit.record_root_action_in_journal("moved aside", f"{where}/{shm_paths.PARENT}", moved, asked_by=asked_by)
         print(f"hyperpod-kit: {moved}", file=sys.stderr)

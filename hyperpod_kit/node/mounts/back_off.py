@@ -11,7 +11,7 @@ import contextlib
 
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, try_write_json
+from hyperpod_kit.node.files import read_json, try_write_volatile_json
 from hyperpod_kit.system.wait import BackOff
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -24,7 +24,7 @@ PAUSES = BackOff(1.0, 10.0)
 
 def count_start(node: Node, mount: Mount) -> None:
     """Count one more start of the daemon; `reset_starts` deletes the count."""
-    try_write_json(node.paths.daemon_start_count(mount.name), {"starts": _starts(node, mount) + 1})
+    try_write_volatile_json(node.paths.daemon_start_count(mount.name), {"starts": _starts(node, mount) + 1})
 
 
 def reset_starts(node: Node, mount: Mount) -> None:
@@ -33,7 +33,7 @@ def reset_starts(node: Node, mount: Mount) -> None:
         by_descriptor.unlink(node.paths.daemon_start_count(mount.name))
 
 
-def pause(node: Node, mount: Mount) -> float:
+def seconds_before_next_start(node: Node, mount: Mount) -> float:
     """Seconds to wait before the next start: 0 after one that succeeded, growing from the fourth failure on."""
     return PAUSES.pause_seconds(_starts(node, mount) - FREE)
 

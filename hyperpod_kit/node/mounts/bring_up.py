@@ -71,7 +71,7 @@ def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
     mount_plan = plan_unit_verb(node, mount, _installed_unit(node, mount))
     if not mount_plan.verb:
         protected = try_set_protective_flags(node, mount)
-        carried = shadowed_homes.copy_missing_homes(node, mount)
+        carried = shadowed_homes.copy_homes_missing_on_mount(node, mount)
         parts = [mount_plan.status.source, mount_plan.status.detail]
         if options_changed(node, mount):
             parts.append("its new options count from the next mount on")
@@ -83,10 +83,12 @@ def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
         reason = f"{mount.path} was {mount_plan.status.state}"
         if mount_plan.outdated:
             reason = "its bucket or its options changed"
-        audit.record("restarted", carrier_unit(mount), reason, asked_by="node apply", owner=mount.owner or "")
-    changed, source = _start(node, mount, mount_plan.verb)
+        audit.record_root_action_in_journal(
+            "restarted", carrier_unit(mount), reason, asked_by="node apply", owner=mount.owner or ""
+        )
+    changed, source = _start_unit_and_record_it(node, mount, mount_plan.verb)
     try_set_protective_flags(node, mount)
-    shadowed_homes.copy_missing_homes(node, mount)
+    shadowed_homes.copy_homes_missing_on_mount(node, mount)
     return changed, source
 
 
@@ -97,7 +99,7 @@ def describe_pending_changes(node: Node, mount: Mount) -> str:
     mount_plan = plan_unit_verb(node, mount, systemd.read_bundled_unit(node, carrier_unit(mount)))
     if mount_plan.verb:
         return f"{mount_plan.verb} {carrier_unit(mount)}"
-    missing = [home.path for home in shadowed_homes.missing_homes(node, mount)]
+    missing = [home.path for home in shadowed_homes.homes_missing_on_mount(node, mount)]
     parts = []
     if missing_flags(node, mount):
         parts.append(f"set {' and '.join(missing_flags(node, mount))}")
@@ -106,7 +108,7 @@ def describe_pending_changes(node: Node, mount: Mount) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _start(node: Node, mount: Mount, verb: str) -> Tuple[bool, str]:
+def _start_unit_and_record_it(node: Node, mount: Mount, verb: str) -> Tuple[bool, str]:
     unit = carrier_unit(mount)
     error: Optional[str] = None
     try:
@@ -127,7 +129,7 @@ def _start(node: Node, mount: Mount, verb: str) -> Tuple[bool, str]:
                 hint=f"list {kind.package} under hyperpod_kit.clients, or use another image",
             ) from err
         raise MountFailed(error or err.message, hint=f"on the node: journalctl -u {unit}") from err
-    write_json(node.paths.unit_record(mount.name), {"unit": unit_digest(node, mount)})
+    write_json(node.paths.started_unit_text_record(mount.name), {"unit": unit_digest(node, mount)})
     return True, status.source
 
 
@@ -141,7 +143,9 @@ def options_changed(node: Node, mount: Mount) -> bool:
         return False
     command, requested = tuple(record.command), tuple(kind_of(mount).command(node, mount))
     # A mount that lacked the flags has been given them, without being made anew.
-    return command != requested and (not mount.flags() or _without_flags(command) != _without_flags(requested))
+    return command != requested and (
+        not mount.expected_protective_flags() or _without_flags(command) != _without_flags(requested)
+    )
 
 
 def _without_flags(command: Sequence[str]) -> List[str]:
@@ -157,14 +161,14 @@ def unit_digest(node: Node, mount: Mount) -> str:
     return _digest(_installed_unit(node, mount))
 
 
-def _digest(unit: str) -> str:
-    return hashlib.sha256(unit.encode()).hexdigest()
+def _digest(unit_text: str) -> str:
+    return hashlib.sha256(unit_text.encode()).hexdigest()
 
 
-def was_started_with(node: Node, mount: Mount, unit: str) -> bool:
+def was_started_with(node: Node, mount: Mount, unit_text: str) -> bool:
     """Whether that is the unit the mount was last brought up with; True when that was at boot, by the unit."""
-    record = read_json(node.paths.unit_record(mount.name))
-    return record is None or record["unit"] == _digest(unit)
+    record = read_json(node.paths.started_unit_text_record(mount.name))
+    return record is None or record["unit"] == _digest(unit_text)
 
 
 def record_running_units(node: Node, mounts: Sequence[Mount]) -> None:
@@ -173,8 +177,10 @@ def record_running_units(node: Node, mounts: Sequence[Mount]) -> None:
     A boot starts them without a note, and so does a creation that was killed between the start and the note.
     """
     for mount in mounts:
-        if read_json(node.paths.unit_record(mount.name)) is None and systemd.is_active(node, carrier_unit(mount)):
-            write_json(node.paths.unit_record(mount.name), {"unit": unit_digest(node, mount)})
+        if read_json(node.paths.started_unit_text_record(mount.name)) is None and systemd.is_active(
+            node, carrier_unit(mount)
+        ):
+            write_json(node.paths.started_unit_text_record(mount.name), {"unit": unit_digest(node, mount)})
 
 
 def _apply_mount(node: Node, name: str) -> StepOutcome:

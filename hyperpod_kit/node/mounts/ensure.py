@@ -14,7 +14,7 @@ from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import MOUNTED, MountState
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.homes import make_mount_point
+from hyperpod_kit.node.homes import make_mount_point_behind_rules
 from hyperpod_kit.node.locks import hold_lock
 from hyperpod_kit.node.mounts import platform
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
@@ -45,7 +45,7 @@ def clear_dead(node: Node, mount: Mount) -> bool:
         # operation failed". What is mounted now says more than its exit status.
         if done.returncode != 0 and check(node, mount).state == MountState.STALE:
             raise RunError(argv, done.returncode, done.stdout, done.stderr)
-        audit.record(
+        audit.record_root_action_in_journal(
             "unmounted",
             mount.path,
             "what served it is gone, and whoever used it got errors only",
@@ -105,7 +105,7 @@ def ensure_mounted(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -
                 hint=f"findmnt {mount.path}",
             )
         if mount.platform:
-            await_platform(node, mount)
+            start_and_await_platform_mount(node, mount)
             try_set_protective_flags(node, mount)
             return True
         reset_and_make_mount_point(node, mount)
@@ -144,7 +144,7 @@ def _is_present(status: MountStatus) -> bool:
     return status.state != MountState.ABSENT
 
 
-def await_platform(node: Node, mount: Mount) -> None:
+def start_and_await_platform_mount(node: Node, mount: Mount) -> None:
     """Wait for a mount of HyperPod's own, through its own unit where it has one. Raises MountFailed."""
     failed: Optional[MountFailed] = None
 
@@ -172,7 +172,7 @@ def reset_and_make_mount_point(node: Node, mount: Mount) -> None:
     """Make the mount point and what the kind needs besides; the record of an earlier mount is deleted."""
     delete_record(node, mount)
     kind_of(mount).prepare(node, mount)
-    make_mount_point(node, mount)
+    make_mount_point_behind_rules(node, mount)
 
 
 @contextlib.contextmanager

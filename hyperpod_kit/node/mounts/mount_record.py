@@ -14,7 +14,7 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import mount_to_dict
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, read_text, try_write_json
+from hyperpod_kit.node.files import read_json, read_text, try_write_volatile_json
 from hyperpod_kit.system.mountinfo import MountEntry, find_mount_at
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -57,7 +57,7 @@ def save_record(node: Node, mount: Mount, command: Sequence[str] = ()) -> None:
     if entry is None or (not command and earlier is not None and earlier.device == entry.device):
         return
     record = MountRecord(entry.device, mount_to_dict(mount), tuple(command))
-    try_write_json(node.paths.mount_record(mount.name), asdict(record))
+    try_write_volatile_json(node.paths.mount_record(mount.name), asdict(record))
 
 
 def delete_record(node: Node, mount: Mount) -> None:

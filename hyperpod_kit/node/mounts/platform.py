@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from hyperpod_kit.errors import MountFailed, RunError
 from hyperpod_kit.model.mounts.base import Mount
-from hyperpod_kit.model.units import escape_path
+from hyperpod_kit.model.units import systemd_escape_path
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
 
@@ -19,14 +19,14 @@ WITHIN = 120.0
 
 def platform_unit(mount: Mount) -> str:
     """The mount unit that systemd makes from a line of fstab for this path."""
-    return f"{escape_path(mount.path)}.mount"
+    return f"{systemd_escape_path(mount.path)}.mount"
 
 
 def start_platform_unit(node: Node, mount: Mount) -> bool:
     """Have systemd mount what the platform itself has defined for the path; False when it has defined nothing."""
     unit = platform_unit(mount)
     # A mount that nobody wrote down has a unit too, but no file: such a unit cannot be started.
-    if not systemd.properties(node, unit, ["FragmentPath"]).get("FragmentPath"):
+    if not systemd.query_unit_properties(node, unit, ["FragmentPath"]).get("FragmentPath"):
         return False
     try:
         node.runner.run(["systemctl", "start", unit], timeout=90)

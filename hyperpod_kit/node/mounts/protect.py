@@ -68,7 +68,7 @@ def try_set_protective_flags(node: Node, mount: Mount) -> bool:
     entry = find_mount_at(read_text(node.paths.mountinfo) or "", mount.path)
     if entry is None:
         return False
-    missing = _flags_missing_from(entry, mount.flags())
+    missing = _flags_missing_from(entry, mount.expected_protective_flags())
     if not missing:
         return False
     flags = [flag for flag in entry.flags if flag in FROM_KERNEL] + list(missing)
@@ -77,7 +77,9 @@ def try_set_protective_flags(node: Node, mount: Mount) -> bool:
         node.runner.run(["mount", "-o", f"remount,bind,{','.join(flags)}", mount.path], timeout=30)
     except RunError:
         return False
-    audit.record("remounted", mount.path, f"it lacked {','.join(missing)}", asked_by=f"mount {mount.name}")
+    audit.record_root_action_in_journal(
+        "remounted", mount.path, f"it lacked {','.join(missing)}", asked_by=f"mount {mount.name}"
+    )
     return True
 
 
@@ -87,7 +89,7 @@ def missing_flags(node: Node, mount: Mount) -> Tuple[str, ...]:
     entry = find_mount_at(read_text(node.paths.mountinfo) or "", mount.path)
     if entry is None:
         return ()
-    return _flags_missing_from(entry, mount.flags())
+    return _flags_missing_from(entry, mount.expected_protective_flags())
 
 
 def _flags_missing_from(entry: MountEntry, expected: Sequence[str]) -> Tuple[str, ...]:
@@ -101,9 +103,9 @@ def find_unprotected(node: Node) -> List[Unprotected]:
     unprotected_mounts = []
     for path, entry in entries_by_path.items():
         mount = mounts.get(path)
-        if mount is None and not is_foreign(entry):
+        if mount is None and not has_foreign_contents(entry):
             continue
-        missing = _flags_missing_from(entry, PROTECTED if mount is None else mount.flags())
+        missing = _flags_missing_from(entry, PROTECTED if mount is None else mount.expected_protective_flags())
         if missing and entry.fs_type != "autofs":
             unprotected_mounts.append(
                 Unprotected(path, f"{entry.fs_type} from {entry.source}", missing, mount.name if mount else "")
@@ -111,6 +113,6 @@ def find_unprotected(node: Node) -> List[Unprotected]:
     return unprotected_mounts
 
 
-def is_foreign(entry: MountEntry) -> bool:
+def has_foreign_contents(entry: MountEntry) -> bool:
     """Whether the contents of a mount come from elsewhere than this node's disks and kernel."""
     return entry.fs_type in FOREIGN or entry.fs_type.startswith("fuse.")

@@ -29,7 +29,7 @@ class Home(NamedTuple):
     gid: int
 
 
-def homes_in(node: Node, path: str) -> List[Home]:
+def local_account_homes_in(node: Node, path: str) -> List[Home]:
     """Home directories of this node's own ordinary accounts that lie directly in `path`."""
     # The file and not getent: a directory service's accounts have no home on this disk.
     text = read_text(node.paths.under_root("/etc/passwd")) or ""
@@ -41,12 +41,12 @@ def homes_in(node: Node, path: str) -> List[Home]:
     ]
 
 
-def missing_homes(node: Node, mount: Mount) -> List[Home]:
+def homes_missing_on_mount(node: Node, mount: Mount) -> List[Home]:
     """Return the local home directories that belong on the mount and are not there. Only for a mount that
     answers."""
     if mount.platform or not mount.traits.carries_homes:
         return []
-    homes = homes_in(node, mount.path)
+    homes = local_account_homes_in(node, mount.path)
     # A command, because a file system may begin to hang at any moment.
     present = []
     if homes:
@@ -54,10 +54,10 @@ def missing_homes(node: Node, mount: Mount) -> List[Home]:
     return [home for home in homes if os.path.basename(home.path) not in present]
 
 
-def copy_missing_homes(node: Node, mount: Mount) -> List[str]:
+def copy_homes_missing_on_mount(node: Node, mount: Mount) -> List[str]:
     """Make each missing home on the mount, from what lies beneath it, and return those that were made. Raises
     MountFailed."""
-    missing = missing_homes(node, mount)
+    missing = homes_missing_on_mount(node, mount)
     if not missing:
         return []
     view = f"/run/hyperpod-kit/beneath/{mount.name}"

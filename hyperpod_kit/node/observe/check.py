@@ -14,7 +14,7 @@ from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import RESPONSIVE
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, read_text, try_write_json
+from hyperpod_kit.node.files import read_json, read_text, try_write_volatile_json
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.observe.classify import MountObservation, classify
@@ -228,7 +228,7 @@ def with_capacity(status: MountStatus, mount: Mount, probed: Probed) -> MountSta
         used_files=max(0, probed.inodes - probed.available_inodes),
         free_files=probed.available_inodes,
     )
-    return replace(measured, nearly_full=fullness.is_nearly_full(measured.share, status.nearly_full))
+    return replace(measured, nearly_full=fullness.is_nearly_full(measured.used_share, status.nearly_full))
 
 
 def start_time(pid: int) -> Optional[str]:
@@ -254,8 +254,8 @@ def remember_stuck_probe(node: Node, mount: Mount, entry: MountEntry, probed: Pr
     if probed.outcome == "answered":
         operation = probed.operation
     # An ordinary user may look too, and keeps no notes.
-    try_write_json(
-        node.paths.stuck_probe(mount.name),
+    try_write_volatile_json(
+        node.paths.stuck_probe_record(mount.name),
         {"pid": probed.pid, "started": started, "mount_id": entry.mount_id, "operation": operation},
     )
 
@@ -263,7 +263,7 @@ def remember_stuck_probe(node: Node, mount: Mount, entry: MountEntry, probed: Pr
 def stuck_probe_operation(node: Node, mount: Mount, entry: MountEntry) -> Optional[str]:
     """Return the operation in which a recorded prober of this very mount still hangs, "" for stat and statvfs;
     None when none does."""
-    noted = read_json(node.paths.stuck_probe(mount.name))
+    noted = read_json(node.paths.stuck_probe_record(mount.name))
     if noted and noted["mount_id"] == entry.mount_id and start_time(noted["pid"]) == noted["started"]:
         return str(noted.get("operation", ""))
     return None

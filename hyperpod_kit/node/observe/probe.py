@@ -99,7 +99,7 @@ def probe_all(
             _reap(launcher)
     finally:
         os.close(reader)
-    return [_to_probed(output, mode, deadline) for output, (_, mode) in zip(outputs, targets)]
+    return [_to_probed_and_kill_unfinished(output, mode, deadline) for output, (_, mode) in zip(outputs, targets)]
 
 
 def _pipe() -> Tuple[int, int]:
@@ -149,7 +149,7 @@ def _read_outputs(reader: int, outputs: Sequence[_ProbeOutput], modes: Sequence[
                 outputs[index].deep_fields = values
 
 
-def _to_probed(output: _ProbeOutput, mode: str, deadline: float) -> Probed:
+def _to_probed_and_kill_unfinished(output: _ProbeOutput, mode: str, deadline: float) -> Probed:
     if output.pid is None:
         return Probed("not_asked")
     waited = time.monotonic() - output.started_at

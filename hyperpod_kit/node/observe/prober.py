@@ -28,7 +28,7 @@ OBSTRUCTED = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.
 
 
 def main() -> None:
-    detach(OUTPUT_DESCRIPTOR)
+    keep_only_output_descriptor(OUTPUT_DESCRIPTOR)
     name, rest = sys.argv[1], sys.argv[2:]
     for index in range(len(rest) // 2):
         if os.fork() == 0:
@@ -40,7 +40,7 @@ def main() -> None:
     os._exit(0)
 
 
-def detach(answers: int) -> None:
+def keep_only_output_descriptor(answers: int) -> None:
     """Keep nothing of the caller's but the pipe for the answers, which becomes descriptor ANSWERS."""
     os.dup2(answers, OUTPUT_DESCRIPTOR)
     null = os.open("/dev/null", os.O_RDWR)
@@ -93,10 +93,10 @@ def probe_and_report(index: int, name: str, mode: str, path: str) -> None:
         ),
     )
     if mode:
-        os.write(OUTPUT_DESCRIPTOR, b"D %d %d %d\n" % (index, *list_or_write(mode, path, name)))
+        os.write(OUTPUT_DESCRIPTOR, b"D %d %d %d\n" % (index, *list_or_write_errno_and_operation(mode, path, name)))
 
 
-def list_or_write(mode: str, path: str, name: str) -> tuple[int, int]:
+def list_or_write_errno_and_operation(mode: str, path: str, name: str) -> tuple[int, int]:
     """(errno or 0, operation) of list and write."""
     operation = 2
     try:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import NodeError
-from hyperpod_kit.model.mounts.base import Mount, is_for_users
+from hyperpod_kit.model.mounts.base import Mount, is_on_login_or_compute_nodes
 from hyperpod_kit.model.shares import share_path
 from hyperpod_kit.model.states import Role
 from hyperpod_kit.node.bounded import run_in_child
@@ -70,7 +70,7 @@ def find_user_refusals(node: Node, mounts: Sequence[Mount]) -> Dict[str, str]:
     """
     refused: Dict[str, List[str]] = {}
     end = node.clock.monotonic() + node.config.health.deadline
-    for question in write_questions(node, mounts):
+    for question in questions_who_can_write(node, mounts):
         seconds = end - node.clock.monotonic()
         if seconds <= 0:
             break
@@ -85,15 +85,15 @@ def find_user_refusals(node: Node, mounts: Sequence[Mount]) -> Dict[str, str]:
     return {name: "; ".join(reasons) for name, reasons in refused.items()}
 
 
-def write_questions(node: Node, mounts: Sequence[Mount]) -> Iterator[WriteQuestion]:
+def questions_who_can_write(node: Node, mounts: Sequence[Mount]) -> Iterator[WriteQuestion]:
     """Yield what is to be tried on these mounts: on a home its owner, on a share its members, on all others
     any user."""
     if node.facts.role == Role.CONTROLLER:
         return
     configured = {writer.name: writer for writer in configured_writers(node)}
-    users = tuple(writers(node, configured))
+    users = tuple(known_writers_or_none(node, configured))
     for mount in mounts:
-        if mount.read_only or not is_for_users(mount):
+        if mount.read_only or not is_on_login_or_compute_nodes(mount):
             continue
         probe = ""
         if _can_probe_by_file(mount):
@@ -109,7 +109,7 @@ def write_questions(node: Node, mounts: Sequence[Mount]) -> Iterator[WriteQuesti
             else:
                 remedy = _OWNER
             yield WriteQuestion(mount.name, mount.path, users, remedy, looks_below=below, probe=probe)
-        yield from _share_questions(node, mount, configured, probe)
+        yield from _questions_who_can_write_to_shares(node, mount, configured, probe)
 
 
 _OWNER = "set uid or gid and dir_mode of the mount in the configuration, then: hyperpod-kit upload"
@@ -118,7 +118,7 @@ _HOME = "hyperpod-kit users apply mends the access point of a home"
 _SHARE = "hyperpod-kit node apply mends the directory; NFS servers take 16 groups of a user at most"
 
 
-def _share_questions(
+def _questions_who_can_write_to_shares(
     node: Node, mount: Mount, configured: Mapping[str, WritingUser], probe: str
 ) -> Iterator[WriteQuestion]:
     for group in node.config.groups:
@@ -135,19 +135,19 @@ def configured_writers(node: Node) -> Iterator[WritingUser]:
         yield WritingUser(user.name, user.uid, user.gid, tuple(groups))
 
 
-def writers(node: Node, configured: Mapping[str, WritingUser]) -> Sequence[WritingUser]:
+def known_writers_or_none(node: Node, configured: Mapping[str, WritingUser]) -> Sequence[WritingUser]:
     """Return who works on this node: users of the configuration, else people's accounts. None where a
     directory service has the users, or where there are more than can be tried: then a refusal of some says
     nothing of the others."""
     if node.config.steps.sssd is not None:
         return ()
-    people = tuple(configured.values()) or tuple(accounts(node))
+    people = tuple(configured.values()) or tuple(local_accounts_of_people(node))
     if len(people) <= MOST_WRITERS:
         return people
     return ()
 
 
-def accounts(node: Node) -> Iterator[WritingUser]:
+def local_accounts_of_people(node: Node) -> Iterator[WritingUser]:
     """People's accounts in this node's own file: a directory service may hang."""
     for line in (read_text(node.paths.under_root("/etc/passwd")) or "").splitlines():
         fields = line.split(":")
@@ -184,7 +184,7 @@ def try_writers(question: WriteQuestion, path: str) -> str:
         below, all_listed = _list_directories(path)
         directories += below
     for writer in question.writers:
-        if any(_can_write(writer, directory, question.probe) for directory in directories):
+        if any(_can_write_or_fails_otherwise(writer, directory, question.probe) for directory in directories):
             return ""
     facts = None
     if all_listed:
@@ -218,7 +218,7 @@ def _list_directories(path: str) -> Tuple[List[str], bool]:
     return below, True
 
 
-def _can_write(writer: WritingUser, directory: str, probe: str) -> bool:
+def _can_write_or_fails_otherwise(writer: WritingUser, directory: str, probe: str) -> bool:
     """Whether the writer can make files in the directory. What fails for another reason, a full disk for one, is no
     refusal."""
     _become(writer)

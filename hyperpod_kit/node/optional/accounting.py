@@ -16,7 +16,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.optional import associations, copies, database, slurmdbd, software
 from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.slurm import accounting_lines
-from hyperpod_kit.node.slurm.controller import slurm_conf
+from hyperpod_kit.node.slurm.controller import read_slurm_conf
 from hyperpod_kit.node.step import StepOutcome
 
 
@@ -26,14 +26,16 @@ def _configuration(node: Node) -> Accounting:
     return accounting
 
 
-def _ensure_database(node: Node) -> StepOutcome:
+def _ensure_database_and_slurmdbd(node: Node) -> StepOutcome:
     accounting = _configuration(node)
-    accounting_lines.accounting_settings(node, slurm_conf(node))  # before anything is installed: somebody else's stays
+    accounting_lines.accounting_settings(
+        node, read_slurm_conf(node)
+    )  # before anything is installed: somebody else's stays
     done = []
     if accounting.database is None:
-        done += [software.ensure_installed(node, database.MARIADB), database.ensure_database(node)]
+        done += [software.ensure_installed(node, database.MARIADB), database.ensure_database_from_last_copy(node)]
     else:
-        database.disable_mariadb(node)
+        database.disable_mariadb_if_configured_by_kit(node)
     done.append(software.ensure_installed(node, slurmdbd.SLURMDBD))
     program = software.find_program(node, slurmdbd.SLURMDBD)
     if program is None:
@@ -44,7 +46,7 @@ def _ensure_database(node: Node) -> StepOutcome:
     return StepOutcome(bool(summary), summary)
 
 
-def _database_pending(node: Node) -> str:
+def _describe_pending_database_and_slurmdbd(node: Node) -> str:
     accounting = _configuration(node)
     parts = []
     if accounting.database is None:
@@ -57,20 +59,20 @@ def _database_pending(node: Node) -> str:
 
 
 def _stop_database_and_slurmdbd(node: Node) -> str:
-    slurmdbd.remove(node)
-    database.disable_mariadb(node)
+    slurmdbd.stop_slurmdbd_and_delete_files(node)
+    database.disable_mariadb_if_configured_by_kit(node)
     return "slurmdbd and its MariaDB rest; what is in the database stays"
 
 
-def _ensure_associations(node: Node) -> StepOutcome:
+def _ensure_associations_and_copy_database(node: Node) -> StepOutcome:
     accounting = _configuration(node)
     summary = associations.ensure_associations(node, accounting)
-    if summary and accounting.database is None and copies.copy_path(node):
-        summary = f"{summary}; {copies.make_copy(node)}"
+    if summary and accounting.database is None and copies.shared_copy_path(node):
+        summary = f"{summary}; {copies.dump_and_copy_to_shared_mount(node)}"
     return StepOutcome(bool(summary), summary)
 
 
-def _associations_pending(node: Node) -> str:
+def _describe_pending_associations(node: Node) -> str:
     return associations.describe_pending_changes(node, _configuration(node))
 
 
@@ -81,8 +83,8 @@ def _delete_associations_stamp(node: Node) -> str:
 
 DATABASE_STEP = OptionalStep(
     "accounting",
-    _ensure_database,
-    _database_pending,
+    _ensure_database_and_slurmdbd,
+    _describe_pending_database_and_slurmdbd,
     _stop_database_and_slurmdbd,
     stage="database",
     # Without it slurmctld would not start: it is told of slurmdbd next.
@@ -92,8 +94,8 @@ DATABASE_STEP = OptionalStep(
 )
 STEP = OptionalStep(
     "accounting",
-    _ensure_associations,
-    _associations_pending,
+    _ensure_associations_and_copy_database,
+    _describe_pending_associations,
     _delete_associations_stamp,
     required=True,
     after_success=True,

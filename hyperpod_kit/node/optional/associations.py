@@ -19,8 +19,8 @@ from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.optional_steps import LIMITS, Accounting, SlurmAccount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
-from hyperpod_kit.node.slurm.controller import slurm_conf
-from hyperpod_kit.node.slurm.hooks import settings
+from hyperpod_kit.node.slurm.controller import read_slurm_conf
+from hyperpod_kit.node.slurm.hooks import parse_settings
 from hyperpod_kit.untrusted import by_descriptor
 
 PROGRAMS = ("/opt/slurm/bin/sacctmgr", "/usr/bin/sacctmgr")
@@ -34,7 +34,7 @@ RUNAWAYS = "accounting-runaways"
 BUILT_IN_QOS = "normal"
 
 
-def accounts_of(node: Node, accounting: Accounting) -> Tuple[SlurmAccount, ...]:
+def configured_accounts_parents_first(node: Node, accounting: Accounting) -> Tuple[SlurmAccount, ...]:
     """The accounts of the configuration, parents first; one for everybody where it names none."""
     if not accounting.accounts:
         return (SlurmAccount(EVERYBODY, (LOGIN_USER, *(user.name for user in node.config.users))),)
@@ -53,9 +53,9 @@ def accounts_of(node: Node, accounting: Accounting) -> Tuple[SlurmAccount, ...]:
 
 def describe_pending_changes(node: Node, accounting: Accounting) -> str:
     """Return what `ensure_associations` would do, in words; "" for nothing."""
-    if read_text(node.paths.optional_stamp("accounting")) == _stamp(node, accounting):
+    if read_text(node.paths.optional_step_done_stamp("accounting")) == _configuration_digest(node, accounting):
         return ""
-    names = ", ".join(account.name for account in accounts_of(node, accounting))
+    names = ", ".join(account.name for account in configured_accounts_parents_first(node, accounting))
     if not accounting.qos:
         return f"accounts {names}"
     return f"accounts {names}; QOS {', '.join(qos.name for qos in accounting.qos)}"
@@ -66,17 +66,17 @@ def ensure_associations(node: Node, accounting: Accounting) -> str:
     words, "" for nothing. Raises NodeError with sacctmgr's error."""
     if not describe_pending_changes(node, accounting):
         return ""
-    cluster = settings(slurm_conf(node)).get("clustername", node.config.cluster_name).lower()
+    cluster = parse_settings(read_slurm_conf(node)).get("clustername", node.config.cluster_name).lower()
     if cluster not in _query_names(node, "cluster"):
         _change(node, "add", "cluster", cluster)
     _ensure_qos(node, accounting)
-    users = _ensure_accounts(node, accounting, cluster)
+    users = _ensure_accounts_and_count_users(node, accounting, cluster)
     summary = describe_pending_changes(node, accounting)
-    write_if_different(node.paths.optional_stamp("accounting"), _stamp(node, accounting))
+    write_if_different(node.paths.optional_step_done_stamp("accounting"), _configuration_digest(node, accounting))
     return f"{summary}; {users} users"
 
 
-def end_runaways(node: Node) -> None:
+def end_runaway_jobs(node: Node) -> None:
     """Have slurmdbd end the jobs that it takes for running and slurmctld does not know. Raises NodeError."""
     _sacctmgr(node, "--immediate", "show", "runawayjobs")
 
@@ -102,11 +102,11 @@ def _ensure_qos(node: Node, accounting: Accounting) -> None:
         )
 
 
-def _ensure_accounts(node: Node, accounting: Accounting, cluster: str) -> int:
+def _ensure_accounts_and_count_users(node: Node, accounting: Accounting, cluster: str) -> int:
     """Create and update the accounts and their users in slurmdbd; return how many users are in them."""
-    existing = _associations(node, cluster)
+    existing = _query_account_user_pairs(node, cluster)
     users: Set[str] = set()
-    for account in accounts_of(node, accounting):
+    for account in configured_accounts_parents_first(node, accounting):
         name = account.name
         if (name, "") not in existing:
             if name in _query_names(node, "account"):
@@ -127,7 +127,7 @@ def _ensure_accounts(node: Node, accounting: Accounting, cluster: str) -> int:
     return len(users)
 
 
-def _associations(node: Node, cluster: str) -> Set[Tuple[str, str]]:
+def _query_account_user_pairs(node: Node, cluster: str) -> Set[Tuple[str, str]]:
     """(account, user) of the cluster; user "" for the account itself."""
     lines = _query(node, "associations", f"cluster={cluster}", "format=account,user")
     return {(line[0], line[1]) for line in (line.split("|") for line in lines) if len(line) > 1}
@@ -158,11 +158,11 @@ def _sacctmgr(node: Node, *arguments: str) -> str:
         raise NodeError(f"sacctmgr {' '.join(arguments)}: {output[-1].strip()}", hint="journalctl -u slurmdbd") from err
 
 
-def _stamp(node: Node, accounting: Accounting) -> str:
+def _configuration_digest(node: Node, accounting: Accounting) -> str:
     """Return a digest of all that is made in slurmdbd; of a database elsewhere, another one is another digest."""
     fields: Dict[str, object] = {
         **asdict(accounting),
-        "everybody": [asdict(account) for account in accounts_of(node, accounting)],
+        "everybody": [asdict(account) for account in configured_accounts_parents_first(node, accounting)],
     }
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest() + "\n"
 
@@ -170,4 +170,4 @@ def _stamp(node: Node, accounting: Accounting) -> str:
 def delete_stamp(node: Node) -> None:
     """Delete the stamp, so that the next run begins anew; what slurmdbd knows stays in its database."""
     with contextlib.suppress(FileNotFoundError):
-        by_descriptor.unlink(node.paths.optional_stamp("accounting"))
+        by_descriptor.unlink(node.paths.optional_step_done_stamp("accounting"))

@@ -18,7 +18,7 @@ from typing import Optional
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.bounded import run_in_child
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import remove_partials, write_if_different
+from hyperpod_kit.node.files import remove_partials_of_dead_writers, write_if_different
 from hyperpod_kit.node.slurm import state
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor
@@ -32,7 +32,7 @@ DUMPS_WITHIN, SECONDS = 900.0, 300.0
 NAME = "slurm_acct_db"
 
 
-def copy_path(node: Node) -> str:
+def shared_copy_path(node: Node) -> str:
     """Return the path of the copy on the shared mount, as a node names it; "" where there is no place that
     outlives this machine."""
     where = state.shared_state_location(node)
@@ -41,49 +41,49 @@ def copy_path(node: Node) -> str:
     return ""
 
 
-def is_due(node: Node) -> bool:
+def is_copy_due_here(node: Node) -> bool:
     """Return whether the last copy is old, and this machine is the one whose accounting counts."""
     accounting = node.config.steps.accounting
-    if accounting is None or accounting.database is not None or not copy_path(node):
+    if accounting is None or accounting.database is not None or not shared_copy_path(node):
         return False
     try:
-        age = node.clock.wall() - os.stat(node.paths.accounting_copy_stamp).st_mtime
+        age = node.clock.wall() - os.stat(node.paths.accounting_dump_saved_stamp).st_mtime
     except FileNotFoundError:
         age = EVERY
     # With its state on shared storage, slurmctld runs on the machine that has the lease, and on no other.
     return not 0 <= age < EVERY and systemd.is_active(node, "slurmctld.service")
 
 
-def make_copy(node: Node) -> str:
+def dump_and_copy_to_shared_mount(node: Node) -> str:
     """Dump the database, and copy it to where it outlives this machine; return what was done, in words. Raises
     NodeError, RunError."""
     where = state.shared_state_location(node)
     if where is None:
         return ""
-    local, target = node.paths.accounting_copy, node.paths.under_root(copy_path(node))
+    local, target = node.paths.accounting_database_dump, node.paths.under_root(shared_copy_path(node))
     by_descriptor.make_directories(os.path.dirname(local), 0o700)
     node.runner.run(["bash", "-c", DUMP, "bash", NAME, local], timeout=DUMPS_WITHIN)
 
     def work() -> str:
         state.ensure_cluster_directory(node.paths.under_root(where.mount.path), node.paths.under_root(where.base))
-        state.make_directory(os.path.dirname(target), 0o700)
+        state.make_or_require_root_directory(os.path.dirname(target), 0o700)
         _copy(local, target)
         return target
 
-    run_in_child(f"a copy of Slurm's accounting to {copy_path(node)}", work, SECONDS)
+    run_in_child(f"a copy of Slurm's accounting to {shared_copy_path(node)}", work, SECONDS)
     with contextlib.suppress(FileNotFoundError):
-        by_descriptor.unlink(node.paths.accounting_copy_stamp)
-    write_if_different(node.paths.accounting_copy_stamp, "")
-    return f"copied Slurm's accounting to {copy_path(node)}"
+        by_descriptor.unlink(node.paths.accounting_dump_saved_stamp)
+    write_if_different(node.paths.accounting_dump_saved_stamp, "")
+    return f"copied Slurm's accounting to {shared_copy_path(node)}"
 
 
-def fetch_copy(node: Node) -> Optional[str]:
+def fetch_copy_from_shared_mount(node: Node) -> Optional[str]:
     """Copy the last dump from the shared mount to this machine's own disk, and return its path; None when
     there is none. Raises NodeError."""
     where = state.shared_state_location(node)
     if where is None:
         return None
-    local, source = node.paths.accounting_copy, node.paths.under_root(copy_path(node))
+    local, source = node.paths.accounting_database_dump, node.paths.under_root(shared_copy_path(node))
     by_descriptor.make_directories(os.path.dirname(local), 0o700)
 
     def work() -> bool:
@@ -92,13 +92,13 @@ def fetch_copy(node: Node) -> Optional[str]:
         _copy(source, local)
         return True
 
-    if run_in_child(f"the copy of Slurm's accounting at {copy_path(node)}", work, SECONDS):
+    if run_in_child(f"the copy of Slurm's accounting at {shared_copy_path(node)}", work, SECONDS):
         return local
     return None
 
 
 def _copy(source: str, target: str) -> None:
     """Copy the file, complete or not at all; first delete what a process that was killed has left."""
-    remove_partials(os.path.dirname(target), os.path.basename(target))
+    remove_partials_of_dead_writers(os.path.dirname(target), os.path.basename(target))
     with open(source, "rb") as reading, atomic_file.replacing(target, 0o600, durable=True) as writing:
         shutil.copyfileobj(reading, writing, 1 << 20)

@@ -13,7 +13,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.optional import associations, copies
 from hyperpod_kit.node.optional.software import Software
-from hyperpod_kit.node.slurm.controller import slurm_conf, slurm_user
+from hyperpod_kit.node.slurm.controller import read_slurm_conf, slurm_user
 from hyperpod_kit.untrusted import by_descriptor
 
 MARIADB = Software(("/usr/sbin/mariadbd", "/usr/sbin/mysqld"), ("mariadb",))
@@ -37,7 +37,7 @@ LOADS_WITHIN = 600.0
 
 
 def describe_pending_changes(node: Node) -> str:
-    """Return what `ensure_database` would do, in words; "" for nothing."""
+    """Return what `ensure_database_from_last_copy` would do, in words; "" for nothing."""
     parts = []
     if read_text(node.paths.under_root(CONF_PATH)) != CONF:
         parts.append(f"write {CONF_PATH}")
@@ -46,7 +46,7 @@ def describe_pending_changes(node: Node) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def ensure_database(node: Node) -> str:
+def ensure_database_from_last_copy(node: Node) -> str:
     """Configure and start MariaDB, make a database that SlurmUser may work with, filled from the last copy
     where it is new; return what was done, in words.
 
@@ -67,11 +67,11 @@ def ensure_database(node: Node) -> str:
         raise NodeError(
             f"MariaDB does not start: {systemd.last_log_line(node, UNIT) or err.message}", hint="journalctl -u mariadb"
         ) from err
-    user = slurm_user(slurm_conf(node))
+    user = slurm_user(read_slurm_conf(node))
     if deferred_actions.is_recorded(node, RESTORING):
         _sql(node, f"DROP DATABASE IF EXISTS `{NAME}`")
     if not _sql(node, f"SHOW TABLES FROM `{NAME}`", check=False):
-        done += _create_database(node)
+        done += _create_database_from_last_copy(node)
     _sql(
         node,
         f"CREATE USER IF NOT EXISTS '{user}'@'localhost' IDENTIFIED VIA unix_socket; "
@@ -80,7 +80,7 @@ def ensure_database(node: Node) -> str:
     return "; ".join(done)
 
 
-def disable_mariadb(node: Node) -> None:
+def disable_mariadb_if_configured_by_kit(node: Node) -> None:
     """Stop MariaDB and disable it at boot, unless it is somebody else's, and delete its configuration of the
     kit's; what is in it stays."""
     if read_text(node.paths.under_root(CONF_PATH)) is None:
@@ -89,17 +89,18 @@ def disable_mariadb(node: Node) -> None:
     by_descriptor.unlink(node.paths.under_root(CONF_PATH))
 
 
-def _create_database(node: Node) -> List[str]:
+def _create_database_from_last_copy(node: Node) -> List[str]:
     deferred_actions.record_action(node, RESTORING)
     _sql(node, f"CREATE DATABASE IF NOT EXISTS `{NAME}`")
-    copy = copies.fetch_copy(node)
+    copy = copies.fetch_copy_from_shared_mount(node)
     if copy:
         argv = ["bash", "-c", LOAD, "bash", copy, NAME]
         try:
             node.runner.run(argv, timeout=LOADS_WITHIN)
         except RunError as err:
             raise NodeError(
-                f"the copy of Slurm's accounting at {copies.copy_path(node)} cannot be read back: {err.stderr.strip()}",
+                f"the copy of Slurm's accounting at {copies.shared_copy_path(node)} cannot be read back: "
+                f"{err.stderr.strip()}",
                 hint="move it away to begin with an empty database",
             ) from err
         # What ended after the copy was made would be running for ever: slurmctld is asked, once it answers.

@@ -59,7 +59,7 @@ def _configuration(node: Node) -> Docker:
 def _note(node: Node) -> Dict[str, Any]:
     """Read the note of what the step changed. `ours`: settings that it added; `before`: whether Docker started
     at boot without it; `users`: put into its group."""
-    raw = read_json(node.paths.optional_stamp(STEP.name))
+    raw = read_json(node.paths.optional_step_done_stamp(STEP.name))
     note: Dict[str, Any]
     if isinstance(raw, dict):
         note = raw
@@ -93,32 +93,34 @@ def _foreign_daemon_settings(node: Node) -> Dict[str, Any]:
     return {key: value for key, value in existing.items() if value != {}}
 
 
-def _added_settings(node: Node) -> Dict[str, Any]:
+def _settings_to_add(node: Node) -> Dict[str, Any]:
     return missing_settings(
-        _foreign_daemon_settings(node), local_disk.find_local_disk(node), os.path.exists(node.paths.under_root(NVIDIA))
+        _foreign_daemon_settings(node),
+        local_disk.find_local_disk_or_volume_path(node),
+        os.path.exists(node.paths.under_root(NVIDIA)),
     )
 
 
 def _expected_files(node: Node) -> Dict[str, str]:
     """Path -> text of each file. Raises NodeError."""
-    directory = local_disk.find_local_disk(node)
-    merged = {**_foreign_daemon_settings(node), **_added_settings(node)}
+    directory = local_disk.find_local_disk_or_volume_path(node)
+    merged = {**_foreign_daemon_settings(node), **_settings_to_add(node)}
     if merged:
         files = {node.paths.under_root(DAEMON): json.dumps(merged, indent=4) + "\n"}
     else:
         files = {}
     if directory:
         ordered = local_disk.ORDERED.format(place=directory)
-        files[_drop_in(node, UNIT)] = ordered
-        files[_drop_in(node, CONTAINERD)] = f"{ordered}\n{CONTAINERD_ROOT.format(place=directory)}"
+        files[_drop_in_path(node, UNIT)] = ordered
+        files[_drop_in_path(node, CONTAINERD)] = f"{ordered}\n{CONTAINERD_ROOT.format(place=directory)}"
     return files
 
 
-def _drop_in(node: Node, unit: str) -> str:
+def _drop_in_path(node: Node, unit: str) -> str:
     return node.paths.unit(f"{unit}.d/hyperpod-kit.conf")
 
 
-def _outdated(node: Node) -> List[str]:
+def _outdated_file_paths(node: Node) -> List[str]:
     daemon = node.paths.under_root(DAEMON)
     outdated = []
     for path, text in _expected_files(node).items():
@@ -131,7 +133,7 @@ def _outdated(node: Node) -> List[str]:
     return outdated
 
 
-def _missing_members(node: Node) -> List[str]:
+def _users_missing_from_docker_group(node: Node) -> List[str]:
     """Return the configured users who are not in Docker's group yet, of those that this node knows."""
     group = getent_entry(node, "group", GROUP)
     members = []
@@ -148,21 +150,21 @@ def _apply_docker(node: Node) -> StepOutcome:
     note = _note(node)
     if "before" not in note:
         note["before"] = systemd.is_enabled(node, UNIT)
-        write_json(node.paths.optional_stamp(STEP.name), note)
-    outdated, files, done = _outdated(node), _expected_files(node), []
+        write_json(node.paths.optional_step_done_stamp(STEP.name), note)
+    outdated, files, done = _outdated_file_paths(node), _expected_files(node), []
     if outdated:
         deferred_actions.record_action(node, RESTART)
-        note["ours"] = _added_settings(node)
-        write_json(node.paths.optional_stamp(STEP.name), note)
+        note["ours"] = _settings_to_add(node)
+        write_json(node.paths.optional_step_done_stamp(STEP.name), note)
         # Before anything is installed: a package starts its daemon, which makes its directories at once.
         for path in outdated:
             write_if_different(path, files[path])
         done.append(f"wrote {', '.join(os.path.basename(path) for path in outdated)}")
     done.append(software.ensure_installed(node, DOCKER))
-    joining = _missing_members(node)
+    joining = _users_missing_from_docker_group(node)
     if joining:
         note["users"] = sorted({*note["users"], *joining})
-        write_json(node.paths.optional_stamp(STEP.name), note)
+        write_json(node.paths.optional_step_done_stamp(STEP.name), note)
         for name in joining:
             node.runner.run(["usermod", "--append", "--groups", GROUP, name], timeout=30)
         done.append(f"{', '.join(joining)} may use it")
@@ -188,7 +190,7 @@ def _apply_docker(node: Node) -> StepOutcome:
 def _describe_pending_changes(node: Node) -> str:
     is_installed = software.find_program(node, DOCKER) is not None
     runs = is_installed and systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)
-    outdated, joining = _outdated(node), _missing_members(node)
+    outdated, joining = _outdated_file_paths(node), _users_missing_from_docker_group(node)
     parts = []
     if outdated:
         parts.append(f"write {', '.join(outdated)}")
@@ -206,7 +208,7 @@ def _undo_docker(node: Node) -> str:
     note, existing = _note(node), _foreign_daemon_settings(node)
     if existing:
         write_if_different(node.paths.under_root(DAEMON), json.dumps(existing, indent=4) + "\n")
-    unneeded = [_drop_in(node, UNIT), _drop_in(node, CONTAINERD)]
+    unneeded = [_drop_in_path(node, UNIT), _drop_in_path(node, CONTAINERD)]
     if not existing:
         unneeded.append(node.paths.under_root(DAEMON))
     for path in unneeded:
@@ -224,7 +226,7 @@ def _undo_docker(node: Node) -> str:
         summary = "Docker rests; its images stay"
     deferred_actions.delete_action_record(node, RESTART)
     with contextlib.suppress(FileNotFoundError):
-        by_descriptor.unlink(node.paths.optional_stamp(STEP.name))
+        by_descriptor.unlink(node.paths.optional_step_done_stamp(STEP.name))
     return summary
 
 

@@ -35,7 +35,7 @@ ENROOT_TEMP_PATH {place}/tmp
 
 def _data_directory(node: Node) -> str:
     # Never a home: enroot's own default, where a home on a network file system would hold every image unpacked.
-    return f"{local_disk.find_local_disk(node) or WITHOUT_DISK}/enroot"
+    return f"{local_disk.find_local_disk_or_volume_path(node) or WITHOUT_DISK}/enroot"
 
 
 def _files(node: Node) -> Dict[str, str]:

@@ -36,17 +36,17 @@ SECONDS = 60.0
 NOTE = "ssh-between-nodes"
 
 
-def local_lines(node: Node) -> List[str]:
+def local_known_hosts_lines(node: Node) -> List[str]:
     """`name,name,address type key` of each host key of this node. Raises NodeError when it has none."""
     names = [node.facts.node, node.facts.address]
     with contextlib.suppress(OSError):
         # As ssh signs: with the name that the node's address has, where it has one.
         names.append(socket.gethostbyaddr(node.facts.address)[0])
     who = ",".join(dict.fromkeys(name.lower() for name in names if re.fullmatch(r"[A-Za-z0-9._:-]{1,255}", name)))
-    return [f"{who} {key}" for key in _public_keys(node).values()]
+    return [f"{who} {key}" for key in _public_keys_by_path(node).values()]
 
 
-def _public_keys(node: Node) -> Dict[str, str]:
+def _public_keys_by_path(node: Node) -> Dict[str, str]:
     """Return path of a host key -> type and key, read from the key itself: a file beside it may be another
     key's, or missing. Raises NodeError when there is none."""
     folder = node.paths.under_root("/etc/ssh")
@@ -66,35 +66,35 @@ def _public_keys(node: Node) -> Dict[str, str]:
 
 def is_published(node: Node) -> bool:
     """Whether this node's keys, as they are now, have been put where the others find them."""
-    return read_text(node.paths.optional_stamp(NOTE)) == "\n".join(local_lines(node))
+    return read_text(node.paths.optional_step_done_stamp(NOTE)) == "\n".join(local_known_hosts_lines(node))
 
 
 def publish_local_keys(node: Node, mount: Mount) -> bool:
     """Write this node's host keys to the shared mount, where the others find them; True when they were not
     there. Raises NodeError."""
-    for path, key in _public_keys(node).items():
+    for path, key in _public_keys_by_path(node).items():
         if not os.path.exists(f"{path}.pub"):
             write_if_different(f"{path}.pub", f"{key}\n")  # ssh offers no host key whose public half it does not find
-    lines = local_lines(node)
+    lines = local_known_hosts_lines(node)
     text = "\n".join(lines) + "\n"
     directory = _shared_directory(node, mount)
 
     def work() -> bool:
         state.ensure_cluster_directory(node.paths.under_root(mount.path), os.path.dirname(directory))
-        state.make_directory(directory, 0o755)
-        state.make_directory(f"{directory}/hosts", 0o755)
-        return _write(f"{directory}/hosts/{node.facts.node}", text)
+        state.make_or_require_root_directory(directory, 0o755)
+        state.make_or_require_root_directory(f"{directory}/hosts", 0o755)
+        return _write_if_different(f"{directory}/hosts/{node.facts.node}", text)
 
     changed = bool(run_in_child(f"this node's host keys on {mount.path}", work, SECONDS))
-    stamped = write_if_different(node.paths.optional_stamp(NOTE), "\n".join(lines))
+    stamped = write_if_different(node.paths.optional_step_done_stamp(NOTE), "\n".join(lines))
     return changed or stamped
 
 
-def gather_published_keys(node: Node, mount: Mount) -> bool:
+def join_published_keys_into_one_file(node: Node, mount: Mount) -> bool:
     """Join the published host keys of all nodes into one file, when any has come; True when it did. For the
     controller. Raises NodeError."""
     directory = _shared_directory(node, mount)
-    before: Any = read_json(_gathered_path(node))
+    before: Any = read_json(_gathered_keys_stamp_path(node))
 
     def work() -> List[Any]:
         hosts = f"{directory}/hosts"
@@ -103,19 +103,19 @@ def gather_published_keys(node: Node, mount: Mount) -> bool:
         if before == [changed_at, True] and os.path.exists(f"{directory}/all"):
             return [False, before]
         texts = [read_text(f"{hosts}/{name}") or "" for name in sorted(os.listdir(hosts)) if "." not in name]
-        came = _write(f"{directory}/all", "".join(texts))
+        came = _write_if_different(f"{directory}/all", "".join(texts))
         # Read twice at one time: what comes while it is read may leave the same.
         return [came, [changed_at, isinstance(before, list) and before[:1] == [changed_at]]]
 
     came, stamp = run_in_child(f"the host keys on {mount.path}", work, SECONDS)
-    write_json(_gathered_path(node), stamp)
+    write_json(_gathered_keys_stamp_path(node), stamp)
     return bool(came)
 
 
 def refresh_known_hosts(node: Node, mount: Mount) -> bool:
     """Update this node's known hosts from the gathered keys; True when they changed. Raises NodeError."""
     directory = _shared_directory(node, mount)
-    last: Any = _note(node)
+    last: Any = _read_seen_keys_stamp(node)
 
     def work() -> List[Any]:
         try:
@@ -129,18 +129,18 @@ def refresh_known_hosts(node: Node, mount: Mount) -> bool:
     file_stamp, text = run_in_child(f"the host keys on {mount.path}", work, SECONDS)
     if text is None and os.path.exists(node.paths.under_root(KNOWN_HOSTS)):
         return False
-    changed = _write_known_hosts(node, valid_lines(text or ""))
-    write_json(_note_path(node), file_stamp)
+    changed = _write_known_and_trusted_hosts(node, valid_known_hosts_lines(text or ""))
+    write_json(_seen_keys_stamp_path(node), file_stamp)
     return changed
 
 
-def valid_lines(text: str) -> List[str]:
+def valid_known_hosts_lines(text: str) -> List[str]:
     """The lines that are names with a key, each once; whatever else stands there is left out."""
     lines = (line for line in text.splitlines()[:MOST] if LINE.fullmatch(line))
     return list(dict.fromkeys(lines))
 
 
-def count_hosts(node: Node) -> int:
+def count_trusted_host_names(node: Node) -> int:
     """Return how many host names this node trusts for hostbased authentication."""
     text = read_text(node.paths.under_root(EQUIVALENT)) or ""
     return sum(1 for line in text.splitlines() if line and not line.startswith("#"))
@@ -148,13 +148,13 @@ def count_hosts(node: Node) -> int:
 
 def delete_stamps(node: Node) -> None:
     """Delete the stamps, so that the next run begins anew."""
-    for path in (node.paths.optional_stamp(NOTE), _note_path(node)):
+    for path in (node.paths.optional_step_done_stamp(NOTE), _seen_keys_stamp_path(node)):
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(path)
 
 
-def _write_known_hosts(node: Node, lines: Sequence[str]) -> bool:
-    own_lines = local_lines(node)
+def _write_known_and_trusted_hosts(node: Node, lines: Sequence[str]) -> bool:
+    own_lines = local_known_hosts_lines(node)
     lines_of_all = [*own_lines, *(line for line in lines if line not in own_lines)]
     names: Dict[str, None] = {}
     for line in lines_of_all:
@@ -170,19 +170,19 @@ def _shared_directory(node: Node, mount: Mount) -> str:
     return f"{node.paths.under_root(state.cluster_directory(node, mount))}/ssh"
 
 
-def _note_path(node: Node) -> str:
+def _seen_keys_stamp_path(node: Node) -> str:
     return node.paths.under_root("/var/lib/hyperpod-kit/steps/ssh-between-nodes/seen.json")
 
 
-def _gathered_path(node: Node) -> str:
+def _gathered_keys_stamp_path(node: Node) -> str:
     return node.paths.under_root("/var/lib/hyperpod-kit/steps/ssh-between-nodes/gathered.json")
 
 
-def _note(node: Node) -> Any:
-    return read_json(_note_path(node))
+def _read_seen_keys_stamp(node: Node) -> Any:
+    return read_json(_seen_keys_stamp_path(node))
 
 
-def _write(path: str, text: str) -> bool:
+def _write_if_different(path: str, text: str) -> bool:
     if read_text(path) == text:
         return False
     atomic_file.replace(path, text.encode("utf-8", "replace"), 0o644)

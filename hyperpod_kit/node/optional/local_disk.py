@@ -27,7 +27,7 @@ After=dlami-nvme.service
 """Lines of a daemon's unit, which must not write below a mount that is not there yet."""
 
 
-def find_local_disk(node: Node) -> str:
+def find_local_disk_or_volume_path(node: Node) -> str:
     """Return a mount of the local disk, the image's instance store, or the group's volume, whichever is
     mounted; "" for none."""
     mountinfo = read_text(node.paths.mountinfo) or ""

@@ -54,16 +54,16 @@ def _text(node: Node) -> str:
     )
 
 
-def _drop_in(node: Node) -> str:
+def _drop_in_path(node: Node) -> str:
     return node.paths.unit(f"{UNIT}.d/hyperpod-kit.conf")
 
 
 def _apply_node_exporter(node: Node) -> StepOutcome:
     done = [software.ensure_installed(node, EXPORTER)]
     by_descriptor.make_directories(node.paths.under_root(metrics_directory(node)), shared=True)
-    if read_text(_drop_in(node)) != _text(node):
+    if read_text(_drop_in_path(node)) != _text(node):
         deferred_actions.record_action(node, RESTART)
-        write_if_different(_drop_in(node), _text(node))
+        write_if_different(_drop_in_path(node), _text(node))
         done.append(f"told it of {metrics_directory(node)}")
     if deferred_actions.is_recorded(node, RESTART) or systemd.must_reload(node, [UNIT]):
         systemd.reload(node)
@@ -83,8 +83,8 @@ def _apply_node_exporter(node: Node) -> StepOutcome:
 def _describe_pending_changes(node: Node) -> str:
     runs = systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)
     parts = [software.describe_pending_install(node, EXPORTER)]
-    if read_text(_drop_in(node)) != _text(node):
-        parts.append(f"write {_drop_in(node)}")
+    if read_text(_drop_in_path(node)) != _text(node):
+        parts.append(f"write {_drop_in_path(node)}")
     if not runs:
         parts.append(f"enable and start {UNIT}")
     if runs and deferred_actions.is_recorded(node, RESTART):
@@ -94,7 +94,7 @@ def _describe_pending_changes(node: Node) -> str:
 
 def _undo_node_exporter(node: Node) -> str:
     node.runner.run(["systemctl", "disable", "--now", "--quiet", UNIT], timeout=60, check=False)
-    for path in (_drop_in(node), node.paths.under_root(f"{metrics_directory(node)}/{SLURM_METRICS}")):
+    for path in (_drop_in_path(node), node.paths.under_root(f"{metrics_directory(node)}/{SLURM_METRICS}")):
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(path)
     systemd.reload(node)
@@ -111,8 +111,8 @@ def write_slurm_metrics(node: Node) -> None:
             by_descriptor.unlink(node.paths.under_root(f"{metrics_directory(node)}/{SLURM_METRICS}"))
         return
     bin_ = os.path.dirname(node.paths.scontrol)
-    nodes = _count_states(node, [f"{bin_}/sinfo", "--noheader", "--Node", "--format", "%N %T"], unique=True)
-    jobs = _count_states(node, [f"{bin_}/squeue", "--noheader", "--format", "%i %T"], unique=False)
+    nodes = _run_and_count_states(node, [f"{bin_}/sinfo", "--noheader", "--Node", "--format", "%N %T"], unique=True)
+    jobs = _run_and_count_states(node, [f"{bin_}/squeue", "--noheader", "--format", "%i %T"], unique=False)
     lines: List[str] = []
     for name, what, counts, always in (("nodes", "Nodes", nodes, NODE_STATES), ("jobs", "Jobs", jobs, JOB_STATES)):
         lines += [
@@ -125,7 +125,7 @@ def write_slurm_metrics(node: Node) -> None:
     write_volatile(node.paths.under_root(f"{metrics_directory(node)}/{SLURM_METRICS}"), "\n".join(lines) + "\n")
 
 
-def _count_states(node: Node, argv: List[str], *, unique: bool) -> Counter[str]:
+def _run_and_count_states(node: Node, argv: List[str], *, unique: bool) -> Counter[str]:
     """Run the command, and return how many of its lines are in each state; a node that is in several
     partitions counts once."""
     lines = node.runner.run(argv, timeout=30).stdout.splitlines()

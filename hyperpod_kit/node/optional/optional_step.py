@@ -53,14 +53,14 @@ class OptionalStep:
         )
 
     def _mark_and_run(self, node: Node) -> StepOutcome:
-        write_if_different(node.paths.optional_mark(self.name), "")
+        write_if_different(node.paths.optional_step_begun_mark(self.name), "")
         return self.run(node)
 
-    def was_on(self, node: Node) -> bool:
+    def was_begun_and_not_undone(self, node: Node) -> bool:
         """Return whether it has run here, to its end or not, and was not undone."""
-        return os.path.exists(node.paths.optional_mark(self.name))
+        return os.path.exists(node.paths.optional_step_begun_mark(self.name))
 
-    def is_off(self, node: Node) -> bool:
+    def is_disabled_or_for_other_role(self, node: Node) -> bool:
         """Whether this node is not to have it."""
         return self.key not in node.config.steps.enabled_step_names or node.facts.role not in self.roles
 
@@ -68,7 +68,11 @@ class OptionalStep:
 def steps_to_undo(node: Node, steps: Tuple[OptionalStep, ...]) -> List[OptionalStep]:
     """Return the steps that were on here and are not any more, last first: what was built on another goes
     before it."""
-    return [step for step in reversed(steps) if step.is_off(node) and step.was_on(node)]
+    return [
+        step
+        for step in reversed(steps)
+        if step.is_disabled_or_for_other_role(node) and step.was_begun_and_not_undone(node)
+    ]
 
 
 def undo_leftovers(node: Node, steps: Tuple[OptionalStep, ...]) -> List[str]:
@@ -78,7 +82,7 @@ def undo_leftovers(node: Node, steps: Tuple[OptionalStep, ...]) -> List[str]:
     for step in steps_to_undo(node, steps):
         summary = step.undo(node)
         with contextlib.suppress(FileNotFoundError):
-            by_descriptor.unlink(node.paths.optional_mark(step.name))
+            by_descriptor.unlink(node.paths.optional_step_begun_mark(step.name))
         if summary:
             done.append(f"{step.name} off: {summary}")
         else:

@@ -34,7 +34,7 @@ rootless_storage_path = "{place}/podman/$UID"
 
 def _expected_text(node: Node) -> str:
     """Text of storage.conf; "" where there is no such disk, or somebody else has written one."""
-    disk = local_disk.find_local_disk(node)
+    disk = local_disk.find_local_disk_or_volume_path(node)
     current = read_text(node.paths.under_root(CONF))
     if disk and (current is None or current.startswith(HEADER)):
         return TEXT.format(place=disk)
@@ -74,7 +74,7 @@ def _undo_podman(node: Node) -> str:
 def ensure_directory(node: Node) -> bool:
     """Make the directory in which every user has a directory of their own: the disk is empty again after a
     boot. Raises OSError."""
-    disk = local_disk.find_local_disk(node)
+    disk = local_disk.find_local_disk_or_volume_path(node)
     return bool(disk and _expected_text(node)) and local_disk.ensure_world_writable_directory(node, f"{disk}/podman")
 
 

@@ -27,9 +27,9 @@ def _describe_pending_changes(node: Node) -> str:
     return software.describe_pending_install(node, PYXIS)
 
 
-def _describe_undo(node: Node) -> str:
+def _undo_without_action(node: Node) -> str:
     return "Slurm does not load it any more; the package stays"
 
 
 # Required: with its line in plugstack.conf, no slurmd starts without it.
-STEP = OptionalStep("pyxis", _install_pyxis, _describe_pending_changes, _describe_undo, required=True)
+STEP = OptionalStep("pyxis", _install_pyxis, _describe_pending_changes, _undo_without_action, required=True)

@@ -16,7 +16,7 @@ from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.optional import password
 from hyperpod_kit.node.optional.software import Software
 from hyperpod_kit.node.slurm.accounting_lines import PORT
-from hyperpod_kit.node.slurm.controller import slurm_conf, slurm_user
+from hyperpod_kit.node.slurm.controller import read_slurm_conf, slurm_user
 from hyperpod_kit.node.timing import wait_for
 from hyperpod_kit.node.users import getent_entry
 from hyperpod_kit.system import atomic_file
@@ -73,7 +73,7 @@ RestartSec=5
 
 def expected_conf(node: Node, accounting: Accounting) -> str:
     """Render slurmdbd.conf. Raises NodeError when the secret is not there."""
-    user = slurm_user(slurm_conf(node))
+    user = slurm_user(read_slurm_conf(node))
     lines = CONF.format(host=node.facts.node, address=node.facts.address, port=PORT, user=user)
     database = accounting.database
     if database is None:
@@ -116,7 +116,7 @@ def ensure_slurmdbd(node: Node, accounting: Accounting, program: str) -> bool:
         if running:
             node.runner.run(["systemctl", "stop", UNIT], timeout=120)
             running = False
-        account = getent_entry(node, "passwd", slurm_user(slurm_conf(node)))
+        account = getent_entry(node, "passwd", slurm_user(read_slurm_conf(node)))
         if account is None:
             raise NodeError("SlurmUser of slurm.conf does not exist on this node")
         atomic_file.replace(path, text.encode(), 0o600, owner=(int(account[2]), int(account[3])))
@@ -129,7 +129,7 @@ def ensure_slurmdbd(node: Node, accounting: Accounting, program: str) -> bool:
     return not running or bool(changed)
 
 
-def remove(node: Node) -> None:
+def stop_slurmdbd_and_delete_files(node: Node) -> None:
     """Stop slurmdbd, disable it at boot, and delete the kit's files; its database stays."""
     with contextlib.suppress(RunError):
         node.runner.run(["systemctl", "disable", "--now", "--quiet", UNIT], timeout=120)

@@ -36,7 +36,7 @@ def find_program(node: Node, software: Software) -> Optional[str]:
 
 def describe_pending_install(node: Node, software: Software) -> str:
     """Return what `ensure_installed` would do, in words; "" for nothing."""
-    if _is_complete(node, software):
+    if _is_completely_installed(node, software):
         return ""
     listed = _listed(node, software)
     names = ", ".join(package.name for package in listed)
@@ -45,7 +45,7 @@ def describe_pending_install(node: Node, software: Software) -> str:
 
 def ensure_installed(node: Node, software: Software) -> str:
     """Install it unless it is there; what was done, "" for nothing. Raises NodeError, BundleIntegrityError."""
-    if _is_complete(node, software):
+    if _is_completely_installed(node, software):
         return ""
     listed = _listed(node, software)
     if listed:
@@ -66,7 +66,7 @@ def ensure_installed(node: Node, software: Software) -> str:
     return done
 
 
-def _is_complete(node: Node, software: Software) -> bool:
+def _is_completely_installed(node: Node, software: Software) -> bool:
     """Whether the program is there, and no package of it was left half installed by a crash."""
     if find_program(node, software) is None:
         return False

@@ -55,10 +55,10 @@ def _apply_ssh_between_nodes(node: Node) -> StepOutcome:
         if read_text(node.paths.under_root(path)) != text:
             deferred_actions.record_action(node, RELOAD)
             changed = write_if_different(node.paths.under_root(path), text) or changed
-    _reload(node)
+    _reload_sshd_if_recorded(node)
     if not changed:
         return StepOutcome()
-    return StepOutcome(True, f"{host_keys.count_hosts(node)} hosts are known")
+    return StepOutcome(True, f"{host_keys.count_trusted_host_names(node)} hosts are known")
 
 
 def _describe_pending_changes(node: Node) -> str:
@@ -83,11 +83,11 @@ def _undo_ssh_between_nodes(node: Node) -> str:
         if text is not None and without_block(text) != text:
             write_if_different(node.paths.under_root(path), without_block(text))
     host_keys.delete_stamps(node)
-    _reload(node)
+    _reload_sshd_if_recorded(node)
     return "passwords or keys again"
 
 
-def _reload(node: Node) -> None:
+def _reload_sshd_if_recorded(node: Node) -> None:
     if not deferred_actions.is_recorded(node, RELOAD):
         return
     unit = next((unit for unit in UNITS if systemd.is_active(node, unit)), None)

@@ -97,7 +97,7 @@ def _expected_files(node: Node) -> Dict[str, str]:
     return {CONF: conf_text(configuration, secret), SUDOERS: sudoers_text(configuration)}
 
 
-def _outdated(node: Node) -> List[str]:
+def _outdated_file_paths(node: Node) -> List[str]:
     return [
         path for path, text in _expected_files(node).items() if (read_text(node.paths.under_root(path)) or "") != text
     ]
@@ -107,14 +107,14 @@ def _apply_sssd(node: Node) -> StepOutcome:
     current = read_text(node.paths.under_root(CONF))
     if current is not None and not current.startswith(HEADER):
         raise NodeError(f"{CONF} is somebody else's", hint="remove it, or hyperpod_kit.steps.sssd")
-    files, outdated, done = _expected_files(node), _outdated(node), [software.ensure_installed(node, SSSD)]
+    files, outdated, done = _expected_files(node), _outdated_file_paths(node), [software.ensure_installed(node, SSSD)]
     if outdated:
         deferred_actions.record_action(node, RESTART)
         for path in outdated:
-            _write(node, path, files[path])
+            _write_or_delete_if_empty(node, path, files[path])
         done.append(f"wrote {', '.join(outdated)}")
     if not _makes_homes(node):
-        write_if_different(node.paths.optional_stamp(STEP.name), "mkhomedir\n")
+        write_if_different(node.paths.optional_step_done_stamp(STEP.name), "mkhomedir\n")
         node.runner.run(["pam-auth-update", "--enable", "mkhomedir"], timeout=60)
         done.append("homes are made at the first login")
     systemd.enable(node, UNIT)
@@ -134,7 +134,7 @@ def _apply_sssd(node: Node) -> StepOutcome:
     return StepOutcome(bool(summary), summary)
 
 
-def _write(node: Node, path: str, text: str) -> None:
+def _write_or_delete_if_empty(node: Node, path: str, text: str) -> None:
     """Write a file that only root reads, or delete it where `text` is empty. sudo's is checked by visudo
     first: a wrong one would close sudo to all."""
     real = node.paths.under_root(path)
@@ -160,7 +160,7 @@ def _makes_homes(node: Node) -> bool:
 
 def _describe_pending_changes(node: Node) -> str:
     try:
-        outdated = _outdated(node)
+        outdated = _outdated_file_paths(node)
     except NodeError:  # without its secret yet
         outdated = [CONF]
     runs = systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)
@@ -180,9 +180,9 @@ def _undo_sssd(node: Node) -> str:
     if not (read_text(node.paths.under_root(CONF)) or HEADER).startswith(HEADER):
         return ""  # somebody else's: it was left alone
     node.runner.run(["systemctl", "disable", "--now", "--quiet", UNIT], timeout=60, check=False)
-    if read_text(node.paths.optional_stamp(STEP.name)) is not None:
+    if read_text(node.paths.optional_step_done_stamp(STEP.name)) is not None:
         node.runner.run(["pam-auth-update", "--package", "--remove", "mkhomedir"], timeout=60)
-        by_descriptor.unlink(node.paths.optional_stamp(STEP.name))
+        by_descriptor.unlink(node.paths.optional_step_done_stamp(STEP.name))
     for path in (CONF, SUDOERS):
         if (read_text(node.paths.under_root(path)) or "").startswith(HEADER):
             by_descriptor.unlink(node.paths.under_root(path))

@@ -56,23 +56,23 @@ def upkeep_command() -> int:
 def _update_host_keys(node: Node) -> None:
     mount = ssh_between_nodes.host_keys_mount(node)
     if node.facts.role == Role.CONTROLLER:
-        host_keys.gather_published_keys(node, mount)
+        host_keys.join_published_keys_into_one_file(node, mount)
     host_keys.refresh_known_hosts(node, mount)
 
 
-def _update_accounting(node: Node) -> None:
+def _end_runaways_and_copy_accounting(node: Node) -> None:
     if deferred_actions.is_recorded(node, associations.RUNAWAYS) and systemd.is_active(node, "slurmctld.service"):
-        associations.end_runaways(node)
+        associations.end_runaway_jobs(node)
         deferred_actions.delete_action_record(node, associations.RUNAWAYS)
-    if copies.is_due(node):
-        copies.make_copy(node)
+    if copies.is_copy_due_here(node):
+        copies.dump_and_copy_to_shared_mount(node)
 
 
 PARTS: Dict[str, Callable[[Node], object]] = {
     "log_rotation": log_rotation.rotate_logs,
     "ssh_between_nodes": _update_host_keys,
     "node_exporter": node_exporter.write_slurm_metrics,
-    "accounting": _update_accounting,
+    "accounting": _end_runaways_and_copy_accounting,
     "podman": podman.ensure_directory,
     "enroot": enroot.ensure_directories,
 }

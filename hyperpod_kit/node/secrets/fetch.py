@@ -14,7 +14,7 @@ from typing import Any, Dict, Mapping, Optional
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.node.timing import Clock, wait_for
-from hyperpod_kit.signing.exchange import send_http_request
+from hyperpod_kit.signing.exchange import send_http_request_or_status_zero
 from hyperpod_kit.signing.request import sign
 from hyperpod_kit.signing.role import credentials
 
@@ -53,7 +53,7 @@ def fetch(secret: Secret, clock: Clock, environ: Mapping[str, str] = os.environ,
         signed_headers = sign(
             role_credentials, secret.service, secret.region, "POST", url, headers, digest, clock.wall()
         )
-        response = send_http_request("POST", url, signed_headers, body)
+        response = send_http_request_or_status_zero("POST", url, signed_headers, body)
         if response.status == 200:
             return _value(secret, response.body)
         if response.status:

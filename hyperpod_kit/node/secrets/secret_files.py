@@ -33,7 +33,7 @@ def missing_secrets(node: Node) -> List[str]:
     return [secret.name for secret in secrets_of(node) if not os.path.isfile(node.paths.secret(secret.name))]
 
 
-def ensure_secrets(node: Node, fetch_secret: Fetch = fetch) -> List[str]:
+def fetch_secrets_and_delete_unneeded(node: Node, fetch_secret: Fetch = fetch) -> List[str]:
     """Fetch all secrets into their files, and delete the files of those that the configuration no longer
     names; return the names of those that changed.
 
@@ -86,7 +86,7 @@ def _write(path: str, value: bytes, uid: int, gid: int) -> bool:
 
 
 def _apply_secrets(node: Node) -> StepOutcome:
-    changed = ensure_secrets(node)
+    changed = fetch_secrets_and_delete_unneeded(node)
     return StepOutcome(bool(changed), ", ".join(changed))
 
 

@@ -13,13 +13,13 @@ from typing import Dict, List, Optional, Tuple
 from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.states import LifecycleMode, Role
-from hyperpod_kit.model.units import SLURM_STATE_UNIT, SWEEP_UNIT, carrier_unit, escape_path
+from hyperpod_kit.model.units import SLURM_STATE_UNIT, SWEEP_UNIT, carrier_unit, systemd_escape_path
 from hyperpod_kit.node import deferred_actions, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.paths import SPANK_PLUGIN
 from hyperpod_kit.node.slurm import accounting_lines, fence, platform_directory, pyxis_line, running_slurmctld, state
-from hyperpod_kit.node.slurm.hooks import merge_hooks, settings, with_block, without_setting
+from hyperpod_kit.node.slurm.hooks import merge_hooks, parse_settings, with_block, without_setting
 from hyperpod_kit.node.slurm.saved_state import RunningSlurmctld, StateCopy
 from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
 from hyperpod_kit.node.timing import wait_for
@@ -59,7 +59,7 @@ def expected_files(node: Node) -> Tuple[Dict[str, str], List[str]]:
 
     That is when the platform has not written slurm.conf.
     """
-    conf = slurm_conf(node)
+    conf = read_slurm_conf(node)
     hooks = read_text(f"{node.paths.bundle}/slurm/hooks.conf")
     if hooks is None:
         raise NodeError("slurm/hooks.conf is not in the bundle", hint="hyperpod-kit upload with the same version")
@@ -100,13 +100,13 @@ def expected_files(node: Node) -> Tuple[Dict[str, str], List[str]]:
         files[node.paths.unit(f"{UNITS[1]}.d/hyperpod-kit.conf")] = DROP_IN.format(
             path=location_on_mount.mount.path,
             keeper=SLURM_STATE_UNIT,
-            mount=f"{escape_path(location_on_mount.mount.path)}.mount",
+            mount=f"{systemd_escape_path(location_on_mount.mount.path)}.mount",
             carrier=carrier_unit(location_on_mount.mount),
         )
     return files, notes
 
 
-def slurm_conf(node: Node) -> str:
+def read_slurm_conf(node: Node) -> str:
     """What slurm.conf says now. Raises NodeError when the platform has not written it."""
     conf = read_text(node.paths.slurm_conf)
     if conf is None:
@@ -119,7 +119,7 @@ def slurm_conf(node: Node) -> str:
 
 def slurm_user(conf: str) -> str:
     """Return SlurmUser of slurm.conf, who may do with jobs what the sweep does. Raises NodeError."""
-    user = settings(conf).get("slurmuser", "root")
+    user = parse_settings(conf).get("slurmuser", "root")
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", user):
         raise NodeError(f"SlurmUser is {user!r} in slurm.conf, expected the name of a user")
     return user
@@ -127,7 +127,7 @@ def slurm_user(conf: str) -> str:
 
 def kit_state_location(conf: str) -> str:
     """Return StateSaveLocation of slurm.conf where the kit has put it on a mount earlier; "" elsewhere."""
-    location = settings(conf).get("statesavelocation", "")
+    location = parse_settings(conf).get("statesavelocation", "")
     if f"/{state.DIRECTORY}/" in location:
         return location
     return ""
@@ -143,7 +143,7 @@ class StateMove:
     running: Optional[RunningSlurmctld]
 
 
-def pending_move(node: Node) -> Optional[StateMove]:
+def pending_state_move(node: Node) -> Optional[StateMove]:
     """Return the move that is due when slurmctld's state is elsewhere than configured, else None. Raises
     NodeError.
 
@@ -152,7 +152,7 @@ def pending_move(node: Node) -> Optional[StateMove]:
     where = state.shared_state_location(node)
     if where is None:
         return None
-    written = settings(slurm_conf(node)).get("statesavelocation", "")
+    written = parse_settings(read_slurm_conf(node)).get("statesavelocation", "")
     slurmctld = running_slurmctld.query_slurmctld(node)
     if slurmctld:
         location = slurmctld.location
@@ -164,14 +164,14 @@ def pending_move(node: Node) -> Optional[StateMove]:
         current = location
     else:
         current = written
-    return StateMove(where, current, running_slurmctld.make_running_slurmctld(node, where, slurmctld))
+    return StateMove(where, current, running_slurmctld.running_slurmctld_from_status(node, where, slurmctld))
 
 
-def hooks_pending(node: Node) -> str:
+def describe_pending_hooks_and_state_move(node: Node) -> str:
     """Return what `install_hooks_and_move_state` would do, in words; "" for nothing. Raises NodeError."""
     differing = [path for path, text in expected_files(node)[0].items() if read_text(path) != text]
-    move = pending_move(node)
-    leading = platform_directory.directory_to_link(node, slurm_conf(node))
+    move = pending_state_move(node)
+    leading = platform_directory.directory_to_link(node, read_slurm_conf(node))
     parts = []
     if move:
         parts.append(_describe_move(node, move))
@@ -206,22 +206,22 @@ def install_hooks_and_move_state(node: Node) -> Tuple[bool, List[str]]:
     NodeError.
     """
     files, notes = expected_files(node)
-    move = pending_move(node)
+    move = pending_state_move(node)
     if move:
         notes += _move_state(node, move)
     differing = [path for path, text in files.items() if read_text(path) != text]
     # A controller that stands by reads its files when it starts, and is told nothing by `scontrol reconfigure`.
     standing_by = bool(differing) and node.config.controllers > 1
-    if standing_by or accounting_lines.restart_needed(slurm_conf(node), files[node.paths.slurm_conf]):
-        stop_slurmctld(node)
+    if standing_by or accounting_lines.needs_slurmctld_restart(read_slurm_conf(node), files[node.paths.slurm_conf]):
+        stop_slurmctld_and_record_restart(node)
     if differing:
         deferred_actions.record_action(node, RECONFIGURE)
         for path in differing:
             write_if_different(path, files[path])
     where = state.shared_state_location(node)
-    leading = platform_directory.directory_to_link(node, slurm_conf(node))
+    leading = platform_directory.directory_to_link(node, read_slurm_conf(node))
     if where and leading:
-        notes.append(platform_directory.link_to_shared(node, leading, where))
+        notes.append(platform_directory.replace_by_link_to_shared_state(node, leading, where))
     if not deferred_actions.is_recorded(node, RECONFIGURE) and not deferred_actions.is_recorded(node, RESTART):
         return bool(leading), notes
     systemd.reload(node)
@@ -243,15 +243,15 @@ def _move_state(node: Node, move: StateMove) -> List[str]:
     state.decide_copy(
         node, move.where, move.current_directory, requested=node.requested_state_copy, running=move.running
     )
-    stop_slurmctld(node)
+    stop_slurmctld_and_record_restart(node)
     try:
         decision = state.decide_copy(
             node, move.where, move.current_directory, requested=node.requested_state_copy, running=move.running
         )
         if decision.choice == StateCopy.LOCAL and state.has_saved_state(node, move.where):
-            fence.ensure_exclusive_state_access(node, move.where)
-        done = state.prepare_state(
-            node, move.where, slurm_user(slurm_conf(node)), move.current_directory, decision.choice
+            fence.claim_lease_or_require_others_down(node, move.where)
+        done = state.make_chosen_copy_the_shared_one(
+            node, move.where, slurm_user(read_slurm_conf(node)), move.current_directory, decision.choice
         )
     except NodeError:
         if deferred_actions.is_recorded(node, RESTART):
@@ -259,11 +259,13 @@ def _move_state(node: Node, move: StateMove) -> List[str]:
             deferred_actions.delete_action_record(node, RESTART)
         raise
     if done:
-        audit.record("moved", f"Slurm's state to {move.where.state}", done, asked_by="node apply")
+        audit.record_root_action_in_journal(
+            "moved", f"Slurm's state to {move.where.state}", done, asked_by="node apply"
+        )
     return [note for note in (done, decision.comparison) if note]
 
 
-def stop_slurmctld(node: Node) -> None:
+def stop_slurmctld_and_record_restart(node: Node) -> None:
     """Stop slurmctld where it runs, and record that its start is due: jobs go on without it."""
     if systemd.is_active(node, UNITS[1]):
         deferred_actions.record_action(node, RESTART)
@@ -287,7 +289,7 @@ def start_slurmctld(node: Node) -> bool:
         ) from err
 
 
-def daemons_pending(node: Node) -> str:
+def describe_pending_daemon_starts(node: Node) -> str:
     """Return what `start_controller` would do, in words; "" for nothing."""
     resting = [unit for unit in UNITS if not (systemd.is_enabled(node, unit) and systemd.is_active(node, unit))]
     if resting:
@@ -328,18 +330,23 @@ def _apply_hooks(node: Node) -> StepOutcome:
     return StepOutcome(changed, "; ".join(notes))
 
 
-def _start(node: Node) -> StepOutcome:
+def _apply_controller_start(node: Node) -> StepOutcome:
     return StepOutcome(start_controller(node))
 
 
 HOOKS_STEP = Step(
-    "slurm-hooks", _apply_hooks, hooks_pending, roles=(Role.CONTROLLER,), modes=SCRIPTED, after_success=True
+    "slurm-hooks",
+    _apply_hooks,
+    describe_pending_hooks_and_state_move,
+    roles=(Role.CONTROLLER,),
+    modes=SCRIPTED,
+    after_success=True,
 )
 # In on_init_complete mode HyperPod has started Slurm, and restarting slurmd there would undo its configuration.
 STEP = Step(
     "slurm-controller",
-    _start,
-    daemons_pending,
+    _apply_controller_start,
+    describe_pending_daemon_starts,
     roles=(Role.CONTROLLER,),
     modes=(LifecycleMode.ON_CREATE,),
     after_success=True,

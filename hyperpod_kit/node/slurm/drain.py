@@ -43,32 +43,32 @@ SECONDS = 20.0
 _GIVEN = re.compile(r"\s*\[[^\]@\[]*@([0-9][^\]\s]*)\]")
 
 
-def desired_reason(node: Node, records: Mapping[str, HealthRecord]) -> Optional[str]:
+def desired_reason_or_too_early(node: Node, records: Mapping[str, HealthRecord]) -> Optional[str]:
     """Return the reason for which this node should be drained, CLEAR for none, or None: something fails, but
     not for long enough."""
     # One user's home must not keep everybody from the node: for that user's jobs there is the gate.
     required = [(mount.name, records.get(mount.name)) for mount in node.mounts if mount.required and not mount.owner]
     for name, record in required:
-        if record is not None and (record.degraded or (record.failures and has_refused(node))):
+        if record is not None and (record.degraded or (record.failures and has_unhandled_gate_refusal(node))):
             return f"{PREFIX}{name}:{record.state}"
     if all(record is not None and record.failures == 0 for _, record in required):
         return CLEAR
     return None
 
 
-def has_refused(node: Node) -> bool:
+def has_unhandled_gate_refusal(node: Node) -> bool:
     """Return whether the gate has kept a job from starting, and Slurm was not updated since."""
-    return gate_refusal.read_refusal(node.paths.gate_mark) is not None
+    return gate_refusal.read_refusal(node.paths.gate_refusal_record) is not None
 
 
-def is_due(node: Node, records: Mapping[str, HealthRecord], *, first: bool) -> bool:
+def is_slurm_update_due(node: Node, records: Mapping[str, HealthRecord], *, first: bool) -> bool:
     """Return whether Slurm must be queried and updated; costs no command. first: nothing is known yet
     since boot."""
-    reason = desired_reason(node, records)
+    reason = desired_reason_or_too_early(node, records)
     if reason is None or node.facts.role == Role.CONTROLLER:
         return False
     note = _note(node)
-    if reason != note.get("wish", None if first else CLEAR) or has_refused(node):
+    if reason != note.get("wish", None if first else CLEAR) or has_unhandled_gate_refusal(node):
         return True
     return not note.get("settled", True) and not 0 <= node.clock.wall() - note.get("at", 0.0) < AGAIN_AFTER
 
@@ -88,18 +88,18 @@ class SlurmNodeStatus:
         return "DRAIN" in self.state
 
 
-def update_slurm(node: Node) -> str:
+def drain_or_undrain_for_mounts(node: Node) -> str:
     """Drain this node in Slurm, or undrain it, as its mounts require; return what was done, in words, "" for
     nothing.
 
     Raises NodeError when Slurm does not answer or refuses.
     """
-    reason = desired_reason(node, health_record.load(node))
+    reason = desired_reason_or_too_early(node, health_record.load(node))
     if reason is None:
         return ""
     note = _note(node)
     try:
-        summary, given = _apply_reason(node, reason, note, query_node(node))
+        summary, given = _apply_reason(node, reason, note, query_local_node(node))
     except RunError as err:
         _save_note(node, desired=reason, reason=note.get("reason", ""), agreed=False)
         raise NodeError(
@@ -108,7 +108,7 @@ def update_slurm(node: Node) -> str:
         ) from err
     _save_note(node, desired=reason, reason=given, agreed=given == reason)
     with contextlib.suppress(FileNotFoundError):
-        by_descriptor.unlink(node.paths.gate_mark)
+        by_descriptor.unlink(node.paths.gate_refusal_record)
     return summary
 
 
@@ -121,22 +121,24 @@ def _apply_reason(node: Node, reason: str, note: Mapping[str, Any], slurm_node: 
         if not (slurm_node.draining and given_by_kit):
             return "", CLEAR
         # Not `resume`, which would also bring up a node that Slurm has down for a reason of its own.
-        update_node(node, "state=undrain")
-        audit.record("undrained", f"node {node.facts.node}", f"{slurm_node.reason} is over", asked_by=ASKED_BY)
+        update_local_node(node, "state=undrain")
+        audit.record_root_action_in_journal(
+            "undrained", f"node {node.facts.node}", f"{slurm_node.reason} is over", asked_by=ASKED_BY
+        )
         return f"undrained: {slurm_node.reason} is over", CLEAR
     if slurm_node.reason and HOLDS_BY_REASON.search(slurm_node.state) and not given_by_kit:
         # A node that is down has a reason too, and ours would take its place.
         return f"left as it is: {slurm_node.state}, {slurm_node.reason}", CLEAR
-    if not slurm_node.draining and _subject(given) == _subject(reason):
+    if not slurm_node.draining and _reason_without_mount_state(given) == _reason_without_mount_state(reason):
         return "left as it is: somebody has resumed this node", reason
     if slurm_node.draining and slurm_node.reason == reason:
         return "", reason
-    update_node(node, "state=drain", f"reason={reason}")
-    audit.record("drained", f"node {node.facts.node}", reason, asked_by=ASKED_BY)
+    update_local_node(node, "state=drain", f"reason={reason}")
+    audit.record_root_action_in_journal("drained", f"node {node.facts.node}", reason, asked_by=ASKED_BY)
     return f"drained: {reason}", reason
 
 
-def _subject(reason: str) -> str:
+def _reason_without_mount_state(reason: str) -> str:
     """The reason without the mount's state."""
     return reason.rpartition(":")[0]
 
@@ -149,7 +151,7 @@ def is_kit_reason(node: Node, slurm_node: SlurmNodeStatus, given: str) -> bool:
     if slurm_node.reason.startswith(PREFIX):
         name, _, state = slurm_node.reason[len(PREFIX) :].rpartition(":")
         return state in STATES and any(mount.name == name for mount in node.mounts)
-    return is_for_refusal(node, slurm_node, node.paths.gate_mark)
+    return is_for_refusal(node, slurm_node, node.paths.gate_refusal_record)
 
 
 def is_for_refusal(node: Node, slurm_node: SlurmNodeStatus, path: str) -> bool:
@@ -162,7 +164,7 @@ def is_for_refusal(node: Node, slurm_node: SlurmNodeStatus, path: str) -> bool:
     return gate_refusal.is_prolog_error_for(node, slurm_node.reason, slurm_node.reason_at, refusal, scontrol)
 
 
-def query_node(node: Node, within: float = SECONDS) -> SlurmNodeStatus:
+def query_local_node(node: Node, within: float = SECONDS) -> SlurmNodeStatus:
     """Query slurmctld for this node's state, reason and version. Raises RunError, also when it does not know
     this node."""
     argv = [slurm_program(node, "scontrol"), "--oneliner", "show", "node", node.facts.node]
@@ -171,7 +173,7 @@ def query_node(node: Node, within: float = SECONDS) -> SlurmNodeStatus:
     fields = node_fields((done.stdout.splitlines() or [""])[0])
     if fields.get("NodeName") != node.facts.node:
         raise RunError(argv, 1, done.stdout, done.stderr or f"no node {node.facts.node} in the answer")
-    reason, when = _reason(fields.get("Reason", ""))
+    reason, when = _split_reason_and_time(fields.get("Reason", ""))
     import calendar  # not for every check that asks `is_due`
 
     at = 0.0
@@ -180,7 +182,7 @@ def query_node(node: Node, within: float = SECONDS) -> SlurmNodeStatus:
     return SlurmNodeStatus(fields.get("State", ""), reason, at, fields.get("Version", ""))
 
 
-def _reason(text: str) -> Tuple[str, str]:
+def _split_reason_and_time(text: str) -> Tuple[str, str]:
     """(reason, when it was given) of `a fan [root@2026-11-22T01:02:03]`, by the last such mark: what looks like one
     before it is part of the reason, which is none of ours then."""
     marks = list(_GIVEN.finditer(text))
@@ -197,7 +199,7 @@ def slurm_program(node: Node, name: str) -> str:
     return name
 
 
-def update_node(node: Node, *arguments: str) -> None:
+def update_local_node(node: Node, *arguments: str) -> None:
     """Run `scontrol update` for this node with these arguments. Raises RunError."""
     node.runner.run(
         [slurm_program(node, "scontrol"), "update", f"nodename={node.facts.node}", *arguments], timeout=SECONDS
@@ -205,11 +207,14 @@ def update_node(node: Node, *arguments: str) -> None:
 
 
 def _note(node: Node) -> Dict[str, Any]:
-    note = read_json(node.paths.drain_note)
+    note = read_json(node.paths.last_drain_request_note)
     if isinstance(note, dict):
         return note
     return {}
 
 
 def _save_note(node: Node, *, desired: str, reason: str, agreed: bool) -> None:
-    write_json(node.paths.drain_note, {"wish": desired, "reason": reason, "settled": agreed, "at": node.clock.wall()})
+    write_json(
+        node.paths.last_drain_request_note,
+        {"wish": desired, "reason": reason, "settled": agreed, "at": node.clock.wall()},
+    )

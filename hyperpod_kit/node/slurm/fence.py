@@ -18,7 +18,7 @@ CLAIM_WITHIN = lease.TAKEOVER + 20.0
 """Seconds in which another machine that has gone shows it."""
 
 
-def ensure_exclusive_state_access(node: Node, where: StateLocation) -> None:
+def claim_lease_or_require_others_down(node: Node, where: StateLocation) -> None:
     """Claim the lease on the shared state, or, with several controllers, require that all others are down.
     Raises NodeError where another slurmctld may work on it. The local one has been stopped."""
     if node.config.controllers > 1:

@@ -16,7 +16,7 @@ from typing import Any, Mapping, Optional
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, read_text, try_write_json
+from hyperpod_kit.node.files import read_json, read_text, try_write_volatile_json
 
 WITHIN = 90.0
 """Seconds between a gate's refusal of a job and Slurm's own `Prolog error` for it."""
@@ -30,7 +30,9 @@ _AS_OF = re.compile(r"Configuration data as of (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)"
 
 def record_refusal(node: Node, path: str, **more: str) -> None:
     """Record in `path` that a gate has refused a job just now, with the wall clock's and the monotonic time."""
-    try_write_json(path, {"at": node.clock.wall(), "boot": _boot(node), "monotonic": node.clock.monotonic(), **more})
+    try_write_volatile_json(
+        path, {"at": node.clock.wall(), "boot": _boot(node), "monotonic": node.clock.monotonic(), **more}
+    )
 
 
 def read_refusal(path: str) -> Optional[Mapping[str, Any]]:
@@ -53,10 +55,10 @@ def is_prolog_error_for(node: Node, reason: str, reason_at: float, refusal: Mapp
     """Whether a reason, given at that time by slurmctld's clock, is Slurm's `Prolog error` for this refusal."""
     if reason.lower() != PROLOG_ERROR:
         return False
-    return abs(_controllers_time(node, scontrol) - reason_at - refusal_age(node, refusal)) <= WITHIN
+    return abs(_query_controller_clock(node, scontrol) - reason_at - refusal_age(node, refusal)) <= WITHIN
 
 
-def _controllers_time(node: Node, scontrol: str) -> float:
+def _query_controller_clock(node: Node, scontrol: str) -> float:
     """Query what slurmctld's clock shows, in Unix seconds; this node's time where it does not respond."""
     try:
         # Times in UTC: they are formatted here.

@@ -45,7 +45,7 @@ def without_setting(hooks: str, name: str) -> str:
     return "".join(line for line in hooks.splitlines(keepends=True) if not line.startswith(f"{name}="))
 
 
-def settings(text: str) -> Dict[str, str]:
+def parse_settings(text: str) -> Dict[str, str]:
     """Parse the simple `Key=Value` lines of a slurm.conf (no NodeName or PartitionName lines); keys in lower
     case."""
     values = {}
@@ -62,7 +62,7 @@ def merge_hooks(slurm_conf: str, hooks: str, kit_settings: Mapping[str, str] = N
 
     Of a setting that is given twice, Slurm takes the last: a joined list in our block, at the end, is what counts.
     """
-    existing = settings(without_block(slurm_conf))
+    existing = parse_settings(without_block(slurm_conf))
     lines, notes = [], []
     for line in hooks.splitlines():
         match = re.match(r"\s*([A-Za-z]+)\s*=\s*(.*?)\s*$", line)

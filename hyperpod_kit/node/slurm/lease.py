@@ -85,7 +85,7 @@ def read_beat(directory: str, number: int) -> str:
         return ""
 
 
-def is_free(directory: str, number: int, local: LeaseOwner) -> bool:
+def is_free_to_take_at_once(directory: str, number: int, local: LeaseOwner) -> bool:
     """Whether the lease can be taken at once: nobody's, this machine's own from before, or given back.
 
     Raises NodeError for a machine that does not know its id, OSError.
@@ -99,7 +99,7 @@ def is_free(directory: str, number: int, local: LeaseOwner) -> bool:
     )
 
 
-def try_take(directory: str, previous_generation: int, local: LeaseOwner) -> int:
+def try_take_and_delete_older(directory: str, previous_generation: int, local: LeaseOwner) -> int:
     """Become the owner after generation `previous_generation`, and delete the files of earlier owners; return
     the new generation, 0 when somebody else was faster.
 
@@ -108,7 +108,9 @@ def try_take(directory: str, previous_generation: int, local: LeaseOwner) -> int
     require_identity(local)
     number = previous_generation + 1
     try:
-        handle = by_descriptor.open_file(f"{directory}/owner-{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        handle = by_descriptor.open_own_or_root_file(
+            f"{directory}/owner-{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600
+        )
     except FileExistsError:
         return 0
     with os.fdopen(handle, "w", encoding="utf-8") as stream:
@@ -124,13 +126,13 @@ def try_take(directory: str, previous_generation: int, local: LeaseOwner) -> int
     return number
 
 
-def renew(directory: str, number: int, text: str) -> bool:
+def renew(directory: str, number: int, heartbeat: str) -> bool:
     """Write the heartbeat that shows that the owner lives; False when the lease is somebody else's by now.
     Raises OSError."""
     if generations(directory)[-1:] != [number]:
         return False
-    with by_descriptor.stream(f"{directory}/beat-{number}", "w", encoding="utf-8") as stream:
-        stream.write(text)
+    with by_descriptor.open_stream_for_writing(f"{directory}/beat-{number}", "w", encoding="utf-8") as stream:
+        stream.write(heartbeat)
         stream.flush()
         os.fsync(stream.fileno())
     return True
@@ -138,5 +140,5 @@ def renew(directory: str, number: int, text: str) -> bool:
 
 def release(directory: str, number: int) -> None:
     """Mark the lease as released, after slurmctld has ended. Raises OSError."""
-    with by_descriptor.stream(f"{directory}/released-{number}", "w", encoding="utf-8"):
+    with by_descriptor.open_stream_for_writing(f"{directory}/released-{number}", "w", encoding="utf-8"):
         pass

@@ -21,7 +21,7 @@ from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.node.bounded import NoResponse, run_in_child
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.facts import local_instance_id
+from hyperpod_kit.node.facts import instance_id_from_metadata_service
 from hyperpod_kit.node.observe.check import check
 from hyperpod_kit.node.slurm import lease
 from hyperpod_kit.node.slurm.state import StateLocation, shared_state_location
@@ -39,7 +39,9 @@ class LeaseKeeper:
         self._where = where
         self._directory = node.paths.under_root(where.lease)
         # Facts that another bundle has kept may lack the id.
-        self._local_owner = lease.LeaseOwner(node.facts.instance_id or local_instance_id(node.paths), node.facts.node)
+        self._local_owner = lease.LeaseOwner(
+            node.facts.instance_id or instance_id_from_metadata_service(node.paths), node.facts.node
+        )
         self._report = report
         self._last_message = ""
         self._number = 0
@@ -56,11 +58,11 @@ class LeaseKeeper:
         since = 0.0
         until = self._node.clock.monotonic() + within
         while not self.stopping and self._node.clock.monotonic() < until:
-            if not self._mounted():
+            if not self._is_mount_healthy_or_report():
                 last_beat = None
             else:
                 try:
-                    now = self._run_bounded("look", self._read_lease)
+                    now = self._run_bounded("look", self._read_lease_status)
                 except NodeError as err:
                     self._report_once(err.message)
                     self._node.clock.sleep(2.0)
@@ -70,7 +72,7 @@ class LeaseKeeper:
                     last_beat, since = [number, word], self._node.clock.monotonic()
                 if free or self._node.clock.monotonic() - since >= lease.TAKEOVER:
                     self._number = self._run_bounded(
-                        "take", partial(lease.try_take, self._directory, number, self._local_owner)
+                        "take", partial(lease.try_take_and_delete_older, self._directory, number, self._local_owner)
                     )
                     if self._number:
                         message = f"Slurm's state in {self._where.state} is this machine's"
@@ -78,7 +80,7 @@ class LeaseKeeper:
                             message += f": {who} has not renewed for {lease.TAKEOVER:g} s"
                         self._report_once(message)
                         if not free:
-                            self._record(
+                            self._record_audit(
                                 "took over",
                                 f"Slurm's state in {self._where.state}",
                                 f"it has not renewed for {lease.TAKEOVER:g} s",
@@ -108,7 +110,7 @@ class LeaseKeeper:
             if (
                 current_owner is None
                 or not current_owner.is_same(self._local_owner)
-                or not lease.is_free(self._directory, number, self._local_owner)
+                or not lease.is_free_to_take_at_once(self._directory, number, self._local_owner)
             ):
                 return None
             return lease.taken_at(self._directory, number)
@@ -121,7 +123,7 @@ class LeaseKeeper:
     def wait_for_mount(self) -> None:
         """Wait for the mount alone. Where several controllers share the state, Slurm has them all running and decides
         by its heartbeat in that directory who works on it: a lease would keep those that stand by from starting."""
-        while not self.stopping and not self._mounted():
+        while not self.stopping and not self._is_mount_healthy_or_report():
             self._node.clock.sleep(1.0)
 
     def wait_until_stopped(self) -> None:
@@ -129,7 +131,7 @@ class LeaseKeeper:
         while not self.stopping:
             self._node.clock.sleep(lease.RENEW)
 
-    def _mounted(self) -> bool:
+    def _is_mount_healthy_or_report(self) -> bool:
         status = check(self._node, self._where.mount)
         if not status.healthy:
             message = f"waiting for {self._where.mount.path}, which has Slurm's state: it is {status.state}"
@@ -138,7 +140,7 @@ class LeaseKeeper:
             self._report_once(message)
         return status.healthy
 
-    def _read_lease(self) -> Any:
+    def _read_lease_status(self) -> Any:
         numbers = lease.generations(self._directory)
         number = 0
         if numbers:
@@ -152,7 +154,7 @@ class LeaseKeeper:
             who = "a machine that did not write its name"
         return [
             number,
-            lease.is_free(self._directory, number, self._local_owner),
+            lease.is_free_to_take_at_once(self._directory, number, self._local_owner),
             lease.read_beat(self._directory, number),
             who,
         ]
@@ -177,7 +179,7 @@ class LeaseKeeper:
                 )
         return ""
 
-    def release(self) -> None:
+    def release_if_slurmctld_ended(self) -> None:
         """Release the lease if slurmctld has ended here, so that the next machine need not wait."""
         if self._number and not self._is_slurmctld_running():
             self._run_bounded("release", lambda: lease.release(self._directory, self._number))
@@ -192,11 +194,11 @@ class LeaseKeeper:
             self._node.runner.run(["systemctl", "kill", "--signal=KILL", UNIT], timeout=10, check=False)
         except RunError as err:
             reason += f"; {err.message}"
-        self._record("killed", UNIT, reason)
+        self._record_audit("killed", UNIT, reason)
         return f"{reason}: slurmctld was killed here"
 
-    def _record(self, action: str, on: str, reason: str, owner: str = "") -> None:
-        audit.record(action, on, reason, asked_by="node slurm-state", owner=owner)
+    def _record_audit(self, action: str, on: str, reason: str, owner: str = "") -> None:
+        audit.record_root_action_in_journal(action, on, reason, asked_by="node slurm-state", owner=owner)
 
     def _run_bounded(self, what: str, work: Callable[[], Any]) -> Any:
         return run_in_child(f"{what} at {self._where.lease}", work, RESPONSE_SECONDS)
@@ -242,7 +244,7 @@ def run_lease_keeper(node: Node) -> int:
         say(reason)
         return 1
     try:
-        keeper.release()
+        keeper.release_if_slurmctld_ended()
     except NoResponse as err:
         say(err.message)
     return 0

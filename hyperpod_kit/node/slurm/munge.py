@@ -17,8 +17,8 @@ from hyperpod_kit import audit
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, try_write_json
-from hyperpod_kit.node.health.record import pause
+from hyperpod_kit.node.files import read_json, try_write_volatile_json
+from hyperpod_kit.node.health.record import seconds_before_next_repair
 from hyperpod_kit.untrusted import by_descriptor
 
 UNIT = "munge.service"
@@ -32,7 +32,7 @@ class MungeState:
     message: str = ""
 
 
-def ensure_running(node: Node) -> MungeState:
+def start_munged_if_due(node: Node) -> MungeState:
     """Start munged where it is enabled, does not run, and its back-off is over; return its state. Costs no
     command while it runs."""
     if not os.path.exists(node.paths.munge_key):
@@ -43,18 +43,22 @@ def ensure_running(node: Node) -> MungeState:
     else:
         before = {}
     tries = int(before.get("tries", 0))
-    if systemd.processes(node, UNIT):
+    if systemd.process_ids_of_unit(node, UNIT):
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(node.paths.munge_start_note)
         return MungeState(True, "munged runs again" if tries else "")
     if not systemd.is_enabled(node, UNIT):
         return MungeState()
-    if tries and 0 <= node.clock.wall() - before.get("at", 0.0) < pause(tries, node.config.health.interval):
+    if tries and 0 <= node.clock.wall() - before.get("at", 0.0) < seconds_before_next_repair(
+        tries, node.config.health.interval
+    ):
         return MungeState(False)
-    try_write_json(node.paths.munge_start_note, {"tries": tries + 1, "at": node.clock.wall()})
+    try_write_volatile_json(node.paths.munge_start_note, {"tries": tries + 1, "at": node.clock.wall()})
     message = f"munged does not run: no Slurm command works here, and Slurm takes this node for dead; start {tries + 1}"
     try:
-        audit.record("started", UNIT, "it is enabled and did not run", asked_by="the health check")
+        audit.record_root_action_in_journal(
+            "started", UNIT, "it is enabled and did not run", asked_by="the health check"
+        )
         node.runner.run(["systemctl", "start", "--no-block", UNIT], timeout=10)
     except RunError as err:
         message += f": {err.message}"

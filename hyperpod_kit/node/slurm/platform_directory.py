@@ -14,7 +14,7 @@ import os
 
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.slurm import state
-from hyperpod_kit.node.slurm.hooks import settings, without_block
+from hyperpod_kit.node.slurm.hooks import parse_settings, without_block
 from hyperpod_kit.untrusted import by_descriptor
 
 
@@ -22,7 +22,7 @@ def directory_to_link(node: Node, conf: str) -> str:
     """Return the directory that is to become a link, "" for none: slurm.conf names no directory on this
     machine's own disk, several controllers share it, or it is a link already. `conf`: the text of
     slurm.conf."""
-    configured = settings(without_block(conf)).get("statesavelocation", "")
+    configured = parse_settings(without_block(conf)).get("statesavelocation", "")
     where = state.shared_state_location(node)
     if where is None or node.config.controllers > 1 or configured == where.state or configured.count("/") < 3:
         return ""
@@ -44,7 +44,7 @@ def directory_to_link(node: Node, conf: str) -> str:
     return ""
 
 
-def link_to_shared(node: Node, directory: str, where: state.StateLocation) -> str:
+def replace_by_link_to_shared_state(node: Node, directory: str, where: state.StateLocation) -> str:
     """Make `directory` a link to the shared state; what was there is put aside. slurmctld must not work on it.
 
     Return what was done, in words, also where it cannot be done: then the directory stays as it is.
@@ -57,10 +57,10 @@ def link_to_shared(node: Node, directory: str, where: state.StateLocation) -> st
         by_descriptor.symlink(where.state, link)
         kept = ""
         if os.path.lexists(path):
-            kept = state.set_aside_path(path, node.clock.wall())
+            kept = state.unused_kept_path(path, node.clock.wall())
             by_descriptor.rename(path, kept)
         by_descriptor.rename(link, path)
-        state.remove_oldest_copies(path, kept)
+        state.remove_oldest_set_aside_copies(path, kept)
     except OSError as err:
         return f"{directory} does not lead to {where.state}: {err.strerror}"
     if not kept:

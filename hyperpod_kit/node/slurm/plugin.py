@@ -23,7 +23,7 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def source_of(node: Node) -> str:
+def source_path(node: Node) -> str:
     return f"{node.paths.bundle}/slurm/plugin/auto_resume.c"
 
 
@@ -42,9 +42,9 @@ def headers_directory(node: Node) -> str:
 
 def input_digests(node: Node) -> Dict[str, str]:
     """Digests of all that the plugin is made from. Raises NodeError without source or headers."""
-    text = read_text(source_of(node))
+    text = read_text(source_path(node))
     if text is None:
-        raise NodeError(f"{source_of(node)} is not in the bundle", hint="hyperpod-kit upload with the same version")
+        raise NodeError(f"{source_path(node)} is not in the bundle", hint="hyperpod-kit upload with the same version")
     # The headers say which Slurm it is for; Slurm's own programs answer only once they have a configuration.
     include = headers_directory(node)
     headers = "".join(read_text(f"{include}/slurm/{name}") or "" for name in HEADERS)
@@ -65,7 +65,7 @@ def build_obstacle(node: Node) -> str:
     return ""
 
 
-def is_built(node: Node) -> bool:
+def is_built_from_current_inputs(node: Node) -> bool:
     """Whether the plugin that is there is the one that was made from this source for this Slurm. Raises NodeError."""
     target = node.paths.spank_plugin
     return os.path.exists(target) and read_json(target + ".json") == {
@@ -74,20 +74,20 @@ def is_built(node: Node) -> bool:
     }
 
 
-def build(node: Node) -> bool:
-    """Compile the plugin unless `is_built`; True when it was compiled now.
+def build_if_outdated(node: Node) -> bool:
+    """Compile the plugin unless `is_built_from_current_inputs`; True when it was compiled now.
 
     Raises NodeError without source, headers or compiler. A running srun keeps the old file: the new one is
     renamed in.
     """
-    if is_built(node):
+    if is_built_from_current_inputs(node):
         return False
     target, digests = node.paths.spank_plugin, input_digests(node)
     by_descriptor.make_parents(target)
     # The compiler opens it, in a directory of root's, and writes over what one that was killed has left.
     partial = f"{target}.partial"
     node.runner.run(
-        ["cc", "-shared", "-fPIC", "-O2", "-Wall", "-I", headers_directory(node), "-o", partial, source_of(node)],
+        ["cc", "-shared", "-fPIC", "-O2", "-Wall", "-I", headers_directory(node), "-o", partial, source_path(node)],
         timeout=120,
     )
     compiled = _file_digest(partial)
@@ -103,11 +103,11 @@ def _file_digest(path: str) -> str:
 
 
 def _apply_plugin_build(node: Node) -> StepOutcome:
-    return StepOutcome(build(node))
+    return StepOutcome(build_if_outdated(node))
 
 
 def _describe_pending_build(node: Node) -> str:
-    if is_built(node):
+    if is_built_from_current_inputs(node):
         return ""
     return f"build {node.paths.spank_plugin}"
 

@@ -30,13 +30,17 @@ RUNTIME = "/run/pyxis"
 def plugstack_lines(node: Node, plugstack: str) -> List[str]:
     """Return the line that has Slurm load pyxis; nothing where the step is off, or somebody else has Slurm
     load it already."""
-    if "pyxis" not in node.config.steps.enabled_step_names or FILE in without_block(plugstack) or _is_included(node):
+    if (
+        "pyxis" not in node.config.steps.enabled_step_names
+        or FILE in without_block(plugstack)
+        or _is_named_beside_plugstack_conf(node)
+    ):
         return []
     plugin_path = next((path for path in PLUGINS if os.access(node.paths.under_root(path), os.R_OK)), PLUGINS[0])
     return [f"required {plugin_path} runtime_path={RUNTIME}"]
 
 
-def _is_included(node: Node) -> bool:
+def _is_named_beside_plugstack_conf(node: Node) -> bool:
     """Whether a file beside plugstack.conf names it, as AWS's script links one into plugstack.conf.d."""
     folder = f"{node.paths.plugstack_conf}.d"
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):

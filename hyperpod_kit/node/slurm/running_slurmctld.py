@@ -52,7 +52,7 @@ def query_slurmctld(node: Node) -> Optional[SlurmctldStatus]:
     return None
 
 
-def make_running_slurmctld(
+def running_slurmctld_from_status(
     node: Node, where: StateLocation, slurmctld: Optional[SlurmctldStatus]
 ) -> Optional[RunningSlurmctld]:
     """Return on which copy of the state the running slurmctld works, and whether it alone can have saved the

@@ -139,7 +139,7 @@ def _newer_of(
     order = (local.saved_at > shared.saved_at) - (local.saved_at < shared.saved_at)
     numbers = (local.next_job > shared.next_job) - (local.next_job < shared.next_job)
     if numbers == 0:
-        return _successor(shared, local, running)
+        return _proven_successor(shared, local, running)
     if order == -numbers:
         return None
     if numbers > 0:
@@ -156,7 +156,9 @@ def _can_be_dropped(candidate: SavedState, other: SavedState) -> bool:
     return not (other.has_jobs and candidate.next_job == other.next_job and candidate.saved_at > other.saved_at)
 
 
-def _successor(shared: SavedState, local: SavedState, running: Optional[RunningSlurmctld]) -> Optional[StateCopy]:
+def _proven_successor(
+    shared: SavedState, local: SavedState, running: Optional[RunningSlurmctld]
+) -> Optional[StateCopy]:
     """Of two copies that give the same job number, the one that goes on from the other; None where nothing proves it.
 
     What is proved: the shared copy is the one that is worked on, and the own one was saved earlier; or one slurmctld of

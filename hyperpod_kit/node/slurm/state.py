@@ -88,7 +88,7 @@ def ensure_cluster_directory(mount: str, base: str) -> None:
     if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
         raise NodeError(f"{mount} lets everybody rename what lies in it (mode {stat.S_IMODE(status.st_mode):o})")
     for path in (os.path.dirname(base), base):
-        make_directory(path, 0o755)
+        make_or_require_root_directory(path, 0o755)
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def decide_copy(
         before = node.paths.under_root(local_directory)
 
     def work() -> List[Optional[Dict[str, Any]]]:
-        states = _shared_state(base), _local_state(base, before)
+        states = _read_shared_state(base), _read_local_state(base, before)
         return [asdict(saved) if saved else None for saved in states]
 
     shared, local = (SavedState(**raw) if raw else None for raw in run_in_child(_description(where), work, SECONDS))
@@ -141,7 +141,9 @@ def decide_copy(
     return StateDecision(choice, f"of two copies of Slurm's state the {choice.value} one goes on: {both}")
 
 
-def prepare_state(node: Node, where: StateLocation, user: str, local_directory: str, choice: StateCopy) -> str:
+def make_chosen_copy_the_shared_one(
+    node: Node, where: StateLocation, user: str, local_directory: str, choice: StateCopy
+) -> str:
     """Make the directories, and let the chosen copy be the shared one; what was done, in words.
 
     No slurmctld must work on either of them. Raises NodeError.
@@ -149,7 +151,7 @@ def prepare_state(node: Node, where: StateLocation, user: str, local_directory: 
     real = node.paths.under_root
 
     def work() -> str:
-        return _prepare(
+        return _make_chosen_copy_shared_in_child(
             real(where.mount.path),
             real(where.base),
             user,
@@ -173,20 +175,20 @@ def make_state_directories(node: Node, where: StateLocation) -> None:
 
 def _make_state_directories(mount: str, base: str) -> None:
     ensure_cluster_directory(mount, base)
-    make_directory(f"{base}/lease", 0o700)
+    make_or_require_root_directory(f"{base}/lease", 0o700)
 
 
 def has_saved_state(node: Node, where: StateLocation) -> bool:
     """Whether slurmctld has ever saved a state there. Raises NodeError."""
     base = node.paths.under_root(where.base)
-    return bool(run_in_child(_description(where), lambda: _shared_state(base) is not None, SECONDS))
+    return bool(run_in_child(_description(where), lambda: _read_shared_state(base) is not None, SECONDS))
 
 
 def _description(where: StateLocation) -> str:
     return f"Slurm's state in {where.base}"
 
 
-def _shared_state(base: str) -> Optional[SavedState]:
+def _read_shared_state(base: str) -> Optional[SavedState]:
     """Read what is in the shared directory, or is about to be (see `_replace_state_with_seed`)."""
     state = f"{base}/slurmctld"
     if _exists(state):
@@ -194,14 +196,14 @@ def _shared_state(base: str) -> Optional[SavedState]:
     return read_saved_state(f"{base}/slurmctld.next")
 
 
-def _local_state(base: str, local_directory: str) -> Optional[SavedState]:
+def _read_local_state(base: str, local_directory: str) -> Optional[SavedState]:
     """What the controller's own directory holds, if that is another one."""
     if not local_directory or os.path.realpath(local_directory) == os.path.realpath(f"{base}/slurmctld"):
         return None
     return read_saved_state(local_directory)
 
 
-def _prepare(
+def _make_chosen_copy_shared_in_child(
     mount: str, base: str, user: str, local_directory: str, machine: str, choice: StateCopy, now: float
 ) -> str:
     _make_state_directories(mount, base)
@@ -210,29 +212,31 @@ def _prepare(
     if _exists(following) and not _exists(state):
         by_descriptor.rename(following, state)  # an exchange that was cut off between its two renames
     if _exists(state):
-        _require_owner(state, entry.pw_uid)
-        if choice == StateCopy.SHARED or _local_state(base, local_directory) is None:
+        _require_directory_only_owner_writes(state, entry.pw_uid)
+        if choice == StateCopy.SHARED or _read_local_state(base, local_directory) is None:
             return ""
-        return _replace_state_with_seed(base, local_directory, _make_seed(base, local_directory, entry, machine), now)
+        return _replace_state_with_seed(
+            base, local_directory, _copy_state_to_seed_directory(base, local_directory, entry, machine), now
+        )
     origin = ""
-    if _local_state(base, local_directory):
+    if _read_local_state(base, local_directory):
         origin = local_directory
-    seed = _make_seed(base, origin, entry, machine)
+    seed = _copy_state_to_seed_directory(base, origin, entry, machine)
     try:
         by_descriptor.rename(seed, state)
     except OSError as err:
         if err.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         by_descriptor.remove_tree(seed)  # the other one was faster, and its slurmctld works there already
-        _require_owner(state, entry.pw_uid)
+        _require_directory_only_owner_writes(state, entry.pw_uid)
         return ""
     origin = ""
-    if _local_state(base, local_directory):
+    if _read_local_state(base, local_directory):
         origin = f", as it was in {local_directory}"
     return f"Slurm's state is kept in {state} now{origin}"
 
 
-def _make_seed(base: str, local_directory: str, user: pwd.struct_passwd, machine: str) -> str:
+def _copy_state_to_seed_directory(base: str, local_directory: str, user: pwd.struct_passwd, machine: str) -> str:
     """Make a directory beside the state with a complete copy of `local_directory`, or empty, and return its
     path: one that was cut off is begun anew."""
     seed = f"{base}/slurmctld.seed-{machine}"  # another controller may be at it in the same moment
@@ -259,15 +263,15 @@ def _replace_state_with_seed(base: str, local_directory: str, seed: str, now: fl
         by_descriptor.remove_tree(following)  # older than the seed, which was copied just now
     by_descriptor.rename(seed, following)
     _sync(base)
-    kept = set_aside_path(state, now)
+    kept = unused_kept_path(state, now)
     by_descriptor.rename(state, kept)
     by_descriptor.rename(following, state)
     _sync(base)
-    remove_oldest_copies(state, kept)
+    remove_oldest_set_aside_copies(state, kept)
     return f"Slurm's state in {state} is that of {local_directory} now; what was there is kept in {kept}"
 
 
-def set_aside_path(path: str, now: float) -> str:
+def unused_kept_path(path: str, now: float) -> str:
     """Return an unused path beside `path` for a copy that is put aside."""
     first = f"{path}{KEPT}{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}"
     name, number = first, 1
@@ -277,7 +281,7 @@ def set_aside_path(path: str, now: float) -> str:
     return name
 
 
-def remove_oldest_copies(path: str, kept: str) -> None:
+def remove_oldest_set_aside_copies(path: str, kept: str) -> None:
     """Delete the copies that were put aside from `path`, but for the newest KEEPS, and `kept` whatever the
     clock said."""
     folder, prefix = os.path.dirname(path), os.path.basename(path) + KEPT
@@ -295,14 +299,14 @@ def _sync(path: str) -> None:
         os.close(handle)
 
 
-def make_directory(path: str, mode: int) -> None:
+def make_or_require_root_directory(path: str, mode: int) -> None:
     """Make a directory of root's, or find it so. Raises NodeError."""
     if not _exists(path):
         # Another node may make it at the same moment.
         with contextlib.suppress(FileExistsError):
             by_descriptor.make_directory(path, mode)
             by_descriptor.set_mode(path, mode)
-    _require_owner(path, 0)
+    _require_directory_only_owner_writes(path, 0)
 
 
 def _exists(path: str) -> bool:
@@ -313,7 +317,7 @@ def _exists(path: str) -> bool:
         return False
 
 
-def _require_owner(path: str, uid: int) -> None:
+def _require_directory_only_owner_writes(path: str, uid: int) -> None:
     """Raise NodeError unless `path` is a directory of `uid` that nobody else may write to: whoever can write
     there can make slurmctld run anything as anybody."""
     status = os.lstat(path)

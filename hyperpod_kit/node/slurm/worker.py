@@ -67,7 +67,7 @@ def point_slurmd_at_controller(node: Node) -> None:
 
 
 def describe_pending_changes(node: Node) -> str:
-    """Return what `start_worker` would do, in words. Raises NodeError."""
+    """Return what `start_worker_and_await_registration` would do, in words. Raises NodeError."""
     path, text = drop_in(node)
     resting = [unit for unit in UNITS if not (systemd.is_enabled(node, unit) and systemd.is_active(node, unit))]
     parts = []
@@ -121,7 +121,7 @@ def _query_node(node: Node) -> str:
         return ""
 
 
-def start_worker(node: Node) -> bool:
+def start_worker_and_await_registration(node: Node) -> bool:
     """Start munge and slurmd, now and at boot, and wait until the controller knows this node. Raises NodeError."""
     point_slurmd_at_controller(node)
     restart = deferred_actions.is_recorded(node, RESTART) and systemd.is_active(node, "slurmd.service")
@@ -158,7 +158,7 @@ def start_worker(node: Node) -> bool:
 
 
 def _apply_worker_start(node: Node) -> StepOutcome:
-    return StepOutcome(start_worker(node), f"registered with {node.facts.controller_address}")
+    return StepOutcome(start_worker_and_await_registration(node), f"registered with {node.facts.controller_address}")
 
 
 # In on_init_complete mode HyperPod has started Slurm: see controller.py.

@@ -33,7 +33,7 @@ def parse_fsx_dns_name(dns_name: str, default_region: str) -> tuple[str, str]:
     return (named_region, labels[0])
 
 
-def fsx_mounts(settings: Settings) -> list[tuple[FsxType, Any, str, str]]:
+def fsx_mounts_with_config_paths(settings: Settings) -> list[tuple[FsxType, Any, str, str]]:
     """Return every FSx mount with its type and the paths of its DNS name and of its mount name or export."""
     mounts = []
     for mount, at in settings.sourced_mounts:
@@ -47,7 +47,7 @@ def fsx_mounts(settings: Settings) -> list[tuple[FsxType, Any, str, str]]:
 def file_system_queries(settings: Settings) -> list[FsxQuery]:
     """Return a query for every FSx file system, once, in the order of the mounts."""
     queries: dict[tuple[str, str], FsxQuery] = {}
-    for its, mount, path, _ in fsx_mounts(settings):
+    for its, mount, path, _ in fsx_mounts_with_config_paths(settings):
         key = parse_fsx_dns_name(mount.dns_name, settings.cluster.region)
         query = queries.setdefault(key, FsxQuery(*key, path, False))
         if its.volumes(mount):

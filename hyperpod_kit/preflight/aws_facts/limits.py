@@ -30,7 +30,7 @@ def fetch_usage(client: QueryClient, settings: Settings) -> Queried[dict[str, di
         "sagemaker:ListClusters",
         TYPES,
         "how much of the quotas other clusters use",
-        calls.usage_by_cluster,
+        calls.instance_counts_by_cluster,
     )
 
 

@@ -61,7 +61,7 @@ def fetch_network(
             "ec2:DescribeVpcEndpoints",
             SUBNETS,
             "whether there are endpoints for what the nodes fetch",
-            lambda: tuple(_endpoint(entry) for entry in ec2.vpc_endpoints(vpcs)),
+            lambda: tuple(_parse_endpoint_blank_if_unavailable(entry) for entry in ec2.vpc_endpoints(vpcs)),
         )
         for vpc_id in vpcs:
             dns[vpc_id] = client.query(
@@ -177,7 +177,7 @@ def _route(route: dict[str, Any]) -> Route:
     return Route(destination, target, route.get("State", "active") == "active")
 
 
-def _endpoint(entry: dict[str, Any]) -> Endpoint:
+def _parse_endpoint_blank_if_unavailable(entry: dict[str, Any]) -> Endpoint:
     service = entry["ServiceName"].rpartition(".")[2]
     ready = entry.get("State", "available").lower() == "available"
     served = ""

@@ -11,7 +11,7 @@ from hyperpod_kit.preflight.aws_facts import buckets
 from hyperpod_kit.preflight.facts import AccountFacts, value_or_none
 
 
-def check_exists(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_buckets_exist_and_listable(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every bucket exists, and the caller may look into it."""
     for name, path in buckets.bucket_config_paths(settings).items():
         head = value_or_none(facts.buckets.get(name))
@@ -70,7 +70,7 @@ def check_region(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             )
 
 
-def check_zone(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_directory_bucket_zones(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A directory bucket lies in one zone: the nodes should be there."""
     subnets = facts.known_subnets
     zones = {subnet.zone for subnet in subnets or ()}
@@ -86,7 +86,7 @@ def check_zone(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             )
 
 
-def check_not_empty(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_read_only_mounts_not_empty(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A mount that only reads has something to read."""
     for (name, prefix), path in buckets.read_only_prefix_paths(settings).items():
         head = value_or_none(facts.buckets.get(name))

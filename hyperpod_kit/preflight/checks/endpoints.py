@@ -7,9 +7,9 @@ from typing import Iterator, NamedTuple, Optional, Sequence
 
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts.base import Mount
-from hyperpod_kit.preflight.checks.groups import Members, placement_members
+from hyperpod_kit.preflight.checks.groups import Members, placement_nodes_with_rules
 from hyperpod_kit.preflight.facts import AccountFacts, NotQueried, StorageEndpoint, value_or_none
-from hyperpod_kit.preflight.reachability import Peer, SecurityRule, missing_ports
+from hyperpod_kit.preflight.reachability import Peer, SecurityRule, missing_ports_or_none_if_unknown
 
 
 class BlockedPorts(NamedTuple):
@@ -63,11 +63,11 @@ def _find_blocked(
     else:
         networks = ()
     endpoint_peer = Peer(frozenset(groups), networks)
-    closed = missing_ports(of_nodes, endpoint_peer, ports)
+    closed = missing_ports_or_none_if_unknown(of_nodes, endpoint_peer, ports)
     if closed:
         where = f"{nodes.group_ids_text} of the nodes, {ways[0]} {endpoint.id}"
         yield BlockedPorts(where, tuple(sorted(nodes.peer.groups)), tuple(closed))
-    closed = missing_ports(of_endpoint, nodes.peer, ports)
+    closed = missing_ports_or_none_if_unknown(of_endpoint, nodes.peer, ports)
     if closed:
         names = ", ".join(groups) or "no security group"
         yield BlockedPorts(
@@ -79,16 +79,18 @@ def _node_endpoint_pairs(
     settings: Settings, facts: AccountFacts, mounts: Sequence[Mount], endpoints: Sequence[StorageEndpoint]
 ) -> Iterator[tuple[Members, StorageEndpoint, list[SecurityRule], list[SecurityRule]]]:
     """Yield each placement that carries the mounts with each endpoint, and the endpoint's rules, in and out."""
-    for nodes in placement_members(settings, facts):
+    for nodes in placement_nodes_with_rules(settings, facts):
         if not nodes.placement.carries(mounts):
             continue
         for endpoint in endpoints:
-            rules = _rules(facts, endpoint)
+            rules = _ingress_and_egress_rules_if_known(facts, endpoint)
             if rules is not None:
                 yield nodes, endpoint, *rules
 
 
-def _rules(facts: AccountFacts, endpoint: StorageEndpoint) -> Optional[tuple[list[SecurityRule], list[SecurityRule]]]:
+def _ingress_and_egress_rules_if_known(
+    facts: AccountFacts, endpoint: StorageEndpoint
+) -> Optional[tuple[list[SecurityRule], list[SecurityRule]]]:
     """Return the ingress and egress rules of an endpoint's groups, None when not all are known."""
     assert facts.network is not None
     if isinstance(endpoint.groups, NotQueried):

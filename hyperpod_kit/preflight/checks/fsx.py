@@ -20,7 +20,7 @@ READY = ("AVAILABLE", "UPDATING", "MISCONFIGURED")
 """MISCONFIGURED serves its clients, with something else not right; MISCONFIGURED_UNAVAILABLE does not."""
 
 
-def check_exists(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_file_systems_exist_and_available(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every file system exists and is ready."""
     for requested in fsx.file_system_queries(settings):
         system = facts.fsx.get((requested.region, requested.id), NOT_QUERIED)
@@ -40,7 +40,7 @@ def check_exists(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             )
 
 
-def check_identity(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_type_and_names_match(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Kind, DNS name, mount name and volume are the file system's own."""
     for its, mount, at, at_name, system in _existing_systems(settings, facts):
         if system.kind != its.name:
@@ -61,7 +61,7 @@ def check_identity(settings: Settings, facts: AccountFacts) -> Iterator[Finding]
         yield from its.differs(mount, at_name, system)
 
 
-def check_placement(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_vpc_and_zones(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The file system is in the nodes' VPC, and best in their zone."""
     everywhere = facts.known_subnets
     for _, mount, at, _, system in _existing_systems(settings, facts):
@@ -170,7 +170,7 @@ def _existing_systems(
     settings: Settings, facts: AccountFacts
 ) -> Iterator[tuple[FsxType, Any, str, str, FsxFileSystem]]:
     """Every FSx mount whose file system is there, with the paths of its DNS name and of its mount name or export."""
-    for its, mount, at, at_name in fsx.fsx_mounts(settings):
+    for its, mount, at, at_name in fsx.fsx_mounts_with_config_paths(settings):
         system = value_or_none(facts.fsx.get(fsx.parse_fsx_dns_name(mount.dns_name, settings.cluster.region)))
         if system is not None:
             yield its, mount, at, at_name, system

@@ -10,7 +10,12 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight.checks.network import needs_s3
 from hyperpod_kit.preflight.facts import AccountFacts, value_or_none
 from hyperpod_kit.preflight.placement import Placement, placements
-from hyperpod_kit.preflight.reachability import Peer, SecurityRule, admits_everything_from, missing_ports
+from hyperpod_kit.preflight.reachability import (
+    Peer,
+    SecurityRule,
+    admits_all_traffic_from_any_group,
+    missing_ports_or_none_if_unknown,
+)
 
 SLURM_PORTS = (22, 6817, 6818, 32768, 60999)
 """ssh, slurmctld, slurmd, and both ends of the range that srun and collectives take theirs from."""
@@ -31,7 +36,7 @@ class Members(NamedTuple):
         return ", ".join(sorted(self.peer.groups))
 
 
-def placement_members(settings: Settings, facts: AccountFacts) -> Iterator[Members]:
+def placement_nodes_with_rules(settings: Settings, facts: AccountFacts) -> Iterator[Members]:
     """Yield the nodes of every placement whose subnets and security groups are known, with their rules."""
     network = facts.network
     subnets = facts.known_subnets
@@ -52,7 +57,7 @@ def placement_members(settings: Settings, facts: AccountFacts) -> Iterator[Membe
 
 def check_efa_rules(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Where there is an EFA, its security group allows all traffic from and to itself."""
-    for nodes in placement_members(settings, facts):
+    for nodes in placement_nodes_with_rules(settings, facts):
         types, closed = _efa_types_and_blocked_directions(facts, nodes)
         if types and closed:
             yield Finding(
@@ -65,9 +70,9 @@ def check_efa_rules(settings: Settings, facts: AccountFacts) -> Iterator[Finding
             )
 
 
-def check_node_traffic(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_slurm_ports_between_nodes(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Nodes reach nodes by Slurm's TCP, within a placement and from each to each."""
-    everywhere = list(placement_members(settings, facts))
+    everywhere = list(placement_nodes_with_rules(settings, facts))
     for source in everywhere:
         for destination in everywhere:
             if source is destination and (
@@ -80,7 +85,7 @@ def check_node_traffic(settings: Settings, facts: AccountFacts) -> Iterator[Find
                     ("out", source.egress, destination.peer),
                     ("in", destination.ingress, source.peer),
                 )
-                if (ports := missing_ports(rules, peer, SLURM_PORTS))
+                if (ports := missing_ports_or_none_if_unknown(rules, peer, SLURM_PORTS))
             ]
             if closed:
                 if source is destination:
@@ -104,7 +109,7 @@ def check_s3_egress(settings: Settings, facts: AccountFacts) -> Iterator[Finding
     endpoints = facts.known_endpoints
     if endpoints is None or not needs_s3(settings):
         return
-    for nodes in placement_members(settings, facts):
+    for nodes in placement_nodes_with_rules(settings, facts):
         fitting = [rule for rule in nodes.egress if rule.covers("tcp", HTTPS)]
         inside = any(endpoint.service == "s3" and endpoint.kind == "Interface" for endpoint in endpoints)
         outward = any(
@@ -125,7 +130,7 @@ def _efa_types_and_blocked_directions(facts: AccountFacts, nodes: Members) -> tu
     names = sorted({group.instance_type.removeprefix("ml.") for group in nodes.placement.groups if group.count})
     fast = [name for name in names if name in types and types[name].efa]
     directions = (("in", nodes.ingress), ("out", nodes.egress))
-    return fast, [word for word, rules in directions if not admits_everything_from(rules, nodes.peer.groups)]
+    return fast, [word for word, rules in directions if not admits_all_traffic_from_any_group(rules, nodes.peer.groups)]
 
 
 def _is_internet_network(network: IPv4Network) -> bool:

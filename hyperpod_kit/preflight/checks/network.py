@@ -15,7 +15,7 @@ from hyperpod_kit.preflight.placement import TYPES, placements, subnet_config_pa
 EVERYWHERE = ("0.0.0.0/0", "::/0")
 
 
-def check_exists(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_subnets_and_groups_exist(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Check that every subnet and security group exists."""
     network, region = facts.network, settings.cluster.region
     subnets = facts.known_subnets
@@ -99,7 +99,7 @@ def check_s3_route(settings: Settings, facts: AccountFacts) -> Iterator[Finding]
         return
     for path, subnet, table in _subnets_with_route_tables(settings, facts):
         if (
-            not _has_default_route(table)
+            not _has_default_route_without_igw(table)
             and not _has_s3_endpoint(table, endpoints, subnet.vpc_id)
             and not _is_public(table)
         ):
@@ -125,7 +125,7 @@ def check_service_endpoints(settings: Settings, facts: AccountFacts) -> Iterator
     }
     urls = [index for index, listed in enumerate(settings.packages) if listed.package.url]
     for _, subnet, table in _subnets_with_route_tables(settings, facts):
-        if _has_default_route(table) or _is_public(table):
+        if _has_default_route_without_igw(table) or _is_public(table):
             continue
         have = {endpoint.service for endpoint in endpoints if endpoint.vpc_id == subnet.vpc_id}
         for service, path in path_of_service.items():
@@ -237,14 +237,14 @@ def _is_public(table: RouteTable) -> bool:
     )
 
 
-def _has_default_route(table: RouteTable) -> bool:
+def _has_default_route_without_igw(table: RouteTable) -> bool:
     return any(
-        route.active and route.destination == EVERYWHERE[0] and not _leads_nowhere(route.target)
+        route.active and route.destination == EVERYWHERE[0] and not _is_local_or_internet_gateway(route.target)
         for route in table.routes
     )
 
 
-def _leads_nowhere(target: str) -> bool:
+def _is_local_or_internet_gateway(target: str) -> bool:
     return target in ("local", "") or target.startswith(("igw-", "eigw-"))
 
 

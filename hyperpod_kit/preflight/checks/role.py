@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Iterator, Optional, Sequence
 
 from hyperpod_kit.aws.iam import ALLOWED, Decision
-from hyperpod_kit.aws.policies import allows
+from hyperpod_kit.aws.policies import has_allow_statement
 from hyperpod_kit.config.findings import ERROR, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts.efs import EfsMount
@@ -16,7 +16,7 @@ from hyperpod_kit.preflight.required_permissions import required_permissions
 from hyperpod_kit.preflight.role_policy import SERVICE, trusts_sagemaker
 
 
-def check_exists(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_roles_exist_and_trust_sagemaker(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every role exists in the caller's account, and its trust policy names SageMaker."""
     for role in roles(settings):
         if role.account and role.account != facts.caller.account:
@@ -59,7 +59,7 @@ def check_permissions(settings: Settings, facts: AccountFacts) -> Iterator[Findi
         for permission in required_permissions(settings, role):
             decisions = value_or_none(facts.decisions.get((role.arn, permission.sid)))
             refused = [decision for decision in decisions or () if decision.decision != ALLOWED]
-            if not refused or _allowed_by_file_system(facts, role, permission, refused):
+            if not refused or _may_be_allowed_by_efs_policy(facts, role, permission, refused):
                 continue
             severity = ERROR
             if permission.optional:
@@ -74,7 +74,7 @@ def check_permissions(settings: Settings, facts: AccountFacts) -> Iterator[Findi
             )
 
 
-def _allowed_by_file_system(
+def _may_be_allowed_by_efs_policy(
     facts: AccountFacts, role: NodeRole, permission: Permission, refused: Sequence[Decision]
 ) -> bool:
     """Whether the policy of an EFS file system allows what the role's own does not: one of the two is enough.
@@ -88,7 +88,9 @@ def _allowed_by_file_system(
     system = value_or_none(facts.file_systems.get(EfsMount.kind, {}).get((region, file_system_id)))
     if system is None or isinstance(system.policy, NotQueried):
         return True
-    return system.policy is None or all(allows(system.policy, role.arn, decision.action) for decision in refused)
+    return system.policy is None or all(
+        has_allow_statement(system.policy, role.arn, decision.action) for decision in refused
+    )
 
 
 def _actions(refused: Sequence[Decision]) -> str:

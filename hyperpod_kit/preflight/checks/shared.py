@@ -25,9 +25,9 @@ class ExistingFileSystem(NamedTuple):
     service: str
 
 
-def check_exists(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_file_systems_exist_and_available(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every file system exists and is ready."""
-    for kind, service in _services():
+    for kind, service in _kinds_with_shared_service():
         for requested in file_system_queries(settings, kind):
             system = facts.file_systems.get(kind, {}).get((requested.region, requested.id), NOT_QUERIED)
             if system is None:
@@ -138,13 +138,13 @@ def check_access_points(settings: Settings, facts: AccountFacts) -> Iterator[Fin
             )
 
 
-def _services() -> list[tuple[str, SharedService]]:
+def _kinds_with_shared_service() -> list[tuple[str, SharedService]]:
     """Return the kinds of mounts that have such file systems, with their services."""
     return [(kind, its.shared) for kind, its in INQUIRIES.items() if its.shared is not None]
 
 
 def _existing_systems(settings: Settings, facts: AccountFacts) -> Iterator[ExistingFileSystem]:
-    for kind, service in _services():
+    for kind, service in _kinds_with_shared_service():
         for requested in file_system_queries(settings, kind):
             system = value_or_none(facts.file_systems.get(kind, {}).get((requested.region, requested.id)))
             if system is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.aws.efs import Efs
-from hyperpod_kit.aws.policies import MOUNT, allows, public_statement_names
+from hyperpod_kit.aws.policies import MOUNT, has_allow_statement, public_statement_names
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.homes import HOMES_PATH, NO_ACCESS_POINT
 from hyperpod_kit.config.settings import Settings
@@ -108,7 +108,11 @@ def _fetch_endpoint(
         target["LifeCycleState"] == "available",
     )
     return with_fetched_security_groups(
-        client, "elasticfilesystem:DescribeMountTargetSecurityGroups", requested, endpoint, calls.security_groups
+        client,
+        "elasticfilesystem:DescribeMountTargetSecurityGroups",
+        requested,
+        endpoint,
+        calls.mount_target_security_group_ids,
     )
 
 
@@ -169,9 +173,9 @@ def check_policy_admits(settings: Settings, facts: AccountFacts) -> Iterator[Fin
             continue
         if at == HOMES_PATH:
             for role in roles(settings):
-                if any(mount.is_carried_by(group.role, group.name) for group in role.groups) and not allows(
-                    document, role.arn, MOUNT
-                ):
+                if any(
+                    mount.is_carried_by(group.role, group.name) for group in role.groups
+                ) and not has_allow_statement(document, role.arn, MOUNT):
                     yield Finding(
                         "HPK-V410",
                         role.path,
@@ -179,7 +183,7 @@ def check_policy_admits(settings: Settings, facts: AccountFacts) -> Iterator[Fin
                         "hyperpod-kit users apply puts a policy that lets the cluster's role in",
                     )
         elif not mount.iam and not public_statement_names(document):
-            let_in = any(allows(document, role.arn, MOUNT) for role in roles(settings))
+            let_in = any(has_allow_statement(document, role.arn, MOUNT) for role in roles(settings))
             advice = ", and let the role in"
             if let_in:
                 advice = ""

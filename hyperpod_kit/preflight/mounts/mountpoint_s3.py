@@ -30,10 +30,10 @@ def permissions(carried: Carried, account: Account, role: NodeRole) -> Iterator[
                 actions.append("s3:DeleteObject")
         yield Permission(f"Mount{name}", purpose, at, tuple(actions), (f"{bucket}/{mount.prefix}*",))
         if not mount.read_only and mount.sse_kms_key_id:
-            yield _key_permission(mount.sse_kms_key_id, f"Key{name}", purpose, at, account)
+            yield _kms_key_permission(mount.sse_kms_key_id, f"Key{name}", purpose, at, account)
 
 
-def _key_permission(key: str, sid: str, purpose: str, at: str, account: Account) -> Permission:
+def _kms_key_permission(key: str, sid: str, purpose: str, at: str, account: Account) -> Permission:
     """Return the permission on the KMS key that new objects are encrypted with.
 
     `key`: an ARN, an id, or an alias, which no policy's resource can name.

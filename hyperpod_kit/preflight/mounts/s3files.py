@@ -72,7 +72,9 @@ def _fetch_endpoint(
         (),
         target.get("status", "AVAILABLE").upper() == "AVAILABLE",
     )
-    return with_fetched_security_groups(client, "s3files:GetMountTarget", requested, endpoint, calls.security_groups)
+    return with_fetched_security_groups(
+        client, "s3files:GetMountTarget", requested, endpoint, calls.mount_target_security_group_ids
+    )
 
 
 def _parse_access_point(entry: Optional[Mapping[str, Any]]) -> Optional[AccessPointFacts]:

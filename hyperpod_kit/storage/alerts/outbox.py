@@ -114,8 +114,8 @@ class AlertOutbox:
         """Return the keys of the file without `excluded`."""
         return [key for key in self._standing if key not in excluded]
 
-    def apply_observations(
-        self, watched: Sequence[str], observed: Mapping[str, Alert | None], now: float | None = None
+    def apply_observations_and_list_new_keys(
+        self, retained_keys: Sequence[str], observed: Mapping[str, Alert | None], now: float | None = None
     ) -> list[str]:
         """Apply the outcome of an inspection: for each key that could be inspected its alert, or None for no alert.
 
@@ -123,7 +123,7 @@ class AlertOutbox:
         """
         now = time.time() if now is None else now
         updated, new_keys = {}, []
-        for key in watched:
+        for key in retained_keys:
             previous = self._standing.get(key)
             current = previous
             if key in observed:
@@ -222,7 +222,9 @@ def open_outbox(path: Path, sinks: AlertSinks, *, exclusive: bool = True) -> Ite
         yield AlertOutbox(path, sinks, read(path))
         return
     by_descriptor.make_directories(path.parent)
-    lock = by_descriptor.open_file(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = by_descriptor.open_own_or_root_file(
+        path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+    )
     try:
         if not try_lock(lock):
             raise HyperpodKitError(
@@ -244,14 +246,14 @@ def inspect_and_send_alerts(
 ) -> AlertReport:
     """Run a whole check: inspect, update what stands, and send every pending alert.
 
-    `inspect`: from the keys that stood before to the outcome, see `AlertOutbox.apply_observations`.
+    `inspect`: from the keys that stood before to the outcome, see `AlertOutbox.apply_observations_and_list_new_keys`.
 
     Raises as `open_outbox` and `AlertOutbox.send_pending_and_save`. Of other keys that the file has nothing is
     forgotten: several checks may share it.
     """
     report = AlertReport()
     with open_outbox(path, sinks) as outbox:
-        report.new = outbox.apply_observations(
+        report.new = outbox.apply_observations_and_list_new_keys(
             [*watched, *outbox.keys_except(watched)], inspect(outbox.standing_keys()), now
         )
         outbox.send_pending_and_save(report)

@@ -52,18 +52,18 @@ class _ChangelogLine(NamedTuple):
     record: AuditRecord
 
 
-def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
+def parse_entries_marking_sequence_gaps(lines: Iterable[str], log_name: str) -> Iterator[Entry]:
     """Parse `lfs changelog`.
 
     Times are those of the server, UTC. Paths are `[FID of the directory]/name`: `lfs fid2path` says which it is.
     """
-    sequence = _Sequence(name)
+    sequence = _Sequence(log_name)
     for number, text in enumerate(lines, 1):
         if not text.strip():
             continue
-        line = _parse_line(text.rstrip("\n"), name)
+        line = _parse_line(text.rstrip("\n"), log_name)
         if line is None:
-            yield unreadable_line_gap(SOURCE, name, number, text, sequence.last)
+            yield unreadable_line_gap(SOURCE, log_name, number, text, sequence.last)
         else:
             yield from sequence.add_and_yield_certain(line)
     yield from sequence.yield_remaining()
@@ -76,8 +76,8 @@ class _Sequence:
     whose numbers do not follow.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, log_name: str) -> None:
+        self._name = log_name
         self._waiting: deque[_ChangelogLine] = deque()
         self._out_of_sequence: list[_ChangelogLine] = []
         self._last_number: int | None = None
@@ -141,7 +141,7 @@ class _Sequence:
         return AuditGap(times[0], times[1], SOURCE, f"{self._name}:{line.number}:{digest}", reason, "")
 
 
-def _parse_line(line: str, name: str) -> _ChangelogLine | None:
+def _parse_line(line: str, log_name: str) -> _ChangelogLine | None:
     """Parse a record, None for a line that is none."""
     match = _LINE.match(line)
     if match is None:
@@ -150,12 +150,12 @@ def _parse_line(line: str, name: str) -> _ChangelogLine | None:
         time = datetime.strptime(f"{match['day']} {match['clock']}", "%Y.%m.%d %H:%M:%S").replace(tzinfo=timezone.utc)
         when = time.timestamp() + float(f"0.{match['part'][:9]}")
         attributes = dict(part.split("=", 1) for part in match["more"].split())
-        return _ChangelogLine(int(match["number"]), line, when, _record_from_match(match, attributes, when, name))
+        return _ChangelogLine(int(match["number"]), line, when, _record_from_match(match, attributes, when, log_name))
     except (ValueError, OverflowError):
         return None
 
 
-def _record_from_match(match: re.Match[str], attributes: dict[str, str], when: float, name: str) -> AuditRecord:
+def _record_from_match(match: re.Match[str], attributes: dict[str, str], when: float, log_name: str) -> AuditRecord:
     path = f"[{match['parent'] or match['target']}]"
     if match["name"]:
         path += f"/{match['name']}"
@@ -173,7 +173,7 @@ def _record_from_match(match: re.Match[str], attributes: dict[str, str], when: f
     return AuditRecord(
         when,
         SOURCE,
-        f"{name}:{match['number']}",
+        f"{log_name}:{match['number']}",
         _OPERATIONS.get(match["kind"], match["kind"]),
         path,
         new_path,

@@ -36,7 +36,7 @@ _BEGIN = re.compile(r'\s*\{\s*"Records"\s*:\s*\[')
 _BETWEEN = re.compile(r"[\s,]*")
 
 
-def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
+def parse_entries_until_damage(lines: Iterable[str], log_name: str) -> Iterator[Entry]:
     """Parse one file of `{"Records": […]}`, on one line or many, decoded record by record; of one that is damaged or
     cut what comes before that, and a gap."""
     chunks, decoder = iter(lines), json.JSONDecoder()
@@ -45,7 +45,7 @@ def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
         text += chunk
     begin = _BEGIN.match(text)
     if begin is None:
-        yield AuditGap(0.0, 0.0, SOURCE, f"{name}:whole", f"{name} is no file of CloudTrail, or is cut", "")
+        yield AuditGap(0.0, 0.0, SOURCE, f"{log_name}:whole", f"{log_name} is no file of CloudTrail, or is cut", "")
         return
     text = text[begin.end() :]
     while True:
@@ -61,21 +61,21 @@ def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
             if len(text) < _MAX_RECORD:
                 chunk = next(chunks, "")
             if not chunk:
-                reason = f"{name} is no file of CloudTrail from record {number + 1} on, or is cut"
-                yield AuditGap(0.0, 0.0, SOURCE, f"{name}:whole", reason, "")
+                reason = f"{log_name} is no file of CloudTrail from record {number + 1} on, or is cut"
+                yield AuditGap(0.0, 0.0, SOURCE, f"{log_name}:whole", reason, "")
                 return
             text += chunk
             continue
         text, number = text[end:], number + 1
-        yield from _parse_entry(record, name, number)
+        yield from _parse_s3_event_or_gap(record, log_name, number)
 
 
-def _parse_entry(record: Any, name: str, number: int) -> Iterator[Entry]:
+def _parse_s3_event_or_gap(record: Any, log_name: str, number: int) -> Iterator[Entry]:
     try:
         if record.get("eventSource") == "s3.amazonaws.com":
             yield _parse_record(record)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        yield AuditGap(0.0, 0.0, SOURCE, f"{name}:{number}", f"{name}, record {number}, cannot be read", "")
+        yield AuditGap(0.0, 0.0, SOURCE, f"{log_name}:{number}", f"{log_name}, record {number}, cannot be read", "")
 
 
 def _parse_record(body: Mapping[str, Any]) -> AuditRecord:

@@ -17,7 +17,7 @@ from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
 from hyperpod_kit.errors import Absent, UsageError
 from hyperpod_kit.storage import private_database
 from hyperpod_kit.storage.audit.accounting import SlurmJob
-from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry, to_storable
+from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry, to_storable_record_or_gap
 from hyperpod_kit.system import hash_chain
 from hyperpod_kit.untrusted.text import clean
 
@@ -88,7 +88,7 @@ class AuditLedger:
         records = gaps = again = 0
         with self._transaction():
             chain = self._last_digest()
-            for entry in map(to_storable, entries):
+            for entry in map(to_storable_record_or_gap, entries):
                 if isinstance(entry, AuditGap):
                     cursor = self._database.execute(
                         "insert or ignore into gaps values (?, ?, ?, ?, ?, ?)", _gap_row(entry)
@@ -138,7 +138,7 @@ class AuditLedger:
         )
         return [AuditGap(*row) for row in cursor]
 
-    def jobs_of_user_at(self, uid: int, host: str, when: float) -> list[tuple[str, str]]:
+    def job_ids_and_user_names_at(self, uid: int, host: str, when: float) -> list[tuple[str, str]]:
         """Find (job, user) that this user had on this node then."""
         cursor = self._database.execute(
             'select job, user from jobs where uid = ? and host = ? and start <= ? and "end" >= ?',

@@ -11,27 +11,32 @@ from hyperpod_kit.system import hash_chain
 SOURCE = "node"
 
 
-def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
+def parse_entries_marking_chain_gaps(lines: Iterable[str], log_name: str) -> Iterator[Entry]:
     """Parse a node's audit log. A broken link is a gap: lines are missing there, or one was changed."""
     last, expected = 0.0, None
     for number, body, follows in hash_chain.iter_checked_lines(line for line in lines if line.strip()):
         host, count = str(body.get("host", "")), _line_number(body)
         if not follows:
-            reason = f"{name}, line {number}, does not follow from the line before it: changed, cut or lost"
-            yield AuditGap(last, _time_or_last(body, last), SOURCE, f"{name}:{number}:chain", reason, host)
+            reason = f"{log_name}, line {number}, does not follow from the line before it: changed, cut or lost"
+            yield AuditGap(last, _time_or_last(body, last), SOURCE, f"{log_name}:{number}:chain", reason, host)
         elif expected is not None and count != expected:
             yield AuditGap(
-                last, _time_or_last(body, last), SOURCE, f"{name}:{number}:number", f"{name}: lines are missing", host
+                last,
+                _time_or_last(body, last),
+                SOURCE,
+                f"{log_name}:{number}:number",
+                f"{log_name}: lines are missing",
+                host,
             )
         expected = None
         if count is not None:
             expected = count + 1
         last = _time_or_last(body, last)
         if body:
-            yield from _parse_entry(body, f"{host}:{count}:{last}")
+            yield from _parse_record_or_gap(body, f"{host}:{count}:{last}")
 
 
-def _parse_entry(body: dict[str, Any], id: str) -> Iterator[Entry]:
+def _parse_record_or_gap(body: dict[str, Any], id: str) -> Iterator[Entry]:
     operation, host = str(body.get("op", "")), str(body.get("host", ""))
     when = _time_or_last(body, math.nan)
     if math.isnan(when):

@@ -76,7 +76,7 @@ def join_accounting(ledger: AuditLedger, row: dict[str, Any]) -> dict[str, Any]:
     """Fill in the job that the row's user had on that node then, where it has none and there was exactly one."""
     if row["uid"] < 0 or not row["host"] or (row["job"] and row["user"]):
         return row
-    jobs = ledger.jobs_of_user_at(row["uid"], row["host"], row["time"])
+    jobs = ledger.job_ids_and_user_names_at(row["uid"], row["host"], row["time"])
     joined = dict(row)
     if jobs and not row["user"]:
         joined["user"] = jobs[0][1]

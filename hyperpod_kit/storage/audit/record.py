@@ -62,10 +62,10 @@ OVERLONG = "\0 a line that is longer than a line of such a log can be\n"
 class Importer(Protocol):
     """Parses lines of a log to entries. Lines that are none of that log are gaps: they may have said something."""
 
-    def __call__(self, lines: Iterable[str], name: str) -> Iterator[Entry]: ...
+    def __call__(self, lines: Iterable[str], log_name: str) -> Iterator[Entry]: ...
 
 
-def to_storable(entry: Entry) -> Entry:
+def to_storable_record_or_gap(entry: Entry) -> Entry:
     """Convert an entry to what SQLite keeps and gives back: half a surrogate pair is written as an escape; what has no
     time, or a number that no kernel gives, is a gap."""
     if isinstance(entry, AuditGap):
@@ -75,7 +75,7 @@ def to_storable(entry: Entry) -> Entry:
         return replace(entry, since=times[0], until=times[1], **_encodable_texts(entry))
     if not math.isfinite(entry.time) or not (-1 <= entry.uid < 1 << 32) or not (0 <= entry.pid < 1 << 31):
         reason = "a record has no possible time, user or process"
-        return to_storable(AuditGap(0.0, 0.0, entry.source, entry.id, reason, entry.host))
+        return to_storable_record_or_gap(AuditGap(0.0, 0.0, entry.source, entry.id, reason, entry.host))
     return replace(entry, **_encodable_texts(entry))
 
 
@@ -87,7 +87,7 @@ def _encodable_texts(entry: Entry) -> dict[str, Any]:
     }
 
 
-def unreadable_line_gap(source: str, name: str, number: int, text: str, time: float) -> AuditGap:
+def unreadable_line_gap(source: str, log_name: str, number: int, text: str, time: float) -> AuditGap:
     """Make the gap for a line that cannot be read. `time`: of the last line before it."""
-    reason = f"{name}, line {number}, cannot be read: {clean(text, 200)}"
-    return AuditGap(time, time, source, f"{name}:{number}:{text[:200]}", reason, "")
+    reason = f"{log_name}, line {number}, cannot be read: {clean(text, 200)}"
+    return AuditGap(time, time, source, f"{log_name}:{number}:{text[:200]}", reason, "")

@@ -29,7 +29,7 @@ _OPERATIONS = {
 BEST_EFFORT = "S3 delivers these logs as well as it can: a request may have no line"
 
 
-def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
+def parse_entries_with_best_effort_gap(lines: Iterable[str], log_name: str) -> Iterator[Entry]:
     """Parse every line; yields one gap over all of them too, because the log promises nothing."""
     first = last = 0.0
     for number, line in enumerate(lines, 1):
@@ -41,7 +41,7 @@ def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
             bucket, host, requester, request, operation, key, status = fields[1], *fields[3:7], fields[7], fields[9]
             int(status.replace("-", "0"))
         except (ValueError, IndexError, OverflowError):
-            yield unreadable_line_gap(SOURCE, name, number, line, last)
+            yield unreadable_line_gap(SOURCE, log_name, number, line, last)
             continue
         first, last = first or when, when
         command = ""
@@ -59,7 +59,7 @@ def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
             result="" if status.startswith("2") else status,
         )
     if first:
-        yield AuditGap(first, last, SOURCE, f"{name}:best-effort", BEST_EFFORT, "")
+        yield AuditGap(first, last, SOURCE, f"{log_name}:best-effort", BEST_EFFORT, "")
 
 
 def _field_or_empty(field: str) -> str:

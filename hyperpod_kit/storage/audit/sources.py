@@ -25,10 +25,10 @@ class AuditSource(NamedTuple):
 
 
 IMPORTERS: dict[str, AuditSource] = {
-    "node": AuditSource(node_log.read_entries, 256 << 10),
-    "cloudtrail": AuditSource(cloudtrail.read_entries, cloudtrail.CHUNK),
-    "s3-access-log": AuditSource(s3_access_log.read_entries, 16 << 10),
-    "changelog": AuditSource(changelog.read_entries, 16 << 10),
+    "node": AuditSource(node_log.parse_entries_marking_chain_gaps, 256 << 10),
+    "cloudtrail": AuditSource(cloudtrail.parse_entries_until_damage, cloudtrail.CHUNK),
+    "s3-access-log": AuditSource(s3_access_log.parse_entries_with_best_effort_gap, 16 << 10),
+    "changelog": AuditSource(changelog.parse_entries_marking_sequence_gaps, 16 << 10),
 }
 """Kind -> what reads it."""
 
@@ -46,7 +46,7 @@ def list_files(paths: tuple[Path, ...]) -> list[Path]:
     return files
 
 
-def read_entries(kind: str, path: Path) -> Iterator[Entry]:
+def read_entries_marking_damage(kind: str, path: Path) -> Iterator[Entry]:
     """Read the entries of one file, gzip or plain; where it is damaged what came before that, and a gap.
 
     Raises Absent when it cannot be opened.
@@ -63,7 +63,7 @@ def read_entries(kind: str, path: Path) -> Iterator[Entry]:
         stream: IO[bytes] = raw
         if packed:
             stream = gzip.GzipFile(fileobj=raw)  # type: ignore[assignment]
-        yield from source.importer(_read_bounded_lines(stream, source, damage), path.name)
+        yield from source.importer(_read_lines_replacing_overlong(stream, source, damage), path.name)
     if damage:
         yield AuditGap(0.0, 0.0, source_name(kind), f"{path.name}:damaged", f"{path.name} is damaged: {damage[0]}", "")
 
@@ -73,13 +73,13 @@ def source_name(kind: str) -> str:
     return {"changelog": changelog.SOURCE}.get(kind, kind)
 
 
-def _read_bounded_lines(stream: IO[bytes], source: AuditSource, damage: list[str]) -> Iterator[str]:
+def _read_lines_replacing_overlong(stream: IO[bytes], source: AuditSource, damage: list[str]) -> Iterator[str]:
     """Yield lines, each with its end, and OVERLONG in the place of one that is too long; of a file of CloudTrail,
     which is one line, pieces.
 
     Ends at damage, which is added to `damage`.
     """
-    by_line = source.importer is not cloudtrail.read_entries
+    by_line = source.importer is not cloudtrail.parse_entries_until_damage
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     try:
         while True:

@@ -57,14 +57,14 @@ def _probe_rename_directory(directory: Path) -> ProbeResult:
 
 def _probe_append(directory: Path) -> ProbeResult:
     path = _write_file(directory / "a")
-    with by_descriptor.stream(path, "ab") as file:
+    with by_descriptor.open_stream_for_writing(path, "ab") as file:
         file.write(b"er")
     return ProbeResult(path.read_bytes() == b"older")
 
 
 def _probe_overwrite(directory: Path) -> ProbeResult:
     path = _write_file(directory / "a", b"old" * 1000)
-    with by_descriptor.stream(path, "r+b") as file:
+    with by_descriptor.open_stream_for_writing(path, "r+b") as file:
         file.seek(3)
         file.write(b"NEW")
     return ProbeResult(path.read_bytes() == b"oldNEW" + b"old" * 998)
@@ -127,7 +127,7 @@ def _probe_exclusive_create(directory: Path) -> ProbeResult:
     """Probe that a file which is there cannot be made again."""
     path = _write_file(directory / "a")
     try:
-        os.close(by_descriptor.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        os.close(by_descriptor.open_own_or_root_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return ProbeResult(True)
     return ProbeResult(False, "two made the same file")

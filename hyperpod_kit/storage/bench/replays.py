@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hyperpod_kit.errors import HyperpodKitError
-from hyperpod_kit.extras import install_command
+from hyperpod_kit.extras import requirements_install_command
 from hyperpod_kit.storage.bench.scratch import Scratch
 from hyperpod_kit.storage.plan.calibration import Sample
 
@@ -42,7 +42,7 @@ class ReplayRequest(NamedTuple):
 def replay(scratch: Scratch, request: ReplayRequest, writer: str, kind: str) -> list[Sample]:
     """Run the replay and return the timed saves. Raises ReplayFailed, BudgetSpent."""
     # Our engine holds two checkpoints while a third is written.
-    scratch.reserve_budget(SAVES * request.size, f"a checkpoint by {writer}")
+    scratch.reserve_bytes_within_budget_and_room(SAVES * request.size, f"a checkpoint by {writer}")
     directory = scratch.make_directory(f"replay-{writer}")
     try:
         report = _run_replay(directory, request, writer)
@@ -77,7 +77,7 @@ def _run_replay(directory: Path, request: ReplayRequest, writer: str) -> dict[st
         last = (error_output.strip().splitlines() or ["no word"])[-1]
         hint = None
         if "torch" in last:
-            hint = f"{install_command('torch')}; or --no-replay"
+            hint = f"{requirements_install_command('torch')}; or --no-replay"
         raise ReplayFailed(f"{writer}: exit code {child.returncode}: {last}", hint=hint) from None
     if "error" in body:
         raise ReplayFailed(f"{writer}: {body['error']}")

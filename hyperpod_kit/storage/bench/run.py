@@ -152,10 +152,10 @@ def to_calibration(reports: list[MountReport]) -> Calibration:
     return Calibration(f"storage bench on {platform.node()}", samples, about)
 
 
-def _stream_bytes_within_budget(share: float, counts: tuple[int, ...]) -> int:
+def _stream_bytes_within_budget(byte_budget: float, counts: tuple[int, ...]) -> int:
     """Compute the bytes of a stream, in whole blocks: all steps together write no more than `share`."""
     parts = sum(counts) + 1 / 8
-    return max(BLOCK, min(MAX_STREAM_BYTES, int(share / parts)) // BLOCK * BLOCK)
+    return max(BLOCK, min(MAX_STREAM_BYTES, int(byte_budget / parts)) // BLOCK * BLOCK)
 
 
 def _list_stream_steps(counts: tuple[int, ...], file_size: int) -> list[tuple[int, int]]:
@@ -168,14 +168,14 @@ def _list_stream_steps(counts: tuple[int, ...], file_size: int) -> list[tuple[in
 
 
 def _measure_probes(scratch: Scratch, report: MountReport) -> None:
-    scratch.reserve_budget(64 * 1024, "probes")
+    scratch.reserve_bytes_within_budget_and_room(64 * 1024, "probes")
     directory = scratch.make_directory("probes")
     report.probes = probes.run_probes(directory)
     scratch.remove(directory)
 
 
 def _measure_streams(scratch: Scratch, report: MountReport, count: int, size: int) -> None:
-    scratch.reserve_budget(count * size, f"{count} streams")
+    scratch.reserve_bytes_within_budget_and_room(count * size, f"{count} streams")
     directory = scratch.make_directory("streams")
     try:
         report.streams.append(streams.write_streams(directory, count, size))
@@ -185,7 +185,7 @@ def _measure_streams(scratch: Scratch, report: MountReport, count: int, size: in
 
 
 def _measure_fio(scratch: Scratch, report: MountReport, count: int, size: int) -> None:
-    scratch.reserve_budget(count * size, f"fio, {count} streams")
+    scratch.reserve_bytes_within_budget_and_room(count * size, f"fio, {count} streams")
     directory = scratch.make_directory("fio")
     try:
         report.fio.append(fio.measure_with_fio(directory, "write", count, size))
@@ -195,7 +195,7 @@ def _measure_fio(scratch: Scratch, report: MountReport, count: int, size: int) -
 
 
 def _measure_small_files(scratch: Scratch, report: MountReport) -> None:
-    scratch.reserve_budget(SMALL_FILES * small.SIZE, "small files")
+    scratch.reserve_bytes_within_budget_and_room(SMALL_FILES * small.SIZE, "small files")
     directory = scratch.make_directory("small")
     try:
         report.small = small.measure_small_files(directory, SMALL_FILES)

@@ -52,7 +52,7 @@ class Scratch:
             signal.signal(signal.SIGINT, previous_handlers[signal.SIGINT])
             signal.signal(signal.SIGTERM, self._previous_handler)  # type: ignore[arg-type]
 
-    def reserve_budget(self, size: float, label: str) -> None:
+    def reserve_bytes_within_budget_and_room(self, size: float, label: str) -> None:
         """Count `size` bytes that are about to be written. Raises BudgetSpent: then nothing may be written."""
         if size > self.remaining:
             raise BudgetSpent(

@@ -21,12 +21,12 @@ class StreamShape(NamedTuple):
     knee: float | None
     error: float
 
-    def predict_seconds(self, streams: int, size: float) -> float:
+    def predict_seconds(self, streams: int, total_bytes: float) -> float:
         """Predict the seconds of `streams` streams with `size` bytes in all."""
         rate = self.stream * streams
         if self.whole is not None:
             rate = min(rate, self.whole)
-        return self.first + size / rate
+        return self.first + total_bytes / rate
 
 
 NO_GAIN = 0.8
@@ -41,7 +41,7 @@ def fit_shape(samples: Sequence[StreamSample]) -> StreamShape | None:
     alone = sorted((sample for sample in samples if sample.streams == 1), key=lambda sample: sample.size)
     if not alone:
         return None
-    first, stream = _fit_line([(float(sample.size), sample.seconds) for sample in alone])
+    first, stream = _fit_latency_and_rate([(float(sample.size), sample.seconds) for sample in alone])
     total_rate = _find_rate_limit(first, stream, samples)
     knee = None
     if total_rate is not None:
@@ -62,7 +62,7 @@ def _find_rate_limit(first: float, stream: float, samples: Sequence[StreamSample
     return max(rate for _, rate in rates)
 
 
-def _fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def _fit_latency_and_rate(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Fit (seconds at 0 bytes, bytes a second): the line of least relative error; through 0 when there is one size."""
     weights = [1 / seconds**2 for _, seconds in points]
     total = sum(weights)

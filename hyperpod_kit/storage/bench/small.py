@@ -40,8 +40,8 @@ def measure_small_files(directory: Path, count: int) -> SmallFiles:
 def _measure_in_folder(folder: int, directory: Path, count: int) -> SmallFiles:
     data = os.urandom(SIZE)
     names = [f"{number:06d}" for number in range(count)]
-    create_seconds = [_time_call(partial(_create_file, name, folder, data)) for name in names]
-    open_seconds = [_time_call(partial(_open_file, name, folder)) for name in names]
+    create_seconds = [_time_call(partial(_create_and_sync_file, name, folder, data)) for name in names]
+    open_seconds = [_time_call(partial(_open_and_read_one_byte, name, folder)) for name in names]
     started_at = time.perf_counter()
     with os.scandir(folder) as entries:
         found_count = sum(entry.stat(follow_symlinks=False).st_size == SIZE for entry in entries)
@@ -57,7 +57,7 @@ def _measure_in_folder(folder: int, directory: Path, count: int) -> SmallFiles:
     )
 
 
-def _create_file(name: str, folder: int, data: bytes) -> None:
+def _create_and_sync_file(name: str, folder: int, data: bytes) -> None:
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
     try:
         os.write(fd, data)
@@ -66,7 +66,7 @@ def _create_file(name: str, folder: int, data: bytes) -> None:
         os.close(fd)
 
 
-def _open_file(name: str, folder: int) -> None:
+def _open_and_read_one_byte(name: str, folder: int) -> None:
     fd = os.open(name, os.O_RDONLY, dir_fd=folder)
     try:
         os.read(fd, 1)

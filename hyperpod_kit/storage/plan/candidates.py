@@ -123,7 +123,7 @@ def _candidate_lustre_sizes(
     if facts.fsx_throughput:
         throughputs = [facts.fsx_throughput]
     room = size.total * (facts.keep + 1) / MAX_SHARE
-    demand = _required_bandwidth(facts, size, _measured_or_nearest_rate(kind.name, facts, calibration)[0])
+    demand = _required_bytes_per_second(facts, size, _measured_or_nearest_rate(kind.name, facts, calibration)[0])
     return [
         lustre
         for throughput in throughputs
@@ -166,13 +166,13 @@ def _part_counts_of_files(kind: StorageKind, facts: JobFacts, size: CheckpointSi
     return [parts[file] for file in files if file]
 
 
-def _part_bytes(kind: StorageKind, facts: JobFacts, size: CheckpointSize, file: float) -> float:
+def _part_bytes(kind: StorageKind, facts: JobFacts, size: CheckpointSize, file_bytes: float) -> float:
     """Compute the bytes of one request."""
     if kind.parts:
         return float((facts.mountpoint_part_mib or size.part_mib) * MIB)
     if kind.then is not None:
-        return max(catalog.S5CMD_PART, file / MAX_PARTS)
-    return float(part_size(math.ceil(file)))
+        return max(catalog.S5CMD_PART, file_bytes / MAX_PARTS)
+    return float(part_size(math.ceil(file_bytes)))
 
 
 def _min_request_seconds(kind: StorageKind, facts: JobFacts, count: int) -> float:
@@ -191,7 +191,7 @@ def _count_writing_nodes(facts: JobFacts) -> int:
     return 1
 
 
-def _required_bandwidth(facts: JobFacts, size: CheckpointSize, rate: Rate) -> float:
+def _required_bytes_per_second(facts: JobFacts, size: CheckpointSize, rate: Rate) -> float:
     """Compute the bytes a second that a file system has to take so as not to be the bottleneck: all that the writers
     drive while training waits for them; behind training's back only what brings a save to its end in half an interval.
     """
@@ -241,7 +241,9 @@ def _predict_write_time(
     return Band(at_limit, likely, 2 * likely), False
 
 
-def _bandwidth_limit(kind: StorageKind, facts: JobFacts, size: CheckpointSize, lustre: LustreSize | None) -> float:
+def _limit_in_bytes_per_second(
+    kind: StorageKind, facts: JobFacts, size: CheckpointSize, lustre: LustreSize | None
+) -> float:
     """Compute the bytes a second that pass at most: of a node, of one file, of the whole."""
     nodes = _count_writing_nodes(facts)
     if kind.local:
@@ -253,15 +255,15 @@ def _bandwidth_limit(kind: StorageKind, facts: JobFacts, size: CheckpointSize, l
     if kind.total_bandwidth is not None:
         limits.append(kind.total_bandwidth)
     if kind.tiered:
-        limits.append(required_tiering_throughput(kind, facts, size))
+        limits.append(tiering_bytes_per_second_to_buy(kind, facts, size))
     if lustre is not None:
         limits += [lustre.bandwidth, size.files * lustre.file_bandwidth(size.file)]
     return min(limits)
 
 
-def required_tiering_throughput(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> float:
+def tiering_bytes_per_second_to_buy(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> float:
     """Compute the bytes a second to buy: what the writers drive, in whole steps."""
-    demand = _required_bandwidth(facts, size, _measured_or_nearest_rate(kind.name, facts, None)[0])
+    demand = _required_bytes_per_second(facts, size, _measured_or_nearest_rate(kind.name, facts, None)[0])
     return max(1, math.ceil(demand / catalog.TIERING_STEP)) * catalog.TIERING_STEP
 
 
@@ -276,7 +278,7 @@ def _make_choice(
 ) -> StorageChoice:
     count = count_put_requests_per_save(kind, facts, size)
     least = _min_request_seconds(kind, facts, count)
-    limit = _bandwidth_limit(kind, facts, size, lustre)
+    limit = _limit_in_bytes_per_second(kind, facts, size, lustre)
     if kind.then is None:
         written, calibrated = _predict_write_time(kind.name, limit, facts, size, calibration, least)
         durable = remote = written
@@ -303,7 +305,7 @@ def _make_choice(
     rate = _measured_or_nearest_rate(kind.name, facts, calibration)[0]
     headroom = None
     if lustre is not None:
-        headroom = lustre.bandwidth / _required_bandwidth(facts, size, rate) - 1
+        headroom = lustre.bandwidth / _required_bytes_per_second(facts, size, rate) - 1
     choice = StorageChoice(
         kind,
         calibrated,
@@ -346,7 +348,7 @@ def _monthly_cost(
     prices: Mapping[str, Price],
     lustre: LustreSize | None,
     rhythm: interval.Rhythm,
-    count: int,
+    puts_per_save: int,
 ) -> Cost:
     if lustre is not None:
         return _total_cost(prices, {f"fsx-lustre-{lustre.throughput}": lustre.billed_gigabytes})
@@ -355,14 +357,14 @@ def _monthly_cost(
     if kind.write_price is not None:
         amounts[kind.write_price] = saves * catalog.bytes_to_gigabytes(size.total)
     if kind.put_price is not None:
-        amounts[kind.put_price] = saves * count / 1000
+        amounts[kind.put_price] = saves * puts_per_save / 1000
     loads = storage_loads_per_month(facts)
     if kind.read_price is not None:
         amounts[kind.read_price] = loads * catalog.bytes_to_gigabytes(size.total)
     if kind.get_price is not None:
         amounts[kind.get_price] = loads * count_get_requests_per_load(kind, facts, size) / 1000
     if kind.tiered:
-        amounts["fsx-intelligent-tiering-throughput"] = required_tiering_throughput(kind, facts, size) / catalog.MB
+        amounts["fsx-intelligent-tiering-throughput"] = tiering_bytes_per_second_to_buy(kind, facts, size) / catalog.MB
     return _total_cost(prices, amounts)
 
 

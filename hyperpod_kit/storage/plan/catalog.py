@@ -198,9 +198,9 @@ class LustreSize:
         return float(self.capacity)
 
 
-def smallest_lustre_size(bandwidth: float, min_bytes: float, throughput: int, efa: bool = False) -> LustreSize:
+def smallest_lustre_size(bytes_per_second: float, min_bytes: float, throughput: int, efa: bool = False) -> LustreSize:
     """Choose the smallest file system of that throughput with `bandwidth` bytes a second and `min_bytes` bytes."""
-    capacity = max(bandwidth / (throughput * MB) * 1000, min_bytes / 2**30)
+    capacity = max(bytes_per_second / (throughput * MB) * 1000, min_bytes / 2**30)
     if efa:
         step = EFA_STEPS[throughput]
         return LustreSize(max(1, math.ceil(capacity / step)) * step, throughput, efa)
@@ -210,13 +210,13 @@ def smallest_lustre_size(bandwidth: float, min_bytes: float, throughput: int, ef
 
 
 def lustre_sizes_up_to_bandwidth(
-    bandwidth: float, min_bytes: float, throughput: int, efa: bool = False
+    bytes_per_second: float, min_bytes: float, throughput: int, efa: bool = False
 ) -> list[LustreSize]:
     """List the sizes from the smallest that has the room to the one that is no bottleneck, each about twice as large
     as the last."""
     first, last = (
         smallest_lustre_size(0, min_bytes, throughput, efa),
-        smallest_lustre_size(bandwidth, min_bytes, throughput, efa),
+        smallest_lustre_size(bytes_per_second, min_bytes, throughput, efa),
     )
     sizes = [first]
     while sizes[-1].capacity * 2 < last.capacity:

@@ -38,13 +38,13 @@ def fit_line(first: tuple[float, float, float], second: tuple[float, float, floa
     return Line((spent - slope * size) / files, 1 / slope)
 
 
-def fit_streaming_cost() -> Line:
+def fit_published_streaming_overhead() -> Line:
     """Return what FastFile adds to reading the same file from NVMe: 0.083 s to the first byte, then 306 MiB/s."""
     rows = [(float(row.files), row.files * row.size, row.streamed_read - row.local_read) for row in seeds.STREAMED]
     return fit_line(rows[0], rows[1])
 
 
-def fit_copy_cost(tool: str) -> Line:
+def fit_published_copy_cost(tool: str) -> Line:
     """Return the cost of a tool's copy from S3 to NVMe."""
     rows = [(float(row.files), row.files * row.size, row.seconds) for row in seeds.BULK if row.tool == tool]
     return fit_line(rows[0], rows[1])
@@ -66,7 +66,7 @@ class DataAdvice(NamedTuple):
 
 def advise_data_location(data: DataSet) -> DataAdvice:
     """Advise where this data set should lie. Without `rows_a_second` only its files are judged."""
-    line, copy = fit_streaming_cost(), fit_copy_cost("s5cmd")
+    line, copy = fit_published_streaming_overhead(), fit_published_copy_cost("s5cmd")
     stream = line.predict_seconds(data.files, data.size)
     merged = line.predict_seconds(max(1.0, data.size / MERGED_BYTES), data.size)
     rate_share = data.bytes_read_per_second / line.rate
@@ -128,8 +128,8 @@ def compare_published_streaming_times() -> list[StreamedRow]:
     out = []
     for row in seeds.STREAMED:
         size, files = row.files * row.size, float(row.files)
-        streamed = row.local_read + fit_streaming_cost().predict_seconds(files, size)
-        copied = fit_copy_cost("s5cmd").predict_seconds(files, size)
+        streamed = row.local_read + fit_published_streaming_overhead().predict_seconds(files, size)
+        copied = fit_published_copy_cost("s5cmd").predict_seconds(files, size)
         local = copied + row.local_read + train
         out.append(
             StreamedRow(

@@ -48,7 +48,7 @@ def nearest_fleet(ranks: int) -> PublishedFleet:
     return min(FLEETS, key=lambda fleet: abs(math.log(fleet.gpus / ranks)))
 
 
-def estimate_mtbf_from_fleets(ranks: int) -> tuple[float, str]:
+def estimate_mtbf_seconds_from_fleets(ranks: int) -> tuple[float, str]:
     """Estimate the seconds between two failures of a job of so many GPUs; returns where that is from too."""
     fleet = nearest_fleet(ranks)
     low, high = (choose(published.gpu_hours_between_failures for published in FLEETS) / ranks for choose in (min, max))
@@ -58,7 +58,7 @@ def estimate_mtbf_from_fleets(ranks: int) -> tuple[float, str]:
     return fleet.gpu_hours_between_failures / ranks * 3600, description
 
 
-def measure_mtbf_from_ledger(path: Path) -> float:
+def measure_mtbf_seconds_from_ledger(path: Path) -> float:
     """Compute the seconds of running between two failures, of all jobs of a checkpoint root:
     `<root>/.hpk/attempts.jsonl`.
 

@@ -112,7 +112,7 @@ def make_plan(
     candidates = tuple(
         _best_choice(facts, group, least) for kind in choices_of_kinds for group in _group_by_throughput(kind)
     )
-    chosen = _choose_usable(facts, candidates, least)
+    chosen = _best_unrefused_choice(facts, candidates, least)
     curve = _cost_waste_frontier([choice for choice in choices if choice.lustre is not None])
     return Plan(
         facts,
@@ -135,14 +135,16 @@ def _group_by_throughput(choices: list[StorageChoice]) -> list[list[StorageChoic
     return list(groups.values())
 
 
-def _choose_usable(facts: JobFacts, candidates: Sequence[StorageChoice], least: float) -> StorageChoice | None:
+def _best_unrefused_choice(
+    facts: JobFacts, candidates: Sequence[StorageChoice], least_avoidable_waste: float
+) -> StorageChoice | None:
     usable = [choice for choice in candidates if not choice.refused]
     if not usable:
         return None
-    return _best_choice(facts, usable, least)
+    return _best_choice(facts, usable, least_avoidable_waste)
 
 
-def _best_choice(facts: JobFacts, choices: Sequence[StorageChoice], least: float) -> StorageChoice:
+def _best_choice(facts: JobFacts, choices: Sequence[StorageChoice], least_avoidable_waste: float) -> StorageChoice:
     """Choose the cheapest that is no bottleneck; where a GPU hour has a price, the one of least storage and lost
     hours.
 
@@ -154,13 +156,13 @@ def _best_choice(facts: JobFacts, choices: Sequence[StorageChoice], least: float
         return min(
             usable, key=lambda choice: (choice.monthly_usd + choice.rhythm.avoidable * hours, choice.rhythm.avoidable)
         )
-    enough = [choice for choice in usable if choice.rhythm.avoidable <= least + MAX_EXTRA_WASTE]
+    enough = [choice for choice in usable if choice.rhythm.avoidable <= least_avoidable_waste + MAX_EXTRA_WASTE]
     if not enough:
         return min(usable, key=lambda choice: (choice.rhythm.avoidable, choice.monthly_usd))
-    return min(enough, key=lambda choice: (_round_up_to_price_step(choice.monthly_usd), choice.rhythm.avoidable))
+    return min(enough, key=lambda choice: (_number_of_price_steps(choice.monthly_usd), choice.rhythm.avoidable))
 
 
-def _round_up_to_price_step(usd: float) -> float:
+def _number_of_price_steps(usd: float) -> float:
     if not math.isfinite(usd):
         return usd
     return math.ceil(usd / NEGLIGIBLE_USD)

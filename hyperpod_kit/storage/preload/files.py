@@ -67,7 +67,7 @@ def list_files(paths: Sequence[str], files_from: Optional[Path] = None) -> Prelo
             else:
                 by_path.update((row[0], PreloadFile(*row)) for row in values[0])
 
-        uid = 0 if owner.is_root() else None
+        uid = 0 if owner.is_machine_root() else None
         try:
             owner.run_as_user_with_reports(waiting[0], uid, partial(_report_files_of_paths, list(waiting)), receive)
             break
@@ -101,7 +101,7 @@ def _report_files_of_paths(paths: Sequence[str], report: Callable[[Any], None]) 
 
 def _open_path_descriptor(path: str) -> int:
     """Open a descriptor that names what a user asks for. Raises Untrusted, OSError."""
-    if owner.is_root():
+    if owner.is_machine_root():
         return _open_trusted_path_descriptor(path)
     return os.open(path, os.O_PATH | os.O_CLOEXEC)
 
@@ -155,7 +155,7 @@ def _report_file_or_directory(descriptor: int, path: str, report: Callable[[Any]
 
 
 def _owner_uid_when_root(status: os.stat_result) -> Optional[int]:
-    return status.st_uid if owner.is_root() else None
+    return status.st_uid if owner.is_machine_root() else None
 
 
 class FilesBelow:
@@ -163,7 +163,7 @@ class FilesBelow:
 
     def __init__(self, report: Callable[[Any], None]) -> None:
         self._report = report
-        self._as_root = owner.is_root()
+        self._as_root = owner.is_machine_root()
 
     def report_files_recursively(self, descriptor: int, path: str, real: str, depth: int) -> None:
         """Report a directory.
@@ -183,7 +183,7 @@ class FilesBelow:
             return
         try:
             with owner.acting(uid):
-                below = self._report_files_of_directory(handle, path, real)
+                below = self._report_files_and_list_subdirectories(handle, path, real)
             for name in below:
                 self._report_subdirectory(handle, uid, name, path, real, depth)
         finally:
@@ -203,7 +203,7 @@ class FilesBelow:
         finally:
             os.close(descriptor)
 
-    def _report_files_of_directory(self, handle: int, path: str, real: str) -> list[str]:
+    def _report_files_and_list_subdirectories(self, handle: int, path: str, real: str) -> list[str]:
         """Report the files of a directory and return the names of its directories."""
         below: list[str] = []
         files: list[tuple[str, int, Optional[int], str]] = []

@@ -38,7 +38,7 @@ AccessCheck = Callable[[str], str]
 """Why `lfs` is not to be asked about a path, nothing where it is."""
 
 
-def read_states(
+def read_hsm_flags(
     runner: Runner,
     paths: Sequence[str],
     failed: dict[str, str] | None = None,
@@ -54,7 +54,7 @@ def read_states(
         failed = {}
     flags: dict[str, int] = {}
     for batch in _batches(list(paths)):
-        flags.update(_run_lfs(runner, "hsm_state", batch, parse_states, failed, access_check))
+        flags.update(_run_lfs(runner, "hsm_state", batch, parse_hsm_flags, failed, access_check))
     return flags
 
 
@@ -97,7 +97,7 @@ def _drop_and_record_inaccessible(paths: Sequence[str], failed: dict[str, str], 
     return [path for path, reason in reasons.items() if not reason]
 
 
-def parse_states(text: str, paths: Sequence[str]) -> dict[str, int]:
+def parse_hsm_flags(text: str, paths: Sequence[str]) -> dict[str, int]:
     """Parse `PATH: (0x0000000d) released exists archived, archive_id:1` each, in the order asked. Raises PreloadError.
 
     A path may have a line's end in it, so each is looked for as it was asked.
@@ -133,7 +133,7 @@ def restore_and_wait(
     """
     result = HsmResult([], {})
     waiting: dict[str, int] = {}
-    for path, flags in read_states(runner, paths, result.failed, access_check).items():
+    for path, flags in read_hsm_flags(runner, paths, result.failed, access_check).items():
         if flags & LOST:
             result.failed[path] = "its archived copy is lost, Lustre says"
         elif flags & RELEASED:
@@ -146,7 +146,7 @@ def restore_and_wait(
         progress(len(result.here))
         sleep(pause)
         pause = min(pause * 1.5, 15.0)
-        current = read_states(runner, list(waiting), result.failed, access_check)
+        current = read_hsm_flags(runner, list(waiting), result.failed, access_check)
         arrived = [path for path, flags in current.items() if not flags & RELEASED]
         for path in arrived:
             del waiting[path]
@@ -180,7 +180,9 @@ def _request_lost_again(runner: Runner, waiting: dict[str, int], result: HsmResu
         for path in _run_lfs(runner, "hsm_action", batch, _parse_idle_paths, result.failed, access_check)
     ]
     # Between the two questions it may have come.
-    idle = [path for path, flags in read_states(runner, idle, result.failed, access_check).items() if flags & RELEASED]
+    idle = [
+        path for path, flags in read_hsm_flags(runner, idle, result.failed, access_check).items() if flags & RELEASED
+    ]
     for path in [path for path in idle if waiting[path] >= MAX_ATTEMPTS]:
         result.failed[path] = f"asked for {waiting.pop(path)} times, and Lustre dropped each request"
     lost = {path: waiting[path] for path in idle if path in waiting}

@@ -46,7 +46,9 @@ def build_preload_sbatch_argv(
     return ["sbatch", *options, *partition_options, *extra_options, f"--wrap=exec {shlex.join(command)}"]
 
 
-def prepare_dependent_job(sbatch_args: Sequence[str], preload_job_id: str) -> tuple[list[str], Optional[str]]:
+def build_dependent_job_argv_and_script_copy(
+    sbatch_args: Sequence[str], preload_job_id: str
+) -> tuple[list[str], Optional[str]]:
     """Return sbatch's command line for the job that waits for the preload, and the copy of its script to remove.
 
     `sbatch_args`: what follows `sbatch` or `hyperpod-kit job submit`; --auto-resume among them counts. The copy
@@ -72,7 +74,7 @@ def submit_jobs(runner: Runner, preload_command: Sequence[str], job_args: Sequen
         return SubmittedJobs(preload, None)
     copy = None
     try:
-        argv, copy = prepare_dependent_job(job_args, preload)
+        argv, copy = build_dependent_job_argv_and_script_copy(job_args, preload)
         return SubmittedJobs(preload, _parse_job_id(runner.run(argv, timeout=SECONDS).stdout))
     except BaseException:
         # Nobody would read what it brings.

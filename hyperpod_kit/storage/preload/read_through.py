@@ -26,12 +26,12 @@ class PreloadPace:
         self._lock = Lock()
         self._free_at = clock()
 
-    def wait_for_allowance(self, count: int) -> None:
+    def wait_for_allowance(self, byte_count: int) -> None:
         """Wait until these bytes may have been read."""
         if not self._rate:
             return
         with self._lock:
-            self._free_at = max(self._free_at, self._clock()) + count / self._rate
+            self._free_at = max(self._free_at, self._clock()) + byte_count / self._rate
             wait = self._free_at - self._clock()
         if wait > 0:
             self._sleep(wait)

@@ -177,7 +177,7 @@ def _find_released_again(files: Sequence[PreloadFile], failed: dict[str, str], r
 
         def work(report: Callable[[Any], None], paths: list[str] = paths, uid: Optional[int] = uid) -> dict[str, str]:
             failed_now: dict[str, str] = {}
-            states = hsm.read_states(runner, paths, failed_now, _choose_access_check(uid))
+            states = hsm.read_hsm_flags(runner, paths, failed_now, _choose_access_check(uid))
             again = [path for path, flags in states.items() if flags & hsm.RELEASED]
             return {**failed_now, **dict.fromkeys(again, "released again, before the end: is the file system full?")}
 

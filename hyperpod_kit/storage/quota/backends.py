@@ -84,7 +84,7 @@ def choose_backend(target: QuotaDirectory, runner: Runner, project: int | None =
     )
 
 
-def apply_limits(
+def apply_limits_and_write_note(
     backend: QuotaBackend, target: QuotaDirectory, limits: QuotaLimits, grace: int, runner: Runner
 ) -> list[list[str]]:
     """Set the limits, and leave a note of them in the directory; returns what was run. Idempotent.

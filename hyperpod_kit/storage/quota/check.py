@@ -67,7 +67,7 @@ def check_quotas_and_alert(
             for row in used
         }
         above = [alert for alert in alerts.values() if alert is not None]
-        report.new = outbox.apply_observations(list(config.directories), alerts, now)
+        report.new = outbox.apply_observations_and_list_new_keys(list(config.directories), alerts, now)
         if dry_run:
             outbox.report_pending(report)
             return QuotaOutcome(used, above, report)

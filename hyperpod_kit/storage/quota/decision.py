@@ -45,7 +45,7 @@ def approve_and_set_limits(
             if dry_run:
                 commands = target.commands_with_real_path(backend.build_limit_commands(target.proc_fd_path, limits, 0))
             else:
-                commands = backends.apply_limits(backend, target, limits, 0, runner)
+                commands = backends.apply_limits_and_write_note(backend, target, limits, 0, runner)
         finally:
             os.close(directory)
         decision = _make_decision(waiting, True, limits, "")

@@ -27,7 +27,7 @@ from hyperpod_kit.storage.quota.requests import (
 from hyperpod_kit.system.atomic_file import replace
 from hyperpod_kit.system.file_lock import try_lock
 from hyperpod_kit.untrusted import walk
-from hyperpod_kit.untrusted.dirfd import mount_id_of, open_as_path, reopen
+from hyperpod_kit.untrusted.dirfd import mount_id_of, open_as_path_unless_mounted, reopen
 from hyperpod_kit.untrusted.parse import json_object
 
 NAME = ".hyperpod-kit-requests"
@@ -148,7 +148,7 @@ class RequestBox:
 
     def _read_file_owner(self, name: str, mount: str) -> _FileOwner:
         """Read the owner of a name. Raises Untrusted, OSError."""
-        descriptor = open_as_path(name, self._folder, mount)
+        descriptor = open_as_path_unless_mounted(name, self._folder, mount)
         try:
             status = os.fstat(descriptor)
             return _FileOwner(status.st_uid, stat.S_ISREG(status.st_mode) and status.st_nlink == 1)
@@ -157,7 +157,7 @@ class RequestBox:
 
     def _read_request(self, name: str, mount: str) -> PendingRequest:
         """Read a request. Raises Untrusted, ValueError, OSError."""
-        descriptor = open_as_path(name, self._folder, mount)
+        descriptor = open_as_path_unless_mounted(name, self._folder, mount)
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:

@@ -97,7 +97,7 @@ def open_requestable_directory(parent: str, directory: str, uid: int) -> int:
 
 def _open_child_unless_mounted(name: str, folder: int, path: str) -> int:
     try:
-        return dirfd.open_as_path(name, folder)
+        return dirfd.open_as_path_unless_mounted(name, folder)
     except OSError as err:
         if err.errno != errno.EXDEV:
             raise

@@ -17,11 +17,13 @@ class FsxTasks(Protocol):
 
     def file_system(self, file_system_id: str) -> Optional[dict[str, Any]]: ...
 
-    def associations(self, file_system_id: str) -> list[dict[str, Any]]: ...
+    def data_repository_associations(self, file_system_id: str) -> list[dict[str, Any]]: ...
 
-    def create_task(self, file_system_id: str, kind: str, paths: Sequence[str], report: str) -> str: ...
+    def create_data_repository_task(
+        self, file_system_id: str, kind: str, paths: Sequence[str], report_s3_path: str
+    ) -> str: ...
 
-    def task(self, task_id: str) -> dict[str, Any]: ...
+    def describe_data_repository_task(self, task_id: str) -> dict[str, Any]: ...
 
 
 class LinkedRoot(NamedTuple):
@@ -47,7 +49,7 @@ def locate_linked_roots(
         raise Absent(f"--release {file_system}: FSx has no such file system of Lustre here", hint="which region?")
     associations = [
         association
-        for association in fsx.associations(file_system)
+        for association in fsx.data_repository_associations(file_system)
         if association.get("Lifecycle") in ("AVAILABLE", "UPDATING")
     ]
     linked_roots = {}

@@ -67,7 +67,7 @@ class FsxRelease:
 
         for items in self._batches(planned.choice.go):
             try:
-                retained += self._release_batch(planned, rule, items, mark_released)
+                retained += self._release_batch_and_list_retained(planned, rule, items, mark_released)
             except UsageError:
                 raise
             except (HyperpodKitError, OSError) as err:
@@ -80,7 +80,7 @@ class FsxRelease:
                 retained += [(path, verify.describe_failure(err)) for path in rest]
         return TierResult(tuple(released), tuple(retained))
 
-    def _release_batch(
+    def _release_batch_and_list_retained(
         self, planned: TierPlan, rule: TierRule, items: Sequence[TierItem], mark_released: Callable[[TierItem], None]
     ) -> list[tuple[str, str]]:
         """Release a batch; returns what stays, with why. Raises TierError, AwsError, RunError, OSError."""
@@ -101,11 +101,11 @@ class FsxRelease:
             return deletable
 
         retained: list[tuple[str, str]] = []
-        exported = self._run_tasks_until_finished(EXPORT, still_deletable(items), self._is_exported, retained)
-        for item in self._run_tasks_until_finished(RELEASE, still_deletable(exported), self._is_released, retained):
+        exported = self._run_tasks_and_list_finished(EXPORT, still_deletable(items), self._is_exported, retained)
+        for item in self._run_tasks_and_list_finished(RELEASE, still_deletable(exported), self._is_released, retained):
             try:
                 # Lists of checkpoints read it each time, and what comes back of it was in S3.
-                self._run_as_owner(item, partial(_read_manifest, roots[item.root].store, item.attempt))
+                self._run_as_owner(item, partial(_read_manifest_to_restore_it, roots[item.root].store, item.attempt))
                 mark_released(item)
             except (HyperpodKitError, OSError) as err:
                 retained.append(
@@ -116,7 +116,7 @@ class FsxRelease:
                 )
         return retained
 
-    def _run_tasks_until_finished(
+    def _run_tasks_and_list_finished(
         self,
         kind: str,
         items: list[TierItem],
@@ -130,7 +130,7 @@ class FsxRelease:
         for _ in range(MAX_ATTEMPTS):
             if not waiting:
                 break
-            failure = self._run_task_to_end(kind, waiting)
+            failure = self._run_task_and_return_failure(kind, waiting)
             waiting = [item for item in waiting if not is_finished(item)]
         if not waiting:
             return items
@@ -139,15 +139,15 @@ class FsxRelease:
         retained += [(_checkpoint_path(item), reason) for item in waiting]
         return [item for item in items if item not in waiting]
 
-    def _run_task_to_end(self, kind: str, items: Sequence[TierItem]) -> str:
+    def _run_task_and_return_failure(self, kind: str, items: Sequence[TierItem]) -> str:
         """Run one task to its end; returns why it failed, or "". Raises TierError when it stands still, AwsError."""
         paths = [f"{self.links[item.root].path}/{item.attempt}".lstrip("/") for item in items]
-        number = self.fsx.create_task(self.file_system, kind, paths, self.links[items[0].root].report)
+        number = self.fsx.create_data_repository_task(self.file_system, kind, paths, self.links[items[0].root].report)
         self.progress(f"{number}: {kind} of {len(items)} checkpoints")
         started_at = changed_at = reported_at = self.clock()
         previous_progress, pause = None, 2.0
         while True:
-            task = self.fsx.task(number)
+            task = self.fsx.describe_data_repository_task(number)
             state, counts = task["Lifecycle"], task.get("Status") or {}
             if state == "SUCCEEDED":
                 return ""
@@ -171,19 +171,21 @@ class FsxRelease:
             pause = min(pause * 1.5, 15.0)
 
     def _is_exported(self, item: TierItem) -> bool:
-        states = self._read_hsm_states(item).values()
+        states = self._read_hsm_flags_of_files(item).values()
         required = EXISTS | ARCHIVED
         return all(flags & required == required and not flags & (DIRTY | hsm.LOST) for flags in states)
 
     def _is_released(self, item: TierItem) -> bool:
         manifest = os.path.join(_checkpoint_path(item), layout.MANIFEST_FILE)
-        return all(flags & hsm.RELEASED for path, flags in self._read_hsm_states(item).items() if path != manifest)
+        return all(
+            flags & hsm.RELEASED for path, flags in self._read_hsm_flags_of_files(item).items() if path != manifest
+        )
 
     @staticmethod
     def _run_as_owner(item: TierItem, work: Callable[[], Any]) -> Any:
         return owner.run_as_owner(item.root, work, LFS)
 
-    def _read_hsm_states(self, item: TierItem) -> dict[str, int]:
+    def _read_hsm_flags_of_files(self, item: TierItem) -> dict[str, int]:
         """Read the HSM flags of each file in it that has bytes."""
         states: dict[str, int] = self._run_as_owner(item, lambda: self._list_files_and_read_flags(item))
         return states
@@ -195,7 +197,7 @@ class FsxRelease:
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode) and status.st_size:
                     paths.append(entry.path)
-        return hsm.read_states(self.runner, sorted(paths))
+        return hsm.read_hsm_flags(self.runner, sorted(paths))
 
     def _batches(self, items: Sequence[TierItem]) -> Iterator[list[TierItem]]:
         """Yield batches of as many as a task takes, of one link each: a task has one report."""
@@ -210,7 +212,7 @@ class FsxRelease:
             yield batch
 
 
-def _read_manifest(store: Store, checkpoint_id: str) -> None:
+def _read_manifest_to_restore_it(store: Store, checkpoint_id: str) -> None:
     verify.read_manifest(store, checkpoint_id)
 
 

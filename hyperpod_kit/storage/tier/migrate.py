@@ -26,34 +26,41 @@ LEASE_SECONDS = 120.0
 """Of the lease while a move goes on, renewed thrice in that time: a killed one ends so soon after, and lease.GRACE."""
 
 
-def migrate_checkpoint(source: Store, target: Store, checkpoint_id: str, run: identity.RunIdentity, keep: int) -> bool:
+def migrate_checkpoint_returning_if_copied(
+    source: Store, target: Store, checkpoint_id: str, run: identity.RunIdentity, keep: int
+) -> bool:
     """Move a checkpoint to another root; return whether bytes were copied, False when an earlier try had done that.
 
     Raises TierError, CheckpointError, OSError: then it is where it was.
     """
     # Nobody deletes it while we read it, another of us included.
     with lease.KeptLease(source, checkpoint_id, LEASE_SECONDS):
-        copied = copy_checkpoint(source, target, checkpoint_id, run)
+        copied = copy_checkpoint_unless_already_there(source, target, checkpoint_id, run)
     failpoint("tier.copied")
     delete_or_raise_if_retained(source, checkpoint_id, run, keep)
     return copied
 
 
-def copy_checkpoint(source: Store, target: Store, checkpoint_id: str, run: identity.RunIdentity) -> bool:
-    """Copy a checkpoint as `migrate_checkpoint` does, and delete nothing; return whether bytes were copied.
+def copy_checkpoint_unless_already_there(
+    source: Store, target: Store, checkpoint_id: str, run: identity.RunIdentity
+) -> bool:
+    """Copy a checkpoint as `migrate_checkpoint_returning_if_copied` does, and delete nothing; return whether bytes were
+    copied.
 
     What is not proved gets no manifest, so that it is no checkpoint there.
     """
     # Nothing of it is anybody else's to read before it has the mode that it has here.
     umask = os.umask(0o077)
     try:
-        return _copy_and_commit(source, target, checkpoint_id, run)
+        return _copy_and_commit_unless_already_there(source, target, checkpoint_id, run)
     finally:
         os.umask(umask)
 
 
-def _copy_and_commit(source: Store, target: Store, checkpoint_id: str, run: identity.RunIdentity) -> bool:
-    identity.write_run_file(target, run)
+def _copy_and_commit_unless_already_there(
+    source: Store, target: Store, checkpoint_id: str, run: identity.RunIdentity
+) -> bool:
+    identity.write_run_file_unless_valid(target, run)
     identity.require_run_identity(target, run)
     name = f"{checkpoint_id}/{layout.MANIFEST_FILE}"
     data = source.read(name)
@@ -83,12 +90,12 @@ def _copy_and_commit(source: Store, target: Store, checkpoint_id: str, run: iden
         raise
     target.sync(checkpoint_id)
     target.create(name, data)
-    _copy_attributes(source, target, [layout.RUN_FILE, *files, name], checkpoint_id)
+    _copy_group_mode_and_times(source, target, [layout.RUN_FILE, *files, name], checkpoint_id)
     failpoint("tier.committed")
     return True
 
 
-def _copy_attributes(source: Store, target: Store, names: Sequence[str], checkpoint_id: str) -> None:
+def _copy_group_mode_and_times(source: Store, target: Store, names: Sequence[str], checkpoint_id: str) -> None:
     """Copy group, mode and times of what was moved, between directories: the owner is who moves.
 
     The directory is last, so that its time is not that of the files that came.
@@ -130,7 +137,7 @@ def _verify_copy(target: Store, checkpoint_id: str, body: Manifest) -> None:
         if small is not None:
             verify.read_verified_small_file(target, checkpoint_id, small)
     for record in body.shards:
-        verify.verify_file(target, checkpoint_id, record, chunk=body.chunk)
+        verify.verify_shard_file(target, checkpoint_id, record, chunk=body.chunk)
 
 
 def delete_or_raise_if_retained(source: Store, checkpoint_id: str, run: identity.RunIdentity, keep: int) -> None:

@@ -73,7 +73,9 @@ class TierChoice:
     short: dict[str, int]
 
 
-def choose_items(items: Sequence[TierItem], pools: Sequence[Pool], rule: TierRule, now: float) -> TierChoice:
+def choose_checkpoints_to_remove(
+    items: Sequence[TierItem], pools: Sequence[Pool], rule: TierRule, now: float
+) -> TierChoice:
     """Choose what goes by `rule`. What is not older than `older_than`, or of unknown age where that is asked, stays."""
     go: list[TierItem] = []
     short: dict[str, int] = {}

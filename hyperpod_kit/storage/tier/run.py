@@ -15,7 +15,7 @@ from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import Absent, CheckpointError, HyperpodKitError, UsageError
 from hyperpod_kit.storage.tier import migrate as migration
 from hyperpod_kit.storage.tier import survey
-from hyperpod_kit.storage.tier.rules import Pool, TierChoice, TierItem, TierRule, choose_items
+from hyperpod_kit.storage.tier.rules import Pool, TierChoice, TierItem, TierRule, choose_checkpoints_to_remove
 from hyperpod_kit.storage.tier.survey import TierRoot
 from hyperpod_kit.untrusted import by_descriptor, files, owner, walk
 from hyperpod_kit.untrusted.identity import require_user_owned
@@ -66,7 +66,7 @@ def make_plan(roots: Sequence[str], rule: TierRule, now: float) -> TierPlan:
         surveyed[tier_root.store.url] = tier_root
         pools[pool.name] = pool
     items = [item for tier_root in surveyed.values() for item in tier_root.items]
-    choice = choose_items(items, list(pools.values()), rule, now)
+    choice = choose_checkpoints_to_remove(items, list(pools.values()), rule, now)
     return TierPlan(tuple(surveyed.values()), tuple(pools.values()), choice, tuple(failed))
 
 
@@ -100,7 +100,10 @@ def _remove_or_move(root: TierRoot, item: TierItem, to: str | None, rule: TierRu
         return
     with open_archive_root(root, to) as target:
         owner.run_as_owner(
-            root.store.url, lambda: migration.migrate_checkpoint(root.store, target, item.attempt, root.run, rule.keep)
+            root.store.url,
+            lambda: migration.migrate_checkpoint_returning_if_copied(
+                root.store, target, item.attempt, root.run, rule.keep
+            ),
         )
 
 

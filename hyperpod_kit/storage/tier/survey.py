@@ -45,10 +45,10 @@ def survey_root(root: str, keep: int) -> TierRoot:
     if not os.path.isdir(root):
         raise Absent(f"{root} is no directory: expected one with a run's checkpoints", hint=f"findmnt --target {root}")
     store = open_store(os.path.realpath(root))
-    run = identity.find_identity(store)
+    run = identity.read_or_infer_identity(store)
     if run is None:
         raise CheckpointError(f"{root} has no {layout.RUN_FILE}: nobody says whose checkpoints these are")
-    checkpoints = _verify_newest(
+    checkpoints = _mark_damaged_among_newest(
         store, retention.judge_all_checkpoints(store, run_id=run.run_id, is_complete=is_intact), keep
     )
     planned = retention.plan(checkpoints, Latest(keep))
@@ -62,7 +62,13 @@ def survey_root(root: str, keep: int) -> TierRoot:
             stay.append((attempt, "a program has it open"))
         else:
             items.append(
-                TierItem(store.url, attempt, item.facts.time, _size_on_disk(store.url, attempt), pool_name(store.url))
+                TierItem(
+                    store.url,
+                    attempt,
+                    item.facts.time,
+                    _size_on_disk(store.url, attempt),
+                    pool_device_number(store.url),
+                )
             )
     return TierRoot(store, run, tuple(items), tuple(stay))
 
@@ -94,7 +100,7 @@ def survey_as_owner(root: str, keep: int) -> tuple[TierRoot, Pool]:
     return surveyed, Pool(**file_system)
 
 
-def _verify_newest(store: Store, checkpoints: list[retention.Item], keep: int) -> list[retention.Item]:
+def _mark_damaged_among_newest(store: Store, checkpoints: list[retention.Item], keep: int) -> list[retention.Item]:
     """Read the `keep` newest valid ones; one that is not whole becomes one that cannot be judged."""
     verified, items = 0, []
     for item in checkpoints:
@@ -140,7 +146,7 @@ def is_open_by_a_process(root: str, checkpoint_id: str) -> bool:
     return False
 
 
-def pool_name(root: str) -> str:
+def pool_device_number(root: str) -> str:
     """Name the file system."""
     return str(os.stat(root).st_dev)
 
@@ -149,7 +155,7 @@ def read_pool(root: str) -> Pool:
     """Read its bytes as df counts them: what is reserved for root is no room. Raises OSError."""
     room = os.statvfs(root)
     used = (room.f_blocks - room.f_bfree) * room.f_frsize
-    return Pool(pool_name(root), used, used + room.f_bavail * room.f_frsize)
+    return Pool(pool_device_number(root), used, used + room.f_bavail * room.f_frsize)
 
 
 def _size_on_disk(root: str, checkpoint_id: str) -> int:

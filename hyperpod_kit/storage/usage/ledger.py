@@ -133,7 +133,7 @@ class UsageLedger:
         ]
         self._db.executemany("insert into todo (path, level, place, run, of_task) values (?, ?, ?, ?, ?)", rows)
 
-    def claim_task(self, limit: int, processes: int) -> tuple[int, list[WalkDirectory]] | None:
+    def claim_task(self, max_directories: int, processes: int) -> tuple[int, list[WalkDirectory]] | None:
         """Claim a task: directories that no process has, the newest first, so that few wait.
 
         There are `limit` of them, or so many that `processes` processes get as many. None when there is none.
@@ -141,7 +141,7 @@ class UsageLedger:
         query = (
             "select id, path, level, place, run from todo where of_task is null and taken = 0 order by id desc limit ?"
         )
-        rows = self._db.execute(query, (limit * processes,)).fetchall()
+        rows = self._db.execute(query, (max_directories * processes,)).fetchall()
         if not rows:
             return None
         task_rows = rows[: -(-len(rows) // processes)]
@@ -214,7 +214,7 @@ class UsageLedger:
             [(what, age, entries, _clamp_to_sqlite_max(allocated)) for what, age, entries, allocated in rows],
         )
 
-    def ages(self) -> Iterator[tuple[str, int, int, int]]:
+    def iterate_age_classes(self) -> Iterator[tuple[str, int, int, int]]:
         """Read the ages, the oldest class first."""
         yield from self._db.execute("select what, age, count, allocated from ages order by what, age")
 

@@ -108,7 +108,7 @@ class UsageReport:
         }
 
 
-def make_report(root: str, ledger: UsageLedger, names: Iterable[str] = ()) -> UsageReport:
+def make_report(root: str, ledger: UsageLedger, access_point_names: Iterable[str] = ()) -> UsageReport:
     """Make the report from the sums of a walk or a count that has ended.
 
     `names`: of access points, which are no directories.
@@ -118,7 +118,7 @@ def make_report(root: str, ledger: UsageLedger, names: Iterable[str] = ()) -> Us
     directories: dict[str, Total] = {}
     runs: dict[str, Total] = {}
     kinds: dict[str, Total] = {}
-    total, marks = Total(), frozenset(names)
+    total, marks = Total(), frozenset(access_point_names)
     for row in ledger.iterate_sums():
         total += row
         kinds[row.kind] = kinds.get(row.kind, Total()) + row
@@ -148,12 +148,15 @@ def make_report(root: str, ledger: UsageLedger, names: Iterable[str] = ()) -> Us
         ledger.unread_directories(),
         ledger.unread_count(),
         ledger.skipped_mount_points(),
-        ages=[AgeClass(what, AGE_NAMES[age], count, allocated) for what, age, count, allocated in ledger.ages()],
-        reads_kept=_records_access_times(root),
+        ages=[
+            AgeClass(what, AGE_NAMES[age], count, allocated)
+            for what, age, count, allocated in ledger.iterate_age_classes()
+        ],
+        reads_kept=_has_reliable_access_times(root),
     )
 
 
-def _records_access_times(root: str) -> bool:
+def _has_reliable_access_times(root: str) -> bool:
     """Whether a mount keeps times of reading: not where it says `noatime`, nor over FUSE, whose times of reading are
     made up (Mountpoint's are)."""
     if root.startswith("s3://"):

@@ -41,7 +41,7 @@ def list_deletable(runs: Iterable[str], keep: int) -> list[Deletable]:
 
 def _deletable_of_run(run: str, keep: int) -> list[Deletable]:
     store = open_store(run)
-    identity_of_run = identity.find_identity(store)
+    identity_of_run = identity.read_or_infer_identity(store)
     run_id = identity_of_run.run_id if identity_of_run else ""
     items = retention.judge_all_checkpoints(store, run_id=run_id)
     planned = retention.plan(items, Latest(keep))

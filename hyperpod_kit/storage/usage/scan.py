@@ -74,9 +74,9 @@ class Ages:
         edges = (-math.inf, *self.bounds, math.inf)
         return age, edges[age], edges[age + 1]
 
-    def add(self, written: int, read: int, files: int, blocks: int) -> None:
+    def add(self, written_class: int, read_class: int, files: int, blocks: int) -> None:
         """Count so many files, last written and read in these classes."""
-        for row in (self.written[written], self.read[read]):
+        for row in (self.written[written_class], self.read[read_class]):
             row[0] += files
             row[1] += blocks
 
@@ -149,7 +149,7 @@ class TreeScan:
         self._mount = _read_mount_id(handle)
         os.close(handle)
 
-    def scan_until_limit(self, directories: list[WalkDirectory], limit: int) -> Iterator[dict[str, Any]]:
+    def scan_until_limit(self, directories: list[WalkDirectory], max_entries: int) -> Iterator[dict[str, Any]]:
         """Scan `directories` and what is below, until `limit` entries were counted; what is left then is in `left`.
 
         Yields parts of the report; the last one has `end`.
@@ -157,7 +157,7 @@ class TreeScan:
         sums = Sums()
         self._ages = Ages(self._now)
         stack, unread, seen_entries = list(directories), [], 0
-        while stack and seen_entries < limit:
+        while stack and seen_entries < max_entries:
             directory = stack.pop()
             if directory.path in self._unanswered:
                 unread.append((directory.path, UNANSWERED))
@@ -165,7 +165,7 @@ class TreeScan:
             if self._where is not None:
                 self._where.write(directory.path)
             try:
-                handle = self._open_directory_as_owner(directory.path)
+                handle = self._become_owner_and_open_directory(directory.path)
             except FileNotFoundError:
                 continue  # removed meanwhile
             except OSError as err:
@@ -194,7 +194,7 @@ class TreeScan:
             "ages": self._ages.nonempty_rows(),
         }
 
-    def _open_directory_as_owner(self, path: str) -> int | None:
+    def _become_owner_and_open_directory(self, path: str) -> int | None:
         """Open a descriptor to list it by, with its owner's rights for this process; None where another file system
         is."""
         _set_effective_user(0)
@@ -215,7 +215,7 @@ class TreeScan:
         """Open an O_PATH descriptor of a directory; None where a careful walk meets another file system."""
         if self._careful:
             return self._open_stepwise(path)
-        return _open_path_fd_or_as_owner_above(path)
+        return _open_path_fd_as_parent_owner_if_denied(path)
 
     def _open_stepwise(self, path: str) -> int | None:
         """Open the same place step by step, with nothing asked of a file system that is mounted on the way; None where
@@ -271,7 +271,7 @@ class TreeScan:
                 changed = file[8]
                 read_at = file[7] if file[7] > changed else changed
                 if file[4] != uid or file[5] != gid or not low <= changed < high or not read_low <= read_at < read_high:
-                    yield self._add_files(directory, sums, uid, gid, files, size, blocks)
+                    yield self._add_files_and_return_count(directory, sums, uid, gid, files, size, blocks)
                     ages.add(written, read, files, blocks)
                     written, low, high = ages.age_class_and_bounds(changed)
                     read, read_low, read_high = ages.age_class_and_bounds(read_at)
@@ -279,14 +279,16 @@ class TreeScan:
                 files += 1
                 size += file[6]
                 blocks += file.st_blocks
-        yield self._add_files(directory, sums, uid, gid, files, size, blocks)
+        yield self._add_files_and_return_count(directory, sums, uid, gid, files, size, blocks)
         ages.add(written, read, files, blocks)
         if links:
             yield {"links": links}
         yield 1
 
     @staticmethod
-    def _add_files(directory: WalkDirectory, sums: Sums, uid: int, gid: int, files: int, size: int, blocks: int) -> int:
+    def _add_files_and_return_count(
+        directory: WalkDirectory, sums: Sums, uid: int, gid: int, files: int, size: int, blocks: int
+    ) -> int:
         if files:
             sums.add(directory, uid, gid, files, size, blocks)
         return files
@@ -348,7 +350,7 @@ def _read_mount_id(handle: int) -> str:
         return next((line.split()[1].decode() for line in lines if line.startswith(b"mnt_id:")), "")
 
 
-def _open_path_fd_or_as_owner_above(path: str) -> int:
+def _open_path_fd_as_parent_owner_if_denied(path: str) -> int:
     """Open an O_PATH descriptor; where root may not reach it, with the rights of the owner of the directory above."""
     try:
         return os.open(path, _NAME)

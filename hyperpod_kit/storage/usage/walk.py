@@ -95,7 +95,7 @@ class _Worker:
         self._progress_at = time.monotonic()
         self.send_line(config)
 
-    def is_hanging(self) -> bool:
+    def update_progress_and_is_hanging(self) -> bool:
         """Return whether the worker has a task and has shown no progress for HANG_SECONDS."""
         now, progress = time.monotonic(), owner.process_progress(self.process.pid)
         if self.task is None or progress != self._last_progress:
@@ -173,7 +173,7 @@ class _Pool:
             for key, _ in self._selector.select(COMMIT_SECONDS):
                 self._receive_parts(key.data)
             for worker in [key.data for key in self._selector.get_map().values()]:
-                if worker.is_hanging():
+                if worker.update_progress_and_is_hanging():
                     self._replace_hung_worker(worker)
             if time.monotonic() - committed >= COMMIT_SECONDS:
                 self._ledger.commit()

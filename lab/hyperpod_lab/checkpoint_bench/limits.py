@@ -208,8 +208,8 @@ def measure_read(files: list[Path], threads: int) -> float:
 
 def _open_direct(path: Path, flags: int) -> int:
     try:
-        return by_descriptor.open_file(path, flags | _DIRECT, 0o600)
+        return by_descriptor.open_own_or_root_file(path, flags | _DIRECT, 0o600)
     except OSError:
         if flags & os.O_CREAT:
             by_descriptor.unlink(path, missing_ok=True)
-        return by_descriptor.open_file(path, flags, 0o600)
+        return by_descriptor.open_own_or_root_file(path, flags, 0o600)

@@ -182,7 +182,7 @@ def _files(root: Path) -> list[Path]:
 
 def _write(path: Path, data: bytes) -> None:
     by_descriptor.make_parents(path)
-    with by_descriptor.stream(path, "xb") as file:
+    with by_descriptor.open_stream_for_writing(path, "xb") as file:
         file.write(data)
 
 

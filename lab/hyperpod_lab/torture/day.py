@@ -34,7 +34,7 @@ def backdate_captures(folder: str, seconds: float = DAY) -> None:
         for slot in shm_slots.attached(directory, partner_memory.names(directory)):
             page, moment = slot.page, capture_age.now()
             if page is not None:
-                age = capture_age.age(page, moment)
+                age = capture_age.seconds_since_sealing(page, moment)
                 if age is not None:
                     sealed = moment._replace(seconds=moment.seconds - age - seconds)
                     slot.write_page(capture_age.dated(page, sealed))

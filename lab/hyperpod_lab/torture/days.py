@@ -182,7 +182,7 @@ class _DayRun:
         pages: list[Page] = []
         for node in self._nodes:
             pages += _complete_pages(str(node.shm))
-        return all(capture_age.age(page, now) is not None for page in pages)
+        return all(capture_age.seconds_since_sealing(page, now) is not None for page in pages)
 
     def _committed_saves(self) -> set[tuple[int, int]]:
         return {

@@ -185,7 +185,7 @@ def _flip_one(target: _Target, stretch: Stretch, dice: random.Random, part: Part
 
 def flip_byte(path: Path, at: int, mask: int) -> None:
     """Change one byte of a file by XOR; a second time undoes it."""
-    with by_descriptor.stream(path, "r+b") as file:
+    with by_descriptor.open_stream_for_writing(path, "r+b") as file:
         file.seek(at)
         byte = file.read(1)[0]
         file.seek(at)

@@ -198,8 +198,8 @@ def _find_newest_intact(root: str) -> str:
 
 def _train_and_exit(order: LyingLife) -> None:
     """Restore, save while the disk lies, and check after each save, in a process of its own that ends here."""
-    events = by_descriptor.open_file(order.events, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    out = by_descriptor.open_file(order.events + ".out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    events = by_descriptor.open_own_or_root_file(order.events, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    out = by_descriptor.open_own_or_root_file(order.events + ".out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(out, 1)
     os.dup2(out, 2)
 
@@ -237,7 +237,7 @@ def _restore_and_save(order: LyingLife, write_event: Any) -> None:
     warnings.simplefilter("ignore", RuntimeWarning)
     torch.set_num_threads(1)
     dice = random.Random(f"{order.seed}/{order.number}")
-    with by_descriptor.stream(order.page, "r+b") as file:
+    with by_descriptor.open_stream_for_writing(order.page, "r+b") as file:
         page = mmap.mmap(file.fileno(), 4096)
     page[:16] = bytes(16)
     subject = Subject(order.seed)

@@ -92,14 +92,14 @@ def read_events(path: str) -> list[dict[str, Any]]:
 
 class _EventLog:
     def __init__(self, path: str) -> None:
-        self._fd = by_descriptor.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._fd = by_descriptor.open_own_or_root_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def write(self, what: str, **values: Any) -> None:
         os.write(self._fd, json.dumps({"what": what, **values}).encode() + b"\n")
 
 
 def _run_life(order: LifeSpec) -> None:
-    out = by_descriptor.open_file(order.events + ".out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    out = by_descriptor.open_own_or_root_file(order.events + ".out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(out, 1)
     os.dup2(out, 2)
     faulthandler.enable()  # SIGABRT makes a life that hangs say where
@@ -226,7 +226,7 @@ def _prune(root: str, failpoint: str, trace: str) -> None:
     from hyperpod_kit.checkpoint.repository import identity, policy, retention
     from hyperpod_kit.checkpoint.repository.store.open import open_store
 
-    whose = identity.find_identity(root)
+    whose = identity.read_or_infer_identity(root)
     assert whose is not None
     retention.enforce(open_store(root), policy.Latest(2), whose)
     os._exit(0)

@@ -36,7 +36,7 @@ from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
     RankDone,
     RankPersisted,
     RankSealed,
-    parse_rank_report,
+    parse_rank_report_if_known,
 )
 from hyperpod_kit.checkpoint.agent.report_texts import ReportEncoder
 from hyperpod_kit.checkpoint.agent.worker import Worker
@@ -106,7 +106,7 @@ class Rank0:
         if message is None:
             self.events.put(agent_events.RankDisconnected(rank))
             return
-        report = parse_rank_report(message)
+        report = parse_rank_report_if_known(message)
         if report is not None:
             self.events.put(agent_events.FromRank(rank, report))
 

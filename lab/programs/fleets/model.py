@@ -200,8 +200,8 @@ class SharedEncoder(ReportEncoder):
     """The texts of all ranks. Each rank's own encoder says a text outright once it was asked for it; this one never
     does, or all ranks would."""
 
-    def look_up_requested_text(self, text_digest: str) -> Optional[str]:
-        text_or_none = super().look_up_requested_text(text_digest)
+    def look_up_text_and_inline_from_now(self, text_digest: str) -> Optional[str]:
+        text_or_none = super().look_up_text_and_inline_from_now(text_digest)
         self._requested.clear()
         return text_or_none
 

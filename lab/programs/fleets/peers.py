@@ -64,7 +64,9 @@ class Peer:
             if message["op"] == "tell":
                 key = (message["key"][0], message["key"][1], message["key"][2])
                 self.send(
-                    RankText(key, message["note"], self.encoder.look_up_requested_text(message["note"])).to_json()
+                    RankText(
+                        key, message["note"], self.encoder.look_up_text_and_inline_from_now(message["note"])
+                    ).to_json()
                 )
             elif message["op"] == op:
                 return True

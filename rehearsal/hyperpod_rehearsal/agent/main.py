@@ -87,7 +87,7 @@ def run_script(directory: str, script: str, timeout: float) -> None:
     for log_file in (LOG, PROVISION_LOG):
         by_descriptor.make_directories(os.path.dirname(log_file))
     environment = dict(os.environ, HOME="/root", SAGEMAKER_RESOURCE_CONFIG_PATH=ML_CONFIG + "/resource_config.json")
-    with by_descriptor.stream(LOG, "ab") as log:
+    with by_descriptor.open_stream_for_writing(LOG, "ab") as log:
         try:
             code = subprocess.run(
                 ["/bin/bash", os.path.join(directory, script)],

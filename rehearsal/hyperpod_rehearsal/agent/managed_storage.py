@@ -34,7 +34,7 @@ def mount_and_record_in_fstab(storage: Sequence[Mapping[str, Any]], fstab: str =
     """
     for line in filter(None, map(fstab_line, storage)):
         path = line.split()[1]
-        with by_descriptor.stream(fstab, "a+") as file:
+        with by_descriptor.open_stream_for_writing(fstab, "a+") as file:
             file.seek(0)
             if line not in file.read().splitlines():
                 file.write(line + "\n")

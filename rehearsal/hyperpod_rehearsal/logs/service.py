@@ -107,7 +107,7 @@ class LogsService:
 
     def _find_retained_log(self, stream: str) -> Optional[Path]:
         instance = stream.rpartition("/")[2]
-        path = self._layout.logs / instance / Path(PROVISION_LOG).name
+        path = self._layout.retained_logs / instance / Path(PROVISION_LOG).name
         if re.fullmatch(r"i-[0-9a-f]+", instance) and path.is_file():
             return path
         return None
@@ -125,12 +125,12 @@ def _read_log_events(stream: str, path: Path) -> Iterator[LogEvent]:
         lines = file.read(MAX_LOG_BYTES).decode(errors="replace").splitlines()
     at = int(status.st_mtime * 1000)
     for line in lines:
-        at = _parse_line_timestamp(line) or at
+        at = _parse_line_timestamp_ms(line) or at
         if line:
             yield LogEvent(stream, at, line)
 
 
-def _parse_line_timestamp(line: str) -> int:
+def _parse_line_timestamp_ms(line: str) -> int:
     """Return the `ts` of a JSON log line in milliseconds since 1970, 0 when the line has none."""
     try:
         return calendar.timegm(time.strptime(json.loads(line)["ts"], "%Y-%m-%dT%H:%M:%SZ")) * 1000

@@ -12,7 +12,7 @@ HOMES_EFS_ID = "fs-0a1b2c3d4e5f60718"
 ACCESS_POINT_ID = "fsap-0123456789abcdef0"
 
 
-def registry(gateway: str) -> Mapping[str, Any]:
+def initial_registry_content(gateway: str) -> Mapping[str, Any]:
     """Return the initial registry: file systems and access points. The EFS endpoint adds access points later."""
     return {
         "file_systems": [EFS_ID, OTHER_EFS_ID, HOMES_EFS_ID],
@@ -22,7 +22,7 @@ def registry(gateway: str) -> Mapping[str, Any]:
 
 KIND = RehearsedMount(
     data="efs",
-    registry=registry,
+    registry=initial_registry_content,
     directories=dict.fromkeys((EFS_ID, OTHER_EFS_ID, HOMES_EFS_ID), 0o755),
     clients=("usr/sbin/mount.efs",),
     shown={"efs": ("nfs4", "127.0.0.1:/")},

@@ -10,14 +10,14 @@ LUSTRE_DNS_NAME = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"
 LUSTRE_MOUNT_NAME, OTHER_LUSTRE_MOUNT_NAME = "abcdefgh", "hgfedcba"
 
 
-def registry(gateway: str) -> Mapping[str, Any]:
+def initial_registry_content(gateway: str) -> Mapping[str, Any]:
     """Return the initial registry: mount names, with the address that serves as their servers'."""
     return {name: {"dns": LUSTRE_DNS_NAME, "ip": gateway} for name in (LUSTRE_MOUNT_NAME, OTHER_LUSTRE_MOUNT_NAME)}
 
 
 KIND = RehearsedMount(
     data="fsx",
-    registry=registry,
+    registry=initial_registry_content,
     # A new FSx file system belongs to root; AWS's lifecycle scripts open it to the users. Sticky, as /tmp is.
     directories=dict.fromkeys((LUSTRE_MOUNT_NAME, OTHER_LUSTRE_MOUNT_NAME), 0o1777),
     clients=("usr/sbin/mount.lustre",),

@@ -11,14 +11,14 @@ OTHER_OPENZFS_DNS_NAME = "fs-0abcdef9876543210.fsx.us-east-1.amazonaws.com"
 OPENZFS_EXPORT = "/fsx"
 
 
-def registry(gateway: str) -> Mapping[str, Any]:
+def initial_registry_content(gateway: str) -> Mapping[str, Any]:
     """Return the initial registry: servers and what they export."""
     return {name: {"exports": [OPENZFS_EXPORT]} for name in (OPENZFS_DNS_NAME, OTHER_OPENZFS_DNS_NAME)}
 
 
 KIND = RehearsedMount(
     data="openzfs",
-    registry=registry,
+    registry=initial_registry_content,
     # As for Lustre: root's, opened to the users.
     directories={
         f"{name.split('.')[0]}{OPENZFS_EXPORT}": 0o1777 for name in (OPENZFS_DNS_NAME, OTHER_OPENZFS_DNS_NAME)

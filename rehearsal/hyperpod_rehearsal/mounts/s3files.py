@@ -10,7 +10,7 @@ S3FILES_ID, OTHER_S3FILES_ID = "fs-0aaaabbbbccccdddd", "fs-0ddddccccbbbbaaaa"
 S3FILES_ACCESS_POINT_ID = "fsap-0aaaabbbbccccdddd"
 
 
-def registry(gateway: str) -> Mapping[str, Any]:
+def initial_registry_content(gateway: str) -> Mapping[str, Any]:
     """Its file systems and access points."""
     return {
         "file_systems": [S3FILES_ID, OTHER_S3FILES_ID],
@@ -20,7 +20,7 @@ def registry(gateway: str) -> Mapping[str, Any]:
 
 KIND = RehearsedMount(
     data="s3files",
-    registry=registry,
+    registry=initial_registry_content,
     directories=dict.fromkeys((S3FILES_ID, OTHER_S3FILES_ID), 0o755),
     clients=("usr/sbin/mount.s3files",),
     shown={"s3files": ("nfs4", "127.0.0.1:/")},

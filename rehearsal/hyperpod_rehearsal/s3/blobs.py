@@ -29,12 +29,12 @@ class BlobDirectory:
         """Where the blob of that name lies."""
         return self.root / name[:2] / name
 
-    def create(self) -> tuple[str, IO[bytes]]:
+    def create_blob(self) -> tuple[str, IO[bytes]]:
         """A fresh name and the unbuffered file to write its bytes to."""
         name = uuid.uuid4().hex
         path = self.path(name)
         by_descriptor.make_parents(path)
-        return name, by_descriptor.stream(path, "xb", buffering=0)
+        return name, by_descriptor.open_stream_for_writing(path, "xb", buffering=0)
 
     def link(self, source: BlobDirectory, segment: Segment) -> Segment:
         """Hard-link a segment's bytes under a new name, so that each object owns its bytes."""

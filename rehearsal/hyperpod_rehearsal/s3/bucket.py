@@ -136,7 +136,7 @@ class StoredBucket:
             info = source.get(key)
             return info, tuple(self.blobs.link(source.blobs, segment) for segment in info.segments)
 
-    def delete_if_empty(self) -> None:
+    def delete_bucket_or_raise_if_not_empty(self) -> None:
         """Delete the bucket. Raises S3Error BucketNotEmpty."""
         with self._lock:
             if self._keys:

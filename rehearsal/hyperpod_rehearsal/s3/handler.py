@@ -67,7 +67,7 @@ class S3Handler(FrontDoor):
             self.read_only_prefixes(bucket),
         )
         if bucket == CONTROL_PREFIX:
-            if not self.send_refusal_unless_admin("rehearsal:Control"):
+            if not self.is_admin_or_send_refusal("rehearsal:Control"):
                 self.close_connection = True
                 return
             self.send_s3_response(handle_control_request(self.store, request), Effect())
@@ -78,7 +78,7 @@ class S3Handler(FrontDoor):
         sent = 0
         try:
             time.sleep(effect.delay)
-            response = self.build_response(request, effect)
+            response = self.execute_and_build_response(request, effect)
             status = response.status
             if not request.body.drain():
                 self.close_connection = True
@@ -106,7 +106,7 @@ class S3Handler(FrontDoor):
         """Return the key prefixes of a bucket that the requester may only read."""
         return ()
 
-    def build_response(self, request: S3Request, effect: Effect) -> Response:
+    def execute_and_build_response(self, request: S3Request, effect: Effect) -> Response:
         """Execute the request and return its response, an error document when it fails."""
         try:
             if effect.status:

@@ -11,7 +11,7 @@ from hyperpod_rehearsal.s3.bucket import StoredBucket
 from hyperpod_rehearsal.s3.errors import S3Error, precondition_failed
 from hyperpod_rehearsal.s3.messages import Response, S3Request, xml_response
 from hyperpod_rehearsal.s3.objects import ARCHIVED, Checksums, ObjectInfo
-from hyperpod_rehearsal.s3.receive import receive_into_blob
+from hyperpod_rehearsal.s3.receive import receive_verified_body_into_blob
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from hyperpod_rehearsal.s3.upload_requests import handle_upload_request
 
@@ -46,7 +46,7 @@ def handle_object_request(store: StoredBuckets, request: S3Request) -> Response:
 
 def put_object(bucket: StoredBucket, request: S3Request) -> Response:
     """PutObject."""
-    received = receive_into_blob(request.body, bucket.blobs, request.headers, request.body.trailers)
+    received = receive_verified_body_into_blob(request.body, bucket.blobs, request.headers, request.body.trailers)
     try:
         info = bucket.commit(
             request.key,
@@ -105,7 +105,7 @@ def get_object(bucket: StoredBucket, request: S3Request) -> Response:
     """GetObject and HeadObject: conditions, one range, one part."""
     info = bucket.get(request.key)
     headers = object_headers(info)
-    if not _preconditions_hold(request, info):
+    if not _is_modified_or_raise_precondition_failed(request, info):
         return Response(304, {"ETag": headers["ETag"], "Last-Modified": headers["Last-Modified"]})
     if request.method == "GET" and info.attributes.storage_class in ARCHIVED:
         raise S3Error(403, "InvalidObjectState", "The operation is not valid for the object's storage class")
@@ -174,7 +174,7 @@ def requested_range(request: S3Request, info: ObjectInfo) -> tuple[int, int]:
     return first, last
 
 
-def _preconditions_hold(request: S3Request, info: ObjectInfo) -> bool:
+def _is_modified_or_raise_precondition_failed(request: S3Request, info: ObjectInfo) -> bool:
     """False for 304 Not Modified. Raises S3Error PreconditionFailed."""
     headers = request.headers
     if "if-match" in headers:

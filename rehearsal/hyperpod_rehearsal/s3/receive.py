@@ -13,7 +13,7 @@ from hyperpod_rehearsal.s3.errors import S3Error
 from hyperpod_rehearsal.s3.objects import Received, Segment
 
 
-def receive_into_blob(
+def receive_verified_body_into_blob(
     chunks: Iterable[bytes],
     blobs: BlobDirectory,
     headers: Mapping[str, str] | None = None,
@@ -28,7 +28,7 @@ def receive_into_blob(
     md5 = hashlib.md5(usedforsecurity=False)
     digests = {name: checksums.new_digest(name) for name in checksums.announced_algorithms(headers)}
     running = [md5, *(digest for digest in digests.values() if digest is not None)]
-    name, file = blobs.create()
+    name, file = blobs.create_blob()
     size = 0
     try:
         with file:

@@ -12,7 +12,7 @@ from hyperpod_rehearsal.s3.bucket import Conditions, StoredBucket
 from hyperpod_rehearsal.s3.errors import S3Error, no_such_bucket
 from hyperpod_rehearsal.s3.faults import Faults, RequestLog
 from hyperpod_rehearsal.s3.objects import Attributes, Checksums, ObjectInfo
-from hyperpod_rehearsal.s3.receive import receive_into_blob
+from hyperpod_rehearsal.s3.receive import receive_verified_body_into_blob
 
 BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
@@ -59,13 +59,13 @@ class StoredBuckets:
     def delete_bucket(self, name: str) -> None:
         """Remove an empty bucket."""
         with self._lock:
-            self.bucket(name).delete_if_empty()
+            self.bucket(name).delete_bucket_or_raise_if_not_empty()
             del self._buckets[name]
 
     def put(self, bucket: str, key: str, data: bytes) -> ObjectInfo:
         """Store bytes as an object."""
         target = self.bucket(bucket)
-        received = receive_into_blob(iter([data]), target.blobs)
+        received = receive_verified_body_into_blob(iter([data]), target.blobs)
         return target.commit(key, (received.segment,), received.md5, Attributes(), Checksums(), Conditions())
 
     def get(self, bucket: str, key: str) -> bytes:

@@ -15,7 +15,7 @@ from hyperpod_rehearsal.s3.errors import S3Error
 from hyperpod_rehearsal.s3.messages import Response, S3Request, xml_response
 from hyperpod_rehearsal.s3.multipart import Upload
 from hyperpod_rehearsal.s3.objects import Checksums, UploadPart
-from hyperpod_rehearsal.s3.receive import receive_into_blob
+from hyperpod_rehearsal.s3.receive import receive_verified_body_into_blob
 from hyperpod_rehearsal.s3.store import StoredBuckets
 
 
@@ -67,9 +67,9 @@ def _put_part(store: StoredBuckets, bucket: StoredBucket, upload: Upload, reques
     copied = "x-amz-copy-source" in request.headers
     if copied:
         request.body.read()
-        received = receive_into_blob(_read_copy_source(store, request), bucket.blobs)
+        received = receive_verified_body_into_blob(_read_copy_source(store, request), bucket.blobs)
     else:
-        received = receive_into_blob(request.body, bucket.blobs, request.headers, request.body.trailers)
+        received = receive_verified_body_into_blob(request.body, bucket.blobs, request.headers, request.body.trailers)
     try:
         part = bucket.uploads.record_part(upload, number, received)
     except S3Error:

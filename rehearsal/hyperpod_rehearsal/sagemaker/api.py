@@ -61,7 +61,7 @@ class ControlPlane(Protocol):
     def batch_add_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer of BatchAddClusterNodes."""
 
-    def lifecycle_script_locations(self) -> list[tuple[str, str]]:
+    def lifecycle_script_buckets_and_prefixes(self) -> list[tuple[str, str]]:
         """(bucket, prefix) of what the nodes of all clusters run."""
 
     def tags(self, arn: str) -> dict[str, str]:

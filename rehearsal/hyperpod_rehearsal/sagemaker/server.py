@@ -36,13 +36,13 @@ class EndpointHandler(S3Handler):
         if service == "s3" and not target:
             self.serve_s3()
         elif service == "sagemaker" and target.startswith(TARGET_PREFIX):
-            if self.send_refusal_unless_admin(f"sagemaker:{target[len(TARGET_PREFIX) :]}"):
+            if self.is_admin_or_send_refusal(f"sagemaker:{target[len(TARGET_PREFIX) :]}"):
                 self._serve_sagemaker(target, body)
         elif service == "elasticfilesystem" and self.efs is not None and self.path.startswith(efs_protocol.PREFIX):
-            if self.send_refusal_unless_admin("elasticfilesystem:*"):
+            if self.is_admin_or_send_refusal("elasticfilesystem:*"):
                 self._serve_efs(self.efs, body)
         elif service == "logs" and self.logs is not None and target.startswith(logs_protocol.TARGET_PREFIX):
-            if self.send_refusal_unless_admin(f"logs:{target[len(logs_protocol.TARGET_PREFIX) :]}"):
+            if self.is_admin_or_send_refusal(f"logs:{target[len(logs_protocol.TARGET_PREFIX) :]}"):
                 self._send(*_json_1_1_response(logs_protocol.handle_call(self.logs, target, body)))
         else:
             self._send(*unsupported_services.unsupported_service_response(headers, body))
@@ -54,7 +54,7 @@ class EndpointHandler(S3Handler):
         """
         if self.control is None or self.claim is None or not self.claim.key.node:
             return ()
-        return [prefix for name, prefix in self.control.lifecycle_script_locations() if name == bucket]
+        return [prefix for name, prefix in self.control.lifecycle_script_buckets_and_prefixes() if name == bucket]
 
     do_PUT = do_POST = do_DELETE = do_HEAD = do_GET
 

@@ -78,9 +78,9 @@ def parse_mount_arguments(argv: Sequence[str]) -> MountArguments:
 def parse_efs_arguments(
     argv: Sequence[str], program: str, source_pattern: Pattern[str]
 ) -> Tuple[str, str, str, Dict[str, str]]:
-    """(file system, path in it, target, options) of efs-utils' helpers. `source`: how a file system is named.
+    """Return (file system, path in it, target, options) of efs-utils' helpers.
 
-    Raises StartFailed.
+    `source_pattern`: how a file system is named. Raises StartFailed.
     """
     positional, options = parse_mount_arguments(argv)
     if len(positional) != 2:

@@ -48,7 +48,7 @@ class Granted(NamedTuple):
     root: bool
 
 
-def read_node_role() -> str:
+def read_node_role_arn() -> str:
     """The ARN of this node's execution role, "" where nobody said it."""
     if ROLE_VARIABLE in os.environ:
         return os.environ[ROLE_VARIABLE]

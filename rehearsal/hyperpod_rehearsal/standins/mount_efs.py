@@ -116,7 +116,7 @@ def _require_mount_grant(
     """
     role = ""
     if "iam" in options:
-        role = file_system_policy.read_node_role()
+        role = file_system_policy.read_node_role_arn()
     if "iam" in options and not role:
         raise StartFailed(
             "AWS Access Key ID and Secret Access Key are not found in AWS credentials file (~/.aws/"

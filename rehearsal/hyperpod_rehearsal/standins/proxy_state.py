@@ -28,7 +28,7 @@ class ProxyState:
         self._details = {"mountpoint": target, **{key: value for key, value in details.items() if value is not None}}
         self._path = ""
 
-    def write_state_file(self, pid: int, command: Sequence[str]) -> None:
+    def write_state_file_and_delete_stale(self, pid: int, command: Sequence[str]) -> None:
         """Write the state file of the process that serves the mount.
 
         Files of dead processes are deleted, as efs-utils' watchdog does.

@@ -8,7 +8,7 @@ import pytest
 from hyperpod_rehearsal.s3.bucket import Conditions
 from hyperpod_rehearsal.s3.errors import S3Error
 from hyperpod_rehearsal.s3.objects import Attributes, Checksums
-from hyperpod_rehearsal.s3.receive import receive_into_blob
+from hyperpod_rehearsal.s3.receive import receive_verified_body_into_blob
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from rehearsal_tests.s3.conftest import BUCKET
 
@@ -30,7 +30,7 @@ def test_objects_survive_a_restart(store):
 def test_open_uploads_survive_a_restart(store):
     bucket = store.bucket(BUCKET)
     upload = bucket.uploads.create("k", Attributes({"content-type": "text/plain"}), "crc32", "COMPOSITE")
-    bucket.uploads.record_part(upload, 3, receive_into_blob(iter([b"part"]), bucket.blobs))
+    bucket.uploads.record_part(upload, 3, receive_verified_body_into_blob(iter([b"part"]), bucket.blobs))
     again = StoredBuckets(store.root).bucket(BUCKET)
     reopened = again.uploads.find_open_upload(upload.upload_id, "k")
     assert reopened.parts[3].segment.size == 4 and reopened.attributes.headers == {"content-type": "text/plain"}
@@ -49,7 +49,7 @@ def test_replaced_and_deleted_bytes_are_not_kept(store):
 def test_a_writer_killed_before_its_commit_leaves_nothing_behind(store):
     store.put(BUCKET, "k", b"old")
     bucket = store.bucket(BUCKET)
-    receive_into_blob(iter([b"new bytes that nobody committed"]), bucket.blobs)
+    receive_verified_body_into_blob(iter([b"new bytes that nobody committed"]), bucket.blobs)
     (store.root / BUCKET / "objects" / "ab").mkdir()
     (store.root / BUCKET / "objects" / "ab" / "x.json.4711.0123456789abcdef.partial").write_text('{"half')
     again = StoredBuckets(store.root)
@@ -71,7 +71,7 @@ def test_an_open_object_outlives_its_replacement(store):
 def test_a_refused_commit_changes_nothing(store):
     store.put(BUCKET, "k", b"old")
     bucket = store.bucket(BUCKET)
-    received = receive_into_blob(iter([b"new"]), bucket.blobs)
+    received = receive_verified_body_into_blob(iter([b"new"]), bucket.blobs)
     with pytest.raises(S3Error) as caught:
         bucket.commit("k", (received.segment,), received.md5, Attributes(), Checksums(), Conditions(if_none_match="*"))
     assert caught.value.status == 412

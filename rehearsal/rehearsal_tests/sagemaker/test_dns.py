@@ -3,7 +3,7 @@ import struct
 
 import pytest
 
-from hyperpod_rehearsal.dns import DnsResponder, build_response
+from hyperpod_rehearsal.dns import DnsResponder, build_response_or_none_if_unserved
 
 A, PTR, AAAA = 1, 12, 28
 
@@ -32,21 +32,21 @@ def answer_of(reply):
     ],
 )
 def test_names(name, expected):
-    assert answer_of(build_response(question(name), "10.1.0.1")) == expected
+    assert answer_of(build_response_or_none_if_unserved(question(name), "10.1.0.1")) == expected
 
 
 def test_a_known_name_has_no_ipv6_address():
-    assert answer_of(build_response(question("ip-10-1-42-18", AAAA), "10.1.0.1")) == (0, None)
+    assert answer_of(build_response_or_none_if_unserved(question("ip-10-1-42-18", AAAA), "10.1.0.1")) == (0, None)
 
 
 def test_reverse():
-    reply = build_response(question("18.42.1.10.in-addr.arpa", PTR), "10.1.0.1")
+    reply = build_response_or_none_if_unserved(question("18.42.1.10.in-addr.arpa", PTR), "10.1.0.1")
     assert reply is not None and reply.endswith(b"\x0dip-10-1-42-18\x03ec2\x08internal\0")
 
 
 @pytest.mark.parametrize("name", ["example.org", "notamazonaws.com", "ip-10-1-42-18.example.org"])
 def test_names_of_others(name):
-    assert build_response(question(name), "10.1.0.1") is None
+    assert build_response_or_none_if_unserved(question(name), "10.1.0.1") is None
 
 
 @pytest.fixture

@@ -122,7 +122,7 @@ def read_exits(data: bytes) -> None:
 
 def read_verdicts(data: bytes) -> None:
     file_of(data, "state/verdicts/7.0.0/restored.json")
-    for one in verdict.read(folder("state"), "7.0.0"):
+    for one in verdict.read_last_verdict_per_launch(folder("state"), "7.0.0"):
         one.sentence()
         assert not ledger_row.problem({"event": "restored", "attempt": "7.0.0", **one.fields()})
 
@@ -154,7 +154,7 @@ def read_slurm(data: bytes) -> None:
     """Records of nodes and steps; and of jobs, with the mark that only squeue and we know."""
     runner: Any = Said(text_of(data))
     failed = None
-    for ask in (lambda: control.query_nodes(runner), lambda: control.running_steps(runner, JobId("7"), "hpk")):
+    for ask in (lambda: control.query_nodes(runner), lambda: control.query_running_step_ids(runner, JobId("7"), "hpk")):
         try:
             ask()
         except (RunError, JobError) as err:
@@ -219,7 +219,7 @@ def read_messages(data: bytes) -> None:
         there.close()
         channel = Channel(here)
         try:
-            while channel.receive_nowait() is not None:
+            while channel.receive_nowait_or_raise_eof() is not None:
                 pass
         except EOFError as err:
             if err.args:  # and not just the end

@@ -130,13 +130,13 @@ def read_guard(data: bytes) -> None:
         for finding in findings.findings_or_guard_silent(record, now):
             finding.message.split()
     mended = cycle.mended_from_record(record)
-    mend.findings(mended, NOW)
+    mend.findings_about_mending(mended, NOW)
     for tries in mended.notes.values():
         tries.is_due(NOW)
         tries.after_nothing_to_do(NOW).after_try(NOW, "x")
     cycle.metrics(record or GuardRecord(NOW), 1.0)
     if record is not None:
-        cycle.changes((), record.findings)
+        cycle.describe_finding_changes((), record.findings)
     json.dumps(mended.to_dict())
 
 
@@ -155,7 +155,7 @@ def _of_rank(rank: int) -> Report:
     }
     tree["held"] = [["layer.weight", "F32"], ["box", "BF16"], ["scalar", "I64"]]
     extra = json.dumps(tree, separators=(",", ":"))
-    laid = shard.lay_out(SPECS[rank], rank=rank, world=WORLD, run="0" * 32, plan="p", algorithm="blake2b")
+    laid = shard.lay_out(SPECS[rank], rank=rank, world=WORLD, run_id="0" * 32, plan="p", algorithm="blake2b")
     root = "blake2b:" + "0" * 32
     facts = ShardFacts(
         digest="blake2b",

@@ -81,7 +81,7 @@ def read_values(data: bytes) -> None:
         raise CheckpointError(f"no input: {err}") from None
     non_tensor_state.require_well_formed(tree)
     list(codec.tensor_names(tree))
-    list(codec.iter_tensor_records(tree))
+    list(codec.iter_tensor_and_subclass_records(tree))
     codec.differing_saved_names(TREE, tree)
     codec.decode(tree, lambda name: None, plain=True)  # type: ignore[arg-type, return-value]
     codec.decode(tree, TENSORS.__getitem__)
@@ -149,10 +149,12 @@ def read_records(data: bytes) -> None:
     if file != ".hpk/state.json":
         file_of(b"", "root/.hpk/state.json")
     try:
-        lost = commit_records.lost_commits(commit_records.collect_root_facts(store))
+        lost = commit_records.lost_commits_assuming_no_manifests(commit_records.collect_commit_evidence(store))
         for _, why in commit_records.summarize_lost_commits(lost):
             assert why.isprintable(), why
-        commit_records.lost_commits(commit_records.collect_root_facts(store), kit_checkpoints=False)
+        commit_records.lost_commits_assuming_no_manifests(
+            commit_records.collect_commit_evidence(store), kit_checkpoints=False
+        )
     finally:
         file_of(_sealed(file, FILES[file]), f"root/{file}")
 

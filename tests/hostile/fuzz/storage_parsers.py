@@ -12,7 +12,7 @@ from hyperpod_kit.errors import HyperpodKitError, UsageError
 from hyperpod_kit.job.fan_out import listing
 from hyperpod_kit.storage.alerts import config, outbox
 from hyperpod_kit.storage.audit import accounting, sources
-from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, to_storable
+from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, to_storable_record_or_gap
 from hyperpod_kit.storage.quota import requests
 from hyperpod_kit.storage.usage import growth, history
 from hyperpod_kit.untrusted import parse
@@ -65,7 +65,7 @@ def log(kind: str, seeds: List[bytes], make: Callable[[Random], bytes]) -> Parse
 
     def read(data: bytes) -> None:
         path = file_of(data, f"audit-{kind}")
-        for entry in map(to_storable, sources.read_entries(kind, Path(path))):
+        for entry in map(to_storable_record_or_gap, sources.read_entries_marking_damage(kind, Path(path))):
             assert isinstance(entry, (AuditRecord, AuditGap))
 
     def drawn(rng: Random) -> bytes:

@@ -33,7 +33,7 @@ def test_objects_are_listed_over_all_pages_and_have_their_checksums(monkeypatch:
     for number in range(25):
         bucket.put(f"p/{number}", b"x" * (number % 7))
     bucket.put("q/other", b"")
-    sizes = bucket.sizes("p/")
+    sizes = bucket.sizes_by_relative_key("p/")
     assert len(sizes) == 25 and sizes["8"] == 1
     assert bucket.sha256("p/8") == hashlib.sha256(b"x").hexdigest()
     assert bucket.sha256("p/nothing") is None
@@ -48,7 +48,7 @@ def test_an_object_without_a_stored_checksum_is_read() -> None:
 
 def test_a_missing_bucket_is_an_error_not_an_empty_one() -> None:
     with pytest.raises(AwsError, match="NoSuchBucket"):
-        Bucket("sagemaker-nothing", "us-east-1").sizes("p/")
+        Bucket("sagemaker-nothing", "us-east-1").sizes_by_relative_key("p/")
 
 
 def test_cluster_calls() -> None:

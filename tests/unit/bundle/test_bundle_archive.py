@@ -20,7 +20,7 @@ import pytest
 
 from hyperpod_kit.bundle import archive, manifest
 from hyperpod_kit.bundle.compare import compare_with_directory
-from hyperpod_kit.bundle.render import Bundle, assemble, render, replace_bundle_directory
+from hyperpod_kit.bundle.render import Bundle, assemble_bundle, render, replace_bundle_directory
 from hyperpod_kit.config.load import load
 from hyperpod_kit.errors import BundleError
 from tests.support.interpreters import interpreters
@@ -42,7 +42,7 @@ def bundle(**more: bytes) -> Bundle:
         "lib/hyperpod_kit/version.py": b'RELEASE = "0"\n',
         **{f"lib/hyperpod_kit/{name}.py": data for name, data in more.items()},
     }
-    return assemble(shipped, "0", "bucket", "kit/demo/")
+    return assemble_bundle(shipped, "0", "bucket", "kit/demo/")
 
 
 class Download:

@@ -7,7 +7,13 @@ from pathlib import Path
 import jinja2
 import pytest
 
-from hyperpod_kit.bundle.templates import make_environment, render_template, shell_quote, systemd_quote, unit_text
+from hyperpod_kit.bundle.templates import (
+    escape_unit_line,
+    make_environment,
+    render_template,
+    shell_quote,
+    systemd_quote,
+)
 from hyperpod_kit.errors import BundleError
 
 
@@ -45,7 +51,7 @@ def test_systemd_takes_values_literally(value: str, quoted: str) -> None:
 
 @pytest.mark.parametrize("value", ["a\nExecStartPre=/bin/evil", "a\r", "\0", "\t", "\x1b[31m", "\ud800", "\x85"])
 def test_control_characters_reach_nothing(env: jinja2.Environment, value: str) -> None:
-    for quote in (systemd_quote, unit_text, shell_quote):
+    for quote in (systemd_quote, escape_unit_line, shell_quote):
         with pytest.raises(ValueError, match="cannot hold"):
             quote(value)
     for template in ("exec", "text", "shell"):
@@ -56,7 +62,7 @@ def test_control_characters_reach_nothing(env: jinja2.Environment, value: str) -
 @pytest.mark.parametrize("value", [" a", "a ", "a\\", "\u2003a"])
 def test_a_line_of_text_stays_one_line(value: str) -> None:
     with pytest.raises(ValueError, match="cannot begin or end like"):
-        unit_text(value)
+        escape_unit_line(value)
 
 
 def test_text_keeps_its_percent_signs(env: jinja2.Environment) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from hyperpod_kit.aws.s3 import Bucket
 from hyperpod_kit.bundle import archive
-from hyperpod_kit.bundle.render import Bundle, assemble
+from hyperpod_kit.bundle.render import Bundle, assemble_bundle
 from hyperpod_kit.bundle.stored import compare_with_stored
 from hyperpod_kit.bundle.upload import list_paths_to_upload, require_uploaded, upload_bundle
 from hyperpod_kit.errors import AwsError, BundleError, BundleIntegrityError
@@ -26,7 +26,7 @@ NAME = "sagemaker-hyperpod-kit-demo"
 def bundle(**more: bytes) -> Bundle:
     files = {f"slurm/{number}.h": b"x" * number for number in range(40)} | more
     files |= {f"lib/{number}.py": b"x" * number for number in range(300)}
-    return assemble(files, "0", NAME, "hyperpod-kit/demo/")
+    return assemble_bundle(files, "0", NAME, "hyperpod-kit/demo/")
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_only_what_is_missing_or_damaged_is_sent(bucket: Bucket) -> None:
     bucket.put(made.prefix + "slurm/8.h", b"short")
     done = upload_bundle(made, bucket)
     assert (done.sent, done.present) == (2, 42)
-    assert bucket.sizes(made.prefix)["slurm/8.h"] == 8
+    assert bucket.sizes_by_relative_key(made.prefix)["slurm/8.h"] == 8
 
 
 def test_another_bundle_has_another_place(bucket: Bucket) -> None:
@@ -86,7 +86,7 @@ def test_a_file_of_the_same_size_that_somebody_else_wrote(bucket: Bucket) -> Non
     made = bundle()
     upload_bundle(made, bucket)
     bucket.put(made.prefix + "slurm/7.h", b"y" * 7)
-    assert bucket.sizes(made.prefix)["slurm/7.h"] == len(made.files["slurm/7.h"])
+    assert bucket.sizes_by_relative_key(made.prefix)["slurm/7.h"] == len(made.files["slurm/7.h"])
     with pytest.raises(BundleError, match=r"holds other bytes .* in 1 of 44 files, first slurm/7.h"):
         require_uploaded(made, bucket)
 

@@ -163,7 +163,7 @@ def abandon(manager: Any) -> None:
 def states(shm: Path) -> List[str]:
     """The states of all slots."""
     found = []
-    for slot in shm_slots.attached(str(shm), shm_slots.names(str(shm))):
+    for slot in shm_slots.attached(str(shm), shm_slots.own_slot_names(str(shm))):
         found.append(slot.page.state if slot.page is not None else "damaged")
         slot.close()
     return sorted(found)

@@ -63,11 +63,11 @@ def capture(shm: Path, tmp_path: Path) -> Capture:
             specs,
             rank=rank,
             world=world,
-            run=mine.run_id,
+            run_id=mine.run_id,
             plan="blake2b:p",
             algorithm=algorithm,
             chunk=chunk,
-            tree_bytes=rank_extra_state.reserved_size(len(extra)) if rank else 0,
+            tree_bytes=rank_extra_state.reserved_bytes_with_growth_room(len(extra)) if rank else 0,
         )
         name = shm_slots.SlotName(os.getuid(), shm_slots.run_hash(mine.run_id), rank, slot)
         made = shm_slots.create(str(shm), name, layout.size)

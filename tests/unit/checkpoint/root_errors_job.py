@@ -62,7 +62,7 @@ def first() -> None:
         for page in (
             slot.page
             for slot in shm_slots.attached(
-                shm_paths.ensure_user_directory(), shm_slots.names(shm_paths.ensure_user_directory())
+                shm_paths.ensure_user_directory(), shm_slots.own_slot_names(shm_paths.ensure_user_directory())
             )
         )
     ):

@@ -36,7 +36,7 @@ def put_checkpoint(
     if not committed:
         return attempt
     extra = b"{}"
-    identity.write_run_file(store, run)
+    identity.write_run_file_unless_valid(store, run)
     commit.commit(
         store,
         attempt,
@@ -67,7 +67,7 @@ def put_tensors(store: Store, seq: int) -> str:
     """The same with two tensors, a shard as it is written, and an index of it; the attempt's name."""
     attempt = str(layout.CheckpointId(seq, seq, 1, "abcd"))
     specs = [shard.TensorSpec("w", "F32", (64, 16)), shard.TensorSpec("b", "BF16", (16,))]
-    laid = shard.lay_out(specs, rank=0, world=1, run=SMALL_RUN.run_id, plan="p", algorithm="blake2b")
+    laid = shard.lay_out(specs, rank=0, world=1, run_id=SMALL_RUN.run_id, plan="p", algorithm="blake2b")
     head = laid.header(1, seq, seq)
     data = head + bytes([seq % 256]) * (laid.data_end - len(head))
     alg = digest.algorithm("blake2b")
@@ -76,7 +76,7 @@ def put_tensors(store: Store, seq: int) -> str:
     tree = {"model": {spec.name: {"$": "tensor", "name": spec.name} for spec in specs}, "extra": {"seen": seq}}
     extra = json.dumps({"format": layout.EXTRA_FORMAT, "shared": tree, "ranks": [{}]}).encode()
     index = rows.encode({0: laid.tensors})
-    identity.write_run_file(store, SMALL_RUN)
+    identity.write_run_file_unless_valid(store, SMALL_RUN)
     commit.commit(
         store,
         attempt,

@@ -102,7 +102,7 @@ def test_an_agent_killed_anywhere_loses_nothing(start, capture, shm: Path, place
     assert run.links[0]._process.wait(15) == -signal.SIGKILL
     run.kill_trainers()
     run.kill_agents()
-    hot = [slot.page for slot in shm_slots.attached(str(shm), shm_slots.names(str(shm)))]
+    hot = [slot.page for slot in shm_slots.attached(str(shm), shm_slots.own_slot_names(str(shm)))]
     kept = [page for page in hot if page is not None and page.state in (SlotState.SEALED, SlotState.CAPTURED)]
     newest = max(page.key for page in kept)
     again = start(world=2)

@@ -19,8 +19,8 @@ from hyperpod_kit.checkpoint.sharded_state import (  # noqa: E402
     ShardedState,
     ShardPlacement,
     agree_placement,
-    object_bytes,
-    object_from_bytes,
+    torch_load_with_length,
+    torch_save_with_length_and_padding,
 )
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable, UsageError  # noqa: E402
 from tests.support.damage import flip  # noqa: E402
@@ -46,7 +46,7 @@ def blank(found: list[LocalShard]) -> list[LocalShard]:
 
 def filled(manager: Manager, state: ShardedState, found: list[LocalShard], values: dict[str, Any], note: Any) -> None:
     known = agree_placement(manager.ranks, found, ["note"])
-    state.set_contents(found, {"note": object_bytes("note", note)}, values, known)
+    state.set_contents(found, {"note": torch_save_with_length_and_padding("note", note)}, values, known)
 
 
 def save(root: Path, steps: int = 2) -> None:
@@ -80,7 +80,7 @@ def test_boxes_are_filled_however_they_are_cut(root: Path, rows: tuple[int, ...]
     for one, expected in zip(wanted, boxes(*rows, value=2), strict=True):
         assert torch.equal(one.tensor, expected.tensor), one.name
     assert state.values == {"at": 2, "own": torch.tensor([2])}
-    assert object_from_bytes(state.object_data["note"]) == {"lr": 0.25}
+    assert torch_load_with_length(state.object_data["note"]) == {"lr": 0.25}
 
 
 def test_a_stack_is_read_as_one_tensor_and_columns_out_of_rows(root: Path) -> None:
@@ -124,13 +124,13 @@ def test_what_was_not_met_and_what_only_a_pickle_brings_back_are_refused(shm: Pa
         with pytest.raises(CheckpointError, match="was not there at the load"):
             manager.save(1, state)
     with pytest.raises(StateNotSerializable, match="weights_only=True"):
-        object_bytes("path", Path("x"))
+        torch_save_with_length_and_padding("path", Path("x"))
 
 
 @pytest.mark.parametrize("pickled", [b"", b".", b"\x80\x02.", b"PK\x03\x04", b"\x80\x04c\x00."], ids=repr)
 def test_what_is_no_object_of_torchs_is_an_error_of_ours(pickled: bytes) -> None:
     with pytest.raises(CheckpointError, match=r"an object in the checkpoint cannot be read by torch: ."):
-        object_from_bytes(len(pickled).to_bytes(8, "little") + pickled)
+        torch_load_with_length(len(pickled).to_bytes(8, "little") + pickled)
 
 
 def test_export_puts_the_tensors_together(root: Path, tmp_path: Path) -> None:

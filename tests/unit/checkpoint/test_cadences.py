@@ -90,7 +90,7 @@ def test_a_manager_without_a_longer_cadence_is_as_it_was(root: str) -> None:
     for step in range(4):
         handle = manager.step(step, state_of(step))
         assert handle is None or (handle.tier == "storage" and handle.wait(timeout=60))
-    assert committed(root) == [3, 1] and len(shm_slots.names(shm_paths.shared_memory_root())) == 2
+    assert committed(root) == [3, 1] and len(shm_slots.own_slot_names(shm_paths.shared_memory_root())) == 2
     assert manager.close()
     with pytest.raises(ValueError, match="tier is 'disk'"):
         Manager(root).save(4, state_of(4), tier="disk")  # type: ignore[arg-type]
@@ -132,7 +132,9 @@ def test_where_agents_die_too_the_flush_saves_the_newest_alone_or_the_next_start
     dies_at(0, "memory", "memory")
     pages = [
         slot.page
-        for slot in shm_slots.attached(shm_paths.shared_memory_root(), shm_slots.names(shm_paths.shared_memory_root()))
+        for slot in shm_slots.attached(
+            shm_paths.shared_memory_root(), shm_slots.own_slot_names(shm_paths.shared_memory_root())
+        )
     ]
     assert sorted(page.step for page in pages if page is not None and page.state == SlotState.SEALED)[-1] == 1
     (outcome,) = flush.flush()

@@ -50,7 +50,7 @@ def page(word: object = None) -> Page:
 @given(age=AGES, limit=st.floats(0.0, 2 * MAX_AGE))
 def test_the_age_is_what_the_clock_has_counted_since_the_sealing(age: float, limit: float) -> None:
     sealed = capture_age.dated(page(), NOW._replace(seconds=NOW.seconds - age))
-    found = capture_age.age(sealed, NOW)
+    found = capture_age.seconds_since_sealing(sealed, NOW)
     assert found == pytest.approx(age, abs=0.001)
     assert capture_age.is_expired(sealed, limit, NOW) is (found is not None and found > limit)
     assert sealed.origin.job["slurm_job_id"] == "7"
@@ -59,7 +59,7 @@ def test_the_age_is_what_the_clock_has_counted_since_the_sealing(age: float, lim
 @given(seconds=st.floats(0.0, 1e9))
 def test_what_was_sealed_just_now_is_not_of_a_time_to_come(seconds: float) -> None:
     moment = BootMoment("boot.ns", seconds)
-    age = capture_age.age(capture_age.dated(page(), moment), moment)
+    age = capture_age.seconds_since_sealing(capture_age.dated(page(), moment), moment)
     assert age is not None and 0.0 <= age < 0.002
 
 
@@ -84,10 +84,10 @@ UNKNOWN: List[object] = [
 
 @pytest.mark.parametrize("word", UNKNOWN, ids=str)
 def test_what_says_no_moment_of_this_boot_that_has_been_is_of_unknown_age_and_never_too_old(word: object) -> None:
-    assert capture_age.age(page(word), NOW) is None
+    assert capture_age.seconds_since_sealing(page(word), NOW) is None
     assert not capture_age.is_expired(page(word), -1.0, NOW)
-    assert capture_age.youngest_age([page(word), page("boot.ns/1.0")], NOW) is None
-    assert capture_age.age(capture_age.dated(page(word), NOW), NOW) == 0.0
+    assert capture_age.youngest_age_if_all_known([page(word), page("boot.ns/1.0")], NOW) is None
+    assert capture_age.seconds_since_sealing(capture_age.dated(page(word), NOW), NOW) == 0.0
 
 
 def test_a_page_that_is_begun_has_room_for_what_comes_at_its_sealing() -> None:
@@ -116,7 +116,7 @@ def test_a_sealing_is_dated_on_the_page_and_by_the_files_time(capture: Any, shm:
     os.utime(path, (1.0, 1.0))
     before = time.time()
     sealed = seal.seal(slot)
-    age = capture_age.age(sealed, capture_age.now())
+    age = capture_age.seconds_since_sealing(sealed, capture_age.now())
     assert age is not None and 0 <= age < 600 and slot.page == sealed
     assert abs(path.stat().st_mtime - before) < 600
     day.backdate_run(str(shm))
@@ -137,7 +137,7 @@ def test_no_manifest_has_the_moment(capture: Any, shm: Path, tmp_path: Path) -> 
 def lay(folder: str, root: str, word: object, *, job: str = "7", captured: bool = False) -> shm_slots.SlotName:
     """A capture of a dead trainer with that word for its moment; `captured`: not sealed yet."""
     capturer.capture(folder, root, job=job, owner=DEAD)
-    (name,) = shm_slots.names(folder)
+    (name,) = shm_slots.own_slot_names(folder)
     slot = shm_slots.attach(folder, name)
     if not captured:
         seal.seal(slot)
@@ -338,6 +338,6 @@ def test_an_agent_has_flushed_what_nobody_came_for_and_tells_its_trainer(
 
 
 def _captures_of(shm: Path, root: str) -> List[shm_slots.SlotName]:
-    whose = identity.find_identity(root)
+    whose = identity.read_or_infer_identity(root)
     assert whose is not None
-    return shm_slots.names(str(shm), run=shm_slots.run_hash(whose.run_id))
+    return shm_slots.own_slot_names(str(shm), run=shm_slots.run_hash(whose.run_id))

@@ -59,7 +59,7 @@ def crowd() -> Remote:
             store._objects[name] = b"not read"
     start(store, 21, 10_001)
     put_checkpoint(store, 10_001, epoch=21)
-    latest.write(store, str(layout.CheckpointId(9990, 9990, 20, "abcd")))
+    latest.try_write(store, str(layout.CheckpointId(9990, 9990, 20, "abcd")))
     store.create("pins/x.json", b"")
     return store
 
@@ -84,13 +84,13 @@ def test_a_hint_in_doubt_costs_listings_and_nothing_else(spoil: str) -> None:
     for seq in range(1, 8):
         put_checkpoint(store, seq)
     newest = put_checkpoint(store, 2, epoch=2)
-    latest.write(store, str(layout.CheckpointId(3, 3, 1, "abcd")))
+    latest.try_write(store, str(layout.CheckpointId(3, 3, 1, "abcd")))
     if spoil == "torn":
         store.replace(layout.LATEST_FILE, store.read(layout.LATEST_FILE)[:-3])
     elif spoil == "gone":
         store.delete(layout.LATEST_FILE)
     elif spoil == "elsewhere":
-        latest.write(store, str(layout.CheckpointId(3, 3, 1, "beef")))
+        latest.try_write(store, str(layout.CheckpointId(3, 3, 1, "beef")))
     elif spoil == "epoch":
         store.create(layout.epoch_file(2), b"torn")
     else:
@@ -103,7 +103,7 @@ def test_long_numbers_are_not_sought_by_name() -> None:
     store = Remote("memory://long")
     for seq in (999_998, 999_999, 1_000_000, 1_000_001):
         put_checkpoint(store, seq)
-    latest.write(store, str(layout.CheckpointId(999_998, 999_998, 1, "abcd")))
+    latest.try_write(store, str(layout.CheckpointId(999_998, 999_998, 1, "abcd")))
     assert [entry.name.seq for entry in catalog.newest_first(store)] == [1_000_001, 1_000_000, 999_999, 999_998]
     assert catalog.highest_epoch_and_seq(store) == (1, 1_000_001)
 
@@ -125,7 +125,7 @@ def test_the_short_way_finds_what_the_long_way_finds(dice: random.Random) -> Non
                 store._objects[f"{name}/{layout.MANIFEST_FILE}"] = b""
                 made.append(name)
     if made:
-        latest.write(store, str(dice.choice(made)))
+        latest.try_write(store, str(dice.choice(made)))
     for name in made:
         if dice.random() < 0.2:
             store.delete(f"{name}/{layout.MANIFEST_FILE}")

@@ -38,7 +38,7 @@ def local() -> Any:
 def round_trip(value: object) -> object:
     collector = Collector(Ranks(), WalkCache())
     tree = codec.encode(value, "top", collector.add_tensor)
-    pieces = {piece.spec.name: piece.tensor for piece in collector.finish(tree).pieces}
+    pieces = {piece.spec.name: piece.tensor for piece in collector.finish_and_add_shared_names(tree).pieces}
     assert set(codec.tensor_names(tree)) == set(pieces)
     return codec.decode(json.loads(json.dumps(tree, allow_nan=False)), pieces.__getitem__)
 

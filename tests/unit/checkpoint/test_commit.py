@@ -34,7 +34,7 @@ def test_a_root_belongs_to_one_run(tmp_path: Path) -> None:
         identity.ensure_run_identity(root)
         == identity.ensure_run_identity(root, "llama")
         == mine
-        == identity.find_identity(root)
+        == identity.read_or_infer_identity(root)
     )
     with pytest.raises(RunIsOwned, match="'llama'"):
         identity.ensure_run_identity(root, "other")

@@ -102,22 +102,22 @@ def test_ranks_that_are_done_are_not_missing_what_they_have_not_said_again() -> 
     for rank in range(3):
         brain.sealed(rank, key(1))
     assert brain.done(1, "") == [] and brain.done(2, "") == []
-    brain.forget_unfinished_captures(0)
-    assert brain.captured(0, key(1), adopted=True) == []
-    assert brain.captured(1, key(1), adopted=True) == [] and brain.done(1, "") == []
-    assert brain.captured(2, key(1), adopted=True) == [Order(OrderKind.CHECK_COMMITTED, key(1))]
+    brain.forget_all_unfinished_captures(0)
+    assert brain.captured(0, key(1), from_earlier_start=True) == []
+    assert brain.captured(1, key(1), from_earlier_start=True) == [] and brain.done(1, "") == []
+    assert brain.captured(2, key(1), from_earlier_start=True) == [Order(OrderKind.CHECK_COMMITTED, key(1))]
 
 
 def test_what_a_rank_may_hold_whose_agent_is_gone_stays_in_the_others_memory() -> None:
     brain = Coordinator(3)
     captured(brain, 1)
-    brain.forget_unfinished_captures(0)
-    brain.captured(0, key(1), adopted=True)
+    brain.forget_all_unfinished_captures(0)
+    brain.captured(0, key(1), from_earlier_start=True)
     assert kinds(brain.lost(2)) == [OrderKind.FAILED]
-    assert kinds(brain.captured(1, key(1), adopted=True)) == [OrderKind.FAILED]
+    assert kinds(brain.captured(1, key(1), from_earlier_start=True)) == [OrderKind.FAILED]
     brain = Coordinator(3)
     brain.lost(2)
-    assert kinds(brain.captured(0, key(1), adopted=True)) == [OrderKind.FAILED]
+    assert kinds(brain.captured(0, key(1), from_earlier_start=True)) == [OrderKind.FAILED]
     assert kinds(brain.captured(0, key(2))) == [OrderKind.DROPPED], "made after it: its part can be nowhere"
 
 
@@ -131,12 +131,12 @@ def test_the_end_waits_for_the_commit() -> None:
 
 def test_what_an_earlier_start_captured_is_looked_for_on_storage_first() -> None:
     brain = Coordinator(2)
-    brain.captured(0, key(1), adopted=True)
-    assert brain.captured(1, key(1), adopted=True) == [Order(OrderKind.CHECK_COMMITTED, key(1))]
+    brain.captured(0, key(1), from_earlier_start=True)
+    assert brain.captured(1, key(1), from_earlier_start=True) == [Order(OrderKind.CHECK_COMMITTED, key(1))]
     assert brain.done(0, "") == [] and brain.done(1, "") == []
     assert kinds(brain.storage_checked(key(1), True)) == [OrderKind.COMMITTED, OrderKind.SHUTDOWN]
     brain = Coordinator(1)
-    brain.captured(0, key(1), adopted=True)
+    brain.captured(0, key(1), from_earlier_start=True)
     assert brain.storage_checked(key(1), False) == [Order(OrderKind.PERSIST, key(1))]
     assert brain.storage_checked(key(1), False) == []
 

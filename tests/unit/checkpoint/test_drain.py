@@ -65,7 +65,7 @@ def test_a_node_that_dies_on_the_way_goes_on_where_it_was(
     assert run.links[0]._process.wait(15) == -signal.SIGKILL
     run.kill_trainers()
     if memory_too:
-        for name in shm_slots.names(str(shm)):
+        for name in shm_slots.own_slot_names(str(shm)):
             shm_slots.remove(str(shm), name)
     found = parts(run, disk)
     again = start(local=str(disk))
@@ -91,7 +91,7 @@ def test_one_rank_from_memory_and_one_from_its_disk(start, capture, shm: Path, t
     for link in run.links:
         assert link._process.wait(15) == -signal.SIGKILL
     run.kill_trainers()
-    for name in shm_slots.names(str(shm), rank=1):
+    for name in shm_slots.own_slot_names(str(shm), rank=1):
         shm_slots.remove(str(shm), name)
     again = start(world=2, local=str(disk))
     again.settle((1, 1, run.incarnation), tier="local")

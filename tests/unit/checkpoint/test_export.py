@@ -14,7 +14,7 @@ from hyperpod_kit import ending  # noqa: E402
 from hyperpod_kit.checkpoint import State, cli  # noqa: E402
 from hyperpod_kit.checkpoint.formats import zero_files  # noqa: E402
 from hyperpod_kit.checkpoint.manager import Manager  # noqa: E402
-from hyperpod_kit.checkpoint.sharded_state import object_bytes  # noqa: E402
+from hyperpod_kit.checkpoint.sharded_state import torch_save_with_length_and_padding  # noqa: E402
 from hyperpod_kit.checkpoint.state_dict import StateDict  # noqa: E402
 from tests.support.damage import flip  # noqa: E402
 
@@ -129,7 +129,7 @@ def saved_files(shm: Path, tmp_path: Path) -> Path:
         words = {}
         for name, said in deepspeed_files(step).items():
             held: list[Any] = []
-            words[name] = object_bytes(name, zero_files.extract_tensors(said, held))
+            words[name] = torch_save_with_length_and_padding(name, zero_files.extract_tensors(said, held))
             files[name] = {str(number): tensor for number, tensor in enumerate(held)}
         state = StateDict({"words": words, "files": files, "generators": {}, "world": 1}, own=["words", "files.*zero*"])
         assert manager.save(step, state, on_busy="wait").wait("durable", 60)

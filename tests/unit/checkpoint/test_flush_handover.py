@@ -78,7 +78,7 @@ def test_a_new_start_that_has_taken_it_over_is_left_alone(capture, shm: Path) ->
 def test_a_try_that_moves_nothing_is_given_up(capture, shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     capture()
     # As behind a mount that hangs: this never returns.
-    monkeypatch.setattr(flush_captures, "open_storage_and_newest_commit", lambda page: threading.Event().wait())
+    monkeypatch.setattr(flush_captures, "open_storage_and_find_newest_epoch_seq", lambda page: threading.Event().wait())
     monkeypatch.setattr(flush_users, "STILL", 0.5)
     (outcome,) = flush_users.flush_as(os.getuid(), folder=str(shm), job="7", timeout=60.0, max_age=86400.0, stall=2.0)
     assert "nothing has moved for 2 s" in outcome.note and not outcome.removed and outcome.again

@@ -36,7 +36,7 @@ def test_all_reports_together_are_what_the_ranks_have(store: Store, tmp_path: Pa
         partial_commit_reports.write_report(store, ATTEMPT, rank, reports[rank])
     found = partial_commit_reports.read_reports(store, ATTEMPT, WORLD)
     assert found == {rank: shard_report.to_shard_report(one) for rank, one in reports.items()}
-    assert texts(tmp_path) and all(layout.is_kit_file(path.name) for path in texts(tmp_path))
+    assert texts(tmp_path) and all(layout.is_kit_checkpoint_file(path.name) for path in texts(tmp_path))
     alike = sum(path.stat().st_size for path in texts(tmp_path))
     for rank in range(WORLD):
         assert (tmp_path / ATTEMPT / layout.report_file(rank)).stat().st_size < alike

@@ -23,7 +23,7 @@ import torch
 
 from hyperpod_kit.checkpoint import Manager, Restored, State
 from hyperpod_kit.checkpoint.agent import save_failures
-from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import parse_agent_event
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import parse_agent_event_if_known
 from hyperpod_kit.checkpoint.repository import catalog
 from hyperpod_kit.checkpoint.saves import Saves
 from hyperpod_kit.errors import CheckpointError
@@ -33,7 +33,7 @@ KEY = "abc123"
 
 def ended(saves: Saves, seq: int, kind: str, note: str = "the disk is full", **more: Any) -> None:
     handle = saves.new(10 * seq, 1, seq)
-    event = parse_agent_event({"ev": kind, "key": [1, seq, KEY], "note": note, "was": kind, **more})
+    event = parse_agent_event_if_known({"ev": kind, "key": [1, seq, KEY], "note": note, "was": kind, **more})
     assert event is not None
     saves.handle_event(event, KEY)
     assert handle.final
@@ -114,10 +114,18 @@ def test_storage_that_is_only_slower_than_the_saves_is_said_and_no_error(caplog:
 
 def test_a_late_end_of_an_older_save_does_not_begin_a_row() -> None:
     tally = save_failures.Tally(FakeClock(1000.0))
-    assert tally.record_failure(3, "full") and not tally.record_durable(2, 20) and tally.in_a_row == 1
-    assert tally.record_durable(4, 40) and not tally.record_failure(1, "full") and tally.in_a_row == 0
+    assert (
+        tally.record_failure_and_check_report_due(3, "full")
+        and not tally.record_durable_and_check_recovery(2, 20)
+        and tally.in_a_row == 1
+    )
+    assert (
+        tally.record_durable_and_check_recovery(4, 40)
+        and not tally.record_failure_and_check_report_due(1, "full")
+        and tally.in_a_row == 0
+    )
     for seq in range(5, 3000):
-        tally.record_failure(seq, "full")
+        tally.record_failure_and_check_report_due(seq, "full")
     assert tally.in_a_row == tally.broken == 2995 and len(tally._lost) < 300
     assert [save_failures.ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 111, 122)] == [
         "1st",

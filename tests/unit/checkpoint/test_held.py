@@ -209,10 +209,10 @@ def test_sub_meshes_that_hold_a_tensor_alike_are_known_by_its_name_its_state_and
     even, odd = {"model.w": _on(0, 2)}, {"model.w": _on(1, 3)}
     for rank, found in enumerate(_agree(even, odd, even, odd)):
         mine = (rank % 2, rank % 2 + 2)
-        assert found.ranks_by_name == {} and found.submeshes("model.w", mine) == ((0, 2), (1, 3))
-        assert found.submeshes("optimizer.state.w.exp_avg", mine) == ((0, 2), (1, 3))
-        assert found.submeshes("extra.late", mine) == ((0, 2), (1, 3))
-        assert found.submeshes("model.w", (0, 1, 2, 3)) == ()
+        assert found.ranks_by_name == {} and found.submeshes_if_several("model.w", mine) == ((0, 2), (1, 3))
+        assert found.submeshes_if_several("optimizer.state.w.exp_avg", mine) == ((0, 2), (1, 3))
+        assert found.submeshes_if_several("extra.late", mine) == ((0, 2), (1, 3))
+        assert found.submeshes_if_several("model.w", (0, 1, 2, 3)) == ()
 
 
 def test_a_stage_holds_alone_what_the_other_has_no_name_for() -> None:
@@ -220,9 +220,9 @@ def test_a_stage_holds_alone_what_the_other_has_no_name_for() -> None:
     last = {"model.embed": _on(2, 3), "model.b": _on(2, 3)}
     for rank, found in enumerate(_agree(first, first, last, last)):
         mine = (0, 1) if rank < 2 else (2, 3)
-        assert found.submeshes("model.embed", mine) == ((0, 1), (2, 3))
-        assert found.submeshes("model.a" if rank < 2 else "model.b", mine) == ()
-        assert found.submeshes("extra.late", mine) == ()  # which of the two it is, nobody knows
+        assert found.submeshes_if_several("model.embed", mine) == ((0, 1), (2, 3))
+        assert found.submeshes_if_several("model.a" if rank < 2 else "model.b", mine) == ()
+        assert found.submeshes_if_several("extra.late", mine) == ()  # which of the two it is, nobody knows
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def said(orders: List[Order]) -> List[Tuple[OrderKind, Key]]:
 
 
 def captured(brain: Coordinator, seq: int, *, memory: bool) -> List[Order]:
-    return [order for rank in range(brain.world) for order in brain.captured(rank, key(seq), memory=memory)]
+    return [order for rank in range(brain.world) for order in brain.captured(rank, key(seq), is_memory_only=memory)]
 
 
 def sealed(brain: Coordinator, seq: int) -> List[Order]:
@@ -65,12 +65,12 @@ def test_what_is_becoming_whole_is_waited_for() -> None:
     """A rank that closes first says `done` before the others have told of the same capture."""
     brain = Coordinator(2)
     captured(brain, 1, memory=True)
-    brain.captured(0, key(2), memory=True)
+    brain.captured(0, key(2), is_memory_only=True)
     assert brain.done(0, "") == []
-    assert said(brain.captured(1, key(2), memory=True)) == [(OrderKind.PERSIST, key(2))]
+    assert said(brain.captured(1, key(2), is_memory_only=True)) == [(OrderKind.PERSIST, key(2))]
     brain = Coordinator(2)
     captured(brain, 1, memory=True)
-    brain.captured(0, key(2), memory=True)
+    brain.captured(0, key(2), is_memory_only=True)
     brain.done(0, "")
     assert said(brain.done(1, "killed")) == [(OrderKind.DROPPED, key(2)), (OrderKind.PERSIST, key(1))]
 
@@ -127,16 +127,16 @@ def test_an_agent_that_came_in_anothers_place_tells_again_and_nothing_is_written
     brain = Coordinator(2)
     captured(brain, 1, memory=True)
     sealed(brain, 1)
-    brain.forget_unfinished_captures(1)
+    brain.forget_all_unfinished_captures(1)
     for rank in (0, 1):
-        assert brain.captured(rank, key(1), adopted=True, memory=True) == []
+        assert brain.captured(rank, key(1), from_earlier_start=True, is_memory_only=True) == []
     assert said(brain.done(0, "")) == [(OrderKind.CHECK_COMMITTED, key(1))]  # it may have got there before
 
 
 def test_a_rank_that_wants_it_on_storage_is_heard() -> None:
     brain = Coordinator(2)
-    brain.captured(0, key(1), memory=True)
-    assert said(brain.captured(1, key(1), memory=False)) == [(OrderKind.PERSIST, key(1))]
+    brain.captured(0, key(1), is_memory_only=True)
+    assert said(brain.captured(1, key(1), is_memory_only=False)) == [(OrderKind.PERSIST, key(1))]
 
 
 @given(st.data(), st.booleans())
@@ -186,7 +186,7 @@ def test_any_interleaving_brings_the_newest_whole_one_to_storage(data: st.DataOb
         what, where = todo[rank].pop(0)
         if what == "capture":
             later("seal", where, [rank])
-            obey(brain.captured(rank, where, memory=where[1] not in storage))
+            obey(brain.captured(rank, where, is_memory_only=where[1] not in storage))
         elif what == "seal":
             obey(brain.sealed(rank, where))
         elif what == "skip":

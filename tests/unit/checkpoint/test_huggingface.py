@@ -89,7 +89,7 @@ class Durable(TrainerCallback):
         self.training = training
 
     def on_save(self, args, state, control, **_):
-        assert self.training._running.newest.wait("durable", 60)
+        assert self.training._current_train_call_or_raise.newest.wait("durable", 60)
 
 
 class Fails(TrainerCallback):

@@ -106,7 +106,7 @@ def test_two_runs_in_one_root_are_named_and_nobody_is_chosen(
 ) -> None:
     mine = put_checkpoint(store, 1)
     run_file.unlink()
-    identity.write_run_file(store, OTHER)
+    identity.write_run_file_unless_valid(store, OTHER)
     theirs = put_checkpoint(store, 2, run=OTHER)
     found = answer(capsys, "verify", store.url, code=1)
     assert found["newest_valid"] == theirs and "it is of run 'small'" in found["attempts"][1]["problem"]
@@ -131,7 +131,7 @@ def test_a_new_id_that_was_made_beside_old_checkpoints_is_noticed(
     """What is left behind when RUN.json was lost."""
     put_checkpoint(store, 1)
     run_file.unlink()
-    identity.write_run_file(store, OTHER)
+    identity.write_run_file_unless_valid(store, OTHER)
     found = answer(capsys, "verify", store.url, code=1)
     assert "no checkpoint here is" in found["run_problem"]
     assert cli.main(["repair", store.url]) == 1 and "--run-id" in capsys.readouterr().err
@@ -225,7 +225,7 @@ def test_an_emptied_root_gets_no_commit(store: PosixStore, tmp_path: Path) -> No
 def test_a_checkpoint_of_another_run_is_not_deleted(store: PosixStore, capsys: pytest.CaptureFixture[str]) -> None:
     theirs = put_checkpoint(store, 1, run=SMALL_RUN)
     os.unlink(Path(store.url, layout.RUN_FILE))
-    identity.write_run_file(store, OTHER)
+    identity.write_run_file_unless_valid(store, OTHER)
     mine = [put_checkpoint(store, seq, run=OTHER) for seq in (2, 3)]
     kept = answer(capsys, "prune", store.url, "--latest", "1")
     assert kept["deleted"] == [mine[0]] and "of another run, 'small'" in kept["keep"][theirs]

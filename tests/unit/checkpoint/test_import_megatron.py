@@ -17,7 +17,7 @@ from hyperpod_kit.checkpoint import cli  # noqa: E402
 from hyperpod_kit.checkpoint.exporting import scratch_files, to_megatron  # noqa: E402
 from hyperpod_kit.checkpoint.exporting.checkpoint import export  # noqa: E402
 from hyperpod_kit.checkpoint.importing.checkpoint import import_checkpoint  # noqa: E402
-from hyperpod_kit.checkpoint.sharded_state import object_bytes  # noqa: E402
+from hyperpod_kit.checkpoint.sharded_state import torch_save_with_length_and_padding  # noqa: E402
 from tests.support.content import contents  # noqa: E402
 from tests.support.damage import flip  # noqa: E402
 
@@ -39,7 +39,7 @@ def nested() -> dict[str, Any]:
             "norm": ["BF16", [3, 5], [[[0, 0], [3, 5]]]],
         },
         "tensors": {"layer.weight@0.0": left, "layer.weight@0.4": right, "norm": whole},
-        "objects": {"rng/shard_0_1": object_bytes("rng", {"state": (1, 2.5)})},
+        "objects": {"rng/shard_0_1": torch_save_with_length_and_padding("rng", {"state": (1, 2.5)})},
         "common": {"step": 31, "note": ["a", {"b": torch.arange(3)}]},
     }
 

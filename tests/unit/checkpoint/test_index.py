@@ -99,7 +99,11 @@ def test_nothing_but_checkpoint_error_comes_out_of_an_index(at: int, other: byte
 def test_built_from_the_layouts_of_shards() -> None:
     layouts = {
         rank: lay_out(
-            [spec("w", (2, 3), (2 * rank, 0), (4, 3)), spec(f"own.{rank}", (5,))], rank=rank, world=2, run="r", plan="p"
+            [spec("w", (2, 3), (2 * rank, 0), (4, 3)), spec(f"own.{rank}", (5,))],
+            rank=rank,
+            world=2,
+            run_id="r",
+            plan="p",
         )
         for rank in range(2)
     }

@@ -198,7 +198,12 @@ def real_shards(store: MemoryStore, attempt: str, *, run_id: str, world: int = 2
     """Shards as agents write them, of one tensor each; `digests` stands where the digests are."""
     for rank in range(world):
         made = lay_out(
-            [TensorSpec(f"w{rank}", "F32", (300,))], rank=rank, world=world, run=run_id, plan="p", algorithm="blake2b"
+            [TensorSpec(f"w{rank}", "F32", (300,))],
+            rank=rank,
+            world=world,
+            run_id=run_id,
+            plan="p",
+            algorithm="blake2b",
         )
         head = made.header(1, 1, 1)
         body = head + bytes(made.data_end - len(head)) + digests * (made.size - made.data_end)
@@ -214,7 +219,7 @@ def test_shards_that_are_whole_stay_where_another_beginning_wrote_them() -> None
     assert done.deleted == () and lost in left(store)
     why = dict(retention.plan(retention.judge_all_checkpoints(store, run_id=SMALL_RUN.run_id), Latest(1)).keep)[lost]
     assert "earlier beginning" in why
-    retention.delete_checkpoint(store, newest)
+    retention.delete_checkpoint_except_foreign_files(store, newest)
     put_checkpoint(store, 3, epoch=3, line=1)  # one that goes on from there
     assert lost in retention.enforce(store, Latest(1), SMALL_RUN).deleted
 
@@ -271,7 +276,7 @@ def test_for_a_save_without_room_the_oldest_goes_one_at_a_time() -> None:
     store = MemoryStore("memory://room")
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
     gave_up = put_checkpoint(store, 4, committed=False)
-    asked: Dict[str, Any] = {"pending_save": coming(5), "abandoned": frozenset({gave_up})}
+    asked: Dict[str, Any] = {"save_lacking_room": coming(5), "abandoned": frozenset({gave_up})}
     assert retention.enforce(store, Latest(3), SMALL_RUN, **asked).deleted == (gave_up,)
     assert retention.enforce(store, Latest(3), SMALL_RUN, **asked).deleted == (names[0],)
     assert retention.enforce(store, Latest(3), SMALL_RUN, **asked).deleted == (), "two stay, and the third is coming"
@@ -282,8 +287,8 @@ def test_for_a_save_without_room_the_last_good_one_stays_and_the_bad_one_goes() 
     store = MemoryStore("memory://bad")
     names = [put_checkpoint(store, seq) for seq in (1, 2)]
     drop_a_write(store, names[1])
-    assert retention.enforce(store, Latest(2), SMALL_RUN, pending_save=coming(3)).deleted == (names[1],)
-    assert retention.enforce(store, Latest(2), SMALL_RUN, pending_save=coming(3)).deleted == ()
+    assert retention.enforce(store, Latest(2), SMALL_RUN, save_lacking_room=coming(3)).deleted == (names[1],)
+    assert retention.enforce(store, Latest(2), SMALL_RUN, save_lacking_room=coming(3)).deleted == ()
     assert whole(store) == [names[0]]
 
 
@@ -342,7 +347,7 @@ def test_a_plan_never_lets_the_last_proved_one_go(made: List[Any], rule: Policy,
             return ReadBack(truth[attempt], "told so")
 
     prover = Told()
-    found = retention.prove_and_plan(items, prover, rule, pending_save=coming(99) if in_need else None)
+    found = retention.prove_and_plan(items, prover, rule, save_lacking_room=coming(99) if in_need else None)
     going = {attempt for attempt, _ in found.planned.delete}
     staying = [item for item in items if item.facts.checkpoint_id not in going]
     assert {attempt for attempt, _ in found.planned.keep} == {item.facts.checkpoint_id for item in staying}

@@ -19,7 +19,11 @@ from lightning.fabric.utilities.distributed import DistributedSamplerWrapper  # 
 from lightning.pytorch.callbacks import EarlyStopping  # noqa: E402
 from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler  # noqa: E402
 
-from hyperpod_kit.checkpoint.adapters.lightning import CheckpointedFit, ProvedCheckpointIO, _unrepeatable_sampler  # noqa: E402
+from hyperpod_kit.checkpoint.adapters.lightning import (  # noqa: E402
+    CheckpointedFit,
+    ProvedCheckpointIO,
+    _unrepeatable_sampler_class_name,
+)
 from hyperpod_kit.checkpoint.exporting.checkpoint import export  # noqa: E402
 from hyperpod_kit.checkpoint.preemption_signal import SIGNALS  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
@@ -180,12 +184,12 @@ def test_an_order_that_cannot_be_drawn_again_is_warned_of(folder: Path) -> None:
     # Lightning puts a DistributedSampler around a sampler that it does not know, here torchdata's.
     theirs = stateful()(rows, batch_size=4, shuffle=True).sampler
     wrapped = DataLoader(rows, batch_size=4, sampler=DistributedSamplerWrapper(theirs, num_replicas=1, rank=0))
-    assert _unrepeatable_sampler(wrapped) == "torchdata.stateful_dataloader.sampler.RandomSampler"
+    assert _unrepeatable_sampler_class_name(wrapped) == "torchdata.stateful_dataloader.sampler.RandomSampler"
     wrapped = DataLoader(rows, batch_size=4, sampler=DistributedSamplerWrapper(SequentialSampler(rows), 1, 0))
     assert (
-        _unrepeatable_sampler(wrapped)
-        == _unrepeatable_sampler(loader())
-        == _unrepeatable_sampler(DataLoader(rows))
+        _unrepeatable_sampler_class_name(wrapped)
+        == _unrepeatable_sampler_class_name(loader())
+        == _unrepeatable_sampler_class_name(DataLoader(rows))
         == ""
     )
 

@@ -201,7 +201,7 @@ def test_a_run_that_was_killed_before_its_first_commit_begins_at_step_0(store: S
     with pytest.raises(NoCheckpoint):
         selection.newest_valid(store)
     assert checkpoint_choice.choose(store.url).source == "none"
-    assert selection.lost_commits(store) == []
+    assert selection.lost_commits_assuming_no_manifests(store) == []
 
 
 def test_a_torn_hint_was_written_after_a_commit_all_the_same(store: Store) -> None:
@@ -249,7 +249,7 @@ OLD, NEW = "seq-000003.step-0000000003.e1-abcd", "seq-000001.step-0000000001.e2-
 
 def test_the_newest_comes_first_and_each_file_once() -> None:
     records = (CommitRecord("pins/", OLD), CommitRecord("LATEST", NEW), CommitRecord("pins/", OLD))
-    found = commit_records.lost_commits(RootFacts(records, frozenset({OLD})))
+    found = commit_records.lost_commits_assuming_no_manifests(RootFacts(records, frozenset({OLD})))
     assert [(one.checkpoint_id, one.files, one.has_directory) for one in found] == [
         (NEW, ("LATEST",), False),
         (OLD, ("pins/",), True),
@@ -262,12 +262,14 @@ def test_the_newest_comes_first_and_each_file_once() -> None:
 def test_what_was_left_to_begin_anew_is_not_lost(epoch: int, named: tuple[str, ...], lost: List[str]) -> None:
     records = (CommitRecord("pins/", OLD), CommitRecord("LATEST", NEW))
     facts = RootFacts(records, fresh_start=rollbacks.FreshStart(epoch, named))
-    assert [one.checkpoint_id for one in commit_records.lost_commits(facts)] == lost
+    assert [one.checkpoint_id for one in commit_records.lost_commits_assuming_no_manifests(facts)] == lost
 
 
 def test_people_are_named_some_and_the_number_of_the_rest() -> None:
     records = tuple(CommitRecord("pins/", f"seq-{seq:06d}.step-0000000001.e1-abcd") for seq in range(1, 21))
-    reasons = commit_records.summarize_lost_commits(commit_records.lost_commits(RootFacts(records)))
+    reasons = commit_records.summarize_lost_commits(
+        commit_records.lost_commits_assuming_no_manifests(RootFacts(records))
+    )
     assert len(reasons) == 9
     assert reasons[-1] == ("older ones", "12 more were committed")
 
@@ -446,7 +448,7 @@ def test_who_goes_on_from_an_older_one_says_what_is_lost(tmp_path: Path, gone: s
 def look_repaired(root: Path) -> List[str]:
     """The attempts that have a manifest, after all were rebuilt."""
     store = open_store(str(root))
-    whose = identity.find_identity(store)
+    whose = identity.read_or_infer_identity(store)
     assert whose is not None
     rebuild.rebuild_lost_manifests(store, whose, dry_run=False)
     return [entry.checkpoint_id for entry in selection.iter_committed_newest_first(store)]

@@ -68,7 +68,9 @@ def segments() -> list[str]:
 
 def disown() -> None:
     """Let the slots belong to a process that is dead."""
-    for slot in shm_slots.attached(shm_paths.shared_memory_root(), shm_slots.names(shm_paths.shared_memory_root())):
+    for slot in shm_slots.attached(
+        shm_paths.shared_memory_root(), shm_slots.own_slot_names(shm_paths.shared_memory_root())
+    ):
         page = slot.page
         assert page is not None
         slot.write_page(replace(page, origin=replace(page.origin, owner=(2**22 + 1, 1))))

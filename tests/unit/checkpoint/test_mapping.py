@@ -34,7 +34,7 @@ def test_what_looks_into_a_mapping_keeps_it(tmp_path: Path) -> None:
     path = tmp_path / "looked-into"
     path.write_bytes(b"x" * 4096)
     with open(path, "r+b") as file:
-        array = mapping.map_file(file.fileno(), 4096)
+        array = mapping.map_file_shared_writable(file.fileno(), 4096)
     view = mapping.view_of(array)
     part = view[10:12]
     del array

@@ -104,7 +104,7 @@ def test_the_next_manager_closes_one_that_the_program_has_lost(
     found = manager.restore(state)
     assert isinstance(found, Restored) and found.step == 3
     assert "was never closed" in caplog.text
-    assert manager.close() and open_managers.manager_of(root) is None and not lost(root)
+    assert manager.close() and open_managers.manager_with_live_agent(root) is None and not lost(root)
 
 
 def test_one_that_is_lost_while_it_waits_for_a_first_step(root: str) -> None:

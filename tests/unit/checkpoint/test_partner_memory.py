@@ -98,7 +98,7 @@ def test_a_capture_goes_there_and_comes_back_as_it_was(served: Any, shm: Path, t
 def test_copies_are_no_captures_of_the_node_that_has_them_and_go_with_the_run(served: Any, shm: Path) -> None:
     slot, page, node, server = served
     to(server).put(slot, page)
-    assert shm_slots.names(str(node)) == []
+    assert shm_slots.own_slot_names(str(node)) == []
     partner_memory.remove(str(node), slot.name.run, keep=lambda found: found.key == page.key)
     assert copies(node, slot.name.run) == [undated(page)]
     partner_memory.remove(str(node), slot.name.run)

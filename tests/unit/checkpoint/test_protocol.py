@@ -98,10 +98,10 @@ ORDERS: Tuple[Tuple[Any, str], ...] = (
     (ranks.Order(ranks.OrderKind.SHUTDOWN, None), '{"op":"bye","key":[],"note":""}'),
 )
 READERS = (
-    (TRAINER, trainer.parse_trainer_message),
-    (AGENT, trainer.parse_agent_event),
-    (RANKS, ranks.parse_rank_report),
-    (ORDERS, ranks.parse_order),
+    (TRAINER, trainer.parse_trainer_message_if_known),
+    (AGENT, trainer.parse_agent_event_if_known),
+    (RANKS, ranks.parse_rank_report_if_known),
+    (ORDERS, ranks.parse_order_if_known),
 )
 
 
@@ -122,11 +122,11 @@ def test_no_message_is_left_out(cases: Any, union: Any) -> None:
 
 def test_what_this_release_does_not_know_is_passed_over() -> None:
     assert (
-        trainer.parse_trainer_message({"op": "tomorrow"}) is None
-        and ranks.parse_rank_report({"op": "tomorrow"}) is None
+        trainer.parse_trainer_message_if_known({"op": "tomorrow"}) is None
+        and ranks.parse_rank_report_if_known({"op": "tomorrow"}) is None
     )
-    assert trainer.parse_agent_event({"ev": "tomorrow"}) is None
-    assert ranks.parse_order({"op": "tomorrow", "key": [], "note": ""}) is None
+    assert trainer.parse_agent_event_if_known({"ev": "tomorrow"}) is None
+    assert ranks.parse_order_if_known({"op": "tomorrow", "key": [], "note": ""}) is None
 
 
 def test_every_end_of_a_capture_is_told_to_the_trainer() -> None:

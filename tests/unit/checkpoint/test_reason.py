@@ -13,7 +13,7 @@ from hyperpod_kit.checkpoint.agreement import Agreement
 from hyperpod_kit.checkpoint.candidate_rejected import CandidateRejected
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp.reshard import error_as_reason
-from hyperpod_kit.checkpoint.reason import Reason, Verdict, first_reason
+from hyperpod_kit.checkpoint.reason import Reason, Verdict, first_reason_with_rank
 from hyperpod_kit.errors import CheckpointError, DigestMismatch, DigestUnavailable
 
 
@@ -45,7 +45,7 @@ def failing(err: BaseException) -> Optional[Reason]:
 def test_a_verdict_survives_being_formatted_and_sent_between_ranks(err: BaseException, verdict: Verdict) -> None:
     reason = failing(err)
     assert reason is not None and reason.verdict is verdict
-    told = first_reason([None, heard(reason), heard(Reason("later", Verdict.DAMAGED))])
+    told = first_reason_with_rank([None, heard(reason), heard(Reason("later", Verdict.DAMAGED))])
     assert told is not None and told.verdict is verdict
     assert f"{told}" == str(told) == told.text == f"rank 1: {reason}"
     again = heard(told)

@@ -40,7 +40,7 @@ def test_what_a_remapped_trainer_left_is_saved_by_its_owner_outside(shm: Path, t
         stderr=subprocess.STDOUT,
     )
     assert done.returncode in (-9, 137), done.stdout
-    assert {name.uid for name in shm_slots.names(str(shm))} == {os.getuid()}
+    assert {name.uid for name in shm_slots.own_slot_names(str(shm))} == {os.getuid()}
     (outcome,) = flush.flush(job="9")
     assert outcome.removed and os.listdir(shm) == []
     assert selection.newest_valid(root).step == 7

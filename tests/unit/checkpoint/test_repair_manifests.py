@@ -212,7 +212,7 @@ def test_a_save_that_may_be_under_way_is_left_alone(lost: Path, capsys: pytest.C
     code, report = repair(lost, capsys)
     assert (code, [one["attempt"] for one in report["manifests"] if one["written"]]) == (0, older)
     assert repair(lost, capsys)[1]["manifests"] == []
-    commit.claim_epoch(str(lost), identity.find_identity(str(lost)), above=0, job={})  # type: ignore[arg-type]
+    commit.claim_epoch(str(lost), identity.read_or_infer_identity(str(lost)), above=0, job={})  # type: ignore[arg-type]
     code, report = repair(lost, capsys)
     assert (code, [one["attempt"] for one in report["manifests"] if one["written"]]) == (0, [newest])
 
@@ -282,5 +282,5 @@ def test_a_commit_goes_on_where_an_agent_of_another_release_died(tmp_path: Path,
     (root / name / "MANIFEST.json").unlink()
     (root / name / "extra.json").write_bytes(sealed_text.without_seal(extra))
     with pytest.raises(CheckpointError, match="does not prove itself"):
-        rebuild.rebuild_manifest(store, name, identity.RunIdentity(body.run, body.run_id))
+        rebuild.build_manifest_from_proved_files(store, name, identity.RunIdentity(body.run, body.run_id))
     commit.commit(store, name, body, extra, (root / name / "index.bin").read_bytes())

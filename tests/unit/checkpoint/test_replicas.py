@@ -81,8 +81,8 @@ def test_two_of_the_ranks_that_differ_are_asked_and_nothing_of_it_counts() -> No
     # Sealed by all, and still not: an older capture must not be given up for it.
     assert [order.kind for rank in range(4) for order in brain.sealed(rank, KEY)] == []
     assert brain.failed(1, KEY, "no space") == [] and brain.done(0, "end") == []
-    assert brain.tensors_reported(0, KEY, [("w", "F32 [1]", "1")]) == []
-    (order,) = brain.tensors_reported(2, KEY, [("w", "F32 [1]", "2")])
+    assert brain.replica_tensors_reported(0, KEY, [("w", "F32 [1]", "1")]) == []
+    (order,) = brain.replica_tensors_reported(2, KEY, [("w", "F32 [1]", "2")])
     assert order.kind == OrderKind.REFUSED and order.note.startswith("w has other bytes on rank 0 than on rank 2")
     assert brain.persisted(0, KEY, "x") == [] and brain.skipped(1, KEY, "late") == [] and brain.sealed(3, KEY) == []
 
@@ -91,7 +91,7 @@ def test_two_of_the_ranks_that_differ_are_asked_and_nothing_of_it_counts() -> No
 def test_who_can_not_be_asked_any_more_is_not_waited_for(how: str) -> None:
     brain = Coordinator(2)
     _captured(brain, {"all": "a"}, {"all": "b"})
-    (order, *_) = brain.tensors_reported(1, KEY, None) if how == "trainer" else brain.lost(1)
+    (order, *_) = brain.replica_tensors_reported(1, KEY, None) if how == "trainer" else brain.lost(1)
     assert order.kind == OrderKind.REFUSED and "not known any more" in order.note
 
 
@@ -99,7 +99,7 @@ def test_what_a_rank_cannot_seal_is_dropped_while_the_others_are_asked() -> None
     brain = Coordinator(2)
     _captured(brain, {"all": "a"}, {"all": "b"})
     assert [order.kind for order in brain.skipped(1, KEY, "damaged")] == [OrderKind.DROPPED]
-    assert brain.tensors_reported(0, KEY, []) == [] and brain.tensors_reported(1, KEY, []) == []
+    assert brain.replica_tensors_reported(0, KEY, []) == [] and brain.replica_tensors_reported(1, KEY, []) == []
 
 
 def test_a_save_in_which_not_all_compared_goes_its_way() -> None:
@@ -145,7 +145,7 @@ def _digest(tensors: List[Any], threads: int = 1) -> Tuple[Dict[str, str], List[
     pool = memory_copy.Copier(threads)
     pool.start(made.host_digest_batches(early=True) + made.host_digest_batches(early=False)).help_and_wait()
     pool.close()
-    return made.digests(), [value for _, _, value in made.tensor_digests_of_holders("all")]
+    return made.combined_digests_by_holders(), [value for _, _, value in made.tensor_digests_of_holders("all")]
 
 
 def _fold(tensors: List[Any]) -> List[str]:
@@ -197,7 +197,9 @@ def test_threads_give_one_answer_and_a_set_of_holders_one_digest() -> None:
         ],
         "xxh3",
     )
-    assert len(made.digests()) == 2 and replica_check.holders_name((0, 1)) != replica_check.holders_name((0, 2))
+    assert len(made.combined_digests_by_holders()) == 2 and replica_check.short_id_of_holders(
+        (0, 1)
+    ) != replica_check.short_id_of_holders((0, 2))
 
 
 def test_the_next_save_digests_the_bytes_of_its_own_moment_and_leaves_an_open_one_alone() -> None:
@@ -206,10 +208,10 @@ def test_the_next_save_digests_the_bytes_of_its_own_moment_and_leaves_an_open_on
     every = replica_check.ReplicaCheck(1, "xxh3")
 
     def compare(seq: int) -> Any:
-        made = every.begin(seq, "p", pieces, last=False)
+        made = every.begin_comparison_if_due(seq, "p", pieces, last=False)
         assert made is not None
         pool.start(made.host_digest_batches(early=True) + made.host_digest_batches(early=False)).help_and_wait()
-        return made, made.digests()
+        return made, made.combined_digests_by_holders()
 
     first, before = compare(1)
     tensors[5][0] ^= 1
@@ -237,7 +239,7 @@ def test_compared_until_found_equal_then_every_so_often_and_after_a_failure_agai
     one = replica_check.ReplicaCheck(4, "xxh3")
 
     def begins(seq: int, plan: str = "p", last: bool = False) -> bool:
-        return one.begin(seq, plan, pieces, last=last) is not None
+        return one.begin_comparison_if_due(seq, plan, pieces, last=last) is not None
 
     assert begins(1) and begins(2)  # nobody has said yet how the first one ended
     assert begins(3)
@@ -250,9 +252,9 @@ def test_compared_until_found_equal_then_every_so_often_and_after_a_failure_agai
     assert begins(8, plan="q") and one.tensor_digests(8, "all") is not None
     one.forget(8)
     assert begins(9, plan="q") and one.tensor_digests(8, "all") is None
-    assert replica_check.ReplicaCheck(None, "xxh3").begin(1, "p", pieces, last=True) is None
+    assert replica_check.ReplicaCheck(None, "xxh3").begin_comparison_if_due(1, "p", pieces, last=True) is None
     alone = [TensorPiece(TensorSpec("w", "F32", (1,)), torch.zeros(1), (0, 1), None, False)]
-    assert replica_check.ReplicaCheck(1, "xxh3").begin(1, "p", alone, last=True) is None
+    assert replica_check.ReplicaCheck(1, "xxh3").begin_comparison_if_due(1, "p", alone, last=True) is None
     for bad in (0, -1, 1.5, True):
         with pytest.raises(ValueError, match="compare is"):
             replica_check.ReplicaCheck(bad, "xxh3")  # type: ignore[arg-type]

@@ -40,7 +40,7 @@ def report(rank: int, world: int, seq: int, *, lr: float = 0.1, stage: int = 0, 
     extra = json.dumps(tree, separators=(",", ":"))
     specs = [TensorSpec(f"model.{name}", "F32", (rows, 2), (rows * rank, 0), (rows * world, 2)) for name in names]
     specs.append(TensorSpec(f"rank.{rank:05d}.own", "U8", (rank + 1,)))
-    laid = shard.lay_out(specs, rank=rank, world=world, run="r" * 32, plan="p")
+    laid = shard.lay_out(specs, rank=rank, world=world, run_id="r" * 32, plan="p")
     root, text = f"xxh3:{rank:032x}", digest.small_object_digest(extra.encode())
     facts = ShardFacts("xxh3", digest.CHUNK, laid.size, laid.fingerprint, "p", 1, 1, len(extra), text, root)
     page = Page(
@@ -81,7 +81,7 @@ class Run:
 
     def answer(self, number: int = 0) -> None:
         rank, about, wanted = self.asks.pop(number)
-        text = self.tellers[rank].look_up_requested_text(wanted)
+        text = self.tellers[rank].look_up_text_and_inline_from_now(wanted)
         self.bytes += len(text or "")
         self.take(self.texts.add_text(rank, about, wanted, text))
 

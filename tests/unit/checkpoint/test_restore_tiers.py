@@ -39,7 +39,7 @@ class Site:
             torch.nn.init.constant_(weight_of(state), float(step))
             assert manager.save(step, state, on_busy="wait").wait("durable", 60)
         abandon(manager)
-        whose = identity.find_identity(str(self.root))
+        whose = identity.read_or_infer_identity(str(self.root))
         assert whose is not None
         self.run_id = whose.run_id
         self.attempt = next(path.name for path in self.root.glob("seq-*1.e*"))
@@ -55,7 +55,9 @@ class Site:
         place = local.open_local_store(str(self.local), shm_slots.run_hash(self.run_id))
         Path(place.url, self.attempt).mkdir(parents=True)
         shutil.copy(self.root / self.attempt / record.file, Path(place.url, self.attempt))
-        for slot in shm_slots.attached(shm_paths.shared_memory_root(), shm_slots.names(shm_paths.shared_memory_root())):
+        for slot in shm_slots.attached(
+            shm_paths.shared_memory_root(), shm_slots.own_slot_names(shm_paths.shared_memory_root())
+        ):
             page = slot.page
             if page is not None and page.step == 1:
                 report = shard_report.report_of(slot, record)
@@ -72,7 +74,11 @@ class Site:
         """(result, the weight that it gave)."""
         ranks, state = Ranks(), self.state()
         slots = (
-            list(shm_slots.attached(shm_paths.shared_memory_root(), shm_slots.names(shm_paths.shared_memory_root())))
+            list(
+                shm_slots.attached(
+                    shm_paths.shared_memory_root(), shm_slots.own_slot_names(shm_paths.shared_memory_root())
+                )
+            )
             if memory
             else []
         )

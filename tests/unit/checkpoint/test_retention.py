@@ -161,7 +161,7 @@ def test_a_lease_of_long_ago_counts_for_nobody_and_one_of_just_now_for_everybody
 def test_a_lease_is_renewed_while_it_is_kept(tmp_path: Path) -> None:
     store = PosixStore(str(tmp_path))
     name = put_checkpoint(store, 1)
-    reading = lease.try_acquire_lease(store, name, 0.3)
+    reading = lease.acquire_lease_if_writable(store, name, 0.3)
     assert reading is not None
     (first,) = store.list(layout.LEASES)
     until(lambda: store.list(layout.LEASES)[:1] not in ([], [first]), what="a second lease in the first one's place")
@@ -174,7 +174,7 @@ def test_a_lease_where_nothing_can_be_written_is_none(tmp_path: Path) -> None:
         def create(self, name: str, data: bytes) -> None:
             raise PermissionError(13, "read-only", name)
 
-    assert lease.try_acquire_lease(ReadOnly("memory://ro"), "seq-000001.step-0000000001.e1-abcd", 5) is None
+    assert lease.acquire_lease_if_writable(ReadOnly("memory://ro"), "seq-000001.step-0000000001.e1-abcd", 5) is None
 
 
 def test_a_lease_that_begins_after_the_plan_counts() -> None:
@@ -350,7 +350,7 @@ def test_the_newest_valid_one_survives_any_policy_and_any_crash(
             super().delete(name)
 
     store = Dies("memory://dies")
-    identity.write_run_file(store, SMALL_RUN)
+    identity.write_run_file_unless_valid(store, SMALL_RUN)
     safe: Set[str] = set()
     for seq, (epoch, step, state, pinned, leased) in enumerate(made, 1):
         name = put_checkpoint(

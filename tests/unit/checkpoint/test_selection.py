@@ -164,7 +164,7 @@ def test_an_attempt_that_is_started_again_goes_on_from_what_it_has_saved_itself(
     def given(own: Optional[str]) -> List[str]:
         return [
             entry.checkpoint_id
-            for entry in selection.iter_committed_newest_first(store, start_at=told, saved_by_attempt=own)
+            for entry in selection.iter_committed_newest_first(store, start_at=told, also_saved_by_job_attempt=own)
         ]
 
     assert given("7.0.1") == [own[1], own[0], told, before]

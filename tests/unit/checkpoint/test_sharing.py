@@ -39,7 +39,7 @@ def test_each_chunk_is_read_once_and_reaches_all_who_want_it(seed: int) -> None:
             assert share.owner in share.ranks, "it needs it too"
         assert share.is_common == (share.chunk in common and world > 1)
         assert {rank for rank in range(world) if share.chunk in needs[rank]} == set(share.ranks)
-    rounds = work.rounds()
+    rounds = work.split_shared_into_bounded_rounds()
     assert sorted(share for part in rounds for share in part) == sorted(work.shared)
     for part in rounds:
         assert max(Counter(share.owner for share in part).values(), default=0) <= 4
@@ -50,7 +50,7 @@ def test_what_is_wanted_of_a_chunk_has_each_byte_once() -> None:
     landing, memory = Landing(), torch.zeros(100, dtype=torch.uint8)
     for begin, end in [(40, 60), (10, 20), (15, 30), (30, 35), (90, 100), (55, 58)]:
         landing.add(begin, end, memory)
-    landing.freeze()
+    landing.sort_ranges_and_synchronize_devices()
     assert landing.requested_ranges(0, 100) == [(10, 35), (40, 60), (90, 100)]
     assert landing.requested_ranges(12, 57) == [(12, 35), (40, 57)]
     assert landing.requested_ranges(60, 90) == []

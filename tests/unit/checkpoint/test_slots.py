@@ -17,7 +17,7 @@ from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
 from hyperpod_kit.checkpoint.slots import SlotPool
 from hyperpod_kit.errors import NotEnoughSharedMemory
 
-LAYOUT = lay_out([TensorSpec("w", "F32", (4096,))], rank=0, world=1, run="r", plan="p")
+LAYOUT = lay_out([TensorSpec("w", "F32", (4096,))], rank=0, world=1, run_id="r", plan="p")
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_the_first_save_does_not_wait_for_the_second_slot(gate: threading.Event)
     pool.close()
 
 
-LARGER = lay_out([TensorSpec("w", "F32", (4_000_000,))], rank=0, world=1, run="r", plan="p")
+LARGER = lay_out([TensorSpec("w", "F32", (4_000_000,))], rank=0, world=1, run_id="r", plan="p")
 
 
 @pytest.mark.parametrize("before", [None, LAYOUT])
@@ -61,11 +61,11 @@ def test_after_a_first_save_that_makes_its_slot_the_others_are_made_too(shm: Pat
     first = pool.acquire(LARGER, 100)
     assert first is not None
     first.memory.write_page(Page().transition(SlotState.WRITING))
-    pool.make_lacking_slots(first)
+    pool.make_lacking_slots_in_thread(first)
     pool.join()
     assert [slot.capacity[0] >= LARGER.size for slot in pool.slots] == [True] * 3
     made = {id(slot) for slot in pool.slots}
-    pool.make_lacking_slots(first)
+    pool.make_lacking_slots_in_thread(first)
     assert pool._thread is None, "there was nothing left to make"
     second = pool.acquire(LARGER, 100)
     assert second is not None and second.number == 1 and id(second.memory) in made
@@ -77,7 +77,7 @@ def test_what_is_still_being_made_is_not_made_again(gate: threading.Event) -> No
     pool.make_slots_in_thread(lambda: (LAYOUT, 100))
     first = pool.acquire(LAYOUT, 100)
     assert first is not None
-    pool.make_lacking_slots(first)
+    pool.make_lacking_slots_in_thread(first)
     assert pool.acquire(LAYOUT, 100) is first, "it does not wait for the second slot"
     gate.set()
     pool.close()
@@ -110,7 +110,7 @@ def test_a_start_faults_in_what_it_may_restore_from_and_leaves_the_rest_for_late
         before.close()
         faulted.clear()
         after = SlotPool("run", 0, 3)
-        after.attach()
+        after.map_existing_slots_and_prefault_newest()
         after.join()
         assert faulted == expected
         after.close()
@@ -141,7 +141,7 @@ def test_slots_that_hold_captures_of_an_earlier_start_are_registered_too(registe
     earlier.join()
 
     pool = SlotPool("run", 0, 2)
-    pool.attach()
+    pool.map_existing_slots_and_prefault_newest()
     pool.make_slots_in_thread(lambda: (LAYOUT, 100), pin=True)
     second = pool.acquire(LAYOUT, 100)
     pool.join()

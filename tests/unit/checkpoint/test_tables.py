@@ -48,7 +48,8 @@ def shards(draw: Any) -> List[Tuple[Placed, ...]]:
     for rank in range(world):
         held[rank].append(TensorSpec(f"rank.{rank:05d}.rng", "U8", (draw(some.integers(0, 70)),)))
     return [
-        shard.lay_out(specs, rank=rank, world=world, run="r" * 32, plan="p").tensors for rank, specs in enumerate(held)
+        shard.lay_out(specs, rank=rank, world=world, run_id="r" * 32, plan="p").tensors
+        for rank, specs in enumerate(held)
     ]
 
 
@@ -107,7 +108,7 @@ def _two(**changed: Any) -> List[Tuple[Placed, ...]]:
     """Two ranks that share a tensor of ten rows, the second one's box changed."""
     first = TensorSpec("w", "F32", (5, 2), (0, 0), (10, 2))
     second = TensorSpec("w", "F32", (5, 2), (5, 0), (10, 2))._replace(**changed)
-    return [shard.lay_out([one], rank=0, world=2, run="r", plan="p").tensors for one in (first, second)]
+    return [shard.lay_out([one], rank=0, world=2, run_id="r", plan="p").tensors for one in (first, second)]
 
 
 @pytest.mark.parametrize(

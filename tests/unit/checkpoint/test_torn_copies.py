@@ -196,9 +196,9 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[Moments]:
             super().__init__(*sources)
             self.begun, self.is_over = time.monotonic(), False
 
-        def record_all_changes(self) -> None:
+        def record_all_sources_changed_since_start(self) -> None:
             ended = time.monotonic()
-            super().record_all_changes()
+            super().record_all_sources_changed_since_start()
             if not self.is_over:
                 seen.append(Moments(self.begun, ended))
             self.is_over = True

@@ -54,7 +54,7 @@ def test_a_rank_s_own_part_comes_from_its_shard(saved: list[Dict[str, Any]], min
         for rank, tree in enumerate(saved):
             # Of rank 0 all is told.
             own = json.dumps({key: value for key, value in tree.items() if rank and key in mine}).encode()
-            image = b"\0" * (100 + rank) + own.ljust(rank_extra_state.reserved_size(len(own)))
+            image = b"\0" * (100 + rank) + own.ljust(rank_extra_state.reserved_bytes_with_growth_room(len(own)))
             Path(root, ATTEMPT, layout.shard_file(rank)).write_bytes(image)
             places[rank] = rank_extra_state.locate_in_image(memoryview(image), 100 + rank, len(image)) if rank else None
             told[rank] = shard_report.split_json_object(

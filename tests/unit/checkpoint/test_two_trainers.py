@@ -219,7 +219,7 @@ def test_a_restart_of_a_dead_trainer_is_no_second_one(tmp_path: Path, same_node:
 
 def test_a_start_that_is_newer_is_named_from_its_file() -> None:
     store = MemoryStore("memory://starts")
-    identity.write_run_file(store, SMALL_RUN)
+    identity.write_run_file_unless_valid(store, SMALL_RUN)
     mine = commit.claim_epoch(store, SMALL_RUN, above=0, job={})
     assert starts.describe_newer_start(store, mine) is None
     commit.claim_epoch(store, SMALL_RUN, above=mine, job={"slurm_job_id": "4711"})

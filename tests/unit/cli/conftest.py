@@ -18,7 +18,7 @@ from hyperpod_kit.config.load import load
 from hyperpod_kit.errors import Unreachable
 from hyperpod_rehearsal.s3.bucket import Conditions
 from hyperpod_rehearsal.s3.objects import Attributes, Checksums
-from hyperpod_rehearsal.s3.receive import receive_into_blob
+from hyperpod_rehearsal.s3.receive import receive_verified_body_into_blob
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from hyperpod_rehearsal.sagemaker.api import ApiError
 from tests.support import kept_sources
@@ -238,7 +238,7 @@ def put_bundle(store: StoredBuckets) -> None:
     bucket = store.create_bucket(bundle.bucket)
     for place, data in bundle.files.items():
         digest = base64.b64encode(hashlib.sha256(data).digest()).decode()
-        received = receive_into_blob(iter([data]), bucket.blobs, {"x-amz-checksum-sha256": digest})
+        received = receive_verified_body_into_blob(iter([data]), bucket.blobs, {"x-amz-checksum-sha256": digest})
         sums = Checksums(received.checksums)
         bucket.commit(bundle.prefix + place, (received.segment,), received.md5, Attributes(), sums, Conditions())
 

@@ -84,7 +84,7 @@ def test_levels_also_where_aws_says_none() -> None:
 
 def test_what_every_node_says_on_its_way_is_no_trouble() -> None:
     [event] = list_events(Book(summary(1, "Instance lost Orchestration-Ready state", EventLevel="Warn")), "demo")
-    assert event.is_transient
+    assert event.is_startup_warning
 
 
 def test_a_cluster_without_events_is_said_so() -> None:

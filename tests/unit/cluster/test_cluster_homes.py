@@ -100,16 +100,16 @@ def test_the_policy_names_exactly_these_access_points(aws: Any, settings: Settin
     # Whoever leaves the configuration may not be mounted any more; access point and files stay.
     fewer = replace(settings, users=(ALICE,))
     done = apply(fewer)
-    assert len(done.arns) == 1 and len(points(aws, settings)) == 2
+    assert len(done.access_point_arns) == 1 and len(points(aws, settings)) == 2
     assert [found.user for found in observe(fewer).orphans] == ["bob"]
-    assert done.arns[0] in str(Efs(REGION).policy(fs(settings)))
+    assert done.access_point_arns[0] in str(Efs(REGION).policy(fs(settings)))
 
 
 def test_fifty_users_twice_are_fifty_access_points(aws: Any, settings: Settings) -> None:
     many = replace(settings, users=tuple(User(f"user{number}", 3000 + number, 3000 + number) for number in range(50)))
     first = apply(many)
     again = observe(many)
-    assert set(actions(again).values()) == {"keep"} and again.policy_is_right
+    assert set(actions(again).values()) == {"keep"} and again.is_complete_with_policy_in_force
     assert homes.access_points_to_record(
         homes.create_access_points_and_put_policy(Efs(REGION), again)
     ) == homes.access_points_to_record(first)
@@ -118,7 +118,7 @@ def test_fifty_users_twice_are_fifty_access_points(aws: Any, settings: Settings)
 
 def test_looking_changes_nothing(aws: Any, settings: Settings) -> None:
     observed = observe(settings)
-    assert actions(observed) == {"alice": "create", "bob": "create"} and not observed.policy_is_right
+    assert actions(observed) == {"alice": "create", "bob": "create"} and not observed.is_complete_with_policy_in_force
     assert points(aws, settings) == [] and Efs(REGION).policy(fs(settings)) is None
 
 
@@ -207,7 +207,7 @@ def test_requests_are_what_the_api_takes(settings: Settings) -> None:
 def test_a_group_has_an_access_point_that_leaves_everyone_who_he_is(aws: Any, settings: Settings) -> None:
     settings = replace(settings, groups=(VISION, Group("speech", 3002, mounts=("fsx",))))
     done = apply(settings)
-    assert len(done.arns) == 3
+    assert len(done.access_point_arns) == 3
     (made,) = [one for one in aws.describe_access_points()["AccessPoints"] if one["Tags"][1]["Value"] == "group:vision"]
     assert "PosixUser" not in made
     assert made["RootDirectory"] == {
@@ -215,14 +215,14 @@ def test_a_group_has_an_access_point_that_leaves_everyone_who_he_is(aws: Any, se
         "CreationInfo": {"OwnerUid": 0, "OwnerGid": 3001, "Permissions": "2770"},
     }
     again = observe(settings)
-    assert [item.action for item in again.items] == ["keep"] * 3 and again.policy_is_right
+    assert [item.action for item in again.items] == ["keep"] * 3 and again.is_complete_with_policy_in_force
     # Archived, it is mounted by nobody; its access point and every file stay, and it can be taken back.
     archived = apply(replace(settings, groups=(replace(VISION, archived=True),)))
     assert [found.point.owner_description for found in archived.orphans] == ["the group vision"] and len(
-        archived.arns
+        archived.access_point_arns
     ) == 2
     assert made["AccessPointArn"] not in str(archived.policy)
-    assert len(apply(settings).arns) == 3
+    assert len(apply(settings).access_point_arns) == 3
 
 
 def test_the_number_of_a_group_is_given_to_no_other(aws: Any, settings: Settings) -> None:
@@ -296,7 +296,7 @@ def test_a_new_access_point_is_waited_for_with_a_bound() -> None:
         for point in (creating, creating, described(1)):
             stub.add_response("describe_access_points", {"AccessPoints": [point]})
         stub.add_response("put_file_system_policy", {})
-        assert run().arns and 1 < clock.now < 10
+        assert run().access_point_arns and 1 < clock.now < 10
         stub.assert_no_pending_responses()
         stub.add_response("create_access_point", creating)
         for _ in range(100):

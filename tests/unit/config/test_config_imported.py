@@ -12,9 +12,9 @@ import pytest
 from hyperpod_kit.config.decode import decode_settings
 from hyperpod_kit.config.emit import create_cluster_request, provisioning_parameters_json
 from hyperpod_kit.config.findings import select_errors
-from hyperpod_kit.config.from_aws import import_configuration, lifecycle_scripts_uri
+from hyperpod_kit.config.from_aws import first_lifecycle_scripts_uri, import_configuration
 from hyperpod_kit.config.init_answers import Answers
-from hyperpod_kit.config.starter import fill_in_answers
+from hyperpod_kit.config.starter import copy_with_answers_and_defaults
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import ConfigError
 from tests.unit.config.combinations import COMBINATIONS, URI, allowed, settings_of
@@ -56,7 +56,7 @@ def test_every_request_comes_back_as_it_was() -> None:
         request = create_cluster_request(settings, URI)
         legacy = provisioning_parameters_json(settings)
         found = import_configuration(request, json.loads(legacy) if legacy else None)
-        again, problems = decode_settings(fill_in_answers(found.values, Answers(region="us-east-1")))
+        again, problems = decode_settings(copy_with_answers_and_defaults(found.values, Answers(region="us-east-1")))
         assert problems == [] and select_errors(validate(again)) == [], (chosen, problems, validate(again))
         assert create_cluster_request(again, URI) == request, chosen
         assert all("the lifecycle scripts at s3://" in note for note in found.notes), (chosen, found.notes)
@@ -79,9 +79,9 @@ def test_a_described_cluster_with_the_file_of_aws() -> None:
     }
     for one in live["InstanceGroups"]:
         del one["InstanceCount"]  # type: ignore[attr-defined]
-    assert lifecycle_scripts_uri(live) == "s3://sagemaker-mine/lifecycle/"
+    assert first_lifecycle_scripts_uri(live) == "s3://sagemaker-mine/lifecycle/"
     found = import_configuration(live, LEGACY)
-    settings, problems = decode_settings(fill_in_answers(found.values, Answers()))
+    settings, problems = decode_settings(copy_with_answers_and_defaults(found.values, Answers()))
     assert problems == [] and select_errors(validate(settings)) == []
     cluster = settings.cluster
     assert (cluster.name, cluster.region, cluster.lifecycle_mode) == ("old", "eu-west-1", "on_create")
@@ -101,7 +101,7 @@ def test_the_file_of_aws_alone_gives_the_groups_their_names() -> None:
     found = import_configuration(None, {**LEGACY, "login_group": "door", "of_tomorrow": 1})
     vpc: Any = {"security_groups": ("sg-0123456789abcdef0",), "subnets": ("subnet-0123456789abcdef0",)}
     answers = Answers(name="x", region="eu-west-1", execution_role=ROLE, worker_type="ml.p5.48xlarge", workers=8, **vpc)
-    settings, problems = decode_settings(fill_in_answers(found.values, answers))
+    settings, problems = decode_settings(copy_with_answers_and_defaults(found.values, answers))
     assert problems == [] and validate(settings) == []
     assert [(one.name, one.role, one.instance_type, one.count) for one in settings.cluster.groups] == [
         ("head", "controller", "ml.c5.xlarge", 1),
@@ -158,7 +158,7 @@ def test_the_file_of_aws_alone_gives_the_groups_their_names() -> None:
 def test_what_cannot_be_said_is_named(cluster: Any, note: str) -> None:
     found = import_configuration(copy.deepcopy(cluster), None)
     assert any(note in one for one in found.notes), found.notes
-    fill_in_answers(found.values, Answers())
+    copy_with_answers_and_defaults(found.values, Answers())
 
 
 def test_the_login_group_of_awss_template_is_left_out_where_there_is_none() -> None:
@@ -232,7 +232,7 @@ def test_odd_values_never_break_it() -> None:
             inner[key_path[-1]] = odd
             try:
                 found = import_configuration(request, None)
-                values = fill_in_answers(found.values, Answers(region="us-east-1"))
+                values = copy_with_answers_and_defaults(found.values, Answers(region="us-east-1"))
             except ConfigError:
                 continue
             validate(decode_settings(values)[0])
@@ -245,7 +245,7 @@ def test_odd_values_never_break_it() -> None:
             inner[key_path[-1]] = odd
             for cluster in (None, [group("head"), group("gpu")]):
                 try:
-                    values = fill_in_answers(import_configuration(cluster, legacy).values, Answers())
+                    values = copy_with_answers_and_defaults(import_configuration(cluster, legacy).values, Answers())
                 except ConfigError:
                     continue
                 validate(decode_settings(values)[0])
@@ -283,7 +283,7 @@ def test_the_listing_of_awss_own_announcement_gives_a_mode_that_mounts() -> None
         subnets=("subnet-0123456789abcdef0",),
         security_groups=("sg-0123456789abcdef0",),
     )
-    assert select_errors(validate(decode_settings(fill_in_answers(found.values, answers))[0])) == [], (
+    assert select_errors(validate(decode_settings(copy_with_answers_and_defaults(found.values, answers))[0])) == [], (
         "nothing is left to be mended"
     )
 
@@ -333,10 +333,10 @@ def test_the_input_of_several_controllers_as_aws_documents_it() -> None:
         vpc: Any = {"security_groups": ("sg-0123456789abcdef0",), "subnets": ("subnet-0123456789abcdef0",)}
         found = import_configuration(cluster, legacy)
         answers = Answers(name="old", region="eu-west-1", execution_role=ROLE, **({} if cluster else vpc))
-        settings, problems = decode_settings(fill_in_answers(found.values, answers))
+        settings, problems = decode_settings(copy_with_answers_and_defaults(found.values, answers))
         assert problems == [] and select_errors(validate(settings)) == []
-        assert (settings.controllers, settings.cluster.lifecycle_mode) == (2, "on_create")
-        assert settings.slurm_state_mount and settings.node_config().controllers == 2
+        assert (settings.controller_count, settings.cluster.lifecycle_mode) == (2, "on_create")
+        assert settings.slurm_state_mount_name and settings.node_config().controllers == 2
         assert settings.steps.accounting is None
         assert json.loads(provisioning_parameters_json(settings) or "")["slurm_configurations"] == slurm
         notes = " ".join(found.notes)

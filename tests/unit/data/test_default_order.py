@@ -267,9 +267,9 @@ def test_objects_are_fetched_by_blocks(tmp_path, monkeypatch):
     starts = index.places(np.arange(0, 5000, 700))[0].tolist()
     assert list(cuts.block_start_offsets(index.file(0))) == starts
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 30_000)
-    found = list(chunks.chunk_bounds(index.file(0).size, starts))
+    found = list(chunks.chunk_begin_offsets_and_size(index.file(0).size, starts))
     assert found == sorted({*starts, *(start + 30_000 for start in starts[:-1]), index.file(0).size})
-    assert list(chunks.chunk_bounds(70_000)) == [0, 30_000, 60_000, 70_000]
+    assert list(chunks.chunk_begin_offsets_and_size(70_000)) == [0, 30_000, 60_000, 70_000]
 
 
 def test_samples_that_do_not_lie_in_their_order_are_read_by_themselves(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.data import SampleIndex, SequentialOrder, ShuffledOrder
 from hyperpod_kit.data.index.build import build_index
-from hyperpod_kit.data.mixing import Mixing, find_values_shared_by_neighbours, measure_mixing
+from hyperpod_kit.data.mixing import Mixing, detect_fields_data_is_sorted_by, measure_mixing
 
 
 @pytest.mark.parametrize(
@@ -46,10 +46,10 @@ def corpus(folder, records):
 
 def test_a_field_that_neighbours_share_is_named(tmp_path):
     records = [{"id": n, "topic": f"t{n * 20 // 2000}", "same": True, "text": "x" * 80} for n in range(2000)]
-    found = find_values_shared_by_neighbours(corpus(tmp_path / "sorted", records))
+    found = detect_fields_data_is_sorted_by(corpus(tmp_path / "sorted", records))
     assert [one.name for one in found] == ["'topic'"] and found[0].neighbours > 0.9 > 0.3 > found[0].others
     random.Random(1).shuffle(records)
-    assert find_values_shared_by_neighbours(corpus(tmp_path / "shuffled", records)) == []
+    assert detect_fields_data_is_sorted_by(corpus(tmp_path / "shuffled", records)) == []
 
 
 def test_so_are_directories(tmp_path):
@@ -57,13 +57,13 @@ def test_so_are_directories(tmp_path):
         (tmp_path / "files" / name).mkdir(parents=True)
         for number in range(60):
             (tmp_path / "files" / name / f"{number}.jpg").write_bytes(b"x")
-    assert [one.name for one in find_values_shared_by_neighbours(build_index([str(tmp_path / "files")]).index)] == [
+    assert [one.name for one in detect_fields_data_is_sorted_by(build_index([str(tmp_path / "files")]).index)] == [
         "its directory"
     ]
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         archive.add(tmp_path / "files", "files", filter=lambda member: None if ".hpk" in member.name else member)
     made = build_index([str(tmp_path / "a.tar")], str(tmp_path / "index")).index
-    assert [one.name for one in find_values_shared_by_neighbours(made)] == ["the directory in its tar"]
+    assert [one.name for one in detect_fields_data_is_sorted_by(made)] == ["the directory in its tar"]
 
 
 def test_the_commands_say_both(tmp_path, capsys):

@@ -22,7 +22,7 @@ from hyperpod_kit.data import (
     lengths_of,
 )
 from hyperpod_kit.data import lengths as lengths_module
-from hyperpod_kit.data.buckets import sum_weights_by_section
+from hyperpod_kit.data.buckets import cumulate_weights_by_section
 from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.packing import packed_batch, padded
 from hyperpod_kit.errors import CheckpointError, DataError
@@ -142,11 +142,11 @@ def test_a_section_weighs_what_its_samples_do(weights, block, lanes, epoch):
     """Those of an order's own sections, which are never put in order for it."""
     each = np.array(weights, np.uint32)
     order = ShuffledOrder(len(each), 5, block, lanes)
-    found = sum_weights_by_section(order, epoch, each)
+    found = cumulate_weights_by_section(order, epoch, each)
     every = np.cumsum(each[order.at(epoch, np.arange(len(each)))])
     assert found.positions[-1] == len(each) and len(found.positions) == -(-len(each) // (block * lanes))
     assert (found.weights == every[found.positions - 1]).all()
-    assert sum_weights_by_section(MixOrder([order], [1], samples=7), 0, each).weights.tolist() == [each.sum()]
+    assert cumulate_weights_by_section(MixOrder([order], [1], samples=7), 0, each).weights.tolist() == [each.sum()]
 
 
 def test_files_are_sections_and_empty_ones_weigh_nothing(tmp_path):
@@ -155,7 +155,7 @@ def test_files_are_sections_and_empty_ones_weigh_nothing(tmp_path):
     index = build_index([str(tmp_path)], str(tmp_path / "index")).index
     order, weights = FileOrder(index, 3), np.arange(1, len(index) + 1, dtype=np.uint32)
     for epoch in range(3):
-        found = sum_weights_by_section(order, epoch, weights)
+        found = cumulate_weights_by_section(order, epoch, weights)
         every = np.cumsum(weights[order.at(epoch, np.arange(len(index)))])
         assert found.weights.tolist() == [int(every[end - 1]) if end else 0 for end in found.positions.tolist()]
     data = IndexedDataset(index)

@@ -33,7 +33,7 @@ def received(samples, groups, last, epochs):
         streams = [sampler.rank_batches_until_epoch_end(position) for sampler in samplers]
         lots = [list(stream) for stream in streams]
         assert len({len(lot) for lot in lots}) == 1, "all ranks have the same number of steps"
-        assert len(lots[0]) == samplers[0].course.remaining_steps(position, ranks * size)
+        assert len(lots[0]) == samplers[0].course.steps_to_epoch_end(position, ranks * size)
         if not lots[0]:
             position = (position // samples + 1) * samples
         for each in list(zip(*lots, strict=True))[: steps + 1]:

@@ -89,7 +89,7 @@ def test_an_index_of_the_source_is_one_of_the_copy(tmp_path):
 
 
 def test_damage_on_the_way_is_found_and_brought_again(source, tmp_path, monkeypatch):
-    real = directory.Directory._copy_and_record_digest
+    real = directory.Directory._copy_to_part_path_recording_digest
     damaged: list[Any] = []
 
     def copy(self, file, part):
@@ -100,7 +100,7 @@ def test_damage_on_the_way_is_found_and_brought_again(source, tmp_path, monkeypa
                 stream.write(b"?" if Path(source, "top.txt").read_bytes()[:1] != b"?" else b"!")
         return part
 
-    monkeypatch.setattr(directory.Directory, "_copy_and_record_digest", copy)
+    monkeypatch.setattr(directory.Directory, "_copy_to_part_path_recording_digest", copy)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     stage(str(source), str(tmp_path / "out"))
     assert damaged and filecmp.cmp(source / "top.txt", tmp_path / "out" / "top.txt", shallow=False)

@@ -61,11 +61,11 @@ class RanksInProcess:
             restored = restore(root, os.environ[HPK_RESUME_FROM])
         except CheckpointError as err:
             reasons = err.reasons if isinstance(err, NoValidCheckpoint) else ()
-            verdict.write_verdict(
+            verdict.write_verdict_if_under_job_run(
                 os.environ, RestoreVerdict("", rejected=reasons, error=type(err).__name__, why=err.message)
             )
             return self._end(dict.fromkeys(range(self._ranks), 1))
-        verdict.write_verdict(os.environ, restored)
+        verdict.write_verdict_if_under_job_run(os.environ, restored)
         epoch, seq = (restored.order[0] + 1, restored.order[1]) if restored.order else (1, 0)
         begins = restored.step + 1
         for step in range(begins, options.steps + 1):

@@ -33,7 +33,7 @@ class Slurm:
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     found = Slurm()
-    monkeypatch.setattr("hyperpod_kit.slurm.control.running_steps", found.running)
+    monkeypatch.setattr("hyperpod_kit.slurm.control.query_running_step_ids", found.running)
     monkeypatch.setattr("hyperpod_kit.slurm.control.kill_steps", found.kill)
     return found
 

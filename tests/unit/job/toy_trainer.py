@@ -25,7 +25,7 @@ from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, no
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 from hyperpod_kit.slurm import verdict
-from hyperpod_kit.slurm.environment import launch_id
+from hyperpod_kit.slurm.environment import step_launch_id_with_srun_port
 from hyperpod_kit.slurm.progress import ProgressWriter
 from hyperpod_kit.slurm.verdict import RestoreVerdict
 from tests.support.damage import flip
@@ -38,7 +38,7 @@ def commit_checkpoint(root: str, epoch: int, seq: int, step: int) -> str:
     data = f"weights of step {step}".encode() * 50
     leaves = algorithm.leaf(data)
     size = len(data) + len(leaves)
-    identity.write_run_file(open_store(root), identity.RunIdentity("toy", "toy"))
+    identity.write_run_file_unless_valid(open_store(root), identity.RunIdentity("toy", "toy"))
     open_store(root).create(f"{name}/{layout.shard_file(0)}", data + leaves)
     extra = json.dumps({"step": step}).encode()
     commit.commit(
@@ -69,7 +69,7 @@ def restore(root: str, told: str) -> RestoreVerdict:
     """What `Manager.restore` would take of the root: every byte proved. Raises CheckpointError."""
     rejected = []
     for entry in selection.iter_committed_newest_first(
-        root, start_at=None if told == "none" else told, saved_by_attempt=os.environ["HPK_ATTEMPT"]
+        root, start_at=None if told == "none" else told, also_saved_by_job_attempt=os.environ["HPK_ATTEMPT"]
     ):
         try:
             verify.verify_checkpoint(root, entry.checkpoint_id)
@@ -90,7 +90,7 @@ class Together:
         place = Path(os.environ["HPK_STATE"], "toy")
         place.mkdir(exist_ok=True)
         # Of this very launch: from the files of the one before, a rank would take another that has not begun for ahead.
-        launched = f"{os.environ['HPK_ATTEMPT']}-{launch_id(os.environ)}"
+        launched = f"{os.environ['HPK_ATTEMPT']}-{step_launch_id_with_srun_port(os.environ)}"
         self._files = [place / f"{launched}-{number}" for number in range(ranks)]
         self._rank = rank
 
@@ -129,7 +129,7 @@ def main() -> int:
     except CheckpointError as err:
         if rank == 0:
             reasons = err.reasons if isinstance(err, NoValidCheckpoint) else ()
-            verdict.write_verdict(
+            verdict.write_verdict_if_under_job_run(
                 os.environ, RestoreVerdict("", rejected=reasons, error=type(err).__name__, why=err.message)
             )
         # The first rank that fails takes the others with it, so all wait until rank 0 has said why.
@@ -142,7 +142,7 @@ def main() -> int:
         print(err, file=sys.stderr)
         return 1
     if rank == 0:
-        verdict.write_verdict(os.environ, restored)
+        verdict.write_verdict_if_under_job_run(os.environ, restored)
     epoch, seq = (restored.order[0] + 1, restored.order[1]) if restored.order else (1, 0)
     first = restored.step
     wanted = []

@@ -175,7 +175,7 @@ def test_changes_say_little() -> None:
         "b": HealthRecord({"state": "hung"}, degraded=True),
         "c": HealthRecord({"state": "ok", "detail": "known by source and path only"}),
     }
-    assert module.changes(before, after) == []
+    assert module.describe_health_changes(before, after) == []
 
 
 @pytest.mark.full

@@ -125,9 +125,9 @@ def test_a_prober_that_is_stuck_is_not_joined_by_another(
         real = os.kill
         monkeypatch.setattr(os, "kill", lambda *_: None)  # as for a prober in D state
         assert ticked(fake.node).records["fsx"].state == "hung"
-        noted = json.loads(Path(fake.node.paths.stuck_probe("fsx")).read_text())
+        noted = json.loads(Path(fake.node.paths.stuck_probe_record("fsx")).read_text())
         assert ticked(fake.node).records["fsx"].state == "hung"
-        after = json.loads(Path(fake.node.paths.stuck_probe("fsx")).read_text())
+        after = json.loads(Path(fake.node.paths.stuck_probe_record("fsx")).read_text())
         assert after["pid"] == noted["pid"], "nobody was sent to wait"
         monkeypatch.undo()
         real(noted["pid"], 9)
@@ -146,7 +146,7 @@ def test_a_prober_in_d_state_holds_up_nobody_and_gets_no_company(make_node: Any,
         pids = set()
         for _ in range(3):
             assert {name: one.state for name, one in ticked(fake.node).records.items()} == {"fsx": "hung", "home": "ok"}
-            pids.add(json.loads(Path(fake.node.paths.stuck_probe("fsx")).read_text())["pid"])
+            pids.add(json.loads(Path(fake.node.paths.stuck_probe_record("fsx")).read_text())["pid"])
         assert len(pids) == 1
         stat = Path(f"/proc/{pids.pop()}/stat").read_text().rpartition(")")[2].split()
         assert stat[0] == "D", "SIGKILL has freed it after all"

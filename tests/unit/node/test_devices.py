@@ -27,7 +27,7 @@ from hyperpod_kit.node.devices.desired_state import (
     REBOOT_AGAIN,
     SlurmNote,
     decide_update,
-    desired_reason,
+    desired_reason_or_too_early,
 )
 from hyperpod_kit.node.devices.findings import Cure, DeviceFinding, judge
 from hyperpod_kit.node.devices.gate import WITHIN, check_devices_or_refuse
@@ -189,7 +189,7 @@ def test_the_gate_refuses_for_a_fault_and_for_no_notice(make_node: Any) -> None:
     assert check_devices_or_refuse(node, asked, fake.clock.monotonic()).startswith(
         "hyperpod-kit: gpu:too_few: nvidia-smi lists 7"
     )
-    assert os.path.exists(node.paths.devices_gate_mark)
+    assert os.path.exists(node.paths.devices_gate_refusal_record)
 
 
 def test_the_diagnostic_runs_in_the_gate_alone_and_its_refusal_is_not_taken_back(make_node: Any) -> None:
@@ -199,7 +199,7 @@ def test_the_diagnostic_runs_in_the_gate_alone_and_its_refusal_is_not_taken_back
     assert "dcgm:failed: Page Retirement/Row Remap of GPU 0" in check_devices_or_refuse(
         node, asked, fake.clock.monotonic()
     )
-    assert not os.path.exists(node.paths.devices_gate_mark)
+    assert not os.path.exists(node.paths.devices_gate_refusal_record)
     assert check_devices_or_refuse(node, replace(asked, dcgm=False), fake.clock.monotonic()) == ""
 
 
@@ -228,16 +228,23 @@ def test_a_gate_without_time_goes_by_the_last_look(make_node: Any) -> None:
     ],
 )
 def test_what_is_wished(action: str, faults: List[DeviceFinding], wished: Optional[str]) -> None:
-    assert desired_reason(faults, action, SlurmNote(), "b", 1e9) == wished
+    assert desired_reason_or_too_early(faults, action, SlurmNote(), "b", 1e9) == wished
 
 
 def test_a_node_is_rebooted_once_a_day_and_then_drained() -> None:
     asked = SlurmNote(reason=ACTION_REBOOT, rebooted_at=1e9, boot="first")
-    assert desired_reason([HANGS], "reboot", asked, "first", 1e9 + 600) == ACTION_REBOOT, "it has not happened yet"
-    assert desired_reason([HANGS], "reboot", asked, "second", 1e9 + 600) == "hyperpod-kit:device:gpu:no_answer"
-    assert desired_reason([HANGS], "reboot", asked, "second", 1e9 + REBOOT_AGAIN + 1) == ACTION_REBOOT
-    assert desired_reason([HANGS], "reboot", asked, "second", 1e9 - 3600) != ACTION_REBOOT, "its clock was set back"
-    assert desired_reason([LOST], "replace", asked, "second", 1e9 + 600) == ACTION_REPLACE
+    assert desired_reason_or_too_early([HANGS], "reboot", asked, "first", 1e9 + 600) == ACTION_REBOOT, (
+        "it has not happened yet"
+    )
+    assert (
+        desired_reason_or_too_early([HANGS], "reboot", asked, "second", 1e9 + 600)
+        == "hyperpod-kit:device:gpu:no_answer"
+    )
+    assert desired_reason_or_too_early([HANGS], "reboot", asked, "second", 1e9 + REBOOT_AGAIN + 1) == ACTION_REBOOT
+    assert desired_reason_or_too_early([HANGS], "reboot", asked, "second", 1e9 - 3600) != ACTION_REBOOT, (
+        "its clock was set back"
+    )
+    assert desired_reason_or_too_early([LOST], "replace", asked, "second", 1e9 + 600) == ACTION_REPLACE
     assert SlurmNote.of(["odd"]) == SlurmNote.of({"other": 1}) == SlurmNote.of({"at": "noon"}) == SlurmNote()
 
 

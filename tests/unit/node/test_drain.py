@@ -20,7 +20,13 @@ from hyperpod_kit.node.devices.findings import Cure, DeviceFinding
 from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.slurm import gate_refusal
-from hyperpod_kit.node.slurm.drain import AGAIN_AFTER, CLEAR, desired_reason, is_due, update_slurm
+from hyperpod_kit.node.slurm.drain import (
+    AGAIN_AFTER,
+    CLEAR,
+    desired_reason_or_too_early,
+    drain_or_undrain_for_mounts,
+    is_slurm_update_due,
+)
 from hyperpod_kit.run import Completed, LocalRunner
 from tests.support.capabilities import require
 from tests.support.ports import free_port
@@ -144,7 +150,7 @@ def found(fake: Any, data: HealthRecord, home: HealthRecord = GOOD, extra: Healt
 
 def tell(fake: Any, slurm: Slurm, data: HealthRecord) -> str:
     found(fake, data)
-    return update_slurm(replace(fake.node, runner=slurm))
+    return drain_or_undrain_for_mounts(replace(fake.node, runner=slurm))
 
 
 def test_drained_with_our_reason_and_undrained_once_all_serves(node: Any, slurm: Slurm) -> None:
@@ -197,21 +203,21 @@ def test_a_reason_that_has_outlived_its_drain_is_nobodys(node: Any, left: str) -
     shown = f"NodeName={NODE} State=IDLE Reason={left} [root@2026-11-23T01:39:08]"
     runner = RecordingRunner({"scontrol --oneliner show node": shown, "scontrol update": ""})
     found(node, DEGRADED)
-    assert update_slurm(replace(node.node, runner=runner)) == f"drained: {OURS}"
+    assert drain_or_undrain_for_mounts(replace(node.node, runner=runner)) == f"drained: {OURS}"
     assert f"scontrol update nodename={NODE} state=drain reason={OURS}" in runner.calls
 
 
 def test_a_drain_outlives_a_reboot_and_its_note_even_a_new_disk(node: Any, slurm: Slurm) -> None:
     tell(node, slurm, DEGRADED)
-    Path(node.node.paths.drain_note).unlink()
-    assert is_due(node.node, found(node, GOOD), first=True)
+    Path(node.node.paths.last_drain_request_note).unlink()
+    assert is_slurm_update_due(node.node, found(node, GOOD), first=True)
     assert tell(node, slurm, GOOD) == f"undrained: {OURS} is over"
 
 
 def test_slurms_own_prolog_error_is_about_us_only_just_after_our_gate_refused(node: Any, slurm: Slurm) -> None:
     slurm.say("state=drain", "reason=Prolog error")
     assert tell(node, slurm, GOOD) == "" and slurm.shown() == ("IDLE+DRAIN", "Prolog error")
-    mark = Path(node.node.paths.gate_mark)
+    mark = Path(node.node.paths.gate_refusal_record)
     mark.write_text(json.dumps({"at": node.clock.now - 3600}))
     assert tell(node, slurm, GOOD) == "" and slurm.shown() == ("IDLE+DRAIN", "Prolog error")
     assert not mark.exists()
@@ -231,12 +237,12 @@ def test_a_refusal_is_as_old_as_slurms_word_for_it_whatever_the_clocks_say(node:
     for before, after in ((-3600.0, 0.0), (3600.0, 0.0), (0.0, 3600.0), (0.0, -3600.0)):
         slurm.say("state=drain", "reason=Prolog error")
         clock.set_by = before
-        gate_refusal.record_refusal(node.node, node.node.paths.gate_mark)
+        gate_refusal.record_refusal(node.node, node.node.paths.gate_refusal_record)
         clock.set_by = before + after
         assert tell(node, slurm, GOOD) == "undrained: Prolog error is over", (before, after)
     slurm.say("state=drain", "reason=Prolog error")
     clock.set_by = 3600.0
-    gate_refusal.record_refusal(node.node, node.node.paths.gate_mark)
+    gate_refusal.record_refusal(node.node, node.node.paths.gate_refusal_record)
     clock.now += 3600.0
     assert tell(node, slurm, GOOD) == "" and slurm.shown() == ("IDLE+DRAIN", "Prolog error")
 
@@ -245,29 +251,33 @@ def test_a_refusal_is_an_error_that_names_slurms_words_and_is_tried_again(node: 
     node.runner.on("scontrol update", 1, "slurm_update error: Access/permission denied")
     node.runner.on("scontrol --oneliner", out=f"NodeName={NODE} State=IDLE Comment=x")
     records = found(node, DEGRADED)
-    assert is_due(node.node, records, first=False)
+    assert is_slurm_update_due(node.node, records, first=False)
     with pytest.raises(NodeError, match="Access/permission denied"):
-        update_slurm(node.node)
-    assert not is_due(node.node, records, first=False)
+        drain_or_undrain_for_mounts(node.node)
+    assert not is_slurm_update_due(node.node, records, first=False)
     node.clock.now += AGAIN_AFTER
-    assert is_due(node.node, records, first=False)
+    assert is_slurm_update_due(node.node, records, first=False)
     node.runner.on("scontrol --oneliner", 1, f"Node {NODE} not found")
     with pytest.raises(NodeError, match="not found"):
-        update_slurm(node.node)
+        drain_or_undrain_for_mounts(node.node)
 
 
 def test_what_is_wished_and_when_slurm_is_asked(node: Any) -> None:
-    assert desired_reason(node.node, found(node, GOOD)) == CLEAR
-    assert desired_reason(node.node, found(node, FAILING)) is None
-    assert desired_reason(node.node, found(node, DEGRADED)) == OURS
-    assert desired_reason(node.node, found(node, GOOD, extra=DEGRADED)) == CLEAR, "an optional mount drains no node"
-    assert desired_reason(node.node, {**found(node, GOOD), "home-alice": DEGRADED}) == CLEAR, "nor one user's home"
-    assert desired_reason(node.node, {}) is None
+    assert desired_reason_or_too_early(node.node, found(node, GOOD)) == CLEAR
+    assert desired_reason_or_too_early(node.node, found(node, FAILING)) is None
+    assert desired_reason_or_too_early(node.node, found(node, DEGRADED)) == OURS
+    assert desired_reason_or_too_early(node.node, found(node, GOOD, extra=DEGRADED)) == CLEAR, (
+        "an optional mount drains no node"
+    )
+    assert desired_reason_or_too_early(node.node, {**found(node, GOOD), "home-alice": DEGRADED}) == CLEAR, (
+        "nor one user's home"
+    )
+    assert desired_reason_or_too_early(node.node, {}) is None
     healthy = found(node, GOOD)
-    assert not is_due(node.node, healthy, first=False)
-    assert is_due(node.node, healthy, first=True)
+    assert not is_slurm_update_due(node.node, healthy, first=False)
+    assert is_slurm_update_due(node.node, healthy, first=True)
     controller = replace(node.node, facts=replace(node.node.facts, role="controller"))
-    assert not is_due(controller, found(node, DEGRADED), first=True)
+    assert not is_slurm_update_due(controller, found(node, DEGRADED), first=True)
 
 
 LOST = DeviceFinding("gpu", "lost", "the GPU at 0000:02:00.0", Cure.REPLACE, 3)
@@ -276,22 +286,22 @@ FOR_LOST = "hyperpod-kit:device:gpu:lost"
 
 def test_a_lost_gpu_drains_and_its_return_undrains(node: Any, slurm: Slurm) -> None:
     mine = replace(node.node, runner=slurm)
-    assert slurm_state.update_slurm(mine, [LOST], "report") == "" and slurm.shown() == ("IDLE", "")
-    assert slurm_state.update_slurm(mine, [LOST], "drain") == f"drain: {FOR_LOST}"
+    assert slurm_state.drain_or_undrain_for_devices(mine, [LOST], "report") == "" and slurm.shown() == ("IDLE", "")
+    assert slurm_state.drain_or_undrain_for_devices(mine, [LOST], "drain") == f"drain: {FOR_LOST}"
     assert slurm.shown() == ("IDLE+DRAIN", FOR_LOST)
     assert tell(node, slurm, DEGRADED).startswith("left as it is") and tell(node, slurm, GOOD) == ""
     assert slurm.shown() == ("IDLE+DRAIN", FOR_LOST), "what is said of a mount takes nothing back that is a GPU's"
-    assert slurm_state.update_slurm(mine, [], "drain") == f"undrained: {FOR_LOST} is over"
+    assert slurm_state.drain_or_undrain_for_devices(mine, [], "drain") == f"undrained: {FOR_LOST} is over"
     assert slurm.shown() == ("IDLE", "")
 
 
 def test_hyperpod_is_asked_in_its_own_words_and_the_node_is_its_own_then(node: Any, slurm: Slurm) -> None:
     mine = replace(node.node, runner=slurm)
-    assert slurm_state.update_slurm(mine, [LOST], "replace") == "fail: Action:Replace"
+    assert slurm_state.drain_or_undrain_for_devices(mine, [LOST], "replace") == "fail: Action:Replace"
     state, reason = slurm.shown()
     assert state.startswith("FAIL") or "FAIL" in state, state
     assert reason == "Action:Replace"
-    assert slurm_state.update_slurm(mine, [], "replace") == "left to HyperPod: Action:Replace"
+    assert slurm_state.drain_or_undrain_for_devices(mine, [], "replace") == "left to HyperPod: Action:Replace"
     assert slurm.shown() == (state, reason)
     assert tell(node, slurm, DEGRADED).endswith(", Action:Replace")
 
@@ -302,16 +312,16 @@ def test_a_refusal_for_a_device_is_not_undone_for_the_mounts(node: Any, slurm: S
     slurm_state.record_gate_refusal(mine)
     slurm.say("state=drain", "reason=Prolog error")
     assert tell(node, slurm, GOOD) == "" and slurm.shown()[0] == "IDLE+DRAIN"
-    assert slurm_state.update_slurm(mine, [LOST], "drain") == f"drain: {FOR_LOST}"
-    assert not os.path.exists(mine.paths.devices_gate_mark)
+    assert slurm_state.drain_or_undrain_for_devices(mine, [LOST], "drain") == f"drain: {FOR_LOST}"
+    assert not os.path.exists(mine.paths.devices_gate_refusal_record)
     assert slurm_state.withdraw_device_drain(mine) == f"undrained: {FOR_LOST} is over"
 
 
 def test_a_slurm_that_does_not_answer_is_asked_again(node: Any) -> None:
     silent = replace(node.node, runner=RecordingRunner())
     with pytest.raises(NodeError, match="was not told of this node's devices"):
-        slurm_state.update_slurm(silent, [LOST], "drain")
-    assert slurm_state.update_slurm(silent, [LOST], "drain") == "", "not at once"
+        slurm_state.drain_or_undrain_for_devices(silent, [LOST], "drain")
+    assert slurm_state.drain_or_undrain_for_devices(silent, [LOST], "drain") == "", "not at once"
     node.clock.now += AGAIN_AFTER + 1
     with pytest.raises(NodeError):
-        slurm_state.update_slurm(silent, [LOST], "drain")
+        slurm_state.drain_or_undrain_for_devices(silent, [LOST], "drain")

@@ -61,7 +61,7 @@ def test_the_resource_config_names_them_the_primary_first() -> None:
 def test_the_bundle_says_how_many_and_facts_keep_their_addresses(make_node: Any) -> None:
     node = on_head(make_node).node
     facts.save(node.paths, node.facts)
-    assert facts.load(node.paths, node.config, node.clock) == node.facts
+    assert facts.load_or_gather(node.paths, node.config, node.clock) == node.facts
     assert NodeConfig.from_json(node.config.to_json()).controllers == 2
     one = replace(node.config, controllers=1)
     assert "controllers" not in json.loads(one.to_json()) and NodeConfig.from_json(one.to_json()) == one
@@ -87,7 +87,7 @@ def test_both_make_the_state_at_the_same_moment(make_node: Any, monkeypatch: pyt
         rename(old, new)
 
     monkeypatch.setattr(by_descriptor, "rename", later)
-    assert state.prepare_state(fake.node, where, "root", "", StateCopy.SHARED) == ""
+    assert state.make_chosen_copy_the_shared_one(fake.node, where, "root", "", StateCopy.SHARED) == ""
     assert (there / "job_state").read_text() == "of the other one"
     assert sorted(path.name for path in there.parent.iterdir()) == ["lease", "slurmctld"], "no seed is left"
 
@@ -96,7 +96,7 @@ def test_the_keeper_waits_for_the_mount_and_takes_no_lease(make_node: Any, monke
     fake = on_head(make_node)
     where = state.shared_state_location(fake.node)
     assert where is not None
-    state.prepare_state(fake.node, where, "root", "", StateCopy.SHARED)
+    state.make_chosen_copy_the_shared_one(fake.node, where, "root", "", StateCopy.SHARED)
     fake.unmounted("/fsx")
     said: List[str] = []
     one = lease_keeper.LeaseKeeper(fake.node, where, said.append)

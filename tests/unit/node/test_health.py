@@ -14,7 +14,7 @@ from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.model.states import REPAIRS, MountState
-from hyperpod_kit.node.health.record import LONGEST_PAUSE, HealthRecord, pause
+from hyperpod_kit.node.health.record import LONGEST_PAUSE, HealthRecord, seconds_before_next_repair
 from hyperpod_kit.node.health.repair import BEFORE_START
 from hyperpod_kit.node.health.repair_policy import decide
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
@@ -79,7 +79,11 @@ def test_the_back_off_is_forgotten_only_when_the_mount_has_served_for_as_long() 
     assert [one.repairs for one in ticks] == [3, 3, 3, 3, 0]
     relapse = ticks[2].after(status("stale", 1090.0), policy).after(status("ok", 1120.0), policy)
     assert (relapse.healthy_since, relapse.repairs) == (1120.0, 3)
-    assert pause(0, 30.0) == 0.0 and pause(1, 30.0) == 30.0 and pause(10_000, 30.0) == LONGEST_PAUSE
+    assert (
+        seconds_before_next_repair(0, 30.0) == 0.0
+        and seconds_before_next_repair(1, 30.0) == 30.0
+        and seconds_before_next_repair(10_000, 30.0) == LONGEST_PAUSE
+    )
 
 
 def test_a_clock_that_was_set_back_does_not_keep_the_back_off_for_ever() -> None:

@@ -59,7 +59,7 @@ def modes(path: Path) -> tuple[int, int, str]:
 
 def mount(fake: Any, user: User) -> Path:
     """What a mounted access point looks like: a directory of the user's."""
-    homes.make_mount_point(fake.node, home_of(user))
+    homes.make_mount_point_behind_rules(fake.node, home_of(user))
     point: Path = fake.root / f"home/.homes/{user.name}/home"
     os.chown(point, user.uid, user.gid)
     fake.mounted(home_of(user).path, "nfs4", "127.0.0.1:/")
@@ -69,7 +69,7 @@ def mount(fake: Any, user: User) -> Path:
 def test_the_mount_point_is_made_inside_a_private_parent(fake: Any) -> None:
     old = os.umask(0)
     try:
-        homes.make_mount_point(fake.node, home_of(ALICE))
+        homes.make_mount_point_behind_rules(fake.node, home_of(ALICE))
     finally:
         os.umask(old)
     base = fake.root / "home/.homes"
@@ -145,8 +145,8 @@ def test_a_link_in_place_of_a_private_parent_is_refused(fake: Any) -> None:
 
 def test_the_account_names_the_link_and_makes_no_home_of_its_own(fake: Any) -> None:
     fake.runner.on("getent", code=2)
-    assert users.ensure_user(fake.node, ALICE)
-    assert users.ensure_user(fake.node, User("carol", 2003, 2003))
+    assert users.create_user_or_correct_home(fake.node, ALICE)
+    assert users.create_user_or_correct_home(fake.node, User("carol", 2003, 2003))
     added = [call for call in fake.runner.calls if call.startswith("useradd")]
     assert "--no-create-home --home-dir /home/alice" in added[0]
     assert "--create-home" in added[1] and "--home-dir" not in added[1]
@@ -154,10 +154,10 @@ def test_the_account_names_the_link_and_makes_no_home_of_its_own(fake: Any) -> N
 
 def test_an_account_with_another_home_is_moved(fake: Any) -> None:
     fake.runner.on("getent passwd alice", out="alice:x:2001:2001::/var/alice:/bin/bash\n")
-    assert users.ensure_user(fake.node, ALICE)
+    assert users.create_user_or_correct_home(fake.node, ALICE)
     assert fake.runner.calls[-1] == "usermod --home /home/alice alice"
     fake.runner.on("getent passwd alice", out="alice:x:2001:2001::/home/alice:/bin/bash\n")
-    assert not users.ensure_user(fake.node, ALICE)
+    assert not users.create_user_or_correct_home(fake.node, ALICE)
 
 
 def test_an_owner_that_nobody_knows(make_node: Any, tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ import pytest
 from hyperpod_kit.checkpoint.agent import flush, flush_users, shm_paths, shm_slots
 from hyperpod_kit.checkpoint.repository import identity, selection
 from hyperpod_kit.node import mount_commands
-from hyperpod_kit.node.memory.cleanup import clean_up
+from hyperpod_kit.node.memory.cleanup import save_and_free_ended_jobs_memory
 from hyperpod_kit.node.memory.orphaned_snapshots import (
     MOST_JOBS,
     OrphanedSnapshots,
-    has_ended,
+    has_left_node,
     jobs_with_stepd,
     list_snapshot_owners,
 )
@@ -53,31 +53,35 @@ def files(fake: Any) -> List[str]:
 
 def test_what_a_job_left_is_committed_and_freed_once_slurm_has_it_no_longer_here(left: Any, tmp_path: Path) -> None:
     left.runner.on(SHOW, out="JobId=5 JobName=train JobState=RUNNING Restarts=0 NodeList=ip-10-1-0-[19-20]\n")
-    assert clean_up(left.node) == [] and len(files(left)) == 2, "between two attempts a job has no process here"
+    assert save_and_free_ended_jobs_memory(left.node) == [] and len(files(left)) == 2, (
+        "between two attempts a job has no process here"
+    )
     left.runner.on(SHOW, out="JobId=5 JobName=train JobState=RUNNING Restarts=1 NodeList=ip-10-1-0-[18-19]\n")
-    [swept] = clean_up(left.node) or []
+    [swept] = save_and_free_ended_jobs_memory(left.node) or []
     assert swept.done and swept.summary.startswith("committed seq-") and files(left) == []
     assert selection.newest_valid(str(tmp_path / "root")).step == 10
     before = len(left.runner.calls)
-    assert clean_up(left.node) == [] and len(left.runner.calls) == before, "Slurm is not asked about nothing"
+    assert save_and_free_ended_jobs_memory(left.node) == [] and len(left.runner.calls) == before, (
+        "Slurm is not asked about nothing"
+    )
 
 
 def test_a_job_that_slurm_has_forgotten_is_over(left: Any) -> None:
     left.runner.on(SHOW, 1, "slurm_load_jobs error: Invalid job id specified")
-    [swept] = clean_up(left.node) or []
+    [swept] = save_and_free_ended_jobs_memory(left.node) or []
     assert swept.done and files(left) == []
 
 
 def test_nothing_is_touched_while_slurm_does_not_answer(left: Any) -> None:
     left.runner.on(SHOW, 1, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
-    [said] = clean_up(left.node) or []
+    [said] = save_and_free_ended_jobs_memory(left.node) or []
     assert not said.done and "connect failure" in said.summary
     for _ in range(30):
         left.clock.now += 60
-        assert clean_up(left.node) == [], "said once"
+        assert save_and_free_ended_jobs_memory(left.node) == [], "said once"
     assert len(files(left)) == 2
     left.runner.on(SHOW, 1, "slurm_load_jobs error: Invalid job id specified")
-    [swept] = clean_up(left.node) or []
+    [swept] = save_and_free_ended_jobs_memory(left.node) or []
     assert swept.done, "at the first round in which Slurm answers"
 
 
@@ -95,11 +99,14 @@ def test_a_round_ends_where_a_root_hangs(
         for job in ("5", "6"):
             fake.runner.on(f"squeue job {job}", 1, "slurm_load_jobs error: Invalid job id specified")
         daemon.send_signal(signal.SIGUSR1)
-        stuck = next(swept for swept in clean_up(fake.node) or [] if swept.job == "5")
+        stuck = next(swept for swept in save_and_free_ended_jobs_memory(fake.node) or [] if swept.job == "5")
         assert (
             not stuck.done and f"not done after 3 s: {tmp_path / 'mount/root'} has not taken step 10" in stuck.summary
         )
-        until(lambda: len(files(fake)) == 2 or clean_up(fake.node) is None, what="the other job's captures saved")
+        until(
+            lambda: len(files(fake)) == 2 or save_and_free_ended_jobs_memory(fake.node) is None,
+            what="the other job's captures saved",
+        )
     assert selection.newest_valid(str(tmp_path / "root")).step == 10
 
 
@@ -116,14 +123,14 @@ def test_what_no_job_left_is_saved_and_freed_once_nobody_comes_for_it_any_more(m
         capture(folder, tmp_path / "living", job="", owner=owner)
         day.backdate_run(str(folder))
         assert list_snapshot_owners(str(folder)) == [OrphanedSnapshots(os.getuid(), "", False)], "of unknown age"
-        assert clean_up(fake.node) == [] and len(files(fake)) == 4
+        assert save_and_free_ended_jobs_memory(fake.node) == [] and len(files(fake)) == 4
         day.backdate_run(str(folder))
         assert list_snapshot_owners(str(folder)) == [], "the run is old, its capture counts from that look on"
         day.backdate_captures(str(folder))
         capture(folder, tmp_path / "waiting", job="6")
         stepd = fake.root / "proc/4321"
         a_step(stepd, b"slurmstepd: [6.batch]\0")
-        [swept] = clean_up(fake.node) or []
+        [swept] = save_and_free_ended_jobs_memory(fake.node) or []
         assert swept.done and swept.job == "" and swept.summary.startswith("committed seq-")
         assert len(files(fake)) == 4 and not slots_of(folder, tmp_path / "dead")
         assert selection.newest_valid(str(tmp_path / "dead")).step == 10
@@ -133,9 +140,9 @@ def test_what_no_job_left_is_saved_and_freed_once_nobody_comes_for_it_any_more(m
 
 
 def slots_of(folder: Path, root: Path) -> List[shm_slots.SlotName]:
-    whose = identity.find_identity(str(root))
+    whose = identity.read_or_infer_identity(str(root))
     assert whose is not None
-    return shm_slots.names(str(folder), run=shm_slots.run_hash(whose.run_id))
+    return shm_slots.own_slot_names(str(folder), run=shm_slots.run_hash(whose.run_id))
 
 
 def test_what_lives_here_is_not_even_asked_about(make_node: Any, tmp_path: Path) -> None:
@@ -154,12 +161,12 @@ def test_what_lives_here_is_not_even_asked_about(make_node: Any, tmp_path: Path)
             OrphanedSnapshots(os.getuid(), "5", True),
             OrphanedSnapshots(os.getuid(), "6", False),
         ]
-        assert clean_up(fake.node) == [] and fake.runner.calls == [] and len(files(fake)) == 4
+        assert save_and_free_ended_jobs_memory(fake.node) == [] and fake.runner.calls == [] and len(files(fake)) == 4
     finally:
         trainer.kill()
         trainer.wait(timeout=60)
     fake.runner.on("squeue job", 1, "slurm_load_jobs error: Invalid job id specified")
-    assert [one.job for one in clean_up(fake.node) or []] == ["5"] and len(files(fake)) == 2
+    assert [one.job for one in save_and_free_ended_jobs_memory(fake.node) or []] == ["5"] and len(files(fake)) == 2
 
 
 @pytest.mark.full
@@ -167,17 +174,17 @@ def test_what_cannot_be_saved_stays_and_says_why(left: Any, tmp_path: Path) -> N
     (tmp_path / "root").rename(tmp_path / "away")
     (tmp_path / "root").mkdir()
     left.runner.on(SHOW, 1, "Invalid job id specified")
-    [swept] = clean_up(left.node) or []
+    [swept] = save_and_free_ended_jobs_memory(left.node) or []
     assert not swept.done and "its mount is gone" in swept.summary and len(files(left)) == 2
     tries = 0
     for _ in range(600):
         left.clock.now += 60
-        tries += len(clean_up(left.node) or [])
+        tries += len(save_and_free_ended_jobs_memory(left.node) or [])
     assert 18 < tries < 30, "later and later, at most half an hour apart"
     (tmp_path / "root").rmdir()
     (tmp_path / "away").rename(tmp_path / "root")
     left.clock.now += 3600
-    [swept] = clean_up(left.node) or []
+    [swept] = save_and_free_ended_jobs_memory(left.node) or []
     assert swept.done and files(left) == []
 
 
@@ -186,10 +193,10 @@ def test_a_clock_that_was_set_back_does_not_put_off_the_next_try(left: Any, tmp_
     left.runner.on(SHOW, 1, "Invalid job id specified")
     for _ in range(8):
         left.clock.now += 3600
-        assert len(clean_up(left.node) or []) == 1
+        assert len(save_and_free_ended_jobs_memory(left.node) or []) == 1
     (tmp_path / "away").rename(tmp_path / "root")
     left.clock.now -= 30 * 86400
-    [swept] = clean_up(left.node) or []
+    [swept] = save_and_free_ended_jobs_memory(left.node) or []
     assert swept.done and files(left) == []
 
 
@@ -217,11 +224,11 @@ def test_copies_of_other_nodes_captures_are_looked_at_too(make_node: Any, tmp_pa
     capture(own / "partners", tmp_path / "root", owner=process.this_process())
     assert list_snapshot_owners(str(folder)) == [OrphanedSnapshots(uid, "5", False)]
     fake.runner.on(SHOW, 1, "Invalid job id specified")
-    [swept] = clean_up(fake.node) or []
+    [swept] = save_and_free_ended_jobs_memory(fake.node) or []
     assert not swept.done and "not on storage yet" in swept.summary
     capture(own, tmp_path / "root")
     fake.clock.now += 3600
-    [swept] = clean_up(fake.node) or []
+    [swept] = save_and_free_ended_jobs_memory(fake.node) or []
     assert swept.done and swept.summary.startswith("committed seq-") and not swept.lost
     assert not [path for path in own.rglob("hpk-*") if path.suffix in (".ctl", ".img")]
     assert list_snapshot_owners(str(folder)) == []
@@ -257,7 +264,7 @@ SAID: List[Dict[str, Any]] = [
 
 @pytest.mark.parametrize("case", SAID, ids=lambda case: json.dumps(case["records"]))
 def test_the_verdict(case: Dict[str, Any]) -> None:
-    assert has_ended(HERE, case["records"]) is case["ended"]
+    assert has_left_node(HERE, case["records"]) is case["ended"]
 
 
 ROOTS = "0\t0\t0\t0"
@@ -327,9 +334,9 @@ def test_a_user_whose_captures_take_all_the_time_holds_up_nobody_else(
     monkeypatch.setattr(flush_users, "flush_as", flush_as)
     fake.runner.on("scontrol -o show job", 1, "Invalid job id specified")
     assert len([one for one in list_snapshot_owners(str(folder)) if one.uid == 4001]) == MOST_JOBS
-    clean_up(fake.node)
+    save_and_free_ended_jobs_memory(fake.node)
     assert flushed == [4001, 4002], "once a round"
     for _ in range(20):
         fake.clock.now += 60
-        clean_up(fake.node)
+        save_and_free_ended_jobs_memory(fake.node)
     assert flushed[2] == 4002 and flushed.count(4002) > 3, "who is slow comes last from then on"

@@ -14,7 +14,7 @@ from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.states import MountState
-from hyperpod_kit.node.fuse_conf import allow_other_users
+from hyperpod_kit.node.fuse_conf import enable_user_allow_other
 from hyperpod_kit.node.mounts.ensure import clear_dead, ensure_mounted, prepare_for_daemon
 from hyperpod_kit.node.mounts.kinds.mountpoint_s3 import parse_command
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
@@ -209,6 +209,6 @@ def test_fuse_conf_once(make_node: Any) -> None:
     fake = make_node([S3])
     (fake.root / "etc").mkdir()
     (fake.root / "etc/fuse.conf").write_text("#user_allow_other\nmount_max = 1000")
-    assert allow_other_users(fake.node) is True
-    assert allow_other_users(fake.node) is False
+    assert enable_user_allow_other(fake.node) is True
+    assert enable_user_allow_other(fake.node) is False
     assert (fake.root / "etc/fuse.conf").read_text() == "#user_allow_other\nmount_max = 1000\nuser_allow_other\n"

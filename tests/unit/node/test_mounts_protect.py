@@ -13,7 +13,7 @@ from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.node.health import publish
-from hyperpod_kit.node.mount_commands import mounts_command
+from hyperpod_kit.node.mount_commands import check_mounts_or_run_action_command
 from hyperpod_kit.node.mounts import bring_up, protect
 from hyperpod_kit.node.mounts.mount_record import save_record
 from hyperpod_kit.node.warnings import warnings
@@ -132,7 +132,7 @@ def test_the_report_has_the_warnings(
     fake = make_node([])
     fake.mounted("/theirs", "nfs4", "server:/x", flags="rw")
     monkeypatch.setattr("hyperpod_kit.node.mount_commands.open_node", lambda: fake.node)
-    assert mounts_command(argparse.Namespace(names=[], json=True)) == 0
+    assert check_mounts_or_run_action_command(argparse.Namespace(names=[], json=True)) == 0
     assert json.loads(capsys.readouterr().out)["warnings"] == warnings(fake.node)
-    assert mounts_command(argparse.Namespace(names=[], json=False)) == 0
+    assert check_mounts_or_run_action_command(argparse.Namespace(names=[], json=False)) == 0
     assert "warning: /theirs" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.model.node_config import NodeConfig
-from hyperpod_kit.model.units import mount_units
+from hyperpod_kit.model.units import mount_unit_templates_and_names
 
 FSX = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"
 MOUNTS: tuple[Mount, ...] = (
@@ -40,7 +40,7 @@ def rendered() -> dict[str, str]:
     return {
         mount.name: render_template(env, template, mount=mount, config=config).decode()
         for mount in MOUNTS
-        for template, _ in mount_units(mount)
+        for template, _ in mount_unit_templates_and_names(mount)
     }
 
 
@@ -50,7 +50,7 @@ def after(text: str) -> set[str]:
 
 def test_every_kind_has_one() -> None:
     assert {mount.kind for mount in MOUNTS} == set(KINDS)
-    assert all(len(mount_units(mount)) == 1 for mount in MOUNTS)
+    assert all(len(mount_unit_templates_and_names(mount)) == 1 for mount in MOUNTS)
 
 
 def test_what_comes_first() -> None:
@@ -80,7 +80,9 @@ def test_nothing_refers_to_where_the_bundle_was_downloaded_to() -> None:
 def test_systemd_takes_them(tmp_path: Path) -> None:
     for mount in MOUNTS:
         text = rendered()[mount.name].replace("/opt/hyperpod-kit/current/bin/hyperpod-kit", "/bin/true")
-        (tmp_path / mount_units(mount)[0][1]).write_text(text.replace("/usr/bin/mount-s3", "/bin/true"))
+        (tmp_path / mount_unit_templates_and_names(mount)[0][1]).write_text(
+            text.replace("/usr/bin/mount-s3", "/bin/true")
+        )
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *map(str, sorted(tmp_path.iterdir()))],
         text=True,

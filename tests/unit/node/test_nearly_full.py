@@ -87,7 +87,7 @@ def test_files_count_too(make_node: Any) -> None:
             (fake.root / "fsx" / str(number)).touch()
         found = observed.check(fake.node, LUSTRE)
     assert (found.used_files, found.free_files) == (10, 1)
-    assert found.nearly_full and found.fullness == "90 % full"
+    assert found.nearly_full and found.fullness_text == "90 % full"
 
 
 def test_what_could_not_be_asked_stays_what_it_was_and_a_bucket_tells_nothing(
@@ -97,7 +97,7 @@ def test_what_could_not_be_asked_stays_what_it_was_and_a_bucket_tells_nothing(
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
     monkeypatch.setattr(observed, "probe_all", lambda targets, deadline, name: [Probed("no_answer")])
     (fsx,) = observed.check_all(fake.node, [LUSTRE], nearly_full={"fsx"})
-    assert fsx.nearly_full and fsx.fullness == "" and fsx.share == 0.0
+    assert fsx.nearly_full and fsx.fullness_text == "" and fsx.used_share == 0.0
     seen = Probed("answered", size=100, available=1, inodes=10, available_inodes=1)
     data = observed.with_capacity(MountStatus("data", "mountpoint-s3", "/mnt/data", MountState.OK), S3, seen)
     assert not data.nearly_full and (data.used_bytes, data.free_bytes) == (0, 0)

@@ -15,7 +15,7 @@ from typing import Any, Dict, Tuple
 
 import pytest
 
-from hyperpod_kit.bundle.render import Bundle, assemble, replace_bundle_directory
+from hyperpod_kit.bundle.render import Bundle, assemble_bundle, replace_bundle_directory
 
 SCRIPTS = Path(__file__).parents[3] / "lifecycle_scripts"
 
@@ -53,7 +53,7 @@ def small_bundle() -> Bundle:
         "node_config.json": b'{\n  "failure_pause": 0.0\n}\n',
         "units/x.service": b"[Unit]\n",
     }
-    return assemble(files, "1", "b", "p/")
+    return assemble_bundle(files, "1", "b", "p/")
 
 
 def run(root: Path, staging: Path, counter: Path, **more: str) -> int:

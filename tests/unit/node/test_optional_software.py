@@ -182,7 +182,9 @@ def test_docker_that_was_there_before_goes_on(fake: Any) -> None:
 
 def test_without_a_local_disk_nothing_is_said_of_one(make_node: Any) -> None:
     node = make_node([]).node
-    assert local_disk.find_local_disk(node) == "" and not podman.ensure_directory(with_steps(node, podman=Podman()))
+    assert local_disk.find_local_disk_or_volume_path(node) == "" and not podman.ensure_directory(
+        with_steps(node, podman=Podman())
+    )
     assert docker.missing_settings({}, "", False) == {}
 
 

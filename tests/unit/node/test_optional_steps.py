@@ -161,15 +161,19 @@ def test_one_that_was_killed_in_the_middle_is_taken_back_too(fake: Any) -> None:
     ],
 )
 def test_a_line_that_is_no_name_with_a_key_is_left_out(line: str) -> None:
-    assert host_keys.valid_lines(f"{line}\nnode,10.1.0.1 {KEY}\nnode,10.1.0.1 {KEY}\n") == [f"node,10.1.0.1 {KEY}"]
+    assert host_keys.valid_known_hosts_lines(f"{line}\nnode,10.1.0.1 {KEY}\nnode,10.1.0.1 {KEY}\n") == [
+        f"node,10.1.0.1 {KEY}"
+    ]
 
 
 @pytest.mark.needs("root")
 def test_a_new_node_is_known_to_the_others(fake: Any) -> None:
     node = with_steps(fake.node, ssh_between_nodes=SshBetweenNodes("fsx"))
     controller = replace(node, facts=replace(node.facts, role="controller"))
-    assert run(node)["ok"] and host_keys.count_hosts(node) == 2, "itself"
-    assert run_upkeep(controller) == [] and not host_keys.gather_published_keys(node, FSX), "nothing has come since"
+    assert run(node)["ok"] and host_keys.count_trusted_host_names(node) == 2, "itself"
+    assert run_upkeep(controller) == [] and not host_keys.join_published_keys_into_one_file(node, FSX), (
+        "nothing has come since"
+    )
     base = fake.root / "fsx/.hyperpod-kit/demo/ssh"
     (base / "hosts/ip-10-1-0-99").write_text(f"ip-10-1-0-99,10.1.0.99 {KEY}\nrubbish\n")
     assert run_upkeep(controller) == [] and run_upkeep(node) == []
@@ -194,8 +198,8 @@ def test_a_key_that_has_come_is_gathered_whatever_the_times_of_files_say(fake: A
     seen = os.stat(base / "hosts")
     (base / "hosts/ip-10-1-0-99").write_text(f"ip-10-1-0-99 {KEY}\n")
     os.utime(base / "hosts", ns=(seen.st_atime_ns, seen.st_mtime_ns))
-    assert host_keys.gather_published_keys(node, FSX) and "ip-10-1-0-99 " in (base / "all").read_text()
-    assert not host_keys.gather_published_keys(node, FSX), "nothing has come since"
+    assert host_keys.join_published_keys_into_one_file(node, FSX) and "ip-10-1-0-99 " in (base / "all").read_text()
+    assert not host_keys.join_published_keys_into_one_file(node, FSX), "nothing has come since"
 
 
 def accounting_node(fake: Any, asked: Accounting, conf: str = "ClusterName=demo\n") -> Node:
@@ -224,7 +228,7 @@ def test_slurmctld_starts_anew_only_for_what_it_takes_at_its_start(fake: Any) ->
     assert lines["PreemptType"] == "preempt/qos" and lines["PreemptMode"] == "REQUEUE"
     assert lines["AccountingStorageTRES"] == "gres/gpu" and lines["AccountingStorageEnforce"] == "qos"
     conf = "".join(f"{key}={value}\n" for key, value in lines.items())
-    assert accounting_lines.restart_needed("", conf) and not accounting_lines.restart_needed(
+    assert accounting_lines.needs_slurmctld_restart("", conf) and not accounting_lines.needs_slurmctld_restart(
         conf, conf + "KillWait=9\n"
     )
     theirs = accounting_lines.accounting_settings(node, "PriorityType=priority/basic\nPriorityWeightQOS=7\n")
@@ -262,7 +266,7 @@ def test_what_sacctmgr_refuses_is_said(fake: Any) -> None:
     fake.runner.on("sacctmgr --immediate", 1, "sacctmgr: error: slurmdbd is not there")
     with pytest.raises(NodeError, match=r"sacctmgr .*add cluster demo: .*slurmdbd is not there"):
         associations.ensure_associations(node, Accounting())
-    assert not os.path.exists(node.paths.optional_stamp("accounting"))
+    assert not os.path.exists(node.paths.optional_step_done_stamp("accounting"))
 
 
 @pytest.mark.parametrize(

@@ -62,13 +62,13 @@ def test_which_mounts_want_rules(make_node: Any, mount: Any, nfs: bool, required
 def test_nft_replaces_its_table_in_one_transaction(fake: Any) -> None:
     have(fake, packet_rules.NFT)
     fake.runner.on("nft --numeric list", code=1)
-    assert packet_rules.ensure_rules(fake.node)
+    assert packet_rules.ensure_rules_and_reserve_ports(fake.node)
     assert fake.runner.calls[-1] == "nft --file -"
     asked = packet_rules.expected_rules(fake.node)
     text = packet_rules.nft_table(asked)
     assert text.index("delete table inet hyperpod_kit") < text.index("tcp dport 2049 meta skuid != 0 reject")
     fake.runner.on("nft --numeric list", out=listed(asked))
-    assert not packet_rules.ensure_rules(fake.node)
+    assert not packet_rules.ensure_rules_and_reserve_ports(fake.node)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_rules_for_other_ports_or_other_users_are_not_enough(fake: Any) -> None:
 def test_iptables_where_there_is_no_nft(fake: Any) -> None:
     have(fake, packet_rules.IPTABLES)
     fake.runner.on("iptables --wait 20 --check", code=1)
-    assert packet_rules.ensure_rules(fake.node)
+    assert packet_rules.ensure_rules_and_reserve_ports(fake.node)
     added = [call for call in fake.runner.calls if "--insert" in call]
     assert (
         "iptables --wait 20 --insert OUTPUT --protocol tcp --dport 2049 --match owner --uid-owner 1-4294967294"
@@ -108,7 +108,7 @@ def test_iptables_where_there_is_no_nft(fake: Any) -> None:
         and "!" not in "".join(added)
     ), "an inverted owner fits the kernel's own sockets"
     fake.runner.on("iptables --wait 20 --check")
-    assert not packet_rules.ensure_rules(fake.node)
+    assert not packet_rules.ensure_rules_and_reserve_ports(fake.node)
 
 
 def test_iptables_where_the_kernel_does_not_serve_nft(fake: Any) -> None:
@@ -116,24 +116,24 @@ def test_iptables_where_the_kernel_does_not_serve_nft(fake: Any) -> None:
     have(fake, packet_rules.IPTABLES)
     fake.runner.on("nft", code=1)
     fake.runner.on("iptables --wait 20 --check", code=1)
-    assert packet_rules.ensure_rules(fake.node) and "--insert OUTPUT" in fake.runner.calls[-1]
+    assert packet_rules.ensure_rules_and_reserve_ports(fake.node) and "--insert OUTPUT" in fake.runner.calls[-1]
     fake.runner.on("iptables --wait 20 --check")
-    assert not packet_rules.ensure_rules(fake.node), "and it is not added again and again"
+    assert not packet_rules.ensure_rules_and_reserve_ports(fake.node), "and it is not added again and again"
     fake.runner.on("iptables", code=1, out="Permission denied")
     with pytest.raises(NodeError, match="Permission denied: any user could speak"):
         fake.runner.on("iptables --wait 20 --check", code=1)
-        packet_rules.ensure_rules(fake.node)
+        packet_rules.ensure_rules_and_reserve_ports(fake.node)
 
 
 def test_without_a_packet_filter_no_home_is_mounted(fake: Any) -> None:
     with pytest.raises(NodeError, match="neither /usr/sbin/nft nor /usr/sbin/iptables"):
-        homes.make_mount_point(fake.node, HOME)
+        homes.make_mount_point_behind_rules(fake.node, HOME)
     assert not (fake.root / "home").exists()
 
 
 def test_without_a_packet_filter_the_others_are_mounted_and_it_is_told(make_node: Any) -> None:
     fake = make_node([DATA])
-    homes.make_mount_point(fake.node, DATA)
+    homes.make_mount_point_behind_rules(fake.node, DATA)
     assert (fake.root / "efs").is_dir()
     found = packet_rules.restore_rules(fake.node, lambda: "7")
     assert found.in_force is False and not found.required and "could speak NFS" in found.message
@@ -143,7 +143,7 @@ def test_without_a_packet_filter_the_others_are_mounted_and_it_is_told(make_node
 
 def test_a_node_without_any_of_it_runs_nothing(make_node: Any) -> None:
     plain = make_node([LustreMount("fsx", "/fsx", FSX, "abcdefgh")])
-    homes.make_mount_point(plain.node, plain.node.mount("fsx"))
+    homes.make_mount_point_behind_rules(plain.node, plain.node.mount("fsx"))
     assert packet_rules.restore_rules(plain.node) == packet_rules.RulesState() and plain.runner.calls == []
 
 
@@ -182,5 +182,5 @@ def test_reserved_ports_of_others_stay(fake: Any, before: str, after: str) -> No
     path = Path(fake.node.paths.under_root(efs_ports.RESERVED))
     path.parent.mkdir(parents=True)
     path.write_text(before)
-    assert efs_ports.reserve(fake.node, *efs_ports.PORTS) == (before != after)
-    assert path.read_text() == after and not efs_ports.reserve(fake.node, *efs_ports.PORTS)
+    assert efs_ports.try_reserve_ports_in_kernel(fake.node, *efs_ports.PORTS) == (before != after)
+    assert path.read_text() == after and not efs_ports.try_reserve_ports_in_kernel(fake.node, *efs_ports.PORTS)

@@ -90,12 +90,12 @@ def test_halves_of_files_go_too(make_node: Any) -> None:
     ],
 )
 def test_what_counts_as_the_same_mount(now: Any, same: bool) -> None:
-    assert remove_stale.same_mount(OLD, now) is same
+    assert remove_stale.is_same_ignoring_options(OLD, now) is same
 
 
 def test_another_bucket_is_the_units_business() -> None:
     mount = S3Mount("data", "/data", "bucket")
-    assert remove_stale.same_mount(mount, replace(mount, bucket="other", file_mode="0640"))
+    assert remove_stale.is_same_ignoring_options(mount, replace(mount, bucket="other", file_mode="0640"))
 
 
 def test_a_record_of_another_version_is_no_obstacle(make_node: Any) -> None:

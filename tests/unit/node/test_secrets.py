@@ -24,9 +24,9 @@ from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.secrets.fetch import fetch
-from hyperpod_kit.node.secrets.secret_files import ensure_secrets, missing_secrets
+from hyperpod_kit.node.secrets.secret_files import fetch_secrets_and_delete_unneeded, missing_secrets
 from hyperpod_kit.node.timing import Clock
-from hyperpod_kit.signing.exchange import send_http_request
+from hyperpod_kit.signing.exchange import send_http_request_or_status_zero
 from hyperpod_kit.signing.request import Credentials
 from tests.support.clock import FakeClock
 from tests.support.http import Responder, served
@@ -169,13 +169,13 @@ def test_nobody_answers_within_the_bound(cloud: Cloud) -> None:
 
 def test_a_signed_request_follows_no_redirect(cloud: Cloud) -> None:
     cloud.failures = [(302, b"")]
-    assert send_http_request("POST", f"{cloud.url}/", {}, b"{}").status == 302
+    assert send_http_request_or_status_zero("POST", f"{cloud.url}/", {}, b"{}").status == 302
 
 
 def test_what_is_printed_by_accident_shows_nothing(cloud: Cloud) -> None:
     assert SECRET_KEY not in repr(Credentials(KEY, SECRET_KEY, TOKEN)) + str(Credentials(KEY, SECRET_KEY))
     cloud.failures = [(200, VALUE.encode())]
-    assert "hunter2" not in repr(send_http_request("POST", f"{cloud.url}/", {}, b"{}"))
+    assert "hunter2" not in repr(send_http_request_or_status_zero("POST", f"{cloud.url}/", {}, b"{}"))
 
 
 def with_secrets(fake: Any, *secrets: Secret) -> Node:
@@ -194,28 +194,32 @@ def test_files_are_for_their_owner_alone_and_a_second_run_changes_nothing(make_n
     assert missing_secrets(node) == ["db", "api"]
     old = os.umask(0)
     try:
-        assert ensure_secrets(node, ask) == ["db", "api"]
+        assert fetch_secrets_and_delete_unneeded(node, ask) == ["db", "api"]
     finally:
         os.umask(old)
     path = Path(node.paths.secret("db"))
     assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"one", 0o400)
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o711
-    assert missing_secrets(node) == [] and ensure_secrets(node, ask) == []
+    assert missing_secrets(node) == [] and fetch_secrets_and_delete_unneeded(node, ask) == []
     values["db"] = b"rotated"
     path.with_name("api").chmod(0o644)
     path.with_name("left").write_text("of an earlier configuration")
-    assert ensure_secrets(node, ask) == ["left", "db", "api"]
+    assert fetch_secrets_and_delete_unneeded(node, ask) == ["left", "db", "api"]
     assert path.read_bytes() == b"rotated" and stat.S_IMODE(path.with_name("api").stat().st_mode) == 0o400
     assert sorted(os.listdir(path.parent)) == ["api", "db"]
     path.unlink()
     path.symlink_to(path.with_name("elsewhere"))
-    assert ensure_secrets(node, ask) == ["db"] and not path.is_symlink() and not path.with_name("elsewhere").exists()
+    assert (
+        fetch_secrets_and_delete_unneeded(node, ask) == ["db"]
+        and not path.is_symlink()
+        and not path.with_name("elsewhere").exists()
+    )
 
 
 def test_an_owner_that_does_not_exist_is_named(make_node: Any) -> None:
     node = with_secrets(make_node(()), Secret("db", DB.arn, owner="nosuch"))
     with pytest.raises(NodeError, match="secret db: its owner nosuch does not exist"):
-        ensure_secrets(node, lambda secret, clock: b"")
+        fetch_secrets_and_delete_unneeded(node, lambda secret, clock: b"")
 
 
 def test_the_value_is_in_no_argv_and_no_log(cloud: Cloud, make_sandbox: Any) -> None:

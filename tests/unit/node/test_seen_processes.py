@@ -20,7 +20,7 @@ def test_one_that_has_ended_and_is_not_reaped_is_what_it_was(tmp_path: Path) -> 
     """A zombie has its state still, and no environment any more."""
     seen = ProcessTable(str(tmp_path))
     process(tmp_path, "R (running)", b"A=1\0SLURM_JOB_ID=4711\0")
-    before = seen.inspect(7, "/usr/bin/mkdir")
+    before = seen.read_and_cache_identity(7, "/usr/bin/mkdir")
     assert before is not None and (before.job, before.job_by, before.seen) == ("4711", "environment", "")
     process(tmp_path, "Z (zombie)", b"")
     assert seen.current_or_cached_identity(7) == before._replace(seen="earlier")

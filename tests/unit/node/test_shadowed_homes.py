@@ -12,7 +12,11 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
-from hyperpod_kit.node.mounts.shadowed_homes import copy_missing_homes, homes_in, missing_homes
+from hyperpod_kit.node.mounts.shadowed_homes import (
+    copy_homes_missing_on_mount,
+    homes_missing_on_mount,
+    local_account_homes_in,
+)
 
 CHECKOUT = Path(__file__).parents[3]
 FSX = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"
@@ -28,14 +32,14 @@ def test_whose_homes_belong_there(make_node: Any) -> None:
     fake = make_node([HOME])
     (fake.root / "etc").mkdir()
     (fake.root / "etc/passwd").write_text(PASSWD)
-    assert homes_in(fake.node, "/home") == [("/home/ubuntu", 1000, 1000), ("/home/trainer", 2001, 2001)]
+    assert local_account_homes_in(fake.node, "/home") == [("/home/ubuntu", 1000, 1000), ("/home/trainer", 2001, 2001)]
     fake.runner.on("ls -A", out="trainer\nlost+found\n")
-    assert missing_homes(fake.node, HOME) == [("/home/ubuntu", 1000, 1000)]
+    assert homes_missing_on_mount(fake.node, HOME) == [("/home/ubuntu", 1000, 1000)]
     elsewhere = OpenZfsMount("data", "/data", FSX)
     before = len(fake.runner.calls)
-    assert copy_missing_homes(fake.node, elsewhere) == []
+    assert copy_homes_missing_on_mount(fake.node, elsewhere) == []
     assert fake.runner.calls[before:] == []
-    assert missing_homes(fake.node, OpenZfsMount("homes", "/home", FSX, platform=True)) == []
+    assert homes_missing_on_mount(fake.node, OpenZfsMount("homes", "/home", FSX, platform=True)) == []
 
 
 REAL = textwrap.dedent("""
@@ -44,7 +48,7 @@ REAL = textwrap.dedent("""
     from hyperpod_kit.model.node_config import NodeConfig
     from hyperpod_kit.node.context import Node
     from hyperpod_kit.node.facts import NodeFacts
-    from hyperpod_kit.node.mounts.shadowed_homes import copy_missing_homes
+    from hyperpod_kit.node.mounts.shadowed_homes import copy_homes_missing_on_mount
     from hyperpod_kit.node.paths import NodePaths
     from hyperpod_kit.node.timing import Clock
     from hyperpod_kit.run import LocalRunner
@@ -66,7 +70,7 @@ REAL = textwrap.dedent("""
     mount = OpenZfsMount("homes", base, "fs-1")
     node = Node(NodePaths(""), NodeConfig("demo", "on_create", {"g": "compute"}, (mount,)),
                 NodeFacts("n", "10.0.0.1", "i-1", "g", "compute", "us-east-1", "aws", None), LocalRunner(), Clock())
-    assert copy_missing_homes(node, mount) == [f"{base}/ubuntu", f"{base}/none"]
+    assert copy_homes_missing_on_mount(node, mount) == [f"{base}/ubuntu", f"{base}/none"]
     found = os.stat(f"{base}/ubuntu/.ssh")
     assert (found.st_uid, found.st_gid, oct(found.st_mode & 0o777)) == (1000, 1000, "0o700")
     assert open(f"{base}/ubuntu/.ssh/authorized_keys").read() == "key of ubuntu here"
@@ -74,7 +78,7 @@ REAL = textwrap.dedent("""
     assert sorted(os.listdir(base)) == ["first", "none", "ubuntu"], os.listdir(base)
     new = os.stat(f"{base}/none")
     assert (new.st_uid, new.st_gid, oct(new.st_mode & 0o777)) == (2002, 2002, "0o700")
-    assert copy_missing_homes(node, mount) == []
+    assert copy_homes_missing_on_mount(node, mount) == []
     assert "beneath" not in open("/proc/self/mountinfo").read()
     print("all of it")
 """)

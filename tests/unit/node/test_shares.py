@@ -125,12 +125,12 @@ def test_nothing_is_followed_and_nothing_of_roots_with_content_is_given_away(tmp
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / "vision").symlink_to("elsewhere")
     with pytest.raises(OSError, match="vision"):
-        shares.ensure_directory(str(tmp_path / "vision"), vision)
+        shares.ensure_share_directory(str(tmp_path / "vision"), vision)
     assert (tmp_path / "elsewhere").stat().st_gid == 0
     (tmp_path / "full").mkdir(mode=0o755)
     (tmp_path / "full" / "file").touch()
     with pytest.raises(NodeError, match="is there already, of 0:0 with mode 755"):
-        shares.ensure_directory(str(tmp_path / "full"), vision)
+        shares.ensure_share_directory(str(tmp_path / "full"), vision)
     assert not shares.is_share_directory_correct(str(tmp_path / "nothing"), vision)
 
 

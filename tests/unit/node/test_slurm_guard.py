@@ -126,29 +126,31 @@ def test_what_is_wrong(case: str) -> None:
 
 
 def test_our_lines_are_put_back_as_a_whole() -> None:
-    planned = restore.plan(facts(THEIRS, plugins=""))
+    planned = restore.plan_restoration(facts(THEIRS, plugins=""))
     assert planned.files == {CONF: WANTED, PLUGINS: "p"} and planned.reconfigure and not planned.refusal
-    assert not restore.plan(facts()).is_due
+    assert not restore.plan_restoration(facts()).is_due
     # They are there, and slurmctld goes by an older file.
-    assert restore.plan(facts(requeueexithold="")) == restore.Restoration({}, True)
+    assert restore.plan_restoration(facts(requeueexithold="")) == restore.Restoration({}, True)
 
 
 def test_the_state_is_never_moved() -> None:
     """slurmctld has taken a file without our block: it works on its own disk now, and goes on there."""
     own = "/var/spool/slurmctld"
-    planned = restore.plan(facts(THEIRS, statesavelocation=own, prolog=""))
-    assert hooks.settings(planned.files[CONF])["statesavelocation"] == own
-    assert hooks.settings(planned.files[CONF])["prolog"] == RUNNING["prolog"]
+    planned = restore.plan_restoration(facts(THEIRS, statesavelocation=own, prolog=""))
+    assert hooks.parse_settings(planned.files[CONF])["statesavelocation"] == own
+    assert hooks.parse_settings(planned.files[CONF])["prolog"] == RUNNING["prolog"]
     # Nothing more can be done by the guard, and it does not try.
     again = facts(planned.files[CONF], statesavelocation=own)
-    assert not restore.plan(again).is_due
+    assert not restore.plan_restoration(again).is_due
     # What leads to the shared state is the shared state.
-    assert restore.plan(replace(facts(THEIRS, statesavelocation=own), leads_to=SHARED)).files == {CONF: WANTED}
+    assert restore.plan_restoration(replace(facts(THEIRS, statesavelocation=own), leads_to=SHARED)).files == {
+        CONF: WANTED
+    }
 
 
 @pytest.mark.parametrize("location", ["/elsewhere", ""])
 def test_where_the_file_would_move_the_state_nothing_is_put_back(location: str) -> None:
-    planned = restore.plan(facts(THEIRS, statesavelocation=location, prolog=""))
+    planned = restore.plan_restoration(facts(THEIRS, statesavelocation=location, prolog=""))
     assert not planned.is_due and planned.refusal
 
 
@@ -158,14 +160,14 @@ def test_what_needs_a_restart_stays_as_it_is() -> None:
         facts(THEIRS, accountingstoragetype="accounting_storage/none"),
         expected_texts={CONF: hooks.with_block(THEIRS, accounting), PLUGINS: "p"},
     )
-    assert restore.plan(asked).files[CONF] == WANTED
+    assert restore.plan_restoration(asked).files[CONF] == WANTED
     there = replace(asked, texts={CONF: hooks.with_block(THEIRS, accounting), PLUGINS: "p"})
-    assert not restore.plan(there).is_due, "the lines are there, and a reconfigure does not help"
+    assert not restore.plan_restoration(there).is_due, "the lines are there, and a reconfigure does not help"
 
 
 def test_who_stands_by_puts_nothing_back() -> None:
-    assert not restore.plan(replace(facts(THEIRS), acting="head-1")).is_due
-    assert not restore.plan(replace(facts(THEIRS), config=None)).is_due, "slurmctld does not answer"
+    assert not restore.plan_restoration(replace(facts(THEIRS), acting="head-1")).is_due
+    assert not restore.plan_restoration(replace(facts(THEIRS), config=None)).is_due, "slurmctld does not answer"
 
 
 @pytest.fixture
@@ -210,19 +212,19 @@ def test_an_agent_that_rewrites_the_file_is_not_raced(fake: Any) -> None:
     gaps = [after - before for before, after in zip(restored, restored[1:])]
     assert restored[0] == 0.0 and gaps == sorted(gaps) and gaps[0] <= 40 and 6 <= len(restored) <= 9, restored
     assert sum("reconfigure" in call for call in fake.runner.calls) == len(restored)
-    [told] = mend.findings(done, fake.clock.wall())
+    [told] = mend.findings_about_mending(done, fake.clock.wall())
     assert (told.code, told.fault) == ("again-put-back", True) and "undoes it" in told.detail
 
 
 def test_what_was_put_back_is_told_for_a_while_and_then_forgotten(fake: Any) -> None:
     done = round_of(fake, THEIRS, {})
     assert done.done and Path(fake.node.paths.slurm_conf).read_text() == WANTED
-    [told] = mend.findings(done, fake.clock.wall())
+    [told] = mend.findings_about_mending(done, fake.clock.wall())
     assert (told.code, told.fault) == ("put-back", False)
     for seconds, left in ((20.0, 1), (mend.REMEMBERED, 0)):
         fake.clock.sleep(seconds)
         done = round_of(fake, WANTED, done.to_dict())
-        assert len(mend.findings(done, fake.clock.wall())) == left and not done.done
+        assert len(mend.findings_about_mending(done, fake.clock.wall())) == left and not done.done
 
 
 def test_a_file_that_somebody_writes_in_this_moment_is_left_to_him(fake: Any) -> None:
@@ -238,7 +240,7 @@ def test_a_success_after_failures_is_the_first() -> None:
         tries = tries.after_try(at, "the plugin", "no compiler")
     assert tries.count == 4, "each failure makes the pause longer"
     built = tries.after_try(300.0, "the plugin")
-    [told] = mend.findings(mend.Mended({mend.BUILT: built}), 301.0)
+    [told] = mend.findings_about_mending(mend.Mended({mend.BUILT: built}), 301.0)
     assert (told.code, told.fault) == ("plugin-built", False)
     assert tries.after_nothing_to_do(400.0) == mend.Tries(), "somebody else has put it right"
     assert built.after_nothing_to_do(400.0) == built
@@ -247,7 +249,7 @@ def test_a_success_after_failures_is_the_first() -> None:
 def test_a_slurmctld_that_refuses_is_told_of_and_asked_later(fake: Any) -> None:
     fake.runner.answers["scontrol reconfigure"] = (1, "slurm_reconfigure error: Unable to contact")
     done = round_of(fake, THEIRS, {})
-    [told] = mend.findings(done, fake.clock.wall())
+    [told] = mend.findings_about_mending(done, fake.clock.wall())
     assert (told.code, told.fault) == ("not-put-back", True) and "Unable to contact" in told.detail
 
 
@@ -299,9 +301,9 @@ def test_a_plugin_that_does_not_load_is_built_unless_it_is_what_was_built(
         Path(f"{place}.partial").write_bytes(b"\x7fELF of this Slurm")
 
     fake.runner.on("cc ", do=compile)
-    assert plugin.build(fake.node) and not plugin.build(fake.node)
+    assert plugin.build_if_outdated(fake.node) and not plugin.build_if_outdated(fake.node)
     place.write_bytes(b"\x7fELF of another Slurm")
-    assert not plugin.is_built(fake.node), "the note beside it says that it was built for this one"
+    assert not plugin.is_built_from_current_inputs(fake.node), "the note beside it says that it was built for this one"
     sick = replace(HEALTHY, plugin=NOT_LOADED)
     done = mend.mend(fake.node, sick, {})
     assert len(done.done) == 1 and "Incompatible plugin version" in done.done[0]
@@ -309,7 +311,7 @@ def test_a_plugin_that_does_not_load_is_built_unless_it_is_what_was_built(
     # It is what was built, and still does not load: the headers are another Slurm's. Said, and not compiled for ever.
     fake.clock.sleep(100.0)
     again = mend.mend(fake.node, replace(sick, installed="25.11.1"), done.to_dict())
-    [told] = mend.findings(again, fake.clock.wall())
+    [told] = mend.findings_about_mending(again, fake.clock.wall())
     assert told.code == "not-plugin-built" and told.fault and "25.11.1" in told.detail
     assert sum(call.startswith("cc ") for call in fake.runner.calls) == 2
 

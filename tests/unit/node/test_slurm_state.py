@@ -47,7 +47,9 @@ def saved(at: float, next_job: int, *jobs: str) -> bytes:
 def prepared(fake: Any, before: str = "") -> state.StateLocation:
     where = state.shared_state_location(fake.node)
     assert where is not None and where.base == BASE
-    state.prepare_state(fake.node, where, "root", before, state.decide_copy(fake.node, where, before).choice)
+    state.make_chosen_copy_the_shared_one(
+        fake.node, where, "root", before, state.decide_copy(fake.node, where, before).choice
+    )
     return where
 
 
@@ -84,15 +86,15 @@ def test_a_lease_is_nobodys_then_ours_and_renewed(fake: Any) -> None:
     each_sleep(fake, look)
     assert one.renew_until_stopped_or_lost() == "" and len(set(beats)) == 4 and KILL not in fake.runner.calls
     fake.runner.on("systemctl is-active --quiet slurmctld", 3)
-    one.release()
+    one.release_if_slurmctld_ended()
     other = lease.generations(leases(fake))[-1]
-    assert lease.is_free(leases(fake), other, OTHER), "whoever comes next need not wait"
+    assert lease.is_free_to_take_at_once(leases(fake), other, OTHER), "whoever comes next need not wait"
 
 
 @pytest.mark.full
 def test_a_machine_that_renews_is_waited_for_and_one_that_has_ceased_is_replaced(fake: Any) -> None:
     one, said = keeper(fake)
-    assert lease.try_take(leases(fake), 0, OTHER) == 1
+    assert lease.try_take_and_delete_older(leases(fake), 0, OTHER) == 1
     alive_until = fake.clock.now + 90
 
     def other() -> None:
@@ -114,7 +116,7 @@ def test_a_machine_that_renews_is_waited_for_and_one_that_has_ceased_is_replaced
 def test_a_lease_that_was_taken_kills_slurmctld_at_once(fake: Any) -> None:
     one, _ = keeper(fake)
     one.claim()
-    each_sleep(fake, lambda: lease.try_take(leases(fake), 1, OTHER))
+    each_sleep(fake, lambda: lease.try_take_and_delete_older(leases(fake), 1, OTHER))
     assert one.renew_until_stopped_or_lost() == "another machine has taken Slurm's state: slurmctld was killed here"
     assert fake.runner.calls[-1] == KILL and fake.clock.slept == [lease.RENEW]
 
@@ -131,7 +133,7 @@ def test_storage_that_does_not_take_a_renewal_kills_slurmctld_before_another_mac
 
 def test_the_same_machine_goes_on_at_once_and_waits_for_its_mount(fake: Any) -> None:
     one, said = keeper(fake)
-    assert lease.try_take(leases(fake), 0, lease.LeaseOwner("i-0me", "before the reboot")) == 1
+    assert lease.try_take_and_delete_older(leases(fake), 0, lease.LeaseOwner("i-0me", "before the reboot")) == 1
     fake.unmounted("/fsx")
     sleeps = []
 
@@ -148,11 +150,11 @@ def test_the_same_machine_goes_on_at_once_and_waits_for_its_mount(fake: Any) -> 
 
 def taking(place: str, barrier: Any, answers: Any, number: int) -> None:
     barrier.wait()
-    answers.put(lease.try_take(place, 1, lease.LeaseOwner(f"i-{number}", "x")))
+    answers.put(lease.try_take_and_delete_older(place, 1, lease.LeaseOwner(f"i-{number}", "x")))
 
 
 def test_of_machines_that_want_it_at_the_same_moment_one_gets_it(tmp_path: Path) -> None:
-    assert lease.try_take(str(tmp_path), 0, OTHER) == 1
+    assert lease.try_take_and_delete_older(str(tmp_path), 0, OTHER) == 1
     context = multiprocessing.get_context("fork")
     barrier, answers = context.Barrier(8), context.Queue()
     racers = [context.Process(target=taking, args=(str(tmp_path), barrier, answers, number)) for number in range(8)]
@@ -222,7 +224,9 @@ def test_slurmctld_that_hyperpod_has_started_is_stopped_for_the_move_and_started
     local = fake.root / "var/spool/slurmctld"
     local.mkdir(parents=True)
     (local / "job_state").write_text("jobs")
-    assert controller.hooks_pending(fake.node).startswith(f"keep Slurm's state in {BASE}/slurmctld; our lines into ")
+    assert controller.describe_pending_hooks_and_state_move(fake.node).startswith(
+        f"keep Slurm's state in {BASE}/slurmctld; our lines into "
+    )
     runs = [True]
     fake.runner.on("systemctl is-active --quiet slurmctld", 0)
     fake.runner.on(
@@ -240,7 +244,7 @@ def test_slurmctld_that_hyperpod_has_started_is_stopped_for_the_move_and_started
         f"/var/spool/slurmctld leads to {BASE}/slurmctld now; what was there is kept in {local}.kept-20270115T080000Z",
     ]
     assert os.readlink(local) == f"{BASE}/slurmctld" and Path(f"{local}.kept-20270115T080000Z/job_state").exists()
-    assert hooks.settings(conf.read_text())["statesavelocation"] == f"{BASE}/slurmctld"
+    assert hooks.parse_settings(conf.read_text())["statesavelocation"] == f"{BASE}/slurmctld"
     drop_in = (fake.root / "etc/systemd/system/slurmctld.service.d/hyperpod-kit.conf").read_text()
     assert "BindsTo=hyperpod-kit-slurm-state.service\n" in drop_in and "fsx.mount" in drop_in
     orders = [call for call in fake.runner.calls if "slurmctld.service" in call and "is-active" not in call]
@@ -248,7 +252,9 @@ def test_slurmctld_that_hyperpod_has_started_is_stopped_for_the_move_and_started
     reload = fake.runner.calls.index("systemctl daemon-reload")
     assert reload < fake.runner.calls.index("systemctl start slurmctld.service")
     assert fake.runner.calls[-1].endswith("scontrol reconfigure"), "nodes that run already are told"
-    assert controller.hooks_pending(fake.node) == "" and controller.install_hooks_and_move_state(fake.node) == (
+    assert controller.describe_pending_hooks_and_state_move(
+        fake.node
+    ) == "" and controller.install_hooks_and_move_state(fake.node) == (
         False,
         [],
     )
@@ -271,5 +277,5 @@ def test_a_configuration_that_wants_the_own_disk_again_moves_nothing_by_itself(f
     controller.install_hooks_and_move_state(fake.node)
     fake.node = replace(fake.node, config=replace(fake.node.config, slurm_state=""))
     _, notes = controller.install_hooks_and_move_state(fake.node)
-    assert hooks.settings(conf.read_text())["statesavelocation"] == f"{BASE}/slurmctld"
+    assert hooks.parse_settings(conf.read_text())["statesavelocation"] == f"{BASE}/slurmctld"
     assert notes == [f"StateSaveLocation stays {BASE}/slurmctld: to move it, stop slurmctld and do so by hand"]

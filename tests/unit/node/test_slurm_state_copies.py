@@ -156,7 +156,9 @@ class Copies:
         (self.own / "job_state").write_bytes(self.new)
 
     def take_own(self, now: float = NOW) -> str:
-        return state._prepare(str(self.mount), str(self.base), "root", str(self.own), "i-0me", StateCopy.LOCAL, now)
+        return state._make_chosen_copy_shared_in_child(
+            str(self.mount), str(self.base), "root", str(self.own), "i-0me", StateCopy.LOCAL, now
+        )
 
     def kept(self) -> List[bytes]:
         return [path.read_bytes() for path in sorted(self.base.glob("slurmctld.kept-*/job_state"))]
@@ -199,12 +201,14 @@ def test_an_exchange_that_is_killed_anywhere_ends_at_the_next_run_with_both_copi
         number += 1
         copies = Copies(tmp_path / "c")
         killed = killed_before(number, copies.take_own)
-        before = state._shared_state(str(copies.base))
+        before = state._read_shared_state(str(copies.base))
         assert before is not None, f"operation {number}: no moment without a state"
         if choose_copy(before, read_saved_state(str(copies.own)), NOW) == StateCopy.LOCAL:
             copies.take_own()
         else:
-            state._prepare(str(copies.mount), str(copies.base), "root", str(copies.own), "i-0me", StateCopy.SHARED, NOW)
+            state._make_chosen_copy_shared_in_child(
+                str(copies.mount), str(copies.base), "root", str(copies.own), "i-0me", StateCopy.SHARED, NOW
+            )
         assert (copies.base / "slurmctld/job_state").read_bytes() == copies.new, f"operation {number}"
         assert copies.old in copies.kept(), f"operation {number}: the older one is kept"
         assert (copies.own / "job_state").read_bytes() == copies.new
@@ -221,9 +225,11 @@ def test_a_machine_that_is_lost_in_the_middle_of_the_exchange_leaves_the_newer_s
     # Another machine, whose own slurmctld has begun anew.
     copies.own.mkdir()
     (copies.own / "job_state").write_bytes(content(NOW, 1))
-    shared, own = state._shared_state(str(copies.base)), read_saved_state(str(copies.own))
+    shared, own = state._read_shared_state(str(copies.base)), read_saved_state(str(copies.own))
     assert choose_copy(shared, own, NOW) == StateCopy.SHARED
-    state._prepare(str(copies.mount), str(copies.base), "root", str(copies.own), "i-1", StateCopy.SHARED, NOW)
+    state._make_chosen_copy_shared_in_child(
+        str(copies.mount), str(copies.base), "root", str(copies.own), "i-1", StateCopy.SHARED, NOW
+    )
     assert (copies.base / "slurmctld/job_state").read_bytes() == copies.new
 
 
@@ -337,10 +343,10 @@ def test_a_slurm_conf_that_lost_our_lines_costs_no_job_and_no_number(
     for job in (first, second):
         slurm.call("scancel", job)
         until(partial(_is_cancelled, slurm, job), timeout=180, what=f"job {job} cancelled")
-    planned = controller.hooks_pending(node)
+    planned = controller.describe_pending_hooks_and_state_move(node)
     assert planned.startswith(f"keep Slurm's state in {where.state}")
     changed, notes = controller.install_hooks_and_move_state(node)
-    assert changed and hooks.settings(Path(node.paths.slurm_conf).read_text())["statesavelocation"] == where.state
+    assert changed and hooks.parse_settings(Path(node.paths.slurm_conf).read_text())["statesavelocation"] == where.state
     until(lambda: slurm.state(third) == "RUNNING", what="the third job, running on")
     assert [slurm.state(job) for job in (first, second)] == ["CANCELLED", "CANCELLED"]
     fourth = submit(slurm)
@@ -351,7 +357,9 @@ def test_a_slurm_conf_that_lost_our_lines_costs_no_job_and_no_number(
         assert any(str(kept[0]) in note for note in notes), notes
         assert read_saved_state(str(kept[0])) is not None
     assert os.readlink(slurm.base / "state") == where.state
-    assert controller.hooks_pending(node) == "" and controller.install_hooks_and_move_state(node) == (False, [])
+    assert controller.describe_pending_hooks_and_state_move(node) == "" and controller.install_hooks_and_move_state(
+        node
+    ) == (False, [])
 
 
 @pytest.mark.full
@@ -368,7 +376,7 @@ def test_equal_job_numbers_need_one_slurmctld_that_saved_both(
     assert where is not None
     os.chmod(where.mount.path, 0o755)
     state.make_state_directories(node, where)
-    assert lease.try_take(where.lease, 0, lease.LeaseOwner("i-0me", node.facts.node)) == 1
+    assert lease.try_take_and_delete_older(where.lease, 0, lease.LeaseOwner("i-0me", node.facts.node)) == 1
     job, own = submit(slurm), slurm.base / "state"
     assert controller.install_hooks_and_move_state(node)[0]
     os.unlink(own)
@@ -389,7 +397,7 @@ def test_equal_job_numbers_need_one_slurmctld_that_saved_both(
             controller.install_hooks_and_move_state(node)
         assert slurm.state(job) == "RUNNING" and not list(Path(where.base).glob("slurmctld.kept-*"))
         return
-    planned = controller.hooks_pending(node)
+    planned = controller.describe_pending_hooks_and_state_move(node)
     assert "of two copies of Slurm's state the own one goes on: shared is " in planned, planned
     changed, notes = controller.install_hooks_and_move_state(node)
     assert changed and any("the own one goes on: shared is " in note for note in notes), notes
@@ -415,7 +423,7 @@ def test_two_copies_that_contradict_each_other_stop_the_command_and_not_slurmctl
     assert "--slurm-state shared" in (caught.value.hint or "")
     assert not any("stop" in call for call in node.runner.calls) and slurm.state(running) == "RUNNING"
     with pytest.raises(state.UndecidedState):
-        controller.hooks_pending(node)
+        controller.describe_pending_hooks_and_state_move(node)
     _, notes = controller.install_hooks_and_move_state(replace(node, requested_state_copy=StateCopy.LOCAL))
     assert slurm.state(running) == "RUNNING" and "what was there is kept in" in notes[0]
     kept = list(Path(where.base).glob("slurmctld.kept-*/job_state"))
@@ -441,9 +449,9 @@ def fake(make_node: Any) -> Any:
 def test_a_shared_state_that_another_machine_may_work_on_is_not_put_aside(fake: Any) -> None:
     where = state.shared_state_location(fake.node)
     assert where is not None
-    state.prepare_state(fake.node, where, "root", "", StateCopy.SHARED)
+    state.make_chosen_copy_the_shared_one(fake.node, where, "root", "", StateCopy.SHARED)
     place = fake.node.paths.under_root(where.lease)
-    assert lease.try_take(place, 0, OTHER) == 1
+    assert lease.try_take_and_delete_older(place, 0, OTHER) == 1
     slept = fake.clock.sleep
 
     def sleep(seconds: float) -> None:
@@ -452,11 +460,11 @@ def test_a_shared_state_that_another_machine_may_work_on_is_not_put_aside(fake: 
 
     fake.clock.sleep = sleep
     with pytest.raises(NodeError, match=r"ip-10-1-0-9 \(i-0other\) has Slurm's state"):
-        fence.ensure_exclusive_state_access(fake.node, where)
+        fence.claim_lease_or_require_others_down(fake.node, where)
     fake.clock.sleep = slept
-    fence.ensure_exclusive_state_access(fake.node, where)  # it has ceased to renew
+    fence.claim_lease_or_require_others_down(fake.node, where)  # it has ceased to renew
     before = lease.generations(place)
-    fence.ensure_exclusive_state_access(fake.node, where)
+    fence.claim_lease_or_require_others_down(fake.node, where)
     assert lease.generations(place) == before, "the lease that this machine has is left to its unit"
 
 
@@ -467,9 +475,9 @@ def test_with_two_controllers_the_other_one_must_be_down(fake: Any) -> None:
     scontrol = f"{node.paths.scontrol} ping"
     fake.runner.on(scontrol, out="Slurmctld(primary) at a is DOWN\nSlurmctld(backup) at ip-10-1-0-11 is UP\n")
     with pytest.raises(NodeError, match="while slurmctld runs on ip-10-1-0-11"):
-        fence.ensure_exclusive_state_access(node, where)
+        fence.claim_lease_or_require_others_down(node, where)
     fake.runner.on(scontrol, out="Slurmctld(primary) at a is DOWN\nSlurmctld(backup) at b is DOWN\n")
-    fence.ensure_exclusive_state_access(node, where)
+    fence.claim_lease_or_require_others_down(node, where)
 
 
 def test_a_slurmctld_that_cannot_be_moved_is_started_again(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -488,7 +496,7 @@ def test_a_slurmctld_that_cannot_be_moved_is_started_again(fake: Any, monkeypatc
     def full(*_: Any) -> str:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(state, "_prepare", full)
+    monkeypatch.setattr(state, "_make_chosen_copy_shared_in_child", full)
     with pytest.raises(NodeError, match="No space left"):
         controller.install_hooks_and_move_state(node)
     assert active == [0] and "StateSaveLocation=/var/spool/slurmctld" in conf.read_text()
@@ -498,11 +506,14 @@ def test_machines_without_an_id_are_two(tmp_path: Path) -> None:
     place = str(tmp_path)
     nobody, other = lease.LeaseOwner("", "controller-1"), lease.LeaseOwner("", "controller-2")
     known = lease.LeaseOwner("i-0me", "controller-3")
-    for act in (lambda: lease.try_take(place, 0, nobody), lambda: lease.is_free(place, 0, nobody)):
+    for act in (
+        lambda: lease.try_take_and_delete_older(place, 0, nobody),
+        lambda: lease.is_free_to_take_at_once(place, 0, nobody),
+    ):
         with pytest.raises(NodeError, match="controller-1 does not know its instance id"):
             act()
     # As a release that did not look wrote it.
     (tmp_path / "owner-1").write_text('{"instance": "", "host": "controller-1"}')
     with pytest.raises(NodeError, match="controller-2"):
-        lease.is_free(place, 1, other)
-    assert not lease.is_free(place, 1, known) and not nobody.is_same(other) and known.is_same(known)
+        lease.is_free_to_take_at_once(place, 1, other)
+    assert not lease.is_free_to_take_at_once(place, 1, known) and not nobody.is_same(other) and known.is_same(known)

@@ -20,9 +20,9 @@ from hyperpod_kit.node.apply import apply
 from hyperpod_kit.node.plan import plan
 from hyperpod_kit.node.slurm.controller import start_controller
 from hyperpod_kit.node.slurm.hooks import merge_hooks, with_block, without_block
-from hyperpod_kit.node.slurm.worker import has_registered, parse_slurmd_start_time, start_worker
+from hyperpod_kit.node.slurm.worker import has_registered, parse_slurmd_start_time, start_worker_and_await_registration
 from hyperpod_kit.node.steps import STEPS
-from hyperpod_kit.node.users import ensure_user
+from hyperpod_kit.node.users import create_user_or_correct_home
 from hyperpod_kit.node.wait_for_dns import host_names, wait_until_resolvable
 
 HOOKS = (Path(__file__).parents[3] / "slurm/hooks.conf").read_text()
@@ -126,20 +126,20 @@ def test_users(make_node: Any) -> None:
     trainer = User("trainer", 2001, 2001)
     fake = make_node([])
     fake.runner.on("getent", 2)
-    assert ensure_user(fake.node, trainer) is True
+    assert create_user_or_correct_home(fake.node, trainer) is True
     assert fake.runner.calls[-2:] == [
         "groupadd --gid 2001 trainer",
         "useradd --uid 2001 --gid 2001 --create-home --shell /bin/bash trainer",
     ]
     fake.runner.on("getent passwd trainer", out="trainer:x:2001:2001::/home/trainer:/bin/bash\n")
-    assert ensure_user(fake.node, trainer) is False
+    assert create_user_or_correct_home(fake.node, trainer) is False
     fake.runner.on("getent passwd trainer", out="trainer:x:1001:2001::/home/trainer:/bin/bash\n")
     with pytest.raises(NodeError, match="has ids 1001:2001 here, expected 2001:2001"):
-        ensure_user(fake.node, trainer)
+        create_user_or_correct_home(fake.node, trainer)
     fake.runner.on("getent passwd trainer", 2)
     fake.runner.on("getent passwd 2001", out="ubuntu:x:2001:2001::/home/ubuntu:/bin/bash\n")
     with pytest.raises(NodeError, match="uid 2001 for trainer already belongs to ubuntu"):
-        ensure_user(fake.node, trainer)
+        create_user_or_correct_home(fake.node, trainer)
 
 
 def test_a_home_that_another_node_makes_at_the_same_moment(make_node: Any) -> None:
@@ -148,11 +148,11 @@ def test_a_home_that_another_node_makes_at_the_same_moment(make_node: Any) -> No
     fake.runner.on("getent", 2)
     statuses = [12, 0]
     fake.runner.answers["useradd"] = lambda _: (statuses.pop(0), "useradd: cannot create directory /home/trainer")
-    assert ensure_user(fake.node, User("trainer", 2001, 2001)) is True
+    assert create_user_or_correct_home(fake.node, User("trainer", 2001, 2001)) is True
     assert statuses == []
     fake.runner.on("useradd", 12)
     with pytest.raises(RunError, match="useradd"):
-        ensure_user(fake.node, User("trainer", 2001, 2001))
+        create_user_or_correct_home(fake.node, User("trainer", 2001, 2001))
 
 
 def test_hooks_are_added_once_and_taken_out_whole() -> None:
@@ -210,7 +210,9 @@ def test_another_slurmd_is_told_by_another_start_not_by_a_later_one() -> None:
     ) and has_registered(old, None)
 
 
-@pytest.mark.parametrize("begin, daemon", [(start_controller, "slurmctld"), (start_worker, "slurmd")])
+@pytest.mark.parametrize(
+    "begin, daemon", [(start_controller, "slurmctld"), (start_worker_and_await_registration, "slurmd")]
+)
 def test_munge_is_enabled_and_started_before_the_daemon_where_the_image_does_not(
     make_node: Any, begin: Callable[[Any], object], daemon: str
 ) -> None:
@@ -230,7 +232,7 @@ def test_a_worker_that_never_registers(make_node: Any) -> None:
     fake.runner.on("systemctl is-active", 3)
     fake.runner.on("systemctl start slurmd.service", 1)
     with pytest.raises(NodeError, match=r"has not registered with the controller 10\.1\.0\.10 after 300 s"):
-        start_worker(fake.node)
+        start_worker_and_await_registration(fake.node)
     text = (fake.root / "etc/systemd/system/slurmd.service.d/hyperpod-kit.conf").read_text()
     assert "Environment=SLURMD_OPTIONS=--conf-server=10.1.0.10\n" in text
 

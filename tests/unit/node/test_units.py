@@ -13,7 +13,7 @@ from hyperpod_kit.bundle.templates import make_environment, render_template
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.node_config import NodeConfig
-from hyperpod_kit.model.units import escape_path, mount_units
+from hyperpod_kit.model.units import mount_unit_templates_and_names, systemd_escape_path
 
 CHECKOUT = Path(__file__).parents[3]
 GOLDEN = Path(__file__).parent / "golden"
@@ -24,7 +24,7 @@ def rendered(mount: EfsMount | S3Mount) -> dict[str, str]:
     env = make_environment(CHECKOUT / "templates")
     return {
         unit: render_template(env, template, mount=mount, config=config).decode()
-        for template, unit in mount_units(mount)
+        for template, unit in mount_unit_templates_and_names(mount)
     }
 
 
@@ -95,7 +95,7 @@ def test_shellcheck() -> None:
     ],
 )
 def test_escape_path(path: str, escaped: str) -> None:
-    assert escape_path(path) == escaped
+    assert systemd_escape_path(path) == escaped
     if shutil.which("systemd-escape"):
         done = subprocess.run(["systemd-escape", "-p", path], text=True, timeout=20, stdout=subprocess.PIPE, check=True)
         assert done.stdout.strip() == escaped
@@ -103,4 +103,4 @@ def test_escape_path(path: str, escaped: str) -> None:
 
 def test_escape_path_refuses_dots() -> None:
     with pytest.raises(ValueError, match=r"\.\."):
-        escape_path("/a/../b")
+        systemd_escape_path("/a/../b")

@@ -13,7 +13,7 @@ from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote.changes import describe_changes
-from hyperpod_kit.remote.groups import problems
+from hyperpod_kit.remote.groups import describe_problems
 from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.report_parser import NoReport, read_report
 from hyperpod_kit.remote.target import NodeTarget
@@ -94,7 +94,7 @@ def test_warnings_are_shown_and_fail_nothing() -> None:
     found = verdict(said(OK, warnings=["/fsx is mounted without\x1b[2J nosuid", 5, "x" * 10_000]))
     assert found.healthy and len(found.warnings) == 2 and found.to_dict()["warnings"] == list(found.warnings)
     assert found.warnings[0].isprintable() and len(found.warnings[1]) <= 500
-    assert problems([found])[0].endswith("warning: /fsx is mounted without [2J nosuid")
+    assert describe_problems([found])[0].endswith("warning: /fsx is mounted without [2J nosuid")
     for nothing in ("all", {"a": 1}, None, 7):
         assert verdict(said(OK, warnings=nothing)).warnings == ()
     quiet = verdict(said(OK))

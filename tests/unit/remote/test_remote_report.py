@@ -12,7 +12,7 @@ from rich.console import Console
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote.changes import describe_changes
-from hyperpod_kit.remote.groups import MOST_KINDS, problems, summary
+from hyperpod_kit.remote.groups import MOST_KINDS, describe_problems, summary
 from hyperpod_kit.remote.junit import to_xml
 from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.report import mount_counts_table, mount_rows_table
@@ -41,7 +41,7 @@ def test_a_thousand_nodes_are_read_at_one_glance() -> None:
     assert len(lines) == 4, "title, head, rule and one row"
     assert lines[1].split() == ["group", "mount", "path", "nodes", "ok", "stale", "hung", "no", "answer"]
     assert lines[3].split() == ["workers", "data", "/mnt/data", "1000", "993", "3", "1", "3"]
-    assert problems(reports) == [
+    assert describe_problems(reports) == [
         "3 nodes of workers: data at /mnt/data is stale: Transport endpoint is not connected: ip-10-1-0-[8-9,20]",
         "3 nodes of workers: it is silent: no answer within 10 s: ip-10-1-0-[41-42],ip-10-1-3-201",
         "workers i-0000000000000012c (10.1.1.51): data at /mnt/data is hung",
@@ -55,7 +55,7 @@ def test_what_is_nearly_full_is_warned_of_and_counts_as_healthy() -> None:
     filling = replace(OK, kind="lustre", used_bytes=849, free_bytes=151, nearly_full=True)
     reports = [node(0, OK), node(1, filling), node(2, filling)]
     assert all(report.healthy for report in reports) and summary(reports) == "3 mounts on 3 nodes: all healthy"
-    assert problems(reports) == [
+    assert describe_problems(reports) == [
         "2 nodes of workers: warning: data at /mnt/data is 84 % full; what fills it: hyperpod-kit storage usage "
         "/mnt/data: ip-10-1-0-[2-3]"
     ]
@@ -74,18 +74,20 @@ def test_what_is_nearly_full_is_warned_of_and_counts_as_healthy() -> None:
 
 def test_numbers_do_not_make_two_troubles_of_one() -> None:
     slow = [node(index, replace(OK, state=MountState.FULL, detail=f"answered after {index} ms")) for index in range(50)]
-    assert problems(slow) == ["50 nodes of workers: data at /mnt/data is full: answered after 0 ms: ip-10-1-0-[1-50]"]
+    assert describe_problems(slow) == [
+        "50 nodes of workers: data at /mnt/data is full: answered after 0 ms: ip-10-1-0-[1-50]"
+    ]
 
 
 def test_a_thousand_different_troubles_are_not_a_thousand_lines() -> None:
     lies = [node(index, error="x" * (index + 1)) for index in range(1000)]
-    lines = problems(lies)
+    lines = describe_problems(lies)
     assert len(lines) == MOST_KINDS + 1 and lines[-1] == "and 970 other kinds of trouble; --json has all of them"
 
 
 def test_many_names_are_cut_and_counted() -> None:
     scattered = [node(index, DEAD) for index in range(0, 1000, 3)]
-    [line] = problems(scattered)
+    [line] = describe_problems(scattered)
     assert len(line) < 300 and line.endswith(" more")
     shown, more = line.rsplit(" and ", 1)
     names = sum(part.count(",") + 1 for part in shown.rsplit("connected: ", 1)[1].split("],"))

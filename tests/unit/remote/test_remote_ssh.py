@@ -103,12 +103,14 @@ def test_what_is_no_ssh_server_is_called_so(network: Network, greeting: bytes) -
 def test_without_host_keys_nothing_is_asked(network: Network) -> None:
     missing = SshSettings("root", network.known_hosts.with_name("nothing"))
     with pytest.raises(UsageError, match="none is taken on trust"):
-        SshAccess(missing).load()
+        SshAccess(missing).load_private_key_and_known_hosts()
     with pytest.raises(Absent, match="no private key"):
-        SshAccess(SshSettings("root", network.known_hosts, network.known_hosts.with_name("nothing"))).load()
+        SshAccess(
+            SshSettings("root", network.known_hosts, network.known_hosts.with_name("nothing"))
+        ).load_private_key_and_known_hosts()
 
 
 def test_a_key_file_that_is_no_key_is_found_before_any_node_is_asked(network: Network) -> None:
-    SshAccess(network.settings).load()
+    SshAccess(network.settings).load_private_key_and_known_hosts()
     with pytest.raises(UsageError, match="known_hosts is not a private key that can be used"):
-        SshAccess(SshSettings("root", network.known_hosts, network.known_hosts)).load()
+        SshAccess(SshSettings("root", network.known_hosts, network.known_hosts)).load_private_key_and_known_hosts()

@@ -60,12 +60,15 @@ def files(tmp_path: Path) -> Dict[str, str]:
 def test_the_environment_then_the_files_then_the_role(files: Dict[str, str]) -> None:
     own = {"AWS_ACCESS_KEY_ID": "E", "AWS_SECRET_ACCESS_KEY": "e", "AWS_REGION": "r", "AWS_ENDPOINT_URL_S3": "http://e"}
     assert chain.CredentialChain({**files, **own}).get() == Credentials("E", "e")
-    assert (chain.region({**files, **own}), chain.endpoint({**files, **own}, "S3")) == ("r", "http://e")
+    assert (chain.region({**files, **own}), chain.configured_endpoint_or_empty({**files, **own}, "S3")) == (
+        "r",
+        "http://e",
+    )
     assert chain.CredentialChain(files).get() == Credentials("D", "d%d")
-    assert (chain.region(files), chain.endpoint(files, "S3")) == ("us-west-1", "")
+    assert (chain.region(files), chain.configured_endpoint_or_empty(files, "S3")) == ("us-west-1", "")
     other = {**files, "AWS_PROFILE": "other"}
     assert chain.CredentialChain(other).get() == Credentials("O", "o", "t")
-    assert (chain.region(other), chain.endpoint(other, "S3")) == ("us-west-2", "http://127.0.0.1:9")
+    assert (chain.region(other), chain.configured_endpoint_or_empty(other, "S3")) == ("us-west-2", "http://127.0.0.1:9")
     asked: List[str] = []
     with metadata(asked, time.time() + 3600) as url:
         role = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": url, "AWS_CONFIG_FILE": "/x", "AWS_SHARED_CREDENTIALS_FILE": "/x"}

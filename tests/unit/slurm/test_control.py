@@ -59,7 +59,7 @@ def test_states_of_nodes(state: str, usable: bool, down: bool) -> None:
 def test_nodes_that_have_not_registered_since_slurmctld_was_started(state: str, word: str, awaited: bool) -> None:
     """As 22.05 and 24.11 print it: the state is that of before, and no step is started there."""
     runner = RecordingRunner({"scontrol": f"NodeName=n1 State={state} BootTime={word} SlurmdStartTime={word}\n"})
-    assert control.query_known_nodes(runner, ["n1"])["n1"].awaits_registration == awaited
+    assert control.query_known_nodes(runner, ["n1"])["n1"].is_unregistered_since_slurmctld_start == awaited
 
 
 def test_no_answer_is_an_error_and_not_an_empty_cluster() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hyperpod_kit.errors import JobError
-from hyperpod_kit.slurm.environment import JobEnvironment, launch_id, read_auto_resume_option
+from hyperpod_kit.slurm.environment import JobEnvironment, read_auto_resume_option, step_launch_id_with_srun_port
 from hyperpod_kit.slurm.job_id import JobId
 
 
@@ -51,7 +51,7 @@ def test_what_is_inherited_from_a_heterogeneous_job_does_not_count() -> None:
     ],
 )
 def test_a_launch_is_named_alike_by_every_slurm(env: dict[str, str], name: str) -> None:
-    assert launch_id(env) == name
+    assert step_launch_id_with_srun_port(env) == name
 
 
 def test_outside_of_a_job_there_is_a_reason() -> None:

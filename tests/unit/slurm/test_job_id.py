@@ -49,7 +49,9 @@ def test_a_task_that_is_gone_is_forgotten_although_the_array_is_known(version: s
 @pytest.mark.parametrize("version", VERSIONS)
 def test_only_its_own_steps_are_killed(version: str) -> None:
     runner = slurm(version)
-    assert control.running_steps(runner, JobId("1"), "hpk-") == [], "steps are named by task: none is of a plain job 1"
+    assert control.query_running_step_ids(runner, JobId("1"), "hpk-") == [], (
+        "steps are named by task: none is of a plain job 1"
+    )
     runner.answers["scancel"] = ""
     assert control.kill_steps(runner, JobId("3", "1", "1"), "hpk-") == ["1_1.0"]
     assert runner.calls[-1] == "scancel --signal=KILL 1_1.0"
@@ -88,7 +90,7 @@ def test_several_records_are_never_made_into_one() -> None:
 def test_the_components_of_a_heterogeneous_job(version: str) -> None:
     runner = slurm(version, het=True)
     job = JobId("1", components=("1", "2"))
-    assert [record["JobId"] for record in control.job_records(runner, job)] == ["1", "2"]
+    assert [record["JobId"] for record in control.query_matching_job_records(runner, job)] == ["1", "2"]
     assert control.query_job_record(runner, job)["HetJobOffset"] == "0"
     runner.answers.update(
         {"squeue --steps --noheader -j 1,2": "1.1 hpk-x\n1.batch batch\n2.1 hpk-x\n3.1 hpk-x\n", "scancel": ""}
@@ -106,5 +108,5 @@ def test_the_components_of_a_heterogeneous_job(version: str) -> None:
     ],
 )
 def test_siblings(one: JobId, other: JobId, siblings: bool) -> None:
-    assert one.is_sibling(other) == siblings
+    assert one.is_other_task_of_same_array(other) == siblings
     assert JobId.parse(one.slurm_id).slurm_id == one.slurm_id

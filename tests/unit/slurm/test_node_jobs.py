@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 import pytest
 
 from hyperpod_kit.errors import WaitTimeout
-from hyperpod_kit.remote.vacate import Vacating, WaitLimit, undrain, vacate
+from hyperpod_kit.remote.vacate import Vacating, WaitLimit, undrain_or_report_failure, vacate
 from hyperpod_kit.slurm import node_jobs
 from tests.support.slurm_commands import SlurmCommands
 from tests.support.wait import until
@@ -73,9 +73,13 @@ def test_nodes_become_empty_and_are_let_go(slurm: private_slurm.PrivateSlurm) ->
     assert any(f"job {stays} of" in line and "cannot be queued again" in line for line in told)
     until(lambda: slurm.state(moves) in ("PENDING", "RUNNING"), what="the job that was queued again")
     assert node_jobs.jobs_on(runner, ["n1", "n2"]) == []
-    assert node_jobs.drain_nodes(runner, ["n1", "n2", "n3"], REASON) == ["n1", "n2"], "said again, nothing changes"
-    undrain(runner, ["n1", "n2", "n3"], REASON, told.append)
+    assert node_jobs.drain_nodes_keeping_other_drains(runner, ["n1", "n2", "n3"], REASON) == ["n1", "n2"], (
+        "said again, nothing changes"
+    )
+    undrain_or_report_failure(runner, ["n1", "n2", "n3"], REASON, told.append)
     assert "DRAIN" not in node_state(slurm, "n1") and "DRAIN" in node_state(slurm, "n3")
-    assert node_jobs.drain_nodes(runner, ["head"], REASON) == [], "a controller is none of Slurm's nodes"
+    assert node_jobs.drain_nodes_keeping_other_drains(runner, ["head"], REASON) == [], (
+        "a controller is none of Slurm's nodes"
+    )
     served = until(lambda: node_jobs.query_slurmd_start_times(runner, ["n1"]), what="n1 that serves")
     assert served["n1"] > 1e9

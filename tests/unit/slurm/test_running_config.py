@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.node.slurm.hooks import settings
+from hyperpod_kit.node.slurm.hooks import parse_settings
 from hyperpod_kit.slurm.running_config import is_in_force, parse
 
 PRINTED = Path(__file__).parents[1] / "job/printed"
-OURS = settings((Path(__file__).parents[3] / "slurm/hooks.conf").read_text())
+OURS = parse_settings((Path(__file__).parents[3] / "slurm/hooks.conf").read_text())
 VERSIONS = ("22.05.8", "24.11.5", "26.05.5")
 
 

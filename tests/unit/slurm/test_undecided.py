@@ -31,7 +31,7 @@ STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "HPK_CHECKPOINT_ROOT": "/fsx/
 )
 def test_a_step_that_names_a_root_lacks_a_decision(change: Dict[str, str], lacks: bool) -> None:
     env = {**STEP, **change}
-    assert undecided.is_undecided(env) is lacks
+    assert undecided.lacks_checkpoint_decision(env) is lacks
     assert bool(ResumeFrom.from_environment(env, "/fsx/run").undecided) is lacks
 
 

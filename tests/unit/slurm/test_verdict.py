@@ -25,8 +25,8 @@ def told(state: Path, launch: str = "0.4000") -> dict[str, str]:
 
 
 def test_what_was_told_is_read_again(tmp_path: Path) -> None:
-    verdict.write_verdict(told(tmp_path), TAKEN)
-    [found] = verdict.read(str(tmp_path), "7-ab.0.1")
+    verdict.write_verdict_if_under_job_run(told(tmp_path), TAKEN)
+    [found] = verdict.read_last_verdict_per_launch(str(tmp_path), "7-ab.0.1")
     assert (found.source, found.step, found.order, found.tier) == (TAKEN.source, 30, (1, 3), "memory")
     assert found.rejected == TAKEN.rejected and found.launch == "0.4000"
     assert found.fields()["order"] == [1, 3] and "restored seq-000003" in found.sentence()
@@ -34,14 +34,14 @@ def test_what_was_told_is_read_again(tmp_path: Path) -> None:
 
 def test_the_last_word_of_each_launch_counts_in_the_order_of_launches(tmp_path: Path) -> None:
     for launch, step in (("0.4000", 5), ("0.4000", 6), ("0.4001", 17), ("0.4001", 18)):
-        verdict.write_verdict(told(tmp_path, launch), RestoreVerdict(f"seq-{step}", step))
-    assert [found.step for found in verdict.read(str(tmp_path), "7-ab.0.1")] == [6, 18]
+        verdict.write_verdict_if_under_job_run(told(tmp_path, launch), RestoreVerdict(f"seq-{step}", step))
+    assert [found.step for found in verdict.read_last_verdict_per_launch(str(tmp_path), "7-ab.0.1")] == [6, 18]
 
 
 def test_nobody_is_told_where_no_job_run_is_above(tmp_path: Path) -> None:
-    verdict.write_verdict({}, TAKEN)
-    verdict.write_verdict({"HPK_STATE": str(tmp_path), "HPK_ATTEMPT": "../../etc"}, TAKEN)
-    assert list(tmp_path.iterdir()) == [] and verdict.read(str(tmp_path), "../../etc") == []
+    verdict.write_verdict_if_under_job_run({}, TAKEN)
+    verdict.write_verdict_if_under_job_run({"HPK_STATE": str(tmp_path), "HPK_ATTEMPT": "../../etc"}, TAKEN)
+    assert list(tmp_path.iterdir()) == [] and verdict.read_last_verdict_per_launch(str(tmp_path), "../../etc") == []
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_nobody_is_told_where_no_job_run_is_above(tmp_path: Path) -> None:
     ],
 )
 def test_what_no_rank_writes_is_left_out(tmp_path: Path, change: dict[str, Any]) -> None:
-    verdict.write_verdict(told(tmp_path), TAKEN)
+    verdict.write_verdict_if_under_job_run(told(tmp_path), TAKEN)
     path = tmp_path / "verdicts" / "7-ab.0.1" / "restored.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    assert verdict.read(str(tmp_path), "7-ab.0.1") == []
+    assert verdict.read_last_verdict_per_launch(str(tmp_path), "7-ab.0.1") == []
 
 
 def test_a_torn_one_is_left_out(tmp_path: Path) -> None:
-    verdict.write_verdict(told(tmp_path), TAKEN)
+    verdict.write_verdict_if_under_job_run(told(tmp_path), TAKEN)
     path = tmp_path / "verdicts" / "7-ab.0.1" / "restored.json"
     path.write_text(path.read_text()[:-9])
-    assert verdict.read(str(tmp_path), "7-ab.0.1") == []
+    assert verdict.read_last_verdict_per_launch(str(tmp_path), "7-ab.0.1") == []

@@ -35,7 +35,7 @@ def number(version: str, what: str) -> str:
 
 
 def test_there_are_an_old_one_one_of_today_and_the_newest() -> None:
-    assert [versions.parse(version) for version in VERSIONS] == [(22, 5), (24, 11), versions.NEWEST]
+    assert [versions.parse_version_or_zero(version) for version in VERSIONS] == [(22, 5), (24, 11), versions.NEWEST]
 
 
 @each
@@ -109,7 +109,7 @@ def test_a_requeue_that_is_expedited_is_a_requeue() -> None:
     ("text", "version"), [("22.05.8", (22, 5)), ("26.05.5-1", (26, 5)), ("", (0, 0)), ("x", (0, 0))]
 )
 def test_a_version(text: str, version: versions.Version) -> None:
-    assert versions.parse(text) == version
+    assert versions.parse_version_or_zero(text) == version
     assert versions.format_version((22, 5)) == "22.05"
 
 
@@ -117,4 +117,4 @@ def test_a_version(text: str, version: versions.Version) -> None:
     ("text", "step"), [("0", "0"), ("17", "17"), ("-5", ""), ("4294967291", ""), ("", ""), ("1\n", ""), ("batch", "")]
 )
 def test_a_step_of_srun(text: str, step: str) -> None:
-    assert versions.srun_step_number(text) == step
+    assert versions.srun_step_number_or_empty(text) == step

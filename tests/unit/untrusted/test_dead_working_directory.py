@@ -45,7 +45,7 @@ by.make_directories(there("two/three"))
 by.make_parents(there("four/five/file"))
 by.write_text(by.resolve_parent(there("two/text")), "words")
 by.write_bytes(there("two/bytes"), b"bytes")
-with by.stream(there("two/stream"), "w") as file:
+with by.open_stream_for_writing(there("two/stream"), "w") as file:
     file.write("more")
 by.touch(there("two/touched"))
 by.copy_file(there("two/text"), there("two/copy"))

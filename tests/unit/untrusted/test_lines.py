@@ -9,7 +9,7 @@ import pytest
 
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.untrusted.lines import Lines
-from hyperpod_kit.untrusted.listening import NoAddress, listen, local_addresses
+from hyperpod_kit.untrusted.listening import NoAddress, addresses_reachable_from_peers, listen
 
 
 def test_lines_come_whole_however_they_were_cut() -> None:
@@ -70,7 +70,7 @@ def test_several_addresses_have_one_port_and_those_of_other_machines_are_left_ou
 
 
 def test_own_addresses_are_numbers_and_loopback_is_of_no_use_to_others() -> None:
-    assert local_addresses("192.0.2.7", ["n2"]) == ["192.0.2.7"]
-    assert "127.0.0.1" in local_addresses("localhost")
-    assert local_addresses("localhost", ["127.0.0.9"]) == []
-    assert local_addresses("no.such.host.invalid") == []
+    assert addresses_reachable_from_peers("192.0.2.7", ["n2"]) == ["192.0.2.7"]
+    assert "127.0.0.1" in addresses_reachable_from_peers("localhost")
+    assert addresses_reachable_from_peers("localhost", ["127.0.0.9"]) == []
+    assert addresses_reachable_from_peers("no.such.host.invalid") == []

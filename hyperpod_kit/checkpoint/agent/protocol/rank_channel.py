@@ -180,7 +180,7 @@ class Order(NamedTuple):
 _RANK: Dict[str, Type[RankReport]] = {kind.TAG: kind for kind in get_args(RankReport)}
 
 
-def parse_rank_report(body: JsonMessage) -> Optional[RankReport]:
+def parse_rank_report_if_known(body: JsonMessage) -> Optional[RankReport]:
     """What an agent says to that of rank 0; None for what this release does not know. Raises as `Message.from_json`."""
     kind = _RANK.get(body["op"])
     if kind is not None:
@@ -188,7 +188,7 @@ def parse_rank_report(body: JsonMessage) -> Optional[RankReport]:
     return None
 
 
-def parse_order(body: JsonMessage) -> Optional[Order]:
+def parse_order_if_known(body: JsonMessage) -> Optional[Order]:
     """What rank 0's agent says; as above."""
     try:
         kind = OrderKind(body["op"])

@@ -262,7 +262,7 @@ _TRAINER: Dict[str, Type[TrainerMessage]] = {kind.TAG: kind for kind in get_args
 _AGENT: Dict[str, Type[AgentEvent]] = {kind.TAG: kind for kind in get_args(AgentEvent)}
 
 
-def parse_trainer_message(body: JsonMessage) -> Optional[TrainerMessage]:
+def parse_trainer_message_if_known(body: JsonMessage) -> Optional[TrainerMessage]:
     """What a trainer says; None for what this release does not know. Raises as `Message.from_json`."""
     kind = _TRAINER.get(body["op"])
     if kind is not None:
@@ -270,7 +270,7 @@ def parse_trainer_message(body: JsonMessage) -> Optional[TrainerMessage]:
     return None
 
 
-def parse_agent_event(body: JsonMessage) -> Optional[AgentEvent]:
+def parse_agent_event_if_known(body: JsonMessage) -> Optional[AgentEvent]:
     """What an agent says to its trainer; as above."""
     kind = _AGENT.get(body["ev"])
     if kind is not None:

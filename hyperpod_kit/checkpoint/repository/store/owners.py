@@ -22,7 +22,7 @@ def open_as_owner(root: str) -> Store:
     Raise Untrusted for a link that leads to what is another's, CheckpointError, OSError.
     """
     store = open_store(root)
-    if not is_path(root) or not owner.is_root():
+    if not is_path(root) or not owner.is_machine_root():
         return store
     uid = walk.trusted_owner_uid(os.path.abspath(root))
     if uid:

@@ -115,7 +115,7 @@ class FileWriter(NewFile):
         self._rest: List[Tuple[int, bytes]] = []
         self._written = 0
         self._lock = threading.Lock()
-        self._direct = past_cache and size >= ALIGN and self._try_set_direct(True)
+        self._direct = past_cache and size >= ALIGN and self._switch_direct_and_is_on(True)
         if self._direct:
             self.align = ALIGN
         else:
@@ -136,7 +136,7 @@ class FileWriter(NewFile):
             self.abort()
             raise OSError(number, os.strerror(number), self._path)
 
-    def _try_set_direct(self, enable: bool) -> bool:
+    def _switch_direct_and_is_on(self, enable: bool) -> bool:
         """Switch O_DIRECT of the file on or off, and return whether it is on now."""
         flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
         try:
@@ -161,15 +161,15 @@ class FileWriter(NewFile):
         while done < direct_size:
             direct = self._direct
             try:
-                done += self._add_written(os.pwrite(self._fd, view[done:direct_size], offset + done))
+                done += self._count_written_and_return_it(os.pwrite(self._fd, view[done:direct_size], offset + done))
             except OSError as err:
                 # EINVAL: the view's address does not suit, or a short write ended in the middle of a block. Other
                 # threads may be writing: their bytes are right either way.
                 if err.errno != errno.EINVAL or not direct:
                     raise
-                self._direct = self._try_set_direct(False)
+                self._direct = self._switch_direct_and_is_on(False)
 
-    def _add_written(self, written: int) -> int:
+    def _count_written_and_return_it(self, written: int) -> int:
         with self._lock:
             self._written += written
         return written
@@ -181,11 +181,11 @@ class FileWriter(NewFile):
 
     def _finish(self) -> None:
         if self._direct:
-            self._direct = self._try_set_direct(False)
+            self._direct = self._switch_direct_and_is_on(False)
         for at, data in self._rest:
             done = 0
             while done < len(data):
-                done += self._add_written(os.pwrite(self._fd, data[done:], at + done))
+                done += self._count_written_and_return_it(os.pwrite(self._fd, data[done:], at + done))
         # The size alone says nothing: it was reserved.
         if not self._written == self._size == os.fstat(self._fd).st_size:
             raise OSError(errno.EIO, f"{self._written} bytes were written, expected {self._size}", self._path)
@@ -347,7 +347,7 @@ class PosixStore:
         with root_files.describing_errors("written", path), root_files.opened_parent_folder(
             self.url, name, root_fd=self._top
         ) as folder:
-            fd = root_files.open_to_overwrite(folder, path)
+            fd = root_files.open_truncated(folder, path)
             try:
                 durable.write_all(fd, data)
             finally:
@@ -355,7 +355,7 @@ class PosixStore:
 
     def delete(self, name: str) -> None:
         """See Store. A directory that is not empty is left as it is."""
-        with self._tolerating_missing(name), root_files.opened_parent_folder(
+        with self._tolerating_missing_or_not_empty(name), root_files.opened_parent_folder(
             self.url, name, root_fd=self._top
         ) as folder:
             self._remove(folder, name)
@@ -365,11 +365,11 @@ class PosixStore:
         change a directory."""
         for _, group in groupby(names, lambda name: name.rpartition("/")[0]):
             inside = list(group)
-            with self._tolerating_missing(inside[0]), root_files.opened_parent_folder(
+            with self._tolerating_missing_or_not_empty(inside[0]), root_files.opened_parent_folder(
                 self.url, inside[0], root_fd=self._top
             ) as folder:
                 for name in inside:
-                    with self._tolerating_missing(name):
+                    with self._tolerating_missing_or_not_empty(name):
                         self._remove(folder, name)
                     failpoint("store.file_deleted")
 
@@ -383,7 +383,7 @@ class PosixStore:
             os.rmdir(last, dir_fd=folder)
 
     @contextlib.contextmanager
-    def _tolerating_missing(self, name: str) -> Iterator[None]:
+    def _tolerating_missing_or_not_empty(self, name: str) -> Iterator[None]:
         """A context in which it is no error to delete what is missing, or a directory that is not empty. Raise
         Unsupported, OSError."""
         path = self._path(name)
@@ -403,7 +403,7 @@ def _raise_unless_missing(path: str, err: OSError) -> None:
     """Raise `err` of a directory that could not be listed, unless nothing is there. `path` "": it is the root
     itself."""
     # A link that leads nowhere is not the same as nothing: what it led to may be back tomorrow.
-    if path and err.errno in (errno.ENOENT, *files.MAYBE_NO_FILE) and files.kind_of(path):
+    if path and err.errno in (errno.ENOENT, *files.MAYBE_NO_FILE) and files.describe_if_not_regular_file(path):
         raise root_files.not_an_object_error(path, "a directory") from None
     if err.errno != errno.ENOENT:
         raise err

@@ -26,14 +26,14 @@ TRIES = 8
 log = logging.getLogger("hyperpod_kit.checkpoint")
 
 
-def with_retries(store: Store) -> Store:
+def with_read_retries(store: Store) -> Store:
     """The same store, whose reads are tried again."""
     if isinstance(store, RetryingStore):
         return store
     return RetryingStore(store)
 
 
-def without_retries(store: Store) -> Store:
+def without_read_retries(store: Store) -> Store:
     """The same store, whose reads are tried once: for hints that are not worth a pause."""
     if isinstance(store, RetryingStore):
         return store.store
@@ -48,7 +48,7 @@ class RetryingStore:
         self.store = store
         self._sleep = sleep
 
-    def retry(self, name: str, read: Callable[[], T]) -> T:
+    def retry_read(self, name: str, read: Callable[[], T]) -> T:
         """Call `read` until it succeeds, with pauses, and return its result. Raise what it raises: an error that may
         pass after the last try, any other at once."""
         failures = 0
@@ -70,25 +70,25 @@ class RetryingStore:
 
     def list(self, prefix: str = "", *, after: str = "", until: str = "") -> List[str]:
         """See Store."""
-        return self.retry(prefix, lambda: self.store.list(prefix, after=after, until=until))
+        return self.retry_read(prefix, lambda: self.store.list(prefix, after=after, until=until))
 
     def sizes(self, prefix: str) -> Dict[str, int]:
         """See Store."""
-        return self.retry(prefix, lambda: self.store.sizes(prefix))
+        return self.retry_read(prefix, lambda: self.store.sizes(prefix))
 
     def exists(self, name: str) -> bool:
         """See Store."""
-        return self.retry(name, lambda: self.store.exists(name))
+        return self.retry_read(name, lambda: self.store.exists(name))
 
     def read(self, name: str, most: int = SMALL) -> bytes:
         """See Store."""
-        return self.retry(name, lambda: self.store.read(name, most))
+        return self.retry_read(name, lambda: self.store.read(name, most))
 
     def open_read(self, name: str) -> StoreReader:
         """See Store."""
-        return RetryingReader(self, name, self.retry(name, lambda: self.store.open_read(name)))
+        return RetryingReader(self, name, self.retry_read(name, lambda: self.store.open_read(name)))
 
-    def reopen(self, name: str) -> StoreReader:
+    def open_read_once(self, name: str) -> StoreReader:
         """Open the object for reading, in one try. Raise as `open_read`."""
         return self.store.open_read(name)
 
@@ -149,13 +149,13 @@ class RetryingReader:
             failed = self._reader
             return self._reader.read_into(view, offset)
 
-        return self._store.retry(self._name, read)
+        return self._store.retry_read(self._name, read)
 
     def _reopen_after_failure(self, failed: StoreReader) -> None:
         with self._lock:
             if self._reader is not failed:
                 return
-            reader = self._store.reopen(self._name)
+            reader = self._store.open_read_once(self._name)
             self._opened.append(reader)
             if reader.size != self.size:
                 raise CheckpointError(f"{self._name} has {reader.size} bytes now, expected {self.size}")

@@ -17,7 +17,7 @@ from typing import Iterator, Optional, Tuple
 from hyperpod_kit.checkpoint.repository.store.base import SMALL, NotAnObject
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.untrusted import by_descriptor, files
-from hyperpod_kit.untrusted.files import MAYBE_NO_FILE, kind_of
+from hyperpod_kit.untrusted.files import MAYBE_NO_FILE, describe_if_not_regular_file
 
 _OVERWRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -70,7 +70,7 @@ def open_parent_folder(root: str, name: str, *, root_fd: int = -1) -> int:
             try:
                 inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=fd)
             except OSError as err:
-                if err.errno in MAYBE_NO_FILE and kind_of(path):
+                if err.errno in MAYBE_NO_FILE and describe_if_not_regular_file(path):
                     raise not_an_object_error(path, "a directory of this root") from None
                 raise
             os.close(fd)
@@ -91,7 +91,7 @@ def opened_parent_folder(root: str, name: str, *, root_fd: int = -1) -> Iterator
         os.close(fd)
 
 
-def open_to_overwrite(folder_fd: int, path: str) -> int:
+def open_truncated(folder_fd: int, path: str) -> int:
     """Return a descriptor to write the file at `path`, which is created or emptied, in the directory
     `folder_fd`.
 
@@ -100,7 +100,7 @@ def open_to_overwrite(folder_fd: int, path: str) -> int:
     try:
         fd = os.open(os.path.basename(path), _OVERWRITE, 0o644, dir_fd=folder_fd)
     except OSError as err:
-        if err.errno in (*MAYBE_NO_FILE, errno.EISDIR) and kind_of(path):
+        if err.errno in (*MAYBE_NO_FILE, errno.EISDIR) and describe_if_not_regular_file(path):
             raise not_an_object_error(path) from None
         raise
     try:

@@ -243,22 +243,22 @@ def connect(url: str) -> S3Store:
     """
     if not url[len("s3://") :].partition("/")[0]:
         raise CheckpointError(f"{url} names no bucket", hint="s3://BUCKET/PREFIX")
-    return S3Store(url, _boto3(url) or S3HttpClient(os.environ))
+    return S3Store(url, _boto3_client_or_none(url) or S3HttpClient(os.environ))
 
 
-def _boto3(url: str) -> Any:
+def _boto3_client_or_none(url: str) -> Any:
     """Return boto3's client; None where there is none. Raise CheckpointError when it knows no region."""
     try:
         from botocore.exceptions import BotoCoreError
     except ImportError:
         return None
     try:
-        return boto3_client()
+        return boto3_client_or_none()
     except (BotoCoreError, ValueError) as err:
         raise CheckpointError(f"{url} cannot be reached: {err}") from None
 
 
-def boto3_client() -> Any:
+def boto3_client_or_none() -> Any:
     """A client of boto3's, for checkpoints and for data; None where there is no boto3. Raises what boto3 raises."""
     try:
         import boto3

@@ -56,7 +56,7 @@ class ResponseBody:
     def read(self, most: int = -1) -> bytes:
         """The next bytes, as many as `most` unless fewer are left; b"" at the end. Raises OSError."""
         if self._response.chunked:
-            return self._chunked(most)
+            return self._read_chunked(most)
         if most < 0:
             count = self.remaining
         else:
@@ -78,7 +78,7 @@ class ResponseBody:
                 raise S3Broken(f"its CRC-32 is not {self._expected_crc}, which the service has of it")
         return data
 
-    def _chunked(self, most: int) -> bytes:
+    def _read_chunked(self, most: int) -> bytes:
         """Read a body whose end shows by itself (chunked): S3 sends listings and the end of uploads so."""
         try:
             data: bytes = self._response.read(most if most >= 0 else None)  # all of them, or the end has come

@@ -74,7 +74,7 @@ class S3HttpClient:
     def __init__(self, environ: Mapping[str, str], *, tries: int = TRIES, silence: float = 60.0) -> None:
         self._chain = chain.CredentialChain(environ)
         self._region = chain.region(environ)
-        self._endpoint = chain.endpoint(environ, "S3")
+        self._endpoint = chain.configured_endpoint_or_empty(environ, "S3")
         if not self._region and not self._endpoint:
             raise CheckpointError(
                 "no region of S3 is known here: not in the environment, not in ~/.aws, not from the metadata service",

@@ -54,7 +54,7 @@ class S3Writer:
             piece = view[at : at + part_bytes - inside]
             at += len(piece)
             if len(piece) == part_bytes:
-                self._upload_or_hold_part(number, bytes(piece))
+                self._upload_part_or_hold_single(number, bytes(piece))
                 continue
             with self._lock:
                 part = self._open.setdefault(number, _UploadPart(part_bytes))
@@ -63,9 +63,9 @@ class S3Writer:
                 if part.received < part_bytes:
                     continue
                 del self._open[number]
-            self._upload_or_hold_part(number, bytes(part.data))
+            self._upload_part_or_hold_single(number, bytes(part.data))
 
-    def _upload_or_hold_part(self, number: int, body: bytes) -> None:
+    def _upload_part_or_hold_single(self, number: int, body: bytes) -> None:
         if self._single is not None:
             self._single = body
             return

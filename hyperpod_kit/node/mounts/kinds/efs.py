@@ -24,12 +24,12 @@ class EfsKind(Kind):
     restart_when_hung = False
 
     def command(self, node: Node, mount: EfsMount) -> Sequence[str]:
-        options = ["_netdev", *mount.flags(), "noresvport"]
+        options = ["_netdev", *mount.expected_protective_flags(), "noresvport"]
         if mount.tls:
             options.append("tls")
         if mount.iam:
             options.append("iam")
-        options += efs_utils.options(mount)
+        options += efs_utils.common_mount_options(mount)
         return ("mount", "-t", "efs", "-o", ",".join(options), f"{mount.file_system_id}:/", mount.path)
 
     def identify(self, node: Node, mount: EfsMount, entry: MountEntry) -> MountIdentity:

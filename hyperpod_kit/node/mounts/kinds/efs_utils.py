@@ -126,7 +126,7 @@ def proxy_is_dead(entry: MountEntry) -> bool:
     return False
 
 
-def options(mount: Union[EfsMount, S3FilesMount]) -> List[str]:
+def common_mount_options(mount: Union[EfsMount, S3FilesMount]) -> List[str]:
     """The options that both helpers take alike."""
     mount_options = []
     if mount.access_point_id:

@@ -24,7 +24,7 @@ class LustreKind(Kind):
 
     def command(self, node: Node, mount: LustreMount) -> Sequence[str]:
         # flock: PyTorch's and HDF5's locks fail without it. noatime: no write per read.
-        options = ",".join((*mount.flags(), "noatime", "flock"))
+        options = ",".join((*mount.expected_protective_flags(), "noatime", "flock"))
         return ("mount", "-t", "lustre", "-o", options, f"{mount.dns_name}@tcp:/{mount.mount_name}", mount.path)
 
     def identify(self, node: Node, mount: LustreMount, entry: MountEntry) -> MountIdentity:

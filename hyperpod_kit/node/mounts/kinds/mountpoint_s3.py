@@ -16,7 +16,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.mounts.kinds.kind import ClientCheck, Kind, MountIdentity
 from hyperpod_kit.node.mounts.mount_record import read_record, replacement_reason
-from hyperpod_kit.node.systemd import processes
+from hyperpod_kit.node.systemd import process_ids_of_unit
 from hyperpod_kit.system import process
 from hyperpod_kit.system.mountinfo import MountEntry, find_mount_at
 from hyperpod_kit.untrusted import by_descriptor
@@ -41,7 +41,7 @@ class MountpointS3Kind(Kind):
     def prepare(self, node: Node, mount: S3Mount) -> None:
         """Make the cache's directory: its contents are objects in the clear, so nobody but root may look."""
         if mount.cache_path is not None:
-            self._require_scratch(node, mount.cache_path)
+            self._require_scratch_mounted(node, mount.cache_path)
             cache_directory = node.paths.under_root(mount.cache_path)
             by_descriptor.make_parents(cache_directory)
             try:
@@ -49,7 +49,7 @@ class MountpointS3Kind(Kind):
             except Untrusted as err:
                 raise MountFailed(str(err), hint=err.hint) from None
 
-    def _require_scratch(self, node: Node, cache_path: str) -> None:
+    def _require_scratch_mounted(self, node: Node, cache_path: str) -> None:
         # Otherwise the cache would fill the root disk, below where the scratch belongs.
         mountinfo = read_text(node.paths.mountinfo) or ""
         for other in node.mounts:
@@ -65,7 +65,7 @@ class MountpointS3Kind(Kind):
         if entry.source != SOURCE:
             return MountIdentity(False, entry.source, f"{expected}, found {entry.fs_type}")
         record = read_record(node, mount)
-        pids = processes(node, carrier_unit(mount))
+        pids = process_ids_of_unit(node, carrier_unit(mount))
         # Beside the daemon there may be a command of ours that waits for it.
         pid = next((pid for pid in pids if parse_command(command_line(node, pid))), pids[0] if pids else 0)
         replacement = replacement_reason(record, entry)

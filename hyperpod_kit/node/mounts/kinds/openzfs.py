@@ -25,7 +25,7 @@ class OpenZfsKind(Kind):
     restart_when_hung = False
 
     def command(self, node: Node, mount: OpenZfsMount) -> Sequence[str]:
-        options = ",".join(("_netdev", *mount.flags(), OPTIONS))
+        options = ",".join(("_netdev", *mount.expected_protective_flags(), OPTIONS))
         return ("mount", "-t", "nfs", "-o", options, f"{mount.dns_name}:{mount.export}", mount.path)
 
     def identify(self, node: Node, mount: OpenZfsMount, entry: MountEntry) -> MountIdentity:

@@ -24,7 +24,7 @@ class S3FilesKind(Kind):
     restart_when_hung = False
 
     def command(self, node: Node, mount: S3FilesMount) -> Sequence[str]:
-        options = ["_netdev", *mount.flags(), "noresvport", *efs_utils.options(mount)]
+        options = ["_netdev", *mount.expected_protective_flags(), "noresvport", *efs_utils.common_mount_options(mount)]
         return ("mount", "-t", "s3files", "-o", ",".join(options), f"{mount.file_system_id}:/", mount.path)
 
     def identify(self, node: Node, mount: S3FilesMount, entry: MountEntry) -> MountIdentity:

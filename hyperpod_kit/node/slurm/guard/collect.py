@@ -103,13 +103,13 @@ def collect_facts(node: Node) -> PlaneFacts:
         if munge:
             pass
         elif is_controller:
-            config = _config(node)
+            config = _query_slurm_config(node)
         else:
             is_known, slurm_node = _query_own_node(node)
     except RunError as err:
         barrier = diagnose(err)
     if is_controller:
-        controller_facts = _controller(node, config)
+        controller_facts = _collect_controller_facts(node, config)
     loaded = probe_plugin_load(node.runner, drain.slurm_program(node, "sbatch"), AS_NOBODY)
     running = ""
     if is_controller:
@@ -122,7 +122,7 @@ def collect_facts(node: Node) -> PlaneFacts:
         munge=munge,
         barrier=barrier,
         daemon=daemon,
-        daemon_runs=bool(systemd.processes(node, daemon)) if daemon else None,
+        daemon_runs=bool(systemd.process_ids_of_unit(node, daemon)) if daemon else None,
         controller=controller_facts,
         hooks=_find_hook_file_problems(node),
         fetched=None if is_controller else _has_fetched_hooks(node),
@@ -157,7 +157,7 @@ def _probe_munge(node: Node) -> str:
     return ""
 
 
-def _config(node: Node) -> Mapping[str, str]:
+def _query_slurm_config(node: Node) -> Mapping[str, str]:
     done = node.runner.run([drain.slurm_program(node, "scontrol"), "show", "config"], timeout=WITHIN)
     return running_config.parse(done.stdout)
 
@@ -165,14 +165,14 @@ def _config(node: Node) -> Mapping[str, str]:
 def _query_own_node(node: Node) -> Tuple[bool, Optional[drain.SlurmNodeStatus]]:
     """(whether slurmctld knows this node, what it says of it). Raises RunError when it does not answer."""
     try:
-        return True, drain.query_node(node, WITHIN)
+        return True, drain.query_local_node(node, WITHIN)
     except RunError as err:
         if " not found" in err.stdout + err.stderr:
             return False, None
         raise
 
 
-def _controller(node: Node, config: Optional[Mapping[str, str]]) -> ControllerFacts:
+def _collect_controller_facts(node: Node, config: Optional[Mapping[str, str]]) -> ControllerFacts:
     try:
         expected_texts, notes = controller.expected_files(node)
     except NodeError as err:

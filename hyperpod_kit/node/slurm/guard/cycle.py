@@ -51,7 +51,7 @@ def _run_guard_cycle(node: Node) -> GuardCycle:
     messages: List[str] = []
     if is_apply_finished(node):
         facts = collect_facts(node)
-        if may_mend(node):
+        if is_current_bundle_applied(node):
             mended = mending.mend(node, facts, before.notes if before else {})
         else:
             mended = mended_from_record(before)
@@ -65,7 +65,7 @@ def _run_guard_cycle(node: Node) -> GuardCycle:
         if before:
             findings = list(before.findings)
     record = GuardRecord(node.clock.wall(), tuple(findings), mended.to_dict())
-    messages += [*mended.done, *changes(before.findings if before else (), findings)]
+    messages += [*mended.done, *describe_finding_changes(before.findings if before else (), findings)]
     try:
         write_volatile_json(node.paths.slurm_guard_record, record.to_dict())
     except OSError as err:
@@ -87,7 +87,7 @@ def judge_all(facts: PlaneFacts, mended: Mended, now: float) -> List[SlurmFindin
         hopeless = {mending.BUILT}
     else:
         hopeless = set()
-    return [*judge(facts), *mending.findings(mended.without(hopeless), now)]
+    return [*judge(facts), *mending.findings_about_mending(mended.without(hopeless), now)]
 
 
 def mended_from_record(record: Optional[GuardRecord]) -> Mended:
@@ -105,7 +105,7 @@ def is_apply_finished(node: Node) -> bool:
     return isinstance(read_json(node.paths.apply_status), dict) and not is_locked(node, "apply")
 
 
-def may_mend(node: Node) -> bool:
+def is_current_bundle_applied(node: Node) -> bool:
     """Whether what is there is this bundle's, as `node apply` has left it: else it is `node apply` that is due."""
     if node.config.lifecycle_mode == LifecycleMode.AMI_ONLY:
         return False
@@ -113,7 +113,7 @@ def may_mend(node: Node) -> bool:
     return status.get("ok") is True and status.get("bundle_id") == node.bundle_id
 
 
-def changes(before: Sequence[SlurmFinding], after: Sequence[SlurmFinding]) -> List[str]:
+def describe_finding_changes(before: Sequence[SlurmFinding], after: Sequence[SlurmFinding]) -> List[str]:
     """A line for each finding that is new, and for each that is over."""
     old, new = ({finding.code: finding for finding in findings} for findings in (before, after))
     lines = [f"{code}: {finding.message}" for code, finding in new.items() if code not in old]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.node.slurm.guard.collect import STATE, ControllerFacts, PlaneFacts, is_without_slurm
-from hyperpod_kit.node.slurm.hooks import block_lines, settings
+from hyperpod_kit.node.slurm.hooks import block_lines, parse_settings
 from hyperpod_kit.slurm import running_config, versions
 from hyperpod_kit.slurm.findings import SlurmFinding
 from hyperpod_kit.slurm.node_reasons import judge_state
@@ -27,18 +27,18 @@ def judge(facts: PlaneFacts) -> List[SlurmFinding]:
         detail = "scontrol is not on this node: Slurm cannot be asked"
         return [SlurmFinding("no-slurm", detail, "ls -l /opt/slurm/bin", fault=facts.traces)]
     return [
-        *_munge(facts),
+        *_munge_or_unreachable_findings(facts),
         *_daemon(facts),
         *_hooks(facts),
         *(_controller(facts.controller) if facts.controller else ()),
-        *_fetched(facts),
+        *_fetched_config_findings(facts),
         *_plugin(facts),
         *_versions(facts),
-        *_state(facts),
+        *_node_state_findings(facts),
     ]
 
 
-def _munge(facts: PlaneFacts) -> Iterator[SlurmFinding]:
+def _munge_or_unreachable_findings(facts: PlaneFacts) -> Iterator[SlurmFinding]:
     if facts.munge:
         yield SlurmFinding(
             "munge-down",
@@ -80,7 +80,7 @@ def _controller(facts: ControllerFacts) -> Iterator[SlurmFinding]:
             f"the slurmctld that runs does not go by our {', '.join(names)}",
             f"{RECONFIGURE}; where that does not help: {APPLY}",
         )
-    state_directory = settings(facts.expected_texts.get(facts.slurm_conf, "")).get(STATE, "")
+    state_directory = parse_settings(facts.expected_texts.get(facts.slurm_conf, "")).get(STATE, "")
     if len(names) < len(ineffective) and not facts.has_state_in(state_directory):
         yield SlurmFinding(
             "state-elsewhere",
@@ -92,15 +92,15 @@ def _controller(facts: ControllerFacts) -> Iterator[SlurmFinding]:
 
 def not_in_force(conf: str, config: Mapping[str, str]) -> List[Tuple[str, str]]:
     """(key, value) of each line of our block by which the running slurmctld does not go."""
-    pairs = [(key.strip(), value.strip()) for key, given, value in _pairs(block_lines(conf)) if given]
+    pairs = [(key.strip(), value.strip()) for key, given, value in _partition_setting_lines(block_lines(conf)) if given]
     return [(key, value) for key, value in pairs if running_config.is_in_force(config, key, value) is False]
 
 
-def _pairs(lines: Sequence[str]) -> Iterator[Tuple[str, str, str]]:
+def _partition_setting_lines(lines: Sequence[str]) -> Iterator[Tuple[str, str, str]]:
     return (line.partition("=") for line in lines if not line.lstrip().startswith("#"))
 
 
-def _fetched(facts: PlaneFacts) -> Iterator[SlurmFinding]:
+def _fetched_config_findings(facts: PlaneFacts) -> Iterator[SlurmFinding]:
     if facts.fetched is False:
         yield SlurmFinding(
             "hooks-not-here",
@@ -138,7 +138,7 @@ def _plugin(facts: PlaneFacts) -> Iterator[SlurmFinding]:
 
 
 def _versions(facts: PlaneFacts) -> Iterator[SlurmFinding]:
-    running, installed = versions.parse(facts.running), versions.parse(facts.installed)
+    running, installed = versions.parse_version_or_zero(facts.running), versions.parse_version_or_zero(facts.installed)
     if (0, 0) in (running, installed) or running == installed:
         return
     daemon = facts.daemon.rpartition(".")[0] or "slurmd"
@@ -150,7 +150,7 @@ def _versions(facts: PlaneFacts) -> Iterator[SlurmFinding]:
     )
 
 
-def _state(facts: PlaneFacts) -> Iterator[SlurmFinding]:
+def _node_state_findings(facts: PlaneFacts) -> Iterator[SlurmFinding]:
     if facts.is_known is False:
         yield SlurmFinding(
             "node-unknown",

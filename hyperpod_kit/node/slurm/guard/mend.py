@@ -103,7 +103,7 @@ def mend(node: Node, facts: PlaneFacts, noted: Mapping[str, Any]) -> Mended:
     done: List[str] = []
     notes = {
         RESTORED: _restore_config_if_due(node, facts, Tries.of(noted.get(RESTORED)), done),
-        BUILT: _build(node, facts, Tries.of(noted.get(BUILT)), done),
+        BUILT: _build_plugin_if_due(node, facts, Tries.of(noted.get(BUILT)), done),
         RELEASED: _undrain_duplicate_job_if_due(node, facts, Tries.of(noted.get(RELEASED)), done),
     }
     return Mended(notes, tuple(done))
@@ -113,7 +113,7 @@ def _restore_config_if_due(node: Node, facts: PlaneFacts, tries: Tries, done: Li
     now = node.clock.wall()
     if facts.controller is None or facts.controller.config is None:
         return tries
-    planned = restore.plan(facts.controller)
+    planned = restore.plan_restoration(facts.controller)
     if planned.refusal:
         return replace(tries, error=planned.refusal)
     if not planned.is_due:
@@ -139,7 +139,7 @@ def _restore_config_if_due(node: Node, facts: PlaneFacts, tries: Tries, done: Li
         error = _error_text(err)
         done.append(f"{action}: failed: {error}")
         return tries.after_try(now, action, error)
-    audit.record("restored", "Slurm's configuration", action, asked_by=ASKED_BY)
+    audit.record_root_action_in_journal("restored", "Slurm's configuration", action, asked_by=ASKED_BY)
     done.append(f"put back: {action}")
     return tries.after_try(now, action)
 
@@ -150,7 +150,7 @@ def _error_text(err: Union[OSError, HyperpodKitError]) -> str:
     return str(err)
 
 
-def _build(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Tries:
+def _build_plugin_if_due(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Tries:
     now = node.clock.wall()
     if not facts.plugin.error:
         if facts.plugin.offers:
@@ -162,7 +162,7 @@ def _build(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Trie
         return tries
     action = f"the plugin, for the Slurm of this node ({facts.installed or 'of unknown version'})"
     try:
-        if not plugin.build(node):
+        if not plugin.build_if_outdated(node):
             headers = (
                 f"it is built with the headers in {plugin.headers_directory(node)}, and this Slurm is {facts.installed}"
             )
@@ -171,7 +171,7 @@ def _build(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Trie
         error = _error_text(err)
         done.append(f"cannot build {action}: {error}")
         return tries.after_try(now, action, error)
-    audit.record("built", plugin.STEP.name, facts.plugin.error, asked_by=ASKED_BY)
+    audit.record_root_action_in_journal("built", plugin.STEP.name, facts.plugin.error, asked_by=ASKED_BY)
     done.append(f"built {action}: {facts.plugin.error}")
     return tries.after_try(now, action)
 
@@ -191,10 +191,10 @@ def _undrain_duplicate_job_if_due(node: Node, facts: PlaneFacts, tries: Tries, d
     try:
         if _has_jobs(node):
             return tries
-        drain.update_node(node, "state=undrain")
+        drain.update_local_node(node, "state=undrain")
     except (RunError, OSError) as err:
         return tries.after_try(now, action, _error_text(err))
-    audit.record("undrained", f"node {facts.node}", facts.slurm_node.reason, asked_by=ASKED_BY)
+    audit.record_root_action_in_journal("undrained", f"node {facts.node}", facts.slurm_node.reason, asked_by=ASKED_BY)
     done.append(f"undrained {action}")
     return tries.after_try(now, action)
 
@@ -210,7 +210,7 @@ def _has_jobs(node: Node) -> bool:
     return bool(done.stdout.strip())
 
 
-def findings(mended: Mended, now: float) -> List[SlurmFinding]:
+def findings_about_mending(mended: Mended, now: float) -> List[SlurmFinding]:
     """Return the findings about what the guard did. Pure."""
     reports: List[SlurmFinding] = []
     for name, tries in mended.notes.items():

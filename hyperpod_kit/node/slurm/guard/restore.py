@@ -14,7 +14,7 @@ from typing import Dict, List, Mapping, Optional
 from hyperpod_kit.node.slurm import accounting_lines
 from hyperpod_kit.node.slurm.guard.collect import STATE, ControllerFacts
 from hyperpod_kit.node.slurm.guard.judge import not_in_force
-from hyperpod_kit.node.slurm.hooks import block_lines, settings, with_block
+from hyperpod_kit.node.slurm.hooks import block_lines, parse_settings, with_block
 from hyperpod_kit.slurm import running_config
 
 AT_START = (STATE, *accounting_lines.RESTARTED_FOR)
@@ -38,7 +38,7 @@ class Restoration:
         return bool(self.files) or self.reconfigure
 
 
-def plan(facts: ControllerFacts) -> Restoration:
+def plan_restoration(facts: ControllerFacts) -> Restoration:
     """Return which of the kit's lines can be put back now, or why none."""
     if facts.problem or facts.config is None or facts.acting:
         return Restoration()
@@ -46,10 +46,11 @@ def plan(facts: ControllerFacts) -> Restoration:
     location = facts.config.get(STATE, "")
     if conf is None or not location:
         return Restoration(refusal="slurmctld does not say where its state is")
-    text = _restorable_slurm_conf(conf, facts)
-    if not facts.has_state_in(settings(text).get(STATE, DEFAULT_STATE)):
+    text = _slurm_conf_without_start_only_changes(conf, facts)
+    if not facts.has_state_in(parse_settings(text).get(STATE, DEFAULT_STATE)):
         return Restoration(
-            refusal=f"slurm.conf has the state in {settings(text).get(STATE, DEFAULT_STATE)} and slurmctld has it in "
+            refusal=f"slurm.conf has the state in {parse_settings(text).get(STATE, DEFAULT_STATE)} and "
+            "slurmctld has it in "
             f"{location}: to put anything back would move it"
         )
     expected = {**facts.expected_texts, facts.slurm_conf: text}
@@ -58,13 +59,13 @@ def plan(facts: ControllerFacts) -> Restoration:
     return Restoration(files, bool(files) or any(key not in AT_START for key in idle))
 
 
-def _restorable_slurm_conf(conf: str, facts: ControllerFacts) -> str:
+def _slurm_conf_without_start_only_changes(conf: str, facts: ControllerFacts) -> str:
     """Return slurm.conf with the kit's block, but for lines that take effect only when slurmctld starts and
     are not in effect: those stay as they are in the file."""
-    present = {_key(line): line for line in block_lines(conf)}
+    present = {_setting_key(line): line for line in block_lines(conf)}
     lines: List[str] = []
     for line in block_lines(facts.expected_texts[facts.slurm_conf]):
-        key, value = _key(line), line.partition("=")[2].strip()
+        key, value = _setting_key(line), line.partition("=")[2].strip()
         kept: Optional[str] = line
         if key in AT_START and not _is_in_effect(facts, key, value):
             kept = present.get(key)
@@ -79,7 +80,7 @@ def _is_in_effect(facts: ControllerFacts, key: str, value: str) -> bool:
     return running_config.is_in_force(facts.config or {}, key, value) is True
 
 
-def _key(line: str) -> str:
+def _setting_key(line: str) -> str:
     if line.lstrip().startswith("#"):
         return ""
     return line.partition("=")[0].strip().lower()

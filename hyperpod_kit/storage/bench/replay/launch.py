@@ -109,7 +109,7 @@ class RankLauncher:
                 if process.is_alive():
                     process.kill()
                 process.join()
-        results = [_read_result(assignment) for assignment in assignments]
+        results = [_read_result_or_error(assignment) for assignment in assignments]
         for assignment, result in zip(assignments, results, strict=True):
             if "error" in result:
                 raise _bench_error(assignment, result["error"])
@@ -129,7 +129,7 @@ def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _read_result(assignment: AnyAssignment) -> dict[str, Any]:
+def _read_result_or_error(assignment: AnyAssignment) -> dict[str, Any]:
     """Read a rank's result; an error where it has left none."""
     if not assignment.result_path.exists():
         return {"error": f"rank {assignment.rank} left no result after {_TIMEOUT:g} s"}

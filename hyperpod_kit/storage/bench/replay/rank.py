@@ -26,7 +26,7 @@ def run_and_write_result(assignment: AnyAssignment, work: Callable[[AnyAssignmen
 
     Never raises: an error is in the result.
     """
-    out = by_descriptor.open_file(assignment.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    out = by_descriptor.open_own_or_root_file(assignment.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(out, 1)
     os.dup2(out, 2)
     warnings.simplefilter("ignore")

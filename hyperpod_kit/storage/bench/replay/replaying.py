@@ -76,7 +76,7 @@ class Replaying:
         if self.peers.rank:
             return
         for name, state in states.items():
-            with by_descriptor.stream(directory / f"{name}.pt", "wb") as file:
+            with by_descriptor.open_stream_for_writing(directory / f"{name}.pt", "wb") as file:
                 torch.save(state, file)
                 file.flush()
                 os.fsync(file.fileno())

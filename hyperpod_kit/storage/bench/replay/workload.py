@@ -33,7 +33,7 @@ def rank_count_of_mode(mode: str) -> int:
     return int(mode.partition("x")[2])
 
 
-def model_size_by_name(name: str) -> Size:
+def model_dimensions_by_name_or_bytes(name: str) -> Size:
     """Look up a size of SIZES, or make one of about as many bytes as the number that `name` is."""
     if name in SIZES:
         return SIZES[name]
@@ -84,7 +84,7 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return part  # type: ignore[no-any-return]
 
 
-def _fill(tensor: torch.Tensor, low: float, high: float, *, zeros: bool) -> None:
+def _fill_evenly_spaced_or_zeros(tensor: torch.Tensor, low: float, high: float, *, zeros: bool) -> None:
     """Fill with evenly spaced values, which are made much faster than random ones; or with zeros."""
     if zeros:
         tensor.zero_()
@@ -97,7 +97,7 @@ class Workload:
 
     def __init__(self, size: str, mode: str, peers: Peers, *, seed: int = 1, zeros: bool = False) -> None:
         """`zeros`: a state that a restore must bring back."""
-        self.size = model_size_by_name(size)
+        self.size = model_dimensions_by_name_or_bytes(size)
         with torch.device("meta"):
             self.model = Gpt(self.size)
         if mode.startswith("fsdp2"):
@@ -114,9 +114,9 @@ class Workload:
             moments = torch.empty_like(parameter.detach()), torch.empty_like(parameter.detach())
             # Different values everywhere, and different in each tensor and rank: a misplaced byte shows.
             unlike = 1.0 + 1e-3 * (number + 500 * peers.rank + seed)
-            _fill(local_tensor(parameter), -0.02, 0.02 * unlike, zeros=zeros)
-            _fill(local_tensor(moments[0]), -1e-4, 1e-4 * unlike, zeros=zeros)
-            _fill(local_tensor(moments[1]), 1e-9, 1e-6 * unlike, zeros=zeros)
+            _fill_evenly_spaced_or_zeros(local_tensor(parameter), -0.02, 0.02 * unlike, zeros=zeros)
+            _fill_evenly_spaced_or_zeros(local_tensor(moments[0]), -1e-4, 1e-4 * unlike, zeros=zeros)
+            _fill_evenly_spaced_or_zeros(local_tensor(moments[1]), 1e-9, 1e-6 * unlike, zeros=zeros)
             self.optimizer.state[parameter] = {
                 "step": torch.tensor(1.0),
                 "exp_avg": moments[0],

@@ -52,7 +52,7 @@ def fork_and_serve_mount(
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     os.close(null)
-    session.run()
+    session.wait_until_unmounted()
     if on_unmounted is not None:
         on_unmounted()
     os._exit(0)

@@ -23,7 +23,9 @@ class Refusal(OSError):
     """An error number for the kernel and the sentence for the log."""
 
 
-def mount(source: str, target: str, kind: str, *, options: str = "", flags: int = MS_NOSUID | MS_NODEV) -> int:
+def mount_and_return_fuse_descriptor(
+    source: str, target: str, kind: str, *, options: str = "", flags: int = MS_NOSUID | MS_NODEV
+) -> int:
     """Mount `target` and return the descriptor of the kernel's requests. kind: `fuse` or `fuse.<subtype>`.
 
     options: further mount data such as `allow_other,default_permissions`. Raises OSError.
@@ -79,7 +81,7 @@ class FuseSession:
         for thread in self._threads:
             thread.start()
 
-    def run(self) -> None:
+    def wait_until_unmounted(self) -> None:
         """Wait until the file system is unmounted; SIGTERM and SIGINT unmount it. Main thread only."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: unmount(self._target))

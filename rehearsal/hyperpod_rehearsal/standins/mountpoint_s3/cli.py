@@ -16,7 +16,7 @@ from hyperpod_rehearsal.standins.fuse.session import (
     MS_RDONLY,
     FuseSession,
     Refusal,
-    mount,
+    mount_and_return_fuse_descriptor,
     set_process_name,
 )
 from hyperpod_rehearsal.standins.mountpoint_s3.client import S3Client, S3Failure
@@ -48,7 +48,7 @@ def main(argv: Sequence[str], *, fstab: bool = False) -> int:
             return code
         session = _mount_and_start_session(options)
         print(done, flush=True)
-        session.run()
+        session.wait_until_unmounted()
         return 0
     except StartFailed as err:
         print(err.message, file=sys.stderr)
@@ -103,7 +103,9 @@ def _mount_and_start_session(options: MountOptions) -> FuseSession:
     if options.allow_other or options.allow_root:
         shared = ",allow_other"
     try:
-        descriptor = mount(SOURCE, options.mount_point, "fuse", options=f"default_permissions{shared}", flags=flags)
+        descriptor = mount_and_return_fuse_descriptor(
+            SOURCE, options.mount_point, "fuse", options=f"default_permissions{shared}", flags=flags
+        )
     except OSError as err:
         raise _start_failure("Failed to create FUSE session", str(err)) from err
     set_process_name("mount-s3")

@@ -107,7 +107,7 @@ class Files:
     def _require_current_node(self, node: Inode) -> None:
         """Look the object up in S3; raise ENOENT when it is missing, ESTALE when it is another file now."""
         if node.parent is not None:
-            current = self._tree.find_child(node.parent, node.name)
+            current = self._tree.find_child_locally_or_in_s3(node.parent, node.name)
         else:
             current = node
         if current is None:

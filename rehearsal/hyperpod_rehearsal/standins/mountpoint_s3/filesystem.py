@@ -42,13 +42,13 @@ class NameOperations:
         return {
             wire.LOOKUP: self.lookup,
             wire.GETATTR: self.getattr,
-            wire.SETATTR: self.setattr,
+            wire.SETATTR: self.refuse_or_ignore_setattr,
             wire.MKNOD: self.mknod,
             wire.MKDIR: self.mkdir,
             wire.UNLINK: self.unlink,
             wire.RMDIR: self.rmdir,
-            wire.RENAME: self.rename,
-            wire.RENAME2: self.rename,
+            wire.RENAME: self.refuse_rename,
+            wire.RENAME2: self.refuse_rename,
             wire.LINK: self.refuse_link,
             wire.SYMLINK: self.refuse_link,
             wire.STATFS: self.statfs,
@@ -121,29 +121,29 @@ class NameOperations:
         ttl = self._attribute_ttl(node)
         return wire.entry_reply(node.number, self._pack_node_attr(node), ttl, ttl)
 
-    def _find_child(self, request: FuseRequest, skip: int = 0) -> Inode:
+    def _require_child_of_request(self, request: FuseRequest, skip: int = 0) -> Inode:
         parent = self._tree.require_node(request.node)
-        child = self._tree.find_child(parent, _decode_name(request.trailing_names(skip)[0]))
+        child = self._tree.find_child_locally_or_in_s3(parent, _decode_name(request.trailing_names(skip)[0]))
         if child is None:
             raise Refusal(errno.ENOENT, "no such file")
         return child
 
     def lookup(self, request: FuseRequest) -> bytes:
         """Objects of other clients are seen at once: nothing absent is remembered."""
-        return self._count_and_pack_entry(self._find_child(request))
+        return self._count_and_pack_entry(self._require_child_of_request(request))
 
     def getattr(self, request: FuseRequest) -> bytes:
         """Attributes, asked for again once they are older than the metadata TTL."""
         node = self._tree.require_node(request.node)
         if node.parent is not None and node.status == REMOTE and not node.directory and time.monotonic() > node.valid:
-            now = self._tree.find_child(node.parent, node.name)
+            now = self._tree.find_child_locally_or_in_s3(node.parent, node.name)
             if now is None:
                 raise Refusal(errno.ENOENT, "no such file")
             if now is not node:
                 raise Refusal(errno.ESTALE, f"{self._tree.object_key(node)} is another file now")
         return wire.attr_reply(self._pack_node_attr(node), self._attribute_ttl(node))
 
-    def setattr(self, request: FuseRequest) -> bytes:
+    def refuse_or_ignore_setattr(self, request: FuseRequest) -> bytes:
         """Nothing of an object can be changed; on a file not yet uploaded it is accepted and has no effect."""
         node = self._tree.require_node(request.node)
         if node.status == REMOTE:
@@ -175,7 +175,7 @@ class NameOperations:
         """Delete the object, where that is allowed."""
         if not self._rules.allow_delete:
             raise Refusal(errno.EPERM, "Deletes are disabled. Use '--allow-delete' mount option to enable it.")
-        node = self._find_child(request)
+        node = self._require_child_of_request(request)
         if node.directory:
             raise Refusal(errno.EISDIR, "is a directory")
         if node.status != REMOTE:
@@ -189,7 +189,7 @@ class NameOperations:
 
     def rmdir(self, request: FuseRequest) -> bytes:
         """Only a directory that is local and empty."""
-        node = self._find_child(request)
+        node = self._require_child_of_request(request)
         if not node.directory:
             raise Refusal(errno.ENOTDIR, "not a directory")
         if node.status == REMOTE:
@@ -199,9 +199,11 @@ class NameOperations:
         self._tree.remove_name(node)
         return b""
 
-    def rename(self, request: FuseRequest) -> bytes:
+    def refuse_rename(self, request: FuseRequest) -> bytes:
         """Refuse: general purpose buckets have no rename."""
-        node = self._find_child(request, wire.IN_RENAME2.size if request.opcode == wire.RENAME2 else wire.U64.size)
+        node = self._require_child_of_request(
+            request, wire.IN_RENAME2.size if request.opcode == wire.RENAME2 else wire.U64.size
+        )
         if node.directory:
             raise Refusal(errno.EPERM, f"{self._tree.object_key(node)} is a directory and cannot be renamed")
         if node.status != REMOTE:

@@ -40,7 +40,7 @@ class ObjectReader:
         end = min(offset + size, self._head.size)
         pieces = []
         while offset < end:
-            current = self._range_containing(offset)
+            current = self._fetch_range_and_prefetch_next(offset)
             try:
                 data = current.data.result()
             except S3Failure as err:
@@ -58,7 +58,7 @@ class ObjectReader:
             offset += len(piece)
         return b"".join(pieces)
 
-    def _range_containing(self, offset: int) -> _Range:
+    def _fetch_range_and_prefetch_next(self, offset: int) -> _Range:
         """The range that holds the byte at `offset`, fetched if need be; the next one is fetched ahead."""
         with self._lock:
             current = next((item for item in self._ranges if item.start <= offset < item.end), None)

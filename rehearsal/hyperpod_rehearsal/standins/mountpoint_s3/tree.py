@@ -72,7 +72,7 @@ class Tree:
             return self._prefix
         return self.object_key(node) + "/"
 
-    def find_child(self, parent: Inode, name: str) -> Optional[Inode]:
+    def find_child_locally_or_in_s3(self, parent: Inode, name: str) -> Optional[Inode]:
         """The child, local or as S3 has it now, or None. Raises Refusal EIO when S3 fails."""
         child = self._children.get((parent.number, name))
         if child is not None and child.status != REMOTE:
@@ -111,7 +111,7 @@ class Tree:
 
     def add_local_node(self, parent: Inode, name: str, directory: bool) -> Inode:
         """A node that S3 does not know of. Raises Refusal EEXIST."""
-        taken = self.find_child(parent, name) is not None  # asks S3, so not under the lock
+        taken = self.find_child_locally_or_in_s3(parent, name) is not None  # asks S3, so not under the lock
         with self._lock:
             if taken or (parent.number, name) in self._children:
                 raise Refusal(errno.EEXIST, f"{name} exists")

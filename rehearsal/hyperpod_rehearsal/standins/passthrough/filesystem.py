@@ -115,9 +115,9 @@ class PassThrough:
             old, now = os.fstat(self._nodes.descriptor(request.node)), time.time_ns()
             accessed, modified = old.st_atime_ns, old.st_mtime_ns
             if valid & (wire.SET_ATIME_NOW | wire.SET_ATIME):
-                accessed = _time_to_set(now, bool(valid & wire.SET_ATIME_NOW), atime, atime_ns)
+                accessed = _time_to_set_ns(now, bool(valid & wire.SET_ATIME_NOW), atime, atime_ns)
             if valid & (wire.SET_MTIME_NOW | wire.SET_MTIME):
-                modified = _time_to_set(now, bool(valid & wire.SET_MTIME_NOW), mtime, mtime_ns)
+                modified = _time_to_set_ns(now, bool(valid & wire.SET_MTIME_NOW), mtime, mtime_ns)
             os.utime(path, ns=(accessed, modified))
         return self._pack_node_attr_reply(request.node)
 
@@ -227,7 +227,7 @@ def _set_owner(path: str, set_mask: int, uid: int, gid: int) -> None:
     os.chown(path, owner, group)
 
 
-def _time_to_set(now: int, is_now: bool, seconds: int, fraction: int) -> int:
+def _time_to_set_ns(now: int, is_now: bool, seconds: int, fraction: int) -> int:
     """The time to set, in nanoseconds: `now`, or the one that the request gives."""
     if is_now:
         return now

@@ -14,7 +14,7 @@ from hyperpod_rehearsal.standins.fuse.session import (
     MS_NOSUID,
     MS_RDONLY,
     FuseSession,
-    mount,
+    mount_and_return_fuse_descriptor,
     set_process_name,
 )
 from hyperpod_rehearsal.standins.passthrough.filesystem import PassThrough
@@ -55,10 +55,12 @@ def mount_directory(
         os.umask(0)  # the kernel has applied the caller's
         syslog.openlog(program, syslog.LOG_PID, syslog.LOG_DAEMON)
         if state is not None:
-            state.write_state_file(os.getpid(), sys.argv)
+            state.write_state_file_and_delete_stale(os.getpid(), sys.argv)
         try:
             files = PassThrough(directory, squash, root_squash=root_squash)
-            descriptor = mount(source, target, f"fuse.{subtype}", options=options, flags=flags)
+            descriptor = mount_and_return_fuse_descriptor(
+                source, target, f"fuse.{subtype}", options=options, flags=flags
+            )
         except OSError as err:
             if state is not None:
                 state.delete_state_file()

@@ -87,9 +87,9 @@ class ClusterAgent:
             raise AgentError(f"job {job['JobId']} is not uid {request['uid']}'s")
         if request["action"] == "expand":
             return self._expand_job(job, str(int(request["donor"])))
-        return {"diagnose": self._diagnose_and_fail_nodes, "shrink": self._shrink_job}[request["action"]](job)
+        return {"diagnose": self._diagnose_fail_nodes_maybe_requeue, "shrink": self._shrink_job}[request["action"]](job)
 
-    def _diagnose_and_fail_nodes(self, job: Dict[str, str]) -> Dict[str, Any]:
+    def _diagnose_fail_nodes_maybe_requeue(self, job: Dict[str, str]) -> Dict[str, Any]:
         if job["JobState"] != "RUNNING":
             return {"action": "NONE"}
         bad = [node for node in expand_hostlist(job["NodeList"]) if not is_healthy(node)]

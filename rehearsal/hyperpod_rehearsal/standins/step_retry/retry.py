@@ -123,7 +123,7 @@ class RetriedSrun:
         self._log("Job failed - Droping unhealthy nodes")
         shrunk = self._call_agent("shrink")
         self._log(f"Succesfully shrink job to retain healthy nodes {shrunk['nodes']}")
-        donor = self._allocate_replacement_nodes(shrunk["missing"], shrunk["nodes"])
+        donor = self._allocate_donor_job(shrunk["missing"], shrunk["nodes"])
         if donor is None or self._ended:
             return False
         expanded = self._call_agent("expand", donor=donor)
@@ -135,7 +135,7 @@ class RetriedSrun:
     def _call_agent(self, action: str, **more: str) -> Dict[str, Any]:
         return call_agent(self._controller, {"action": action, "job": self._job, **more})
 
-    def _allocate_replacement_nodes(self, count: int, excluded: str) -> Optional[str]:
+    def _allocate_donor_job(self, count: int, excluded: str) -> Optional[str]:
         """The number of a job with so many other nodes, once there are such; it gives them to ours."""
         env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SALLOC", "SPANK"))}
         argv = [f"{SLURM_BIN}/salloc", "--no-shell", f"--dependency=expand:{self._job}", f"--nodes={count}"]

@@ -18,7 +18,7 @@ from hyperpod_kit.job.goodput.job_time import AttemptLog, RunLog
 from hyperpod_kit.job.goodput.launch_time import usual_step
 from hyperpod_kit.job.goodput.time_log import RankTime
 from hyperpod_kit.job.goodput.time_rows import TimeRow
-from hyperpod_kit.slurm.environment import launch_id
+from hyperpod_kit.slurm.environment import step_launch_id_with_srun_port
 from hyperpod_kit.slurm.progress import ProgressWriter, RankProgress
 from tests.support.wait import until
 
@@ -37,7 +37,7 @@ class Rank:
         self.teller = ProgressWriter({HPK_PROGRESS: self.memory.path})
         self.teller.report_first_step(0)
         self.teller.report_completed_step(3)
-        self.row = RankTime(launch_id(self.env), "n1", time.time() - 5.0).row(self.memory)
+        self.row = RankTime(step_launch_id_with_srun_port(self.env), "n1", time.time() - 5.0).row(self.memory)
         until(lambda: ATTEMPT.encode() in Path(f"/proc/{self.process.pid}/environ").read_bytes(), what="the process")
 
     def logs(self) -> List[RunLog]:

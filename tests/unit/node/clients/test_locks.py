@@ -59,14 +59,14 @@ def test_and_with_a_bound(debian: DebianRoot, lock: str) -> None:
             match="cannot install mount-s3: the package lock was taken for 1 s "
             rf"by process {holder.pid} \(\w",
         ) as caught:
-            apt.install(debian.node([DATA]), [str(deb)], ["mount-s3"], seconds=1.0)
+            apt.install_package_files_only(debian.node([DATA]), [str(deb)], ["mount-s3"], seconds=1.0)
         assert not deadline.has_passed()
     assert caught.value.hint and debian.installed() == {}
 
 
 def test_holding_waits_too(debian: DebianRoot) -> None:
     node = debian.node([])
-    apt.install(node, [str(debian.deb("lustre-client-utils", "2.15"))], ["lustre-client-utils"])
+    apt.install_package_files_only(node, [str(debian.deb("lustre-client-utils", "2.15"))], ["lustre-client-utils"])
     with held(debian.root / LOCKS[0], 60), pytest.raises(NodeError, match="cannot hold lustre-client-utils: the pack"):
         apt.hold_packages(node, ["lustre-client-utils"], seconds=0.5)
     with held(debian.root / LOCKS[0], 1.0) as holder:

@@ -35,7 +35,7 @@ def test_a_module_that_works_is_left_alone_and_held(debian: DebianRoot) -> None:
     ]
     newer = debian.listed(debian.deb(f"lustre-client-modules-{KERNEL}", "9.9-1", files=[MODULE, HELPER]))
     node = debian.node([FSX], [newer])
-    apt.install(node, [str(deb) for deb in debs], [deb.name.split("_")[0] for deb in debs])
+    apt.install_package_files_only(node, [str(deb) for deb in debs], [deb.name.split("_")[0] for deb in debs])
     said = "held linux-image-aws, lustre-client-modules-aws, lustre-client-utils"
     assert describe_pending_changes(node) == said.replace("held", "hold")
     assert install_clients(node) == (True, said)
@@ -86,7 +86,7 @@ def test_only_modules_of_other_kernels_are_listed(debian: DebianRoot) -> None:
 def test_a_lock_that_keeps_us_from_holding_does_not_cost_the_node(debian: DebianRoot) -> None:
     present(debian, HELPER, MODULE)
     node = debian.node([FSX])
-    apt.install(node, [str(debian.deb("linux-image-aws", "6.8.0-1057"))], ["linux-image-aws"])
+    apt.install_package_files_only(node, [str(debian.deb("linux-image-aws", "6.8.0-1057"))], ["linux-image-aws"])
     debian.shim("apt-mark", "echo 'E: Sub-process /usr/bin/dpkg returned an error code (2)' >&2; exit 100")
     assert install_clients(node) == (
         False,
@@ -96,7 +96,9 @@ def test_a_lock_that_keeps_us_from_holding_does_not_cost_the_node(debian: Debian
 
 def test_without_lustre_nothing_is_held(debian: DebianRoot) -> None:
     present(debian, "usr/bin/mount-s3")
-    apt.install(debian.node([]), [str(debian.deb("linux-image-aws", "6.8.0-1057"))], ["linux-image-aws"])
+    apt.install_package_files_only(
+        debian.node([]), [str(debian.deb("linux-image-aws", "6.8.0-1057"))], ["linux-image-aws"]
+    )
     assert install_clients(debian.node([S3Mount("data", "/d", "bucket")])) == (False, "")
 
 
@@ -116,7 +118,9 @@ def test_what_moves() -> None:
 
 def test_after_a_change_of_kernel_what_we_hold_is_no_obstacle(debian: DebianRoot) -> None:
     node = debian.node([])
-    apt.install(node, [str(debian.deb("lustre-client-utils", "2.12.8-1", files=[HELPER]))], ["lustre-client-utils"])
+    apt.install_package_files_only(
+        node, [str(debian.deb("lustre-client-utils", "2.12.8-1", files=[HELPER]))], ["lustre-client-utils"]
+    )
     apt.hold_packages(node, ["lustre-client-utils"], seconds=10)
     own = f"lustre-client-modules-{KERNEL}"
     packages = [
@@ -130,7 +134,7 @@ def test_after_a_change_of_kernel_what_we_hold_is_no_obstacle(debian: DebianRoot
 
 def test_what_an_admin_holds_stays(debian: DebianRoot) -> None:
     old = debian.deb("mount-s3", "1.7.0", files=["usr/bin/mount-s3"])
-    apt.install(debian.node([]), [str(old)], ["mount-s3"])
+    apt.install_package_files_only(debian.node([]), [str(old)], ["mount-s3"])
     apt.hold_packages(debian.node([]), ["mount-s3"], seconds=10)
     new = debian.listed(debian.deb("mount-s3", "1.22.0", files=["usr/bin/mount-s3"]))
     with pytest.raises(NodeError, match="cannot install mount-s3: E: Held packages were changed"):

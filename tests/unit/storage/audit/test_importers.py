@@ -47,29 +47,37 @@ def both(entries: Any) -> tuple[List[AuditRecord], List[AuditGap]]:
 
 
 def test_s3_access_logs() -> None:
-    (one,), (gap,) = both(s3_access_log.read_entries([ACCESS + "\n"], "log"))
+    (one,), (gap,) = both(s3_access_log.parse_entries_with_best_effort_gap([ACCESS + "\n"], "log"))
     assert (one.op, one.path) == ("write", "s3://amzn-s3-demo-bucket1/my photos/it's%20.txt")
     assert one.time == 1549411238.0 and one.host == "192.0.2.3" and one.user.endswith("assumed-role/Nodes/i-1")
     assert one.command.startswith("mountpoint-s3/1.23") and one.result == ""
     assert gap.why == s3_access_log.BEST_EFFORT
     refused = ACCESS.replace(" 200 - ", " 403 AccessDenied ")
-    assert both(s3_access_log.read_entries([refused], "log"))[0][0].result == "403"
+    assert both(s3_access_log.parse_entries_with_best_effort_gap([refused], "log"))[0][0].result == "403"
 
 
 def test_cloudtrail() -> None:
     other = {**TRAIL, "eventSource": "sts.amazonaws.com"}
-    (one,), gaps = both(cloudtrail.read_entries(json.dumps({"Records": [TRAIL, other]}, indent=1).splitlines(), "f"))
+    (one,), gaps = both(
+        cloudtrail.parse_entries_until_damage(json.dumps({"Records": [TRAIL, other]}, indent=1).splitlines(), "f")
+    )
     assert (one.op, one.path, one.result) == ("delete", "s3://corpus/a file with spaces", "AccessDenied")
     assert one.note == "the node's role: any of its users" and gaps == []
-    assert len(both(cloudtrail.read_entries(['{"Records": ['], "f"))[1]) == 1
+    assert len(both(cloudtrail.parse_entries_until_damage(['{"Records": ['], "f"))[1]) == 1
     assert (
-        len(both(cloudtrail.read_entries([json.dumps({"Records": [3, {"eventSource": "s3.amazonaws.com"}]})], "f"))[1])
+        len(
+            both(
+                cloudtrail.parse_entries_until_damage(
+                    [json.dumps({"Records": [3, {"eventSource": "s3.amazonaws.com"}]})], "f"
+                )
+            )[1]
+        )
         == 2
     )
 
 
 def test_changelogs() -> None:
-    found, gaps = both(changelog.read_entries(CHANGES.splitlines(keepends=True), "MDT0"))
+    found, gaps = both(changelog.parse_entries_marking_sequence_gaps(CHANGES.splitlines(keepends=True), "MDT0"))
     assert [(one.op, one.uid, one.job) for one in found] == [
         ("create", 2001, "4711"),
         ("rename", 2001, ""),
@@ -90,13 +98,17 @@ def chained(*bodies: dict[str, Any]) -> List[str]:
 
 def test_a_changed_line_of_a_nodes_log_is_a_gap_at_that_line() -> None:
     lines = chained(*({"op": "write", "path": f"/fsx/{n}", "uid": 2001, "pid": n} for n in range(1, 6)))
-    assert [one.path for one in both(node_log.read_entries(lines, "n1"))[0]] == [f"/fsx/{n}" for n in range(1, 6)]
-    assert both(node_log.read_entries(lines, "n1"))[1] == []
+    assert [one.path for one in both(node_log.parse_entries_marking_chain_gaps(lines, "n1"))[0]] == [
+        f"/fsx/{n}" for n in range(1, 6)
+    ]
+    assert both(node_log.parse_entries_marking_chain_gaps(lines, "n1"))[1] == []
     forged = [line.replace("/fsx/3", "/fsx/x") for line in lines]
-    assert "line 3" in both(node_log.read_entries(forged, "n1"))[1][0].why
+    assert "line 3" in both(node_log.parse_entries_marking_chain_gaps(forged, "n1"))[1][0].why
     taken = [*lines[:2], *lines[3:]]
-    assert "line 3" in both(node_log.read_entries(taken, "n1"))[1][0].why
-    assert len(both(node_log.read_entries([*lines, '{"op":"wri'], "n1"))[1]) == 1  # a node that lost its power
+    assert "line 3" in both(node_log.parse_entries_marking_chain_gaps(taken, "n1"))[1][0].why
+    assert (
+        len(both(node_log.parse_entries_marking_chain_gaps([*lines, '{"op":"wri'], "n1"))[1]) == 1
+    )  # a node that lost its power
 
 
 @pytest.mark.parametrize(
@@ -116,10 +128,10 @@ def test_a_changed_line_of_a_nodes_log_is_a_gap_at_that_line() -> None:
 )
 def test_lines_that_are_none(line: str) -> None:
     for importer in (
-        node_log.read_entries,
-        cloudtrail.read_entries,
-        s3_access_log.read_entries,
-        changelog.read_entries,
+        node_log.parse_entries_marking_chain_gaps,
+        cloudtrail.parse_entries_until_damage,
+        s3_access_log.parse_entries_with_best_effort_gap,
+        changelog.parse_entries_marking_sequence_gaps,
     ):
         records, gaps = both(importer([line], "f"))
         assert all(one.op != "write" for one in records) and (gaps or records or not line)

@@ -127,7 +127,7 @@ def who_did_what(base: Path, count: int) -> None:
             ]
             assert len(done) == 4 and [line.get("uid") for line in done] == [uid] * 4, done
             assert found["rename", name]["new_path"] == f"{name} moved"
-        records = list(node_log.read_entries(it.log.read_text().splitlines(), "log"))
+        records = list(node_log.parse_entries_marking_chain_gaps(it.log.read_text().splitlines(), "log"))
         assert not [one for one in records if isinstance(one, AuditGap)]
 
 
@@ -196,7 +196,11 @@ def test_a_collector_that_stands_still_holds_nobody_for_long_and_the_gap_is_said
         assert "silent" in it.ops("gap")[0]["why"] and it.collector() != first
         (it.place / "b").write_text("2")
         until(lambda: any(line["path"].endswith("/b") for line in it.ops("write")), what="what the second one saw")
-        gaps = [one for one in node_log.read_entries(it.log.read_text().splitlines(), "l") if isinstance(one, AuditGap)]
+        gaps = [
+            one
+            for one in node_log.parse_entries_marking_chain_gaps(it.log.read_text().splitlines(), "l")
+            if isinstance(one, AuditGap)
+        ]
         assert len(gaps) == 1, "the chain goes on over the gap"
 
 
@@ -224,10 +228,14 @@ def test_a_log_that_ends_within_a_line_is_gone_on_with_and_the_tear_is_seen(base
     for number in range(3):
         first.write({"op": "write", "path": f"/fsx/{number}" + "x" * 9000})
     AuditLog(str(path)).write({"op": "write", "path": "/fsx/again"})
-    assert not [one for one in node_log.read_entries(path.read_text().splitlines(), "l") if isinstance(one, AuditGap)]
+    assert not [
+        one
+        for one in node_log.parse_entries_marking_chain_gaps(path.read_text().splitlines(), "l")
+        if isinstance(one, AuditGap)
+    ]
     os.truncate(path, path.stat().st_size - 20)
     AuditLog(str(path)).write({"op": "write", "path": "/fsx/after"})
-    found = list(node_log.read_entries(path.read_text().splitlines(), "l"))
+    found = list(node_log.parse_entries_marking_chain_gaps(path.read_text().splitlines(), "l"))
     assert [one.path[:9] for one in found if not isinstance(one, AuditGap)][-1] == "/fsx/afte"
     assert len([one for one in found if isinstance(one, AuditGap)]) in (1, 2)
 

@@ -39,7 +39,12 @@ def poor_mount(path: Path) -> Iterator[Path]:
 
 def main(directory: str, target: str) -> None:
     from hyperpod_rehearsal.standins.fuse import wire
-    from hyperpod_rehearsal.standins.fuse.session import MS_NOATIME, FuseSession, Handler, mount
+    from hyperpod_rehearsal.standins.fuse.session import (
+        MS_NOATIME,
+        FuseSession,
+        Handler,
+        mount_and_return_fuse_descriptor,
+    )
     from hyperpod_rehearsal.standins.fuse.wire import FuseRequest, Payload
     from hyperpod_rehearsal.standins.passthrough.filesystem import PassThrough
 
@@ -60,11 +65,14 @@ def main(directory: str, target: str) -> None:
         handlers[opcode] = refused
     handlers[wire.OPEN] = reading_only(handlers[wire.OPEN])
     session = FuseSession(
-        mount("poor", target, "fuse.poor", options="allow_other", flags=MS_NOATIME), target, handlers, files.forget
+        mount_and_return_fuse_descriptor("poor", target, "fuse.poor", options="allow_other", flags=MS_NOATIME),
+        target,
+        handlers,
+        files.forget,
     )
     session.start()
     print("mounted", flush=True)
-    session.run()
+    session.wait_until_unmounted()
 
 
 if __name__ == "__main__":

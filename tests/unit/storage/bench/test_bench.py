@@ -67,10 +67,10 @@ def test_what_no_sample_shows_is_not_claimed() -> None:
 
 def test_c3_no_byte_is_written_past_the_budget(tmp_path: Path) -> None:
     with Scratch(tmp_path, 10 * MIB) as scratch:
-        scratch.reserve_budget(6 * MIB, "one")
+        scratch.reserve_bytes_within_budget_and_room(6 * MIB, "one")
         with pytest.raises(BudgetSpent, match="5 MB more are past the budget, of which 4 MB are left"):
-            scratch.reserve_budget(5 * MIB, "two")
-        scratch.reserve_budget(4 * MIB, "three")
+            scratch.reserve_bytes_within_budget_and_room(5 * MIB, "two")
+        scratch.reserve_bytes_within_budget_and_room(4 * MIB, "three")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -80,18 +80,20 @@ def test_c3_a_mount_is_not_filled(tmp_path: Path) -> None:
     whole = (room.f_blocks - room.f_bfree) * room.f_frsize + free
     used = 1 - free / whole
     with Scratch(tmp_path, 2 * whole, fullest=used + (1 - used) / 2) as scratch:
-        scratch.reserve_budget(MIB, "a little")
+        scratch.reserve_bytes_within_budget_and_room(MIB, "a little")
         with pytest.raises(BudgetSpent, match="a bench stops at"):
-            scratch.reserve_budget(0.75 * (1 - used) * whole, "most of it")
+            scratch.reserve_bytes_within_budget_and_room(0.75 * (1 - used) * whole, "most of it")
 
 
 def test_c3_the_streams_of_a_whole_bench_keep_the_budget_and_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = []
-    take = Scratch.reserve_budget
+    take = Scratch.reserve_bytes_within_budget_and_room
     monkeypatch.setattr(
-        Scratch, "reserve_budget", lambda self, size, what: (take(self, size, what), taken.append(size))
+        Scratch,
+        "reserve_bytes_within_budget_and_room",
+        lambda self, size, what: (take(self, size, what), taken.append(size)),
     )
     found = run.measure_mount(run.parse_mount(str(tmp_path)), 100e6, (1, 2, 4), None, QUIET)
     assert found.left_out == [] and 50e6 < sum(taken) <= 100e6

@@ -36,9 +36,9 @@ def test_d9_the_published_comparison_comes_out_and_its_slip_is_seen() -> None:
         assert row.streamed_fit == pytest.approx(row.streamed, rel=1e-6)
         assert row.train == pytest.approx(27_281_250) and row.train > 9 * row.train_printed
     assert [round(row.difference, 4) for row in found] == [0.0566, 0.0014]
-    assert data.fit_streaming_cost().each == pytest.approx(0.083, abs=1e-3)
-    assert data.fit_streaming_cost().rate / 2**20 == pytest.approx(313.5, abs=0.5)
+    assert data.fit_published_streaming_overhead().each == pytest.approx(0.083, abs=1e-3)
+    assert data.fit_published_streaming_overhead().rate / 2**20 == pytest.approx(313.5, abs=0.5)
     for tool in ("s3 cp", "s5cmd"):
         for copy in (one for one in seeds.BULK if one.tool == tool):
-            seconds = data.fit_copy_cost(tool).predict_seconds(copy.files, copy.files * copy.size)
+            seconds = data.fit_published_copy_cost(tool).predict_seconds(copy.files, copy.files * copy.size)
             assert seconds == pytest.approx(copy.seconds, rel=1e-6)

@@ -52,11 +52,11 @@ def test_waste_of_512_gpus_is_what_young_says(stall: float, percent: float) -> N
 
 
 def test_failures_are_those_that_meta_counted() -> None:
-    seconds, words = failures.estimate_mtbf_from_fleets(16_384)
+    seconds, words = failures.estimate_mtbf_seconds_from_fleets(16_384)
     assert seconds / HOUR == pytest.approx(54 * 24 / 419) and "Llama 3" in words
     assert (
-        failures.estimate_mtbf_from_fleets(1024)[0] / HOUR == pytest.approx(7.9)
-        and "RSC-1" in failures.estimate_mtbf_from_fleets(1024)[1]
+        failures.estimate_mtbf_seconds_from_fleets(1024)[0] / HOUR == pytest.approx(7.9)
+        and "RSC-1" in failures.estimate_mtbf_seconds_from_fleets(1024)[1]
     )
 
 

@@ -277,10 +277,10 @@ def test_failures_are_counted_in_the_ledger(tmp_path: Path) -> None:
     path = tmp_path / "attempts.jsonl"
     rows = [{"event": "end", "class": kind, "seconds": 3600.0} for kind in ("crash", "node_lost", "requeued", "done")]
     path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"class": "crash", "seconds": "x"}]) + "torn")
-    assert failures.measure_mtbf_from_ledger(path) == 4 * 3600 / 2
+    assert failures.measure_mtbf_seconds_from_ledger(path) == 4 * 3600 / 2
     path.write_text(json.dumps(rows[3]) + "\n")
     with pytest.raises(UsageError, match=r"0 failures in 1\.0 h"):
-        failures.measure_mtbf_from_ledger(path)
+        failures.measure_mtbf_seconds_from_ledger(path)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_released_again_before_the_end_is_not_here(lustre: FakeLustre, monkeypat
 @pytest.mark.parametrize("text", ["", "/a (0x00000009)", "/b: (0x00000009)", "/a: (0x9)", "cannot get HSM state"])
 def test_what_lfs_does_not_print(text: str) -> None:
     with pytest.raises(PreloadError, match=r"expected its path"):
-        hsm.parse_states(text, ["/a"])
+        hsm.parse_hsm_flags(text, ["/a"])
 
 
 def test_through_a_mount_every_byte_is_read_and_a_cut_file_is_named(tmp_path: Path) -> None:

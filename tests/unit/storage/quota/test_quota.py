@@ -246,15 +246,15 @@ def test_an_error_at_a_limit_names_directory_limit_and_command(tmp_path: Path) -
     inner = tmp_path / "run" / "deep"
     inner.mkdir(parents=True)
     full = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), str(inner / "shard"))
-    assert "hyperpod-kit storage usage" in quota_note.explain(full)
+    assert "hyperpod-kit storage usage" in quota_note.quota_exceeded_hint_or_empty(full)
     quota_note.write(str(tmp_path), {"bytes": 1000, "files": 0})
-    assert quota_note.explain(full) == (
+    assert quota_note.quota_exceeded_hint_or_empty(full) == (
         f"; {tmp_path} has a limit of 1,000 bytes: hyperpod-kit storage quota show {tmp_path}"
     )
-    assert quota_note.explain(OSError(errno.ENOSPC, "", str(inner))) == ""
+    assert quota_note.quota_exceeded_hint_or_empty(OSError(errno.ENOSPC, "", str(inner))) == ""
     for words in (b"garbage", b"[]", b'{"bytes": "\\u001b[31m", "files": -1}', b"{" * 5000):
         (tmp_path / quota_note.NAME).write_bytes(words)
-        assert "[31m" not in quota_note.explain(full)
+        assert "[31m" not in quota_note.quota_exceeded_hint_or_empty(full)
 
 
 @pytest.mark.needs("root")

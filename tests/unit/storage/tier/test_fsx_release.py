@@ -46,15 +46,17 @@ class StandIn:
     def file_system(self, file_system_id: str) -> Optional[dict[str, Any]]:
         return {"LustreConfiguration": {"MountName": "abcd"}} if file_system_id == ID else None
 
-    def associations(self, file_system_id: str) -> list[dict[str, Any]]:
+    def data_repository_associations(self, file_system_id: str) -> list[dict[str, Any]]:
         one = {"FileSystemPath": "/runs/", "DataRepositoryPath": "s3://bucket/runs/", "Lifecycle": "AVAILABLE"}
         return [one, {**one, "FileSystemPath": "/gone", "Lifecycle": "DELETING"}]
 
-    def create_task(self, file_system_id: str, kind: str, paths: Sequence[str], report: str) -> str:
+    def create_data_repository_task(
+        self, file_system_id: str, kind: str, paths: Sequence[str], report_s3_path: str
+    ) -> str:
         if self.refuses:
             raise AwsError("CreateDataRepositoryTask", "DataRepositoryTaskExecuting", "one is running")
         self.before(kind)
-        self.tasks.append((kind, tuple(paths), report))
+        self.tasks.append((kind, tuple(paths), report_s3_path))
         for path in paths:
             for file in sorted((self.mount / path).iterdir()):
                 flags = self.flags.get(str(file), 0)
@@ -66,7 +68,7 @@ class StandIn:
                     self.flags[str(file)] = flags | 0x4
         return f"task-{len(self.tasks)}"
 
-    def task(self, task_id: str) -> dict[str, Any]:
+    def describe_data_repository_task(self, task_id: str) -> dict[str, Any]:
         counts = {"TotalCount": 4, "SucceededCount": 2}
         return {"Lifecycle": self.ends, "Status": counts, "FailureDetails": {"Message": "S3 said no"}}
 
@@ -224,21 +226,23 @@ def test_the_calls_have_the_shapes_that_fsx_knows(monkeypatch: pytest.MonkeyPatc
     with Stubber(fsx._client) as stub:
         stub.add_response(create, {"DataRepositoryTask": task}, {**wanted, "Type": EXPORT})
         stub.add_response(create, {"DataRepositoryTask": task}, {**wanted, **released, "Type": RELEASE})
-        assert {fsx.create_task(ID, kind, ["runs/one/a"], "s3://b/r") for kind in (EXPORT, RELEASE)} == {task["TaskId"]}
+        assert {
+            fsx.create_data_repository_task(ID, kind, ["runs/one/a"], "s3://b/r") for kind in (EXPORT, RELEASE)
+        } == {task["TaskId"]}
         stub.add_client_error(create, "DataRepositoryTaskExecuting", "one is running")
         with pytest.raises(AwsError, match="one is running"):
-            fsx.create_task(ID, EXPORT, ["runs/one/a"], "s3://b/r")
+            fsx.create_data_repository_task(ID, EXPORT, ["runs/one/a"], "s3://b/r")
         stub.add_response(
             "describe_data_repository_tasks", {"DataRepositoryTasks": [task]}, {"TaskIds": [task["TaskId"]]}
         )
-        assert fsx.task(str(task["TaskId"]))["Lifecycle"] == "PENDING"
+        assert fsx.describe_data_repository_task(str(task["TaskId"]))["Lifecycle"] == "PENDING"
         asked = {"Filters": [{"Name": "file-system-id", "Values": [ID]}]}
         stub.add_response("describe_data_repository_associations", {"Associations": [{"FileSystemPath": "/a"}]}, asked)
-        assert fsx.associations(ID) == [{"FileSystemPath": "/a"}]
+        assert fsx.data_repository_associations(ID) == [{"FileSystemPath": "/a"}]
         stub.assert_no_pending_responses()
     for paths in ([], [""], ["/"], ["runs/one/a", "./"]):
         with pytest.raises(ValueError, match="whole file system"):
-            fsx.create_task(ID, RELEASE, paths, "s3://b/r")
+            fsx.create_data_repository_task(ID, RELEASE, paths, "s3://b/r")
 
 
 def test_the_command_says_what_would_go_and_then_lets_it_go(

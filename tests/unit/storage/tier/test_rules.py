@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.errors import UsageError
-from hyperpod_kit.storage.tier.rules import DAY, Pool, TierItem, TierRule, choose_items
+from hyperpod_kit.storage.tier.rules import DAY, Pool, TierItem, TierRule, choose_checkpoints_to_remove
 
 NOW = 1_800_000_000.0
 
@@ -17,7 +17,7 @@ def items(*ages: float, size: int = 10) -> list[TierItem]:
 
 
 def names(rule: TierRule, found: list[TierItem], used: int = 0, total: int = 100) -> list[str]:
-    return [one.attempt for one in choose_items(found, [Pool("p", used, total)], rule, NOW).go]
+    return [one.attempt for one in choose_checkpoints_to_remove(found, [Pool("p", used, total)], rule, NOW).go]
 
 
 def test_the_oldest_go_first_and_it_stops_at_until() -> None:
@@ -36,7 +36,7 @@ def test_three_days_are_three_days() -> None:
 
 
 def test_what_cannot_be_reached_is_said() -> None:
-    found = choose_items(items(1, 2), [Pool("p", 99, 100)], TierRule(above=0.8, until=0.7), NOW)
+    found = choose_checkpoints_to_remove(items(1, 2), [Pool("p", 99, 100)], TierRule(above=0.8, until=0.7), NOW)
     assert len(found.go) == 2 and found.short == {"p": 9}
 
 
@@ -50,7 +50,7 @@ def test_no_more_goes_than_the_rule_needs(found: list[tuple[float, int]], used: 
     above = max(one, two)
     rule = TierRule(above=above, until=min(one, two))
     every = [TierItem("/r", str(number), NOW - age * DAY, size, "p") for number, (age, size) in enumerate(found)]
-    made = choose_items(every, [Pool("p", used, 100)], rule, NOW)
+    made = choose_checkpoints_to_remove(every, [Pool("p", used, 100)], rule, NOW)
     freed = [item.size for item in made.go]
     if used <= above * 100:
         assert not made.go

@@ -75,7 +75,7 @@ def test_what_goes_is_whole_elsewhere_and_can_be_restored(place: Path, capsys: p
     assert "3 checkpoints have gone" in capsys.readouterr().out
     assert valid(place / "run") == set(names[3:]) and valid(target(place)) == set(names[:3])
     assert selection.newest_valid(str(target(place))).checkpoint_id == names[2]
-    assert identity.find_identity(str(target(place))) == SMALL_RUN
+    assert identity.read_or_infer_identity(str(target(place))) == SMALL_RUN
     assert run(words) == 0 and valid(target(place)) == set(names[:3])
 
 
@@ -159,7 +159,7 @@ PROGRAM = """
 import sys
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.untrusted import owner
-owner.is_root = lambda: False
+owner.is_machine_root = lambda: False
 sys.exit(run(["storage", "tier", sys.argv[1] + "/run", "--older-than", "1d", "--keep", "1", *sys.argv[2:]]))
 """
 PLACES = ("tier.file_copied", "tier.file_copied@2", "tier.committed", "tier.copied", "retention.manifest_deleted")

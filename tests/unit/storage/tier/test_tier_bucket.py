@@ -69,7 +69,7 @@ def test_what_goes_is_whole_in_the_bucket_and_can_be_restored(buckets: StoredBuc
         assert run(words) == 0
         assert valid(place / "run") == {names[2]} and there() == set(names[:2])
     assert selection.newest_valid(TARGET).checkpoint_id == names[1]
-    assert identity.find_identity(TARGET) == SMALL_RUN
+    assert identity.read_or_infer_identity(TARGET) == SMALL_RUN
 
 
 def test_an_object_that_is_not_what_was_saved_stays_where_it_was(
@@ -87,7 +87,7 @@ def test_an_object_that_is_not_what_was_saved_stays_where_it_was(
             buckets.put(BUCKET, one, bytes(data))
 
     monkeypatch.setattr(migration, "_copy_file", bad)
-    monkeypatch.setattr(owner, "is_root", lambda: False)  # the bucket is memory of this process
+    monkeypatch.setattr(owner, "is_machine_root", lambda: False)  # the bucket is memory of this process
     words = ["storage", "tier", str(place / "run"), "--older-than", "1d", "--keep", "1", "--to", TO]
     assert run(words) == 1
     assert "the copy is not what was saved" in capsys.readouterr().err

@@ -64,7 +64,7 @@ def test_files_of_any_size_cost_no_count(tmp_path: Path) -> None:
         rows = {row.counted_path: row for row in ledger.iterate_sums()}
         assert rows["/fsx/b"].size == largest and rows["/fsx/b"].entries == 3
         assert rows["/fsx/a"].size == rows["/fsx/a"].allocated == 3 * largest and rows["/fsx/a"].entries == 5
-        assert list(ledger.ages()) == [("written", 0, 4, largest)]
+        assert list(ledger.iterate_age_classes()) == [("written", 0, 4, largest)]
 
 
 def test_the_sums_are_those_of_du(root: Path, tmp_path: Path) -> None:

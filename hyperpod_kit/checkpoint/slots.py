@@ -169,7 +169,7 @@ class SlotPool:
         if slot is not None:
             memory: shm_slots.Slot | None = slot.memory
         else:
-            memory = self._busy.get(name.slot) or self._attach_or_none(name)
+            memory = self._busy.get(name.slot) or self._attach_if_exists(name)
         if memory is not None:
             page = memory.page
             if page is not None and page.state != SlotState.FREE:
@@ -205,7 +205,7 @@ class SlotPool:
                 f"{self.folder}/{memory.name.file('img')}",
             )
 
-    def _attach_or_none(self, name: shm_slots.SlotName) -> shm_slots.Slot | None:
+    def _attach_if_exists(self, name: shm_slots.SlotName) -> shm_slots.Slot | None:
         try:
             return shm_slots.attach(self.folder, name)
         except FileNotFoundError:

@@ -138,7 +138,7 @@ def query(
         earliest = time.time() - facts.parse_seconds(since)
     with _open_ledger(ledger) as kept:
         matches = run_query(kept, AuditQuery(path, user, job, operation, earliest, limit=limit))
-    _print_audit_rows(matches, as_json)
+    _print_audit_rows_and_gaps(matches, as_json)
     return 0
 
 
@@ -251,7 +251,7 @@ def _open_ledger(path: Path, create: bool = False) -> Iterator[AuditLedger]:
         raise UsageError(f"{path}: {err}") from err
 
 
-def _print_audit_rows(matches: AuditResult, as_json: bool) -> None:
+def _print_audit_rows_and_gaps(matches: AuditResult, as_json: bool) -> None:
     import time
 
     from rich.table import Table

@@ -78,7 +78,7 @@ RULES: tuple[Rule, ...] = (
     shares.check_archived_groups_name_mounts,
     scripts.check_names_unique,  # HPK-O  scripts of one's own
     scripts.check_place_and_start_file,
-    scripts.check_roles_and_groups,
+    scripts.check_scripts_name_existing_roles_and_groups,
     scripts.check_timeouts,
     steps.check_steps_can_run_and_accounting_once,  # optional steps
     steps.check_pyxis_enroot_and_their_packages,

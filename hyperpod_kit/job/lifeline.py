@@ -246,7 +246,7 @@ class Lifelines:
         node = self._lines[sock]
         with contextlib.suppress(Untrusted):
             while True:
-                line = node.lines.next_nowait()
+                line = node.lines.receive_line_nowait()
                 if line is None:
                     break
                 word = node.seal.verify_next(line).decode("ascii", "replace")

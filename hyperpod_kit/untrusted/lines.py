@@ -36,7 +36,7 @@ class Lines:
         """Whether a line is here already: the socket does not become readable for it."""
         return bool(self._complete)
 
-    def next_nowait(self) -> Optional[bytes]:
+    def receive_line_nowait(self) -> Optional[bytes]:
         """Return the next line, without its end, if it can be had now. A socket that can be read needs one call at
         least.
 

@@ -159,7 +159,7 @@ class Unauthenticated:
     def _read(self, sock: socket.socket) -> List[PendingConnection]:
         entry = self._entries[sock]
         try:
-            line = entry.lines.next_nowait()
+            line = entry.lines.receive_line_nowait()
         except Untrusted:
             self._remove_and_close(sock)
             return []

@@ -23,7 +23,15 @@ class ToyKind(Kind):
     restart_when_hung = False
 
     def command(self, node: Node, mount: ToyMount) -> Sequence[str]:
-        return ("mount", "-t", "toy", "-o", ",".join(mount.expected_protective_flags()), f"{mount.server}:/{mount.volume}", mount.path)
+        return (
+            "mount",
+            "-t",
+            "toy",
+            "-o",
+            ",".join(mount.expected_protective_flags()),
+            f"{mount.server}:/{mount.volume}",
+            mount.path,
+        )
 
     def identify(self, node: Node, mount: ToyMount, entry: MountEntry) -> MountIdentity:
         wanted = f"{mount.server}:/{mount.volume}"

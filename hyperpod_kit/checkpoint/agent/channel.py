@@ -82,7 +82,7 @@ class Channel:
         least, and more while `has_pending_message_or_end` is true. Raises EOFError when the other end is gone or
         sends something else."""
         try:
-            message = self._verify_and_decode(self._lines.next_nowait())
+            message = self._verify_and_decode(self._lines.receive_line_nowait())
         except (Untrusted, ValueError) as err:
             raise EOFError(str(err)) from None
         if message is None and self._lines.ended:

@@ -49,7 +49,7 @@ def check_place_and_start_file(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def check_roles_and_groups(settings: Settings) -> Iterator[Finding]:
+def check_scripts_name_existing_roles_and_groups(settings: Settings) -> Iterator[Finding]:
     """The roles and instance groups that it names exist, and some node runs it."""
     roles = {group.name: group.role for group in settings.cluster.groups}
     for script, at in _scripts_with_paths(settings):

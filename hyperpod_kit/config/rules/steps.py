@@ -158,7 +158,7 @@ def check_accounting_database(settings: Settings) -> Iterator[Finding]:
                 WARNING,
             )
         return
-    yield from _check_secret_reaches_roles(
+    yield from _check_secret_fetched_for_root_on_roles(
         settings, f"{ACCOUNTING}.database.secret_arn", accounting.database.secret_arn, (Role.CONTROLLER,)
     )
     if not 1 <= accounting.database.port <= 65535:
@@ -185,7 +185,7 @@ def check_sssd(settings: Settings) -> Iterator[Finding]:
             "Give both, or neither where the directory can be read by anybody",
         )
     if sssd.secret_arn:
-        yield from _check_secret_reaches_roles(settings, f"{AT}.sssd.secret_arn", sssd.secret_arn, ROLES)
+        yield from _check_secret_fetched_for_root_on_roles(settings, f"{AT}.sssd.secret_arn", sssd.secret_arn, ROLES)
 
 
 def check_device_checks(settings: Settings) -> Iterator[Finding]:
@@ -253,14 +253,16 @@ def check_host_key_mount(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def _check_secret_reaches_roles(settings: Settings, at: str, arn: str, roles: Sequence[str]) -> Iterator[Finding]:
+def _check_secret_fetched_for_root_on_roles(
+    settings: Settings, at: str, arn: str, node_roles: Sequence[str]
+) -> Iterator[Finding]:
     """Report a secret that is not fetched for root on nodes of all these roles, where a step needs it."""
     secret = next((candidate for candidate in settings.secrets if candidate.arn == arn), None)
-    lacking = [role for role in roles if secret is not None and role not in secret.roles]
+    lacking = [role for role in node_roles if secret is not None and role not in secret.roles]
     if secret is None:
         problem = "hyperpod_kit.secrets does not have it"
     elif lacking:
-        if len(roles) == 1:
+        if len(node_roles) == 1:
             problem = f"the {lacking[0]} does not fetch it"
         else:
             problem = f"it is not for {', '.join(lacking)} nodes"
@@ -268,7 +270,7 @@ def _check_secret_reaches_roles(settings: Settings, at: str, arn: str, roles: Se
         problem = f"it is {secret.owner}'s, and the step that reads it is root's"
     else:
         return
-    roles_text = ", ".join(f'"{role}"' for role in roles)
+    roles_text = ", ".join(f'"{role}"' for role in node_roles)
     yield Finding(
         "HPK-O027",
         at,

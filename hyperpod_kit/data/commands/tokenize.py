@@ -82,17 +82,19 @@ def tokenize(args: argparse.Namespace) -> int:
     text = read_tokenizer_json(args.tokenizer)
     tokenizer = TextTokenizer(args.tokenizer, text, args.end, args.field)
     with reading_as_owner(args.sources):
-        return _write_tokenized_documents(args, text, tokenizer.vocabulary)
+        _write_megatron_files_and_print_report(args, text, tokenizer.vocabulary)
+    return 0
 
 
-def _write_tokenized_documents(args: argparse.Namespace, text: str, vocabulary_size: int) -> int:
+def _write_megatron_files_and_print_report(args: argparse.Namespace, tokenizer_json: str, vocabulary_size: int) -> None:
+    """Index the sources, write Megatron's .bin and .idx files, and print how much they hold."""
     started_at = time.monotonic()
     dataset = IndexedDataset(build_index(args.sources, args.index).index)
     by_descriptor.make_parents(os.path.abspath(args.out))
     line = ByteLine("tokenizing documents")
     try:
         documents, tokens = megatron.write_documents(
-            args.out, _encode_documents(dataset, args, text, line), vocabulary_size
+            args.out, _encode_documents(dataset, args, tokenizer_json, line), vocabulary_size
         )
     finally:
         line.clear_line()
@@ -103,11 +105,10 @@ def _write_tokenized_documents(args: argparse.Namespace, text: str, vocabulary_s
         )
     else:
         terminal.print_stdout(f"{args.out}.bin and .idx: {documents} documents, {tokens} tokens, in {seconds:.1f} s")
-    return 0
 
 
 def _encode_documents(
-    dataset: IndexedDataset, args: argparse.Namespace, text: str, line: ByteLine
+    dataset: IndexedDataset, args: argparse.Namespace, tokenizer_json: str, line: ByteLine
 ) -> Iterator[list[int]]:
     """Yield every document's tokens in the order of the data, whatever process made them."""
     runs = [
@@ -115,7 +116,14 @@ def _encode_documents(
         for begin in range(0, len(dataset), _DOCUMENTS_PER_TASK)
     ]
     context = multiprocessing.get_context("spawn")
-    initializer_arguments = (dataset, args.tokenizer, text, args.end, args.field, source_owner.current_source_uid())
+    initializer_arguments = (
+        dataset,
+        args.tokenizer,
+        tokenizer_json,
+        args.end,
+        args.field,
+        source_owner.current_source_uid(),
+    )
     with ProcessPoolExecutor(
         min(args.processes or os.cpu_count() or 1, len(runs)), context, _initialize_process, initializer_arguments
     ) as pool:

@@ -214,10 +214,10 @@ class TreeScan:
     def _open_path_fd(self, path: str) -> int | None:
         """Open an O_PATH descriptor of a directory; None where a careful walk meets another file system."""
         if self._careful:
-            return self._open_stepwise(path)
+            return self._open_path_fd_unless_mount_on_way(path)
         return _open_path_fd_as_parent_owner_if_denied(path)
 
-    def _open_stepwise(self, path: str) -> int | None:
+    def _open_path_fd_unless_mount_on_way(self, path: str) -> int | None:
         """Open the same place step by step, with nothing asked of a file system that is mounted on the way; None where
         one is."""
         descriptor = os.open(self._root, os.O_PATH | os.O_CLOEXEC)
@@ -333,7 +333,7 @@ class TreeScan:
     def _count_unopened(self, directory: WalkDirectory, sums: Sums) -> None:
         """Count what cannot be read: it still takes an inode."""
         try:
-            named = self._open_stepwise(directory.path)
+            named = self._open_path_fd_unless_mount_on_way(directory.path)
             if named is None:
                 return
             status = os.fstat(named)

@@ -54,7 +54,7 @@ class Peer:
     def receive_available(self, op: str) -> bool:
         """Process the messages that have arrived up to the order `op`; return whether it was among them."""
         while True:
-            line = self.lines.next_nowait()
+            line = self.lines.receive_line_nowait()
             if line is None:
                 if self.lines.ended:
                     raise SystemExit("rank 0's agent is gone")

@@ -207,7 +207,7 @@ def read_lines(data: bytes) -> None:
         there.close()
         found = Lines(here, 4096)
         while not found.ended or found.has_complete_line:
-            if found.next_nowait() is None and found.ended:
+            if found.receive_line_nowait() is None and found.ended:
                 return
 
 

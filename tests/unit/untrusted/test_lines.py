@@ -15,10 +15,10 @@ from hyperpod_kit.untrusted.listening import NoAddress, addresses_reachable_from
 def test_lines_come_whole_however_they_were_cut() -> None:
     ours, theirs = socket.socketpair()
     lines = Lines(ours, 100)
-    assert lines.next_nowait() is None and not lines.ended
+    assert lines.receive_line_nowait() is None and not lines.ended
     theirs.sendall(b"one\ntwo\n\nthr")
-    assert [lines.next_nowait(), lines.next(), lines.next_nowait()] == [b"one", b"two", b""]
-    assert lines.next_nowait() is None and lines.next(within=0.01) is None and not lines.ended
+    assert [lines.receive_line_nowait(), lines.next(), lines.receive_line_nowait()] == [b"one", b"two", b""]
+    assert lines.receive_line_nowait() is None and lines.next(within=0.01) is None and not lines.ended
     theirs.sendall(b"ee\nrest")
     theirs.close()
     assert lines.next() == b"three"
@@ -32,7 +32,7 @@ def test_a_line_that_is_too_long_is_refused_before_its_end_is_here(pieces: list[
     with pytest.raises(Untrusted, match="more than 100 bytes"):
         for piece in pieces:
             theirs.sendall(piece)
-            lines.next_nowait()
+            lines.receive_line_nowait()
     assert lines.ended
 
 

@@ -149,7 +149,7 @@ class Demo:
         # When it resumed stands in the job's own ledger: this demo was busy watching the machine meanwhile.
         seconds = self._attempts(job)[-1]["t"] - self.facts["killed_at"]
         return (
-            f"from {got['attempt']} (step {got['step']}, {got['tier']} tier), {lost} steps lost, "
+            f"from {got['checkpoint_id']} (step {got['step']}, {got['tier']} tier), {lost} steps lost, "
             f"started {seconds:.1f} s after the kill"
         )
 

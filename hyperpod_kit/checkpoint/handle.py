@@ -48,7 +48,7 @@ ENDS = frozenset((SaveState.DURABLE, SaveState.SKIPPED, SaveState.DROPPED, SaveS
 _ORDER = tuple(SaveState)
 
 
-@renamed_fields(attempt="checkpoint_id")
+@renamed_fields(attempt="checkpoint_id", become="advance")
 class Handle:
     """Follow one save of a `Manager`.
 

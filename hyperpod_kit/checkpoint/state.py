@@ -31,6 +31,7 @@ from hyperpod_kit.checkpoint.fitting import Filling
 from hyperpod_kit.checkpoint.submeshes import TensorLayout
 from hyperpod_kit.checkpoint.tensors import Collector, StateTensors, TensorPiece, TensorUse, WalkCache
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.renamed import renamed_fields
 
 
 class _Apart(NamedTuple):
@@ -41,6 +42,7 @@ class _Apart(NamedTuple):
     frozen: bool
 
 
+@renamed_fields(forget="clear_cache", wants="required_names")
 class State:
     """The objects to save and to restore in place.
 

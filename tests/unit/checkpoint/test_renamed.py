@@ -94,7 +94,16 @@ def test_arguments_are_taken_under_their_old_names(name: str, tmp_path: Path) ->
         function(*positional, attempt="a", checkpoint_id="b")
 
 
-def test_a_manager_peeks() -> None:
-    manager: Any = object.__new__(public.Manager)
-    with pytest.warns(DeprecationWarning, match="Manager.peek is now called inspect"):
-        assert manager.peek.__func__ is public.Manager.inspect
+@pytest.mark.parametrize(
+    "name, old, new",
+    [
+        ("Manager", "peek", "inspect"),
+        ("Handle", "become", "advance"),
+        ("State", "forget", "clear_cache"),
+        ("State", "wants", "required_names"),
+    ],
+)
+def test_a_method_is_called_under_its_old_name(name: str, old: str, new: str) -> None:
+    instance: Any = object.__new__(resolve(name))
+    with pytest.warns(DeprecationWarning, match=f"{name}.{old} is now called {new}"):
+        assert getattr(instance, old).__func__ is getattr(resolve(name), new)

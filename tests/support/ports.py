@@ -40,11 +40,11 @@ def free_ports(count: int) -> int:
             if len(_unused) < count:
                 _unused = _reserve_block()
             candidates, _unused = _unused[:count], _unused[count:]
-            if are_free(candidates):
+            if _are_free(candidates):
                 return candidates[0]
 
 
-def are_free(ports: Iterable[int]) -> bool:
+def _are_free(ports: Iterable[int]) -> bool:
     """Whether each of them could be bound now, at all addresses of IPv4 and of IPv6."""
     with contextlib.ExitStack() as probes:
         for port in ports:

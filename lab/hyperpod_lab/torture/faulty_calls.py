@@ -69,10 +69,10 @@ class FaultyCalls:
                 return real(*args, **keywords)
 
             def work() -> Any:
-                answer = real(*args, **keywords)
+                returned = real(*args, **keywords)
                 if name == "open":
-                    self._descriptors.add(answer)
-                return answer
+                    self._descriptors.add(returned)
+                return returned
 
             return self._run_or_fail(name, args, work)
 
@@ -105,7 +105,7 @@ class FaultyCalls:
             return work()
         self.failed.append(name)
         if kind.leaves == "all":
-            answer = work()
-            if name == "open" and isinstance(answer, int):
-                os.close(answer)
+            returned = work()
+            if name == "open" and isinstance(returned, int):
+                os.close(returned)
         raise OSError(kind.number, os.strerror(kind.number), str(args[0]))

@@ -1,7 +1,8 @@
 """What the code names in one word, in a sentence each. A name without a sentence ends the build with the name.
 
-The lists of names come from the code (model/states.py, checkpoint/handle.py, job/outcome.py), so that nothing new stays
-unexplained and nothing that is gone stays explained. Environment variables have theirs in hyperpod_kit/environment.py.
+The lists of names come from the code (model/states.py, checkpoint/handle.py, job/run/outcome_kind.py), so that nothing
+new stays unexplained and nothing that is gone stays explained. Environment variables have theirs in
+hyperpod_kit/environment.py.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Iterable, Mapping
 
 from hyperpod_kit import environment
 from hyperpod_kit.checkpoint import handle
-from hyperpod_kit.job import outcome
+from hyperpod_kit.job.run.outcome_kind import OutcomeKind
 from hyperpod_kit.model import states as mount_states
 
 STATES_INTRODUCTION = (
@@ -42,20 +43,6 @@ _SAVES = {
     "dropped": "another rank does not have this save, or a newer one took its place",
     "failed": "storage refused it; `handle.reason` says how",
 }
-_ATTEMPTS = {
-    "done": "it finished",
-    "again": "it saved and wants to run again (exit 75)",
-    "preempted": "USR1 came before its end: the time limit, or preemption",
-    "cancelled": "Slurm ended it: scancel, or a limit",
-    "requeued": "Slurm ended it and put the job back into the queue, and no node of it is known to be lost",
-    "unknown": "it was ended, and neither Slurm nor a node says why",
-    "node_lost": "a node does not answer, or Slurm ended the run because of one",
-    "storage": "the checkpoint root did not answer",
-    "stall": "nothing moved for `--stall` seconds, and it was ended",
-    "launch_failed": "no rank has run its command: that, its wrapper or its srun could not be started",
-    "crash": "a rank failed",
-}
-
 VARIABLES_INTRODUCTION = "An option on the command line counts more than a variable."
 
 
@@ -64,7 +51,7 @@ def states() -> dict[str, dict[str, str]]:
     return {
         "Mounts": _in_order(map(str, mount_states.STATES), _MOUNTS),
         "Saves": _in_order(map(str, handle.SaveState), _SAVES),
-        "Attempts of a job": _in_order(outcome.CLASSES, _ATTEMPTS),
+        "Attempts of a job": {kind.value: kind.meaning for kind in OutcomeKind},
     }
 
 

@@ -1,1 +1,1 @@
-"""The one decider of a training job: choose a checkpoint, run, watch, classify, retry. Standard library only."""
+"""The one supervisor of a training job: choose a checkpoint, run, watch, classify, retry. Standard library only."""

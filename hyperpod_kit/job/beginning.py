@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import CheckpointError, GaveUp, HyperpodKitError, JobError, RunError
-from hyperpod_kit.job import allocation, ended, exits, finished_before, identity, ownership, rewinding, step_note
+from hyperpod_kit.job import allocation, exits, finished_before, identity, ownership, rewinding, step_note
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.job.options import RunOptions, prepare
-from hyperpod_kit.job.outcome import earliest, furthest
 from hyperpod_kit.job.report import JobReport
-from hyperpod_kit.job.retry_policy import RetryPolicy
+from hyperpod_kit.job.run.budget import RetryPolicy
+from hyperpod_kit.job.run.outcome import earliest, furthest
+from hyperpod_kit.job.run.outcome_kind import OutcomeKind
 from hyperpod_kit.job.signals import Signals
 from hyperpod_kit.job.sole_run import JobRunLock
 from hyperpod_kit.run import Runner
@@ -153,6 +154,7 @@ class Beginning:
                 steps = [furthest(records), note.reached if note and note.attempt == row.get("attempt") else None]
                 for one in told:
                     ledger.append("restored", attempt=row.get("attempt"), **one.fields())
+                kind = OutcomeKind.NODE_LOST if lost else OutcomeKind.UNKNOWN
                 ledger.append(
                     "ended",
                     attempt=row.get("attempt"),
@@ -162,5 +164,5 @@ class Beginning:
                     reached=max((step for step in steps if step is not None), default=None),
                     begins=earliest(records),
                     note="its batch script was gone before it could say why",
-                    **{"class": ended.NODE_LOST if lost else ended.UNKNOWN},
+                    **{"class": kind.value},
                 )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence,
 from hyperpod_kit import ending
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_FRESH, HPK_RESUME_FROM
 from hyperpod_kit.errors import JobError, UsageError
-from hyperpod_kit.job.retry_policy import RetryPolicy
+from hyperpod_kit.job.run.budget import RetryPolicy
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.untrusted import by_descriptor, terminal
@@ -321,9 +321,9 @@ def _stall(text: Optional[str], srun_args: Sequence[str]) -> StallRule:
 
 def _run(args: argparse.Namespace, command: List[str]) -> int:
     from hyperpod_kit.job import state_place
-    from hyperpod_kit.job.decider import Decider
     from hyperpod_kit.job.options import RunOptions
     from hyperpod_kit.job.report import JobReport
+    from hyperpod_kit.job.run.supervisor import JobSupervisor
     from hyperpod_kit.job.series import JobSeries
 
     if not command:
@@ -357,7 +357,7 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
         fresh=args.fresh,
     )
     with JobSeries(options.state, os.environ) as series:
-        return Decider(options, os.environ, runner=LocalRunner(), report=JobReport(told=series)).run()
+        return JobSupervisor(options, os.environ, runner=LocalRunner(), report=JobReport(told=series)).run()
 
 
 def _user() -> str:

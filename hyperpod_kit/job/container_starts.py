@@ -18,12 +18,12 @@ from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.job import bare_step
 from hyperpod_kit.job.container import TRIES, Container
 from hyperpod_kit.job.options import RunOptions
-from hyperpod_kit.job.outcome import Observation, Outcome
-from hyperpod_kit.job.retry_policy import LAUNCH_FAILED
+from hyperpod_kit.job.run.outcome import Observation, Outcome
+from hyperpod_kit.job.run.outcome_kind import OutcomeKind
 from hyperpod_kit.job.storage import DEADLINE, Probe
 
 VERB = "look"
-UNBEGUN = (LAUNCH_FAILED, "crash")
+UNBEGUN = (OutcomeKind.LAUNCH_FAILED, OutcomeKind.CRASH)
 """Ends of an attempt in which no rank may have begun."""
 AWAY, SERVES = "away", "serves"
 PATIENCE = 4 * DEADLINE
@@ -57,18 +57,23 @@ class ContainerStarts:
             return seen
         return replace(seen, away=self._away(silent))
 
-    def look(self, outcome: Outcome, heard: bool) -> None:
-        """After an attempt; `heard`: a rank's wrapper called us. Raises GaveUp."""
+    def find_failure(self, outcome: Outcome, heard: bool) -> Optional[GaveUp]:
+        """Return the error of a container in which no rank ever begins; called once after each attempt.
+
+        `heard`: a rank's wrapper has called `job run`.
+        """
         if self._container is None or heard or outcome.kind not in UNBEGUN or outcome.first is not None:
             self._failed = 0
-            return
+            return None
         self._failed += 1
-        if outcome.code in (ExitCode.NO_PYTHON, ExitCode.NOT_MOUNTED) or self._failed >= TRIES:
-            raise GaveUp(
-                f"no rank has begun in the container: srun exited {outcome.code}",
-                hint="what srun, pyxis and the container said is above; by hand, with the same options: "
-                "srun --container-image=… python3 --version",
-            )
+        is_final = outcome.code in (ExitCode.NO_PYTHON, ExitCode.NOT_MOUNTED)
+        if not is_final and self._failed < TRIES:
+            return None
+        return GaveUp(
+            f"no rank has begun in the container: srun exited {outcome.code}",
+            hint="what srun, pyxis and the container said is above; by hand, with the same options: "
+            "srun --container-image=… python3 --version",
+        )
 
     def _away(self, nodes: Sequence[str]) -> Tuple[str, ...]:
         options = self._options

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Sequence, Set
 
 from hyperpod_kit.job.launch_failure import advice
-from hyperpod_kit.job.outcome import Outcome
 from hyperpod_kit.job.report import JobReport
-from hyperpod_kit.job.retry_policy import LAUNCH_FAILED
+from hyperpod_kit.job.run.outcome import Outcome
+from hyperpod_kit.job.run.outcome_kind import OutcomeKind
 
 
 class FailedLaunches:
@@ -24,7 +24,7 @@ class FailedLaunches:
 
     def note(self, outcome: Outcome, used: Sequence[str]) -> None:
         """After each attempt; `used`: its nodes. What to do is said once for each cause."""
-        if outcome.kind != LAUNCH_FAILED:
+        if outcome.kind is not OutcomeKind.LAUNCH_FAILED:
             self._nodes.clear()
             self.advice = self.hopeless = ""
             return

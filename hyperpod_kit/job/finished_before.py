@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Optional, Sequence
 
-from hyperpod_kit.job.retry_policy import HANDED_BACK
+from hyperpod_kit.job.run.outcome_kind import OutcomeKind
 
 WITHIN = 60.0
 """Seconds from the end of the ranks to Slurm's own requeue: it waits for the Epilogs of the nodes."""
@@ -22,17 +22,20 @@ def finished(rows: Sequence[Mapping[str, Any]], restart: int) -> Optional[Mappin
     """The end of the run before this one, where that run finished the job and the job had been warned; or None.
     `rows`: of this job."""
     last: Optional[Mapping[str, Any]] = None
-    warned = False
+    is_done = was_warned = False
     for row in rows:
         if row.get("event") != "ended":
             continue
-        if last is not None and last.get("class") == "done":
-            warned = False
-        warned = warned or bool(row.get("warned")) or row.get("class") in HANDED_BACK
+        if is_done:
+            was_warned = False
+        kind = OutcomeKind.of_row(row)
+        is_handed_back = kind is not None and kind.is_handed_back
+        was_warned = was_warned or bool(row.get("warned")) or is_handed_back
+        is_done = kind is OutcomeKind.DONE
         last = row
-    if last is None or last.get("class") != "done" or last.get("restart") != restart - 1:
+    if last is None or not is_done or last.get("restart") != restart - 1:
         return None
-    return last if warned else None
+    return last if was_warned else None
 
 
 def by_slurm(end: Mapping[str, Any], queued: float) -> bool:

@@ -14,7 +14,7 @@ from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.job import bare_step, step
 from hyperpod_kit.job.launch_failure import NOT_STARTED, LaunchFailure
 from hyperpod_kit.job.options import RunOptions
-from hyperpod_kit.job.outcome import Observation, may_not_have_begun
+from hyperpod_kit.job.run.outcome import Observation, may_not_have_begun
 from hyperpod_kit.job.storage import DEADLINE
 
 PURPOSE = "launch-probe"

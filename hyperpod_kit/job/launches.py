@@ -26,7 +26,7 @@ from hyperpod_kit.environment import (
 from hyperpod_kit.errors import JobError, NoValidCheckpoint
 from hyperpod_kit.job import checkpoint_choice, ledger_row, shared_decision, unfinished_flushes
 from hyperpod_kit.job.foreign.quarantine import set_aside
-from hyperpod_kit.job.retry_policy import Poison
+from hyperpod_kit.job.run.budget import PoisonCheckpoint
 from hyperpod_kit.slurm import write_once
 from hyperpod_kit.slurm.environment import step_launch_id_with_srun_port
 from hyperpod_kit.slurm.verdict import RestoreVerdict
@@ -40,11 +40,11 @@ STORAGE_PATIENCE = 300.0
 _PREFIX = "launch-"
 
 
-def environment(bad: Optional[Poison], unreadable: Sequence[str]) -> Dict[str, str]:
+def environment(poison: Optional[PoisonCheckpoint], unreadable: Sequence[str]) -> Dict[str, str]:
     """For a step whose ranks srun may start again: that it may, and what such a launch must not take."""
     return {
         HPK_STEP_RETRY: "1",
-        HPK_PASSED_OVER: bad.name if bad else "",
+        HPK_PASSED_OVER: poison.name if poison else "",
         HPK_UNREADABLE: " ".join(unreadable),
     }
 

@@ -10,7 +10,7 @@ from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import CheckpointError, JobError
 from hyperpod_kit.job import state_place
 from hyperpod_kit.job.hang import StallRule
-from hyperpod_kit.job.retry_policy import RetryPolicy
+from hyperpod_kit.job.run.budget import RetryPolicy
 from hyperpod_kit.untrusted import by_descriptor
 
 

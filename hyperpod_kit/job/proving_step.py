@@ -29,7 +29,7 @@ _LONGEST = 1 << 16
 
 
 class ProvingStep:
-    """`nodes`: those that can be asked; the decider sets them before each choice."""
+    """`nodes`: those that can be asked; the supervisor sets them before each choice."""
 
     def __init__(self, options: RunOptions, env: Mapping[str, str], report: JobReport) -> None:
         self._options = options

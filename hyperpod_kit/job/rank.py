@@ -14,7 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, List, Mapping, Optional, Sequence
+from dataclasses import dataclass
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_PROGRESS, HPK_STATE
@@ -97,110 +98,194 @@ class SignalsOfTask:
 
 
 def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) -> int:
-    """Run a rank's command, write how it ended, return the exit code for srun (128 + signal after a signal).
+    """Run a rank's command, write how it ended, and return the exit code for srun (128 + signal after a signal).
 
     75 is returned as 0: srun would kill the ranks that are still saving. The record keeps the 75. `inside`: we are in
     a container, whose mounts are its own.
     """
-    parent = os.getppid()  # before anything that may take time: a parent that dies in it would never be missed
-    began = time.time()
-    node = env.get("SLURMD_NODENAME") or os.uname().nodename
-    state, attempt = env.get(HPK_STATE), env.get(HPK_ATTEMPT)
-    checkpoints = env.get(HPK_CHECKPOINT_ROOT, "")
-    probe = Probe(state, checkpoints) if state else None
-    progress = RankProgress()
-    signals = SignalsOfTask(only_us=tracking.only_tasks_are_signalled(tracking.process_cgroups()))
-    for path in filter(is_path, (state, checkpoints)) if inside and state else ():
-        if not container.mounted(path):
-            print(
-                f"hyperpod-kit: nothing is mounted in this container that holds {path}: no rank can be started; "
-                f"add it to --container-mounts",
-                file=sys.stderr,
+    return RankWrapper(argv, env, inside).run()
+
+
+@dataclass(frozen=True)
+class RankIdentity:
+    """Which rank this is, and where what belongs to its attempt lies.
+
+    Attributes:
+        number: Its rank among all.
+        node: Its node, by Slurm's name.
+        is_first_on_node: Whether it speaks for its node.
+        state: The directory of `job run`'s records; None outside of `job run`.
+        attempt: The name of the attempt, likewise.
+        root: The checkpoint root; "" where there is none.
+    """
+
+    number: int
+    node: str
+    is_first_on_node: bool
+    state: Optional[str]
+    attempt: Optional[str]
+    root: str
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> RankIdentity:
+        """Read it from the environment of the task."""
+        return cls(
+            _number(env, "SLURM_PROCID"),
+            env.get("SLURMD_NODENAME") or os.uname().nodename,
+            env.get("SLURM_LOCALID", "0") == "0",
+            env.get(HPK_STATE),
+            env.get(HPK_ATTEMPT),
+            env.get(HPK_CHECKPOINT_ROOT, ""),
+        )
+
+
+class RankWrapper:
+    """One rank's: check what it needs, start its command, watch it, and record how it ended."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], inside: bool) -> None:
+        self._parent = os.getppid()  # before anything that may take time: a parent that dies in it would be missed
+        self._began = time.time()
+        self._argv = list(argv)
+        self._env = env
+        self._inside = inside
+        self._rank = RankIdentity.read(env)
+        self._probe = Probe(self._rank.state, self._rank.root) if self._rank.state else None
+        self._progress = RankProgress()
+        self._signals = SignalsOfTask(only_us=tracking.only_tasks_are_signalled(tracking.process_cgroups()))
+        self._has_container_below = script_containers.of(argv) is not None
+
+    def run(self) -> int:
+        """Return the exit code for srun."""
+        unmounted = self._find_unmounted_path()
+        if unmounted:
+            _print_error(
+                f"nothing is mounted in this container that holds {unmounted}: no rank can be started; "
+                f"add it to --container-mounts"
             )
             return ExitCode.NOT_MOUNTED
-    line = Lifeline(env, node)
-    first = env.get("SLURM_LOCALID", "0") == "0"
-    if probe and first and not probe.answers():
-        print(f"hyperpod-kit: {state} does not answer on {node}", file=sys.stderr)
-        line.end(STORAGE)
-        return ExitCode.NO_STORAGE
-    code, told = 0, dict(env)
-    try:
-        told = launches.told(env)
-    except OSError as err:
-        print(f"hyperpod-kit: {state}: {err}", file=sys.stderr)
-        line.end(STORAGE)
-        return ExitCode.NO_STORAGE
-    except HyperpodKitError as err:
-        print(f"hyperpod-kit: {type(err).__name__}: {err}", file=sys.stderr)
-        code = ExitCode.GAVE_UP if isinstance(err, NoValidCheckpoint) else 1
-    orphaned = None
-    container_below = script_containers.of(argv) is not None
-    if not code:
-        if container_below:
+        line = Lifeline(self._env, self._rank.node)
+        if self._probe is not None and self._rank.is_first_on_node and not self._probe.answers():
+            _print_error(f"{self._rank.state} does not answer on {self._rank.node}")
+            line.end(STORAGE)
+            return ExitCode.NO_STORAGE
+        is_orphaned = False
+        try:
+            env = launches.told(self._env)
+        except OSError as err:
+            _print_error(f"{self._rank.state}: {err}")
+            line.end(STORAGE)
+            return ExitCode.NO_STORAGE
+        except HyperpodKitError as err:
+            _print_error(f"{type(err).__name__}: {err}")
+            code = int(ExitCode.GAVE_UP) if isinstance(err, NoValidCheckpoint) else 1
+        else:
+            code, is_orphaned = self._run_command(env, line)
+        line.end(self._record_end(code, LOST if is_orphaned else BYE))
+        return _code_for_srun(code)
+
+    def _find_unmounted_path(self) -> str:
+        """Return the first directory that the rank needs and its container does not have; "" for none."""
+        if not self._inside or not self._rank.state:
+            return ""
+        for path in (self._rank.state, self._rank.root):
+            if is_path(path) and not container.mounted(path):
+                return path
+        return ""
+
+    def _run_command(self, env: Mapping[str, str], line: Lifeline) -> Tuple[int, bool]:
+        """Start the command and wait for its end; return its code and whether our slurmstepd has gone meanwhile."""
+        if self._has_container_below:
             adopted.adopt()
         try:
             # It must not outlive its wrapper, or it would write beside the next attempt's ranks.
             child = subprocess.Popen(
-                list(argv), env={**told, HPK_PROGRESS: progress.path}, preexec_fn=make_parent_death_hook(os.getpid())
+                self._argv,
+                env={**env, HPK_PROGRESS: self._progress.path},
+                preexec_fn=make_parent_death_hook(os.getpid()),
             )
         except OSError as err:
-            print(f"hyperpod-kit: cannot start {argv[0]}: {err.strerror}", file=sys.stderr)
-            code = launch_failure.code_of(err)
-            if first:
-                _tell_of_failure(env, LaunchFailure(node, argv[0], err.strerror or str(err), _launch(env)))
-        else:
-            signals.meant_for(child)
-            orphaned = Orphaned(child, parent, container_below)
-            rank = _number(env, "SLURM_PROCID")
-            reporter = StepReporter(progress, line, env, rank=rank, node=node)
-            measured = RankTime(_launch(env), node, began)
-            captured = functools.partial(_newest_capture, env)
-            time_log = TimeLog(state, attempt, progress, measured, rank=rank, captured=captured)
-            root = (
-                RootWatch(
-                    state,
-                    lambda away: line.say(STORAGE if away else SERVES),
-                    root=checkpoints,
-                    inside=inside,
-                    failed=progress.failed_save_count,
-                )
-                if state and first
-                else None
-            )
+            return self._record_launch_failure(err), False
+        self._signals.meant_for(child)
+        with contextlib.ExitStack() as stack:
+            orphaned = Orphaned(child, self._parent, self._has_container_below)
+            self._watch_root(line, stack)
+            if self._has_container_below:
+                stack.callback(adopted.end_all)
+            self._report_steps(line, stack)
+            stack.callback(orphaned.stop)
             code = child.wait()
-            orphaned.stop()
-            reporter.stop()
-            time_log.stop()
-            if container_below:
-                adopted.end_all()
-            if root:
-                root.stop()
-    word = LOST if orphaned and orphaned.seen else BYE
-    record = Exit(
-        rank=_number(env, "SLURM_PROCID"),
-        node=node,
-        boot_id=_boot_id(),
-        code=code if code >= 0 else None,
-        signal=-code if code < 0 else None,
-        started=round(began, 3),
-        ended=round(time.time(), 3),
-        step=progress.completed_step(),
-        begins=progress.first_step(),
-        launch=_launch(env),
-    )
-    if state and attempt:
-        if code not in (0, ExitCode.AGAIN) and probe and not probe.answers():
-            word = STORAGE if word == BYE else word
-        else:
-            try:
-                write(state, attempt, record)
-            except OSError as err:
-                _say(f"hyperpod-kit: no exit record of rank {record.rank}: {err}")
-    line.end(word)
+        return code, orphaned.seen
+
+    def _record_launch_failure(self, error: OSError) -> int:
+        """Say that the command cannot be started; return the exit code that stands for it."""
+        program = self._argv[0]
+        _print_error(f"cannot start {program}: {error.strerror}")
+        if self._rank.is_first_on_node:
+            failure = LaunchFailure(self._rank.node, program, error.strerror or str(error), _launch(self._env))
+            _tell_of_failure(self._env, failure)
+        return launch_failure.code_of(error)
+
+    def _report_steps(self, line: Lifeline, stack: contextlib.ExitStack) -> None:
+        """Report steps and times of the rank while it runs."""
+        reporter = StepReporter(self._progress, line, self._env, rank=self._rank.number, node=self._rank.node)
+        time_log = TimeLog(
+            self._rank.state,
+            self._rank.attempt,
+            self._progress,
+            RankTime(_launch(self._env), self._rank.node, self._began),
+            rank=self._rank.number,
+            captured=functools.partial(_newest_capture, self._env),
+        )
+        stack.callback(time_log.stop)
+        stack.callback(reporter.stop)
+
+    def _watch_root(self, line: Lifeline, stack: contextlib.ExitStack) -> None:
+        """Tell `job run` when the checkpoint root stops answering on this node, from the node's first rank."""
+        if not self._rank.state or not self._rank.is_first_on_node:
+            return
+        watch = RootWatch(
+            self._rank.state,
+            lambda away: line.say(STORAGE if away else SERVES),
+            root=self._rank.root,
+            inside=self._inside,
+            failed=self._progress.failed_save_count,
+        )
+        stack.callback(watch.stop)
+
+    def _record_end(self, code: int, last_word: str) -> str:
+        """Write the record of the rank's end; return the last word for `job run`."""
+        if not self._rank.state or not self._rank.attempt:
+            return last_word
+        has_failed = code not in (0, ExitCode.AGAIN)
+        if has_failed and self._probe is not None and not self._probe.answers():
+            return STORAGE if last_word == BYE else last_word
+        record = Exit(
+            rank=self._rank.number,
+            node=self._rank.node,
+            boot_id=_boot_id(),
+            code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            started=round(self._began, 3),
+            ended=round(time.time(), 3),
+            step=self._progress.completed_step(),
+            begins=self._progress.first_step(),
+            launch=_launch(self._env),
+        )
+        try:
+            write(self._rank.state, self._rank.attempt, record)
+        except OSError as err:
+            _say(f"hyperpod-kit: no exit record of rank {record.rank}: {err}")
+        return last_word
+
+
+def _code_for_srun(code: int) -> int:
     if code == ExitCode.AGAIN:
         return 0
     return code if code >= 0 else 128 - code
+
+
+def _print_error(message: str) -> None:
+    print(f"hyperpod-kit: {message}", file=sys.stderr)
 
 
 def _newest_capture(env: Mapping[str, str], now: float) -> Optional[MemoryCapture]:

@@ -15,10 +15,12 @@ from hyperpod_kit.errors import DigestUnavailable, GaveUp, NotEnoughSharedMemory
 from hyperpod_kit.job import checkpoint_choice, launches
 from hyperpod_kit.job.ledger import Row
 from hyperpod_kit.job.options import RunOptions
-from hyperpod_kit.job.outcome import Outcome
 from hyperpod_kit.job.patience import Patience
 from hyperpod_kit.job.proving_step import ProvingStep
-from hyperpod_kit.job.retry_policy import CRASHES, Poison, RetryPolicy, exhausted, spent
+from hyperpod_kit.job.run.budget import PoisonCheckpoint, RetryPolicy, count_spent_budget, exhausted
+from hyperpod_kit.job.run.decision import UnreadableCheckpoint
+from hyperpod_kit.job.run.outcome import Outcome
+from hyperpod_kit.job.run.outcome_kind import OutcomeKind
 from hyperpod_kit.slurm import verdict
 from hyperpod_kit.slurm.verdict import RestoreVerdict
 
@@ -41,76 +43,91 @@ class Resumption:
         self._patience = patience
         self._chooser = chooser or partial(checkpoint_choice.newest_whole, prove=proving.prove)
         self._prover = prover or partial(checkpoint_choice.newest_valid, prove=proving.prove)
-        self._told: Optional[RestoreVerdict] = None
+        self._last_verdict: Optional[RestoreVerdict] = None
         self._unreadable: Dict[str, str] = {}
 
     def choice(
-        self, rows: Sequence[Row], bad: Optional[Poison], policy: RetryPolicy, restart: int
+        self, rows: Sequence[Row], poison: Optional[PoisonCheckpoint], policy: RetryPolicy, restart: int
     ) -> checkpoint_choice.Choice:
         """Bytes are read only where something hangs on them: who steps back from a checkpoint must know the one before
         it to be good, and a new one renews a budget that is used up only when it is valid. Raises as Patience.choice.
         """
-        passed = {bad.name: bad.why} if bad else {}
-        if not bad and not self._options.prove_bytes:
-            choice = self._patience.flushes(lambda: self._patience.choice(self._chooser, passed, self._unreadable))
-            renewed, kept = (exhausted(policy, spent(rows, order, restart)) for order in (choice.order, None))
-            if choice.kind != checkpoint_choice.OURS or renewed or not kept:
+        passed_over = {poison.name: poison.reason} if poison else {}
+        if not poison and not self._options.prove_bytes:
+            choice = self._choose(self._chooser, passed_over)
+            is_spent_if_valid = exhausted(policy, count_spent_budget(rows, choice.order, restart))
+            is_spent_otherwise = exhausted(policy, count_spent_budget(rows, None, restart))
+            if choice.kind != checkpoint_choice.OURS or is_spent_if_valid or not is_spent_otherwise:
                 return choice
-        return self._patience.flushes(lambda: self._patience.choice(self._prover, passed, self._unreadable))
+        return self._choose(self._prover, passed_over)
+
+    def _choose(self, chooser: checkpoint_choice.Chooser, passed_over: Dict[str, str]) -> checkpoint_choice.Choice:
+        return self._patience.flushes(lambda: self._patience.choice(chooser, passed_over, self._unreadable))
 
     def verdicts(self, attempt: str) -> Sequence[RestoreVerdict]:
         """What the ranks of an attempt said, in the order of its launches; the last one is kept in mind."""
-        told: Sequence[RestoreVerdict] = ()
+        verdicts: Sequence[RestoreVerdict] = ()
         with contextlib.suppress(OSError):
-            told = verdict.read_last_verdict_per_launch(self._options.state, attempt) or launches.taken(
-                self._options.state, attempt
-            )
-        self._told = told[-1] if told else None
-        return told
+            verdicts = verdict.read_last_verdict_per_launch(self._options.state, attempt)
+            verdicts = verdicts or launches.taken(self._options.state, attempt)
+        self._last_verdict = verdicts[-1] if verdicts else None
+        return verdicts
 
     def seen_by_ranks(self, outcome: Outcome) -> Outcome:
         """A failure that was storage's: the ranks could not read what storage listed."""
-        unread = self._told is not None and self._told.error == StorageUnreadable.__name__
-        return replace(outcome, kind="storage") if unread and outcome.kind in CRASHES else outcome
+        is_unread = self._last_verdict is not None and self._last_verdict.error == StorageUnreadable.__name__
+        if not is_unread or not outcome.kind.costs_budget:
+            return outcome
+        return replace(outcome, kind=OutcomeKind.STORAGE)
 
     def nothing_left(self, outcome: Outcome) -> Optional[GaveUp]:
         """The error of a run whose ranks found nothing that can be trusted or checked."""
-        if outcome.kind not in CRASHES or self._told is None or self._told.error not in NOTHING_TO_TRY:
+        last = self._last_verdict
+        if not outcome.kind.costs_budget or last is None or last.error not in NOTHING_TO_TRY:
             return None
-        if self._told.error == NotEnoughSharedMemory.__name__:
-            return GaveUp(
-                f"{self._told.error}: {self._told.why}", hint="what to type is in the rank's own error, above"
-            )
-        cause = NoValidCheckpoint(self._options.root, self._told.rejected)
-        given = GaveUp(f"{self._told.error}: {self._told.why}", hint=cause.hint)
-        given.__cause__ = cause
-        return given
+        message = f"{last.error}: {last.why}"
+        if last.error == NotEnoughSharedMemory.__name__:
+            return GaveUp(message, hint="what to type is in the rank's own error, above")
+        cause = NoValidCheckpoint(self._options.root, last.rejected)
+        error = GaveUp(message, hint=cause.hint)
+        error.__cause__ = cause
+        return error
 
     @property
     def none_was_valid(self) -> bool:
         """Whether the ranks found checkpoints, and none that they could trust."""
-        return self._told is not None and self._told.error == NoValidCheckpoint.__name__
+        return self._last_verdict is not None and self._last_verdict.error == NoValidCheckpoint.__name__
 
     @property
     def unreadable(self) -> Sequence[str]:
         """The checkpoints that are passed over because ranks of two runs could not read them."""
         return tuple(self._unreadable)
 
-    def pass_over_unreadable(self, rows: Sequence[Row], restart: int) -> bool:
-        """Whether the next choice is an older one, because it is this checkpoint that cannot be read and not its node
-        or the root: the ranks of an earlier run, which may have had other nodes, could not read it either. Once: where
-        passing over it has not helped, the job is handed back."""
-        if self._told is None or self._told.error != StorageUnreadable.__name__ or not self._told.rejected:
-            return False
-        name, why = self._told.rejected[-1]
-        before = any(
-            row.get("event") == "restored"
-            and row.get("error") == StorageUnreadable.__name__
-            and int(row.get("restart") or 0) < restart
-            and any(one.get("attempt") == name for one in row.get("rejected") or [])
-            for row in rows
-        )
-        if not before or name in self._unreadable:
-            return False
-        self._unreadable[name] = why
-        return True
+    def find_unreadable(self, rows: Sequence[Row], restart: int) -> Optional[UnreadableCheckpoint]:
+        """Return the checkpoint that cannot be read while its root and its node can, or None.
+
+        The ranks of an earlier run, which may have had other nodes, could not read it either. It is returned once:
+        where passing over it has not helped, the job is handed back.
+        """
+        verdict = self._last_verdict
+        if verdict is None or verdict.error != StorageUnreadable.__name__ or not verdict.rejected:
+            return None
+        name, reason = verdict.rejected[-1]
+        if name in self._unreadable or not _was_unreadable_before(rows, restart, name):
+            return None
+        return UnreadableCheckpoint(name, reason)
+
+    def pass_over(self, checkpoint: UnreadableCheckpoint) -> None:
+        """Leave a checkpoint out of the next choices."""
+        self._unreadable[checkpoint.name] = checkpoint.reason
+
+
+def _was_unreadable_before(rows: Sequence[Row], restart: int, name: str) -> bool:
+    """Whether ranks of an earlier run of the batch script could not read this checkpoint."""
+    for row in rows:
+        is_unreadable = row.get("event") == "restored" and row.get("error") == StorageUnreadable.__name__
+        if not is_unreadable or int(row.get("restart") or 0) >= restart:
+            continue
+        if any(rejected.get("attempt") == name for rejected in row.get("rejected") or []):
+            return True
+    return False

@@ -16,7 +16,7 @@ from hyperpod_kit.job.goodput.counted_seconds import CountedSeconds
 from hyperpod_kit.job.goodput.followed_root import FollowedRoot
 from hyperpod_kit.job.goodput.job_time import JobStanding, JobState
 from hyperpod_kit.job.goodput.time_table import TimeTable, table_of
-from hyperpod_kit.job.outcome import CLASSES
+from hyperpod_kit.job.run.outcome_kind import OutcomeKind
 
 EVERY = 60.0
 """Seconds between two counts of a job's time."""
@@ -137,5 +137,5 @@ def note_of(job: str, rows: Sequence[ledger.Row], now: float, goodput: Optional[
     ran = [one for one in found if one.kind != timeline.NONE]
     runs = ran[-1] if ran and ran[-1].kind == timeline.UNFINISHED else None
     # Whoever may write to the root may have written classes there that are none.
-    ends = {kind: sums.kinds[kind] for kind in CLASSES if kind in sums.kinds}
+    ends = {kind.value: sums.kinds[kind.value] for kind in OutcomeKind if kind.value in sums.kinds}
     return JobNote(job, sums.attempts, runs.started if runs else None, sums.lost, goodput, ends)

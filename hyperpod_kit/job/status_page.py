@@ -9,24 +9,13 @@ from typing import List, Sequence
 from hyperpod_kit.job.goodput import pictures, show
 from hyperpod_kit.job.goodput.job_time import JobTime
 from hyperpod_kit.job.goodput.time_table import table_of
+from hyperpod_kit.job.run.outcome_kind import OutcomeKind
 from hyperpod_kit.job.status import duration, ending, lost, reached, sentence
-from hyperpod_kit.job.timeline import NONE, JobAttempt, Totals
+from hyperpod_kit.job.timeline import NONE, UNFINISHED, JobAttempt, Totals
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 960, 320, 64, 40
 
-COLOURS = {
-    "done": "#1a7f37",
-    "again": "#0969da",
-    "preempted": "#0969da",
-    "cancelled": "#6e7781",
-    "requeued": "#0969da",
-    "unknown": "#57606a",
-    "storage": "#bc4c00",
-    "node_lost": "#bc4c00",
-    "stall": "#9a6700",
-    "crash": "#cf222e",
-    "unfinished": "#57606a",
-}
+COLOURS = {**{kind.value: kind.colour for kind in OutcomeKind}, UNFINISHED: "#57606a"}
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -111,7 +100,7 @@ def picture(found: Sequence[JobAttempt], now: float) -> str:
     for one in ran:
         step = one.step or 0
         last = one.reached if one.reached is not None else step
-        colour = COLOURS.get(one.kind, COLOURS["unfinished"])
+        colour = COLOURS.get(one.kind, COLOURS[UNFINISHED])
         dash = "" if one.reached is not None else ' stroke-dasharray="4 4"'
         end = _end(one, now)
         marks.append(
@@ -129,7 +118,7 @@ def picture(found: Sequence[JobAttempt], now: float) -> str:
 def _end(one: JobAttempt, now: float) -> float:
     if one.ended is not None:
         return one.ended
-    return max(one.started, now) if one.kind == "unfinished" else one.started
+    return max(one.started, now) if one.kind == UNFINISHED else one.started
 
 
 def _key(found: Sequence[JobAttempt]) -> str:

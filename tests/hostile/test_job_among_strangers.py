@@ -1,6 +1,6 @@
 """A job of two ranks: another user is at the ports of its agents and of `job run` while it saves, dies and goes on.
 
-The decider, the wrappers, the trainers (gloo) and their agents are real; srun is the one of the job tests.
+The supervisor, the wrappers, the trainers (gloo) and their agents are real; srun is the one of the job tests.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ MARK = ".invalid-"
 def set_aside(root: str, names: Iterable[str], *, now: float) -> List[Tuple[str, str]]:
     """Rename each below the root; (name, new name) of those that were. `now`: Unix seconds, part of the new name.
 
-    Called only by the one decider of a job, when no rank runs. What cannot be renamed stays: the job may still go on.
+    Called only by the supervisor of a job, when no rank runs. What cannot be renamed stays: the job may still go on.
     """
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     done: List[Tuple[str, str]] = []

@@ -14,10 +14,11 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from hyperpod_kit.job.goodput import launch_time
 from hyperpod_kit.job.goodput.cause import TimeCause
-from hyperpod_kit.job.goodput.launch_time import LAUNCH, LONGEST_GAP, LaunchEnd
+from hyperpod_kit.job.goodput.launch_time import LAUNCH, LONGEST_GAP
 from hyperpod_kit.job.goodput.pieces import PieceRow, TimePiece
 from hyperpod_kit.job.goodput.time_rows import RunRow, TimeRow
 from hyperpod_kit.job.goodput.time_table import table_of
+from hyperpod_kit.job.run.outcome_kind import LaunchEnd, OutcomeKind
 
 Row = Mapping[str, Any]
 RunKey = Tuple[str, str, int]
@@ -33,20 +34,6 @@ BATCH_SCRIPT = "batch script"
 
 _SAME_START = 2.0
 """Seconds between two words of Slurm's about one start."""
-
-_ENDINGS: Dict[str, LaunchEnd] = {
-    "done": LaunchEnd.FINISHED,
-    "again": LaunchEnd.TOLD,
-    "preempted": LaunchEnd.TOLD,
-    "cancelled": LaunchEnd.TOLD,
-    "requeued": LaunchEnd.TOLD,
-    "unknown": LaunchEnd.LOST,
-    "node_lost": LaunchEnd.LOST,
-    "storage": LaunchEnd.LOST,
-    "stall": LaunchEnd.HUNG,
-    "launch_failed": LaunchEnd.CRASHED,
-    "crash": LaunchEnd.CRASHED,
-}
 
 _ENDS_OF_RUNS = ("gave_up", "requeue", "stopped")
 
@@ -273,7 +260,7 @@ def _state(run: RunLog, now: float, standing: Optional[JobStanding]) -> JobState
         return standing.state
     if run.word:
         return JobState.WAITS if run.word == "requeue" else JobState.OVER
-    if run.attempts and run.attempts[-1].kind == "done":
+    if run.attempts and run.attempts[-1].kind == OutcomeKind.DONE.value:
         return JobState.OVER
     heard = max((attempt.rows[-1].t for attempt in run.attempts if attempt.rows), default=run.last)
     return JobState.RUNS if now - max(heard, run.last) < SILENT else JobState.OVER
@@ -299,7 +286,7 @@ def _last_end(run: RunLog, now: float, state: JobState, standing: Optional[JobSt
 def _waiting_after(before: Optional[RunLog]) -> TimeCause:
     """What a job waits for that is in the queue, after this run."""
     last = before.attempts[-1] if before is not None and before.attempts else None
-    lost = last is not None and _ENDINGS.get(last.kind, LaunchEnd.LOST) is LaunchEnd.LOST
+    lost = last is not None and _launch_end_of(last) is LaunchEnd.LOST
     return TimeCause.NODES if lost else TimeCause.QUEUE
 
 
@@ -326,7 +313,7 @@ def _within(laid: PieceRow, run: RunLog, end: float, steps: _StepFacts, running:
 def _attempt(
     laid: PieceRow, attempt: AttemptLog, end: float, kept: Optional[int], reports: bool, at_work: bool
 ) -> None:
-    ending = LaunchEnd.RUNS if at_work else _ENDINGS.get(attempt.kind, LaunchEnd.LOST)
+    ending = LaunchEnd.RUNS if at_work else _launch_end_of(attempt)
     launches = _launches(attempt.rows)
     if not launches:
         laid.until(end, TimeCause.UNKNOWN)
@@ -355,6 +342,12 @@ def _launch(
     laid.add(launch_time.pieces_of(rows, kept, how, end, laid.end))
 
 
+def _launch_end_of(attempt: AttemptLog) -> LaunchEnd:
+    """Return how an attempt's last launch ended; one of a class that nobody knows was lost."""
+    kind = OutcomeKind.parse(attempt.kind)
+    return kind.launch_end if kind is not None else LaunchEnd.LOST
+
+
 def _how(ending: LaunchEnd, row: TimeRow, attempt: AttemptLog) -> LaunchEnd:
     """Where `job run` saw the end and rank 0's node was well, a rank wrote all that it did."""
     seen = attempt.ended is not None and row.node not in attempt.lost
@@ -381,7 +374,7 @@ def _kept(runs: Sequence[RunLog]) -> Dict[str, int]:
     found: Dict[str, int] = {}
     least: Optional[int] = None
     for attempt in reversed(attempts):
-        if attempt.kind == "done":
+        if attempt.kind == OutcomeKind.DONE.value:
             least = None
         if least is not None:
             found[attempt.name] = least

@@ -5,13 +5,13 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-import enum
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.job.goodput import time_rows
 from hyperpod_kit.job.goodput.cause import TimeCause
 from hyperpod_kit.job.goodput.pieces import PieceRow, TimePiece
 from hyperpod_kit.job.goodput.time_rows import TimeRow
+from hyperpod_kit.job.run.outcome_kind import LaunchEnd
 from hyperpod_kit.slurm.phase import Phase
 
 LAUNCH, IMPORT, RENDEZVOUS, FIRST_STEP = "launch", "import and build", "rendezvous", "first step"
@@ -25,19 +25,6 @@ STANDS = 3.0
 
 _LEAST_STAND = 1.0
 """Seconds under which a step under way is none."""
-
-
-class LaunchEnd(enum.Enum):
-    """How a launch ended, as far as it says what its last seconds were. LOST: with rank 0's own host, or with the one
-    that watched it; PEER_LOST: with another's."""
-
-    RUNS = enum.auto()
-    FINISHED = enum.auto()
-    TOLD = enum.auto()
-    CRASHED = enum.auto()
-    HUNG = enum.auto()
-    LOST = enum.auto()
-    PEER_LOST = enum.auto()
 
 
 AFTER: Dict[LaunchEnd, TimeCause] = {

@@ -15,9 +15,7 @@ from hyperpod_kit.job import (
     hang,
     ledger,
     ledger_row,
-    outcome,
     proving_part,
-    retry_policy,
     shared_decision,
     status,
     status_page,
@@ -30,6 +28,7 @@ from hyperpod_kit.job.foreign.candidate import PROOFS
 from hyperpod_kit.job.foreign.proven import ProvenFiles
 from hyperpod_kit.job.goodput import event_file, launch_time, time_rows
 from hyperpod_kit.job.goodput.event_file import ScalarPoint
+from hyperpod_kit.job.run import budget, outcome
 from hyperpod_kit.slurm import control, hostlist, records, verdict
 from hyperpod_kit.slurm.job_id import JobId
 from hyperpod_kit.slurm.phase import Phase
@@ -48,8 +47,8 @@ def read_ledger(data: bytes) -> None:
     if len(data) % 8 == 0:
         status_page.page("x", found, sums, 2e9)
     rows = ledger.Ledger(os.path.dirname(path), "7", 1).rows()
-    retry_policy.spent(rows, (2, 5), 1)
-    retry_policy.poison(rows)
+    budget.count_spent_budget(rows, (2, 5), 1)
+    budget.find_poison_checkpoint(rows)
 
 
 def read_decision(data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A job without a cluster: real decider, real ranks under the real wrapper, fake srun, recorded Slurm commands."""
+"""A job without a cluster: real supervisor, real ranks under the real wrapper, fake srun, recorded Slurm commands."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any, Dict, List
 
 import pytest
 
-from hyperpod_kit.job.decider import Decider
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.report import PREFIX, JobReport
-from hyperpod_kit.job.retry_policy import RetryPolicy
+from hyperpod_kit.job.run.budget import RetryPolicy
+from hyperpod_kit.job.run.supervisor import JobSupervisor
 from hyperpod_kit.job.step import SrunStep
 from hyperpod_kit.job.storage import ObjectProbe, Probe
 from tests.support.runner import RecordingRunner
@@ -69,7 +69,9 @@ class Job:
         extra = {"chooser": self.chooser, "prover": self.chooser} if self.chooser else {}
         start = {"start_step": self.start_step}
         try:
-            return Decider(chosen, env, runner=self.runner, report=JobReport(fd, told=told), **extra, **start).run()
+            return JobSupervisor(
+                chosen, env, runner=self.runner, report=JobReport(fd, told=told), **extra, **start
+            ).run()
         finally:
             os.close(fd)
             self.events += [json.loads(line[len(PREFIX) :]) for line in log.read_text().splitlines()]
@@ -134,6 +136,6 @@ def job(tmp_path: Path) -> Job:
 
 @pytest.fixture
 def job_in_process(job: Job) -> Job:
-    """A job whose ranks are this process: for what the decider decides, where no signal and no hang matters."""
+    """A job whose ranks are this process: for what the supervisor decides, where no signal and no hang matters."""
     job.start_step = RanksInProcess
     return job

@@ -2,7 +2,7 @@
 
     python -m tests.unit.job.hang_proof --rows FILE [--healthy 200] [--hung 50] [--at-once 12] [--seed 1]
 
-Real deciders, wrappers and lifelines, two ranks each, `--stall auto:10:5`: the floor is 5 seconds, not 300. A row for
+Supervisors, wrappers and lifelines, two ranks each, `--stall auto:10:5`: the floor is 5 seconds, not 300. A row for
 each job is appended to FILE, and what is there is not run again. Healthy jobs have silences of at least three times
 their slowest step, most of them longer than the floor: a first step that compiles, evaluations that are told and ones
 that are not, saves and restores that are slow. A job that hangs prints all the while; one rank stands still and the
@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from hyperpod_kit.job.decider import Decider
 from hyperpod_kit.job.hang import StallRule
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.report import JobReport
+from hyperpod_kit.job.run.supervisor import JobSupervisor
 from tests.support.runner import RecordingRunner
 
 HERE = Path(__file__).parent
@@ -124,7 +124,7 @@ def one(folder: Path) -> int:
     def note(event: str, fields: Any) -> None:
         events.append((time.monotonic(), event, dict(fields)))
 
-    code = Decider(options, env, runner=RecordingRunner(answers), report=JobReport(told=note)).run()
+    code = JobSupervisor(options, env, runner=RecordingRunner(answers), report=JobReport(told=note)).run()
     (folder / "events.json").write_text(json.dumps({"code": code, "events": events}))
     return 0
 

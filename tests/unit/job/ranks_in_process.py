@@ -1,4 +1,4 @@
-"""A step of `job run` whose ranks are this process: what a decider makes of them costs no interpreter.
+"""A step of `job run` whose ranks are this process: what a supervisor makes of them costs no interpreter.
 
 The ranks train as toy_trainer.py does, with its options, and leave the same behind: checkpoints, a verdict on the
 restore, a record of each rank's end. A shell's command is its exit code. What needs real processes (a signal, a hang,

@@ -60,7 +60,7 @@ def stamp(seconds_from_now: float) -> str:
 def finished(job_in_process: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
     """Preempted in run 0, finished in run 1."""
     job = job_in_process
-    monkeypatch.setattr("hyperpod_kit.job.decider.REQUEUE_WAIT", 0.2)
+    monkeypatch.setattr("hyperpod_kit.job.run.supervisor.REQUEUE_WAIT", 0.2)
     assert job.run(command=["/bin/sh", "-c", "exit 75"]) == 75
     assert job.run("--steps", "7", restart=1) == 0
     return job

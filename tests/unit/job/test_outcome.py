@@ -6,7 +6,8 @@ import pytest
 
 from hyperpod_kit.job.exits import Exit
 from hyperpod_kit.job.launch_failure import LaunchFailure
-from hyperpod_kit.job.outcome import Observation, classify
+from hyperpod_kit.job.run.outcome import Observation, classify
+from hyperpod_kit.job.run.outcome_kind import OutcomeKind
 
 ABSENT = LaunchFailure("n2", "/opt/x", "No such file or directory")
 
@@ -53,13 +54,13 @@ def end(rank: int, code: int | None = None, signal: int | None = None, ended: fl
 )
 def test_classes(seen: Observation, kind: str, code: int) -> None:
     outcome = classify(seen)
-    assert (outcome.kind, outcome.code) == (kind, code)
+    assert (outcome.kind.value, outcome.code) == (kind, code)
     assert outcome.sentence()
 
 
 def test_training_data_that_storage_does_not_give_is_storage_and_no_crash() -> None:
     outcome = classify(Observation(137, exits=(end(1, 74), end(0, signal=15, ended=2.0))))
-    assert (outcome.kind, outcome.code) == ("storage", 74)
+    assert (outcome.kind, outcome.code) == (OutcomeKind.STORAGE, 74)
     assert outcome.sentence() == "could not read its training data: rank 1 on n1 exited 74"
 
 

@@ -10,10 +10,11 @@ import pytest
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.job import checkpoint_choice
 from hyperpod_kit.job.options import RunOptions
-from hyperpod_kit.job.outcome import Outcome
 from hyperpod_kit.job.proving_step import ProvingStep
 from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.resumption import Resumption
+from hyperpod_kit.job.run.outcome import Outcome
+from hyperpod_kit.job.run.outcome_kind import OutcomeKind
 from hyperpod_kit.slurm import verdict
 from hyperpod_kit.slurm.verdict import RestoreVerdict
 from tests.unit.job.toy_trainer import commit_checkpoint
@@ -37,12 +38,15 @@ def row(found: RestoreVerdict, restart: int) -> dict[str, Any]:
 def test_a_checkpoint_that_cannot_be_read_is_passed_over_when_other_nodes_could_not_either(tmp_path: Path) -> None:
     found = unreadable(tmp_path, "seq-000002", "7.0.0")
     first = resumption(tmp_path)
-    assert first.verdicts("7.0.0") and not first.pass_over_unreadable([row(found, 0)], 0), "other nodes are tried"
+    assert first.verdicts("7.0.0") and first.find_unreadable([row(found, 0)], 0) is None, "other nodes are tried"
     second = resumption(tmp_path)
     second.verdicts("7.0.0")
-    assert second.pass_over_unreadable([row(found, 0)], 1) and list(second.unreadable) == ["seq-000002"]
+    checkpoint = second.find_unreadable([row(found, 0)], 1)
+    assert checkpoint is not None
+    second.pass_over(checkpoint)
+    assert list(second.unreadable) == ["seq-000002"]
     # Passing over it has not helped, so there is nothing else: the job is handed back, which has a budget.
-    assert not second.pass_over_unreadable([row(found, 0)], 1)
+    assert second.find_unreadable([row(found, 0)], 1) is None
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -61,5 +65,5 @@ def test_shared_memory_that_can_never_be_enough_ends_the_job(tmp_path: Path) -> 
     verdict.write_verdict_if_under_job_run({"HPK_STATE": str(tmp_path / ".hpk"), "HPK_ATTEMPT": "7.0.0"}, found)
     tried = resumption(tmp_path)
     tried.verdicts("7.0.0")
-    given = tried.nothing_left(Outcome("crash", 1, None))
+    given = tried.nothing_left(Outcome(OutcomeKind.CRASH, 1))
     assert given is not None and "--shm-size=1g" in given.message

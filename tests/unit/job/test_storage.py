@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.job.exits import Exit
-from hyperpod_kit.job.outcome import Observation, classify
 from hyperpod_kit.job.report import JobReport
-from hyperpod_kit.job.retry_policy import spent
+from hyperpod_kit.job.run.budget import count_spent_budget
+from hyperpod_kit.job.run.outcome import Observation, classify
+from hyperpod_kit.job.run.outcome_kind import OutcomeKind
 from hyperpod_kit.job.signals import Signals
 from hyperpod_kit.job.storage import CheckpointRoot, Probe
 from tests.support.wait import until
@@ -66,9 +67,9 @@ def test_an_outage_is_outlasted(tmp_path: Path) -> None:
 def test_it_costs_no_budget() -> None:
     first = Exit(1, "n2", "", 1, None, 0.0, 1.0)
     outcome = classify(Observation(1, (first,), away=("", "n2")))
-    assert outcome.kind == "storage" and outcome.sentence() == "lost the checkpoint root on n2"
+    assert outcome.kind is OutcomeKind.STORAGE and outcome.sentence() == "lost the checkpoint root on n2"
     rows = [{"event": "attempt", "from": "none"}, {"event": "ended", **outcome.fields()}] * 30
-    assert spent(rows, None, 0) == spent([], None, 0)
+    assert count_spent_budget(rows, None, 0) == count_spent_budget([], None, 0)
 
 
 def test_an_image_without_mktemp_does_not_lose_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

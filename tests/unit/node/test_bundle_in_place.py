@@ -150,7 +150,7 @@ def test_a_running_job_run_of_the_earlier_release_finds_the_wrapper_on_every_nod
             bundles.install(tmp_path / name, root)
             process.stdin.write("\n")
             assert process.stdout.readline() == "/opt/hyperpod-kit/current/lib/hyperpod_kit/job/__main__.py\n", name
-            assert (home / ids["X"] / "lib/hyperpod_kit/job/decider.py").exists(), "it imports from there"
+            assert (home / ids["X"] / "lib/hyperpod_kit/job/run/supervisor.py").exists(), "it imports from there"
     finally:
         process.kill()
         process.communicate(timeout=10)

@@ -9,7 +9,9 @@ from typing import Any, Dict, List
 import pytest
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.job import allocation, ended
+from hyperpod_kit.job import allocation
+from hyperpod_kit.job.run.outcome_kind import OutcomeKind
+from hyperpod_kit.job.run.run_end import explain_run_end
 from hyperpod_kit.slurm import control, hyperpod, job_states, records, versions
 from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.slurm.job_id import JobId
@@ -42,20 +44,20 @@ def test_there_are_an_old_one_one_of_today_and_the_newest() -> None:
 @pytest.mark.parametrize(
     ("what", "state", "kind"),
     [
-        ("running", "RUNNING", ended.CANCELLED),  # a signal has ended our script, not Slurm
-        ("node down", "PENDING", ended.REQUEUED),
-        ("gave up", "SPECIAL_EXIT", ended.REQUEUED),
-        ("held", "PENDING", ended.REQUEUED),
-        ("cancelled", "CANCELLED", ended.CANCELLED),
+        ("running", "RUNNING", OutcomeKind.CANCELLED),  # a signal has ended our script, not Slurm
+        ("node down", "PENDING", OutcomeKind.REQUEUED),
+        ("gave up", "SPECIAL_EXIT", OutcomeKind.REQUEUED),
+        ("held", "PENDING", OutcomeKind.REQUEUED),
+        ("cancelled", "CANCELLED", OutcomeKind.CANCELLED),
     ],
 )
-def test_a_state_and_why_the_run_ended(version: str, what: str, state: str, kind: str) -> None:
+def test_a_state_and_why_the_run_ended(version: str, what: str, state: str, kind: OutcomeKind) -> None:
     name = number(version, what)
     runner = slurm(version, what)
     assert control.query_job_record(runner, JobId(name))["JobState"] == state
     seen = allocation.look(runner, JobEnvironment(JobId(name), 0, ("n1",), 1))
     assert seen.ended is (what != "running")
-    assert ended.why(seen, 0, "SIGTERM").kind == kind
+    assert explain_run_end(seen, 0, "SIGTERM").kind is kind
     assert control.query_job_record(runner, JobId(name)).get("Reason") == (
         "JobHeldUser" if what in ("held", "gave up") else "None"
     )
@@ -101,7 +103,7 @@ def test_a_flag_of_a_job_whose_script_goes_on_does_not_end_it(word: str) -> None
 
 def test_a_requeue_that_is_expedited_is_a_requeue() -> None:
     seen = allocation.Allocation(("n1",), "EXPEDITING", restarts=0)
-    assert seen.ended and ended.why(seen, 0).kind == ended.REQUEUED
+    assert seen.ended and explain_run_end(seen, 0).kind is OutcomeKind.REQUEUED
     assert "EXPEDITING" in job_states.COMING_BACK and "EXPEDITING" not in job_states.HAS_NODES
 
 

@@ -315,7 +315,7 @@ def test_term_stops_and_never_requeues(job: Job) -> None:
 
 
 def test_usr1_tells_the_step_and_requeues(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyperpod_kit.job.decider.REQUEUE_WAIT", 0.2)
+    monkeypatch.setattr("hyperpod_kit.job.run.supervisor.REQUEUE_WAIT", 0.2)
     thread = job.later(signal.SIGUSR1, lambda: list(job.root.glob("seq-*")))
     # Of another `job run`, of the user's own, and ours.
     steps = f"7.0 hpk.0ther.7.0.0\n7.1 monitor\n7.2 {step_name.OWN}7.0.0\n7.3 hpk-7.0.0\n7.batch batch\n"
@@ -329,7 +329,7 @@ def test_usr1_tells_the_step_and_requeues(job: Job, monkeypatch: pytest.MonkeyPa
 
 def test_a_rank_that_asks_to_run_again_is_requeued(job_in_process: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_in_process
-    monkeypatch.setattr("hyperpod_kit.job.decider.REQUEUE_WAIT", 0.2)
+    monkeypatch.setattr("hyperpod_kit.job.run.supervisor.REQUEUE_WAIT", 0.2)
     assert job.run(command=["/bin/sh", "-c", "exit 75"]) == 75
     assert job.said("ended")[0]["class"] == "again"
     assert job.run(command=["/bin/sh", "-c", "exit 75"], restart=1) == 75

@@ -8,9 +8,11 @@ from unittest import mock
 from hyperpod_kit.job.exits import Exit
 from hyperpod_kit.job.lifeline import BYE, SERVES, Lifeline, Lifelines
 from hyperpod_kit.job.options import RunOptions
+from hyperpod_kit.job.run.step_evidence import vanished
+from hyperpod_kit.job.run.step_supervision import StepSupervision
+from hyperpod_kit.job.run.supervision_rules import SupervisionRules
 from hyperpod_kit.job.signals import Signals
 from hyperpod_kit.job.step_retry import StepRetry
-from hyperpod_kit.job.supervise import SupervisionRules, supervise, vanished
 
 
 def test_a_machine_that_died_and_is_back_is_told_from_a_rank_that_failed() -> None:
@@ -51,15 +53,8 @@ def test_a_node_that_has_connected_does_not_keep_job_run_from_waiting_on_hyperpo
     line.say(SERVES)
     retry = mock.Mock(spec=StepRetry)
     retry.listen.return_value, retry.ended = False, False
-    rules = SupervisionRules(RunOptions(root=str(tmp_path), command=("true",)), None, mock.Mock(), lines, retry=retry)
-    seen = supervise(
-        cast(Any, Running(12)),
-        "a",
-        rules,
-        mock.Mock(),
-        runner=mock.Mock(),
-        signals=signals,
-        report=mock.Mock(),
-    )
+    rules = SupervisionRules(None, mock.Mock(), lines, retry=retry)
+    context = mock.Mock(options=RunOptions(root=str(tmp_path), command=("true",)), signals=signals)
+    seen = StepSupervision(cast(Any, Running(12)), "a", rules, context).run()
     assert seen.code == 0 and signals.at_once <= 4 and lines.words == {"n1": SERVES}
     line.end(BYE)

@@ -21,7 +21,7 @@ from tests.unit.job.toy_trainer import commit_checkpoint
 
 
 def test_a_lost_node_ends_the_step_and_requeues(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyperpod_kit.job.decider.REQUEUE_WAIT", 0.2)
+    monkeypatch.setattr("hyperpod_kit.job.run.supervisor.REQUEUE_WAIT", 0.2)
     with socket.socket() as alive, socket.socket() as dead:
         alive.bind(("127.0.0.1", 0))
         alive.listen()
@@ -235,7 +235,7 @@ def test_a_job_that_slurm_has_forgotten_is_not_started_again(job: Job) -> None:
 
 
 def test_a_requeue_waits_for_the_controller(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyperpod_kit.job.decider.REQUEUE_WAIT", 0.2)
+    monkeypatch.setattr("hyperpod_kit.job.run.supervisor.REQUEUE_WAIT", 0.2)
     question, gone = "squeue job 7", (1, "Unable to contact slurm controller")
     before = dict(job.runner.answers)
 
@@ -266,7 +266,7 @@ def test_a_requeue_waits_for_the_controller(job: Job, monkeypatch: pytest.Monkey
 
 def test_a_choice_that_hangs_is_left_at_the_first_signal(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mount that hangs in the kernel answers no signal; who waits for it in a thread of its own does."""
-    monkeypatch.setattr("hyperpod_kit.job.decider.REQUEUE_WAIT", 0.2)
+    monkeypatch.setattr("hyperpod_kit.job.run.supervisor.REQUEUE_WAIT", 0.2)
     asked: list[str] = []
     over = threading.Event()
 
@@ -285,7 +285,7 @@ def test_a_choice_that_hangs_is_left_at_the_first_signal(job: Job, monkeypatch: 
 
 
 def test_usr1_while_storage_does_not_answer_puts_the_job_back(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyperpod_kit.job.decider.REQUEUE_WAIT", 0.2)
+    monkeypatch.setattr("hyperpod_kit.job.run.supervisor.REQUEUE_WAIT", 0.2)
     asked: list[str] = []
 
     def chooser(root: str, passed_over: object) -> object:

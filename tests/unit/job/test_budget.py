@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_kit.job.retry_policy import RetryPolicy, Spent, delay, exhausted, poison, spent, starts
+from hyperpod_kit.job.run.budget import (
+    RetryPolicy,
+    SpentBudget,
+    apply_restore_reports,
+    count_spent_budget,
+    exhausted,
+    find_poison_checkpoint,
+    retry_delay,
+)
 
 A, B = (1, 1), (2, 2)
 
@@ -40,31 +48,31 @@ def rows(*words: Any) -> list[dict[str, Any]]:
     ],
 )
 def test_crashes_count_per_checkpoint(history: list[Any], chosen: Any, crashes: int) -> None:
-    assert spent(rows(*history), chosen, 0).crashes == crashes
+    assert count_spent_budget(rows(*history), chosen, 0).crashes == crashes
 
 
 def test_handing_back_counts_only_without_progress() -> None:
-    assert spent(rows(A, "preempted", A, "again"), A, 2).handed_back == 2
-    assert spent(rows(A, "preempted", A, "again"), B, 2).handed_back == 0
+    assert count_spent_budget(rows(A, "preempted", A, "again"), A, 2).handed_back == 2
+    assert count_spent_budget(rows(A, "preempted", A, "again"), B, 2).handed_back == 0
 
 
 def test_requeues_count_from_the_last_release() -> None:
-    assert spent([], None, 3).requeues == 3
-    assert spent(rows(A, "crash", "gave_up"), A, 7).requeues == 2
+    assert count_spent_budget([], None, 3).requeues == 3
+    assert count_spent_budget(rows(A, "crash", "gave_up"), A, 7).requeues == 2
 
 
 @pytest.mark.parametrize(
     ("used", "word"),
     [
-        (Spent(crashes=3), None),
-        (Spent(crashes=4), "4 failures"),
-        (Spent(handed_back=1), None),
-        (Spent(handed_back=2), "handed back"),
-        (Spent(requeues=20), None),
-        (Spent(requeues=21), "requeued 21"),
+        (SpentBudget(crashes=3), None),
+        (SpentBudget(crashes=4), "4 failures"),
+        (SpentBudget(handed_back=1), None),
+        (SpentBudget(handed_back=2), "handed back"),
+        (SpentBudget(requeues=20), None),
+        (SpentBudget(requeues=21), "requeued 21"),
     ],
 )
-def test_what_is_exhausted(used: Spent, word: Any) -> None:
+def test_what_is_exhausted(used: SpentBudget, word: Any) -> None:
     why = exhausted(RetryPolicy(), used)
     assert why is None if word is None else word in str(why)
 
@@ -72,17 +80,17 @@ def test_what_is_exhausted(used: Spent, word: Any) -> None:
 @given(st.integers(2, 10_000), st.floats(0, 1))
 def test_the_delay_grows_and_stays_below_its_cap(crashes: int, draw: float) -> None:
     policy = RetryPolicy()
-    seconds = delay(policy, crashes, lambda: draw)
+    seconds = retry_delay(policy, crashes, lambda: draw)
     assert 0 < seconds <= policy.backoff_cap
-    assert seconds <= delay(policy, crashes + 1, lambda: 1.0)
-    assert delay(policy, 0) == delay(policy, 1) == 0
+    assert seconds <= retry_delay(policy, crashes + 1, lambda: 1.0)
+    assert retry_delay(policy, 0) == retry_delay(policy, 1) == 0
 
 
 @given(st.lists(st.sampled_from([None, A, B, "crash", "stall", "node_lost", "preempted"]), max_size=40))
 def test_a_loop_that_never_saves_always_ends(history: list[Any]) -> None:
     """Whatever came before: enough crashes from the same checkpoint exhaust the budget."""
     again = rows(*history, *[B, "crash"] * 4)
-    assert exhausted(RetryPolicy(), spent(again, B, 0))
+    assert exhausted(RetryPolicy(), count_spent_budget(again, B, 0))
 
 
 @given(st.data())
@@ -99,9 +107,9 @@ def test_a_failed_launch_changes_nothing_of_what_is_blamed_or_counted(data: st.D
         ]
     failed = {row["attempt"] for row in made if row.get("class") == "launch_failed"}
     without = [row for row in made if row["attempt"] not in failed]
-    assert poison(made) == poison(without)
+    assert find_poison_checkpoint(made) == find_poison_checkpoint(without)
     for chosen in (None, A, B):
-        used, rest = spent(made, chosen, 0), spent(without, chosen, 0)
+        used, rest = count_spent_budget(made, chosen, 0), count_spent_budget(without, chosen, 0)
         assert replace(used, launches=0) == rest
         last = [end for _, end in attempts]
         in_a_row = next((at for at, end in enumerate(reversed(last)) if end != "launch_failed"), len(last))
@@ -112,10 +120,13 @@ def test_a_failed_launch_changes_nothing_of_what_is_blamed_or_counted(data: st.D
 
 def test_launches_have_a_budget_of_their_own_and_a_release_renews_it() -> None:
     made = rows(*[A, "launch_failed"] * 3)
-    assert spent(made, A, 0).launches == 3
-    assert exhausted(RetryPolicy(), spent(made, A, 0)) == "3 launches in a row have failed before a rank began"
-    assert exhausted(RetryPolicy(max_restarts=0), Spent(launches=1)), "no retry is no retry"
-    assert spent([*made, {"event": "gave_up", "restart": 0}], A, 0).launches == 0
+    assert count_spent_budget(made, A, 0).launches == 3
+    assert (
+        exhausted(RetryPolicy(), count_spent_budget(made, A, 0))
+        == "3 launches in a row have failed before a rank began"
+    )
+    assert exhausted(RetryPolicy(max_restarts=0), SpentBudget(launches=1)), "no retry is no retry"
+    assert count_spent_budget([*made, {"event": "gave_up", "restart": 0}], A, 0).launches == 0
 
 
 def history(*ends: Any) -> list[dict[str, Any]]:
@@ -153,9 +164,9 @@ def history(*ends: Any) -> list[dict[str, Any]]:
     ],
 )
 def test_what_is_held_against_a_checkpoint(ends: list[Any], name: Any, again: bool) -> None:
-    found = poison(history(*ends))
+    found = find_poison_checkpoint(history(*ends))
     assert (found.name if found else None) == (f"at{name}" if name else None)
-    assert (found.again if found else False) is again
+    assert (found.is_repeated if found else False) is again
 
 
 def test_a_job_that_saves_and_fails_at_once_is_given_up() -> None:
@@ -166,10 +177,10 @@ def test_a_job_that_saves_and_fails_at_once_is_given_up() -> None:
             {"event": "attempt", "from": f"at{number}", "order": [number, number]},
             {"event": "ended", "class": "crash", "seconds": 30.0},
         ]
-    why = exhausted(RetryPolicy(), spent(made, (99, 99), 0))
+    why = exhausted(RetryPolicy(), count_spent_budget(made, (99, 99), 0))
     assert why is not None and why.startswith("29 failures in a row, each within 10 minutes")
     made[-11]["seconds"] = 700.0
-    assert exhausted(RetryPolicy(), spent(made, (99, 99), 0)) is None
+    assert exhausted(RetryPolicy(), count_spent_budget(made, (99, 99), 0)) is None
 
 
 def restored(name: str, order: Any, attempt: str = "7.0.0") -> dict[str, Any]:
@@ -188,17 +199,22 @@ def test_what_was_restored_counts_and_not_what_was_chosen() -> None:
     history = []
     for number in range(3):
         history += [began(f"new{number}", (2 + number, 1), f"7.0.{number}"), restored("a", A, f"7.0.{number}"), CRASH]
-    assert spent(history, None, 0).crashes == 3
-    blamed = poison(history)
+    assert count_spent_budget(history, None, 0).crashes == 3
+    blamed = find_poison_checkpoint(history)
     assert blamed is not None and blamed.name == "a"
 
 
 def test_a_launch_that_hyperpod_made_anew_is_a_start_of_its_own() -> None:
     history = [began("a", A), restored("a", A), restored("b", B), CRASH]
-    assert [row["from"] for row in starts(history) if row["event"] == "attempt"] == ["a", "b"]
-    assert spent(history, None, 0).crashes == 1 and spent([*history[:2], CRASH, *history[2:]], None, 0).crashes == 1
+    assert [row["from"] for row in apply_restore_reports(history) if row["event"] == "attempt"] == ["a", "b"]
+    assert (
+        count_spent_budget(history, None, 0).crashes == 1
+        and count_spent_budget([*history[:2], CRASH, *history[2:]], None, 0).crashes == 1
+    )
 
 
 def test_a_restore_that_failed_changes_nothing_of_the_choice() -> None:
     failed = {**restored("a", A), "from": None, "error": "StorageUnreadable"}
-    assert [row["from"] for row in starts([began("a", A), failed, CRASH]) if row["event"] == "attempt"] == ["a"]
+    assert [
+        row["from"] for row in apply_restore_reports([began("a", A), failed, CRASH]) if row["event"] == "attempt"
+    ] == ["a"]

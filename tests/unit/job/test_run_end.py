@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hyperpod_kit.job import allocation, ended, ledger_row
+from hyperpod_kit.job import allocation, ledger_row
+from hyperpod_kit.job.run.outcome_kind import OutcomeKind
+from hyperpod_kit.job.run.run_end import explain_run_end
 from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.slurm.job_id import JobId
 from tests.support.runner import RecordingRunner
@@ -80,21 +82,21 @@ def look(record: str) -> allocation.Allocation:
     ],
 )
 def test_why_a_run_ends(what: str, record: str, kind: str, words: str) -> None:
-    end = ended.why(look(f"JobId=2 {record} BatchHost=n1"), 0, "SIGTERM")
-    assert end.kind == kind and words in end.words, what
+    end = explain_run_end(look(f"JobId=2 {record} BatchHost=n1"), 0, "SIGTERM")
+    assert end.kind.value == kind and words in end.words, what
 
 
 def test_a_run_that_has_been_requeued_before_can_still_be_cancelled() -> None:
     seen = look("JobId=2 JobState=COMPLETING Reason=None Restarts=1 NodeList=n1")
-    assert ended.why(seen, 1).kind == "cancelled"
+    assert explain_run_end(seen, 1).kind is OutcomeKind.CANCELLED
 
 
 def test_what_cannot_be_known_is_unknown() -> None:
     away = RecordingRunner({"s": (1, "slurm_load_jobs error: Unable to contact slurm controller")})
-    assert ended.why(allocation.look(away, JOB), 0).kind == "unknown"
+    assert explain_run_end(allocation.look(away, JOB), 0).kind is OutcomeKind.UNKNOWN
     forgot = RecordingRunner({"s": (1, "slurm_load_jobs error: Invalid job id specified")})
-    end = ended.why(allocation.look(forgot, JOB), 0)
-    assert end.kind == "unknown" and "slurmctld has lost its state" in end.words
+    end = explain_run_end(allocation.look(forgot, JOB), 0)
+    assert end.kind is OutcomeKind.UNKNOWN and "slurmctld has lost its state" in end.words
 
 
 def test_a_node_that_slurm_has_taken_from_the_job_is_still_seen() -> None:

@@ -1,0 +1,314 @@
+"""Run one attempt of a job: choose a checkpoint and nodes, start the step, observe it, and record how it ended.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Dict, Optional, Sequence, Tuple
+
+from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_STATE
+from hyperpod_kit.errors import GaveUp, NoValidCheckpoint
+from hyperpod_kit.job import allocation, begin_anew, checkpoint_choice, launch_probe, launches, proving_watch, step
+from hyperpod_kit.job.allocation import Allocation
+from hyperpod_kit.job.checkpoint_choice import Choice
+from hyperpod_kit.job.container_starts import ContainerStarts
+from hyperpod_kit.job.failed_launches import FailedLaunches
+from hyperpod_kit.job.foreign.quarantine import set_aside
+from hyperpod_kit.job.hang import KnownSilences
+from hyperpod_kit.job.ledger import Row
+from hyperpod_kit.job.lifeline import Lifelines
+from hyperpod_kit.job.patience import Patience
+from hyperpod_kit.job.proving_step import ProvingStep
+from hyperpod_kit.job.resumption import Resumption
+from hyperpod_kit.job.run.budget import PoisonCheckpoint, count_spent_budget, find_poison_checkpoint
+from hyperpod_kit.job.run.budget_rows import BudgetRows
+from hyperpod_kit.job.run.decision import StartFacts, refuse_start
+from hyperpod_kit.job.run.interruptions import Interruptions, RunHandedBack
+from hyperpod_kit.job.run.outcome import Observation, Outcome, classify
+from hyperpod_kit.job.run.outcome_kind import OutcomeKind
+from hyperpod_kit.job.run.run_context import RunContext
+from hyperpod_kit.job.run.run_end import explain_run_end
+from hyperpod_kit.job.run.step_supervision import StepSupervision
+from hyperpod_kit.job.run.supervision_rules import SupervisionRules
+from hyperpod_kit.job.step_retry import StepRetry
+from hyperpod_kit.job.step_retry_log import RetryLog
+from hyperpod_kit.job.storage import CheckpointRoot
+from hyperpod_kit.job.watch import NodeWatch
+from hyperpod_kit.slurm.phase import Phase
+
+SWEEP_SECONDS, SWEEP_SECONDS_AFTER_LOSS = 15.0, 3.0
+"""For steps of ours that Slurm still has: one on a node that is gone stays in its list for minutes."""
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What one attempt is started from and on.
+
+    Attributes:
+        nodes: Named to srun; empty when the whole allocation is used.
+        used: All nodes of the step.
+    """
+
+    attempt: str
+    number: int
+    rows: Sequence[Row]
+    poison: Optional[PoisonCheckpoint]
+    choice: Choice
+    allocation: Allocation
+    nodes: Tuple[str, ...]
+
+    @property
+    def used(self) -> Tuple[str, ...]:
+        return self.nodes or self.allocation.nodes
+
+
+class AttemptRunner:
+    """Runs the attempts of one run of the batch script, one after the other.
+
+    Attributes:
+        patience: What waits for storage and for slurmctld.
+        storage: The checkpoint root, as this run sees it.
+        resumption: The choices, and what the ranks made of them.
+        failed_launches: What the launches that failed say together.
+        container_starts: Whether the ranks' container comes up.
+        ranks_were_heard: Whether a rank's wrapper has called in the last attempt.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        interruptions: Interruptions,
+        *,
+        chooser: Optional[checkpoint_choice.Chooser] = None,
+        prover: Optional[checkpoint_choice.Chooser] = None,
+    ) -> None:
+        options, signals, report = context.options, context.signals, context.report
+        self._context = context
+        self._interruptions = interruptions
+        self.patience = Patience(options, context.runner, signals, report, interruptions.raise_if_signalled)
+        self._proving = ProvingStep(options, context.env, report)
+        self._outlived: Dict[Phase, float] = {}
+        self.storage = CheckpointRoot(options.state, options.storage_wait, signals, report, options.root)
+        self.resumption = Resumption(options, self.patience, self._proving, chooser, prover)
+        self.failed_launches = FailedLaunches(report)
+        self.container_starts = ContainerStarts(context.container, options, context.env)
+        self.ranks_were_heard = False
+        self._rows = BudgetRows(context.ledger, self.storage, signals, interruptions)
+
+    def run(self, number: int, lost: Sequence[str], previous: Optional[Outcome]) -> Outcome:
+        """Run attempt `number` from the choice of its checkpoint to the row of its end.
+
+        Args:
+            number: Of the attempt within this run, from 0.
+            lost: Nodes that must not be used.
+            previous: The outcome of the attempt before it.
+
+        Raises:
+            GaveUp: No attempt may be made.
+            RunStopped: Slurm or a user has ended this run.
+            RunHandedBack: The job has to go back into the queue.
+            JobError: The ledger cannot be written, or srun cannot be started.
+        """
+        start = self._prepare(number, lost, previous)
+        while not self._record_start(start):
+            # A root that is away looks like one in which nothing was ever saved: choose anew.
+            start = self._prepare(number, lost, previous)
+        begun = time.monotonic()
+        observation = self._run_step(start)
+        outcome = self.resumption.seen_by_ranks(classify(observation))
+        self._record_end(start, outcome, round(time.monotonic() - begun, 1))
+        self.failed_launches.note(outcome, start.used)
+        return outcome
+
+    def _prepare(self, number: int, lost: Sequence[str], previous: Optional[Outcome]) -> _Start:
+        """Wait for storage and slurmctld, end what is left of the attempt before, and choose."""
+        context = self._context
+        if self.storage.outlast():
+            self._interruptions.raise_if_signalled("waiting for storage")
+        if previous is not None and context.report.dead:
+            reason = "the job's log was on a mount that was lost: a new run gets a new one"
+            raise RunHandedBack(OutcomeKind.NODE_LOST, reason)
+        self._proving.nodes = context.job.nodes
+        if previous is not None:
+            self._end_remaining_steps(lost, previous)
+        rows = context.ledger.rows()
+        poison = find_poison_checkpoint(rows)
+        choice = self._choose_checkpoint(rows, poison)
+        self._refuse_start(rows, poison, choice)
+        if choice.kind != checkpoint_choice.OURS:
+            self._set_damaged_aside(choice, poison)
+        allocated = self.patience.nodes(context.job)
+        if allocated.ended:
+            self._interruptions.stop(explain_run_end(allocated, context.job.restart))
+        avoided = (*previous.away, *previous.unlaunched) if previous is not None else ()
+        nodes = select_nodes(context, allocated, lost, avoided)
+        return _Start(context.ledger.name(number), number, rows, poison, choice, allocated, nodes)
+
+    def _end_remaining_steps(self, lost: Sequence[str], previous: Outcome) -> None:
+        context = self._context
+        # A slurmctld that does not answer cannot say which steps are left.
+        self._proving.nodes = self.patience.nodes(context.job).healthy(lost)
+        limit = SWEEP_SECONDS_AFTER_LOSS if lost or previous.cut else SWEEP_SECONDS
+        step.sweep(context.runner, context.job.id, context.signals.pause, context.report, limit=limit)
+
+    def _choose_checkpoint(self, rows: Sequence[Row], poison: Optional[PoisonCheckpoint]) -> Choice:
+        """Choose, after a start anew where a person allows one. Raises as Resumption.choice."""
+        context = self._context
+        try:
+            return self.resumption.choice(rows, poison, context.policy, context.job.restart)
+        except GaveUp as err:
+            is_allowed = begin_anew.is_due(context.options, rows)
+            if not isinstance(err.__cause__, NoValidCheckpoint) or not is_allowed:
+                raise
+            self.begin_anew(err)
+        return self.resumption.choice(rows, poison, context.policy, context.job.restart)
+
+    def begin_anew(self, error: GaveUp) -> None:
+        """Leave what was committed and start at step 0 from now on. Raises JobError."""
+        context = self._context
+        begin_anew.begin_anew(context.options.root, context.ledger, context.job.id.slurm_id, error.message)
+        context.report("fresh", f"--fresh: begins anew at step 0, and leaves what was committed: {error.message}")
+
+    def _refuse_start(self, rows: Sequence[Row], poison: Optional[PoisonCheckpoint], choice: Choice) -> None:
+        """Raise GaveUp when the budget is spent or the checkpoint before a poisoned one ends in the same way."""
+        context = self._context
+        spent = count_spent_budget(rows, choice.order, context.job.restart)
+        refusal = refuse_start(StartFacts(context.policy, spent, choice.source, poison, choice.stepped_back))
+        if refusal:
+            raise GaveUp(refusal)
+
+    def _set_damaged_aside(self, choice: Choice, poison: Optional[PoisonCheckpoint]) -> None:
+        """Rename damaged checkpoints of another framework, whose trainer would load them all the same."""
+        context = self._context
+        damaged = [name for name, _ in choice.rejected if poison is None or name != poison.name]
+        for name, new_name in set_aside(context.options.root, damaged, now=time.time()):
+            message = f"{name} is damaged and is called {new_name} now"
+            context.report("set_aside", message, attempt=name, now=new_name)
+
+    def _record_start(self, start: _Start) -> bool:
+        """Record and report that the attempt begins; return False where the row could not be written."""
+        fields = start.choice.fields()
+        starts = allocation.noted_starts(start.allocation, list(start.used))
+        is_written = self._rows.try_append(
+            "attempt", attempt=start.attempt, nodes=list(start.used), starts=starts, **fields
+        )
+        if not is_written:
+            return False
+        message = f"attempt {start.attempt} {start.choice.sentence()}"
+        self._context.report("attempt", message, attempt=start.attempt, nodes=list(start.used), **fields)
+        return True
+
+    def _run_step(self, start: _Start) -> Observation:
+        """Start the step and supervise it to its end. Raises JobError."""
+        context = self._context
+        addresses = start.allocation.addresses
+        host_of_node = {name: host for name, (host, _) in addresses.items()}
+        own_host = host_of_node.get(context.env.get("SLURMD_NODENAME", ""), "")
+        with contextlib.ExitStack() as stack:
+            lifelines = stack.enter_context(contextlib.closing(Lifelines(own_host, list(host_of_node.values()))))
+            stack.enter_context(proving_watch.beside(start.choice, context.options.root))
+            step_retry = self._listen_to_step_retry(start, stack)
+            process = context.start_step(
+                self._plan_step(start), self._step_environment(start, lifelines), context.descriptor_limit
+            )
+            rules = SupervisionRules(
+                NodeWatch.of(addresses, start.nodes, context.options),
+                self.storage,
+                lifelines,
+                step_retry,
+                tuple(start.used),
+                start.allocation.starts,
+                self._known_silences(start.rows),
+            )
+            observation = StepSupervision(process, start.attempt, rules, context).run()
+        self._record_restores(start.attempt)
+        observation = self.container_starts.seen(observation, list(lifelines.words), start.used)
+        self.ranks_were_heard = bool(lifelines.words)
+        has_container = context.container is not None
+        return launch_probe.look(observation, has_container, context.options, context.env)
+
+    def _listen_to_step_retry(self, start: _Start, stack: contextlib.ExitStack) -> Optional[StepRetry]:
+        context = self._context
+        if not context.is_hyperpod:
+            return None
+        record = functools.partial(self._interruptions.record, "hyperpod", attempt=start.attempt)
+        step_retry = StepRetry(context.runner, context.job.id, context.report, RetryLog(), record)
+        stack.callback(step_retry.close)
+        return step_retry
+
+    def _plan_step(self, start: _Start) -> step.StepPlan:
+        context = self._context
+        return step.StepPlan(
+            context.options.command,
+            start.attempt,
+            context.options.srun_args,
+            start.nodes,
+            retry=start.number > 0,
+            hyperpod=context.is_hyperpod,
+            srun=context.options.srun,
+            container=context.container,
+            groups=context.groups,
+        )
+
+    def _step_environment(self, start: _Start, lifelines: Lifelines) -> Dict[str, str]:
+        context = self._context
+        variables = {
+            **start.choice.environment(),
+            **step.tasks(context.env, start.nodes),
+            **lifelines.environment,
+            HPK_ATTEMPT: start.attempt,
+            HPK_CHECKPOINT_ROOT: context.options.root,
+            HPK_STATE: context.options.state,
+        }
+        if context.is_hyperpod:
+            variables.update(launches.environment(start.poison, self.resumption.unreadable))
+        return step.step_environment(context.env, variables)
+
+    def _known_silences(self, rows: Sequence[Row]) -> KnownSilences:
+        """Return what is known of this job's silences: the ends in its ledger, and what this run of it outlived."""
+        stalls = [
+            row.get("reached")
+            for row in rows
+            if row.get("event") == "ended" and OutcomeKind.of_row(row) is OutcomeKind.STALL
+        ]
+        return KnownSilences(Counter(stalls), self._outlived)
+
+    def _record_restores(self, attempt: str) -> None:
+        """Record and report what the ranks restored, launch by launch."""
+        for verdict in self.resumption.verdicts(attempt):
+            self._rows.append("restored", attempt=attempt, **verdict.fields())
+            self._context.report("restored", verdict.sentence(), attempt=attempt, **verdict.fields())
+
+    def _record_end(self, start: _Start, outcome: Outcome, seconds: float) -> None:
+        warned = {"warned": True} if self._context.signals.warned else {}
+        self._rows.append("ended", attempt=start.attempt, seconds=seconds, **outcome.fields(), **warned)
+        message = f"attempt {start.attempt} {outcome.sentence()} ({seconds:g} s)"
+        self._context.report("ended", message, attempt=start.attempt, seconds=seconds, **outcome.fields())
+
+
+def select_nodes(
+    context: RunContext, allocated: Allocation, lost: Sequence[str], avoided: Sequence[str]
+) -> Tuple[str, ...]:
+    """Return the nodes to name to srun; none when the whole allocation is well.
+
+    Raises RunHandedBack when too few are left. `avoided`: not used while there are others.
+    """
+    options, job = context.options, context.job
+    needed = options.nodes or len(job.nodes)
+    healthy = allocated.healthy((*lost, *avoided))
+    if len(healthy) < needed:
+        healthy = allocated.healthy(lost)
+    if len(healthy) < needed:
+        unusable = sorted((set(job.nodes) | set(allocated.nodes)) - set(healthy))
+        reason = f"{len(healthy)} of {needed} nodes are left, without {', '.join(unusable)}"
+        raise RunHandedBack(OutcomeKind.NODE_LOST, reason)
+    uses_whole_allocation = healthy == job.nodes and not options.nodes
+    if context.groups or uses_whole_allocation:
+        return ()
+    return healthy[:needed]

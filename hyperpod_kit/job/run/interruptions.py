@@ -1,0 +1,66 @@
+"""How a run of the batch script ends before its time, as exceptions of the supervisor, and who raises them.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from hyperpod_kit.errors import JobError
+from hyperpod_kit.job import allocation
+from hyperpod_kit.job.ledger import Ledger
+from hyperpod_kit.job.report import JobReport
+from hyperpod_kit.job.run.outcome_kind import OutcomeKind
+from hyperpod_kit.job.run.run_end import RunEnd, explain_run_end
+from hyperpod_kit.job.signals import Signals
+from hyperpod_kit.run import Runner
+from hyperpod_kit.slurm.environment import JobEnvironment
+
+
+class RunStopped(Exception):
+    """Slurm or a user ended this run."""
+
+
+class RunHandedBack(Exception):
+    """This run cannot go on; the job goes back into the queue. `kind`: the outcome that leads to it."""
+
+    def __init__(self, kind: OutcomeKind, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
+
+
+class Interruptions:
+    """Turns signals that come while no step runs into exceptions, and records why a run was stopped."""
+
+    def __init__(
+        self, signals: Signals, runner: Runner, job: JobEnvironment, ledger: Ledger, report: JobReport
+    ) -> None:
+        self._signals = signals
+        self._runner = runner
+        self._job = job
+        self._ledger = ledger
+        self._report = report
+
+    def raise_if_signalled(self, activity: str) -> None:
+        """Raise RunStopped after TERM or INT, RunHandedBack after USR1. `activity`: what was going on meanwhile."""
+        if self._signals.stop:
+            nodes = allocation.look(self._runner, self._job)
+            self.stop(explain_run_end(nodes, self._job.restart, self._signals.stop))
+        if self._signals.warned:
+            raise RunHandedBack(OutcomeKind.PREEMPTED, f"warned by USR1 while {activity}")
+
+    def stop(self, end: RunEnd) -> NoReturn:
+        """Record and report why this run ends, and raise RunStopped."""
+        self.record("stopped", why=end.words)
+        never = "; a cancelled job is never requeued" if end.kind is OutcomeKind.CANCELLED else ""
+        self._report("stopped", f"this run {end.words}{never}", why=end.words, kind=end.kind.value)
+        raise RunStopped
+
+    def record(self, event: str, **fields: object) -> None:
+        """Append a row that only people read: the end of this run does not depend on it."""
+        try:
+            self._ledger.append(event, **fields)
+        except JobError as err:
+            self._report("storage", f"{err.message}: `job status` will not know why this run ends")

@@ -1,0 +1,163 @@
+"""The classes of an attempt's end, and what each of them means to whoever reads one.
+
+A class is one member here and one rule in `outcome.py:classify`; budgets, the status page, metrics, goodput and the
+documentation follow from the properties.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Mapping, NamedTuple, Optional
+
+
+class LaunchEnd(enum.Enum):
+    """How a launch of the ranks ended, as far as it explains its last seconds.
+
+    LOST: with rank 0's own host, or with the host that watched it; PEER_LOST: with another rank's host.
+    """
+
+    RUNS = enum.auto()
+    FINISHED = enum.auto()
+    TOLD = enum.auto()
+    CRASHED = enum.auto()
+    HUNG = enum.auto()
+    LOST = enum.auto()
+    PEER_LOST = enum.auto()
+
+
+class _Traits(NamedTuple):
+    word: str
+    sentence: str
+    meaning: str
+    launch_end: LaunchEnd
+    colour: str
+    costs_budget: bool = False
+    is_handed_back: bool = False
+    by_slurm: bool = False
+
+
+class OutcomeKind(enum.Enum):
+    """How an attempt ended. The value is the word in ledgers, reports and metrics; it never changes.
+
+    Attributes:
+        sentence: What happened, in the words of a report, as far as the class alone says it.
+        meaning: What the class stands for, in the words of the documentation.
+        launch_end: What the last seconds of the attempt's last launch were.
+        colour: Of the attempt in `job status --html`.
+        costs_budget: Whether it counts as a failure of the checkpoint that the attempt started from.
+        is_handed_back: Whether the job asked to be queued again, after a warning or by itself.
+        by_slurm: Whether Slurm has ended this run of the batch script, so that nothing is left to decide.
+    """
+
+    DONE = _Traits("done", "finished", "it finished", LaunchEnd.FINISHED, "#1a7f37")
+    AGAIN = _Traits(
+        "again",
+        "saved and wants to run again",
+        "it saved and wants to run again (exit 75)",
+        LaunchEnd.TOLD,
+        "#0969da",
+        is_handed_back=True,
+    )
+    PREEMPTED = _Traits(
+        "preempted",
+        "was warned by USR1 and has ended",
+        "USR1 came before its end: the time limit, or preemption",
+        LaunchEnd.TOLD,
+        "#0969da",
+        is_handed_back=True,
+    )
+    CANCELLED = _Traits(
+        "cancelled",
+        "was cancelled",
+        "Slurm ended it: scancel, or a limit",
+        LaunchEnd.TOLD,
+        "#6e7781",
+        by_slurm=True,
+    )
+    REQUEUED = _Traits(
+        "requeued",
+        "was ended by Slurm, which has put the job back into the queue",
+        "Slurm ended it and put the job back into the queue, and no node of it is known to be lost",
+        LaunchEnd.TOLD,
+        "#0969da",
+        by_slurm=True,
+    )
+    UNKNOWN = _Traits(
+        "unknown",
+        "was ended, and nobody says why",
+        "it was ended, and neither Slurm nor a node says why",
+        LaunchEnd.LOST,
+        "#57606a",
+        by_slurm=True,
+    )
+    NODE_LOST = _Traits(
+        "node_lost",
+        "lost a node",
+        "a node does not answer, or Slurm ended the run because of one",
+        LaunchEnd.LOST,
+        "#bc4c00",
+    )
+    STORAGE = _Traits(
+        "storage",
+        "lost the checkpoint root",
+        "the checkpoint root did not answer",
+        LaunchEnd.LOST,
+        "#bc4c00",
+    )
+    STALL = _Traits(
+        "stall",
+        "stopped making progress and was ended",
+        "nothing moved for `--stall` seconds, and it was ended",
+        LaunchEnd.HUNG,
+        "#9a6700",
+        costs_budget=True,
+    )
+    LAUNCH_FAILED = _Traits(
+        "launch_failed",
+        "could not be launched",
+        "no rank has run its command: that, its wrapper or its srun could not be started",
+        LaunchEnd.CRASHED,
+        "#8250df",
+    )
+    CRASH = _Traits("crash", "failed", "a rank failed", LaunchEnd.CRASHED, "#cf222e", costs_budget=True)
+
+    def __new__(cls, word: str, *_: object) -> OutcomeKind:
+        """Use the word alone as the value, so that `OutcomeKind("crash")` finds the class of a row."""
+        member = object.__new__(cls)
+        member._value_ = word
+        return member
+
+    def __init__(
+        self,
+        word: str,
+        sentence: str,
+        meaning: str,
+        launch_end: LaunchEnd,
+        colour: str,
+        costs_budget: bool,
+        is_handed_back: bool,
+        by_slurm: bool,
+    ) -> None:
+        self.sentence = sentence
+        self.meaning = meaning
+        self.launch_end = launch_end
+        self.colour = colour
+        self.costs_budget = costs_budget
+        self.is_handed_back = is_handed_back
+        self.by_slurm = by_slurm
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Optional[OutcomeKind]:
+        """Return the class in a row of a ledger; None where it names none that this release knows."""
+        word = row.get("class")
+        return cls.parse(word) if isinstance(word, str) else None
+
+    @classmethod
+    def parse(cls, word: str) -> Optional[OutcomeKind]:
+        """Return the class of a word; None for a word that this release does not know."""
+        return _BY_WORD.get(word)
+
+
+_BY_WORD = {kind.value: kind for kind in OutcomeKind}

@@ -1,0 +1,336 @@
+"""`job run`: the one supervisor of a job, from its start to its end or back into the queue.
+
+observe   run an attempt: choose, start, watch              (attempt.py, step_supervision.py)
+classify  what happened, from facts                         (outcome.py)
+decide    what follows, within budgets of a ledger that survives a requeue (decision.py, budget.py)
+act       pause and retry, requeue, give up, or end         (here)
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import ContextManager, Mapping, Optional, Tuple
+
+from hyperpod_kit import audit, descriptors
+from hyperpod_kit.errors import GaveUp, NoValidCheckpoint, RunError
+from hyperpod_kit.exit_codes import ExitCode
+from hyperpod_kit.job import (
+    allocation,
+    begin_anew,
+    checkpoint_choice,
+    container,
+    identity,
+    job_index,
+    life,
+    lifeline,
+    script_containers,
+    step,
+)
+from hyperpod_kit.job.batch_host_watch import BatchHostWatch
+from hyperpod_kit.job.beginning import Beginning
+from hyperpod_kit.job.goodput import run_log
+from hyperpod_kit.job.ledger import Ledger
+from hyperpod_kit.job.options import RunOptions
+from hyperpod_kit.job.report import JobReport
+from hyperpod_kit.job.run.attempt import AttemptRunner
+from hyperpod_kit.job.run.budget import SpentBudget, count_spent_budget
+from hyperpod_kit.job.run.decision import (
+    AttemptFacts,
+    DecisionKind,
+    RunDecision,
+    UnreadableCheckpoint,
+    decide,
+    refuse_requeue,
+)
+from hyperpod_kit.job.run.interruptions import Interruptions, RunHandedBack, RunStopped
+from hyperpod_kit.job.run.outcome import Outcome
+from hyperpod_kit.job.run.outcome_kind import OutcomeKind
+from hyperpod_kit.job.run.run_context import RunContext
+from hyperpod_kit.job.signals import Signals
+from hyperpod_kit.job.sole_run import JobRunLock
+from hyperpod_kit.run import Runner
+from hyperpod_kit.slurm.environment import JobEnvironment
+
+REQUEUE_WAIT = 60.0
+"""Seconds that Slurm gets to end this run of a job that it has put back into the queue."""
+
+
+class JobSupervisor:
+    """One run of the batch script. Everything outside of the process comes in through the constructor."""
+
+    def __init__(
+        self,
+        options: RunOptions,
+        env: Mapping[str, str],
+        *,
+        runner: Runner,
+        report: JobReport,
+        chooser: Optional[checkpoint_choice.Chooser] = None,
+        prover: Optional[checkpoint_choice.Chooser] = None,
+        start_step: step.StartStep = step.SrunStep,
+    ) -> None:
+        self._options = options
+        self._env = env
+        self._runner = runner
+        self._report = report
+        self._chooser = chooser
+        self._prover = prover
+        self._start_step = start_step
+        self._signals = Signals()
+        self._descriptor_limit = descriptors.soft_limit()  # what the ranks get
+        job = JobEnvironment.read(env)
+        self._groups = identity.components(job, options.srun_args, options.nodes)
+        self._job = job.restricted_to_components(self._groups) if self._groups else job
+
+    def run(self) -> int:
+        """Run the job and return the exit code of the batch script.
+
+        Raises:
+            GaveUp: The job must be held.
+            JobError: It cannot be run here at all.
+        """
+        with contextlib.closing(JobRunLock(self._options.root)) as lock:
+            startup = Beginning(self._options, self._runner, self._report, self._signals, lock)
+            with self._signals:
+                job = startup.identify(self._job)
+                if job is None or not startup.prepare(job) or not startup.claim(job):
+                    return ExitCode.TERMINATED
+            return self._run_claimed(startup, job)
+
+    def _run_claimed(self, startup: Beginning, job: JobEnvironment) -> int:
+        """The root is this job's: bring its records up to date, and go from attempt to attempt."""
+        options = self._options
+        ledger = Ledger(options.state, job.id.slurm_id, job.restart, born=life.birth(self._env))
+        job_index.note(job, options.root, self._env)
+        run_log.note(options.state, ledger.life(), job, self._runner, self._env)
+        auto_resume, policy = startup.enabled(job, self._env)
+        startup.close_unfinished(ledger)
+        startup.go_back(job, ledger)
+        self._report_start(job, auto_resume)
+        if startup.one_too_many(job, ledger):
+            return ExitCode.OK
+        context = RunContext(
+            options=options,
+            env=self._env,
+            job=job,
+            groups=self._groups,
+            policy=policy,
+            container=container.of(options.srun_args, self._env, options.container_python),
+            is_hyperpod=step.on_hyperpod(self._runner),
+            descriptor_limit=self._descriptor_limit,
+            runner=self._runner,
+            report=self._report,
+            signals=self._signals,
+            ledger=ledger,
+            start_step=self._start_step,
+        )
+        descriptors.raise_soft_limit()
+        self._warn_about_containers_and_descriptors(context)
+        with self._signals, self._watch_batch_host(context, auto_resume):
+            return _AttemptLoop(context, auto_resume, self._chooser, self._prover).run()
+
+    def _report_start(self, job: JobEnvironment, auto_resume: bool) -> None:
+        components = {"components": list(self._groups)} if self._groups else {}
+        switch = "on" if auto_resume else "off"
+        self._report(
+            "start",
+            f"job {job.id}, run {job.restart}, auto-resume {switch}",
+            job=job.id.slurm_id,
+            number=job.id.raw,
+            restart=job.restart,
+            auto_resume=auto_resume,
+            nodes=list(job.nodes),
+            root=self._options.root,
+            **components,
+        )
+
+    def _warn_about_containers_and_descriptors(self, context: RunContext) -> None:
+        for warning in script_containers.doubts_of(context.container, context.options, step.program()):
+            self._report("container", warning)
+        shortage = lifeline.shortage(len(context.job.nodes))
+        if shortage:
+            self._report("descriptors", shortage)
+
+    def _watch_batch_host(self, context: RunContext, auto_resume: bool) -> ContextManager[object]:
+        """Return what gives the job back when the root hangs on this host alone."""
+        node = self._env.get("SLURMD_NODENAME", "")
+        if not auto_resume or not node:
+            return contextlib.nullcontext()
+        return BatchHostWatch(self._runner, context.job, node, self._options.state)
+
+
+class _AttemptLoop:
+    """From attempt to attempt, until one of them is the last of this run."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        auto_resume: bool,
+        chooser: Optional[checkpoint_choice.Chooser],
+        prover: Optional[checkpoint_choice.Chooser],
+    ) -> None:
+        self._context = context
+        self._auto_resume = auto_resume
+        self._interruptions = Interruptions(
+            context.signals, context.runner, context.job, context.ledger, context.report
+        )
+        self._attempts = AttemptRunner(context, self._interruptions, chooser=chooser, prover=prover)
+        self._away_since: Optional[float] = None
+        """When attempts began to end without storage, by the monotonic clock."""
+
+    def run(self) -> int:
+        """Return the exit code of this run. Raises GaveUp, JobError."""
+        try:
+            return self._run_attempts()
+        except RunStopped:
+            return ExitCode.TERMINATED
+        except RunHandedBack as handed_back:
+            return self._requeue(handed_back.reason, handed_back.kind)
+        except GaveUp as err:
+            self._record_gave_up(err)
+            raise
+
+    def _run_attempts(self) -> int:
+        """Raises RunStopped, RunHandedBack, GaveUp, JobError."""
+        number = 0
+        lost: Tuple[str, ...] = ()
+        outcome: Optional[Outcome] = None
+        while True:
+            outcome = self._attempts.run(number, lost, outcome)
+            decision = decide(self._collect_facts(outcome))
+            if decision.kind is DecisionKind.EXIT:
+                return self._exit(decision)
+            self._act(decision, outcome)
+            lost = (*lost, *outcome.lost)
+            number += 1
+
+    def _collect_facts(self, outcome: Outcome) -> AttemptFacts:
+        """Return what decides about this outcome; the ledger is read only where it does."""
+        context, attempts = self._context, self._attempts
+        away_seconds = self._measure_storage_outage(outcome)
+        nothing_to_restore = attempts.resumption.nothing_left(outcome)
+        is_waited_out = away_seconds >= context.options.storage_wait
+        return AttemptFacts(
+            outcome=outcome,
+            policy=context.policy,
+            spent=self._count_spent_budget(outcome),
+            auto_resume=self._auto_resume,
+            is_stop_requested=bool(context.signals.stop),
+            nothing_to_restore=nothing_to_restore,
+            may_begin_anew=nothing_to_restore is not None and self._may_begin_anew(),
+            container_failure=attempts.container_starts.find_failure(outcome, attempts.ranks_were_heard),
+            launch_is_hopeless=attempts.failed_launches.hopeless,
+            launch_advice=attempts.failed_launches.advice,
+            storage_away_seconds=away_seconds,
+            storage_wait=context.options.storage_wait,
+            unreadable=self._find_unreadable() if is_waited_out else None,
+        )
+
+    def _measure_storage_outage(self, outcome: Outcome) -> float:
+        """Return the seconds since attempts began to end without storage; 0 for another outcome."""
+        if outcome.kind is not OutcomeKind.STORAGE:
+            self._away_since = None
+            return 0.0
+        now = time.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+        return now - self._away_since
+
+    def _count_spent_budget(self, outcome: Outcome) -> SpentBudget:
+        if not outcome.kind.costs_budget and outcome.kind is not OutcomeKind.LAUNCH_FAILED:
+            return SpentBudget()
+        return count_spent_budget(self._context.ledger.rows(), None, self._context.job.restart)
+
+    def _may_begin_anew(self) -> bool:
+        if not self._attempts.resumption.none_was_valid:
+            return False
+        return begin_anew.is_due(self._context.options, self._context.ledger.rows())
+
+    def _find_unreadable(self) -> Optional[UnreadableCheckpoint]:
+        rows, restart = self._context.ledger.rows(), self._context.job.restart
+        return self._attempts.resumption.find_unreadable(rows, restart)
+
+    def _exit(self, decision: RunDecision) -> int:
+        if decision.stop_reason:
+            self._interruptions.record("stopped", why=decision.stop_reason)
+        return decision.exit_code
+
+    def _act(self, decision: RunDecision, outcome: Outcome) -> None:
+        """Do what leads to the next attempt. Raises RunHandedBack, GaveUp, RunStopped, JobError."""
+        if decision.kind is DecisionKind.REQUEUE:
+            kind = outcome.kind if outcome.kind.is_handed_back else OutcomeKind.NODE_LOST
+            raise RunHandedBack(kind, decision.reason)
+        if decision.kind is DecisionKind.GIVE_UP:
+            assert decision.error is not None
+            raise decision.error
+        context = self._context
+        if decision.begins_anew:
+            assert decision.error is not None
+            self._attempts.begin_anew(decision.error)
+        if decision.passes_over is not None:
+            self._attempts.resumption.pass_over(decision.passes_over)
+            self._away_since = None
+        if decision.reason:
+            seconds = round(decision.pause, 1)
+            context.report("retry", decision.reason, seconds=seconds, failures=decision.failures)
+        context.signals.pause(decision.pause)
+        self._interruptions.raise_if_signalled("between two attempts")
+
+    def _requeue(self, reason: str, kind: OutcomeKind) -> int:
+        """Put the job back into the queue and wait for Slurm to end this run. Raises GaveUp."""
+        context = self._context
+        if context.signals.stop:
+            return ExitCode.TERMINATED
+        spent = count_spent_budget(context.ledger.rows(), None, context.job.restart)
+        refusal = refuse_requeue(context.policy, spent)
+        if refusal:
+            raise self._give_up(GaveUp(f"{reason}; {refusal}"))
+        self._interruptions.record("requeue", why=reason)
+        context.report("requeue", f"back into the queue: {reason}", why=reason)
+        try:
+            self._attempts.patience.requeue(context.job)
+        except RunError as err:
+            nodes = allocation.look(context.runner, context.job)
+            if not nodes.ended and kind.is_handed_back:
+                context.report("requeue_failed", f"cannot requeue: {err}")
+                return ExitCode.AGAIN
+            if not nodes.ended:
+                message = f"{reason}, and the job cannot be requeued: {err}"
+                raise self._give_up(GaveUp(message, hint="sbatch --requeue")) from err
+        else:
+            self._record_root_action(reason)
+        self._wait_for_the_end_of_this_run()
+        return ExitCode.AGAIN
+
+    def _record_root_action(self, reason: str) -> None:
+        if os.geteuid() == 0:
+            audit.record_root_action_in_journal("requeued", f"job {self._context.job.id}", reason, asked_by="job run")
+
+    def _wait_for_the_end_of_this_run(self) -> None:
+        signals = self._context.signals
+        end = time.monotonic() + REQUEUE_WAIT
+        while not signals.stop and time.monotonic() < end:
+            signals.wait(end - time.monotonic())
+
+    def _give_up(self, error: GaveUp) -> GaveUp:
+        """Record the error and return it, to be raised."""
+        self._record_gave_up(error)
+        return error
+
+    def _record_gave_up(self, error: GaveUp) -> None:
+        cause, report = error.__cause__, self._context.report
+        rejected = checkpoint_choice.reasons(cause.reasons) if isinstance(cause, NoValidCheckpoint) else []
+        self._interruptions.record("gave_up", why=error.message, rejected=rejected)
+        for row in rejected:
+            report("rejected", f"{row['attempt']}: {row['why']}", attempt=row["attempt"], why=row["why"])
+        report(
+            "gave_up",
+            f"gave up: {error.message}",
+            why=error.message,
+            rejected=rejected,
+            error=type(cause).__name__ if cause else None,
+        )

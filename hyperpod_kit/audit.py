@@ -13,7 +13,7 @@ import os
 import sys
 
 from hyperpod_kit.environment import HPK_ROOT
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 MESSAGE_ID = "6f2b1c0d9a8e4f7ab35d0c1e92f4a677"
 """What all of these records have in common: `journalctl MESSAGE_ID=…`."""
@@ -45,11 +45,10 @@ def record_root_action_in_journal(
         "HYPERPOD_KIT_ASKED_BY": asked_by,
         "HYPERPOD_KIT_OWNER": owner,
     }
-    cleaned = {name: clean(value, _VALUE) for name, value in fields.items()}
+    cleaned = {name: clean_one_line(value, _VALUE) for name, value in fields.items()}
     whose = f" of {cleaned['HYPERPOD_KIT_OWNER']}" if owner else ""
-    message = (
-        f"{clean(action)} {cleaned['HYPERPOD_KIT_ON']}{whose} for {clean(asked_by)}: {cleaned['HYPERPOD_KIT_WHY']}"
-    )
+    action_and_object = f"{clean_one_line(action)} {cleaned['HYPERPOD_KIT_ON']}{whose}"
+    message = f"{action_and_object} for {clean_one_line(asked_by)}: {cleaned['HYPERPOD_KIT_WHY']}"
     entry = {
         "MESSAGE": message,
         "MESSAGE_ID": MESSAGE_ID,

@@ -25,7 +25,7 @@ def hard_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 
-def raise_soft_limit() -> None:
+def raise_soft_limit_to_hard() -> None:
     """Raise the soft limit of open files of this process to the hard limit, where the system allows it."""
     most = hard_limit()
     with contextlib.suppress(ValueError, OSError):

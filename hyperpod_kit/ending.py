@@ -38,7 +38,7 @@ def restore_sigint_if_ignored() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def program(work: Callable[[], int]) -> int:
+def run_program_ending_on_ctrl_c(work: Callable[[], int]) -> int:
     """Run `work`, the whole of a program, and return its exit code. Ctrl-C ends it with a message instead of a
     stack trace."""
     try:
@@ -76,7 +76,7 @@ def run(
     except BrokenPipeError:
         if not is_stdout_reader_gone():
             raise
-        return discard_output(ExitCode.READER_GONE)
+        return discard_stdout_and_return_code(ExitCode.READER_GONE)
     from hyperpod_kit.untrusted import terminal
 
     terminal.print_error_and_hint(ending.message, ending.hint)
@@ -97,15 +97,15 @@ def run_converting_os_to_kit_errors(work: Callable[[], int], to_ending: Callable
         raise kit_error from error
 
 
-def run_bounded_as_user(work: Callable[[], int], storage_root: str, uid: Optional[int] = None) -> int:
+def run_in_bounded_child_as_uid(work: Callable[[], int], storage_root: str, uid: Optional[int] = None) -> int:
     """Return the exit code of `work`, run as that user, by default this process's: a root that hangs costs an
     error and not this process. Raises Unreachable, and as `work`."""
     from hyperpod_kit.untrusted import owner  # not every command needs it
 
     try:
-        return int(owner.run_as_user(work, os.geteuid() if uid is None else uid, storage_root))
+        return int(owner.run_as_user_in_child(work, os.geteuid() if uid is None else uid, storage_root))
     except BrokenPipeError:
-        return discard_output(0)
+        return discard_stdout_and_return_code(0)
 
 
 def is_stdout_reader_gone() -> bool:
@@ -120,7 +120,7 @@ def is_stdout_reader_gone() -> bool:
         return False
 
 
-def discard_output(code: int) -> int:
+def discard_stdout_and_return_code(code: int) -> int:
     """Discard what standard output still holds and return `code`: its reader has gone, and Python's flush at the
     end must not fail."""
     from hyperpod_kit.untrusted import terminal

@@ -31,7 +31,7 @@ def renamed_arguments(**new_names: str) -> Callable[[Callback], Callback]:
                 new = new_names[old]
                 if new in arguments:
                     raise TypeError(f"{function.__qualname__}() got {old}=, which is now {new}=, and {new}= as well")
-                _warn(f"{function.__qualname__}({old}=...)", f"{new}=")
+                _warn_deprecated_name(f"{function.__qualname__}({old}=...)", f"{new}=")
                 arguments[new] = arguments.pop(old)
             return function(*args, **arguments)
 
@@ -58,20 +58,20 @@ def renamed_fields(**new_names: str) -> Callable[[AnyClass], AnyClass]:
 
 def warn_of_renamed(package: str, old: str, new: str) -> None:
     """Warn whoever has asked `package` for `old`; the package's `__getattr__` calls it."""
-    _warn(f"{package}.{old}", new, stacklevel=4)
+    _warn_deprecated_name(f"{package}.{old}", new, stacklevel=4)
 
 
 def _renamed_attribute(old: str, new: str) -> property:
     """Return a property that reads the attribute `new` under its name of before."""
 
     def read_attribute(self: Any) -> Any:
-        _warn(f"{type(self).__name__}.{old}", new)
+        _warn_deprecated_name(f"{type(self).__name__}.{old}", new)
         return getattr(self, new)
 
     return property(read_attribute, doc=f"Deprecated: `{new}`.")
 
 
-def _warn(old: str, new: str, stacklevel: int = 3) -> None:
+def _warn_deprecated_name(old: str, new: str, stacklevel: int = 3) -> None:
     """Warn the caller of the function here that has called this one, or, with 4, the caller of that."""
     message = f"{old} is now called {new}; the old name works in this release for the last time"
     warnings.warn(message, DeprecationWarning, stacklevel=stacklevel)

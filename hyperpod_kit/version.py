@@ -49,9 +49,9 @@ def version_of_kit_in_directory(directory: str) -> str:
     )
 
 
-def release_number(text: str) -> str:
+def release_number_of_version(version_text: str) -> str:
     """Return the number of the release that a version belongs to."""
-    return text.partition("+")[0].partition(".dev")[0]
+    return version_text.partition("+")[0].partition(".dev")[0]
 
 
 def _version_from_dist_info(directory: str) -> Optional[str]:

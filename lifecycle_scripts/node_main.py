@@ -14,7 +14,7 @@ def main() -> int:
     from hyperpod_kit import ending
 
     part, rest = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("", [])
-    return ending.program(lambda: ending.run(lambda: dispatch(part, rest)))
+    return ending.run_program_ending_on_ctrl_c(lambda: ending.run(lambda: dispatch(part, rest)))
 
 
 def dispatch(part: str, rest: List[str]) -> int:

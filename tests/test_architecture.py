@@ -494,13 +494,13 @@ OWN_SIGNALS = {
     "job/__main__.py": "job.cli.main: the bytes of this file are those of builds before 0.1.0, and bundles share it",
     "storage/usage/scan.py": "a child that its parent ends",
 }
-"""Programs that Ctrl-C does not reach by way of `ending.program`, each with who ends them."""
+"""Programs that Ctrl-C does not reach by way of `ending.run_program_ending_on_ctrl_c`, each with who ends them."""
 
 
 def test_every_program_hears_ctrl_c_of_its_group() -> None:
     """Started by a shell's `&`, a program ignores SIGINT until it says otherwise: where it is entered, or a child."""
     programs = {relative(path): path.read_text() for path in modules() if '__name__ == "__main__"' in path.read_text()}
-    silent = {name for name, text in programs.items() if "ending.program(" not in text}
+    silent = {name for name, text in programs.items() if "ending.run_program_ending_on_ctrl_c(" not in text}
     assert silent == OWN_SIGNALS.keys()
     assert "restore_sigint_if_ignored()" in programs["cli/main.py"]
 

@@ -53,7 +53,7 @@ class Efs:
             pages = responses.paginate(self._client, "describe_access_points", FileSystemId=file_system_id)
             return [dict(point) for page in pages for point in page["AccessPoints"]]
 
-    def create_access_point(self, request: dict[str, Any]) -> dict[str, Any]:
+    def create_or_find_access_point(self, request: dict[str, Any]) -> dict[str, Any]:
         """Create an access point, or return the one that exists already for the ClientToken of this request.
 
         AWS remembers the ClientToken, so that of two admins at the same moment one creates it and both get it.

@@ -87,7 +87,7 @@ def translate_aws_errors(operation: str, target: str = "") -> Iterator[None]:
     try:
         yield
     except boto.ClientError as err:
-        raise _from_error_response(what, target, err) from err
+        raise _error_from_response(what, target, err) from err
     except (
         boto.NoCredentialsError,
         boto.PartialCredentialsError,
@@ -111,7 +111,7 @@ def translate_aws_errors(operation: str, target: str = "") -> Iterator[None]:
         raise Unreachable(f"{what}: {err}", hint="a region is written like us-east-1") from err
     except (boto.HTTPClientError, boto.ConnectionError, HTTPError, OSError) as err:
         SILENCE.given_up = isinstance(err, boto.ReadTimeoutError)
-        raise _from_connection_error(what, err) from err
+        raise _unreachable_from_connection_error(what, err) from err
     except boto.ParamValidationError as err:
         raise AwsError(
             what,
@@ -126,7 +126,7 @@ def translate_aws_errors(operation: str, target: str = "") -> Iterator[None]:
         raise UnreadableAnswer(f"{what}: the answer cannot be read: {cause}", hint=HINT) from err
 
 
-def _from_error_response(what: str, target: str, err: object) -> HyperpodKitError:
+def _error_from_response(what: str, target: str, err: object) -> HyperpodKitError:
     """Return the exception for an error response: a fault of the caller, one of AWS, or a throttled call."""
     response = getattr(err, "response", {})
     error = response.get("Error", {})
@@ -148,11 +148,11 @@ def _from_error_response(what: str, target: str, err: object) -> HyperpodKitErro
     if status >= 500:
         return Unreachable(f"{what}: AWS has an error of its own ({code}: {message})", hint="again in a minute")
     if code in NOT_FOUND:
-        return AbsentAtAws(what, code, message, hint=_hint(code, target))
-    return AwsError(what, code, message, hint=_hint(code, target))
+        return AbsentAtAws(what, code, message, hint=_hint_for_error_code(code, target))
+    return AwsError(what, code, message, hint=_hint_for_error_code(code, target))
 
 
-def _from_connection_error(what: str, err: Exception) -> Unreachable:
+def _unreachable_from_connection_error(what: str, err: Exception) -> Unreachable:
     """Return the Unreachable error for a call that got no answer at all. botocore's own sentence carries the
     whole signed URL, so only its host is in the message."""
     details = getattr(err, "kwargs", {})
@@ -181,7 +181,7 @@ def _from_connection_error(what: str, err: Exception) -> Unreachable:
     )
 
 
-def _hint(code: str, target: str) -> Optional[str]:
+def _hint_for_error_code(code: str, target: str) -> Optional[str]:
     if code in DENIED:
         return f"{_WHO}; that role needs a permission for this call"
     if code == "NoSuchBucket":

@@ -56,8 +56,8 @@ class Iam:
                 return None
             raise
 
-    def simulate(
-        self, arn: str, actions: Sequence[str], resources: Sequence[str], context: Mapping[str, str]
+    def simulate_role_decisions(
+        self, role_arn: str, actions: Sequence[str], resources: Sequence[str], context: Mapping[str, str]
     ) -> list[Decision]:
         """Simulate what the policies of a role (boundary and service control policies too) decide.
 
@@ -71,11 +71,11 @@ class Iam:
             for key, value in sorted(context.items())
         ]
         try:
-            with translate_aws_errors("SimulatePrincipalPolicy", arn.rpartition("/")[2]):
+            with translate_aws_errors("SimulatePrincipalPolicy", role_arn.rpartition("/")[2]):
                 pages = responses.paginate(
                     self._client,
                     "simulate_principal_policy",
-                    PolicySourceArn=arn,
+                    PolicySourceArn=role_arn,
                     ActionNames=list(actions),
                     ResourceArns=list(resources),
                     ContextEntries=entries,
@@ -85,7 +85,7 @@ class Iam:
             if err.code != "NoSuchEntity":
                 raise
             return []
-        return [decision for result in results for decision in _decisions(result)]
+        return [decision for result in results for decision in _parse_decisions(result)]
 
 
 def _context_key_type(key: str, value: str) -> str:
@@ -96,7 +96,7 @@ def _context_key_type(key: str, value: str) -> str:
     return "string"
 
 
-def _decisions(result: Mapping[str, Any]) -> list[Decision]:
+def _parse_decisions(result: Mapping[str, Any]) -> list[Decision]:
     action = str(result["EvalActionName"])
     limits = tuple(
         limit

@@ -25,7 +25,7 @@ SID_PREFIX = "HyperPodKit"
 MOUNT, WRITE, ROOT = (f"elasticfilesystem:Client{verb}" for verb in ("Mount", "Write", "RootAccess"))
 
 
-def file_system_policy(
+def merge_cluster_into_file_system_policy(
     *,
     cluster: str,
     file_system_arn: str,
@@ -116,7 +116,7 @@ def is_public_statement(statement: Mapping[str, Any]) -> bool:
         or (isinstance(principal, Mapping) and "*" in _as_list(principal.get("AWS")))
         or "NotPrincipal" in statement
     )
-    return bool(statement.get("Effect") == "Allow" and everyone and _covers(statement, MOUNT))
+    return bool(statement.get("Effect") == "Allow" and everyone and _is_about_efs_action(statement, MOUNT))
 
 
 def has_allow_statement(policy: Mapping[str, Any], role_arn: str, action: str) -> bool:
@@ -128,7 +128,11 @@ def has_allow_statement(policy: Mapping[str, Any], role_arn: str, action: str) -
         of_aws: Any = principal
         if not isinstance(principal, str):
             of_aws = (principal or {}).get("AWS")
-        if statement.get("Effect") == "Allow" and names & set(_as_list(of_aws)) and _covers(statement, action):
+        if (
+            statement.get("Effect") == "Allow"
+            and names & set(_as_list(of_aws))
+            and _is_about_efs_action(statement, action)
+        ):
             return True
     return False
 
@@ -138,10 +142,10 @@ def without_public_statements(policy: Optional[Mapping[str, Any]]) -> dict[str, 
     return {**(policy or {}), "Statement": [item for item in statements(policy) if not is_public_statement(item)]}
 
 
-def is_same(first: Optional[Mapping[str, Any]], second: Optional[Mapping[str, Any]]) -> bool:
+def are_policies_equivalent(first: Optional[Mapping[str, Any]], second: Optional[Mapping[str, Any]]) -> bool:
     """Whether two policies are equal but for the order of statements and lists, the `Id`, and a single value in
     place of a list of one."""
-    return bool(_canonical(first) == _canonical(second))
+    return bool(_canonical_policy_value(first) == _canonical_policy_value(second))
 
 
 def statements(policy: Optional[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -198,23 +202,25 @@ def _is_of_other_cluster(statement: Mapping[str, Any], own_sid: str) -> bool:
     return sid.startswith(f"{SID_PREFIX}Homes") and sid != own_sid
 
 
-def _covers(statement: Mapping[str, Any], action: str) -> bool:
+def _is_about_efs_action(statement: Mapping[str, Any], action: str) -> bool:
     """Whether a statement is about an action of EFS. NotAction counts as every action."""
     patterns = [str(pattern).lower() for pattern in _as_list(statement.get("Action"))]
     return "NotAction" in statement or any(fnmatchcase(action.lower(), pattern) for pattern in patterns)
 
 
-def _canonical(value: Any) -> Any:
+def _canonical_policy_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {
-            key: sorted(json.dumps(_canonical(item), sort_keys=True) for item in statements(value))
+            key: sorted(json.dumps(_canonical_policy_value(item), sort_keys=True) for item in statements(value))
             if key == "Statement"
-            else _canonical(item)
+            else _canonical_policy_value(item)
             for key, item in value.items()
             if key != "Id"
         }
     if isinstance(value, list):
-        plain = sorted((_canonical(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True))
+        plain = sorted(
+            (_canonical_policy_value(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True)
+        )
         if len(plain) == 1:
             return plain[0]
         return plain

@@ -45,7 +45,7 @@ class Problem:
         return f"{self.path}: {self.message}"
 
 
-def problems(service: str, operation: str, request: dict[str, Any]) -> list[Problem]:
+def find_request_problems(service: str, operation: str, request: dict[str, Any]) -> list[Problem]:
     """List everything that the service would refuse in the request. Raises ImportError without botocore."""
     return [
         _problem_from_violation(violation)

@@ -146,14 +146,16 @@ def run_with_timeout(
     return result  # type: ignore[return-value]
 
 
-def read_all(body: Any, what: str, *, largest: int, seconds: float) -> bytes:
+def read_bounded_body(body: Any, what: str, *, largest: int, seconds: float) -> bytes:
     """Return all bytes of a streaming `body`. Raises UnreadableAnswer when it is larger or takes longer."""
     data = bytearray()
-    stream_to(body, what, data.extend, largest=largest, seconds=seconds)
+    stream_bounded_body(body, what, data.extend, largest=largest, seconds=seconds)
     return bytes(data)
 
 
-def stream_to(body: Any, what: str, consume: Callable[[bytes], object], *, largest: int, seconds: float) -> None:
+def stream_bounded_body(
+    body: Any, what: str, consume: Callable[[bytes], object], *, largest: int, seconds: float
+) -> None:
     """Pass a streaming `body` to `consume` piece by piece, so that no more than a piece is in memory.
 
     Raises UnreadableAnswer when it is larger than `largest` or takes longer than `seconds`.
@@ -248,12 +250,12 @@ def _raise_if_malformed_response(http_response: Any, model: Any, **_: Any) -> No
     shape = model.output_shape
     if shape is None or http_response.raw is None:  # botocore's Stubber answers without a wire
         return
-    wrong = _find_fault(http_response.content, shape)
+    wrong = _describe_fault_or_empty(http_response.content, shape)
     if wrong:
         raise UnreadableAnswer(f"{model.name}: the answer cannot be read: {wrong}", hint=HINT)
 
 
-def _find_fault(content: bytes, shape: Any) -> str:
+def _describe_fault_or_empty(content: bytes, shape: Any) -> str:
     """Say what is wrong with a response; "" for nothing."""
     try:
         response = json.loads(content)
@@ -264,13 +266,13 @@ def _find_fault(content: bytes, shape: Any) -> str:
     if response and shape.members and not set(response) & set(shape.members):
         return "it has none of the members that this answer has"
     for violation in violations(shape, response, null_is_absent=True):
-        message = _describe_relevant_violation(violation)
+        message = _describe_violation_if_relevant(violation)
         if message:
             return message
     return ""
 
 
-def _describe_relevant_violation(violation: Violation) -> str:
+def _describe_violation_if_relevant(violation: Violation) -> str:
     if violation.path:
         kind, name = violation.path[-1]
     else:

@@ -24,12 +24,12 @@ Response = TypeVar("Response")
 
 
 def _read_small_body(body: Any, what: str) -> bytes:
-    return responses.read_all(body, what, largest=SMALL, seconds=SECONDS)
+    return responses.read_bounded_body(body, what, largest=SMALL, seconds=SECONDS)
 
 
 def _body_sha256(body: Any, what: str) -> str:
     digest = hashlib.sha256()
-    responses.stream_to(body, what, digest.update, largest=LARGEST, seconds=SECONDS)
+    responses.stream_bounded_body(body, what, digest.update, largest=LARGEST, seconds=SECONDS)
     return digest.hexdigest()
 
 

@@ -93,7 +93,7 @@ def violations(shape: Any, value: Any, path: Path = (), *, null_is_absent: bool 
     elif kind == "string":
         yield from _bounds_violations(shape, value, len(value), path)
         pattern = shape.metadata.get("pattern")
-        if pattern and not _matches_java_pattern(pattern, value):
+        if pattern and not _matches_or_cannot_read_java_pattern(pattern, value):
             yield Violation(Constraint.PATTERN, path, shape, value)
     elif kind in ("integer", "long", "float", "double"):
         yield from _bounds_violations(shape, value, value, path)
@@ -122,7 +122,7 @@ def _bounds_violations(shape: Any, value: Any, number: float, path: Path) -> Ite
         yield Violation(Constraint.BOUNDS, path, shape, value)
 
 
-def _matches_java_pattern(pattern: str, value: str) -> bool:
+def _matches_or_cannot_read_java_pattern(pattern: str, value: str) -> bool:
     for java, python in JAVA_CLASSES.items():
         pattern = pattern.replace(java, python)
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Iterator, Mapping, Optional
 
 from hyperpod_kit.bundle import archive
-from hyperpod_kit.bundle.render import Bundle, file_mode
+from hyperpod_kit.bundle.render import Bundle, bundle_file_mode_from_name
 from hyperpod_kit.errors import BundleError
 
 
@@ -49,7 +49,10 @@ def compare_with_directory(bundle: Bundle, directory: Path) -> BundleDifference:
 
     Of lib.tar.gz the tar inside is compared, and where it can be read, each of its members as well.
     """
-    rendered = {name: _mode_and_content_digest(name, file_mode(name), data) for name, data in bundle.files.items()}
+    rendered = {
+        name: _mode_and_content_digest(name, bundle_file_mode_from_name(name), data)
+        for name, data in bundle.files.items()
+    }
     existing = {}
     for path in directory.rglob("*"):
         name = path.relative_to(directory).as_posix()

@@ -32,7 +32,7 @@ class Door:
     on_nodes: bool = True
 
     @property
-    def path(self) -> str:
+    def installed_file_path(self) -> str:
         """Return its file below the installed bundle."""
         if self.kind is DoorKind.FILE:
             return self.name

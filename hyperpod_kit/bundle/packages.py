@@ -17,7 +17,7 @@ from typing import Iterator, Optional
 
 from hyperpod_kit.config.settings import ListedPackage, Settings
 from hyperpod_kit.errors import Absent, BundleError, RunError, Untrusted
-from hyperpod_kit.model.clients import ARCHITECTURES, client_of_package
+from hyperpod_kit.model.clients import ARCHITECTURES, client_of_own_package_or_empty
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.untrusted import files
 
@@ -62,7 +62,7 @@ def _read_verified_package(directory: Path, listed: ListedPackage) -> bytes:
             f"{path}: expected sha256 {package.sha256}, found {digest}",
             hint="download it again, or correct `sha256` under hyperpod_kit.clients",
         )
-    fields = read_control_fields_empty_if_unreadable(data)
+    fields = parse_deb_fields_empty_if_unreadable(data)
     if fields is None:
         raise BundleError(f"{path} is not a Debian package", hint="give the .deb of the client")
     expected = {"Package": package.name, "Version": package.version, "Architecture": ARCHITECTURES[package.arch]}
@@ -75,7 +75,7 @@ def _read_verified_package(directory: Path, listed: ListedPackage) -> bytes:
     return data
 
 
-def describe_package_file(path: Path, client: str = "") -> dict[str, str]:
+def make_client_entry_for_deb_file(path: Path, client: str = "") -> dict[str, str]:
     """The entry of `hyperpod_kit.clients` for a package file. `client`: what it is for, where its name does not say it.
 
     Raises Absent when it cannot be read, BundleError.
@@ -84,7 +84,7 @@ def describe_package_file(path: Path, client: str = "") -> dict[str, str]:
         data = files.read_file_or_pipe(str(path), _LARGEST)
     except OSError as err:
         raise Absent(f"cannot read {path}: {err.strerror}") from err
-    fields = read_control_fields_empty_if_unreadable(data)
+    fields = parse_deb_fields_empty_if_unreadable(data)
     if fields is None:
         raise BundleError(f"{path} is not a Debian package")
     fields = fields or _query_dpkg_fields(path)
@@ -92,7 +92,7 @@ def describe_package_file(path: Path, client: str = "") -> dict[str, str]:
     if architecture is None:
         raise BundleError(f"{path} is for {fields['Architecture']}: nodes have {', '.join(ARCHITECTURES.values())}")
     entry = {"name": fields["Package"]}
-    if not client_of_package(fields["Package"]):
+    if not client_of_own_package_or_empty(fields["Package"]):
         entry["client"] = client
     return {
         **entry,
@@ -113,18 +113,18 @@ def _query_dpkg_fields(path: Path) -> dict[str, str]:
     return dict(zip(names, output.splitlines()))
 
 
-def read_control_fields_empty_if_unreadable(data: bytes) -> Optional[dict[str, str]]:
+def parse_deb_fields_empty_if_unreadable(data: bytes) -> Optional[dict[str, str]]:
     """Fields of a package's control file; None when `data` is no package, {} when it cannot be read here.
 
     A zstd archive, which Ubuntu's own packages are, is one that Python cannot read: the node looks with dpkg itself.
     """
-    members = _ar_members(data)
+    members = _ar_members_or_empty(data)
     name = next((name for name in members if name.startswith("control.tar")), None)
     if "debian-binary" not in members or name is None or not any(name.startswith("data.tar") for name in members):
         return None
     try:
         if name.endswith((".gz", ".xz")):
-            raw = _decompress_member(name, members[name])
+            raw = _decompress_gz_or_xz_within_limit(name, members[name])
         elif name.endswith(".tar"):
             raw = members[name]
         else:
@@ -138,7 +138,7 @@ def read_control_fields_empty_if_unreadable(data: bytes) -> Optional[dict[str, s
     return dict(re.findall(r"^([A-Za-z-]+): *(.*?) *$", text, re.MULTILINE))
 
 
-def _decompress_member(name: str, packed: bytes) -> bytes:
+def _decompress_gz_or_xz_within_limit(name: str, packed: bytes) -> bytes:
     """Unpack a member."""
     if name.endswith(".gz"):
         gzipped = zlib.decompressobj(16 + zlib.MAX_WBITS)
@@ -151,7 +151,7 @@ def _decompress_member(name: str, packed: bytes) -> bytes:
     return raw
 
 
-def _ar_members(data: bytes) -> dict[str, bytes]:
+def _ar_members_or_empty(data: bytes) -> dict[str, bytes]:
     """Members of an ar archive, as deb(5) describes it; {} when it is none."""
     members: dict[str, bytes] = {}
     at = len(AR_MAGIC)

@@ -20,7 +20,7 @@ ARCHIVES = (".whl",)
 """No text: whatever bytes it has are right."""
 
 
-def require_portable(path: str, data: bytes) -> None:
+def require_bundle_file_fit_for_nodes(path: str, data: bytes) -> None:
     """Raise BundleError when this file would not arrive, or not start, on a node."""
     if not PATH_PATTERN.fullmatch(path):
         raise BundleError(

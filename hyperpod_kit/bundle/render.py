@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Mapping, Optional
 
 from hyperpod_kit.bundle import archive, contents, manifest, packages, portable, scripts, sources, templates, wheel
-from hyperpod_kit.config.emit import provisioning_parameters_json
+from hyperpod_kit.config.emit import provisioning_parameters_json_if_on_create
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import BundleError
 from hyperpod_kit.model.units import NODE_UNITS, mount_unit_templates_and_names
@@ -63,12 +63,12 @@ def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bund
     wheel_name, wheel_data = wheel.build_wheel(origin)
     files[f"{archive.LIBRARY}{wheel_name}"] = wheel_data
     files.update(packages.read_packages_given_as_files(settings))
-    files.update(scripts.read_script_files(settings))
+    files.update(scripts.read_custom_script_files(settings))
     files[NODE_CONFIG] = config.to_json().encode()
-    legacy = provisioning_parameters_json(settings)
+    legacy = provisioning_parameters_json_if_on_create(settings)
     if legacy is not None:
         files[LEGACY_FILE] = legacy.encode()
-    env = templates.make_environment(origin.templates)
+    env = templates.make_jinja_environment(origin.templates)
     for mount in config.mounts:
         for template, unit in mount_unit_templates_and_names(mount):
             unit_path = f"units/{unit}"
@@ -85,7 +85,7 @@ def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bund
 def assemble_bundle(shipped: Mapping[str, bytes], kit_version: str, bucket: str, parent_prefix: str) -> Bundle:
     """The bundle of these files, for a prefix below `parent`. Raises BundleError when one would not run on a node."""
     for path, data in shipped.items():
-        portable.require_portable(path, data)
+        portable.require_bundle_file_fit_for_nodes(path, data)
     library = {path: data for path, data in shipped.items() if path.startswith(archive.LIBRARY)}
     files = {path: data for path, data in shipped.items() if path not in library}
     tar = archive.make_tar(library)
@@ -124,7 +124,7 @@ def replace_bundle_directory(bundle: Bundle, directory: Path) -> None:
             target = new / file_name
             by_descriptor.make_parents(target)
             by_descriptor.write_bytes(target, data)
-            by_descriptor.set_mode(target, file_mode(file_name))
+            by_descriptor.set_mode(target, bundle_file_mode_from_name(file_name))
         for folder in (new, *(path for path in new.rglob("*") if path.is_dir())):
             by_descriptor.set_mode(folder, 0o755)
         # Two renames, so that a crash leaves the old bundle, the new one or, between them, none; never half of one.
@@ -149,7 +149,7 @@ def _list_foreign_files(directory: Path) -> list[str]:
     return sorted(name for name in existing if name not in expected)
 
 
-def file_mode(path: str) -> int:
+def bundle_file_mode_from_name(path: str) -> int:
     """Mode bits of a file of a bundle, by its name: on_create.sh gives them back by the same rule, as S3 keeps none."""
     if path.endswith(".sh") or "bin" in path.split("/")[:-1]:
         return 0o755

@@ -22,34 +22,34 @@ LARGEST = 50 << 20
 """Bytes of one script's files: each node downloads them at its creation."""
 
 
-def read_script_files(settings: Settings) -> Iterator[tuple[str, bytes]]:
+def read_custom_script_files(settings: Settings) -> Iterator[tuple[str, bytes]]:
     """Yield (path in the bundle, content) of every file of every script.
 
     Raises BundleError when a file is not there, is no plain file or would not start on a node.
     """
     for listed in settings.scripts:
-        places = _collect_script_files(settings.directory, listed)
-        _require_startable(listed, places)
-        yield from _read_contents(listed, places)
+        places = _collect_custom_script_files(settings.directory, listed)
+        _require_run_file_startable(listed, places)
+        yield from _read_portable_contents_within_limit(listed, places)
 
 
-def find_script_problems(settings: Settings) -> Iterator[Finding]:
+def find_custom_script_problems(settings: Settings) -> Iterator[Finding]:
     """Report as findings of the configuration why scripts cannot go into a bundle, at most one for each
     script."""
     for index, listed in enumerate(settings.scripts):
         key = "path"
         try:
-            places = _collect_script_files(settings.directory, listed)
+            places = _collect_custom_script_files(settings.directory, listed)
             key = "run"
-            _require_startable(listed, places)
+            _require_run_file_startable(listed, places)
             key = "path"
-            for _ in _read_contents(listed, places):
+            for _ in _read_portable_contents_within_limit(listed, places):
                 pass
         except BundleError as err:
             yield Finding("HPK-O010", f"{AT}[{index}].{key}", err.message, err.hint or "Correct the path")
 
 
-def _collect_script_files(directory: Path, listed: ListedScript) -> dict[str, Path]:
+def _collect_custom_script_files(directory: Path, listed: ListedScript) -> dict[str, Path]:
     """Return path below the script's directory -> file, of all that travels in the bundle."""
     top = directory / listed.path
     hint = f"put the files of the script {listed.script.name} there, or correct `path`"
@@ -66,18 +66,20 @@ def _collect_script_files(directory: Path, listed: ListedScript) -> dict[str, Pa
         if stat.S_ISLNK(kind):
             what = "is a symbolic link"
         raise BundleError(f"{top} {what}", hint=hint)
-    return dict(_walk_files(top))
+    return dict(_walk_visible_files_refusing_links(top))
 
 
-def _require_startable(listed: ListedScript, places: dict[str, Path]) -> None:
+def _require_run_file_startable(listed: ListedScript, files_by_relative_path: dict[str, Path]) -> None:
     """Raise BundleError unless a node can start the script's `run` file."""
     script = listed.script
-    if script.run not in places:
+    if script.run not in files_by_relative_path:
         raise BundleError(
             f"{listed.path} has no {script.run!r}, which the script {script.name} starts",
-            hint=f"write `run`: one of {', '.join(sorted(places)[:5])}" if places else "it has no files at all",
+            hint=f"write `run`: one of {', '.join(sorted(files_by_relative_path)[:5])}"
+            if files_by_relative_path
+            else "it has no files at all",
         )
-    path = places[script.run]
+    path = files_by_relative_path[script.run]
     data = _read_file(path)
     first = data[: data.find(b"\n") + 1]
     if not first.startswith(b"#!/") and (first.startswith(b"#!") or path.suffix not in WITHOUT_FIRST_LINE):
@@ -86,9 +88,11 @@ def _require_startable(listed: ListedScript, places: dict[str, Path]) -> None:
         raise BundleError(f"{path} has Windows line ends, with which no script starts", hint=f"dos2unix {path}")
 
 
-def _read_contents(listed: ListedScript, places: dict[str, Path]) -> Iterator[tuple[str, bytes]]:
+def _read_portable_contents_within_limit(
+    listed: ListedScript, files_by_relative_path: dict[str, Path]
+) -> Iterator[tuple[str, bytes]]:
     size = 0
-    for name, path in sorted(places.items()):
+    for name, path in sorted(files_by_relative_path.items()):
         data = _read_file(path)
         size += len(data)
         if size > LARGEST:
@@ -96,7 +100,7 @@ def _read_contents(listed: ListedScript, places: dict[str, Path]) -> Iterator[tu
                 f"{listed.path} has more than {LARGEST >> 20} MiB",
                 hint="keep large files in S3, and fetch them in the script",
             )
-        portable.require_portable(f"{listed.script.bundle_directory}{name}", data)
+        portable.require_bundle_file_fit_for_nodes(f"{listed.script.bundle_directory}{name}", data)
         yield f"{listed.script.bundle_directory}{name}", data
 
 
@@ -107,7 +111,7 @@ def _read_file(path: Path) -> bytes:
         raise BundleError(f"{path}: {err.strerror}", hint="make it readable, or leave it out") from err
 
 
-def _walk_files(top: Path) -> Iterator[tuple[str, Path]]:
+def _walk_visible_files_refusing_links(top: Path) -> Iterator[tuple[str, Path]]:
     """(path below `top`, file) of all that travels."""
     for folder, folders, names in os.walk(top):
         folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]

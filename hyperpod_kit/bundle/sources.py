@@ -56,7 +56,7 @@ def locate_sources() -> Sources:
     )
 
 
-def read_example() -> dict[str, Any]:
+def read_example_configuration() -> dict[str, Any]:
     """The example configuration. Raises BundleError when it is missing."""
     path = locate_sources().root / EXAMPLE
     try:

@@ -27,7 +27,7 @@ def compare_with_stored(bundle: Bundle, bucket: Bucket) -> Optional[BundleDiffer
     if not sizes:
         return None
     candidates = [path for path in bundle.files if path in sizes and _size_may_match(bundle, path, sizes[path])]
-    matching = set(list_matching(bundle, bucket, candidates))
+    matching = set(list_paths_stored_identically(bundle, bucket, candidates))
     return BundleDifference(
         added=tuple(path for path in bundle.files if path not in sizes),
         changed=tuple(path for path in bundle.files if path in sizes and path not in matching),
@@ -35,7 +35,7 @@ def compare_with_stored(bundle: Bundle, bucket: Bucket) -> Optional[BundleDiffer
     )
 
 
-def list_matching(bundle: Bundle, bucket: Bucket, paths: Sequence[str]) -> list[str]:
+def list_paths_stored_identically(bundle: Bundle, bucket: Bucket, paths: Sequence[str]) -> list[str]:
     """Return those of `paths` whose stored object is the bundle's. Raises AwsError, Unreachable."""
     verdicts = map_in_order(lambda path: _object_matches(bundle, bucket, path), paths, THREADS)
     return [path for path, same in zip(paths, verdicts) if same]

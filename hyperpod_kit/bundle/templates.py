@@ -56,7 +56,7 @@ def shell_quote(value: object) -> Quoted:
     return Quoted(shlex.quote(_require_printable(value)))
 
 
-def make_environment(templates: Path) -> jinja2.Environment:
+def make_jinja_environment(templates: Path) -> jinja2.Environment:
     """The environment that renders every template under `templates`."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader([str(templates / "systemd"), str(templates)]),

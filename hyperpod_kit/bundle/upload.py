@@ -15,7 +15,7 @@ from hyperpod_kit.aws.parallel import map_in_order
 from hyperpod_kit.aws.s3 import Bucket
 from hyperpod_kit.bundle import manifest
 from hyperpod_kit.bundle.render import LEGACY_FILE, Bundle
-from hyperpod_kit.bundle.stored import THREADS, compare_with_stored, list_matching
+from hyperpod_kit.bundle.stored import THREADS, compare_with_stored, list_paths_stored_identically
 from hyperpod_kit.errors import BundleError, BundleIntegrityError
 
 LAST = (manifest.SUMS, manifest.DESCRIPTION)
@@ -59,7 +59,7 @@ def upload_bundle(bundle: Bundle, bucket: Bucket, progress: Progress = lambda wh
     for batch in ([path for path in outdated if path not in LAST], [path for path in outdated if path in LAST]):
         for _ in map_in_order(lambda path: bucket.put(bundle.prefix + path, bundle.files[path]), batch, THREADS):
             progress("uploaded", 1)
-    verified = set(list_matching(bundle, bucket, outdated))
+    verified = set(list_paths_stored_identically(bundle, bucket, outdated))
     progress("verified", len(verified))
     for path in outdated:
         if path not in verified:

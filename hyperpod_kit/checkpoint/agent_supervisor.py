@@ -119,7 +119,7 @@ class AgentSupervisor:
         return self._link.ended_cleanly
 
     @property
-    def folder(self) -> str:
+    def shm_folder(self) -> str:
         """Return the directory of shared memory in which the agent's files lie."""
         return str(self._setup["folder"])
 

@@ -66,7 +66,7 @@ class Agreement:
             if isinstance(problem, DigestUnavailable):
                 raise problem
         reasons = [reason_or_none(problem) for problem in problems]
-        unfilled = first_reason_with_rank([_reason_if_verdict_unfilled(reason) for reason in reasons])
+        unfilled = first_reason_with_rank([_reason_if_memory_not_filled(reason) for reason in reasons])
         if unfilled is not None:
             raise self.misfit_error(unfilled.text)
         first = first_reason_with_rank(reasons)
@@ -116,7 +116,7 @@ class Agreement:
         )
 
 
-def _reason_if_verdict_unfilled(reason: Reason | None) -> Reason | None:
+def _reason_if_memory_not_filled(reason: Reason | None) -> Reason | None:
     """Return `reason` if its verdict is that memory could not be filled, else None."""
     if reason is not None and reason.verdict is Verdict.UNFILLED:
         return reason

@@ -28,7 +28,7 @@ def checked_step(step: Any) -> int:
     return number
 
 
-def checked_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float | str]:
+def validate_and_encode_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float | str]:
     """Metrics as they are written down: floats, and what JSON has no number for as text, see `manifest.encode_number`.
 
     Raises TypeError unless every name is a string and every value a real number.

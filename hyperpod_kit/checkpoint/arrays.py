@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 Record = dict[str, Any]
 
@@ -40,7 +40,7 @@ def encode_numpy_scalar(value: Any) -> Record:
 def decode_numpy_scalar(record: Record) -> Any:
     """Return the scalar of numpy that a record describes. Raises CheckpointError."""
     numpy = _require_numpy("a numpy number", record)
-    return numpy.frombuffer(base64.b64decode(record["v"]), dtype=_dtype_code(record))[0]
+    return numpy.frombuffer(base64.b64decode(record["v"]), dtype=_validated_dtype_code(record))[0]
 
 
 def is_numpy_array(value: Any) -> bool:
@@ -72,7 +72,7 @@ def decode_numpy_array(record: Record, numbers: Any) -> Any:
     """
     if not isinstance(numbers, torch.Tensor):
         return numbers
-    kind = _require_numpy("a numpy array", record).dtype(_dtype_code(record))
+    kind = _require_numpy("a numpy array", record).dtype(_validated_dtype_code(record))
     values = numbers.detach().cpu().numpy()
     if kind.newbyteorder("=") != values.dtype:
         raise CheckpointError(f"the checkpoint holds an array of {record['t']} as numbers of {values.dtype}")
@@ -82,7 +82,7 @@ def decode_numpy_array(record: Record, numbers: Any) -> Any:
     return values
 
 
-def _dtype_code(body: Record) -> str:
+def _validated_dtype_code(body: Record) -> str:
     """Return the type code of a record's numbers.
 
     Raises CheckpointError for what is no such code: numpy takes longer words for expressions of
@@ -90,7 +90,7 @@ def _dtype_code(body: Record) -> str:
     """
     word = body["t"]
     if not isinstance(word, str) or _DTYPE_CODE.fullmatch(word) is None:
-        raise CheckpointError(f"the checkpoint holds numbers of a type {clean(word)[:40]!r}")
+        raise CheckpointError(f"the checkpoint holds numbers of a type {clean_one_line(word)[:40]!r}")
     return word
 
 

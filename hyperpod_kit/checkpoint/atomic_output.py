@@ -70,7 +70,7 @@ def _make_private_directory(name: str, parent_fd: int, target: Path) -> int:
 def _remove_directory_and_close(name: str, directory_fd: int, parent_fd: int) -> None:
     with contextlib.suppress(OSError):
         for entry in os.listdir(directory_fd):
-            owned_directory.remove(entry, directory_fd)
+            owned_directory.remove_file_or_tree(entry, directory_fd)
         os.rmdir(name, dir_fd=parent_fd)
     os.close(directory_fd)
 

@@ -22,7 +22,7 @@ class CandidateRejected(Exception):
         self.rank = rank
 
 
-def reverify_and_write_tombstone(store: Store, checkpoint_id: str, rank: int, reason: str) -> None:
+def write_tombstone_if_damaged_again(store: Store, checkpoint_id: str, rank: int, reason: str) -> None:
     """Verify a rank's shard and the small files once more, and write a tombstone when the damage is
     seen again: one bad read must not condemn a checkpoint."""
     try:

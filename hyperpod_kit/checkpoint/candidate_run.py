@@ -11,7 +11,7 @@ from hyperpod_kit.checkpoint import local_tiers
 from hyperpod_kit.checkpoint.agent import extra_state, replicas, shm_slots
 from hyperpod_kit.checkpoint.agent.name_coverage import combine_plans as one_plan
 from hyperpod_kit.checkpoint.agreement import Agreement
-from hyperpod_kit.checkpoint.candidate_rejected import CandidateRejected, reverify_and_write_tombstone
+from hyperpod_kit.checkpoint.candidate_rejected import CandidateRejected, write_tombstone_if_damaged_again
 from hyperpod_kit.checkpoint.candidates import MEMORY, STORAGE, TIERS, Candidate, HeldShard
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.reason import Reason, Verdict
@@ -102,7 +102,9 @@ class CandidateRun:
                     ) from None
                 damaged = err.reason.verdict is Verdict.DAMAGED
                 if damaged and err.rank == self._ranks.rank and tiers[err.rank] == STORAGE:
-                    reverify_and_write_tombstone(self._store, self._candidate.checkpoint_id, err.rank, err.reason.text)
+                    write_tombstone_if_damaged_again(
+                        self._store, self._candidate.checkpoint_id, err.rank, err.reason.text
+                    )
                 self._drop_failed_tier(tiers, err)
         return None
 
@@ -128,12 +130,12 @@ class CandidateRun:
         """Read and prove everything of the candidate but its tensors, from memory or disk where all ranks
         have it there, else from the root. Raises CandidateRejected, DigestUnavailable."""
         if STORAGE not in tiers:
-            header = self._read_header_outside_root(tiers)
+            header = self._read_header_outside_root_if_same_world(tiers)
             if header is not None:
                 return header
         return self._read_header_from_root(tiers)
 
-    def _read_header_outside_root(self, tiers: tuple[str, ...]) -> ProvedHeader | None:
+    def _read_header_outside_root_if_same_world(self, tiers: tuple[str, ...]) -> ProvedHeader | None:
         """Read and prove the header from memory or local disks alone; return None when the candidate was
         saved by another number of ranks. Raises CandidateRejected."""
         first = self._copy_of(0, tiers[0])
@@ -153,13 +155,13 @@ class CandidateRun:
                 tree = local_tiers.read_proved_tree_on_disk(
                     str(nearer.local), nearer.run_id, self._ranks.rank, self._candidate.checkpoint_id
                 )
-            return tree, replicas.digests_in_tree(tree)
+            return tree, replicas.digests_by_holders_in_tree(tree)
 
         tree, alike = self._agreement.run_and_gather_or_reject(read)
         differ = replicas.find_difference(dict(enumerate(alike)))
         if differ is not None:
             # The agents refused it, or were killed before they could.
-            raise CandidateRejected(Reason(replicas.explain(differ)))
+            raise CandidateRejected(Reason(replicas.explain_difference(differ)))
         plan = one_plan([self._copy_of(rank, tier).plan for rank, tier in enumerate(tiers)])
         return ProvedHeader(None, tiers, first.world, plan, first.root.partition(":")[0], tree)
 

@@ -106,7 +106,7 @@ class Candidate:
         return next((shard_copy.key for tiers in self.copies for shard_copy in tiers.values()), None)
 
 
-def sealed_pages(slots: Sequence[shm_slots.Slot], run_id: str, rank: int) -> list[Page]:
+def control_pages_of_sealed_slots(slots: Sequence[shm_slots.Slot], run_id: str, rank: int) -> list[Page]:
     """Return the control pages of this rank's sealed snapshots of the run among `slots`."""
     pages = [slot.page for slot in slots]
     return [
@@ -133,7 +133,7 @@ def held_shard_of_page(page: Page) -> HeldShard:
 def local_copies(slots: Sequence[shm_slots.Slot], directory: str | None, run_id: str, rank: int) -> list[HeldShard]:
     """List this rank's shards outside the root: in its slots, and on the node's own disk; a disk that
     fails counts as empty."""
-    copies = [held_shard_of_page(page) for page in sealed_pages(slots, run_id, rank)]
+    copies = [held_shard_of_page(page) for page in control_pages_of_sealed_slots(slots, run_id, rank)]
     if directory is not None:
         with contextlib.suppress(OSError):
             copies += [
@@ -152,7 +152,7 @@ def local_copies(slots: Sequence[shm_slots.Slot], directory: str | None, run_id:
 
 
 def copies_by_checkpoint(copies_of_ranks: Sequence[Sequence[HeldShard]]) -> dict[str, list[dict[str, HeldShard]]]:
-    """"""
+    """Return, by checkpoint id, the copies of each rank by tier."""
     by_checkpoint: dict[str, list[dict[str, HeldShard]]] = {}
     for rank, rank_copies in enumerate(copies_of_ranks):
         for shard_copy in rank_copies:
@@ -173,7 +173,7 @@ def require_same_checkpoint_id(ranks: Ranks, checkpoint_id: str | None) -> None:
         )
 
 
-def newest_first(
+def iter_candidates_newest_first(
     ranks: Ranks,
     store: Store,
     copies_of_ranks: Sequence[Sequence[HeldShard]],
@@ -213,7 +213,7 @@ def _broadcast_candidates_newest_first(
         if listing is not None and resume_from.undecided:
             problem = CheckpointError(resume_from.undecided, hint=undecided.HINT)
         elif listing is not None:
-            candidate, problem = _next_listed(store, listing)
+            candidate, problem = _next_candidate_or_error(store, listing)
         # Who has what is known to all, and may be long: rank 0 says whether it counts.
         counts = candidate is not None and bool(candidate.copies)
         if candidate is not None:
@@ -228,7 +228,9 @@ def _broadcast_candidates_newest_first(
         yield candidate
 
 
-def _next_listed(store: Store, listing: Iterator[Candidate]) -> tuple[Candidate | None, CheckpointError | None]:
+def _next_candidate_or_error(
+    store: Store, listing: Iterator[Candidate]
+) -> tuple[Candidate | None, CheckpointError | None]:
     """Return the next candidate of `listing`, None at the end, or the error that ends the listing."""
     try:
         return next(listing, None), None
@@ -248,7 +250,7 @@ def _merge_committed_and_uncommitted(
 
     def committed() -> Iterator[Candidate]:
         for number, entry in enumerate(
-            selection.iter_committed_newest_first(
+            selection.iter_committed_not_excluded_newest_first(
                 store, start_at=resume_from.first, also_saved_by_job_attempt=resume_from.job_attempt
             )
         ):
@@ -257,7 +259,7 @@ def _merge_committed_and_uncommitted(
                     name = layout.parse_checkpoint_id(lost.checkpoint_id)
                     assert name is not None
                     yield Candidate(lost.checkpoint_id, name, True, [], lost.reason, lost=True)
-            skip_reason = _why_damaged(store, entry)
+            skip_reason = _damage_recorded_in_tombstone(store, entry)
             if not skip_reason:
                 taken.add(entry.checkpoint_id)
             yield Candidate(
@@ -303,11 +305,11 @@ def _merge_committed_and_uncommitted(
         yield from _candidates_of_lost_commits(store)
 
 
-def _why_damaged(store: Store, entry: CheckpointEntry) -> str:
+def _damage_recorded_in_tombstone(store: Store, entry: CheckpointEntry) -> str:
     """Return what the checkpoint's tombstone says; "" where there is none."""
     if not entry.marked:
         return ""
-    damage = tombstone.read(store, entry.checkpoint_id)
+    damage = tombstone.read_damage_reason(store, entry.checkpoint_id)
     if damage is None:
         return ""
     return f"marked as damaged: {damage}"

@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
     if command not in WITH_TORCH:
         from hyperpod_kit.checkpoint.commands import cli
 
-        return cli.perform(argv, other_commands_for_help=sorted(WITH_TORCH))
+        return cli.run_command_raising_errors(argv, other_commands_for_help=sorted(WITH_TORCH))
     require_sibling_distribution_installed(WITH_TORCH[command], f"hyperpod-kit checkpoint {command}")
     try:
         module = import_module(WITH_TORCH[command])
@@ -42,4 +42,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(ending.program(lambda: ending.run(lambda: main(sys.argv[1:]))))
+    sys.exit(ending.run_program_ending_on_ctrl_c(lambda: ending.run(lambda: main(sys.argv[1:]))))

@@ -23,7 +23,7 @@ from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.sharding import is_sharded
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 Json = Any
 Take = Callable[[str, torch.Tensor], "str | dict[str, Json]"]
@@ -139,14 +139,16 @@ class _Encoder:
             return {"$": "tuple", "v": items}
         record = typed_values.encode(value, lambda item, key: self.encode(item, f"{path}.{key}"))
         if record is None:
-            raise StateNotSerializable(path, f"{kind.__module__}.{kind.__qualname__}", hint=_suggestion(value, path))
+            raise StateNotSerializable(
+                path, f"{kind.__module__}.{kind.__qualname__}", hint=_hint_what_to_save_instead(value, path)
+            )
         return record
 
     def _encode_dict(self, value: dict[Any, Any], path: str) -> Json:
         # Without `classes` an OrderedDict comes back as dict, in the same order.
         class_fields = {}
         if self._classes:
-            class_fields = mappings.class_fields(value)
+            class_fields = mappings.record_fields_naming_class(value)
         if not class_fields and all(type(key) is str for key in value) and "$" not in value:
             return {key: self.encode(item, f"{path}.{key}") for key, item in value.items()}
         pairs = []
@@ -154,7 +156,9 @@ class _Encoder:
             if type(key) not in (str, int, bool, float, tuple, bytes, type(None)) and not _is_allowed_nonprimitive_key(
                 key
             ):
-                raise StateNotSerializable(f"{path}, key {key!r}", type(key).__name__, hint=_suggestion(key, "the key"))
+                raise StateNotSerializable(
+                    f"{path}, key {key!r}", type(key).__name__, hint=_hint_what_to_save_instead(key, "the key")
+                )
             pairs.append([self.encode(key, f"{path}.<key>"), self.encode(item, f"{path}.{key}")])
         return {"$": "dict", "v": pairs, **class_fields}
 
@@ -176,7 +180,7 @@ def _is_allowed_nonprimitive_key(value: object) -> bool:
     return arrays.is_numpy_scalar(value) or isinstance(value, (enum.Enum, torch.dtype, torch.device, frozenset))
 
 
-def _suggestion(value: Any, path: str) -> str:
+def _hint_what_to_save_instead(value: Any, path: str) -> str:
     """Return the hint what to save in place of a value that cannot be saved."""
     kind = type(value)
     instead = next((text for kinds, text in _SUGGESTIONS if isinstance(value, kinds)), None)
@@ -224,12 +228,12 @@ def iter_tensor_and_subclass_records(body: Json) -> Iterator[dict[str, Json]]:
                 todo += item.values()
 
 
-def record_with_type_and_shape(taken: str | dict[str, Json], tensor: torch.Tensor) -> dict[str, Json]:
+def record_with_type_and_shape(name_or_record: str | dict[str, Json], tensor: torch.Tensor) -> dict[str, Json]:
     """Return the record of a tensor with its type and shape, for one whose owner may change both; a
     record that is complete already is returned as it is."""
-    if not isinstance(taken, str):
-        return taken
-    return {"$": "tensor", "name": taken, "t": NAMES[tensor.dtype], "s": list(tensor.shape)}
+    if not isinstance(name_or_record, str):
+        return name_or_record
+    return {"$": "tensor", "name": name_or_record, "t": NAMES[tensor.dtype], "s": list(tensor.shape)}
 
 
 def container_children(body: Json) -> dict[Any, Json] | list[Json] | tuple[Json, ...] | None:
@@ -291,7 +295,7 @@ def decode(
     try:
         return _decoded(body, get_tensor, filled_subclasses, plain)
     except _RECORD_ERRORS as err:
-        what = f"{type(err).__name__}: {clean(err)[:200]}"
+        what = f"{type(err).__name__}: {clean_one_line(err)[:200]}"
         raise CheckpointError(f"the checkpoint holds a value that no program of ours has written: {what}") from err
 
 
@@ -305,7 +309,7 @@ def _decoded(
     if isinstance(encoded_children, dict):
         items = {key: inner(item) for key, item in encoded_children.items()}
         if body.get("$") == "dict":
-            return mappings.rebuild(body, items, plain=plain)
+            return mappings.rebuild_dict_of_saved_class(body, items, plain=plain)
         return items
     if encoded_children is not None:
         return _decode_sequence(body, type(encoded_children)(inner(item) for item in encoded_children))
@@ -374,7 +378,7 @@ def _decode_subclass(
             f"{body['name']} is a {body['class']}, which only the program itself can make",
             hint="make it before the restore: then its tensors are filled",
         )
-    return subclasses.rebuild(body, parts, inner(body["context"][0]))
+    return subclasses.rebuild_subclass_from_parts(body, parts, inner(body["context"][0]))
 
 
 def subclass_record_without_parts(parts: subclasses.TakenApart) -> dict[str, Json]:
@@ -395,7 +399,9 @@ def _refuse_tensor(path: str, _: torch.Tensor) -> str:
     raise StateNotSerializable(path, "tensor")
 
 
-def serialize_tree_and_per_rank_part(tree: Mapping[str, Json], per_rank_keys: Collection[str]) -> tuple[bytes, bytes]:
+def serialize_whole_tree_and_per_rank_part(
+    tree: Mapping[str, Json], per_rank_keys: Collection[str]
+) -> tuple[bytes, bytes]:
     """Return the JSON text of an encoded tree with `per_rank_keys` last, and the text of these parts
     alone; b"" where there are none."""
     per_rank = {key: value for key, value in tree.items() if key in per_rank_keys}

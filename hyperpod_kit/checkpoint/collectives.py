@@ -102,7 +102,7 @@ class Ranks:
         if self.alone:
             return [value]
         text, pack_error = self._pack(value)
-        longest, same = self._compare_texts_of_ranks(text)
+        longest, same = self._longest_length_and_whether_texts_equal(text)
         if same and pack_error is None:
             return self._unpack_all([text], None) * self.world
         rows = self._all_gather_bytes(_with_length(text, len(text)), _LENGTH + _checked_size(longest))
@@ -119,7 +119,7 @@ class Ranks:
             raise CheckpointError(str(pack_error))
         return [wire_values.unpack(text, f"rank {rank}") for rank, text in enumerate(texts)]
 
-    def _compare_texts_of_ranks(self, text: bytes) -> tuple[int, bool]:
+    def _longest_length_and_whether_texts_equal(self, text: bytes) -> tuple[int, bool]:
         """Return (length of the longest text of all ranks, whether all texts are the same), from one
         reduction.
 

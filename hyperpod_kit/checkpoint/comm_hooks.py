@@ -56,7 +56,11 @@ class StateObjects(NamedTuple):
 def hook_states(model: torch.nn.Module | None) -> dict[str, Any]:
     """Return the states of the communication hooks of a model's DDP wrappers as objects with a
     state_dict, by name. Raises StateNotSerializable for one of an unknown class that holds tensors."""
-    states = [(wrapper, state) for wrapper in _wrappers(model) for state in _registered_hook_states(wrapper)]
+    states = [
+        (wrapper, state)
+        for wrapper in _ddp_wrappers_around_or_inside(model)
+        for state in _registered_hook_states(wrapper)
+    ]
     state_objects: dict[str, Any] = {}
     for number, (wrapper, state) in enumerate(states):
         name = f"{PREFIX}{number}"
@@ -74,7 +78,7 @@ def hook_states(model: torch.nn.Module | None) -> dict[str, Any]:
     return state_objects
 
 
-def warn_of_missing_hook_states(names: set[str], saved: Mapping[str, Any]) -> set[str]:
+def warn_and_return_missing_hook_states(names: set[str], saved: Mapping[str, Any]) -> set[str]:
     """Return which hook states among `names` a checkpoint lacks that was made before hooks were saved,
     and warn (RuntimeWarning) that they begin anew."""
     lacking = {f"objects.{name}" for name in names if name.startswith(PREFIX)}.difference(saved)
@@ -148,7 +152,7 @@ def _copy_to_current_device(value: Any) -> Any:
     return copies
 
 
-def _wrappers(model: torch.nn.Module | None) -> Iterator[DDP]:
+def _ddp_wrappers_around_or_inside(model: torch.nn.Module | None) -> Iterator[DDP]:
     """Yield the DDP around a model, under torch.compile too, or else those inside it."""
     outer = model
     while isinstance(outer, torch.nn.Module) and not isinstance(outer, DDP):
@@ -171,7 +175,7 @@ def _registered_hook_states(wrapper: DDP) -> list[Any]:
 
 
 def _holds_tensors(state: Any) -> bool:
-    todo = list(_attributes(state))
+    todo = list(_attribute_values(state))
     visited: set[int] = set()
     while todo:
         value = todo.pop()
@@ -187,7 +191,7 @@ def _holds_tensors(state: Any) -> bool:
     return False
 
 
-def _attributes(state: Any) -> Iterator[Any]:
+def _attribute_values(state: Any) -> Iterator[Any]:
     yield from getattr(state, "__dict__", {}).values()
     for kind in type(state).__mro__:
         slots = getattr(kind, "__slots__", ())

@@ -49,7 +49,7 @@ def read_convert_and_list_misfits(
             result = _apply_conversion(here, source, [full_tensors[saved[name].stored] for name in source.names])
             if isinstance(result, str):
                 failure = failure or result
-            elif not _fits(result, live[here]):
+            elif not _has_same_shape_and_convertible_dtype(result, live[here]):
                 misfits.append(here)
             else:
                 parts[here] = _copy_local_part(here, live[here], result, ranks)
@@ -117,7 +117,7 @@ def _apply_conversion(name: str, source: ConvertedFrom, full_tensors: Sequence[t
     return result
 
 
-def _fits(result: torch.Tensor, live: torch.Tensor) -> bool:
+def _has_same_shape_and_convertible_dtype(result: torch.Tensor, live: torch.Tensor) -> bool:
     return result.shape == live.shape and weight_sources.are_convertible_dtypes(live.dtype, result.dtype)
 
 
@@ -125,7 +125,7 @@ def _copy_local_part(name: str, live: torch.Tensor, full_tensor: torch.Tensor, r
     """Return a copy of the part of `full_tensor` that this rank holds."""
     if not sharding.is_sharded(live):
         return full_tensor.clone()
-    local_part = sharding.locate(
+    local_part = sharding.locate_local_part(
         name, live, ranks, per_rank=False, full=sharding.Full(is_requested=False, gather=False)
     )
     if local_part is None:

@@ -42,16 +42,16 @@ def synchronize(tensors: Iterable[torch.Tensor]) -> None:
         torch.cuda.synchronize(which)
 
 
-def fill(target: torch.Tensor, view: memoryview) -> None:
+def copy_from_host_and_wait(target: torch.Tensor, view: memoryview) -> None:
     """Copy bytes from the host into U8 elements on a device and wait until they are there."""
     target.copy_(torch.frombuffer(view, dtype=torch.uint8))
 
 
 def _address(slot: shm_slots.Slot) -> int:
-    return ctypes.addressof(slot.buffer)
+    return ctypes.addressof(slot.image_mapping)
 
 
-def register(slot: shm_slots.Slot) -> bool:
+def register_slot_with_cuda_driver(slot: shm_slots.Slot) -> bool:
     """Register the slot's memory with the CUDA driver (cudaHostRegister), so that copies need no
     staging; return False if the driver refuses, as it does for files on a disk: Linux pins no pages
     of them that are written to."""
@@ -64,7 +64,7 @@ def register(slot: shm_slots.Slot) -> bool:
     return int(result) == 0
 
 
-def unregister(slot: shm_slots.Slot) -> None:
+def unregister_slot_from_cuda_driver(slot: shm_slots.Slot) -> None:
     """Unregister a slot's memory from the CUDA driver, if it is registered; before the memory is
     unmapped."""
     if not _registered:
@@ -132,7 +132,7 @@ class CudaDevice:
         does not guard them. Of the others samples are read before and after; `on_changed` is called
         with those that were written to between.
         """
-        chunks = self._sampled([source for _, source, early in pieces if not early])
+        chunks = self._get_or_create_sampled_chunks([source for _, source, early in pieces if not early])
         before = chunks.read()
         early, late = (
             [request for request in digest_requests if request[1]],
@@ -160,7 +160,7 @@ class CudaDevice:
             if small:
                 plain = [source.resolve_conj().resolve_neg().contiguous() for _, source in small]
                 gathered = torch.cat([source.view(-1).view(torch.uint8) for source in plain])
-                stage = self._pinned_memory(total)
+                stage = self._reusable_pinned_memory(total)
                 stage.copy_(gathered, non_blocking=True)
                 at = 0
                 for view, source in small:
@@ -178,7 +178,7 @@ class CudaDevice:
 
         return DeviceCopy(event, gathered_small, (ready, gathered, digest_requests, before), sums, compared)
 
-    def _sampled(self, tensors: Sequence[torch.Tensor]) -> SampledChunks:
+    def _get_or_create_sampled_chunks(self, tensors: Sequence[torch.Tensor]) -> SampledChunks:
         if not self._chunks.is_for_tensors(tensors):
             self._chunks = SampledChunks(tensors)
         return self._chunks
@@ -191,7 +191,7 @@ class CudaDevice:
             differing, non_blocking=True
         )
 
-    def _pinned_memory(self, size: int) -> torch.Tensor:
+    def _reusable_pinned_memory(self, size: int) -> torch.Tensor:
         if self._stage is None or self._stage.numel() < size:
             self._stage = torch.empty(size, dtype=torch.uint8, pin_memory=True, device="cpu")
         return self._stage[:size]

@@ -178,16 +178,16 @@ def _new_tensors_for_module(
             here = collector.find(record["name"])
             as_saved = TYPES[record["t"]], torch.Size(record["s"])
             if modules.is_extra_state(plain) or loader.is_lazy_buffer(plain):
-                yield NewTensor(record["name"], _allocate(as_saved, loader.device), loader.use(plain))
+                yield NewTensor(record["name"], _allocate(as_saved, loader.device), loader.tensor_use_of(plain))
             elif loader.is_buffer_of_other_dtype(plain, here, *as_saved):
                 assert here is not None, "what is not there is not replaced"
-                yield NewTensor(record["name"], _allocate(as_saved, here.device), loader.use(plain))
+                yield NewTensor(record["name"], _allocate(as_saved, here.device), loader.tensor_use_of(plain))
             elif loader.has_custom_loading(plain) and (here is None or (here.dtype, here.shape) != as_saved):
                 like = None
                 if here is not None and not sharding.is_sharded(here):
                     like = here
                 device = like.device if like is not None else loader.device
-                yield NewTensor(record["name"], _allocate(as_saved, device), loader.use(plain))
+                yield NewTensor(record["name"], _allocate(as_saved, device), loader.tensor_use_of(plain))
 
 
 def _allocate(kind: tuple[torch.dtype, torch.Size], device: torch.device) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import reshard, sharing
 from hyperpod_kit.checkpoint.dcp.slices import SliceRequests, TensorSlice
-from hyperpod_kit.checkpoint.load import empty
+from hyperpod_kit.checkpoint.load import allocate_host_tensor
 from hyperpod_kit.checkpoint.reason import Verdict
 from hyperpod_kit.checkpoint.repository.rows import Rows
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
@@ -44,7 +44,7 @@ def read_full_tensors_alone(
     if allocate is not None:
         tensors.update(allocate(specs))
     else:
-        tensors.update((name, empty(spec)) for name, spec in specs.items())
+        tensors.update((name, allocate_host_tensor(spec)) for name, spec in specs.items())
     for part in _batches(rows, specs):
         requests = SliceRequests(rows)
         for name in part:

@@ -29,14 +29,14 @@ def gather_sharded_tensor_to_rank_zero(tensor: Any, *, is_requested: bool) -> to
         return None
     full_tensor: torch.Tensor | None = None
     if dist.get_rank() == 0:
-        full_tensor = torch.empty(tensor.shape, dtype=tensor.dtype, device=_device(tensor))
+        full_tensor = torch.empty(tensor.shape, dtype=tensor.dtype, device=_device_of_local_shards(tensor))
     tensor.gather(dst=0, out=full_tensor, dtype=tensor.dtype)
     if full_tensor is not None and is_requested:
         return full_tensor.cpu()
     return None
 
 
-def _device(tensor: Any) -> torch.device:
+def _device_of_local_shards(tensor: Any) -> torch.device:
     """Return the device to which the pieces are sent: NCCL has no host memory."""
     shards = tensor.local_shards()
     device = torch.device("cpu")

@@ -110,7 +110,7 @@ class Landing:
         self._tensors += other._tensors
 
     def chunk_numbers(self, chunk_size: int) -> set[int]:
-        """Return the numbers of the chunks of `size` bytes in which requested bytes lie."""
+        """Return the numbers of the chunks of `chunk_size` bytes in which requested bytes lie."""
         return {index for begin, end, _ in self._ranges for index in range(begin // chunk_size, -(-end // chunk_size))}
 
     def requested_ranges(self, begin: int, end: int) -> list[tuple[int, int]]:
@@ -153,12 +153,12 @@ class Landing:
                 if isinstance(target, int):
                     memory_copy.copy_memory(target + at - first, source + at - begin, size)
                 else:
-                    _fill(target[at - first :][:size], view[at - begin :][:size])
+                    _copy_to_device_or_target_fault(target[at - first :][:size], view[at - begin :][:size])
 
 
-def _fill(target: torch.Tensor, view: memoryview) -> None:
+def _copy_to_device_or_target_fault(target: torch.Tensor, view: memoryview) -> None:
     try:
-        device.fill(target, view)
+        device.copy_from_host_and_wait(target, view)
     except RuntimeError as err:
         raise TargetFault(f"a tensor on {target.device}", err) from None
 
@@ -182,14 +182,14 @@ class ShardLoad:
     def _add_target(self, placed: Placed, piece: TensorPiece | None) -> None:
         spec = placed.spec
         if piece is None:
-            target = self.loaded[spec.name] = empty(spec)
+            target = self.loaded[spec.name] = allocate_host_tensor(spec)
         else:
             if spec != piece.spec:
                 raise _mismatch_error(spec, piece.spec)
             self.here.add(spec.name)
             target = piece.tensor
             if not can_fill_directly(target):
-                target = empty(spec)
+                target = allocate_host_tensor(spec)
                 self._staged.append((spec.name, piece.tensor, target))
         self.landing.add(placed.begin, placed.end, target)
 
@@ -200,7 +200,7 @@ class ShardLoad:
             copy_into(live, staged, name)
 
 
-def empty(spec: TensorSpec) -> torch.Tensor:
+def allocate_host_tensor(spec: TensorSpec) -> torch.Tensor:
     """Return a new tensor in host memory for all of a piece. Raises TargetFault when there is no
     memory for it."""
     try:
@@ -222,10 +222,13 @@ def _mismatch_error(saved: TensorSpec, here: TensorSpec) -> CheckpointError:
     hint = None
     if is_per_rank(here.name):
         hint = f"take {here.name} out before the restore: then what was saved takes its place"
-    return CheckpointError(f"{saved.name} is {describe(saved)} in the checkpoint, {describe(here)} here", hint=hint)
+    return CheckpointError(
+        f"{saved.name} is {describe_type_and_shape(saved)} in the checkpoint, {describe_type_and_shape(here)} here",
+        hint=hint,
+    )
 
 
-def describe(spec: TensorSpec) -> str:
+def describe_type_and_shape(spec: TensorSpec) -> str:
     box = ""
     if spec.full:
         box = f" at {list(spec.offsets)} of {list(spec.full)}"
@@ -305,7 +308,7 @@ class Reading:
             shard_load.landing.copy_requested_bytes(begin, view)
             on_read(len(view))
 
-        self._pump.finish(deliver)
+        self._pump.deliver_all_and_wait(deliver)
         assert self._opened is not None, "what was parsed was opened"
         self._opened.confirm()
         shard_load.copy_staged_tensors()

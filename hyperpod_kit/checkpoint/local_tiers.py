@@ -31,7 +31,7 @@ def read_proved_tree_in_memory(slots: Sequence[shm_slots.Slot], key: Key) -> Tre
     """Read and prove the non-tensor state of this rank's snapshot in memory. Raises DigestMismatch,
     CheckpointError."""
     slot, page = _find_sealed_slot(slots, key)
-    extra = slot.extra(page.shard.extra_size)
+    extra = slot.read_extra(page.shard.extra_size)
     if digest.small_object_digest(extra) != page.shard.extra_root:
         raise DigestMismatch(slot.name.file("ctl"), page.shard.extra_root, digest.small_object_digest(extra))
     return dict(json.loads(extra))

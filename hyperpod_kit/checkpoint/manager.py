@@ -167,14 +167,14 @@ class Manager:
         self._ranks = Ranks(process_group)
         preemption = PreemptionSignal(self._ranks, enabled=save_on_signal)
         self._cadences = save_schedule.Cadences(every, storage_every, self._ranks, preemption)
-        self._progress = ProgressWriter(waited=data_wait.LOOP.read)
+        self._progress = ProgressWriter(waited=data_wait.LOOP.seconds_so_far)
         self._saves = Saves(os.fspath(root), max_lost, waiting=self._progress.report_phase_advance)
         self._caller = CallerGuard()
         self._closed: bool | None = None
         self._start = startup.agree_on_start_identity(self._ranks, root, run, algorithm)
         root_capacity.require_room_for_two_checkpoints(self._ranks, self._start.root, keep)
         replica_check = ReplicaCheck(compare, self._start.algorithm)
-        threads = memory_copy.copy_threads(self._start.ranks_here)
+        threads = memory_copy.copy_threads(self._start.rank_count_on_this_host)
         load.warm_up_digest_and_copy_code(self._start.algorithm)
         directory = None
         if local is not None:
@@ -188,7 +188,7 @@ class Manager:
             self._start.incarnation, self._saves, replica_check, self._progress, user_policy
         )
         self._agent = startup.start_agent(self._ranks, self._start, options, self._event_handler.handle_event)
-        pool = SlotPool(self._start.run.run_id, self._ranks.rank, slots, folder=self._agent.folder)
+        pool = SlotPool(self._start.run.run_id, self._ranks.rank, slots, folder=self._agent.shm_folder)
         if partners:
             PartnerLink(self._ranks, self._start, self._agent).fetch_lost_snapshot()
         pool.map_existing_slots_and_prefault_newest()
@@ -305,10 +305,10 @@ class Manager:
 
     def _restore(self, state: State, checkpoint_id: str | None, progress: ProgressCallback | None) -> Restored | Fresh:
         if not self._recovered.is_fate_of_snapshots_decided:
-            self._raise_any_problem(started_loaders.problem(state.objects))
+            self._raise_any_problem(started_loaders.error_for_loader_iterated_before_restore(state.objects))
         self._staging.fence.wait_until_captured()
         # What is made for a state must be usable by a training step, wherever the restore is called.
-        with self._progress.phase(Phase.RESTORE), torch.inference_mode(False):
+        with self._progress.report_phase_during(Phase.RESTORE), torch.inference_mode(False):
             progress = callback_with_activity(self._progress.report_phase_advance, progress)
             restored = self._recovered.restore_and_free_other_snapshots(
                 state, progress, self._save_ids.epoch, checkpoint_id
@@ -423,13 +423,13 @@ class Manager:
         self._progress.report_completed_step(step)
         self._saves.emit_warnings(2)
         if self._cadences.preemption.poll_all_ranks():
-            self._save(step, state, "wait", arguments.checked_metrics(metrics), "storage")
+            self._save(step, state, "wait", arguments.validate_and_encode_metrics(metrics), "storage")
             self.close()
             raise SystemExit(REQUEUE_EXIT_CODE)
         tier = self._cadences.due(step)
         if tier is None and self._saves.trouble is None:
             return None
-        return self._save(step, state, "skip", arguments.checked_metrics(metrics), tier or "storage")
+        return self._save(step, state, "skip", arguments.validate_and_encode_metrics(metrics), tier or "storage")
 
     def reached(self, step: int) -> bool:
         """Report that `step` is completed, in a loop that decides itself when to save.
@@ -480,7 +480,7 @@ class Manager:
                     loss = evaluate()
         """
         self._require_usable()
-        return self._progress.phase(Phase.EVALUATION)
+        return self._progress.report_phase_during(Phase.EVALUATION)
 
     @property
     def ending(self) -> bool:
@@ -545,7 +545,7 @@ class Manager:
             raise ValueError(f"on_busy is {on_busy!r}, expected 'skip', 'wait' or 'replace'")
         if tier not in save_schedule.TIERS:
             raise ValueError(f"tier is {tier!r}, expected 'storage' or 'memory'")
-        return self._save(step, state, on_busy, arguments.checked_metrics(metrics), tier)
+        return self._save(step, state, on_busy, arguments.validate_and_encode_metrics(metrics), tier)
 
     def _save(
         self,
@@ -555,7 +555,7 @@ class Manager:
         metrics: dict[str, float | str],
         tier: save_schedule.Tier,
     ) -> Handle:
-        with self._progress.phase(Phase.SAVE), self._caller.refuse_concurrent_calls(
+        with self._progress.report_phase_during(Phase.SAVE), self._caller.refuse_concurrent_calls(
             "save"
         ), ambient.disable_dispatch_modes():
             begin = time.perf_counter()
@@ -637,7 +637,7 @@ class Manager:
         if self._closed is not None and self._caller.is_creator_process:
             return self._closed
         self._require_usable()
-        self._progress.enter(Phase.CLOSE)
+        self._progress.report_phase(Phase.CLOSE)
         self._cadences.preemption.restore_handlers_or_ignore_after_signal()
         self._staging.close()
         self._agent.send(Close())
@@ -666,7 +666,7 @@ class Manager:
                 f"the newest save, of step {newest.step}, is not durable: {newest.state}: {newest.reason}"
             )
         self._saves.emit_warnings(2)
-        self._progress.enter(Phase.OVER)
+        self._progress.report_phase(Phase.OVER)
         return self._closed
 
     def __enter__(self) -> Manager:

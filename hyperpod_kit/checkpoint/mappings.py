@@ -18,7 +18,7 @@ _OF_COLLECTIONS: dict[str, type] = {kind.__name__: kind for kind in (collections
 _FACTORIES: dict[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, bytes, list, dict, set, tuple)}
 
 
-def class_fields(value: dict[Any, Any]) -> dict[str, str]:
+def record_fields_naming_class(value: dict[Any, Any]) -> dict[str, str]:
     """What the record of a dict says of its class: nothing of one that comes back as a plain dict."""
     kind = type(value)
     if kind is dict:
@@ -26,16 +26,16 @@ def class_fields(value: dict[Any, Any]) -> dict[str, str]:
     if _OF_COLLECTIONS.get(kind.__name__) is kind:
         return {CLASS: kind.__name__}
     if isinstance(value, collections.defaultdict):
-        return _defaultdict_class_fields(value)
+        return _record_fields_naming_defaultdict(value)
     name = None
     if _is_dict_subclass_without_lifecycle_code(kind) and not vars(value):
-        name = typed_values.name_of(kind)
+        name = typed_values.class_name_if_found_in_modules(kind)
     if name is None:
         return {}
     return {CLASS: name}
 
 
-def _defaultdict_class_fields(value: collections.defaultdict[Any, Any]) -> dict[str, str]:
+def _record_fields_naming_defaultdict(value: collections.defaultdict[Any, Any]) -> dict[str, str]:
     factory: Any = value.default_factory
     if type(value) is not collections.defaultdict:
         return {}
@@ -47,7 +47,7 @@ def _defaultdict_class_fields(value: collections.defaultdict[Any, Any]) -> dict[
     return {}
 
 
-def rebuild(record: dict[str, Any], items: dict[Any, Any], *, plain: bool) -> dict[Any, Any]:
+def rebuild_dict_of_saved_class(record: dict[str, Any], items: dict[Any, Any], *, plain: bool) -> dict[Any, Any]:
     """The dict of a record. With `plain` one of a class that the program does not have is a plain dict.
 
     Raises CheckpointError.
@@ -62,7 +62,7 @@ def rebuild(record: dict[str, Any], items: dict[Any, Any], *, plain: bool) -> di
         mapping.update(items)
         return mapping
     try:
-        kind = typed_values.class_of(name)
+        kind = typed_values.imported_class_by_name(name)
     except CheckpointError:
         if plain:
             return items

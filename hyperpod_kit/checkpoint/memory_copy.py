@@ -50,7 +50,7 @@ def copy_threads(ranks_here: int) -> int:
     return max(1, min(_MAX_THREADS, len(os.sched_getaffinity(0)) // max(1, ranks_here)))
 
 
-def batches(copies: Sequence[TensorCopy]) -> list[Batch]:
+def cut_and_group_into_batches(copies: Sequence[TensorCopy]) -> list[Batch]:
     """Cut and group copies into batches for several threads, large ones first. They hold addresses:
     keep the tensors alive."""
     large: list[Batch] = []
@@ -88,7 +88,7 @@ def _split_into_copy_calls(
     count = -(-size // _CUT)
     edges = [size * n // count // 4096 * 4096 for n in range(count)] + [size // 8 * 8]
     out: list[tuple[tuple[Callable[..., Any], tuple[Any, ...]], int]] = [
-        ((numpy.positive, (_as_u64(source + a, b - a), _as_u64(target + a, b - a))), b - a)  # type: ignore[union-attr]
+        ((numpy.positive, (_memory_as_u64_array(source + a, b - a), _memory_as_u64_array(target + a, b - a))), b - a)  # type: ignore[union-attr]
         for a, b in itertools.pairwise(edges)
     ]
     end = edges[-1]
@@ -103,7 +103,7 @@ def copy_memory(target: int, source: int, size: int) -> None:
         function(*arguments)
 
 
-def _as_u64(address: int, size: int) -> Any:
+def _memory_as_u64_array(address: int, size: int) -> Any:
     """Return memory as an array of u64; `positive` of an unsigned integer is the integer itself."""
     import numpy
 
@@ -121,7 +121,7 @@ class CopyRun:
         self._error: BaseException | None = None
         self._ended = threading.Event()
         if not batches:
-            self._end()
+            self._call_then_and_mark_ended()
 
     def run_batches(self) -> None:
         """Run batches in this thread until none is left to start; never raises."""
@@ -134,9 +134,9 @@ class CopyRun:
                 except BaseException as err:
                     self._error = err
             if next(self._remaining) == 0:
-                self._end()
+                self._call_then_and_mark_ended()
 
-    def _end(self) -> None:
+    def _call_then_and_mark_ended(self) -> None:
         try:
             if self._then is not None:
                 self._then(self._error)
@@ -172,19 +172,20 @@ class Copier:
         *,
         background: bool = False,
     ) -> CopyRun:
-        """Begin; the caller goes on and must call `wait` on what it gets. `background`: even with one thread."""
+        """Begin; the caller goes on and must call `help_and_wait` on what it gets. `background`: even with
+        one thread."""
         run = CopyRun(batches, then)
         helpers = min(max(self.threads - 1, int(background)), len(batches))
         while len(self._threads) < helpers:
             self._threads.append(
-                threading.Thread(target=self._serve, daemon=True, name=f"hpk-copy-{len(self._threads)}")
+                threading.Thread(target=self._run_queued_copies, daemon=True, name=f"hpk-copy-{len(self._threads)}")
             )
             self._threads[-1].start()
         for _ in range(helpers):
             self._queue.put(run)
         return run
 
-    def _serve(self) -> None:
+    def _run_queued_copies(self) -> None:
         while (run := self._queue.get()) is not None:
             run.run_batches()
 

@@ -15,7 +15,7 @@ from hyperpod_kit.checkpoint.tensors import Collector, TensorUse
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
 
 
-def unwrap(model: torch.nn.Module) -> torch.nn.Module:
+def unwrap_ddp_and_compile(model: torch.nn.Module) -> torch.nn.Module:
     """Return the model inside DDP and torch.compile."""
     inner = None
     if isinstance(model, torch.nn.parallel.DistributedDataParallel):
@@ -23,7 +23,7 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
     if inner is None:
         inner = getattr(model, "_orig_mod", None)
     if isinstance(inner, torch.nn.Module):
-        return unwrap(inner)
+        return unwrap_ddp_and_compile(inner)
     return model
 
 
@@ -51,12 +51,10 @@ def encode(
 ) -> dict[str, Any]:
     """Record a module's tensors in the collector and return its encoded state dict, by the bare
     model's names.
-
     The state dict has the model's own objects instead of detached copies of them (`keep_vars`), so
-    that an unchanged tensor is recognised. `parameters` are the names of its parameters, which are
-    of that `use`; all else is a buffer, and of them `broadcast_names` those that DDP sends around.
-    `excluded_names` are not saved.
-    """
+    that an unchanged tensor is recognised. `parameter_names` are the names of its parameters, which
+    are of that `use`; all else is a buffer, and of them `broadcast_names` those that DDP sends
+    around. `excluded_names` are not saved."""
     out = {}
     weight = partial(collector.add_tensor, use=use)
 
@@ -145,7 +143,7 @@ class Loader:
         """Return whether a module's own code loads what has that plain name, whatever its shape and type."""
         return is_extra_state(name) or any(not owner or name.startswith(f"{owner}.") for owner in self._owners)
 
-    def use(self, name: str) -> TensorUse:
+    def tensor_use_of(self, name: str) -> TensorUse:
         """Return the use of the tensors of that plain name, those too that the module does not have yet,
         so that they are saved again as before."""
         return self._uses.get(name, TensorUse.BUFFER)
@@ -172,10 +170,8 @@ class Loader:
     ) -> None:
         """Load what could not be filled in place through the modules' own `load_state_dict`, or everything
         where modules have such code, and set lazy and newly made buffers.
-
-        `wholes` are the subclasses that are filled, `fresh` the names of tensors that were made for
-        this restore.
-        """
+        `filled_subclasses_by_name` are the subclasses that are filled, `names_made_for_restore` the
+        names of tensors that were made for this restore."""
         here = self._model.state_dict(keep_vars=True)
         storages = {_storage_identity(value) for value in (*self._model.parameters(), *self._model.buffers())}
         # What is not here is made by the module's own code, or was left out when it was saved.

@@ -166,10 +166,10 @@ def require_same_parameters(optimizer: torch.optim.Optimizer, tree: Any, fqns: M
     saved = [name for group in tree[GROUPS] for name in group[PARAMS]]
     if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
         if not set(saved) <= set(names):
-            raise CheckpointError(f"the parameters of {path} differ: {_difference(saved, names)}")
+            raise CheckpointError(f"the parameters of {path} differ: {_describe_parameter_difference(saved, names)}")
         return
     if saved != names or len(tree[GROUPS]) != len(optimizer.param_groups):
-        raise CheckpointError(f"the parameters of {path} differ: {_difference(saved, names)}")
+        raise CheckpointError(f"the parameters of {path} differ: {_describe_parameter_difference(saved, names)}")
 
 
 def describe_class_change_or_refuse_state_loss(
@@ -199,7 +199,7 @@ def describe_class_change_or_refuse_state_loss(
     return f"{differ}: it goes on with the settings (lr, ...) and the state of that one"
 
 
-def _difference(saved: list[str], names: list[str]) -> str:
+def _describe_parameter_difference(saved: list[str], names: list[str]) -> str:
     missing, unexpected = sorted(set(names) - set(saved)), sorted(set(saved) - set(names))
     if not missing and not unexpected:
         return "the same parameters in another order or other groups"

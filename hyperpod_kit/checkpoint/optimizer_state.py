@@ -43,11 +43,9 @@ def make_missing_state(
 ) -> bool:
     """Make the state tensors that a restore of `tree` fills, where the optimizer has none yet; return
     whether it made any.
-
-    `described`: the records of the tree have their types and shapes. Else a step makes them, except
-    of what is no Optimizer and drives one: its step may do more, and its own code is given what was
-    saved.
-    """
+    `records_have_type_and_shape`: the records of the tree have their types and shapes. Else a step
+    makes them, except of what is no Optimizer and drives one: its step may do more, and its own code
+    is given what was saved."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         return False
     every = [param for group in optimizer.param_groups for param in group[PARAMS]]
@@ -61,10 +59,10 @@ def make_missing_state(
         or _has_custom_state_dict_or_hooks(optimizer)
     ):
         return make_state_by_null_step(optimizer)
-    params, groups = _params(optimizer, fqns), _groups(optimizer)
+    params, groups = _param_by_name(optimizer, fqns), _group_by_param_id(optimizer)
     for name, values in tree["state"].items():
         param = params.get(name, name)
-        optimizer.state[param] = _allocate(values, param, groups.get(id(param), {}))
+        optimizer.state[param] = _allocate_state_of_parameter(values, param, groups.get(id(param), {}))
     return True
 
 
@@ -131,19 +129,19 @@ def _without_step_hooks(optimizer: torch.optim.Optimizer) -> Iterator[None]:
             setattr(optimizer, name, before)
 
 
-def _allocate(saved: codec.Json, param: Any, group: Mapping[str, Any], key: object = "") -> Any:
+def _allocate_state_of_parameter(saved: codec.Json, param: Any, group: Mapping[str, Any], key: object = "") -> Any:
     """Return what an optimizer holds for a parameter, with new memory for its tensors."""
     if isinstance(saved, dict) and saved.get("$") == "tensor":
-        return new_tensor(saved, param, group, key)
+        return allocate_state_tensor(saved, param, group, key)
     saved_children = codec.container_children(saved)
     if isinstance(saved_children, dict):
-        return {name: _allocate(item, param, group, name) for name, item in saved_children.items()}
+        return {name: _allocate_state_of_parameter(item, param, group, name) for name, item in saved_children.items()}
     if saved_children is not None:
-        return type(saved_children)(_allocate(item, param, group, key) for item in saved_children)
+        return type(saved_children)(_allocate_state_of_parameter(item, param, group, key) for item in saved_children)
     return saved  # a number, say: its value comes with the rest
 
 
-def new_tensor(record: dict[str, Any], param: Any, group: Mapping[str, Any], key: object) -> torch.Tensor:
+def allocate_state_tensor(record: dict[str, Any], param: Any, group: Mapping[str, Any], key: object) -> torch.Tensor:
     """Return memory for a tensor of the state, where torch's own loading puts it: beside its
     parameter, divided as that one where it has its shape; a count of steps is on the host where no
     kernel reads it."""
@@ -207,7 +205,7 @@ def allocate_for_misfits(
     or has another type or shape. `find_live(name)` returns the tensor here."""
     if not is_standard_form(tree):
         return
-    params, groups = _params(optimizer, fqns), _groups(optimizer)
+    params, groups = _param_by_name(optimizer, fqns), _group_by_param_id(optimizer)
     for name, values in tree["state"].items():
         param = params.get(name, name)
         for record in codec.iter_tensor_and_subclass_records(values):
@@ -218,7 +216,7 @@ def allocate_for_misfits(
             if live is None or saved != (live.dtype, live.shape):
                 yield (
                     record["name"],
-                    new_tensor(record, param, groups.get(id(param), {}), record["name"].rpartition(".")[2]),
+                    allocate_state_tensor(record, param, groups.get(id(param), {}), record["name"].rpartition(".")[2]),
                 )
 
 
@@ -230,11 +228,11 @@ def _saved_type_and_shape(record: dict[str, Any], param: Any) -> tuple[torch.dty
     return None
 
 
-def _groups(optimizer: torch.optim.Optimizer) -> dict[int, Mapping[str, Any]]:
+def _group_by_param_id(optimizer: torch.optim.Optimizer) -> dict[int, Mapping[str, Any]]:
     return {id(param): group for group in optimizer.param_groups for param in group[PARAMS]}
 
 
-def _params(optimizer: torch.optim.Optimizer, fqns: Mapping[int, str]) -> dict[Any, Any]:
+def _param_by_name(optimizer: torch.optim.Optimizer, fqns: Mapping[int, str]) -> dict[Any, Any]:
     inside = itertools.chain.from_iterable(group[PARAMS] for group in optimizer.param_groups)
     return dict(zip(parameter_names(optimizer, fqns), inside, strict=True))
 

@@ -46,9 +46,11 @@ class PartnerLink:
     """Each rank's partner is told its agent. A collective."""
 
     def __init__(self, ranks: Ranks, start: StartIdentity, agent: AgentSupervisor) -> None:
-        self._ranks, self._start, self._folder = ranks, start, agent.folder
+        self._ranks, self._start, self._folder = ranks, start, agent.shm_folder
         self._run = shm_slots.run_hash(start.run.run_id)
-        local_node = partners.RankNode((socket.gethostname(), agent.folder), partners.switch_of(os.environ))
+        local_node = partners.RankNode(
+            (socket.gethostname(), agent.shm_folder), partners.network_switch_of_node(os.environ)
+        )
         endpoints = [(host, agent.partner_port) for host in startup.listening_addresses(start.hosts)]
         gathered = ranks.gather((list(local_node.node), local_node.switch, endpoints))
         self._rank_nodes = [

@@ -16,7 +16,7 @@ class RankNode(NamedTuple):
     switch: str
 
 
-def switch_of(env: Mapping[str, str]) -> str:
+def network_switch_of_node(env: Mapping[str, str]) -> str:
     """Return the innermost switch (or block) of this node: SLURM_TOPOLOGY_ADDR without the node
     itself, as `spine0.leaf1.node7`; "" without a topology."""
     return env.get("SLURM_TOPOLOGY_ADDR", "").rpartition(".")[0]

@@ -39,7 +39,9 @@ def peek(
     store = with_read_retries(store)
     rejected: list[tuple[str, str]] = []
     committed = lost = False
-    for candidate in candidates.newest_first(ranks, store, copies_of_ranks, resume_from, only_checkpoint_id):
+    for candidate in candidates.iter_candidates_newest_first(
+        ranks, store, copies_of_ranks, resume_from, only_checkpoint_id
+    ):
         committed = committed or candidate.committed
         lost = lost or candidate.lost
         if candidate.skip_reason:

@@ -67,7 +67,7 @@ def _paths_or_patterns_of_selector(selector: object, things: Mapping[str, object
         for path, thing in modules.items():
             names += [
                 _escape_wildcards(f"{path}.{_strip_wrapper_prefixes(name)}")
-                for name, tensor in _tensors(thing)
+                for name, tensor in _named_parameters_and_buffers(thing)
                 if tensor is selector
             ]
     elif not names and not isinstance(selector, torch.optim.Optimizer):
@@ -77,7 +77,7 @@ def _paths_or_patterns_of_selector(selector: object, things: Mapping[str, object
     return names
 
 
-def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def _named_parameters_and_buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
 

@@ -16,7 +16,7 @@ class SavePlan:
         self, tensors: StateTensors, *, rank: int, world: int, run_id: str, algorithm: str, tree_bytes: int = 0
     ) -> None:
         """`tree_bytes`: bytes of the rank's own tree, which is to lie in the shard."""
-        owners = replica_assignment.assign_owners(tensors.pieces)
+        owners = replica_assignment.assign_writing_replica_indexes(tensors.pieces)
         self._numbers = tuple(
             n for n, piece in enumerate(tensors.pieces) if owners[piece.spec.name] == piece.replica[0]
         )
@@ -36,7 +36,7 @@ class SavePlan:
             tree_bytes=rank_extra_state.reserved_bytes_with_growth_room(tree_bytes),
         )
 
-    def fits(self, tensors: StateTensors, tree_bytes: int = 0) -> bool:
+    def is_reusable_for(self, tensors: StateTensors, tree_bytes: int = 0) -> bool:
         begin, end = self.layout.tree
         return tree_bytes <= end - begin and (
             tensors.outline is self._outline or (tensors.outline == self._outline and tensors.plan == self.fingerprint)

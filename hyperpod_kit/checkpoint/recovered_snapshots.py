@@ -58,7 +58,7 @@ class RecoveredSnapshots:
     ) -> Restored | Fresh:
         """Restore `state` as Manager.restore, report the outcome to `job run` and let the agent free all
         snapshots but the restored one. `epoch`: that of this start."""
-        with self._report_failures():
+        with self._report_failures_to_job_run():
             outcome = restore.restore(
                 self._ranks,
                 open_store(self._start.root),
@@ -74,15 +74,15 @@ class RecoveredSnapshots:
                 epoch=epoch,
             )
         if self._ranks.rank == 0:
-            restore_report.report_restored(self._start.root, outcome.got)
+            restore_report.report_restored_to_job_run(self._start.root, outcome.got)
             if isinstance(outcome.got, Restored) and outcome.got.tier == candidates.STORAGE:
                 proofs.record_proof_if_owner(open_store(self._start.root), outcome.got.checkpoint_id, "restore")
-        self._send_restore_completed(outcome.keep)
+        self._mark_decided_and_send_restore_completed(outcome.keep)
         return outcome.got
 
     def peek(self, only_checkpoint_id: str | None) -> CheckpointInfo | None:
         """Read the newest checkpoint's header, see Manager.peek; errors are reported to `job run`."""
-        with self._report_failures():
+        with self._report_failures_to_job_run():
             return peek.peek(
                 self._ranks,
                 open_store(self._start.root),
@@ -105,13 +105,13 @@ class RecoveredSnapshots:
         return NearerTiers(self._start.run.run_id, self._pool.slots, self._local, self._threads)
 
     @contextlib.contextmanager
-    def _report_failures(self) -> Iterator[None]:
+    def _report_failures_to_job_run(self) -> Iterator[None]:
         """Report an error of the block to `job run` before it is raised."""
         try:
             yield
         except HyperpodKitError as err:
             if self._ranks.rank == 0:
-                restore_report.report_failure(self._start.root, err)
+                restore_report.report_failure_to_job_run(self._start.root, err)
             if isinstance(err, restore_report.ERRORS_ON_ALL_RANKS):
                 # Slurm kills a step whose first rank fails: rank 0 must have said why before any of them does.
                 self._ranks.gather(None)
@@ -130,9 +130,9 @@ class RecoveredSnapshots:
             or selection.lost_commits_assuming_no_manifests(store)
         ):
             raise CheckpointError(f"{root} holds checkpoints of this run", hint="call restore() before save()")
-        self._send_restore_completed(None)
+        self._mark_decided_and_send_restore_completed(None)
 
-    def _send_restore_completed(self, keep: Key | None) -> None:
+    def _mark_decided_and_send_restore_completed(self, keep: Key | None) -> None:
         self._is_settled = True
         tier = candidates.MEMORY
         if self._local:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from hyperpod_kit.checkpoint.tensors import TensorPiece
 
 
-def assign_owners(pieces: Iterable[TensorPiece]) -> dict[str, int]:
+def assign_writing_replica_indexes(pieces: Iterable[TensorPiece]) -> dict[str, int]:
     """Tensor name -> index of the replica that writes it.
 
     Balanced by bytes inside each set of ranks that hold the same pieces; every rank of a set computes the same without

@@ -71,7 +71,9 @@ def build_shard_table(pieces: Sequence[TensorPiece], names_in_shard: Collection[
     return table
 
 
-def replicate(ranks: Ranks, pieces: Sequence[TensorPiece], tables: Sequence[ShardTable], algorithm: str) -> Replicated:
+def broadcast_read_pieces_to_holders(
+    ranks: Ranks, pieces: Sequence[TensorPiece], tables: Sequence[ShardTable], algorithm: str
+) -> Replicated:
     """Fill the pieces that are not in this rank's shard from the ranks that have read them. `tables`: every rank's.
 
     A collective over all ranks. Raises what torch.distributed raises when a peer has gone.
@@ -101,7 +103,7 @@ def replicate(ranks: Ranks, pieces: Sequence[TensorPiece], tables: Sequence[Shar
                     digests[holders, owner, number] = alg.wide(view_of(data))
                     # Who left here would leave the others waiting.
                     problem = problem or reshard.error_as_reason(partial(_copy_bucket_into_pieces, bucket, data))
-    problems, wrong = _find_corrupt_buckets(
+    problems, wrong = _gather_problems_and_corrupt_buckets(
         ranks, problem, digests, {key: members[0].replica[0] for key, members in sets.items()}
     )
     lost = frozenset(name for key in wrong[ranks.rank] for name in names[key])
@@ -226,7 +228,7 @@ def _broadcast_bucket(ranks: Ranks, data: torch.Tensor, like: TensorPiece, owner
         ranks.broadcast_to_holders(data, like.holders[owner], like.holders)
 
 
-def _find_corrupt_buckets(
+def _gather_problems_and_corrupt_buckets(
     ranks: Ranks, problem: Reason | None, digests: Mapping[_Bucket, bytes], replica_indexes: Mapping[_Holders, int]
 ) -> tuple[list[Reason | None], list[list[_Bucket]]]:
     """Gather all ranks' problems and digests; return for each rank what is wrong, and which buckets

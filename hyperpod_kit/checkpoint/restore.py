@@ -84,7 +84,7 @@ def restore(
     root cannot be listed.
     """
     store = with_read_retries(store)
-    listing = candidates.newest_first(ranks, store, copies_of_ranks, resume_from, only_checkpoint_id)
+    listing = candidates.iter_candidates_newest_first(ranks, store, copies_of_ranks, resume_from, only_checkpoint_id)
     try:
         with _short_switch_interval():
             outcome = _restore(
@@ -393,7 +393,7 @@ class _RestoreRun(CandidateRun):
             return shard_load, replicate.build_shard_table(targets.pieces, shard_load.here)
 
         shard_load, tables = self._agreement.run_and_gather_or_reject(read)
-        shared = replicate.replicate(self._ranks, targets.pieces, tables, header.algorithm)
+        shared = replicate.broadcast_read_pieces_to_holders(self._ranks, targets.pieces, tables, header.algorithm)
         self._agreement.raise_first_problem(shared.problems)
         if shared.any_lost and header.body is None:
             raise CandidateRejected(Reason("what other ranks sent did not arrive as it was sent"))
@@ -419,7 +419,10 @@ class _RestoreRun(CandidateRun):
                 pieces = [target for target in targets.pieces if (target.replica[1] == self._ranks.world > 1) == common]
                 _add_requests_for_pieces(requests, pieces, common=common)
             here = {piece.spec.name for piece in targets.pieces}.union(targets.absent)
-            return {name: requests.add_full(name) for name in self._state.required_names(header.tree) - here}
+            return {
+                name: requests.request_full_in_new_tensor(name)
+                for name in self._state.required_names(header.tree) - here
+            }
 
         assert header.body is not None
         return self._read_requested_slices(header, want, targets.pieces, cached), header.body.total_bytes
@@ -438,14 +441,14 @@ class _RestoreRun(CandidateRun):
         """
         assert header.body is not None
         with reshard.open_checkpoint(self._store, self._candidate.checkpoint_id, header.body) as checkpoint:
-            rows = reshard.broadcast_rows(self._ranks, checkpoint)
+            rows = reshard.read_and_broadcast_rows(self._ranks, checkpoint)
             if isinstance(rows, Reason):
                 raise CandidateRejected(rows)
-            self._agreement.run_or_raise_misfit(lambda: slices.require_fitting_pieces(rows, pieces))
+            self._agreement.run_or_raise_misfit(lambda: slices.require_saved_type_shape_of_pieces(rows, pieces))
             requests = slices.SliceRequests(rows)
             requested = self._agreement.run_or_reject(lambda: add_requests(requests))
             work = sharing.freeze_requests_and_assign_readers(self._ranks, requests, header.body.chunk, cached)
-            chunk, local_chunks = header.body.chunk, work.read_by(self._ranks.rank)
+            chunk, local_chunks = header.body.chunk, work.chunks_read_by(self._ranks.rank)
             bytes_here = sum(
                 min(chunk, header.body.shards[number].size - chunk_index * chunk)
                 for number, chunk_index in local_chunks

@@ -22,7 +22,7 @@ ERRORS_ON_ALL_RANKS = (DigestUnavailable, NotEnoughSharedMemory, NoValidCheckpoi
 """Errors of a restore that all ranks raise together."""
 
 
-def report_restored(root: str, got: Restored | Fresh, env: Mapping[str, str] = os.environ) -> None:
+def report_restored_to_job_run(root: str, got: Restored | Fresh, env: Mapping[str, str] = os.environ) -> None:
     """Write for `job run` what was restored, on the first rank; nothing for another root than the
     job's own."""
     if isinstance(got, Fresh):
@@ -33,7 +33,7 @@ def report_restored(root: str, got: Restored | Fresh, env: Mapping[str, str] = o
         )
 
 
-def report_failure(root: str, err: HyperpodKitError, env: Mapping[str, str] = os.environ) -> None:
+def report_failure_to_job_run(root: str, err: HyperpodKitError, env: Mapping[str, str] = os.environ) -> None:
     """Write for `job run` why no checkpoint could be restored, on the first rank; nothing for another
     root than the job's own."""
     reasons: tuple[tuple[str, str], ...] = ()

@@ -27,10 +27,10 @@ def require_room_for_two_checkpoints(ranks: Ranks, root: str, keep: Policy | Non
 
 
 def _describe_missing_room(root: str, keep: Policy | None) -> str | None:
-    if keep is None or not keeps_one(keep) or not is_path(root):
+    if keep is None or not keeps_only_newest_checkpoint(keep) or not is_path(root):
         return None
     try:
-        size, facts = newest_size(root), os.statvfs(root)
+        size, facts = newest_checkpoint_bytes(root), os.statvfs(root)
     except (CheckpointError, OSError):
         return None  # whoever restores or saves says so
     capacity = facts.f_blocks * facts.f_frsize
@@ -43,17 +43,17 @@ def _describe_missing_room(root: str, keep: Policy | None) -> str | None:
     )
 
 
-def keeps_one(keep: Policy) -> bool:
+def keeps_only_newest_checkpoint(keep: Policy) -> bool:
     """Return whether a policy of this package lets the checkpoint before the newest be deleted."""
     two = [CheckpointFacts(str(step), (1, step, ""), step) for step in (2, 1)]
     return is_serializable(keep) and len(keep.keeps(two)) < 2
 
 
-def newest_size(root: str) -> int:
+def newest_checkpoint_bytes(root: str) -> int:
     """Return the bytes of the newest committed checkpoint; 0 where there is none. Raises
     CheckpointError, OSError."""
     store = open_store(root)
-    for entry in catalog.newest_first(store):
+    for entry in catalog.iter_checkpoints_newest_first(store):
         if entry.committed:
             body = verify.read_manifest(store, entry.checkpoint_id)
             size = body.total_bytes + body.extra.size

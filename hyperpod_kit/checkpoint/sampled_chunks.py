@@ -21,7 +21,7 @@ class SampledChunks:
         self._views: dict[torch.dtype, list[torch.Tensor]] = {}
         owners: dict[torch.dtype, list[int]] = {}
         for number, tensor in enumerate(tensors):
-            for view in _chunks(tensor):
+            for view in _sampled_chunk_views(tensor):
                 self._views.setdefault(view.dtype, []).append(view)
                 owners.setdefault(view.dtype, []).extend([number] * view.numel())
         self._owners = [number for numbers in owners.values() for number in numbers]
@@ -47,7 +47,7 @@ class SampledChunks:
         return [self._tensors[number] for number in sorted(numbers)]
 
 
-def _chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+def _sampled_chunk_views(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     plain = tensor.detach()
     if not plain.numel() or plain.is_conj() or plain.is_neg():
         return  # what these bits stand for is no memory that could be compared as it is

@@ -57,8 +57,8 @@ class SampledWords:
     def _add_samples_of_runs(
         self, numpy: Any, word_bytes: int, first_words: Any, word_counts: Any, sample_counts: Any, tensor_numbers: Any
     ) -> None:
-        """Add `count` sampled places, about evenly spread, of each run of `word_counts` words that begins
-        at `first`."""
+        """Add `sample_counts` sampled places, about evenly spread, of each run of `word_counts` words that
+        begins at `first_words`."""
         run = numpy.repeat(numpy.arange(len(sample_counts)), sample_counts)
         index = numpy.arange(len(run)) - (numpy.cumsum(sample_counts) - sample_counts)[run]
         # Of its own: the program's generator must come to the same numbers with and without a save.

@@ -157,9 +157,9 @@ class Saves:
     def _handle_event(self, event: AgentEvent, incarnation: str) -> None:
         with self.changed:
             if isinstance(event, (Fatal, AgentEnded)):
-                self._fail_open_for_ended_agent(event.reason)
+                self._fail_unfinished_saves_for_ended_agent(event.reason)
             elif isinstance(event, RootTaken):
-                self._fail_open_for_taken_root(event.reason)
+                self._fail_unfinished_saves_for_taken_root(event.reason)
             elif isinstance(event, SlotReleased):
                 self.released += 1
                 self.changed.notify_all()
@@ -196,7 +196,7 @@ class Saves:
         else:
             assert_never(event)
 
-    def _fail_open_for_taken_root(self, reason: str) -> None:
+    def _fail_unfinished_saves_for_taken_root(self, reason: str) -> None:
         if self.taken_by is None:
             self.taken_by = reason
             for handle in self._open.values():
@@ -204,7 +204,7 @@ class Saves:
             log.error("%s", reason)
         self.changed.notify_all()
 
-    def _fail_open_for_ended_agent(self, reason: str) -> None:
+    def _fail_unfinished_saves_for_ended_agent(self, reason: str) -> None:
         if self.agent_error is None:
             self.agent_error = reason
             lost = [handle for handle in self._open.values() if not handle.final]

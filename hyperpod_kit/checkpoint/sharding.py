@@ -121,7 +121,7 @@ def undetached_local_tensor(tensor: Any) -> torch.Tensor:
 
 
 @lru_cache(maxsize=16)
-def _grid(mesh: Any) -> torch.Tensor:
+def _cached_mesh_rank_grid(mesh: Any) -> torch.Tensor:
     """Return the ranks of a mesh, in its shape, cached: torch computes them at each access, which a
     state of many tensors feels."""
     ranks: torch.Tensor = mesh.mesh
@@ -131,12 +131,14 @@ def _grid(mesh: Any) -> torch.Tensor:
 @lru_cache(maxsize=16)
 def _mesh_ranks(mesh: Any) -> tuple[int, ...]:
     """The global ranks of a mesh, in its order."""
-    return tuple(_grid(mesh).reshape(-1).tolist())
+    return tuple(_cached_mesh_rank_grid(mesh).reshape(-1).tolist())
 
 
 @lru_cache(maxsize=256)
-def _mesh_layout(mesh: Any, placements: Any, submeshes: SubMeshes) -> str:
-    return TensorLayout("", tuple(_grid(mesh).shape), _mesh_ranks(mesh), str(list(placements))).text(submeshes)
+def _mesh_layout_text(mesh: Any, placements: Any, submeshes: SubMeshes) -> str:
+    return TensorLayout("", tuple(_cached_mesh_rank_grid(mesh).shape), _mesh_ranks(mesh), str(list(placements))).text(
+        submeshes
+    )
 
 
 def layout_of(tensor: Any) -> TensorLayout:
@@ -145,17 +147,19 @@ def layout_of(tensor: Any) -> TensorLayout:
     kind = f"{NAMES.get(tensor.dtype)} {list(tensor.shape)}"
     if is_dtensor(tensor):
         mesh = tensor.device_mesh
-        return TensorLayout(kind, tuple(_grid(mesh).shape), _mesh_ranks(mesh), str(list(tensor.placements)))
+        return TensorLayout(
+            kind, tuple(_cached_mesh_rank_grid(mesh).shape), _mesh_ranks(mesh), str(list(tensor.placements))
+        )
     boxes = [(shard.shard_offsets, shard.shard_sizes) for shard in tensor.metadata().shards_metadata]
     return TensorLayout(f"{kind} {boxes}")
 
 
-def describe(path: str, tensor: Any, ranks: Ranks) -> str:
+def describe_layout(path: str, tensor: Any, ranks: Ranks) -> str:
     """Describe the layout of a sharded tensor, equal on all ranks: of all sub-meshes that hold the
     tensor alike."""
     if not is_dtensor(tensor):
         return layout_of(tensor).text()
-    mesh_layout = _mesh_layout(tensor.device_mesh, tensor.placements, _submeshes(path, tensor, ranks))
+    mesh_layout = _mesh_layout_text(tensor.device_mesh, tensor.placements, _submeshes(path, tensor, ranks))
     return f"{NAMES.get(tensor.dtype)} {list(tensor.shape)}{mesh_layout}"
 
 
@@ -192,7 +196,7 @@ class Full(NamedTuple):
     gather: bool
 
 
-def locate(path: str, tensor: torch.Tensor, ranks: Ranks, *, per_rank: bool, full: Full) -> LocalPart | None:
+def locate_local_part(path: str, tensor: torch.Tensor, ranks: Ranks, *, per_rank: bool, full: Full) -> LocalPart | None:
     """Return where this rank's part of `tensor` belongs; None when no part of it lies here.
 
     `per_rank`: it is this rank's alone, of a DTensor the part that lies here. Where sharded tensors
@@ -301,7 +305,7 @@ def _locate_dtensor_part_on_rank(path: str, tensor: Any, ranks: Ranks) -> LocalP
         box.replica,
         box.holders,
         box.group,
-        describe(path, tensor, ranks),
+        describe_layout(path, tensor, ranks),
     )
 
 
@@ -329,7 +333,7 @@ def _find_replica_holders(
     """Return ((this rank's index, how many), their ranks, their group) of the ranks that differ from
     this one in `dims` only, or in the sub-mesh."""
     at = tuple(slice(None) if dim in dims else here[dim] for dim in range(mesh.ndim))
-    holders = tuple(_grid(mesh)[at].reshape(-1).tolist())
+    holders = tuple(_cached_mesh_rank_grid(mesh)[at].reshape(-1).tolist())
     if submeshes:
         places = [_mesh_ranks(mesh).index(rank) for rank in holders]
         holders = tuple(sorted(submesh[index] for submesh in submeshes for index in places))
@@ -347,8 +351,8 @@ def _find_replica_holders(
 def _locate_sharded_tensor_part_on_rank(
     path: str, tensor: Any, ranks: Ranks, *, rank_zero_writes_all: bool
 ) -> LocalPart | None:
-    """Return this rank's part of a ShardedTensor; None when no part of it lies here. `alone`: it does
-    not matter who else has this part, since rank 0 writes all of it."""
+    """Return this rank's part of a ShardedTensor; None when no part of it lies here.
+    `rank_zero_writes_all`: it does not matter who else has this part."""
     shards = tensor.local_shards()
     among = dist.get_world_size(tensor._process_group)
     if among != ranks.world and not rank_zero_writes_all:
@@ -373,6 +377,6 @@ def _locate_sharded_tensor_part_on_rank(
         (0, 1),
         (),
         None,
-        describe(path, tensor, ranks),
+        describe_layout(path, tensor, ranks),
         temporary=True,
     )

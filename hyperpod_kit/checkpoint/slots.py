@@ -58,7 +58,7 @@ class SlotPool:
         self.join()
         first_name = self._names[0]
         names = shm_slots.own_slot_names(self.folder, uid=first_name.uid, run=first_name.run, rank=first_name.rank)
-        attached = list(shm_slots.attached(self.folder, names))
+        attached = list(shm_slots.attach_each_mappable(self.folder, names))
         self._busy = {memory.name.slot: memory for memory in attached}
         pages = {memory.name: memory.page for memory in attached}
         captures = {name: page.key for name, page in pages.items() if page is not None and page.state != SlotState.FREE}
@@ -67,11 +67,10 @@ class SlotPool:
             self._start_thread(self._busy[newest.slot].prefault)
 
     def make_slots_in_thread(self, needed: Callable[[], tuple[ShardLayout, int]], *, pin: bool = False) -> None:
-        """Make all slots in a thread, behind what `attach` has begun; the next `join` waits for it.
-
+        """Make all slots in a thread, behind what `map_existing_slots_and_prefault_newest` has begun; the next
+        `join` waits for it.
         `needed()` returns the layout and the bytes of non-tensor state, and is called there. `pin`: for
-        copies from a GPU.
-        """
+        copies from a GPU."""
         before, self._thread = self._thread, None
         self._pin = pin
         may_begin = threading.Event()
@@ -110,7 +109,7 @@ class SlotPool:
             return  # it makes them
         layout, extra = (
             like.layout,
-            like.memory.capacity[1] // 4,
+            like.memory.image_and_extra_capacity[1] // 4,
         )  # of which `_make_usable_if_free` makes four times as much
         if any(self._must_be_made_or_remade(name, layout) for name in self._names):
             self.make_slots_in_thread(lambda: (layout, extra), pin=self._pin)
@@ -133,7 +132,7 @@ class SlotPool:
         for event in (self._planned, *self._ready.values()):
             event.set()
 
-    def wait_until_planned(self) -> None:
+    def wait_until_layout_is_known(self) -> None:
         """Wait until the thread of `make_slots_in_thread` has the layout; the slots may still be in the
         making."""
         self._planned.wait()
@@ -143,7 +142,7 @@ class SlotPool:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for what `attach` and `make_slots_in_thread` have begun."""
+        """Wait for what `map_existing_slots_and_prefault_newest` and `make_slots_in_thread` have begun."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -177,7 +176,11 @@ class SlotPool:
                     self._busy[name.slot] = memory
                 return None
             self._busy.pop(name.slot, None)
-            if page is not None and _fits_without_excess(memory, layout) and memory.capacity[1] >= extra:
+            if (
+                page is not None
+                and _fits_without_excess(memory, layout)
+                and memory.image_and_extra_capacity[1] >= extra
+            ):
                 memory.prefault()
                 self._pin_for_gpu_or_warn(memory)
                 if slot is None or slot.layout.fingerprint != layout.fingerprint:
@@ -185,7 +188,7 @@ class SlotPool:
                 return slot
             # Of another size, and free: nothing is lost. The new file gets a new mapping.
             self._staging_slots.pop(name.slot, None)
-            device.unregister(memory)
+            device.unregister_slot_from_cuda_driver(memory)
             memory.unlink()
             del slot, memory
         created = shm_slots.create(
@@ -197,7 +200,7 @@ class SlotPool:
         return self._staging_slots[name.slot]
 
     def _pin_for_gpu_or_warn(self, memory: shm_slots.Slot) -> None:
-        if self._pin and not device.register(memory):
+        if self._pin and not device.register_slot_with_cuda_driver(memory):
             self._pin = False
             log.warning(
                 "the GPU's driver does not take %s as memory that it copies into: saves stand still for longer. "
@@ -220,10 +223,10 @@ class SlotPool:
     def close(self) -> None:
         self.join()
         for memory in self.slots:
-            device.unregister(memory)
+            device.unregister_slot_from_cuda_driver(memory)
         self._staging_slots.clear()
         self._busy.clear()
 
 
 def _fits_without_excess(memory: shm_slots.Slot, layout: ShardLayout) -> bool:
-    return layout.size <= memory.capacity[0] <= layout.size + SLACK
+    return layout.size <= memory.image_and_extra_capacity[0] <= layout.size + SLACK

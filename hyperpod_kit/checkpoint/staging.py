@@ -74,8 +74,8 @@ class Staging:
         """Return the text of what is not a tensor, and which part of it lies in the shard: none of rank
         0's, which extra.json has."""
         if self._origin.rank == 0:
-            return codec.serialize_tree_and_per_rank_part(tensors.tree, ())
-        return codec.serialize_tree_and_per_rank_part(tensors.tree, tensors.per_rank_keys)
+            return codec.serialize_whole_tree_and_per_rank_part(tensors.tree, ())
+        return codec.serialize_whole_tree_and_per_rank_part(tensors.tree, tensors.per_rank_keys)
 
     def stage(
         self,
@@ -108,7 +108,7 @@ class Staging:
     ) -> tuple[SlotCopy, StagingSlot] | None:
         """Plan the save, acquire and prepare a slot and start the copy into it; None, with the save ended
         as skipped, when no slot is free."""
-        self._pool.wait_until_planned()
+        self._pool.wait_until_layout_is_known()
         extra, local_tree = self._serialize_tree(tensors)
         plan = self._reuse_or_make_plan(tensors, local_tree)
         compared = self._replica_check.begin_comparison_if_due(
@@ -122,7 +122,7 @@ class Staging:
         )
         if slot is None:
             self._replica_check.forget(handle.seq)
-            self._agent.send(SaveSkipped(self._key(handle), NO_SLOT))
+            self._agent.send(SaveSkipped(self._snapshot_key_of(handle), NO_SLOT))
             self._saves.skip(handle)
             return None
         origin = self._origin
@@ -139,7 +139,7 @@ class Staging:
 
     def _reuse_or_make_plan(self, tensors: StateTensors, local_tree: bytes) -> SavePlan:
         plan = self._plan
-        if plan is None or not plan.fits(tensors, len(local_tree)):
+        if plan is None or not plan.is_reusable_for(tensors, len(local_tree)):
             plan = self._plan = SavePlan(
                 tensors,
                 rank=self._origin.rank,
@@ -207,7 +207,7 @@ class Staging:
         The agent then replies `dropped`, which changes nothing: a handle never leaves a final state.
         """
         self._saves.end_without_success(handle, SaveState.FAILED, reason)
-        self._agent.send(SaveSkipped(self._key(handle), reason))
+        self._agent.send(SaveSkipped(self._snapshot_key_of(handle), reason))
 
     def _wait_for_free_slot_unless_skip(
         self, plan: SavePlan, handle: Handle, extra: int, on_busy: OnBusy
@@ -218,7 +218,7 @@ class Staging:
         released_before = self._saves.released
         if on_busy == "replace":
             end = time.monotonic() + _RELEASE_SECONDS
-            self._agent.send(FreeSlot(self._key(handle)))
+            self._agent.send(FreeSlot(self._snapshot_key_of(handle)))
         slot = None
         while slot is None and self._saves.agent_error is None and time.monotonic() < end:
             was_released = self._saves.released != released_before
@@ -233,7 +233,7 @@ class Staging:
                     self._saves.changed.wait(_POLL_SECONDS)
         return slot
 
-    def _key(self, handle: Handle) -> Key:
+    def _snapshot_key_of(self, handle: Handle) -> Key:
         return (handle.epoch, handle.seq, self._origin.incarnation)
 
     # --- end ----------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ class StagingSlot:
         for placed in layout.tensors:
             if placed.end > placed.begin:
                 raw = torch.frombuffer(
-                    memory.buffer, dtype=torch.uint8, offset=placed.begin, count=placed.end - placed.begin
+                    memory.image_mapping, dtype=torch.uint8, offset=placed.begin, count=placed.end - placed.begin
                 )
                 self._tensors[placed.spec.name] = raw.view(TYPES[placed.spec.dtype]).view(placed.spec.shape)
         # Of the last save: its pieces that are not early, the same in groups, and the batches for those in host memory.
@@ -76,7 +76,7 @@ class StagingSlot:
         `digests` of a save that compares."""
         failpoint("capture.before_page")
         if digests:
-            extra = replicas.with_replicas(self._extra, digests)
+            extra = replicas.append_replica_digests(self._extra, digests)
             self.memory.write_extra(extra)
             self.memory.transition(state, extra_size=len(extra), extra_root=digest.small_object_digest(extra))
         else:
@@ -108,7 +108,7 @@ class StagingSlot:
         pieces are made once."""
         if pieces is self._grouped.late and self._batches is not None:
             return self._batches
-        host_batches = memory_copy.batches(
+        host_batches = memory_copy.cut_and_group_into_batches(
             [
                 memory_copy.TensorCopy(self._tensors[piece.spec.name], piece.tensor)
                 for piece in pieces

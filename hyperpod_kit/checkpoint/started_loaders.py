@@ -8,14 +8,14 @@ from typing import Any
 from hyperpod_kit.errors import CheckpointError
 
 
-def problem(objects: Mapping[str, Any]) -> CheckpointError | None:
+def error_for_loader_iterated_before_restore(objects: Mapping[str, Any]) -> CheckpointError | None:
     """Return the error for the first loader of the objects that was iterated before the restore, which
     would then have no effect; None where there is none.
 
     A loader with state of torchdata's kind gives the batches of its position to the *next* iterator
     that is made of it.
     """
-    names = sorted(name for name, thing in objects.items() if _is_started(thing))
+    names = sorted(name for name, thing in objects.items() if _was_iterated_before_restore(thing))
     if not names:
         return None
     return CheckpointError(
@@ -25,7 +25,7 @@ def problem(objects: Mapping[str, Any]) -> CheckpointError | None:
     )
 
 
-def _is_started(thing: object) -> bool:
+def _was_iterated_before_restore(thing: object) -> bool:
     if not (hasattr(thing, "__iter__") and hasattr(thing, "load_state_dict")) or hasattr(thing, "position_of"):
         return False
     iterator = getattr(thing, "_iterator", None)

@@ -65,7 +65,7 @@ class StartIdentity:
         )
 
     @property
-    def ranks_here(self) -> int:
+    def rank_count_on_this_host(self) -> int:
         """Return how many ranks run on this machine."""
         return self.hosts.count(socket.gethostname())
 
@@ -90,7 +90,7 @@ def agree_on_start_identity(
     greetings = ranks.handshake(
         (
             socket.gethostname(),
-            [name for name, ok in digest.available().items() if ok],
+            [name for name, ok in digest.available_algorithms().items() if ok],
             problem,
             handshake.PROTOCOL,
             message_auth.proof(key, "which attempt") if key else "",
@@ -102,7 +102,7 @@ def agree_on_start_identity(
     response: Any = None
     if ranks.rank == 0:
         try:
-            chosen = digest.requested_algorithm(algorithm) or digest.fastest_common_algorithm(
+            chosen = digest.algorithm_name_or_environment_default(algorithm) or digest.fastest_common_algorithm(
                 *[names for _, names, *_ in greetings]
             )
             digest.algorithm(chosen)
@@ -211,7 +211,7 @@ def claim_start_epoch(ranks: Ranks, identity: StartIdentity, keys_of_all_ranks: 
         except OSError as err:
             # The root is full or read-only: no reason not to take from memory, or from there, what it has.
             if isinstance(response, Epoch):
-                response = response._replace(problem=_describe_error(identity.root, err))
+                response = response._replace(problem=_describe_os_error_and_free_space(identity.root, err))
             else:
                 response = _unusable_root_error(identity.root, err)
     response = ranks.broadcast(response)
@@ -220,7 +220,7 @@ def claim_start_epoch(ranks: Ranks, identity: StartIdentity, keys_of_all_ranks: 
     return Epoch(*response)
 
 
-def _describe_error(root: str, err: OSError) -> str:
+def _describe_os_error_and_free_space(root: str, err: OSError) -> str:
     return f"{root}: {verify.describe_failure(err)}{_describe_free_space(root)}"
 
 
@@ -229,7 +229,7 @@ def _unusable_root_error(root: str, err: OSError) -> CheckpointError:
     hint = f"hyperpod-kit checkpoint ls {root}"
     if is_path(root):
         hint = f"df -h -i {root}; mount; or another root"
-    return CheckpointError(_describe_error(root, err), hint=hint)
+    return CheckpointError(_describe_os_error_and_free_space(root, err), hint=hint)
 
 
 def _describe_free_space(root: str) -> str:

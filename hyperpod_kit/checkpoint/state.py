@@ -220,7 +220,7 @@ class State:
         values = {
             f"objects.{name}": codec.encode(thing.state_dict(), f"{prefix}.objects.{name}", take_per_rank, classes=True)
             for name, thing in objects.items()
-            if not _is_shared(thing)
+            if not _is_module_or_optimizer(thing)
         }
         values["extra"] = codec.encode(self.extra, f"{prefix}.extra", take_per_rank, classes=True)
         return values
@@ -293,7 +293,7 @@ class State:
         live = self._encode_shared_parts(collector)
         loaders = {}
         if not sharded1:
-            loaders = self._loaders()
+            loaders = self._module_loaders()
         for path in live:
             if path not in self._optimizers():
                 _require_same_names(path, live[path], tree, loaders.get(path))
@@ -321,7 +321,7 @@ class State:
             for piece in tensors.pieces
             if names.get(piece.spec.name, piece.spec.name) in saved_names
         )
-        _require_distinct(pieces)
+        _require_distinct_names(pieces)
         # A sharded tensor of which no part lies here needs no bytes, but it is live all the same.
         absent = tuple(name for name in tensors.absent if name in saved_names)
         live_by_name = {
@@ -399,7 +399,7 @@ class State:
         objects = self.objects
         paths = {f"objects.{name}" for name in objects}
         paths.update(name for name in ("model", "optimizer") if getattr(self, name) is not None)
-        missing = sorted(paths.difference(tree) - comm_hooks.warn_of_missing_hook_states(set(objects), tree))
+        missing = sorted(paths.difference(tree) - comm_hooks.warn_and_return_missing_hook_states(set(objects), tree))
         if missing:
             saved_parts = sorted(path for path in tree if path in ("model", "optimizer") or path.startswith("objects."))
             raise CheckpointError(
@@ -444,7 +444,7 @@ class State:
 
         if self.model is not None and self._sharded1 is not None:
             self._sharded1.load_filled_dicts(tree, tensor)
-        loaders = self._loaders()
+        loaders = self._module_loaders()
         if "model" in loaders and self._sharded1 is None:
             loaders["model"].load_unfilled_state(tree["model"], tensor, wholes, filling.fresh.keys())
         fqns = self._fqns_by_param_id()
@@ -457,7 +457,7 @@ class State:
             path = f"objects.{name}"
             if path in loaders:
                 loaders[path].load_unfilled_state(tree[path], tensor, wholes, filling.fresh.keys())
-            elif not _is_shared(other) and path in tree:
+            elif not _is_module_or_optimizer(other) and path in tree:
                 other.load_state_dict(codec.decode(tree[path], loaded.__getitem__))
         inplace.update_in_place(self.extra, tree["extra"], tensor)
         self._keep_generator_states(tree, loaded)
@@ -487,7 +487,7 @@ class State:
         if self._generators is not None:
             randomness.restore(self._generators)
 
-    def _loaders(self) -> dict[str, modules.Loader]:
+    def _module_loaders(self) -> dict[str, modules.Loader]:
         loaders = {
             f"objects.{name}": modules.Loader(thing, use=TensorUse.VALUE)
             for name, thing in self.objects.items()
@@ -522,7 +522,7 @@ class State:
 def _unwrap(thing: Any) -> Any:
     """Return what is inside wrappers that hold nothing to be saved."""
     if isinstance(thing, torch.nn.Module):
-        return modules.unwrap(thing)
+        return modules.unwrap_ddp_and_compile(thing)
     if isinstance(thing, torch.optim.Optimizer):
         return optimizer.unwrap_stateless_wrappers(thing)
     return thing
@@ -593,7 +593,7 @@ def _optimizer_state_layout(param: torch.Tensor) -> TensorLayout:
     return TensorLayout("")
 
 
-def _is_shared(thing: object) -> bool:
+def _is_module_or_optimizer(thing: object) -> bool:
     return isinstance(thing, (torch.nn.Module, torch.optim.Optimizer))
 
 
@@ -604,7 +604,7 @@ def _rename_piece(piece: TensorPiece, name: str) -> TensorPiece:
     return replace(piece, spec=piece.spec._replace(name=name))
 
 
-def _require_distinct(pieces: Iterable[TensorPiece]) -> None:
+def _require_distinct_names(pieces: Iterable[TensorPiece]) -> None:
     """Raise CheckpointError where two pieces have one name."""
     names: set[str] = set()
     for piece in pieces:

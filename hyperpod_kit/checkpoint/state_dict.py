@@ -91,7 +91,7 @@ class StateDict(State):
             return loaded[name]
 
         for name, value in list(self.extra.items()):
-            filled = _fill(self._live_values[name], tree[name], tensor)
+            filled = _merge_saved_values_in_place(self._live_values[name], tree[name], tensor)
             if _is_stateful(value):
                 value.load_state_dict(filled)
             else:
@@ -193,7 +193,7 @@ def _leaves(live: Any, saved: codec.Json, path: str = "") -> Iterator[tuple[str,
         yield from _leaves(item, children.get(key, _MISSING), f"{path}.{key}" if path else str(key))
 
 
-def _fill(live: Any, saved: codec.Json, tensor: Callable[[str], torch.Tensor]) -> Any:
+def _merge_saved_values_in_place(live: Any, saved: codec.Json, tensor: Callable[[str], torch.Tensor]) -> Any:
     """Return `live` with the checkpoint's values in it: tensors are filled by now, containers stay the
     same ones."""
     if _is_tensor(live):
@@ -202,7 +202,7 @@ def _fill(live: Any, saved: codec.Json, tensor: Callable[[str], torch.Tensor]) -
     if inside is None:
         return codec.decode(saved, tensor)
     children = _children_by_key(saved)
-    filled = {key: _fill(item, children[key], tensor) for key, item in list(inside)}
+    filled = {key: _merge_saved_values_in_place(item, children[key], tensor) for key, item in list(inside)}
     if isinstance(live, tuple):
         return tuple(filled.values())
     for key, item in filled.items():

@@ -60,7 +60,7 @@ class TakenApart(NamedTuple):
 
 def name_of_class(kind: type) -> str:
     """Return the name under which records have a class."""
-    return typed_values.name_of(kind) or f"{kind.__module__}:{kind.__qualname__}"
+    return typed_values.class_name_if_found_in_modules(kind) or f"{kind.__module__}:{kind.__qualname__}"
 
 
 def take_apart(path: str, tensor: Any) -> TakenApart | None:
@@ -98,10 +98,10 @@ def part_record(name: str, part: InnerTensor) -> dict[str, Json]:
     return {**record, ROWS: part.rows}
 
 
-def rebuild(record: dict[str, Json], parts: dict[str, torch.Tensor], context: Any) -> Any:
+def rebuild_subclass_from_parts(record: dict[str, Json], parts: dict[str, torch.Tensor], context: Any) -> Any:
     """Return a new tensor of the class that was saved, made from its parts. Raises CheckpointError."""
     name = record["class"]
-    kind = typed_values.class_of(name)
+    kind = typed_values.imported_class_by_name(name)
     if not issubclass(kind, torch.Tensor) or not hasattr(kind, "__tensor_unflatten__"):
         raise CheckpointError(f"{name} was a tensor subclass when it was saved, and is none here")
     rows = {key for key, part in record["parts"].items() if part.get(ROWS)}
@@ -188,7 +188,7 @@ def _wrap_part_as_dtensor(path: str, dtensor: Any, name: str, inner: torch.Tenso
         shape = tuple(inner.shape)
     else:
         split = [number for number, placement in enumerate(placements) if not placement.is_replicate()]
-        division = _division(dtensor, name)
+        division = _proportional_division_or_none(dtensor, name)
         if division is not None:
             shape = (*inner.shape[: division.dim], division.extent, *inner.shape[division.dim + 1 :])
             dim = division.dim
@@ -203,7 +203,7 @@ def _wrap_part_as_dtensor(path: str, dtensor: Any, name: str, inner: torch.Tenso
     return InnerTensor(name, inner, part, rows)
 
 
-def _division(dtensor: Any, name: str) -> _Division | None:
+def _proportional_division_or_none(dtensor: Any, name: str) -> _Division | None:
     """Return along which dimension the part `name` is divided in proportion to the whole, seen from
     what slicing the local part does to it; None where that cannot be seen, or its boundaries would
     lie inside an item."""

@@ -235,7 +235,7 @@ class Collector:
             piece, identity = cached.piece, cached.identity
         else:
             tensor = sharding.wait_for_collective(tensor)
-            apart = self._flatten_subclass(path, tensor)
+            apart = self._take_apart_or_reuse_cached(path, tensor)
             if apart is not None:
                 return self._add_subclass_parts(path, tensor, apart, TensorUse.PER_RANK if per_rank else use)
             self._sources[path] = tensor
@@ -250,7 +250,7 @@ class Collector:
         if first is not path and first != path:
             return first
         if piece is None:
-            self._absent.append((path, sharding.describe(path, tensor, self._ranks)))
+            self._absent.append((path, sharding.describe_layout(path, tensor, self._ranks)))
         else:
             self._pieces[path] = piece
         return path
@@ -262,7 +262,7 @@ class Collector:
             raise StateNotSerializable(path, "second tensor of that name")
         return next(name for number in itertools.count(2) if (name := f"{path}~{number}") not in self._sources)
 
-    def _flatten_subclass(self, path: str, tensor: torch.Tensor) -> CachedSubclass | None:
+    def _take_apart_or_reuse_cached(self, path: str, tensor: torch.Tensor) -> CachedSubclass | None:
         cached = self._cache.apart.get(path)
         if cached is not None and cached.tensor is tensor and cached.parts.has_same_parts(tensor):
             return cached
@@ -305,7 +305,7 @@ class Collector:
     def _make_piece_or_none_if_absent(
         self, path: str, tensor: torch.Tensor, use: TensorUse, per_rank: bool, subclass: torch.Tensor | None
     ) -> TensorPiece | None:
-        part = sharding.locate(path, tensor, self._ranks, per_rank=per_rank, full=self._places)
+        part = sharding.locate_local_part(path, tensor, self._ranks, per_rank=per_rank, full=self._places)
         if part is None:
             return None
         local = part.local
@@ -349,7 +349,7 @@ class Collector:
         last = self._cache.last
         if last is None or last[0] != outline or last[1] != absent:
             shared = sum(not piece.is_per_rank for piece in pieces) + len(absent)
-            plan = fingerprint(pieces, absent, self._ranks.world, full=self._full)
+            plan = state_plan_digest(pieces, absent, self._ranks.world, full=self._full)
             last = self._cache.last = outline, absent, plan, shared
         if self._ranks.placement.ranks_by_name:
             tree[name_coverage.SHARED_NAMES] = [[piece.spec.name, piece.type_and_shape] for piece in self._shared()]
@@ -378,7 +378,7 @@ def _memory_identity(tensor: torch.Tensor) -> tuple[object, ...]:
     return (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device, flags)
 
 
-def fingerprint(
+def state_plan_digest(
     pieces: Iterable[TensorPiece], absent: Iterable[tuple[str, str]], world: int, *, full: bool = False
 ) -> str:
     """Return the digest that is the plan of these pieces; `absent` are sharded tensors of which no

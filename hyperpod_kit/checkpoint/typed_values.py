@@ -90,27 +90,27 @@ def encode(value: Any, encode_part: Encode) -> dict[str, Json] | None:
         if isinstance(value, pathlib.Path):
             name = "Path"
         return {"$": "path", "c": name, "v": str(value)}
-    return _encode_of_class(value, encode_part)
+    return _encode_named_tuple_dataclass_or_object(value, encode_part)
 
 
-def _encode_of_class(value: Any, encode_part: Encode) -> dict[str, Json] | None:
+def _encode_named_tuple_dataclass_or_object(value: Any, encode_part: Encode) -> dict[str, Json] | None:
     """Return the record of a named tuple, a dataclass or an object that is its attributes; None for
     what is none of these, or of a class that no name leads to."""
     kind = type(value)
     if hasattr(kind, "__del__"):
         return None
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
-        name = name_of(kind)
+        name = class_name_if_found_in_modules(kind)
         if name is None:
             return None
         return {"$": "named", "c": name, "v": [encode_part(*pair) for pair in zip(value, kind._fields, strict=True)]}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        name = name_of(kind)
+        name = class_name_if_found_in_modules(kind)
         if name is None:
             return None
         return {"$": "dataclass", "c": name, "v": {key: encode_part(item, key) for key, item in _attributes(value)}}
     if is_plain_attribute_class(kind):
-        name = name_of(kind)
+        name = class_name_if_found_in_modules(kind)
         if name is None:
             return None
         return {"$": "object", "c": name, "v": {key: encode_part(item, key) for key, item in vars(value).items()}}
@@ -143,7 +143,7 @@ def decode(body: dict[str, Json], decode_part: Decode, *, plain: bool = False) -
     if kind == "torch":
         return _torch_constant(value)
     if kind == "device":
-        return _device(value)
+        return _parse_device(value)
     if kind == "deque":
         return collections.deque(map(decode_part, value), body["most"])
     if kind == "set":
@@ -154,14 +154,14 @@ def decode(body: dict[str, Json], decode_part: Decode, *, plain: bool = False) -
         return _decode_time(body["c"], value)
     if kind == "path":
         return (_PATHS.get(body["c"]) or pathlib.Path)(value)
-    return _decode_of_class(body, decode_part, plain=plain)
+    return _decode_value_of_program_class(body, decode_part, plain=plain)
 
 
-def _decode_of_class(body: dict[str, Json], decode_part: Decode, *, plain: bool) -> Any:
+def _decode_value_of_program_class(body: dict[str, Json], decode_part: Decode, *, plain: bool) -> Any:
     """Return the value of a record that names a class of the program. Raises CheckpointError."""
     kind, value = body["$"], body["v"]
     try:
-        python_class = class_of(body["c"])
+        python_class = imported_class_by_name(body["c"])
     except CheckpointError:
         if not plain:
             raise
@@ -185,7 +185,7 @@ def _decode_of_class(body: dict[str, Json], decode_part: Decode, *, plain: bool)
     return instance
 
 
-def children(body: dict[str, Json]) -> list[Json]:
+def encoded_children(body: dict[str, Json]) -> list[Json]:
     """Return what a record of `KINDS` holds, still encoded."""
     value = body["v"]
     if body["$"] in ("deque", "set", "frozenset", "named"):
@@ -195,19 +195,19 @@ def children(body: dict[str, Json]) -> list[Json]:
     return []
 
 
-def name_of(kind: type) -> str | None:
+def class_name_if_found_in_modules(kind: type) -> str | None:
     """Return the name under which a fresh start of the same program has that class; None for one that
     it cannot look up."""
     name = f"{kind.__module__}:{kind.__qualname__}"
     try:
-        if class_of(name) is kind:
+        if imported_class_by_name(name) is kind:
             return name
         return None
     except CheckpointError:
         return None
 
 
-def class_of(name: str) -> type:
+def imported_class_by_name(name: str) -> type:
     """Return the class of that name, of a module that is imported; nothing is imported. Raises
     CheckpointError."""
     module, _, path = name.partition(":")
@@ -241,7 +241,7 @@ def _attributes(value: Any) -> list[tuple[str, Any]]:
 
 
 def _encode_enum(value: enum.Enum, inner: Encode) -> dict[str, Json] | None:
-    name = name_of(type(value))
+    name = class_name_if_found_in_modules(type(value))
     if name is None:
         return None
     return {"$": "enum", "c": name, "n": value.name, "v": inner(value.value, "value")}
@@ -276,7 +276,7 @@ def _decode_time(kind: str, value: Any) -> Any:
     return classes[kind].fromisoformat(value)  # type: ignore[attr-defined]
 
 
-def _device(name: str) -> torch.device:
+def _parse_device(name: str) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError as err:

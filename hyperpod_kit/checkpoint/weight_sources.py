@@ -17,7 +17,7 @@ from hyperpod_kit.checkpoint.repository.rows import Rows
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.wire_values import register_type
 from hyperpod_kit.errors import CheckpointError, StorageUnreadable
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,11 @@ class Match:
             "of another shape or kind there": self.other,
             "unexpected": self.unexpected,
         }
-        problems = [f"{word} {list(map(clean, names[:8]))}" for word, names in rest.items() if names]
+        problems = [f"{word} {list(map(clean_one_line, names[:8]))}" for word, names in rest.items() if names]
         return ", ".join(problems) or None
 
 
-def read(store: Store, checkpoint_id: str, inside: str) -> dict[str, SavedTensor] | str:
+def read_saved_tensors_or_problem(store: Store, checkpoint_id: str, inside: str) -> dict[str, SavedTensor] | str:
     """Return the tensors of the checkpoint below `inside`, by their names there; or, as text, what is
     wrong with the checkpoint. Raises StorageUnreadable, CheckpointError when there is nothing
     below."""
@@ -104,7 +104,7 @@ def read(store: Store, checkpoint_id: str, inside: str) -> dict[str, SavedTensor
         tree = extra_state.merge_stage_trees(verify.read_verified_small_file(store, checkpoint_id, body.extra))
         with reshard.open_checkpoint(store, checkpoint_id, body) as checkpoint:
             rows = checkpoint.read_piece_rows()
-        sources = _sources(tree, rows, inside)
+        sources = _saved_tensors_below(tree, rows, inside)
     except (CheckpointError, OSError) as err:
         if verify.is_storage_failure(err):
             raise StorageUnreadable(checkpoint_id, verify.describe_failure(err), hint="try again later") from err
@@ -113,12 +113,12 @@ def read(store: Store, checkpoint_id: str, inside: str) -> dict[str, SavedTensor
         return verify.describe_unforeseen(err)
     if not sources:
         raise CheckpointError(
-            f"{checkpoint_id} has no tensors in {inside!r}; at its top it has {clean(', '.join(sorted(tree)))}"
+            f"{checkpoint_id} has no tensors in {inside!r}; at its top it has {clean_one_line(', '.join(sorted(tree)))}"
         )
     return sources
 
 
-def _sources(tree: Mapping[str, Any], rows: Rows, inside: str) -> dict[str, SavedTensor]:
+def _saved_tensors_below(tree: Mapping[str, Any], rows: Rows, inside: str) -> dict[str, SavedTensor]:
     sources: dict[str, SavedTensor] = {}
     for path, record in non_tensor_state.tensor_and_subclass_records(tree):
         name = non_tensor_state.dotted_path(path)
@@ -129,13 +129,13 @@ def _sources(tree: Mapping[str, Any], rows: Rows, inside: str) -> dict[str, Save
             sources[below] = SavedTensor(stored, list(path), "", [], str(record["class"]))
             continue
         if stored not in rows:
-            raise CheckpointError(f"{clean(name)} is in no shard, under {clean(stored)!r}")
+            raise CheckpointError(f"{clean_one_line(name)} is in no shard, under {clean_one_line(stored)!r}")
         spec = rows[stored][0].spec
         sources[below] = SavedTensor(stored, list(path), spec.dtype, list(spec.full_shape))
     return sources
 
 
-def match(
+def match_tensors_by_name(
     live: Mapping[str, torch.Tensor],
     saved: Mapping[str, SavedTensor],
     names: Sources | None,
@@ -184,7 +184,7 @@ def _match_one(matched: Match, here: str, live: torch.Tensor, source: str, saved
     saved_tensor = saved.get(source)
     if saved_tensor is None:
         matched.missing.append(here)
-    elif not _fits(live, saved_tensor):
+    elif not _can_be_filled_from(live, saved_tensor):
         matched.other.append(here)
     else:
         matched.pairs.append((here, source))
@@ -201,7 +201,7 @@ def _match_conversion(
         matched.conversions[here] = source
 
 
-def _fits(live: torch.Tensor, saved: SavedTensor) -> bool:
+def _can_be_filled_from(live: torch.Tensor, saved: SavedTensor) -> bool:
     kind = subclass_name(live)
     if kind or saved.kind:
         return kind == saved.kind

@@ -26,7 +26,7 @@ from hyperpod_kit.checkpoint.state_dict import StateDict
 from hyperpod_kit.checkpoint.weight_sources import Match, SavedTensor, Sources
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 from hyperpod_kit.renamed import renamed_arguments, renamed_fields
-from hyperpod_kit.untrusted.text import clean, replace_unprintable
+from hyperpod_kit.untrusted.text import clean_one_line, replace_unprintable
 
 
 @renamed_fields(attempt="checkpoint_id")
@@ -73,7 +73,9 @@ class LoadedWeights:
         }
         counts = f"{len(self.loaded)} tensors loaded, {len(self.converted)} converted"
         head = f"step {self.step} ({self.checkpoint_id}): {counts}"
-        lines = [f"{len(names)} {label}: {', '.join(map(clean, names))}" for label, names in lists.items() if names]
+        lines = [
+            f"{len(names)} {label}: {', '.join(map(clean_one_line, names))}" for label, names in lists.items() if names
+        ]
         passed = [
             f"passed over {checkpoint_id}: {replace_unprintable(reason)}" for checkpoint_id, reason in self.rejected
         ]
@@ -138,7 +140,7 @@ def load_weights(
         raise CheckpointError(
             "the model is under FSDP1, which hides its tensors", hint="call load_weights before FSDP(model)"
         )
-    live, where = _persistent_tensors(modules.unwrap(model)), os.fspath(root)
+    live, where = _persistent_tensors(modules.unwrap_ddp_and_compile(model)), os.fspath(root)
     store_url = where
     if is_path(where):
         store_url = os.path.abspath(where)
@@ -149,13 +151,15 @@ def load_weights(
     for name in (
         [checkpoint_id]
         if checkpoint_id is not None
-        else _from_rank_zero(ranks, partial(_committed_ids_newest_first, store))
+        else _query_rank_zero_and_broadcast(ranks, partial(_committed_ids_newest_first, store))
     ):
-        saved = _from_rank_zero(ranks, partial(weight_sources.read, store, name, inside))
+        saved = _query_rank_zero_and_broadcast(
+            ranks, partial(weight_sources.read_saved_tensors_or_problem, store, name, inside)
+        )
         if isinstance(saved, str):
             rejected.append((name, saved))
             continue
-        matched = weight_sources.match(live, saved, names, drop)
+        matched = weight_sources.match_tensors_by_name(live, saved, names, drop)
         _require_fit_on_all_ranks(ranks, name, matched, strict=strict, already_filled=already_filled)
         try:
             converted, other = converted_weights.read_convert_and_list_misfits(
@@ -170,13 +174,13 @@ def load_weights(
         except NoValidCheckpoint as err:
             rejected += err.reasons
             continue
-        return _report(name, step, live, saved, matched, rejected)
+        return _build_loaded_weights(name, step, live, saved, matched, rejected)
     if rejected:
         raise NoValidCheckpoint(store.url, rejected)
-    raise _from_rank_zero(ranks, partial(selection.no_checkpoint_error, store, ()))
+    raise _query_rank_zero_and_broadcast(ranks, partial(selection.no_checkpoint_error, store, ()))
 
 
-def _report(
+def _build_loaded_weights(
     checkpoint_id: str,
     step: int,
     live: Mapping[str, torch.Tensor],
@@ -210,7 +214,7 @@ def _require_fit_on_all_ranks(
     if strict:
         problem = matched.problem
     if lost:
-        first = list(map(clean, sorted(lost)[:8]))
+        first = list(map(clean_one_line, sorted(lost)[:8]))
         problem = f"it is older than one that turned out damaged, and does not have {first} of that one"
     for each in ranks.gather(problem):
         if each is not None:
@@ -227,7 +231,7 @@ def _persistent_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {modules.strip_wrapper_prefixes(name): tensor for name, tensor in named_tensors if name in saved_names}
 
 
-def _from_rank_zero(ranks: Ranks, query: Callable[[], Any]) -> Any:
+def _query_rank_zero_and_broadcast(ranks: Ranks, query: Callable[[], Any]) -> Any:
     """Call `query` on rank 0 and return its result, or raise its error, on all ranks."""
     response: Any = None
     if ranks.rank == 0:
@@ -242,7 +246,7 @@ def _from_rank_zero(ranks: Ranks, query: Callable[[], Any]) -> Any:
 
 
 def _committed_ids_newest_first(store: Store) -> list[str]:
-    return [entry.checkpoint_id for entry in selection.iter_committed_newest_first(store)]
+    return [entry.checkpoint_id for entry in selection.iter_committed_not_excluded_newest_first(store)]
 
 
 def _fill_model_and_return_step(

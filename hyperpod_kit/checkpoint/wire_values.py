@@ -59,7 +59,7 @@ def unpack(data: bytes, sender: str) -> Any:
     """Return the value of the bytes of `pack`. `sender`: for the error. Raises CheckpointError."""
     size = int.from_bytes(data[:_LENGTH], "little")
     try:
-        body = parse.json_object(data[_LENGTH : _LENGTH + size], LARGEST)
+        body = parse.parse_json_object(data[_LENGTH : _LENGTH + size], LARGEST)
     except ValueError:
         body = {}
     if body.get("protocol") != PROTOCOL:
@@ -104,7 +104,7 @@ def _encode(value: Any, blobs: list[bytes]) -> Any:
         raise TypeError(f"{kind.__name__} cannot be told to other ranks")
     if isinstance(value, enum.Enum):
         return {"is": kind.__name__, "of": value.value}
-    return {"is": kind.__name__, "of": [_encode(getattr(value, name), blobs) for name in _fields(kind)]}
+    return {"is": kind.__name__, "of": [_encode(getattr(value, name), blobs) for name in _fields_and_types(kind)]}
 
 
 def _encode_list(elements: list[Any], blobs: list[bytes]) -> list[Any]:
@@ -163,7 +163,7 @@ def _decode_instance(name: str, encoded_fields: Any, blobs: list[bytes]) -> Any:
     kind = _registered[name]
     if issubclass(kind, enum.Enum):
         return kind(_require_type(encoded_fields, str))
-    fields = _fields(kind)
+    fields = _fields_and_types(kind)
     values = _require_type(_decode(encoded_fields, blobs), list)
     for (field, hint), value in zip(fields.items(), values, strict=True):
         if not _matches_type(value, hint):
@@ -194,7 +194,7 @@ def _require_type(value: Any, *kinds: type) -> Any:
     return value
 
 
-def _fields(kind: type) -> dict[str, Any]:
+def _fields_and_types(kind: type) -> dict[str, Any]:
     """Return the fields of a registered class, in the order in which they are given to it, and their
     types."""
     if kind in _field_types:

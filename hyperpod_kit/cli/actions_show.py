@@ -27,11 +27,11 @@ def query_and_print_root_actions(
 
     That is 0 when every node has answered, 1 when one could not be queried.
     """
-    from hyperpod_kit.remote.actions import query_node_actions
+    from hyperpod_kit.remote.actions import query_actions_done_as_root
 
     begin = (since or datetime.now(timezone.utc) - A_DAY).timestamp()
     with progress_bar(f"asking {len(targets)} nodes", len(targets)) as advance:
-        responses = query_node_actions(
+        responses = query_actions_done_as_root(
             targets, connect, begin, timeout=timeout, progress=lambda node_actions: advance(1)
         )
     silent = [node_actions for node_actions in responses if node_actions.error]

@@ -42,7 +42,7 @@ def print_failed_and_unaddressed_alerts(
         print_to_stderr(f"failed: {line}")
     if published_elsewhere:
         return
-    if not sinks.can_alert:
+    if not sinks.has_mail_or_sns_sink:
         print_to_stderr(f"nobody is alerted: {config_file} names no mail server and no SNS topic among its sinks")
         return
     for key in report.unheard:
@@ -51,7 +51,7 @@ def print_failed_and_unaddressed_alerts(
         )
 
 
-def check_and_send_alerts(
+def check_send_and_print_alerts(
     config_path: Path,
     outbox_path: Path | None,
     check_name: str,

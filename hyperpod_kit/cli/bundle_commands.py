@@ -39,7 +39,7 @@ def render(config: Path, output: Path, check: bool, as_json: bool) -> int:
 
     bundle = rendering.render(load(config))
     if check:
-        return _print_bundle_differences(bundle, config, output, as_json)
+        return _compare_output_directory_and_print(bundle, config, output, as_json)
     rendering.replace_bundle_directory(bundle, output)
     if as_json:
         print_json(
@@ -59,7 +59,7 @@ def render(config: Path, output: Path, check: bool, as_json: bool) -> int:
     return 0
 
 
-def _print_bundle_differences(bundle: Bundle, config: Path, output: Path, as_json: bool) -> int:
+def _compare_output_directory_and_print(bundle: Bundle, config: Path, output: Path, as_json: bool) -> int:
     """Compare a directory with the bundle and print the differences; return 0 when it holds exactly this
     one, else 1."""
     from hyperpod_kit.bundle.compare import compare_with_directory

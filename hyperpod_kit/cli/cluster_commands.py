@@ -236,7 +236,11 @@ def delete_cluster(
     count = sum(sum(group.nodes.values()) for group in state.groups)
     lost = f"cluster {name} in {sagemaker.region} with its {count} nodes and everything on their own disks"
     is_going = state.status == "Deleting"
-    names = [] if is_going else [slurm_node_name(node.address) for node in live.nodes() if node.address]
+    names = (
+        []
+        if is_going
+        else [slurm_node_name(node.address) for node in live.list_nodes_not_being_removed() if node.address]
+    )
     first.load_jobs_on_nodes(live, names)
     if dry_run:
         print_to_stderr(f"would delete {lost}")
@@ -248,7 +252,7 @@ def delete_cluster(
         print_to_stderr(f"cluster {name} is being deleted already")
     else:
         first.print_jobs()
-        require_confirmation(f"{first.question_prefix()}Delete {lost}?", yes=yes)
+        require_confirmation(f"{first.confirmation_question_prefix()}Delete {lost}?", yes=yes)
         vacated = first.vacate_if_requested(names, "delete-cluster")
         try:
             sagemaker.delete_cluster(name)

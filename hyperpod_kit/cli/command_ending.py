@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional, Tuple
 
 import click
 
-from hyperpod_kit.ending import discard_output, ending_of_kit_error, is_stdout_reader_gone
+from hyperpod_kit.ending import discard_stdout_and_return_code, ending_of_kit_error, is_stdout_reader_gone
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.extras import DISTRIBUTIONS, requirements_install_command
@@ -38,7 +38,7 @@ def run_reporting_errors(call: Callable[[], Any], *, with_traceback: bool) -> in
         return _report_system_exit(err)
     except BaseException as err:
         if isinstance(err, BrokenPipeError) and is_stdout_reader_gone():
-            return discard_output(ExitCode.READER_GONE)
+            return discard_stdout_and_return_code(ExitCode.READER_GONE)
         if with_traceback:
             import traceback
 
@@ -50,7 +50,9 @@ def _report_error(err: BaseException) -> int:
     """Print the sentence for an exception on stderr and return the exit code; raise it again when it is
     no Exception."""
     if isinstance(err, click.exceptions.Abort) and isinstance(err.__cause__ or err.__context__, EOFError):
-        return _print_error("nobody is here to answer that", "the same as options: --help names them", ExitCode.USAGE)
+        return _print_error_and_return_code(
+            "nobody is here to answer that", "the same as options: --help names them", ExitCode.USAGE
+        )
     if isinstance(err, (click.exceptions.Abort, KeyboardInterrupt)):
         _print_to_stderr("stopped")
         return ExitCode.STOPPED
@@ -60,9 +62,9 @@ def _report_error(err: BaseException) -> int:
         _print_to_stderr(usage.getvalue().rstrip("\n"))
         return err.exit_code
     if isinstance(err, HyperpodKitError):
-        return _print_error(*ending_of_kit_error(err))
+        return _print_error_and_return_code(*ending_of_kit_error(err))
     if isinstance(err, Exception):
-        return _print_error(*_describe_foreign_error(err), ExitCode.ABSENT)
+        return _print_error_and_return_code(*_describe_foreign_error(err), ExitCode.ABSENT)
     raise err
 
 
@@ -81,7 +83,7 @@ def _describe_foreign_error(err: Exception) -> Tuple[str, Optional[str]]:
     )
 
 
-def _print_error(message: str, hint: Optional[str], code: int) -> int:
+def _print_error_and_return_code(message: str, hint: Optional[str], code: int) -> int:
     from hyperpod_kit.cli.output import print_error
 
     print_error(message, hint)

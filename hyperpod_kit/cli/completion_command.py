@@ -7,7 +7,7 @@ from typing import Optional
 
 import click
 
-from hyperpod_kit.cli.output import print_document
+from hyperpod_kit.cli.output import print_unchanged_unless_terminal
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -39,4 +39,4 @@ def completion(shell: Optional[str]) -> None:
     assert maker is not None
     lines = maker(cli, {}, PROGRAM, f"_{PROGRAM.replace('-', '_')}_COMPLETE".upper()).source()
     # click's lines for fish cut a description off at its first comma.
-    print_document(lines.replace('string split ","', 'string split --max 1 ","'))
+    print_unchanged_unless_terminal(lines.replace('string split ","', 'string split --max 1 ","'))

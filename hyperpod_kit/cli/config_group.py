@@ -9,7 +9,7 @@ from typing import Optional
 import click
 
 from hyperpod_kit.cli.options import config_argument, json_option
-from hyperpod_kit.cli.output import print_document, print_json, print_to_stderr
+from hyperpod_kit.cli.output import print_json, print_to_stderr, print_unchanged_unless_terminal
 from hyperpod_kit.errors import Absent
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -49,7 +49,7 @@ def show(config: Path, everything: bool, as_json: bool) -> None:
     if as_json:
         print_json(values)
     else:
-        print_document(effective.as_yaml(values, defaults))
+        print_unchanged_unless_terminal(effective.render_yaml_marking_defaults(values, defaults))
 
 
 @config.command()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import click
 
 from hyperpod_kit.cli.options import cluster_and_nodes_options, json_option, resolve_cluster
-from hyperpod_kit.cli.output import print_document, print_json, print_to_stderr
+from hyperpod_kit.cli.output import print_json, print_to_stderr, print_unchanged_unless_terminal
 from hyperpod_kit.cli.ssh_options import login_options
 
 if TYPE_CHECKING:
@@ -74,7 +74,9 @@ def connect(
     listed = list_nodes(sagemaker, chosen.name)
     if as_config:
         selected_ids = [
-            member.instance_id for member in (resolve_nodes(listed, [node]) if node else listed) if not member.removed
+            member.instance_id
+            for member in (resolve_nodes(listed, [node]) if node else listed)
+            if not member.is_shutting_down_or_gone
         ]
         program = shutil.which("hyperpod-kit") or "hyperpod-kit"
         text = session.render_ssh_config(
@@ -83,7 +85,7 @@ def connect(
         if as_json:
             print_json({"cluster": chosen.name, "ssh_config": text})
         else:
-            print_document(text)
+            print_unchanged_unless_terminal(text)
         return
     controller = None
     if chosen.settings:
@@ -102,10 +104,10 @@ def connect(
             session.Program(session.aws_cli_session_command(request, sagemaker.region)), target, dry_run, as_json
         )
         return
-    _exec_or_print_program(_start_ssm_session(request, chosen.region), target, dry_run, as_json)
+    _exec_or_print_program(_start_ssm_session_and_make_program(request, chosen.region), target, dry_run, as_json)
 
 
-def _start_ssm_session(request: dict[str, Any], region: Optional[str]) -> Program:
+def _start_ssm_session_and_make_program(request: dict[str, Any], region: Optional[str]) -> Program:
     """Start an SSM session and return the program that connects to it. Raises AwsError, Unreachable."""
     from hyperpod_kit.aws.ssm import Ssm
     from hyperpod_kit.cluster.session import PLUGIN, session_plugin_program
@@ -137,7 +139,7 @@ def _exec_or_print_program(program: Program, node: ClusterNode, dry_run: bool, a
         if as_json:
             print_json({"node": node.instance_id, "group": node.group, "command": list(program.argv)})
         else:
-            print_document(shlex.join(program.argv))
+            print_unchanged_unless_terminal(shlex.join(program.argv))
         return
     if sys.stderr.isatty():
         print_to_stderr(f"{node.group} {node.instance_id}")

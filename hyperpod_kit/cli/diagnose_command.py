@@ -13,7 +13,7 @@ from hyperpod_kit.cli.options import cluster_and_nodes_options, json_option, res
 from hyperpod_kit.cli.output import print_json, print_text, print_to_stderr, progress_bar
 from hyperpod_kit.cli.ssh_options import make_live_cluster, ssh_options
 from hyperpod_kit.untrusted.terminal import LONGEST_LINE, indent_continuation_lines
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 if TYPE_CHECKING:
     from hyperpod_kit.remote.cluster_diagnosis import ClusterDiagnosis
@@ -64,20 +64,20 @@ def diagnose(
       hyperpod-kit diagnose --actions --since 2h
     """
     from hyperpod_kit.remote import cluster_diagnosis
-    from hyperpod_kit.remote.transport_choice import choose_transport
+    from hyperpod_kit.remote.transport_choice import open_ssh_or_ssm_connector
 
     live = make_live_cluster(resolve_cluster(config, cluster, region))
     if actions:
         from hyperpod_kit.cli.actions_show import query_and_print_root_actions
 
         targets = cluster_diagnosis.select_targets(live, nodes)
-        with choose_transport(live, ssh, targets, print_to_stderr) as connect:
+        with open_ssh_or_ssm_connector(live, ssh, targets, print_to_stderr) as connect:
             return query_and_print_root_actions(targets, connect, since, timeout=ssh.command_timeout, as_json=as_json)
-    case = cluster_diagnosis.fetch_cluster_case(live, nodes, print_to_stderr)
+    case = cluster_diagnosis.fetch_failures_and_nodes_to_diagnose(live, nodes, print_to_stderr)
     count = len(case.targets)
-    with choose_transport(live, ssh, [target for target, _ in case.targets], print_to_stderr) as connect, progress_bar(
-        f"asking {count} nodes", count
-    ) as advance:
+    with open_ssh_or_ssm_connector(
+        live, ssh, [target for target, _ in case.targets], print_to_stderr
+    ) as connect, progress_bar(f"asking {count} nodes", count) as advance:
         diagnosis = case.diagnose(connect, ssh.command_timeout, lambda done: advance(1))
     if as_json:
         print_json(diagnosis.to_dict())
@@ -105,7 +105,7 @@ def _print_diagnosis(diagnosis: ClusterDiagnosis, with_log: bool) -> None:
             print_text(line)
         if with_log:
             for line in node.log:
-                print_text(f"    {clean(line, LONGEST_LINE)}")
+                print_text(f"    {clean_one_line(line, LONGEST_LINE)}")
     sick = sum(not node.healthy for node in diagnosis.nodes)
     sent_count = sum(node.sent_at > 0 for node in diagnosis.nodes)
     sent = f" ({sent_count} of them by what they have sent to CloudWatch)" if sent_count else ""

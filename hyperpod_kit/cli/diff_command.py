@@ -117,10 +117,10 @@ def _fetch_instance_groups_and_error(cluster: LiveCluster) -> tuple[list[Mapping
 
 def _query_installed_bundles(cluster: LiveCluster, ssh: SshSettings) -> list[NodeBundle]:
     from hyperpod_kit.remote.installed_bundles import query_bundles
-    from hyperpod_kit.remote.transport_choice import choose_transport
+    from hyperpod_kit.remote.transport_choice import open_ssh_or_ssm_connector
 
-    targets = cluster.targets()
-    with choose_transport(cluster, ssh, targets, print_to_stderr) as connect, progress_bar(
+    targets = cluster.list_targets()
+    with open_ssh_or_ssm_connector(cluster, ssh, targets, print_to_stderr) as connect, progress_bar(
         f"asking {len(targets)} nodes", len(targets)
     ) as advance:
         return query_bundles(targets, connect, timeout=ssh.command_timeout, progress=lambda node_bundle: advance(1))

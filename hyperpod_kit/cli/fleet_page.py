@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from hyperpod_kit.cli import html_page
-from hyperpod_kit.cli.html_page import escape_html
+from hyperpod_kit.cli.html_page import clean_and_escape_html
 from hyperpod_kit.model.states import STATES, MountState
 from hyperpod_kit.remote import groups
 
@@ -23,13 +23,14 @@ SQUARE, ROW, NAME, COLUMN = 16, 22, 210, 420
 def render_fleet_page(cluster: str, status: FleetStatus) -> str:
     """Make the whole document."""
     when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(status.at))
-    problems = "".join(f"<li>{escape_html(line)}</li>" for line in groups.describe_problems(status.reports))
+    problems = "".join(f"<li>{clean_and_escape_html(line)}</li>" for line in groups.describe_problems(status.reports))
     listed = ""
     if problems:
         listed = f"<ul>{problems}</ul>"
     return html_page.render_html_page(
         f"Mounts of {cluster}",
-        f"<p>{escape_html(groups.summary(status.reports))}; asked at {when}, in {status.seconds:.0f} s.</p>"
+        f"<p>{clean_and_escape_html(groups.summarize_mount_health(status.reports))}; asked at {when}, in "
+        f"{status.seconds:.0f} s.</p>"
         f"{_render_grid(status)}{_render_legend(status)}{listed}",
     )
 
@@ -41,7 +42,7 @@ def _render_grid(status: FleetStatus) -> str:
     for index, report in enumerate(status.reports):
         x, y = index % across * COLUMN, index // across * ROW
         name = f"{report.target.group} {report.target.instance_id}"
-        label = f'<text x="{x}" y="{y + 13}" fill="currentColor">{escape_html(name, 30)}</text>'
+        label = f'<text x="{x}" y="{y + 13}" fill="currentColor">{clean_and_escape_html(name, 30)}</text>'
         rows.append(label + "".join(_mount_squares(report, name, x + NAME, y)))
     height = (len(status.reports) + across - 1) // across * ROW + 4
     return f'<svg viewBox="0 0 1000 {max(height, ROW)}" role="img" aria-label="nodes and mounts">{"".join(rows)}</svg>'
@@ -71,7 +72,7 @@ def _mount_colour(mount: MountStatus) -> str:
 
 def _svg_square(x: int, y: int, colour: str, title: str) -> str:
     box = f'<rect x="{x}" y="{y}" width="{SQUARE}" height="{SQUARE}" rx="3" fill="{colour}"/>'
-    return f"<g><title>{escape_html(title)}</title>{box}</g>"
+    return f"<g><title>{clean_and_escape_html(title)}</title>{box}</g>"
 
 
 def _render_legend(status: FleetStatus) -> str:
@@ -82,6 +83,6 @@ def _render_legend(status: FleetStatus) -> str:
     if any(report.error for report in status.reports):
         named.append(("no answer", SILENT))
     legend = "".join(
-        f'<span><i style="background:{colour}"></i> {escape_html(state)}</span>' for state, colour in named
+        f'<span><i style="background:{colour}"></i> {clean_and_escape_html(state)}</span>' for state, colour in named
     )
     return f'<p class="key">{legend}</p>'

@@ -38,7 +38,7 @@ class Display:
                 screen.print(report.mount_counts_table(self.cluster, status.reports))
         for line in groups.describe_problems(status.reports):
             print_to_stderr(line)
-        print_to_stderr(groups.summary(status.reports))
+        print_to_stderr(groups.summarize_mount_health(status.reports))
 
     def write_report_files(self, status: FleetStatus) -> None:
         """Write the JUnit XML and the HTML page to the files that were asked for. Raises UsageError."""
@@ -70,7 +70,7 @@ def print_first_status_then_changes(display: Display, statuses: Iterator[FleetSt
             display.write_report_files(now)
             for line in describe_changes(last.reports, now.reports):
                 print_text(f"{_format_clock_time(now.at)}  {line}")
-            print_to_stderr(f"{_format_clock_time(now.at)}  {groups.summary(now.reports)}")
+            print_to_stderr(f"{_format_clock_time(now.at)}  {groups.summarize_mount_health(now.reports)}")
         last = now
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hyperpod_kit.errors import Absent
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -20,10 +20,10 @@ svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; 
 """
 
 
-def escape_html(value: object, max_length: int = 500) -> str:
+def clean_and_escape_html(value: object, max_length: int = 500) -> str:
     """Return a foreign text as it may stand in a page: without control characters, shortened,
     HTML-escaped."""
-    return html.escape(clean(value, max_length))
+    return html.escape(clean_one_line(value, max_length))
 
 
 def render_html_page(title: str, body: str) -> str:
@@ -32,10 +32,10 @@ def render_html_page(title: str, body: str) -> str:
     `body`: HTML made by this program, in which every foreign text is escaped.
     """
     return f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>{escape_html(title)}</title>
+<html lang="en"><head><meta charset="utf-8"><title>{clean_and_escape_html(title)}</title>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>
-<body><h1>{escape_html(title)}</h1>
+<body><h1>{clean_and_escape_html(title)}</h1>
 {body}
 </body></html>
 """

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Optional
 import click
 
 from hyperpod_kit.cli.options import config_argument, json_option
-from hyperpod_kit.cli.output import live_status, make_console, print_document, print_json, print_to_stderr, table_cell
+from hyperpod_kit.cli.output import (
+    live_status,
+    make_console,
+    print_json,
+    print_to_stderr,
+    print_unchanged_unless_terminal,
+    table_cell,
+)
 from hyperpod_kit.errors import Absent
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import by_descriptor
@@ -59,15 +66,15 @@ def template(config: Path, form: str, output: Optional[Path], checked: bool, as_
       hyperpod-kit infra template cluster.yaml --check --json
     """
     from hyperpod_kit.config.load import load
-    from hyperpod_kit.infra.template import build_parts, describe_omissions
+    from hyperpod_kit.infra.template import build_template_parts, describe_omissions
 
     settings = load(config)
-    template_parts = build_parts(settings)
+    template_parts = build_template_parts(settings)
     if checked:
         return _compare_account_and_print(settings, template_parts, as_json)
     text = _render_template(settings, template_parts, form, as_json)
     if output is None:
-        print_document(text)
+        print_unchanged_unless_terminal(text)
     else:
         try:
             by_descriptor.write_text(output, text)
@@ -81,7 +88,7 @@ def template(config: Path, form: str, output: Optional[Path], checked: bool, as_
 
 
 def _render_template(settings: Settings, template_parts: list[TemplatePart], form: str, as_json: bool) -> str:
-    from hyperpod_kit.infra.template import as_yaml, cloudformation_template
+    from hyperpod_kit.infra.template import cloudformation_template, to_yaml_without_aliases
     from hyperpod_kit.infra.terraform import terraform_configuration
 
     if form == "terraform":
@@ -89,7 +96,7 @@ def _render_template(settings: Settings, template_parts: list[TemplatePart], for
     made = cloudformation_template(settings, template_parts)
     if as_json:
         return json.dumps(made, indent=2) + "\n"
-    return as_yaml(made)
+    return to_yaml_without_aliases(made)
 
 
 def _sentence_with_deploy_command(
@@ -111,10 +118,10 @@ def _sentence_with_deploy_command(
 
 def _compare_account_and_print(settings: Settings, template_parts: list[TemplatePart], as_json: bool) -> int:
     from hyperpod_kit.infra.compare import DIFFERS, MISSING, NOT_CHECKED, part_states_and_unrelated_finding_count
-    from hyperpod_kit.preflight.gather import gather
+    from hyperpod_kit.preflight.gather import gather_account_facts
 
     with live_status():
-        facts = gather(settings)
+        facts = gather_account_facts(settings)
     rows, other_findings = part_states_and_unrelated_finding_count(settings, template_parts, facts)
     if as_json:
         print_json(

@@ -96,18 +96,23 @@ def init(
       hyperpod-kit init --name ml --region us-west-2 --execution-role arn:aws:iam::111122223333:role/HyperPod \\
         --subnet subnet-0123456789abcdef0 --security-group sg-0123456789abcdef0 --workers 16
     """
-    from hyperpod_kit.bundle.sources import read_example
+    from hyperpod_kit.bundle.sources import read_example_configuration
     from hyperpod_kit.cli import legacy_scripts
     from hyperpod_kit.config import questions, starter
 
     if config.exists() and not force:
         raise starter.file_exists_error(config)
     if from_example:
-        values = read_example()
+        values = read_example_configuration()
     else:
         imported = _import_existing_configuration(from_cluster, from_cluster_config, from_parameters, flags["region"])
         earlier = legacy_scripts.classify_available_legacy_scripts(
-            imported.source, imported.entry, scripts, config, live=from_cluster is not None, region=flags["region"]
+            imported.source,
+            imported.entry,
+            scripts,
+            config,
+            is_cluster_live=from_cluster is not None,
+            region=flags["region"],
         )
         for line in earlier.lines if earlier else ():
             print_to_stderr(f"  {line}")
@@ -128,7 +133,7 @@ def init(
             answers = _prompt_for_missing_answers(imported.values, answers)
         values = starter.copy_with_answers_and_defaults(imported.values, answers)
         if earlier:
-            for note in starter.add_legacy_scripts(values, earlier):
+            for note in starter.add_legacy_scripts_users_and_steps(values, earlier):
                 print_to_stderr(f"not carried over: {note}")
     starter.write_configuration(config, values, force=force)
     return _check_and_print_findings(config)
@@ -142,40 +147,43 @@ def _is_region_from_environment() -> bool:
 
 
 def _prompt_for_missing_answers(base: dict[str, Any], answers: Any) -> Any:
-    from hyperpod_kit.cli.prompts import ask_questions
+    from hyperpod_kit.cli.prompts import ask_unanswered_questions
 
     try:
-        return ask_questions(base, answers)
+        return ask_unanswered_questions(base, answers)
     except (click.Abort, KeyboardInterrupt):
         print_to_stderr("\nnothing was written")
         raise
 
 
 def _import_existing_configuration(
-    name: Optional[str], cluster: Optional[Path], parameters: Optional[Path], region: Optional[str]
+    cluster_name: Optional[str],
+    cluster_config_file: Optional[Path],
+    parameters_file: Optional[Path],
+    region: Optional[str],
 ) -> ImportedConfiguration:
     """Read what there is already. Raises UsageError, ConfigError, AwsError, Unreachable."""
     from hyperpod_kit.config import document
     from hyperpod_kit.config.from_aws import ImportedConfiguration, first_lifecycle_scripts_uri, import_configuration
 
-    if name is not None and cluster is not None:
+    if cluster_name is not None and cluster_config_file is not None:
         raise UsageError("--from-cluster and --from-cluster-config: one of them")
-    if name is None and cluster is None and parameters is None:
+    if cluster_name is None and cluster_config_file is None and parameters_file is None:
         return ImportedConfiguration({}, ())
-    if parameters is None:
+    if parameters_file is None:
         aws_parameters = None
     else:
-        aws_parameters = document.read_values(parameters)
-    if name is None:
-        if cluster is None:
+        aws_parameters = document.read_values(parameters_file)
+    if cluster_name is None:
+        if cluster_config_file is None:
             described_cluster = None
         else:
-            described_cluster = document.read_values(cluster)
+            described_cluster = document.read_values(cluster_config_file)
         return import_configuration(described_cluster, aws_parameters)
     from hyperpod_kit.aws.sagemaker import SageMaker
 
     # As JSON has it: dates are texts.
-    live = json.loads(json.dumps(SageMaker(region).describe_cluster(name), default=str))
+    live = json.loads(json.dumps(SageMaker(region).describe_cluster(cluster_name), default=str))
     if aws_parameters is None and not any("SlurmConfig" in group for group in live.get("InstanceGroups", ())):
         aws_parameters = _download_provisioning_parameters(first_lifecycle_scripts_uri(live), region)
     return import_configuration(live, aws_parameters)

@@ -91,7 +91,7 @@ class JobsFirst:
                 ) from err
             self.listing_error = err.message
 
-    def drop_jobs_not_on_nodes(self, node_names: Sequence[str]) -> None:
+    def unlist_jobs_not_on_nodes(self, node_names: Sequence[str]) -> None:
         """Leave out the jobs that have none of these nodes: the others stay."""
         self.jobs = [job for job in self.jobs if set(node_names).intersection(job.nodes)]
 
@@ -107,7 +107,7 @@ class JobsFirst:
         if not self.jobs:
             print_to_stderr(f"no job has any of {nodes_text}")
 
-    def question_prefix(self, *, aws_chooses: bool = False) -> str:
+    def confirmation_question_prefix(self, *, aws_chooses: bool = False) -> str:
         """Return what the question of the command begins with.
 
         `aws_chooses`: of these nodes some go, and AWS says which.
@@ -151,7 +151,7 @@ class JobsFirst:
                 self._runner, node_names, how, command_name, WaitLimit(self._seconds), print_to_stderr, count_unsaved
             )
 
-    def readmit_after_restart(self, cluster: LiveCluster, vacated: Optional[Vacated], seconds: float) -> None:
+    def wait_for_restart_and_undrain(self, cluster: LiveCluster, vacated: Optional[Vacated], seconds: float) -> None:
         """Let jobs in again on nodes that have been restarted, once they are back; says so where they are not."""
         from hyperpod_kit.remote.vacate import WaitLimit, undrain_after_restart
 
@@ -168,7 +168,7 @@ class JobsFirst:
                 hint=f"when they are back: scontrol update nodename={','.join(vacated.drained)} state=undrain",
             ) from err
 
-    def without_nodes(self, vacated: Optional[Vacated], node_names: Sequence[str]) -> Optional[Vacated]:
+    def vacated_without_nodes(self, vacated: Optional[Vacated], node_names: Sequence[str]) -> Optional[Vacated]:
         """Return `vacated` without these nodes, which AWS refused to act on."""
         if vacated is None:
             return None

@@ -17,7 +17,7 @@ LARGEST = 50 << 20
 """Bytes that are downloaded; what a bundle may hold of one script."""
 
 
-def download_and_classify_scripts(
+def classify_s3_scripts_downloading_if_directory(
     source: str, entry: str, region: Optional[str], directory: Optional[Path], config: Path
 ) -> LegacyScripts:
     """Classify the lifecycle scripts at an S3 URI; download them into `directory` when one is given.
@@ -55,7 +55,7 @@ def download_and_classify_scripts(
     return classify_scripts(paths, contents, _relative_to_config(directory, config), entry)
 
 
-def classify_scripts_in_directory(directory: Path, entry: str, config: Path) -> LegacyScripts:
+def classify_legacy_scripts_in_directory(directory: Path, entry: str, config: Path) -> LegacyScripts:
     """Classify the lifecycle scripts in a directory.
 
     Raises UsageError when it has no files or cannot be read.
@@ -74,20 +74,20 @@ def classify_scripts_in_directory(directory: Path, entry: str, config: Path) -> 
 
 
 def classify_available_legacy_scripts(
-    source: str, entry: str, directory: Optional[Path], config: Path, *, live: bool, region: Optional[str]
+    source: str, entry: str, directory: Optional[Path], config: Path, *, is_cluster_live: bool, region: Optional[str]
 ) -> Optional[LegacyScripts]:
     """Classify the earlier lifecycle scripts, from S3 or from `directory`; None when there are none or
     they cannot be read."""
-    if live and source:
+    if is_cluster_live and source:
         try:
-            return download_and_classify_scripts(source, entry, region, directory, config)
+            return classify_s3_scripts_downloading_if_directory(source, entry, region, directory, config)
         except UsageError:
             raise
         except HyperpodKitError as err:
             print_to_stderr(f"what lies at {source} is not known: {err}")
             return None
     if directory is not None:
-        return classify_scripts_in_directory(directory, entry, config)
+        return classify_legacy_scripts_in_directory(directory, entry, config)
     if source:
         print_to_stderr(
             f"what of {source} is lost by that: give a copy of it with --scripts DIR, or use --from-cluster"

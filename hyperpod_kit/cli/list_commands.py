@@ -13,7 +13,7 @@ import click
 from hyperpod_kit.cli.options import cluster_options, json_option, region_option, resolve_cluster
 from hyperpod_kit.cli.output import make_console, print_json, print_json_line, print_text, print_to_stderr, table_cell
 from hyperpod_kit.errors import Unreachable, UsageError
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -155,7 +155,7 @@ def _print_nodes_narrow(screen: Console, nodes: Sequence[ClusterNode]) -> None:
         screen.print(table_cell(node.instance_id), table_cell(node.status, _STYLES.get(node.status, "yellow")))
         screen.print(table_cell(f"  {node.group} {node.address or '-'} {node.instance_type}"))
         if node.message:
-            screen.print(table_cell(f"  {clean(node.message, LONGEST_MESSAGE)}"))
+            screen.print(table_cell(f"  {clean_one_line(node.message, LONGEST_MESSAGE)}"))
 
 
 def _print_nodes(name: str, nodes: Sequence[ClusterNode]) -> None:
@@ -182,7 +182,7 @@ def _print_nodes(name: str, nodes: Sequence[ClusterNode]) -> None:
             "type": table_cell(node.instance_type),
             "state": table_cell(node.status, _STYLES.get(node.status, "yellow")),
             "launched": table_cell(node.launched),
-            "message": table_cell(clean(node.message, LONGEST_MESSAGE) or "-"),
+            "message": table_cell(clean_one_line(node.message, LONGEST_MESSAGE) or "-"),
         }
         grid.add_row(*(cells[column] for column in shown))
     screen.print(grid)

@@ -131,7 +131,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     restore_sigint_if_ignored()
     if argv is None:
         argv = sys.argv[1:]
-    code = run(list(argv))
+    code = run_command_line(list(argv))
     if code == ExitCode.STOPPED:
         # Threads that still wait for AWS or a node would hold the prompt for a minute. What they do is safe to cut off.
         sys.stdout.flush()
@@ -140,7 +140,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     sys.exit(code)
 
 
-def run(arguments: Sequence[str]) -> int:
+def run_command_line(arguments: Sequence[str]) -> int:
     """Run one command line; its exit code."""
     debug, remaining = _extract_debug_flag(arguments)
     return run_reporting_errors(

@@ -82,7 +82,7 @@ def validate_mounts(
       hyperpod-kit validate-mounts --html fleet.html  # a square for each mount, in one file
     """
     from hyperpod_kit.cli.fleet_show import Display, print_first_status_then_changes
-    from hyperpod_kit.remote.fleet_status import poll_fleet, query_fleet
+    from hyperpod_kit.remote.fleet_status import poll_fleet, query_fleet_mount_reports
     from hyperpod_kit.remote.transports import open_transport
 
     live = make_live_cluster(resolve_cluster(config, cluster, region))
@@ -90,7 +90,7 @@ def validate_mounts(
     shown = Display(live.name, as_json, each, junit, page)
     with open_transport(via, live, ssh, max_age, controller, print_to_stderr) as transport:
         once = functools.partial(
-            query_fleet,
+            query_fleet_mount_reports,
             live,
             transport,
             max_age,

@@ -147,7 +147,7 @@ def _run_node_command(
             print_json({"cluster": chosen.name, "nodes": [asdict(node) for node in targets], **first.to_dict()})
         return 0
     first.print_jobs()
-    require_confirmation(first.question_prefix() + verb.question.format(listed), yes=yes)
+    require_confirmation(first.confirmation_question_prefix() + verb.question.format(listed), yes=yes)
     vacated = first.vacate_if_requested(list(names.values()), verb.command)
     try:
         done, refused = verb.act(sagemaker, chosen.name, targets)
@@ -161,7 +161,7 @@ def _run_node_command(
     if done:
         print_to_stderr(f"being {verb.done}: {', '.join(done)}")
     if done and verb.stay:
-        first.readmit_after_restart(live, first.without_nodes(vacated, refused_names), COMES_BACK)
+        first.wait_for_restart_and_undrain(live, first.vacated_without_nodes(vacated, refused_names), COMES_BACK)
     if refused:
         print_to_stderr(f"error: {len(refused)} of {len(refused) + len(done)} nodes are not being {verb.done}")
         for entry in refused:

@@ -12,7 +12,7 @@ import click
 
 from hyperpod_kit.environment import HPK_CONFIG
 from hyperpod_kit.errors import Absent
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 if TYPE_CHECKING:
     from hyperpod_kit.config.settings import Settings
@@ -39,7 +39,7 @@ def validate_cluster_name(_: click.Context, __: click.Parameter, value: Optional
     from hyperpod_kit.config.patterns import CLUSTER_ARN, CLUSTER_NAME
 
     if value is not None and not re.fullmatch(f"{CLUSTER_NAME}|{CLUSTER_ARN}", value):
-        raise click.BadParameter(f"`{clean(value, 100)}` is not a cluster's name: letters, digits and hyphens")
+        raise click.BadParameter(f"`{clean_one_line(value, 100)}` is not a cluster's name: letters, digits and hyphens")
     return value
 
 

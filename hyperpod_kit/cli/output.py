@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
 import click
 
 from hyperpod_kit.untrusted import terminal
-from hyperpod_kit.untrusted.text import clean, replace_unprintable_in_lines
+from hyperpod_kit.untrusted.text import clean_one_line, replace_unprintable_in_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,7 +54,7 @@ def _is_colour_enabled() -> bool:
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
-def print_document(text: str) -> None:
+def print_unchanged_unless_terminal(text: str) -> None:
     """Print on stdout what this program has made for programs: a script, a configuration.
 
     It is printed unchanged, except on a terminal, where control characters are cleaned.
@@ -98,7 +98,7 @@ def table_cell(value: object, style: str = "") -> Text:
     """Return a value as the text of a table cell: cleaned, one line, CELL characters at most."""
     from rich.text import Text
 
-    return Text(clean(value, CELL), style)
+    return Text(clean_one_line(value, CELL), style)
 
 
 def make_console(stderr: bool = False) -> Console:

@@ -19,10 +19,10 @@ def describe_package(files: tuple[Path, ...], client: str) -> None:
     Examples:
       hyperpod-kit describe-package packages/*.deb
     """
-    from hyperpod_kit.bundle.packages import describe_package_file
+    from hyperpod_kit.bundle.packages import make_client_entry_for_deb_file
     from hyperpod_kit.errors import UsageError
     from hyperpod_kit.model.clients import CLIENTS
 
     if client and client not in CLIENTS:
         raise UsageError(f"there is no client {client}", hint=f"use one of {', '.join(CLIENTS)}")
-    print_json([describe_package_file(path, client) for path in files])
+    print_json([make_client_entry_for_deb_file(path, client) for path in files])

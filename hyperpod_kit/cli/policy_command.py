@@ -73,9 +73,9 @@ def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
 
 def _role_of_group_or_first(settings: Settings, group: Optional[str]) -> NodeRole:
     """The role of a group, or the first one. Raises UsageError."""
-    from hyperpod_kit.preflight.placement import roles
+    from hyperpod_kit.preflight.placement import execution_roles
 
-    for role in roles(settings):
+    for role in execution_roles(settings):
         if group is None or any(member.name == group for member in role.groups):
             return role
     raise Absent(

@@ -10,7 +10,7 @@ from hyperpod_kit.config.init_answers import Answers, Question
 from hyperpod_kit.config.questions import errors_of_answer, unanswered_questions
 
 
-def ask_questions(base: dict[str, Any], answers: Answers) -> Answers:
+def ask_unanswered_questions(base: dict[str, Any], answers: Answers) -> Answers:
     """Ask everything that is open. Raises click.Abort on Ctrl-C and at the end of the input."""
     print_to_stderr("An empty line takes the answer in brackets. Ctrl-C leaves everything as it is.")
     for question in unanswered_questions(base, answers):

@@ -91,10 +91,11 @@ def update_software(
     if dry_run:
         return 0
     software.require_in_service(live)
-    _require_shared_slurm_state(chosen, meant, forget_jobs)
-    _require_scripts_in_s3(software.groups_by_lifecycle_script(live, meant), chosen.region)
+    _require_slurm_state_survives_update(chosen, meant, forget_jobs)
+    _require_lifecycle_scripts_in_s3(software.groups_by_lifecycle_script(live, meant), chosen.region)
     require_confirmation(
-        f"{first.question_prefix()}Swap the root volumes of {len(nodes)} nodes ({', '.join(meant)})? What runs "
+        f"{first.confirmation_question_prefix()}Swap the root volumes of {len(nodes)} nodes "
+        f"({', '.join(meant)})? What runs "
         "on them ends, "
         "and what lies on their own disks is lost.",
         yes=yes,
@@ -120,12 +121,12 @@ def update_software(
     wait_until_ready(
         sagemaker, chosen.name, timeout=timeout, interval=interval, stale_failure=stale, list_missing=lacking
     )
-    first.readmit_after_restart(cluster_to_ask, vacated, timeout)
+    first.wait_for_restart_and_undrain(cluster_to_ask, vacated, timeout)
     print_to_stderr(f"cluster {chosen.name} is ready; next: hyperpod-kit validate-mounts")
     return 0
 
 
-def _require_shared_slurm_state(chosen: Cluster, groups: Sequence[str], forget_jobs: bool) -> None:
+def _require_slurm_state_survives_update(chosen: Cluster, groups: Sequence[str], forget_jobs: bool) -> None:
     """Raise ClusterError where slurmctld's state would go with the controller's root volume, or that is not known."""
     settings = chosen.settings
     if forget_jobs or (settings is not None and settings.parameters.controller_group not in groups):
@@ -144,11 +145,11 @@ def _require_shared_slurm_state(chosen: Cluster, groups: Sequence[str], forget_j
         )
 
 
-def _require_scripts_in_s3(scripts: Mapping[str, Sequence[str]], region: Optional[str]) -> None:
+def _require_lifecycle_scripts_in_s3(groups_by_script_uri: Mapping[str, Sequence[str]], region: Optional[str]) -> None:
     """Raise ClusterError for a lifecycle script that nodes would not find: they would come back without anything."""
     from hyperpod_kit.aws.s3 import Bucket
 
-    for uri, groups in scripts.items():
+    for uri, groups in groups_by_script_uri.items():
         bucket, _, key = uri[len("s3://") :].partition("/")
         if "" not in Bucket(bucket, region).sizes_by_relative_key(key):
             raise ClusterError(

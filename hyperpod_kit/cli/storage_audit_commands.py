@@ -100,7 +100,7 @@ def jobs(given: Optional[Path], since: str, ledger: Path, as_json: bool) -> int:
         except RunError as err:
             raise Unreachable(f"cannot ask Slurm's accounting: {err}", hint="sacct, and what it says") from err
     with _open_ledger(ledger, create=True) as kept:
-        count = kept.add_or_replace_jobs(accounting.parse_sacct_jobs(text.splitlines()))
+        count = kept.add_or_replace_jobs(accounting.parse_sacct_jobs_per_node(text.splitlines()))
     if as_json:
         print_json({"jobs": count})
     else:
@@ -200,7 +200,7 @@ def _check_and_send_tamper_alert(
             f"Row {verdict.broken} of {ledger} does not follow from the one before it: rows were changed or taken out "
             f"there. Compare it with a copy of its last digest: hyperpod-kit storage audit verify --ledger {ledger}",
         )
-    return alerts_show.check_and_send_alerts(
+    return alerts_show.check_send_and_print_alerts(
         alerts_config, outbox_path, "audit", [str(ledger)], lambda key, stood: alert
     )
 
@@ -224,7 +224,7 @@ def retain(older_than: str, dry_run: bool, ledger: Path, as_json: bool) -> int:
     from hyperpod_kit.storage.plan import facts
 
     with _open_ledger(ledger) as kept:
-        count = kept.delete_older_than(time.time() - facts.parse_seconds(older_than), dry_run=dry_run)
+        count = kept.delete_older_records_gaps_and_jobs(time.time() - facts.parse_seconds(older_than), dry_run=dry_run)
     if as_json:
         print_json({"removed": count, "dry_run": dry_run})
     else:

@@ -167,7 +167,7 @@ def plan(
         prefixes,
         efa,
     )
-    made = plan.make_plan(facts, measurements, price_list.load_prices(prices) if prices else None)
+    made = plan.make_plan(facts, measurements, price_list.load_prices_over_defaults(prices) if prices else None)
     show.print_plan(made, as_json)
     if made.chosen is not None:
         return 0
@@ -181,14 +181,14 @@ def _parse_if_given(parse: Callable[[str], Parsed], text: Optional[str]) -> Opti
     return parse(text)
 
 
-def _load_calibration(named: Optional[str]) -> Optional[Calibration]:
+def _load_calibration(file_or_seed: Optional[str]) -> Optional[Calibration]:
     from hyperpod_kit.storage.plan import calibration, seeds
 
-    if named is None:
+    if file_or_seed is None:
         return None
-    if named == "seed":
+    if file_or_seed == "seed":
         return seeds.CHECKPOINTS
-    return calibration.load(Path(named))
+    return calibration.load(Path(file_or_seed))
 
 
 def _parse_data_set(

@@ -83,7 +83,7 @@ def preload(
     from hyperpod_kit.storage.preload import files, run
 
     listed = files.list_files(places, files_from)
-    ways = run.group_files_by_way(listed)
+    ways = run.group_files_by_hsm_or_read_through(listed)
     if dry_run:
         counts = {way: len(of) for way, of in ways.items() if of}
         if as_json:

@@ -170,7 +170,7 @@ def check_quota(file: Path, state: Path, dry_run: bool, as_json: bool) -> int:
         _print_quota_usage(done.used)
         alerts_show.print_alerts(done.above, done.alerts, dry_run=dry_run)
     alerts_show.print_failed_and_unaddressed_alerts(
-        done.alerts, loaded.sinks, str(file), published_elsewhere=loaded.sinks.publishes_state
+        done.alerts, loaded.sinks, str(file), published_elsewhere=loaded.sinks.has_quota_state_sink
     )
     if done.above or done.alerts.failed or done.alerts.waiting:
         return 1
@@ -197,7 +197,7 @@ def stop_writes(
       hyperpod-kit storage quota stop fs-0123456789abcdef0 fsap-0123456789abcdef0
       hyperpod-kit storage quota stop s3://my-bucket/checkpoints/alice/ --dry-run
     """
-    if _is_prefix_raising_on_mismatch(target, access_points):
+    if _is_bucket_prefix_raising_on_mismatch(target, access_points):
         return _stop_or_resume_writes_below_prefix(target, True, region, dry_run, as_json)
     return _stop_or_resume_access_point_writes(target, access_points, (), region, dry_run, as_json)
 
@@ -218,12 +218,12 @@ def resume_writes(
       hyperpod-kit storage quota resume fs-0123456789abcdef0 fsap-0123456789abcdef0
       hyperpod-kit storage quota resume s3://my-bucket/checkpoints/alice/
     """
-    if _is_prefix_raising_on_mismatch(target, access_points):
+    if _is_bucket_prefix_raising_on_mismatch(target, access_points):
         return _stop_or_resume_writes_below_prefix(target, False, region, dry_run, as_json)
     return _stop_or_resume_access_point_writes(target, (), access_points, region, dry_run, as_json)
 
 
-def _is_prefix_raising_on_mismatch(target: str, access_points: tuple[str, ...]) -> bool:
+def _is_bucket_prefix_raising_on_mismatch(target: str, access_points: tuple[str, ...]) -> bool:
     """Return whether the target is a prefix of a bucket.
 
     Raises UsageError for a prefix with access points, and for a file system without any.
@@ -251,7 +251,7 @@ def _stop_or_resume_writes_below_prefix(
     policies = BucketPolicies(region)
     if dry_run:
         arn = policies.arn(bucket, f"{prefix}*")
-        now = set(s3_stop.stopped_arns(policies.policy(bucket)))
+        now = set(s3_stop.prefix_arns_denied_writing(policies.policy(bucket)))
         if stop:
             stopped = now | {arn}
         else:
@@ -294,7 +294,7 @@ def _stop_or_resume_access_point_writes(
             )
     changes = {"stop": [arns[name] for name in stop], "resume": [arns[name] for name in resume]}
     if dry_run:
-        now = set(efs_stop.stopped_arns(efs.policy(file_system_id)))
+        now = set(efs_stop.access_point_arns_denied_writing(efs.policy(file_system_id)))
         after = sorted((now | set(changes["stop"])) - set(changes["resume"]))
     else:
         after = efs_stop.update_stopped_access_points(efs, file_system_id, **changes)

@@ -128,7 +128,7 @@ def list_requests(root: str, every: bool, as_json: bool) -> int:
     from hyperpod_kit.storage.quota.request_box import RequestBox
 
     with closing(RequestBox(root)) as box:
-        waiting, refused = box.list_pending_and_refused()
+        waiting, refused = box.list_pending_and_refusal_reasons()
         if every:
             decided = box.read_decisions()
         else:

@@ -72,7 +72,7 @@ def tier(
     shares = [None if percent is None else percent / 100 for percent in (above, until)]
     rule = TierRule(shares[0], shares[1], facts.parse_seconds(older_than) if older_than else None, keep)
     planned = run.make_plan(roots, rule, time.time())
-    by_fsx = _prepare_fsx_release(release, planned) if release else None
+    by_fsx = _look_up_links_for_fsx_release(release, planned) if release else None
     if not as_json:
         _print_tier_plan(planned)
     done = run.TierResult((), ())
@@ -111,7 +111,7 @@ def tier(
     return 0
 
 
-def _prepare_fsx_release(file_system_id: str, planned: TierPlan) -> FsxRelease:
+def _look_up_links_for_fsx_release(file_system_id: str, planned: TierPlan) -> FsxRelease:
     """Look up at FSx which bucket each root is linked to, and return the release of their files; changes
     nothing."""
     from hyperpod_kit.aws.fsx import Fsx

@@ -87,7 +87,7 @@ def usage(
     reports, failed = [], []
     for root in places:
         try:
-            made = _count_usage(root, depth, access_points, keep, workers or 0, state, fresh)
+            made = _count_usage_of_tree_or_bucket(root, depth, access_points, keep, workers or 0, state, fresh)
             reports.append(_record_day_and_add_growth(made, history, price))
         except (HyperpodKitError, OSError) as err:
             if len(places) == 1:
@@ -114,12 +114,12 @@ def _send_fullness_alerts_any_undelivered(
     from hyperpod_kit.storage.usage import filling
 
     by_root = {report.root: report for report in reports}
-    sent = alerts_show.check_and_send_alerts(
+    sent = alerts_show.check_send_and_print_alerts(
         alerts_config,
         outbox_path,
         "usage",
         list(by_root),
-        lambda root, stood: filling.fullness_alert(by_root[root], by_root[root].forecast, stood),
+        lambda root, stood: filling.alert_if_full_or_full_soon(by_root[root], by_root[root].forecast, stood),
     )
     return bool(sent.waiting or sent.failed)
 
@@ -147,7 +147,7 @@ def _record_day_and_add_growth(
     if grown is None or report.room is None:
         forecast = None
     else:
-        forecast = growth.forecast_full(grown, report.room[1])
+        forecast = growth.forecast_days_until_full(grown, report.room[1])
     return replace(report, growth=grown, forecast=forecast, history_days=len(days), price=price)
 
 
@@ -162,7 +162,7 @@ def _require_single_path_for_options(
         raise UsageError("--access-points is of one PATH, where the file system's / is mounted")
 
 
-def _count_usage(
+def _count_usage_of_tree_or_bucket(
     location: str, depth: int, access_points: Optional[str], keep: int, workers: int, state: Optional[Path], fresh: bool
 ) -> UsageReport:
     from dataclasses import replace
@@ -178,13 +178,13 @@ def _count_usage(
         about: dict[str, Any] = {"root": where.url, "depth": depth}
         with open_ledger_and_delete_on_success(
             state or default_ledger_path(about), about, fresh=fresh
-        ) as ledger, show.count_progress(where.url, ledger) as report_progress:
+        ) as ledger, show.show_count_progress(where.url, ledger) as report_progress:
             buckets.count_prefix_into_ledger(where, depth, ledger, report_progress)
             return report.make_report(where.url, ledger)
     from hyperpod_kit.storage.usage.walk import WalkRequest, walk_tree_into_ledger
     from hyperpod_kit.untrusted import owner
 
-    root = owner.run_as_owner(location, lambda: os.path.realpath(location))
+    root = owner.run_as_owner_in_child_if_root(location, lambda: os.path.realpath(location))
     marks = {}
     if access_points:
         from hyperpod_kit.storage.usage.access_points import access_point_names_by_directory
@@ -194,7 +194,7 @@ def _count_usage(
     about = walk_request.resume_identity()
     with open_ledger_and_delete_on_success(
         state or default_ledger_path(about), about, fresh=fresh
-    ) as ledger, show.count_progress(root, ledger) as report_progress:
+    ) as ledger, show.show_count_progress(root, ledger) as report_progress:
         walk_tree_into_ledger(walk_request, ledger, report_progress)
         made = report.make_report(root, ledger, marks.values())
         if not made.runs:

@@ -18,7 +18,7 @@ _TABLES = {"user": "users", "group": "groups", "directory": "directories", "run"
 
 
 @contextmanager
-def count_progress(root: str, ledger: UsageLedger) -> Iterator[Callable[[int], None]]:
+def show_count_progress(root: str, ledger: UsageLedger) -> Iterator[Callable[[int], None]]:
     """Print where a resumed count goes on, and show progress on a terminal.
 
     Yields show(counted so far).

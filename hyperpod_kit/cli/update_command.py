@@ -77,13 +77,13 @@ def update_cluster(
     for group in unsupported:
         print_to_stderr(replacement_advice(group, settings.parameters.controller_group))
     leaving: list[ClusterNode] = []
-    if update_plan.possible and update_plan.destroys:
+    if update_plan.can_api_do_all and update_plan.destroyed_node_count:
         leaving = _load_jobs_and_choose_leaving_nodes(cluster, update_plan, first)
     if as_json:
         print_json(
             {
                 "cluster": name,
-                "possible": update_plan.possible,
+                "possible": update_plan.can_api_do_all,
                 "changes": [change.to_dict() for change in update_plan.changes],
                 "request": update_plan.request,
                 **first.to_dict(),
@@ -93,10 +93,10 @@ def update_cluster(
         )
     else:
         print_changes(update_plan)
-    if not update_plan.possible:
+    if not update_plan.can_api_do_all:
         print_to_stderr(f"cluster {name} cannot become what {config} says; nothing was sent")
         return 1
-    if update_plan.destroys:
+    if update_plan.destroyed_node_count:
         if leaving:
             print_to_stderr(f"these nodes go: {', '.join(f'{node.instance_id} ({node.group})' for node in leaving)}")
         first.print_jobs(
@@ -105,20 +105,21 @@ def update_cluster(
     if dry_run:
         return 0
     if update_plan.changes:
-        update.require_sendable(live, update_plan)
-        if update_plan.destroys:
-            beginning = first.question_prefix(aws_chooses=not first.is_requested)
+        update.require_aws_would_accept_update(live, update_plan)
+        if update_plan.destroyed_node_count:
+            beginning = first.confirmation_question_prefix(aws_chooses=not first.is_requested)
             require_confirmation(
-                f"{beginning}{update_plan.destroys} nodes go, with everything on their own disks. Go on?", yes=yes
+                f"{beginning}{update_plan.destroyed_node_count} nodes go, with everything on their own disks. Go on?",
+                yes=yes,
             )
         if planned.bundle is not None:
             bucket = Bucket(planned.bundle.bucket, settings.cluster.region, connections=THREADS)
             require_uploaded(planned.bundle, bucket)
         if leaving:
             _vacate_and_delete_nodes(cluster, leaving, first)
-        if not update_plan.only_shrinks or len(leaving) < update_plan.destroys:
+        if not update_plan.only_shrinks_remaining_groups or len(leaving) < update_plan.destroyed_node_count:
             if leaving and live.get("NodeProvisioningMode") != "Continuous":
-                shrunk = update.target_counts_without(live, [node.group for node in leaving])
+                shrunk = update.target_counts_after_leaving(live, [node.group for node in leaving])
                 wait_until_ready(sagemaker, name, timeout=timeout, interval=interval, desired=shrunk)
             sagemaker.update_cluster(update_plan.request)
         print_to_stderr(f"cluster {name} is being updated")
@@ -144,7 +145,11 @@ def _load_jobs_and_choose_leaving_nodes(
     chooses them."""
     from hyperpod_kit.cluster.nodes import slurm_node_name, sort_for_removal
 
-    members = [node for node in cluster.nodes() if node.group in update_plan.leaving_node_counts_by_group]
+    members = [
+        node
+        for node in cluster.list_nodes_not_being_removed()
+        if node.group in update_plan.leaving_node_counts_by_group
+    ]
     first.load_jobs_on_nodes(cluster, [slurm_node_name(node.address) for node in members if node.address])
     if not first.is_requested:
         return []
@@ -153,7 +158,7 @@ def _load_jobs_and_choose_leaving_nodes(
     chosen: list[ClusterNode] = []
     for group, count in update_plan.leaving_node_counts_by_group.items():
         chosen += [node for node in leaving if node.group == group][:count]
-    first.drop_jobs_not_on_nodes([slurm_node_name(node.address) for node in chosen])
+    first.unlist_jobs_not_on_nodes([slurm_node_name(node.address) for node in chosen])
     return chosen
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Iterator, NamedTuple, Sequence
 
 from hyperpod_kit.cli import html_page
-from hyperpod_kit.cli.html_page import escape_html
+from hyperpod_kit.cli.html_page import clean_and_escape_html
 from hyperpod_kit.cli.storage_usage_show import (
     AGE_COLUMNS,
     age_rows_written_and_read,
@@ -97,10 +97,10 @@ def _render_report(report: UsageReport, top: int) -> str:
     unread = ""
     if report.unread_count:
         unread = f"<p>{report.unread_count:,} directories could not be read.</p>"
-    growth = "".join(f"<p>{escape_html(_as_sentence(line))}</p>" for line in growth_lines(report))
+    growth = "".join(f"<p>{clean_and_escape_html(_as_sentence(line))}</p>" for line in growth_lines(report))
     tables = [_render_table(word, getattr(report, name), report, top) for name, word in TABLES if getattr(report, name)]
     return (
-        f"<h2>{escape_html(report.root)}</h2>"
+        f"<h2>{clean_and_escape_html(report.root)}</h2>"
         f"<p>{report.total.entries:,} {counted_noun(report)}, {format_size(report.total.allocated)} on disk{room}.</p>"
         f"{growth}{unread}{_render_treemap(report)}{_render_ages(report)}{''.join(tables)}"
     )
@@ -125,7 +125,7 @@ def _render_cells(tag: str, values: Sequence[str]) -> Iterator[str]:
         kind = ""
         if column:
             kind = ' class="n"'
-        yield f"<{tag}{kind}>{escape_html(word)}</{tag}>"
+        yield f"<{tag}{kind}>{clean_and_escape_html(word)}</{tag}>"
 
 
 def _render_treemap(report: UsageReport) -> str:
@@ -140,9 +140,12 @@ def _render_treemap(report: UsageReport) -> str:
         inside = ""
         if area.width > 60 and area.height > 18:
             caption = _fit_label(area, label)
-            inside = f'<text x="{area.x + 6:.1f}" y="{area.y + 16:.1f}" fill="#fff">{escape_html(caption)}</text>'
+            inside = (
+                f'<text x="{area.x + 6:.1f}" y="{area.y + 16:.1f}" fill="#fff">{clean_and_escape_html(caption)}</text>'
+            )
         boxes.append(
-            f'<g><title>{escape_html(label)}</title><rect x="{area.x:.1f}" y="{area.y:.1f}" width="{area.width:.1f}" '
+            f"<g><title>{clean_and_escape_html(label)}</title>"
+            f'<rect x="{area.x:.1f}" y="{area.y:.1f}" width="{area.width:.1f}" '
             f'height="{area.height:.1f}" fill="{COLOURS[index % len(COLOURS)]}" stroke="#fff"/>{inside}</g>'
         )
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="directories by size">{"".join(boxes)}</svg>'

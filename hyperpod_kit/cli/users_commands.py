@@ -11,7 +11,7 @@ from hyperpod_kit.cli.options import config_argument, json_option
 from hyperpod_kit.cli.output import make_console, print_json, print_to_stderr, table_cell
 
 if TYPE_CHECKING:
-    from hyperpod_kit.cluster.homes import Observed
+    from hyperpod_kit.cluster.homes import ObservedHomes
 
 
 @click.group()
@@ -49,15 +49,15 @@ def apply(config: Path, dry_run: bool, remove_open: bool, as_json: bool) -> int:
 
     settings = load(config)
     efs = Efs(settings.cluster.region)
-    before = homes.observe_homes(efs, settings)
+    before = homes.observe_homes_and_plan_changes(efs, settings)
     if dry_run:
         _print_access_points(before, as_json, changed=not before.is_complete_with_policy_in_force, dry_run=True)
         if not as_json:
-            homes.require_no_conflicts(before, remove_open=remove_open)
-        if before.conflicts or (before.open_statement_names and not remove_open):
+            homes.require_no_conflicts_or_public_policy(before, will_remove_public_statements=remove_open)
+        if before.conflicts or (before.public_statement_names and not remove_open):
             return 1
         return 0
-    homes.require_no_conflicts(before, remove_open=remove_open)
+    homes.require_no_conflicts_or_public_policy(before, will_remove_public_statements=remove_open)
     after = homes.create_access_points_and_put_policy(efs, before)
     changed = (
         access_points.write_access_points(config, homes.access_points_to_record(after))
@@ -91,20 +91,20 @@ def policy(config: Path, role: bool) -> None:
     from hyperpod_kit.config.load import load
 
     settings = load(config)
-    observed = homes.observe_homes(Efs(settings.cluster.region), settings)
-    if observed.missing:
+    observed = homes.observe_homes_and_plan_changes(Efs(settings.cluster.region), settings)
+    if observed.missing_access_points:
         print_to_stderr(
-            f"not in it yet: {', '.join(item.desired.owner_description for item in observed.missing)} "
+            f"not in it yet: {', '.join(item.desired.owner_description for item in observed.missing_access_points)} "
             "(hyperpod-kit users apply)"
         )
     if role:
-        document = policies.execution_role_policy(observed.arn, observed.access_point_arns)
+        document = policies.execution_role_policy(observed.arn, observed.existing_access_point_arns)
     else:
         document = observed.desired_policy()
     print_json(document)
 
 
-def _print_access_points(observed: Observed, as_json: bool, *, changed: bool, dry_run: bool) -> None:
+def _print_access_points(observed: ObservedHomes, as_json: bool, *, changed: bool, dry_run: bool) -> None:
     if as_json:
         report: dict[str, Any] = {
             "file_system": observed.arn,
@@ -121,7 +121,7 @@ def _print_access_points(observed: Observed, as_json: bool, *, changed: bool, dr
                 }
                 for orphan in observed.orphans
             ],
-            "open_statements": observed.open_statement_names,
+            "open_statements": observed.public_statement_names,
         }
         print_json(report)
         return

@@ -93,13 +93,13 @@ def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str
 def _query_account_facts_unless_region_wrong(checked: Checked) -> Optional[AccountFacts]:
     """Ask AWS for the facts of the account, with progress on stderr; None when the region is wrong, so
     that nothing can be asked."""
-    from hyperpod_kit.preflight.gather import gather
+    from hyperpod_kit.preflight.gather import gather_account_facts
 
     if not checked.has_no_error_in_or_around("hyperpod_kit.cluster.region"):
         print_to_stderr("AWS was not asked: correct hyperpod_kit.cluster.region first")
         return None
     with live_status():
-        return gather(checked.settings, checked.has_no_error_in_or_around)
+        return gather_account_facts(checked.settings, checked.has_no_error_in_or_around)
 
 
 def _all_findings(checked: Checked, facts: Optional[AccountFacts]) -> Sequence[Finding]:
@@ -108,16 +108,18 @@ def _all_findings(checked: Checked, facts: Optional[AccountFacts]) -> Sequence[F
 
     script_findings = [
         finding
-        for finding in scripts.find_script_problems(checked.settings)
+        for finding in scripts.find_custom_script_problems(checked.settings)
         if checked.has_no_error_in_or_around(finding.path)
     ]
     if facts is None:
         return checked.with_positions_in_file_order([*checked.findings, *script_findings])
-    from hyperpod_kit.preflight.check import preflight
+    from hyperpod_kit.preflight.check import run_all_preflight_checks
 
     # Where a rule has found an error, what AWS says about the value is an echo of it.
     live = [
-        finding for finding in preflight(checked.settings, facts) if checked.has_no_error_in_or_around(finding.path)
+        finding
+        for finding in run_all_preflight_checks(checked.settings, facts)
+        if checked.has_no_error_in_or_around(finding.path)
     ]
     return checked.with_positions_in_file_order([*checked.findings, *script_findings, *live])
 

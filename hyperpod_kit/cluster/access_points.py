@@ -89,13 +89,17 @@ def parse_access_point(described: Mapping[str, Any]) -> ExistingPoint:
     return ExistingPoint(point, described["AccessPointArn"], described.get("LifeCycleState", "available"))
 
 
-def plan_changes(desired: Sequence[AccessPoint], existing_points: Sequence[ExistingPoint]) -> tuple[UserChange, ...]:
+def plan_user_changes(
+    desired: Sequence[AccessPoint], existing_points: Sequence[ExistingPoint]
+) -> tuple[UserChange, ...]:
     """Plan one change a user, in their order."""
     alive = [existing for existing in existing_points if existing.state not in DELETED_STATES]
     return tuple(_plan_user_change(point, alive) for point in desired)
 
 
-def find_orphans(desired: Sequence[AccessPoint], existing_points: Sequence[ExistingPoint]) -> tuple[ExistingPoint, ...]:
+def find_access_points_of_removed_users(
+    desired: Sequence[AccessPoint], existing_points: Sequence[ExistingPoint]
+) -> tuple[ExistingPoint, ...]:
     """Return our access points whose users are no longer in the configuration.
 
     They stay, with their files.
@@ -123,7 +127,7 @@ def create_access_point_request(point: AccessPoint) -> dict[str, Any]:
         "FileSystemId": point.file_system_id,
         "RootDirectory": {
             "Path": point.root,
-            "CreationInfo": {**owner, "Permissions": point.permissions},
+            "CreationInfo": {**owner, "Permissions": point.octal_directory_mode},
         },
         "Tags": [
             {"Key": "Name", "Value": f"{kind} of {point.owner_description}"},

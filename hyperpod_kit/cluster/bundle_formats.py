@@ -48,8 +48,8 @@ def find_unsupported_bundles(
     if not unsupported:
         return []
     nodes: dict[str, list[str]] = {}
-    for node in list_nodes(sagemaker, live["ClusterName"], addresses=False):
-        if not node.removed:
+    for node in list_nodes(sagemaker, live["ClusterName"], fetch_addresses=False):
+        if not node.is_shutting_down_or_gone:
             nodes.setdefault(node.group, []).append(node.instance_id)
     return [
         UnsupportedBundle(group, stored_format, tuple(nodes[group]))

@@ -16,7 +16,7 @@ from hyperpod_kit.bundle.render import Bundle, render
 from hyperpod_kit.bundle.stored import THREADS
 from hyperpod_kit.bundle.upload import require_uploaded
 from hyperpod_kit.cluster import update
-from hyperpod_kit.config.emit import create_cluster_request
+from hyperpod_kit.config.emit import build_create_cluster_request
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import AwsError, ClusterError, ConfigError
 
@@ -41,8 +41,8 @@ def render_bundle_and_check_request(settings: Settings) -> CreationPlan:
     source_uri = ""
     if bundle:
         source_uri = bundle.source_s3_uri
-    request = create_cluster_request(settings, source_uri)
-    refused = request_shape.problems("sagemaker", "CreateCluster", request)
+    request = build_create_cluster_request(settings, source_uri)
+    refused = request_shape.find_request_problems("sagemaker", "CreateCluster", request)
     if refused:
         newer = [problem for problem in refused if problem.newer]
         hint = "correct the configuration"

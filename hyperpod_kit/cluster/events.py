@@ -101,7 +101,7 @@ def list_events(
             ) from err
         raise
     chosen = [summary for summary in summaries if LEVELS.index(_event_level(summary)) >= LEVELS.index(level)][:newest]
-    return [_fetch_event_details(source, cluster, summary) for summary in reversed(chosen)]
+    return [_event_with_details_if_relevant(source, cluster, summary) for summary in reversed(chosen)]
 
 
 class Troubles:
@@ -114,7 +114,7 @@ class Troubles:
         self._reported: set[str] = set()
         self.last: Optional[Event] = None
 
-    def pop_unreported_events(self) -> list[Event]:
+    def pop_unreported_trouble_events(self) -> list[Event]:
         """Return the events of trouble that no earlier call has returned. Raises as `list_events`."""
         events = [
             event
@@ -137,7 +137,7 @@ def _event_level(summary: Mapping[str, Any]) -> str:
     return INFO
 
 
-def _fetch_event_details(source: EventSource, cluster: str, summary: Mapping[str, Any]) -> Event:
+def _event_with_details_if_relevant(source: EventSource, cluster: str, summary: Mapping[str, Any]) -> Event:
     event = Event(
         summary["EventId"],
         _to_datetime(summary["EventTime"]),

@@ -25,7 +25,7 @@ AVAILABLE_WITHIN = 120.0
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedHomes:
     """What there is and what follows. `policy`: the one in force, None for AWS's default; `role`: of the nodes."""
 
     cluster: str
@@ -40,36 +40,36 @@ class Observed:
         return tuple(item for item in self.items if item.action == CONFLICT)
 
     @property
-    def missing(self) -> tuple[UserChange, ...]:
+    def missing_access_points(self) -> tuple[UserChange, ...]:
         return tuple(item for item in self.items if item.action == CREATE)
 
     @property
-    def open_statement_names(self) -> list[str]:
+    def public_statement_names(self) -> list[str]:
         """Statements of others that let clients mount without an IAM identity."""
         return policies.public_statement_names(self.policy)
 
     def desired_policy(self) -> dict[str, Any]:
         """The policy for the access points that are there. Raises ConfigError when it is too long."""
-        return policies.file_system_policy(
+        return policies.merge_cluster_into_file_system_policy(
             cluster=self.cluster,
             file_system_arn=self.arn,
             role_arn=self.role,
-            access_point_arns=self.access_point_arns,
+            access_point_arns=self.existing_access_point_arns,
             existing=policies.without_public_statements(self.policy),
         )
 
     @property
-    def access_point_arns(self) -> list[str]:
+    def existing_access_point_arns(self) -> list[str]:
         """List the ARNs of the access points that exist."""
         return [item.existing.arn for item in self.items if item.existing]
 
     @property
     def is_complete_with_policy_in_force(self) -> bool:
         """Whether nothing is missing and the policy in force is the wanted one."""
-        return not self.missing and policies.is_same(self.policy, self.desired_policy())
+        return not self.missing_access_points and policies.are_policies_equivalent(self.policy, self.desired_policy())
 
 
-def observe_homes(efs: Efs, settings: Settings) -> Observed:
+def observe_homes_and_plan_changes(efs: Efs, settings: Settings) -> ObservedHomes:
     """Read access points and policy of the homes' file system, and plan the changes; changes nothing.
 
     Raises UsageError, ClusterError, AwsError, Unreachable.
@@ -86,19 +86,19 @@ def observe_homes(efs: Efs, settings: Settings) -> Observed:
     file_system = efs.file_system(homes.file_system_id)
     if file_system["LifeCycleState"] != "available":
         raise ClusterError(f"{homes.file_system_id} is {file_system['LifeCycleState']}, not available")
-    desired = homes.access_points(settings.users, settings.groups)
+    desired = homes.desired_access_points(settings.users, settings.groups)
     existing = [access_points.parse_access_point(point) for point in efs.access_points(homes.file_system_id)]
-    return Observed(
+    return ObservedHomes(
         settings.cluster.name,
         settings.cluster.execution_role,
         file_system["FileSystemArn"],
-        access_points.plan_changes(desired, existing),
-        access_points.find_orphans(desired, existing),
+        access_points.plan_user_changes(desired, existing),
+        access_points.find_access_points_of_removed_users(desired, existing),
         efs.policy(homes.file_system_id),
     )
 
 
-def require_no_conflicts(observed: Observed, *, remove_open: bool) -> None:
+def require_no_conflicts_or_public_policy(observed: ObservedHomes, *, will_remove_public_statements: bool) -> None:
     """Raise ConfigError when access points contradict the configuration, or the policy would stay open."""
     if observed.conflicts:
         raise ConfigError(
@@ -106,21 +106,21 @@ def require_no_conflicts(observed: Observed, *, remove_open: bool) -> None:
             findings=[f"{item.desired.owner_description}: {item.detail}" for item in observed.conflicts],
             hint="change the configuration back, or see docs/users.md for moving a user to other ids",
         )
-    if observed.open_statement_names and not remove_open:
+    if observed.public_statement_names and not will_remove_public_statements:
         raise ConfigError(
             "the file system's policy lets clients without IAM in, whoever they are: any of them could mount a home",
-            findings=[f"statement {name}" for name in observed.open_statement_names],
+            findings=[f"statement {name}" for name in observed.public_statement_names],
             hint="remove them, or: hyperpod-kit users apply --remove-open-statements",
         )
 
 
 def create_access_points_and_put_policy(
     efs: Efs,
-    observed: Observed,
+    observed: ObservedHomes,
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Observed:
+) -> ObservedHomes:
     """Create the missing access points, wait until they are available, and put the policy; return the new
     state.
 
@@ -131,18 +131,18 @@ def create_access_points_and_put_policy(
     for index, item in enumerate(items):
         if item.action == CREATE:
             created = access_points.parse_access_point(
-                efs.create_access_point(access_points.create_access_point_request(item.desired))
+                efs.create_or_find_access_point(access_points.create_access_point_request(item.desired))
             )
             items[index] = replace(item, existing=created)
     _wait_until_available(efs, [item.existing for item in items if item.existing], clock, sleep)
     updated = replace(observed, items=tuple(items))
     policy = updated.desired_policy()
-    if not policies.is_same(observed.policy, policy):
+    if not policies.are_policies_equivalent(observed.policy, policy):
         efs.put_policy(items[0].desired.file_system_id, policies.to_compact_json(policy))
     return replace(updated, policy=policy)
 
 
-def access_points_to_record(observed: Observed) -> list[AccessPoint]:
+def access_points_to_record(observed: ObservedHomes) -> list[AccessPoint]:
     """Return the access points with their ids, for the file beside the configuration."""
     return [replace(item.desired, id=item.existing.id) for item in observed.items if item.existing]
 

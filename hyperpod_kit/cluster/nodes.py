@@ -33,12 +33,12 @@ class ClusterNode:
     launched: str
 
     @property
-    def removed(self) -> bool:
+    def is_shutting_down_or_gone(self) -> bool:
         """Whether AWS is shutting the node down or no longer knows it."""
         return self.status in REMOVED_STATES
 
 
-def list_nodes(sagemaker: SageMaker, cluster: str, *, addresses: bool = True) -> list[ClusterNode]:
+def list_nodes(sagemaker: SageMaker, cluster: str, *, fetch_addresses: bool = True) -> list[ClusterNode]:
     """All nodes, by group and launch time. Raises AwsError, Unreachable.
 
     With `addresses`, a node whose host name is not made of its address is described: only that answer holds it, and
@@ -47,10 +47,10 @@ def list_nodes(sagemaker: SageMaker, cluster: str, *, addresses: bool = True) ->
     summaries = sagemaker.list_nodes(cluster)
     details: list[dict[str, Any]] = [{}] * len(summaries)
     without_address = [
-        number for number, summary in enumerate(summaries) if addresses and not _address_from_host_name(summary)
+        number for number, summary in enumerate(summaries) if fetch_addresses and not _address_from_host_name(summary)
     ]
     described = map_in_order(
-        lambda number: _describe_node(sagemaker, cluster, summaries[number]), without_address, LOOKUPS
+        lambda number: _describe_node_or_empty_if_gone(sagemaker, cluster, summaries[number]), without_address, LOOKUPS
     )
     for number, detail in zip(without_address, described):
         details[number] = detail
@@ -98,13 +98,15 @@ def resolve_nodes(nodes: Sequence[ClusterNode], names: Sequence[str]) -> list[Cl
     return list(resolved.values())
 
 
-def sort_for_removal(nodes: Sequence[ClusterNode], jobs: Mapping[str, int]) -> list[ClusterNode]:
+def sort_for_removal(nodes: Sequence[ClusterNode], job_counts_by_instance_id: Mapping[str, int]) -> list[ClusterNode]:
     """Sort nodes in the order in which they may go.
 
     Those that do not run, then by how many jobs they have (`jobs`: instance id -> number), of equal ones the last in
     the list first.
     """
-    return sorted(reversed(nodes), key=lambda node: (node.status == RUNNING, jobs.get(node.instance_id, 0)))
+    return sorted(
+        reversed(nodes), key=lambda node: (node.status == RUNNING, job_counts_by_instance_id.get(node.instance_id, 0))
+    )
 
 
 def replace_nodes(sagemaker: SageMaker, cluster: str, nodes: Sequence[ClusterNode]) -> Batched:
@@ -136,7 +138,7 @@ def _unique_instance_ids(nodes: Sequence[ClusterNode]) -> list[str]:
     return list(dict.fromkeys(node.instance_id for node in nodes))
 
 
-def _describe_node(sagemaker: SageMaker, cluster: str, summary: dict[str, Any]) -> dict[str, Any]:
+def _describe_node_or_empty_if_gone(sagemaker: SageMaker, cluster: str, summary: dict[str, Any]) -> dict[str, Any]:
     try:
         return sagemaker.describe_node(cluster, summary["InstanceId"])
     except AwsError as err:
@@ -195,7 +197,7 @@ def _matching_nodes(nodes: Sequence[ClusterNode], name: str) -> list[ClusterNode
     address = _parse_host_address(name) or name
     # AWS tells no address of a node that comes: an empty name is none of it.
     at_address = [node for node in nodes if address and node.address == address]
-    remaining = [node for node in at_address if not node.removed]
+    remaining = [node for node in at_address if not node.is_shutting_down_or_gone]
     return remaining or at_address
 
 

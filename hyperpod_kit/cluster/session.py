@@ -71,7 +71,7 @@ def session_plugin_program(
 ) -> Program:
     """session-manager-plugin with a session's token, as the AWS CLI starts it. `version`: what `--version` says."""
     response, environment = json.dumps(dict(token)), {}
-    if _parse_version(version) >= _FIRST_WITH_VARIABLE:
+    if _parse_version_or_empty(version) >= _FIRST_WITH_VARIABLE:
         response, environment = RESPONSE_VARIABLE, {RESPONSE_VARIABLE: response}
     # The profile's place stays empty: the plugin asks AWS again with the credentials of the environment.
     return Program((PLUGIN, response, region, "StartSession", "", json.dumps(dict(request)), endpoint), environment)
@@ -95,7 +95,7 @@ class SshLogin:
     port: int = 22
 
     @property
-    def options(self) -> list[tuple[str, str]]:
+    def ssh_config_options(self) -> list[tuple[str, str]]:
         """ssh_config's words for it."""
         given = [("User", self.user), ("IdentityFile", self.key), ("UserKnownHostsFile", self.known_hosts)]
         pairs = [(name, value) for name, value in given if value]
@@ -110,7 +110,7 @@ def ssh_program(node: ClusterNode, login: SshLogin, command: Sequence[str] = ())
     """ssh straight to the node's address. Raises ClusterError when AWS tells none."""
     if not node.address:
         raise ClusterError(f"AWS tells no address of {node.instance_id}", hint="hyperpod-kit list-cluster-nodes")
-    options = [word for name, value in login.options for word in ("-o", f"{name}={value}")]
+    options = [word for name, value in login.ssh_config_options for word in ("-o", f"{name}={value}")]
     argv = ["ssh", *options, node.address]
     if command:
         argv.append(shlex.join(command))
@@ -145,7 +145,7 @@ def render_ssh_config(
             way = (program, "connect", f"{node.group}/{index}", "--cluster", cluster, "--region", region)
             # HostKeyAlias: behind a tunnel every node would else be known by the name of its block only.
             lines += [f"HostKeyAlias {node.instance_id}", f"ProxyCommand {shlex.join(way)} --proxy %p"]
-        lines += [f"{name} {_quote_if_spaced(value)}" for name, value in login.options]
+        lines += [f"{name} {_quote_if_spaced(value)}" for name, value in login.ssh_config_options]
         blocks.append("\n    ".join(lines))
     if blocks:
         return "\n\n".join(blocks) + "\n"
@@ -158,7 +158,7 @@ def _quote_if_spaced(value: str) -> str:
     return value
 
 
-def _parse_version(version: str) -> tuple[int, ...]:
+def _parse_version_or_empty(version: str) -> tuple[int, ...]:
     """(1, 2, 707) of `1.2.707.0`; () for words that are no version."""
     try:
         return tuple(int(part) for part in version.strip().split(".")[:3])

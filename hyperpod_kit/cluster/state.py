@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Mapping
 
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 BRIEF = 300
 """Characters of AWS's words in a line: a FailureMessage can hold the end of a log."""
@@ -13,7 +13,7 @@ BRIEF = 300
 
 def shorten_aws_text(text: str) -> str:
     """Shorten AWS's text, which may be a node's, to one line."""
-    return clean(text, BRIEF)
+    return clean_one_line(text, BRIEF)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ClusterState:
         """Whether jobs can be submitted: InService, complete, and every node Running."""
         return self.status == "InService" and all(group.ready for group in self.groups)
 
-    def describe_count_differences(self, desired: Mapping[str, int]) -> list[str]:
+    def describe_targets_unlike_desired(self, desired: Mapping[str, int]) -> list[str]:
         """Describe where the counts that AWS aims at are not `desired` (group -> nodes).
 
         A group that is not desired must go.

@@ -101,12 +101,12 @@ class Update:
     desired: Mapping[str, int]
 
     @property
-    def possible(self) -> bool:
+    def can_api_do_all(self) -> bool:
         """Whether the API can do all of it."""
         return all(change.how != IMPOSSIBLE for change in self.changes)
 
     @property
-    def destroys(self) -> int:
+    def destroyed_node_count(self) -> int:
         """Count the nodes that go."""
         return sum(change.destroys for change in self.changes)
 
@@ -116,7 +116,7 @@ class Update:
         return {change.where: change.destroys for change in self.changes if change.destroys}
 
     @property
-    def only_shrinks(self) -> bool:
+    def only_shrinks_remaining_groups(self) -> bool:
         """Whether deleting nodes of groups that stay is all of it."""
         return bool(self.changes) and all(
             change.field == "InstanceCount" and change.destroys for change in self.changes
@@ -145,7 +145,7 @@ def plan_update(live: Mapping[str, Any], desired: Mapping[str, Any], controller:
             changes += [_new_group_change(name, group, head)]
     leaving = [name for name in live_groups if name not in desired_groups]
     changes += [_removed_group_change(name, live_groups[name]) for name in leaving]
-    request = {key: value for key, value in desired.items() if _is_updatable(key)}
+    request = {key: value for key, value in desired.items() if _is_update_cluster_field(key)}
     if leaving:
         request["InstanceGroupsToDelete"] = leaving
     return Update(
@@ -153,7 +153,7 @@ def plan_update(live: Mapping[str, Any], desired: Mapping[str, Any], controller:
     )
 
 
-def target_counts_without(live: Mapping[str, Any], groups_of_leaving_nodes: Sequence[str]) -> dict[str, int]:
+def target_counts_after_leaving(live: Mapping[str, Any], groups_of_leaving_nodes: Sequence[str]) -> dict[str, int]:
     """Return group -> nodes that AWS aims at once the nodes in `leaving` (a group for each) have gone."""
     counts = {str(group["InstanceGroupName"]): int(group.get("TargetCount", 0)) for group in live["InstanceGroups"]}
     for group in groups_of_leaving_nodes:
@@ -161,7 +161,7 @@ def target_counts_without(live: Mapping[str, Any], groups_of_leaving_nodes: Sequ
     return counts
 
 
-def require_sendable(live: Mapping[str, Any], update: Update) -> None:
+def require_aws_would_accept_update(live: Mapping[str, Any], update: Update) -> None:
     """Raise ClusterError when the cluster's status, ConfigError when the request's shape would make AWS
     refuse it."""
     name, status = update.request["ClusterName"], live["ClusterStatus"]
@@ -176,7 +176,7 @@ def require_sendable(live: Mapping[str, Any], update: Update) -> None:
             f"cluster {name} is {status}{failure}; AWS takes a change of one that is InService",
             hint=f"hyperpod-kit {command} --cluster {name}, then again",
         )
-    refused = request_shape.problems("sagemaker", "UpdateCluster", update.request)
+    refused = request_shape.find_request_problems("sagemaker", "UpdateCluster", update.request)
     if refused:
         hint = "correct the configuration"
         if any(problem.newer for problem in refused):
@@ -188,19 +188,21 @@ def require_sendable(live: Mapping[str, Any], update: Update) -> None:
         )
 
 
-def _is_updatable(field: str) -> bool:
+def _is_update_cluster_field(field: str) -> bool:
     """Whether UpdateCluster has this member of CreateCluster."""
     return bool(request_shape.field_constraints("sagemaker", "UpdateCluster", field))
 
 
 def _cluster_changes(live: Mapping[str, Any], desired: Mapping[str, Any]) -> Iterator[Change]:
     other_fields = {
-        field: (IN_PLACE if _is_updatable(field) else IMPOSSIBLE, "")
+        field: (IN_PLACE if _is_update_cluster_field(field) else IMPOSSIBLE, "")
         for field in desired
         if field in live and field not in _SEPARATE_FIELDS
     }
     for field, (how, note) in {**_CLUSTER_FIELDS, **other_fields}.items():
-        before, after = (_normalise(side.get(field, _DEFAULTS.get(field))) for side in (live, desired))
+        before, after = (
+            _drop_empty_and_sort_name_lists(side.get(field, _DEFAULTS.get(field))) for side in (live, desired)
+        )
         if before == after:
             continue
         if field == "NodeProvisioningMode" and after is None:
@@ -253,13 +255,18 @@ def _group_changes(
         else:
             how, note = (IN_PLACE, _AMI)
         yield Change(name, "NodeType", slurm.get("NodeType"), desired_slurm.get("NodeType"), how, note)
-    elif _normalise(slurm.get("PartitionNames")) != _normalise(desired_slurm.get("PartitionNames")):
+    elif _drop_empty_and_sort_name_lists(slurm.get("PartitionNames")) != _drop_empty_and_sort_name_lists(
+        desired_slurm.get("PartitionNames")
+    ):
         yield Change(name, "PartitionNames", slurm.get("PartitionNames"), desired_slurm.get("PartitionNames"), IN_PLACE)
     other_fields = {
         field: (NEW_NODES, "") for field in desired if field in live and field not in (*_FIELDS, "SlurmConfig")
     }
     for field, (how, note) in {**_FIELDS, **other_fields}.items():
-        was, will = _normalise(live.get(field)), _normalise(desired.get(field))
+        was, will = (
+            _drop_empty_and_sort_name_lists(live.get(field)),
+            _drop_empty_and_sort_name_lists(desired.get(field)),
+        )
         if was != will and (will is not None or field in _REMOVABLE_FIELDS):
             yield Change(name, field, was, will, how, note)
 
@@ -288,11 +295,15 @@ def _is_controller_group(group: Mapping[str, Any]) -> bool:
     return bool((group.get("SlurmConfig") or {}).get("NodeType") == "Controller")
 
 
-def _normalise(value: Any) -> Optional[Any]:
+def _drop_empty_and_sort_name_lists(value: Any) -> Optional[Any]:
     """Normalise a value: drop empty parts, and sort lists of names."""
     if isinstance(value, Mapping):
-        return {key: _normalise(item) for key, item in sorted(value.items()) if item not in (None, [], {})} or None
+        return {
+            key: _drop_empty_and_sort_name_lists(item)
+            for key, item in sorted(value.items())
+            if item not in (None, [], {})
+        } or None
     if isinstance(value, (list, tuple)):
-        items = [_normalise(item) for item in value]
+        items = [_drop_empty_and_sort_name_lists(item) for item in value]
         return (sorted(items) if all(isinstance(item, str) for item in items) else items) or None
     return value

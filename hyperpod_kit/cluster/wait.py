@@ -114,19 +114,19 @@ def wait_ready(
             note(line)
         moved = moved or state.status != "InService"
         if desired is not None:
-            missing = state.describe_count_differences(desired)
+            missing = state.describe_targets_unlike_desired(desired)
         else:
             missing = []
         if state.ready and not missing:
             missing = list(list_missing())
         last[:] = [(state, missing)]
-        _raise_if_stuck(state, missing, fresh=moved or state.failure != stale_failure)
+        _raise_if_stuck(state, missing, failure_is_new=moved or state.failure != stale_failure)
         _raise_if_nodes_stay_failed(state, failing, clock())
         if state.ready and not missing:
             return state
         return None
 
-    ready: Optional[ClusterState] = _poll_until_result(
+    ready: Optional[ClusterState] = _poll_until_result_or_none_at_timeout(
         step,
         f"hyperpod-kit wait --cluster {name}",
         timeout=timeout,
@@ -179,7 +179,12 @@ def wait_deleted(
         return None
 
     again = f"hyperpod-kit delete-cluster --cluster {name} --wait"
-    if _poll_until_result(step, again, timeout=timeout, interval=interval, note=note, clock=clock, sleep=sleep) is None:
+    if (
+        _poll_until_result_or_none_at_timeout(
+            step, again, timeout=timeout, interval=interval, note=note, clock=clock, sleep=sleep
+        )
+        is None
+    ):
         raise WaitTimeout(
             f"cluster {name} is still there after {timeout:g} s", hint=f"hyperpod-kit describe-cluster --cluster {name}"
         )
@@ -190,7 +195,7 @@ def is_cluster_not_found(err: AwsError) -> bool:
     return err.code in NOT_FOUND or "not found" in err.message.lower()
 
 
-def _raise_if_stuck(state: ClusterState, missing: list[str], *, fresh: bool) -> None:
+def _raise_if_stuck(state: ClusterState, missing: list[str], *, failure_is_new: bool) -> None:
     """Raise ClusterFailed when the cluster can no longer become ready: it failed, is being deleted, or
     AWS gave up."""
     if state.status == "Failed":
@@ -203,7 +208,7 @@ def _raise_if_stuck(state: ClusterState, missing: list[str], *, fresh: bool) -> 
         )
     # Back in service with a reason and not with what was asked for: AWS has given the change up. Where nodes are
     # provisioned continuously it never gives up, and the reason may be an old one.
-    given_up = state.status == "InService" and state.failure and fresh and not state.continuous
+    given_up = state.status == "InService" and state.failure and failure_is_new and not state.continuous
     if given_up and (missing or not state.ready):
         raise ClusterFailed(
             f"the change of cluster {state.name} failed: {'; '.join([state.failure, *missing])}",
@@ -244,12 +249,12 @@ def _new_trouble_lines(state: ClusterState, troubles: Troubles) -> list[str]:
     if not state.continuous:
         return []
     try:
-        return [shorten_aws_text(event.line()) for event in troubles.pop_unreported_events()]
+        return [shorten_aws_text(event.line()) for event in troubles.pop_unreported_trouble_events()]
     except (Absent, AwsError, UsageError):
         return []
 
 
-def _poll_until_result(
+def _poll_until_result_or_none_at_timeout(
     step: Callable[[], Any],
     resume_command: str,
     *,

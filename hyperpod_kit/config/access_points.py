@@ -57,7 +57,7 @@ class AccessPoint:
         return f"whoever asks, in group {self.gid},"
 
     @property
-    def permissions(self) -> str:
+    def octal_directory_mode(self) -> str:
         """Mode of its directory, as AWS writes it."""
         mode = SHARE_MODE
         if self.uid >= 0:
@@ -74,7 +74,7 @@ def access_points_path(config: Path) -> Path:
     return config.with_name(config.stem + SUFFIX)
 
 
-def read_access_points(config: Path) -> dict[str, AccessPoint]:
+def read_access_points_or_empty(config: Path) -> dict[str, AccessPoint]:
     """Read the access points by user name; empty when there is no such file.
 
     Raises ConfigError for a file that is not ours.
@@ -110,7 +110,7 @@ def write_access_points(config: Path, points: Sequence[AccessPoint]) -> bool:
     try:
         if path.exists() and path.read_text(encoding="utf-8") == text:
             return False
-        atomic_file.replace(path, text.encode())
+        atomic_file.write_atomically(path, text.encode())
     except OSError as err:
         raise ConfigError(f"cannot write {path}: {err.strerror}") from err
     return True

@@ -38,48 +38,50 @@ def decode_settings(
     if reads is None:
         reads = []
     top = Section(values, "", findings, reads)
-    top.optional_text("$schema")  # for the editor that the file is written with
+    top.read_optional_text("$schema")  # for the editor that the file is written with
     parameters = _parameters(top)
-    kit = top.child("hyperpod_kit")
+    kit = top.child_or_empty_stand_in("hyperpod_kit")
     top.report_unknown_keys()
-    cluster = decode_cluster(kit.child("cluster"), parameters)
-    location = kit.child("bundle")
-    bundle = BundleLocation(location.text("bucket"), location.text("prefix", "hyperpod-kit/"))
+    cluster = decode_cluster(kit.child_or_empty_stand_in("cluster"), parameters)
+    location = kit.child_or_empty_stand_in("bundle")
+    bundle = BundleLocation(
+        location.read_text_or_report("bucket"), location.read_text_or_report("prefix", "hyperpod-kit/")
+    )
     location.report_unknown_keys()
     mounts = decode_short_and_listed_mounts(kit, parameters)
-    users = tuple(_user(section) for section in kit.children("users"))
-    section = kit.child("homes", required=False)
+    users = tuple(_user(section) for section in kit.read_list_of_sections("users"))
+    section = kit.child_or_empty_stand_in("homes", required=False)
     homes = None
-    if kit.has("homes"):
+    if kit.is_written_and_not_null("homes"):
         homes = decode_homes(section)
-    groups = tuple(_group(section) for section in kit.children("groups"))
+    groups = tuple(_group(section) for section in kit.read_list_of_sections("groups"))
     mounts += tuple(
         SourcedMount(mount, HOMES_PATH) for mount in home_and_share_mounts(homes, users, groups, access_points or {})
     )
-    watch = kit.child("health", required=False)
+    watch = kit.child_or_empty_stand_in("health", required=False)
     default = HealthPolicy()
     health = HealthPolicy(
-        watch.number("interval", default.interval),
-        watch.number("deadline", default.deadline),
-        watch.integer("degraded_after", default.degraded_after),
-        watch.boolean("drain", default.drain),
-        watch.boolean("refuse_when_full", default.refuse_when_full),
-        watch.text("textfile_directory", default.textfile_directory),
+        watch.read_number_or_report("interval", default.interval),
+        watch.read_number_or_report("deadline", default.deadline),
+        watch.read_integer_or_report("degraded_after", default.degraded_after),
+        watch.read_boolean_or_report("drain", default.drain),
+        watch.read_boolean_or_report("refuse_when_full", default.refuse_when_full),
+        watch.read_text_or_report("textfile_directory", default.textfile_directory),
     )
     watch.report_unknown_keys()
-    slurm = kit.child("slurm", required=False)
-    slurm_state = slurm.optional_text("state")
+    slurm = kit.child_or_empty_stand_in("slurm", required=False)
+    slurm_state = slurm.read_optional_text("state")
     slurm.report_unknown_keys()
-    service = kit.child("metadata_service", required=False)
+    service = kit.child_or_empty_stand_in("metadata_service", required=False)
     metadata_users = None
-    if kit.has("metadata_service"):
-        metadata_users = service.texts("users", ())
+    if kit.is_written_and_not_null("metadata_service"):
+        metadata_users = service.read_texts_or_report("users", ())
     service.report_unknown_keys()
-    failure_pause = kit.number("failure_pause", 60.0)
+    failure_pause = kit.read_number_or_report("failure_pause", 60.0)
     packages = decode_packages(kit)
     scripts = decode_scripts(kit)
     steps = decode_steps(kit)
-    secrets = tuple(_secret(section) for section in kit.children("secrets"))
+    secrets = tuple(_secret(section) for section in kit.read_list_of_sections("secrets"))
     kit.report_unknown_keys()
     settings = Settings(
         parameters,
@@ -104,30 +106,37 @@ def decode_settings(
 
 def _parameters(top: Section) -> ProvisioningParameters:
     workers = []
-    version = top.text("version", "1.0.0")
-    manager = top.text("workload_manager", "slurm")
-    controller = top.text("controller_group")
-    login = top.optional_text("login_group")
-    for section in top.children("worker_groups", required=True):
-        workers.append(WorkerGroup(section.text("instance_group_name"), section.text("partition_name")))
+    version = top.read_text_or_report("version", "1.0.0")
+    manager = top.read_text_or_report("workload_manager", "slurm")
+    controller = top.read_text_or_report("controller_group")
+    login = top.read_optional_text("login_group")
+    for section in top.read_list_of_sections("worker_groups", required=True):
+        workers.append(
+            WorkerGroup(
+                section.read_text_or_report("instance_group_name"), section.read_text_or_report("partition_name")
+            )
+        )
         section.report_unknown_keys()
-    passthrough = {key: value for key in PASSTHROUGH_KEYS if (value := top.anything(key)) is not None}
+    passthrough = {key: value for key in PASSTHROUGH_KEYS if (value := top.read_untyped_value(key)) is not None}
     return ProvisioningParameters(
         version,
         manager,
         controller,
         login,
         tuple(workers),
-        top.optional_text("fsx_dns_name"),
-        top.optional_text("fsx_mountname"),
+        top.read_optional_text("fsx_dns_name"),
+        top.read_optional_text("fsx_mountname"),
         passthrough,
-        top.optional_text("bucketname"),
+        top.read_optional_text("bucketname"),
     )
 
 
 def _secret(section: Section) -> Secret:
     secret = Secret(
-        section.text("name"), section.text("arn"), section.text("owner", "root"), section.texts("roles", ROLES)
+        section.read_text_or_report("name"),
+        section.read_text_or_report("arn"),
+        section.read_text_or_report("owner", "root"),
+        section.read_texts_or_report("roles", ROLES),
     )
     section.report_unknown_keys()
     return secret
@@ -135,17 +144,21 @@ def _secret(section: Section) -> Secret:
 
 def _group(section: Section) -> Group:
     group = Group(
-        section.text("name"),
-        section.integer("gid"),
-        section.texts("members", ()),
-        section.texts("mounts", ()),
-        section.boolean("archived", False),
+        section.read_text_or_report("name"),
+        section.read_integer_or_report("gid"),
+        section.read_texts_or_report("members", ()),
+        section.read_texts_or_report("mounts", ()),
+        section.read_boolean_or_report("archived", False),
     )
     section.report_unknown_keys()
     return group
 
 
 def _user(section: Section) -> User:
-    user = User(section.text("name"), section.integer("uid"), section.integer("gid"))
+    user = User(
+        section.read_text_or_report("name"),
+        section.read_integer_or_report("uid"),
+        section.read_integer_or_report("gid"),
+    )
     section.report_unknown_keys()
     return user

@@ -31,7 +31,7 @@ def decode_short_and_listed_mounts(kit: Section, parameters: ProvisioningParamet
         mount = form.short_form.mount(parameters)
         if mount is not None:
             mounts.append(SourcedMount(mount, form.short_form.first_key))
-    for section in kit.children("mounts"):
+    for section in kit.read_list_of_sections("mounts"):
         mount = _decode_mount(section)
         if mount is not None:
             mounts.append(SourcedMount(mount, section.path))
@@ -39,7 +39,7 @@ def decode_short_and_listed_mounts(kit: Section, parameters: ProvisioningParamet
 
 
 def _decode_mount(section: Section) -> Optional[Mount]:
-    kind = section.text("kind")
+    kind = section.read_text_or_report("kind")
     if kind not in KINDS:
         if kind in NICKNAMES:
             near = [NICKNAMES[kind]]
@@ -79,16 +79,16 @@ def _field_type_hints(kind: str) -> dict[str, Any]:
 
 def _read_field(section: Section, name: str, hint: Any, default: Any, required: bool) -> Any:
     if hint is bool:
-        return section.boolean(name, default)
+        return section.read_boolean_or_report(name, default)
     if hint is int:
-        return section.integer(name, default)
+        return section.read_integer_or_report(name, default)
     if hint is str:
         fallback = default
         if required:
             fallback = None
-        return section.text(name, fallback)
+        return section.read_text_or_report(name, fallback)
     if hint == Optional[str]:
-        return section.optional_text(name)
+        return section.read_optional_text(name)
     if hint == Optional[int]:
-        return section.optional_integer(name)
-    return section.texts(name, default)
+        return section.read_optional_integer(name)
+    return section.read_texts_or_report(name, default)

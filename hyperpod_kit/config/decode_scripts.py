@@ -10,22 +10,22 @@ from hyperpod_kit.model.states import ROLES
 
 def decode_scripts(kit: Section) -> tuple[ListedScript, ...]:
     """Every script in the order of the file."""
-    return tuple(_script(section) for section in kit.children("scripts"))
+    return tuple(_script(section) for section in kit.read_list_of_sections("scripts"))
 
 
 def _script(section: Section) -> ListedScript:
-    name, path = section.text("name"), section.text("path")
+    name, path = section.read_text_or_report("name"), section.read_text_or_report("path")
     script = CustomScript(
         name=name,
         # A file is its own program; of a directory the configuration says which.
-        run=section.text("run", path.rstrip("/").rpartition("/")[2]),
-        arguments=section.texts("arguments", ()),
-        when=section.text("when", AFTER_MOUNTS),
-        roles=section.texts("roles", ROLES),
-        groups=section.texts("groups", ()),
-        timeout=section.number("timeout", 300.0),
-        required=section.boolean("required", True),
-        always=section.boolean("always", False),
+        run=section.read_text_or_report("run", path.rstrip("/").rpartition("/")[2]),
+        arguments=section.read_texts_or_report("arguments", ()),
+        when=section.read_text_or_report("when", AFTER_MOUNTS),
+        roles=section.read_texts_or_report("roles", ROLES),
+        groups=section.read_texts_or_report("groups", ()),
+        timeout=section.read_number_or_report("timeout", 300.0),
+        required=section.read_boolean_or_report("required", True),
+        always=section.read_boolean_or_report("always", False),
     )
     section.report_unknown_keys()
     return ListedScript(script, path)

@@ -27,7 +27,7 @@ def load_effective_values(path: Path) -> tuple[dict[str, Any], set[KeyPath]]:
     """
     load(path)
     reads: list[KeyRead] = []
-    decode_settings(document.read_document(path).values, access_points.read_access_points(path), reads)
+    decode_settings(document.read_document(path).values, access_points.read_access_points_or_empty(path), reads)
     return build_effective_values(reads)
 
 
@@ -40,7 +40,7 @@ def load_written_values(path: Path) -> dict[str, Any]:
     return document.read_document(path).values
 
 
-def as_yaml(values: dict[str, Any], defaults: set[KeyPath]) -> str:
+def render_yaml_marking_defaults(values: dict[str, Any], defaults: set[KeyPath]) -> str:
     """Render the values as YAML, one key a line, with `# default` beside every default."""
     return "".join(f"{line}\n" for line in _yaml_lines(values, (), "", defaults))
 

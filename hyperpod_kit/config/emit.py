@@ -27,7 +27,7 @@ and refuses any word about it.
 """
 
 
-def create_cluster_request(settings: Settings, source_s3_uri: str) -> dict[str, Any]:
+def build_create_cluster_request(settings: Settings, source_s3_uri: str) -> dict[str, Any]:
     """The CreateCluster request.
 
     `source_s3_uri`: the uploaded bundle, with a slash at the end; unused in ami_only mode.
@@ -69,7 +69,7 @@ def _without_none(**fields: Any) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def provisioning_parameters_json(settings: Settings) -> Optional[str]:
+def provisioning_parameters_json_if_on_create(settings: Settings) -> Optional[str]:
     """AWS's file for on_create mode, AWS's keys only; None in the other modes, where HyperPod would refuse it."""
     if settings.cluster.lifecycle_mode != LifecycleMode.ON_CREATE:
         return None

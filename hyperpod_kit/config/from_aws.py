@@ -324,7 +324,7 @@ class _RequestReader:
         if group.get("InstanceType"):
             types = [group["InstanceType"]]
         else:
-            types = _required_instance_types(group)
+            types = _types_of_instance_requirements(group)
         if len(types) > 1:
             self.notes.append(f"group `{name}` may have several instance types: the file says {types[0]}")
         entry: dict[str, Any] = {"name": name}
@@ -381,7 +381,7 @@ class _RequestReader:
             entry["api"] = passthrough
 
 
-def _required_instance_types(group: Mapping[str, Any]) -> list[str]:
+def _types_of_instance_requirements(group: Mapping[str, Any]) -> list[str]:
     requirements = group.get("InstanceRequirements")
     if isinstance(requirements, Mapping):
         requirement_fields = requirements
@@ -405,7 +405,7 @@ def _create_cluster_accepts(field: str, value: Any, *, of_group: bool) -> bool:
     path, request = field, {field: value}
     if of_group:
         path, request = f"InstanceGroups[0].{field}", {"InstanceGroups": [{field: value}]}
-    problems = request_shape.problems("sagemaker", "CreateCluster", request)
+    problems = request_shape.find_request_problems("sagemaker", "CreateCluster", request)
     return not any(problem.path == path or problem.path.startswith((f"{path}.", f"{path}[")) for problem in problems)
 
 

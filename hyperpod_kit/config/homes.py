@@ -34,7 +34,7 @@ class Homes:
     required: bool = True
     roles: tuple[str, ...] = ROLES
 
-    def access_points(self, users: Sequence[User], groups: Sequence[Group]) -> tuple[AccessPoint, ...]:
+    def desired_access_points(self, users: Sequence[User], groups: Sequence[Group]) -> tuple[AccessPoint, ...]:
         """The access points of these users, then those of the groups that have one, without ids."""
         base = self.directory.rstrip("/")
         return (
@@ -56,11 +56,11 @@ def groups_beside_homes(groups: Sequence[Group]) -> tuple[Group, ...]:
 def decode_homes(section: Section) -> Homes:
     """Decode `hyperpod_kit.homes`."""
     homes = Homes(
-        section.text("file_system_id"),
-        section.text("path", "/home"),
-        section.text("directory", "/home"),
-        section.boolean("required", True),
-        section.texts("roles", ROLES),
+        section.read_text_or_report("file_system_id"),
+        section.read_text_or_report("path", "/home"),
+        section.read_text_or_report("directory", "/home"),
+        section.read_boolean_or_report("required", True),
+        section.read_texts_or_report("roles", ROLES),
     )
     section.report_unknown_keys()
     return homes
@@ -80,7 +80,7 @@ def home_and_share_mounts(
     ]
     return tuple(
         _home_or_share_mount(homes, name, path, owner, point, points_by_name.get(point.user))
-        for (name, path, owner), point in zip([*of_users, *of_groups], homes.access_points(users, groups))
+        for (name, path, owner), point in zip([*of_users, *of_groups], homes.desired_access_points(users, groups))
     )
 
 

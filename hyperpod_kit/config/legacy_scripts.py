@@ -77,7 +77,7 @@ class _AwsScript:
     timeout: int = 60
     below: str = ""
 
-    def entry(self, path: str) -> dict[str, Any]:
+    def entry_of_scripts(self, path: str) -> dict[str, Any]:
         """Make its entry of `hyperpod_kit.scripts`."""
         entry: dict[str, Any] = {"name": self.name, "path": path, "run": self.run}
         arguments = [*self.arguments]
@@ -150,7 +150,7 @@ class LegacyScripts:
 
 
 def classify_scripts(
-    paths: Sequence[str], contents: Mapping[str, bytes], kept_at: Optional[str], entry: str = ""
+    paths: Sequence[str], contents: Mapping[str, bytes], kept_at: Optional[str], entry_script: str = ""
 ) -> LegacyScripts:
     """Say what becomes of the files at `paths`. Pure.
 
@@ -158,7 +158,7 @@ def classify_scripts(
     when they are not kept; entry: the script that HyperPod starts.
     """
     if AWS_MAIN not in paths:
-        return _classify_foreign_scripts(paths, kept_at, entry or "on_create.sh")
+        return _classify_foreign_scripts(paths, kept_at, entry_script or "on_create.sh")
     flags = _parse_config_flags(contents.get(FLAGS_FILE, b""))
     kept_scripts = {script.run: script for script in _KEPT}
     lines: list[str] = []
@@ -167,7 +167,7 @@ def classify_scripts(
         lines.append(f"{path}: {_describe_outcome(path, flags, kept_scripts, kept_at)}")
     for script in _KEPT:
         if script.run in paths and flags.get(script.flag, True) and kept_at is not None:
-            scripts.append(script.entry(kept_at))
+            scripts.append(script.entry_of_scripts(kept_at))
     users, notes = _parse_shared_users(contents.get(USERS_FILE, b""))
     steps = {
         step.key: dict(step.values)
@@ -220,26 +220,28 @@ def _is_below_slash_ended_directory(path: str, directory: str) -> bool:
     return directory.endswith("/") and path.startswith(directory)
 
 
-def _classify_foreign_scripts(paths: Sequence[str], kept_at: Optional[str], entry: str) -> LegacyScripts:
+def _classify_foreign_scripts(paths: Sequence[str], kept_at: Optional[str], entry_script: str) -> LegacyScripts:
     """A set of somebody's own: what it does beside our steps only its author knows."""
     remaining = [path for path in sorted(paths) if path != PARAMETERS]
     parameters_line = (f"{PARAMETERS}: done by {_DONE[PARAMETERS]}",) if PARAMETERS in paths else ()
-    if kept_at is None or entry not in paths:
-        if entry in paths:
+    if kept_at is None or entry_script not in paths:
+        if entry_script in paths:
             reason = "--scripts DIR keeps all of them"
         else:
-            reason = f"there is no {entry} among them"
+            reason = f"there is no {entry_script} among them"
         return LegacyScripts((*parameters_line, *(f"{path}: lost: {reason}" for path in remaining)))
-    script = {"name": "earlier", "path": kept_at, "run": entry, "when": AFTER_MOUNTS, "timeout": 900}
-    note = f"{entry} runs whole behind the mounts: take out of it what the bundle does now (mounts, users, Slurm)"
+    script = {"name": "earlier", "path": kept_at, "run": entry_script, "when": AFTER_MOUNTS, "timeout": 900}
+    note = (
+        f"{entry_script} runs whole behind the mounts: take out of it what the bundle does now (mounts, users, Slurm)"
+    )
     kept = tuple(f"{path}: kept, of your script `earlier`" for path in remaining)
     return LegacyScripts((*parameters_line, *kept), (script,), (), (note,))
 
 
-def _parse_config_flags(text: bytes) -> dict[str, bool]:
+def _parse_config_flags(config_py: bytes) -> dict[str, bool]:
     """Return the boolean switches of AWS's class Config. The file is parsed as Python, and is not run."""
     try:
-        tree = ast.parse(text)
+        tree = ast.parse(config_py)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
     flags = {}
@@ -256,13 +258,13 @@ def _parse_config_flags(text: bytes) -> dict[str, bool]:
     return flags
 
 
-def _parse_shared_users(text: bytes) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
+def _parse_shared_users(shared_users_txt: bytes) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
     """Parse AWS's lines `name,uid,home`; return users and notes.
 
     Each user gets the gid of the same number, as useradd gives it where it is free.
     """
     users, notes = [], []
-    for number, line in enumerate(text.decode("utf-8", "replace").splitlines(), 1):
+    for number, line in enumerate(shared_users_txt.decode("utf-8", "replace").splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         fields = [part.strip() for part in line.split(",")]

@@ -1,7 +1,7 @@
 """Configuration file -> Settings, with every finding of reading and of the rules at once.
 
-load(path) = document.read_document -> access_points.read_access_points (the file beside it) -> decode (types, unknown
-    keys) -> text_checks (control characters, secrets) -> validate (the rules) -> access_points.compare_with_recorded
+load(path) = document.read_document -> access_points.read_access_points_or_empty (the file beside it)
+    -> decode (types, unknown keys) -> text_checks (control characters, secrets) -> validate (the rules) -> access_points.compare_with_recorded
     (do both files agree)
 """
 
@@ -54,7 +54,7 @@ def check(path: Path) -> Checked:
     Raises UsageError when there is no such file, ConfigError when it cannot be parsed at all.
     """
     doc = document.read_document(path)
-    recorded_points = access_points.read_access_points(path)
+    recorded_points = access_points.read_access_points_or_empty(path)
     settings, findings = decode_settings(doc.values, recorded_points)
     if KIT_KEY not in doc.values and "controller_group" in doc.values:
         # Of AWS's own file everything else that would be said follows from this.
@@ -77,7 +77,7 @@ def check(path: Path) -> Checked:
             findings.append(finding)
     if settings.homes:
         findings += access_points.compare_with_recorded(
-            settings.homes.access_points(settings.users, settings.groups), recorded_points, path
+            settings.homes.desired_access_points(settings.users, settings.groups), recorded_points, path
         )
     # What is wrong with the homes is wrong with the home of every user: once is enough.
     findings = list(dict.fromkeys(findings))

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Any, Iterator
 
 from hyperpod_kit.aws import regions, request_shape
-from hyperpod_kit.config.emit import create_cluster_request
+from hyperpod_kit.config.emit import build_create_cluster_request
 from hyperpod_kit.config.fields import fits_field_pattern_if_any
 from hyperpod_kit.config.findings import INFO, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
@@ -55,9 +55,9 @@ def find_create_cluster_refusals(settings: Settings) -> Iterator[Finding]:
     not checked."""
     # As long as the real one: a bundle's id has sixteen digits.
     source = f"s3://{settings.bundle.bucket}/{settings.bundle.prefix}{settings.cluster.name}/{'0' * 16}/"
-    request = create_cluster_request(settings, source)
+    request = build_create_cluster_request(settings, source)
     try:
-        problems = request_shape.problems("sagemaker", "CreateCluster", request)
+        problems = request_shape.find_request_problems("sagemaker", "CreateCluster", request)
     except ImportError:
         yield Finding(
             "HPK-R005",
@@ -98,7 +98,7 @@ def configuration_path_of(settings: Settings, request: dict[str, Any], request_p
         top = re.split(r"[.\[]", request_path)[0]
         if top in settings.cluster.api:
             return f"{AT}.api.{request_path}"
-        return _map_field_to_path(request_path, CLUSTER_KEYS, AT)
+        return _configuration_path_of_field(request_path, CLUSTER_KEYS, AT)
     index = int(group.group(1))
     at, rest = f"{AT}.instance_groups[{index}]", request_path[group.end() :]
     if re.split(r"[.\[]", rest)[0] in settings.cluster.groups[index].api:
@@ -113,14 +113,14 @@ def configuration_path_of(settings: Settings, request: dict[str, Any], request_p
     if storage is not None:
         entry = request["InstanceGroups"][index]["InstanceStorageConfigs"][int(storage.group(1))]
         if "EbsVolumeConfig" in entry:
-            return _volume_path(entry, rest, at)
-        return _mount_path(settings, entry, at)
+            return _configuration_path_of_volume_key(entry, rest, at)
+        return _configuration_path_of_mount(settings, entry, at)
     if rest.startswith("SlurmConfig.PartitionNames"):
-        return _partition_path(settings, settings.cluster.groups[index].name, at)
-    return _map_field_to_path(rest, GROUP_KEYS, at)
+        return _configuration_path_of_partition(settings, settings.cluster.groups[index].name, at)
+    return _configuration_path_of_field(rest, GROUP_KEYS, at)
 
 
-def _partition_path(settings: Settings, group: str, otherwise: str) -> str:
+def _configuration_path_of_partition(settings: Settings, group: str, otherwise: str) -> str:
     """Return the path of a group's partition; `otherwise` where it is not written."""
     for index, worker in enumerate(settings.parameters.worker_groups):
         if worker.instance_group_name == group:
@@ -128,7 +128,7 @@ def _partition_path(settings: Settings, group: str, otherwise: str) -> str:
     return f"{otherwise}.name"
 
 
-def _map_field_to_path(path: str, table: dict[str, str], at: str) -> str:
+def _configuration_path_of_field(path: str, table: dict[str, str], at: str) -> str:
     for field, key in table.items():
         if path == field or path.startswith((f"{field}.", f"{field}[")):
             item = re.fullmatch(r"\[\d+\]", path[len(field) :])
@@ -139,7 +139,7 @@ def _map_field_to_path(path: str, table: dict[str, str], at: str) -> str:
     return at
 
 
-def _volume_path(entry: dict[str, Any], field: str, at: str) -> str:
+def _configuration_path_of_volume_key(entry: dict[str, Any], field: str, at: str) -> str:
     if entry["EbsVolumeConfig"].get("RootVolume"):
         return f"{at}.root_kms_key"
     if field.endswith("VolumeKmsKeyId"):
@@ -147,7 +147,7 @@ def _volume_path(entry: dict[str, Any], field: str, at: str) -> str:
     return f"{at}.ebs_gib"
 
 
-def _mount_path(settings: Settings, entry: dict[str, Any], otherwise: str) -> str:
+def _configuration_path_of_mount(settings: Settings, entry: dict[str, Any], otherwise: str) -> str:
     """Return the path of the mount that became this entry; `otherwise` without one."""
     mount_path = next(iter(entry.values()))["MountPath"]
     for mount, at in settings.sourced_mounts:

@@ -48,12 +48,12 @@ def _collect_all_reads() -> tuple[KeyRead, ...]:
         grown = False
         for read in reads:
             if read.kind in ("object", "list"):
-                grown |= _add_empty_value(values, read)
+                grown |= _add_empty_value_if_missing(values, read)
         if not grown:
             return tuple({read.key_path: read for read in reads}.values())
 
 
-def _add_empty_value(values: dict[str, Any], read: KeyRead) -> bool:
+def _add_empty_value_if_missing(values: dict[str, Any], read: KeyRead) -> bool:
     """Write an empty value for an object or list that is missing; return whether it was missing."""
     holder: Any = values
     for step in read.key_path[:-1]:

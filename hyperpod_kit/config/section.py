@@ -60,11 +60,11 @@ class Section:
         """Record a finding about `key`, or about the whole section when `key` is empty."""
         self._findings.append(Finding(code, self.path_of(key), message, hint, severity))
 
-    def has(self, key: str) -> bool:
+    def is_written_and_not_null(self, key: str) -> bool:
         """Whether the key is written and not null. Does not make the key known."""
         return self.raw.get(key) is not None
 
-    def text(self, key: str, default: Optional[str] = None) -> str:
+    def read_text_or_report(self, key: str, default: Optional[str] = None) -> str:
         """A string; required when there is no default."""
         value = self._read_typed_value(key, str, default)
         self._record_read(key, "text", default, value)
@@ -72,7 +72,7 @@ class Section:
             return str(value)
         return ""
 
-    def optional_text(self, key: str) -> Optional[str]:
+    def read_optional_text(self, key: str) -> Optional[str]:
         """A string, or None when the key is not written."""
         value = None
         if self._mark_requested_and_is_written(key):
@@ -82,7 +82,7 @@ class Section:
             return None
         return str(value)
 
-    def integer(self, key: str, default: Optional[int] = None) -> int:
+    def read_integer_or_report(self, key: str, default: Optional[int] = None) -> int:
         """A whole number; required when there is no default."""
         value = self._read_typed_value(key, int, default)
         self._record_read(key, "integer", default, value)
@@ -90,7 +90,7 @@ class Section:
             return int(value)
         return 0
 
-    def optional_integer(self, key: str) -> Optional[int]:
+    def read_optional_integer(self, key: str) -> Optional[int]:
         """A whole number, or None when the key is not written."""
         value = None
         if self._mark_requested_and_is_written(key):
@@ -100,7 +100,7 @@ class Section:
             return None
         return int(value)
 
-    def number(self, key: str, default: float) -> float:
+    def read_number_or_report(self, key: str, default: float) -> float:
         """Read a number."""
         value = self._read_typed_value(key, float, default)
         self._record_read(key, "number", default, value)
@@ -108,7 +108,7 @@ class Section:
             return float(value)
         return default
 
-    def boolean(self, key: str, default: bool) -> bool:
+    def read_boolean_or_report(self, key: str, default: bool) -> bool:
         """Read true or false."""
         value = self._read_typed_value(key, bool, default)
         self._record_read(key, "boolean", default, value)
@@ -116,7 +116,7 @@ class Section:
             return bool(value)
         return default
 
-    def texts(self, key: str, default: Optional[tuple[str, ...]] = None) -> tuple[str, ...]:
+    def read_texts_or_report(self, key: str, default: Optional[tuple[str, ...]] = None) -> tuple[str, ...]:
         """A list of strings; required when there is no default."""
         value = self._read_typed_value(key, list, None if default is None else list(default))
         strings = []
@@ -133,23 +133,23 @@ class Section:
         self._record_read(key, "texts", None if default is None else list(default), strings)
         return tuple(strings)
 
-    def texts_by_key(self, key: str) -> tuple[tuple[str, str], ...]:
+    def read_texts_by_key(self, key: str) -> tuple[tuple[str, str], ...]:
         """An object whose keys are anybody's choice and whose values are strings; empty when it is not written."""
-        inner = self.child(key, required=False)
-        pairs = tuple((name, Section.text(inner, name)) for name in inner.raw)
+        inner = self.child_or_empty_stand_in(key, required=False)
+        pairs = tuple((name, Section.read_text_or_report(inner, name)) for name in inner.raw)
         self._record_read(key, "texts_by_key", {}, None)
         return pairs
 
-    def things_by_key(self, key: str) -> dict[str, Any]:
+    def read_untyped_object(self, key: str) -> dict[str, Any]:
         """An object that is passed on as it is, but for what is null; empty when it is not written."""
-        inner = self.child(key, required=False)
+        inner = self.child_or_empty_stand_in(key, required=False)
         things = {str(name): value for name, value in inner.raw.items() if value is not None}
         self._record_read(key, "things_by_key", {}, things)
         return things
 
-    def child(self, key: str, *, required: bool = True) -> Section:
+    def child_or_empty_stand_in(self, key: str, *, required: bool = True) -> Section:
         """An object; an empty one stands in when it is missing."""
-        if not self.has(key):
+        if not self.is_written_and_not_null(key):
             self._read_typed_value(key, dict, None if required else {})
             self._record_read(key, "object", None, None, optional=not required)
             stand_in = Section({}, self.path_of(key), [], self._reads, (*self._key_path, key))
@@ -159,7 +159,7 @@ class Section:
         self._record_read(key, "object", None, {}, optional=not required)
         return Section(self.raw[key], self.path_of(key), self._findings, self._reads, (*self._key_path, key))
 
-    def children(self, key: str, *, required: bool = False) -> Iterator[Section]:
+    def read_list_of_sections(self, key: str, *, required: bool = False) -> Iterator[Section]:
         """The objects of a list."""
         items = self._read_typed_value(key, list, None if required else []) or ()
         self._record_read(key, "list", None if required else [], [])
@@ -168,7 +168,7 @@ class Section:
                 item, f"{self.path_of(key)}[{index}]", self._findings, self._reads, (*self._key_path, key, index)
             )
 
-    def anything(self, key: str) -> Any:
+    def read_untyped_value(self, key: str) -> Any:
         """A value that is passed on as it is; None when it is not written."""
         self._requested_keys.append(key)
         value = self.raw.get(key)
@@ -192,16 +192,23 @@ class Section:
 
     def _mark_requested_and_is_written(self, key: str) -> bool:
         self._requested_keys.append(key)
-        return self.has(key)
+        return self.is_written_and_not_null(key)
 
     def _record_read(self, key: str, kind: Kind, default: Any, value: Any, *, optional: bool = False) -> None:
         self._reads.append(
-            KeyRead((*self._key_path, key), kind, optional or default is not None, default, value, self.has(key))
+            KeyRead(
+                (*self._key_path, key),
+                kind,
+                optional or default is not None,
+                default,
+                value,
+                self.is_written_and_not_null(key),
+            )
         )
 
     def _read_typed_value(self, key: str, kind: type, default: Any) -> Any:
         self._requested_keys.append(key)
-        if not self.has(key):
+        if not self.is_written_and_not_null(key):
             if default is None and not self._broken:
                 self.record_finding("HPK-C002", key, f"missing: expected {_KINDS[kind]}", f'Add "{key}"')
             return default

@@ -19,7 +19,7 @@ from hyperpod_kit.model.platform import mark_platform_mounts
 from hyperpod_kit.model.scripts import CustomScript
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.model.shares import Group
-from hyperpod_kit.model.slurm_state import choose_slurm_state_mount_name, not_shared_reason
+from hyperpod_kit.model.slurm_state import choose_slurm_state_mount_name, mount_not_shared_by_all_nodes_reason
 from hyperpod_kit.model.states import LifecycleMode, Role
 
 K = TypeVar("K")
@@ -149,7 +149,7 @@ class Settings:
         ssh = self.steps.ssh_between_nodes
         if ssh is None or ssh.mount:
             return self.steps
-        fitting = [mount.name for mount in self.mounts if not not_shared_reason(mount, self.cluster)]
+        fitting = [mount.name for mount in self.mounts if not mount_not_shared_by_all_nodes_reason(mount, self.cluster)]
         mount = ""
         if fitting:
             mount = fitting[0]

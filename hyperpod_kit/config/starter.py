@@ -9,7 +9,7 @@ from typing import Any
 
 from hyperpod_kit.config.decode import decode_settings
 from hyperpod_kit.config.document import YAML
-from hyperpod_kit.config.effective import as_yaml
+from hyperpod_kit.config.effective import render_yaml_marking_defaults
 from hyperpod_kit.config.findings import select_errors
 from hyperpod_kit.config.init_answers import CONTROLLER_TYPE, WORKER_TYPE, Answers, default_bucket
 from hyperpod_kit.config.legacy_scripts import LegacyScripts
@@ -54,7 +54,7 @@ def copy_with_answers_and_defaults(base: dict[str, Any], answers: Answers) -> di
         vpc["subnet_ids"] = list(answers.subnets)
     if vpc:
         cluster["vpc"] = vpc
-    _fill_groups(data, cluster, answers)
+    _fill_instance_groups(data, cluster, answers)
     bundle = kit.setdefault("bundle", {})
     if answers.bucket is not None:
         bundle["bucket"] = answers.bucket
@@ -67,7 +67,7 @@ def copy_with_answers_and_defaults(base: dict[str, Any], answers: Answers) -> di
     return data
 
 
-def add_legacy_scripts(values: dict[str, Any], earlier: LegacyScripts) -> list[str]:
+def add_legacy_scripts_users_and_steps(values: dict[str, Any], earlier: LegacyScripts) -> list[str]:
     """Put what is kept of earlier lifecycle scripts into a configuration; users that it names already stay as named.
 
     Returns what could not be put there, in words: a step that this cluster cannot have, a script that would fail.
@@ -89,16 +89,16 @@ def add_legacy_scripts(values: dict[str, Any], earlier: LegacyScripts) -> list[s
     return omitted
 
 
-def _remove_scripts_without_mount(kit: dict[str, Any], earlier: LegacyScripts, paths: set[str]) -> list[str]:
+def _remove_scripts_without_mount(kit: dict[str, Any], earlier: LegacyScripts, mount_paths: set[str]) -> list[str]:
     """Remove each script that is of no use without its mount, and return why: AWS's own do not start it
     there either."""
     omitted = []
     for name, path in earlier.below.items():
         added = [script for script in kit.get("scripts", ()) if script in earlier.scripts and script["name"] == name]
         homes = ""
-        if HOME in paths and path != HOME:
+        if HOME in mount_paths and path != HOME:
             homes = HOME
-        if not added or (path in paths and not homes):
+        if not added or (path in mount_paths and not homes):
             continue
         kit["scripts"].remove(added[0])
         if homes:
@@ -109,7 +109,7 @@ def _remove_scripts_without_mount(kit: dict[str, Any], earlier: LegacyScripts, p
     return omitted
 
 
-def _fill_groups(data: dict[str, Any], cluster: dict[str, Any], answers: Answers) -> None:
+def _fill_instance_groups(data: dict[str, Any], cluster: dict[str, Any], answers: Answers) -> None:
     """Fill in the groups, one for each name when there are none, and the types and counts that are
     missing."""
     controller = data.setdefault("controller_group", CONTROLLER)
@@ -162,12 +162,12 @@ def _fill_storage(data: dict[str, Any], kit: dict[str, Any], answers: Answers) -
 def write_configuration(path: Path, data: dict[str, Any], *, force: bool) -> None:
     """Write the file, whole or not at all. Raises UsageError when it exists and `force` is not given."""
     if path.suffix.lower() in YAML:
-        text = as_yaml(data, set())
+        text = render_yaml_marking_defaults(data, set())
     else:
         text = json.dumps(data, indent=2) + "\n"
     try:
         if force:
-            atomic_file.replace(path, text.encode())
+            atomic_file.write_atomically(path, text.encode())
         else:
             # Unlike a look before, this fails if somebody else was faster. No link: not every file system has them.
             with by_descriptor.open_stream_for_writing(path, "x", encoding="utf-8") as file:

@@ -39,7 +39,7 @@ RULES: tuple[Rule, ...] = (
     patterns.check_text_patterns_outside_mounts,  # of several topics: what a text must look like
     cluster.check_recovery_vpc_and_tags,  # HPK-K  VPC, recovery, tags
     groups.check_controller_group,  # HPK-G  which group plays which role
-    controllers.check_several_controllers,
+    controllers.check_several_controllers_mode_state_accounting,
     groups.check_login_group,
     groups.check_group_names_and_counts,
     groups.check_compute_groups_have_one_partition,
@@ -52,7 +52,7 @@ RULES: tuple[Rule, ...] = (
     passthrough_fields.check_passthrough_fields_and_images,  # HPK-R  the request
     bundle.check_bundle_location,  # HPK-B  where the bundle goes
     names.check_mount_names,  # HPK-M  every mount
-    names.check_mount_roles,
+    names.check_mount_node_roles,
     names.check_mount_groups,
     mount_paths.check_paths_absolute_and_plain,
     mount_paths.check_paths_not_reserved,
@@ -63,31 +63,31 @@ RULES: tuple[Rule, ...] = (
     *(rule for form in FORMS.values() for rule in form.rules),  # each kind's own, config/mounts/
     clients.check_package_architectures,  # HPK-P  packages of mount clients
     clients.check_package_sources,
-    clients.check_packages_complete_and_unique,
+    clients.check_packages_have_client_and_unique,
     clients.check_no_kernel_packages,
     clients.check_clients_cover_group_architectures,
     users.check_user_names_and_ids,  # HPK-U
-    secrets.check_names_and_roles,  # HPK-A
+    secrets.check_names_unique_and_node_roles,  # HPK-A
     secrets.check_secrets_isolated_by_execution_role,
     metadata_service.check_users_unique,  # HPK-I
-    users.check_home_gids_and_paths,
+    users.check_gids_unique_and_home_paths_short,
     users.check_no_mount_hides_home,
     shares.check_names_and_gids,
     shares.check_members,
     shares.check_mounts_hold_shares,
     shares.check_archived_groups_name_mounts,
     scripts.check_names_unique,  # HPK-O  scripts of one's own
-    scripts.check_place_and_start_file,
+    scripts.check_step_position_and_run_file,
     scripts.check_scripts_name_existing_roles_and_groups,
-    scripts.check_timeouts,
+    scripts.check_timeouts_and_their_group_sums,
     steps.check_steps_can_run_and_accounting_once,  # optional steps
     steps.check_pyxis_enroot_and_their_packages,
     steps.check_slurm_accounts,
-    steps.check_qos,
+    steps.check_qos_enforce_and_preempt_mode,
     steps.check_accounting_database,
-    steps.check_sssd,
+    steps.check_sssd_schema_and_bind_secret,
     steps.check_log_keep_and_exporter_port,
-    steps.check_device_checks,
+    steps.check_device_checks_have_gate_and_devices,
     steps.check_host_key_mount,
     health.check_health_timing_and_textfile_directory,  # HPK-H
 )

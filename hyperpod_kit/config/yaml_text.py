@@ -61,7 +61,7 @@ def parse_yaml(text: str) -> tuple[Any, SourceMap]:
     if root is None:
         values = None
     else:
-        values = reader.value(root, "")
+        values = reader.convert_node_within_limits(root, "")
     return (values), reader.source_map
 
 
@@ -99,7 +99,7 @@ class _YamlReader:
         self._count = 0
         self._open: list[Any] = []
 
-    def value(self, node: Any, path: str) -> Any:
+    def convert_node_within_limits(self, node: Any, path: str) -> Any:
         self._count += 1
         if self._count > MOST_VALUES:
             raise Refused(f"its aliases unfold to more than {MOST_VALUES} values", _position_of(node))
@@ -121,7 +121,7 @@ class _YamlReader:
         for index, item in enumerate(node.value):
             item_path = f"{path}[{index}]"
             self.source_map.add(item_path, _position_of(item), _position_of(item))
-            values.append(self.value(item, item_path))
+            values.append(self.convert_node_within_limits(item, item_path))
         return values
 
     def _convert_mapping(self, node: Any, path: str) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class _YamlReader:
             name = str(key.value)
             key_path = child_path(path, name)
             self.source_map.add(key_path, _position_of(key), _position_of(value), written_before=name in values)
-            values[name] = self.value(value, key_path)
+            values[name] = self.convert_node_within_limits(value, key_path)
         return {**merged, **values}
 
     def _merged_values(self, node: Any, path: str) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class _YamlReader:
         for source in node.value if node.id == "sequence" else [node]:
             if source.id != "mapping":
                 raise Refused("`<<` stands before something that is no mapping", _position_of(source))
-            merged = {**self.value(source, path), **merged}
+            merged = {**self.convert_node_within_limits(source, path), **merged}
         return merged
 
 

@@ -79,7 +79,7 @@ class BlockCuts:
         firsts = samples - samples % block % step
         return self._index.places(np.maximum(firsts, self._index.firsts[files]))[0].astype(np.int64)
 
-    def piece_byte_range(self, sample: int, file: int) -> tuple[int, int] | None:
+    def piece_range_if_ordered_and_small(self, sample: int, file: int) -> tuple[int, int] | None:
         """Locate (begin, end) of a sample's piece in its file; None where it does not pay, or the samples do not lie
         there in their order."""
         block, _, step = self._samples_per_block_and_piece
@@ -97,7 +97,7 @@ class BlockCuts:
             return None
         return begin, end
 
-    def block_start_offsets(self, file: FileFacts) -> Sequence[int]:
+    def block_start_offsets_if_worth_cutting(self, file: FileFacts) -> Sequence[int]:
         """Locate where blocks begin in an object. Of little data all is kept: there are fewer requests without."""
         if not isinstance(file, IndexedFile) or file.format not in _RANGE_FORMATS or self._index.bytes <= MEMORY_BYTES:
             return ()

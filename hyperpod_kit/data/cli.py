@@ -206,10 +206,10 @@ def perform(argv: list[str]) -> int:
                 hint=requirements_install_command("data"),
             ) from None
         except BrokenPipeError:
-            return ending.discard_output(0)
+            return ending.discard_stdout_and_return_code(0)
 
     return ending.run_converting_os_to_kit_errors(work, lambda err: ending.Ending(str(err), None, ExitCode.ABSENT))
 
 
 if __name__ == "__main__":
-    sys.exit(ending.program(lambda: main(sys.argv[1:])))
+    sys.exit(ending.run_program_ending_on_ctrl_c(lambda: main(sys.argv[1:])))

@@ -190,7 +190,7 @@ class IndexedDataset:
         rows = self._reader_for_format("parquet")
         assert isinstance(rows, ParquetReader)
         try:
-            count, size = rows.largest_group(self._indexed_file(number))
+            count, size = rows.largest_group_rows_and_bytes(self._indexed_file(number))
         except BadRecord:
             return None
         return RowGroups(count, size, self._memory)

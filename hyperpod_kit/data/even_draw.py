@@ -138,7 +138,7 @@ class EvenDraw:
         if made is None:
             made = self._draws_before(block, begin)
         end = begin + _CHUNK
-        sets = _schedule_earliest_deadline_first(*self._pending_releases_and_keys(block, made, end), begin, end)
+        sets = _sets_by_earliest_deadline_first(*self._pending_releases_and_keys(block, made, end), begin, end)
         counts = np.bincount(sets, minlength=len(made))
         by_set = np.argsort(sets, kind="stable")
         earlier = np.empty_like(sets)
@@ -234,7 +234,10 @@ class EvenDraw:
 
 
 def _integer_weights(shares: Sequence[float]) -> Numbers:
-    """Turn shares into whole numbers that sum to _ONE: the largest remainders are rounded up."""
+    """Turn shares into whole numbers that sum to _UNIT: the largest remainders are rounded up.
+
+    Raises ValueError for shares that are not above 0, or below MIN_SHARE of the whole.
+    """
     if not shares or not all(0 < share < math.inf for share in shares):
         raise ValueError(f"the shares {list(shares)[:8]}: one share above 0 for each set")
     exact = [Fraction(share) for share in shares]
@@ -268,7 +271,7 @@ def _enumerate_ranges(begins: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]
     return sets, numbers + begins[sets]
 
 
-def _schedule_earliest_deadline_first(releases: Numbers, keys: Numbers, begin: int, end: int) -> Numbers:
+def _sets_by_earliest_deadline_first(releases: Numbers, keys: Numbers, begin: int, end: int) -> Numbers:
     """The sets at places begin … end - 1: of the draws whose windows have begun, the one with the smallest key."""
     by_release = np.argsort(releases, kind="stable")
     coming: list[int] = keys[by_release].tolist()

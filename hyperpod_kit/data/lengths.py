@@ -26,10 +26,10 @@ from hyperpod_kit.data.dataset import IndexedDataset
 from hyperpod_kit.data.index import layout
 from hyperpod_kit.errors import BadRecord, DataError
 from hyperpod_kit.system import atomic_file
-from hyperpod_kit.system.file_lock import lock_within
+from hyperpod_kit.system.file_lock import lock_exclusively_within
 from hyperpod_kit.system.wait import BackOff
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 log = logging.getLogger("hyperpod_kit.data")
 
@@ -95,7 +95,7 @@ def lengths_of(
         if os.path.exists(path):  # another process has counted meanwhile
             return _load_counts(path, index.samples)
         counts = _count_all_tokens((dataset, encode, rule), parts, processes or os.cpu_count() or 1, progress)
-        with atomic_file.replacing(path) as stream:
+        with atomic_file.open_for_atomic_replace(path) as stream:
             np.save(stream, counts, allow_pickle=False)
         by_descriptor.unlink(parts)
     return counts
@@ -105,7 +105,7 @@ def _load_counts(path: str, samples: int) -> npt.NDArray[np.uint32]:
     try:
         counts: npt.NDArray[np.uint32] = layout.load_array(path, np.dtype("<u4"))
     except (OSError, ValueError, EOFError) as err:
-        raise DataError(f"{path} cannot be read: {clean(err)}", hint=f"rm {path}") from None
+        raise DataError(f"{path} cannot be read: {clean_one_line(err)}", hint=f"rm {path}") from None
     if len(counts) != samples:
         raise DataError(f"{path} has {len(counts)} lengths, expected {samples}", hint=f"rm {path}")
     return counts
@@ -119,7 +119,7 @@ def _locked_partial_counts(path: str) -> Iterator[str]:
     handle = by_descriptor.open_own_or_root_file(f"{parts}.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
-            lock_within(handle, math.inf, BackOff(0.1, 2.0))
+            lock_exclusively_within(handle, math.inf, BackOff(0.1, 2.0))
         except OSError as err:
             if err.errno not in _NO_LOCK_ERRORS:
                 raise
@@ -135,7 +135,10 @@ def _count_all_tokens(
     processes: int,
     progress: Callable[[int, int], None],
 ) -> npt.NDArray[np.uint32]:
-    """Count all samples. `parts` has those of an earlier run, from the first sample on, without a gap."""
+    """Count the tokens of all samples.
+
+    The file at `partial_counts_path` has the counts of an earlier run, from the first sample on, without a gap.
+    """
     samples = initializer_arguments[0].index.samples
     with by_descriptor.open_stream_for_writing(partial_counts_path, "a+b") as stream:
         stream.seek(0)

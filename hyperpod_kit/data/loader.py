@@ -25,7 +25,7 @@ from hyperpod_kit.data.bad_records import BadCount, CheckedCollate, GoodRecords,
 from hyperpod_kit.data.bijection import mix_key
 from hyperpod_kit.data.default_order import order_of, rebuild_saved_order, render_order_argument
 from hyperpod_kit.data.loader_guard import EpochSetter, GuardedBatches
-from hyperpod_kit.data.mix import data_digest
+from hyperpod_kit.data.mix import data_digest_or_empty
 from hyperpod_kit.data.order import SampleOrder, ShuffledOrder
 from hyperpod_kit.data.position import Last
 from hyperpod_kit.data.prefetch_hint import ComingSamples
@@ -165,7 +165,7 @@ class ElasticLoader(DataLoader[Any]):
         self._stuck_after = float(options.pop("timeout", 0) or STUCK_SECONDS)
         if options.get("num_workers"):
             options["timeout"] = min(POLL_SECONDS, self._stuck_after)
-        self._data = data_digest(dataset)
+        self._data = data_digest_or_empty(dataset)
         self._epochs = epochs
         self._loop = LoopState()
         sampler = self._elastic
@@ -434,7 +434,7 @@ class ElasticLoader(DataLoader[Any]):
             if loop:
                 loop.unregister_loader()
             if turn == self._loop.turn:
-                self._count_or_return_held_batch()
+                self._count_held_batch_or_drop_it()
         if empty:
             # What was left of the epoch is no step of so many ranks.
             self._jump_to_position((self.epoch + 1) * self._elastic.course.samples)
@@ -463,7 +463,7 @@ class ElasticLoader(DataLoader[Any]):
             yield received, HeldBatch(batch, bad, first)
             first = False
 
-    def _count_or_return_held_batch(self) -> None:
+    def _count_held_batch_or_drop_it(self) -> None:
         """After a loop has ended, count the batch that it held as trained on, or drop it, so that it comes again.
 
         Behind the last batch of an epoch nothing can be asked for, so it counts, unless it was all that the loop had.

@@ -41,7 +41,7 @@ def write_documents(prefix: str, documents: Iterable[Sequence[int]], vocabulary_
     """
     kind = np.dtype(token_dtype_for(vocabulary_size))
     lengths: list[int] = []
-    with atomic_file.replacing(f"{prefix}.bin", durable=True) as stream:
+    with atomic_file.open_for_atomic_replace(f"{prefix}.bin", durable=True) as stream:
         for tokens in documents:
             array = np.asarray(tokens, dtype=np.int64)
             if array.size and not 0 <= int(array.min()) <= int(array.max()) < vocabulary_size:
@@ -50,7 +50,7 @@ def write_documents(prefix: str, documents: Iterable[Sequence[int]], vocabulary_
                 )
             stream.write(array.astype(kind).tobytes())
             lengths.append(len(array))
-    with atomic_file.replacing(f"{prefix}.idx", durable=True) as stream:
+    with atomic_file.open_for_atomic_replace(f"{prefix}.idx", durable=True) as stream:
         _write_index(stream, np.array(lengths, np.int32), kind)
     return len(lengths), sum(lengths)
 

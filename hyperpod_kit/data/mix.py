@@ -156,7 +156,7 @@ class MixDataset:
     @property
     def digest(self) -> str:
         """What identifies the data of all sets; the part of a set without a digest is empty."""
-        return " ".join(f"{name}:{data_digest(dataset)}" for name, dataset in self.datasets.items())
+        return " ".join(f"{name}:{data_digest_or_empty(dataset)}" for name, dataset in self.datasets.items())
 
     def __len__(self) -> int:
         return int(self._firsts[-1])
@@ -188,7 +188,7 @@ class MixDataset:
         return samples_in_order
 
 
-def data_digest(dataset: Any) -> str:
+def data_digest_or_empty(dataset: Any) -> str:
     """Identify the data of a data set: by its index's digest, "" where it has none."""
     if isinstance(dataset, MixDataset):
         return dataset.digest
@@ -199,7 +199,7 @@ def _warn_of_duplicate_data(datasets: Mapping[str, Any]) -> None:
     """Warn of one set under two names: it has both shares, and with one seed the same samples come twice in a row."""
     name_of_data: dict[str, str] = {}
     for name, dataset in datasets.items():
-        key = data_digest(dataset) or str(id(dataset))
+        key = data_digest_or_empty(dataset) or str(id(dataset))
         if key in name_of_data:
             log.warning(
                 "%r and %r of the mix are the same data: its samples come by both shares; give their orders different "

@@ -81,7 +81,9 @@ def detect_fields_data_is_sorted_by(index: SampleIndex, seed: int = 0) -> list[S
     dataset = IndexedDataset(index, patience=0.0, answer=5.0)
     places = np.linspace(0, index.samples - 2, _SAMPLED_PAIRS).astype(np.int64)
     apart = places[permute(np.arange(_SAMPLED_PAIRS), _SAMPLED_PAIRS, seed + 1)]
-    first, next_to, other = (_read_comparable_values(dataset, numbers) for numbers in (places, places + 1, apart))
+    first, next_to, other = (
+        _read_directories_and_comparable_fields(dataset, numbers) for numbers in (places, places + 1, apart)
+    )
     names = {name for values in first for name in values}
     candidates = [
         SortedBy(name, _share_of_equal_values(name, first, next_to), _share_of_equal_values(name, first, other))
@@ -94,7 +96,7 @@ def detect_fields_data_is_sorted_by(index: SampleIndex, seed: int = 0) -> list[S
     ]
 
 
-def _read_comparable_values(dataset: IndexedDataset, numbers: Any) -> list[dict[str, Any]]:
+def _read_directories_and_comparable_fields(dataset: IndexedDataset, numbers: Any) -> list[dict[str, Any]]:
     """Read the values by which data may be sorted, of each sample, by name."""
     files, _, _ = dataset.index.where(numbers)
     folders = [dataset.index.file(number).path.rpartition("/")[0] for number in files.tolist()]
@@ -103,11 +105,12 @@ def _read_comparable_values(dataset: IndexedDataset, numbers: Any) -> list[dict[
     if not is_whole:
         samples = dataset.__getitems__(numbers.tolist())
     return [
-        {"its directory": folder, **_comparable_fields(sample)} for folder, sample in zip(folders, samples, strict=True)
+        {"its directory": folder, **_short_fields_or_tar_directory(sample)}
+        for folder, sample in zip(folders, samples, strict=True)
     ]
 
 
-def _comparable_fields(sample: Any) -> dict[str, Any]:
+def _short_fields_or_tar_directory(sample: Any) -> dict[str, Any]:
     if not isinstance(sample, Mapping):
         return {}
     key = sample.get("__key__")

@@ -59,7 +59,7 @@ class Course:
         return position // self.samples
 
     def steps_to_epoch_end(self, position: int, samples_per_step: int) -> int:
-        """Count the steps of `group` samples from `position` to the end of its epoch."""
+        """Count the steps of `samples_per_step` samples from `position` to the end of its epoch."""
         remaining = self.samples - position % self.samples
         if self.last is Last.DROP:
             return remaining // samples_per_step

@@ -22,7 +22,7 @@ from hyperpod_kit.data.reading.local_file import open_regular
 from hyperpod_kit.data.sample_log import FORMAT
 from hyperpod_kit.errors import DataError, NoData
 from hyperpod_kit.untrusted import parse
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 _MAX_NAMED = 1000
 """Samples that a report names, of each kind."""
@@ -143,11 +143,11 @@ def check_sample_log(folder: str | os.PathLike[str]) -> SampleLogReport:
 def _require_single_course(folder: str, data_and_orders: set[tuple[str, str, int, str]]) -> tuple[Course, str]:
     """Return the course through the data and the text of its order. Raises DataError if there are several."""
     if len(data_and_orders) > 1:
-        orders = clean(sorted(data_and_orders), 1000)
+        orders = clean_one_line(sorted(data_and_orders), 1000)
         raise DataError(f"{folder} is of several data sets or orders: {orders}", hint="a directory for each run")
     (_, order_text, samples, last) = next(iter(data_and_orders))
     if not 1 <= samples < _MAX_COUNT or last not in [each.value for each in Last]:
-        raise DataError(f"{folder} is of {samples} samples, of which the last ones are {clean(last)}")
+        raise DataError(f"{folder} is of {samples} samples, of which the last ones are {clean_one_line(last)}")
     return Course(samples, Last(last)), order_text
 
 
@@ -200,13 +200,13 @@ def _read_rank_log(
     rank = 0
     for number, text in enumerate(_iterate_bounded_lines(path), start=1):
         try:
-            line = parse.json_object(text)
+            line = parse.parse_json_object(text)
             if "ledger" not in line:
                 if segment is not None:
                     _add_step(segment, rank, line, path, problems)
                 continue
             if line["ledger"] != FORMAT:
-                raise DataError(f"{path} is of format {clean(line['ledger'])}, expected {FORMAT!r}")
+                raise DataError(f"{path} is of format {clean_one_line(line['ledger'])}, expected {FORMAT!r}")
             order = {
                 name: value
                 for name, value in line.items()
@@ -225,7 +225,7 @@ def _read_rank_log(
                 problems.append(f"{path.name}: ranks of one launch begin at {segment.begin} and {line['begin']}")
         except (ValueError, KeyError, TypeError, OverflowError) as err:
             if text.endswith(b"\n"):  # the last one may have been cut
-                problems.append(f"{path.name}, line {number}: {clean(err)}")
+                problems.append(f"{path.name}, line {number}: {clean_one_line(err)}")
 
 
 def _iterate_bounded_lines(path: Path) -> Iterator[bytes]:

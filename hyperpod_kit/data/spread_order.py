@@ -63,7 +63,7 @@ class SpreadOrder(ShuffledOrder):
         stretches[~last] = permute(lanes[~last], self.lanes, keys[~last])
         if last.any():
             # The last group has blocks of those stretches alone that have one more than the others.
-            stretches[last] = self._longer_stretches(epoch.blocks)[permute(lanes[last], rest, keys[last])]
+            stretches[last] = self._stretches_with_one_block_more(epoch.blocks)[permute(lanes[last], rest, keys[last])]
         return self._blocks_of_stretches(epoch.key, epoch.blocks, stretches, groups)
 
     def _blocks_of_stretches(self, key: int, blocks: int, stretches: Numbers, groups: Numbers) -> Numbers:
@@ -78,7 +78,7 @@ class SpreadOrder(ShuffledOrder):
         blocks_of_groups: Numbers = begins + inside
         return blocks_of_groups
 
-    def _longer_stretches(self, blocks: int) -> Numbers:
+    def _stretches_with_one_block_more(self, blocks: int) -> Numbers:
         """Compute the stretches that have one block more."""
         begins = np.arange(self.lanes + 1) * blocks // self.lanes
         return np.flatnonzero(np.diff(begins) > blocks // self.lanes)

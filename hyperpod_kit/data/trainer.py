@@ -219,7 +219,7 @@ def read_checkpoint_position(checkpoint: str | os.PathLike[str]) -> dict[str, An
     """Read the position that a Trainer's checkpoint holds. Raises CheckpointError."""
     path = Path(checkpoint, _STATE_FILE)
     try:
-        state = parse.json_object(files.read_file_or_pipe(str(path), _MAX_STATE_BYTES), _MAX_STATE_BYTES)
+        state = parse.parse_json_object(files.read_file_or_pipe(str(path), _MAX_STATE_BYTES), _MAX_STATE_BYTES)
         position = state["stateful_callbacks"][_CALLBACK_NAME]["attributes"]["position"]
     except (OSError, Untrusted, ValueError, KeyError, TypeError) as err:
         raise CheckpointError(

@@ -7,7 +7,7 @@ from typing import Any
 from hyperpod_kit.aws.buckets import ZONAL, directory_bucket_zone
 from hyperpod_kit.aws.policies import VERSION
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.infra.part import KEPT, TemplatePart, logical_name, ref, resource
+from hyperpod_kit.infra.part import KEPT, TemplatePart, logical_id_part, ref, resource
 from hyperpod_kit.preflight.aws_facts.buckets import bucket_config_paths
 
 UNFINISHED_DAYS = 7
@@ -35,11 +35,11 @@ def _directory_bucket_resources(name: str) -> dict[str, Any]:
         "LocationName": directory_bucket_zone(name),
         "DataRedundancy": "SingleAvailabilityZone",
     }
-    return {f"Bucket{logical_name(name)}": resource("AWS::S3Express::DirectoryBucket", properties, **KEPT)}
+    return {f"Bucket{logical_id_part(name)}": resource("AWS::S3Express::DirectoryBucket", properties, **KEPT)}
 
 
 def _bucket_resources(name: str, *, versioned: bool) -> dict[str, Any]:
-    logical = f"Bucket{logical_name(name)}"
+    logical = f"Bucket{logical_id_part(name)}"
     properties: dict[str, Any] = {
         "BucketName": name,
         "BucketEncryption": {

@@ -12,7 +12,7 @@ from typing import Any, Iterable, Iterator, Sequence
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.infra.part import TemplatePart
-from hyperpod_kit.preflight.check import preflight
+from hyperpod_kit.preflight.check import run_all_preflight_checks
 from hyperpod_kit.preflight.facts import AccountFacts
 
 OK, MISSING, DIFFERS, NOT_CHECKED = "ok", "missing", "differs", "unknown"
@@ -39,7 +39,7 @@ def part_states_and_unrelated_finding_count(
     settings: Settings, parts: Sequence[TemplatePart], facts: AccountFacts
 ) -> tuple[list[PartState], int]:
     """Return the state of each part in the account, and the number of findings that are about none of the parts."""
-    findings = preflight(settings, facts)
+    findings = run_all_preflight_checks(settings, facts)
     rows, used = [], 0
     for part in parts:
         part_findings = [finding for finding in findings if _is_about_part(part, finding)]

@@ -8,8 +8,8 @@ from hyperpod_kit.aws.policies import MOUNT, ROOT, SID_PREFIX, VERSION, WRITE
 from hyperpod_kit.config.homes import HOMES_PATH, NO_ACCESS_POINT
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.infra.groups import STORAGE
-from hyperpod_kit.infra.network import subnet_ids
-from hyperpod_kit.infra.part import KEPT, TemplatePart, get_att, logical_name, name_tags, ref, resource
+from hyperpod_kit.infra.network import configured_subnet_ids
+from hyperpod_kit.infra.part import KEPT, TemplatePart, get_att, logical_id_part, name_tags, ref, resource
 from hyperpod_kit.infra.roles import role_logical_ids
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery
@@ -33,7 +33,7 @@ def file_system_part(settings: Settings, requested: FileSystemQuery, number: int
     if policy is not None:
         system["FileSystemPolicy"] = policy
     resources: dict[str, Any] = {name: resource("AWS::EFS::FileSystem", system, **KEPT)}
-    for index, _ in enumerate(subnet_ids(settings), 1):
+    for index, _ in enumerate(configured_subnet_ids(settings), 1):
         resources[f"{name}Target{index}"] = resource(
             "AWS::EFS::MountTarget",
             {"FileSystemId": ref(name), "SubnetId": ref(f"Subnet{index}"), "SecurityGroups": [ref(STORAGE)]},
@@ -44,7 +44,7 @@ def file_system_part(settings: Settings, requested: FileSystemQuery, number: int
             continue
         ids[f"{at}.file_system_id"] = ref(name)
         if mount.access_point_id not in (None, NO_ACCESS_POINT):
-            point = f"{name}{logical_name(mount.name)}"
+            point = f"{name}{logical_id_part(mount.name)}"
             resources[point] = resource("AWS::EFS::AccessPoint", _access_point_properties(settings, name, mount))
             ids[f"{at}.access_point_id"] = ref(point)
     if any(mount.owner is not None for mount in requested.mounts):
@@ -59,10 +59,10 @@ def ids_with_logical_ids(settings: Settings, requested: FileSystemQuery, number:
     yield requested.id, f"Efs{number}"
     for mount, at in settings.sourced_mounts:
         if mount in requested.mounts and at != HOMES_PATH and mount.access_point_id not in (None, NO_ACCESS_POINT):
-            yield str(mount.access_point_id), f"Efs{number}{logical_name(mount.name)}"
+            yield str(mount.access_point_id), f"Efs{number}{logical_id_part(mount.name)}"
 
 
-def _access_point_properties(settings: Settings, system: str, mount: Mount) -> dict[str, Any]:
+def _access_point_properties(settings: Settings, file_system_logical_id: str, mount: Mount) -> dict[str, Any]:
     """Return the properties of an access point that acts as one user: the one that the last part of the mount's
     path names, or the only one of the configuration. Without such a user the directory is root's, and clients
     act as themselves."""
@@ -75,7 +75,7 @@ def _access_point_properties(settings: Settings, system: str, mount: Mount) -> d
     if user is not None:
         uid, gid, permissions = user.uid, user.gid, "0700"
     made: dict[str, Any] = {
-        "FileSystemId": ref(system),
+        "FileSystemId": ref(file_system_logical_id),
         "RootDirectory": {
             "Path": f"/{mount.name}",
             "CreationInfo": {

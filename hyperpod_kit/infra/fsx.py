@@ -7,9 +7,9 @@ from typing import Any, Callable, Sequence
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.infra.groups import STORAGE
 from hyperpod_kit.infra.network import BLOCK
-from hyperpod_kit.infra.part import KEPT, TemplatePart, get_att, logical_name, name_tags, ref, resource
+from hyperpod_kit.infra.part import KEPT, TemplatePart, get_att, logical_id_part, name_tags, ref, resource
 from hyperpod_kit.model.mounts.openzfs import ROOT_VOLUME
-from hyperpod_kit.preflight.aws_facts.fsx import FsxQuery, fsx_mounts_with_config_paths, parse_fsx_dns_name
+from hyperpod_kit.preflight.aws_facts.fsx import FsxQuery, fsx_mounts_with_config_paths, parse_fsx_region_and_id
 
 OPTIONS = ["rw", "crossmnt", "root_squash"]
 """Of OpenZFS exports: root of a node is nobody there, as other users' files want it."""
@@ -22,7 +22,7 @@ def file_system_part(settings: Settings, requested: FsxQuery, number: int) -> Te
     its = [
         (kind, mount, dns, of)
         for kind, mount, dns, of in fsx_mounts_with_config_paths(settings)
-        if parse_fsx_dns_name(mount.dns_name, settings.cluster.region) == (requested.region, requested.id)
+        if parse_fsx_region_and_id(mount.dns_name, settings.cluster.region) == (requested.region, requested.id)
     ]
     made = _TYPES[its[0][0].name](name, [mount for _, mount, _, _ in its])
     common = {
@@ -42,7 +42,7 @@ def file_system_part(settings: Settings, requested: FsxQuery, number: int) -> Te
     return TemplatePart(f"FSx {requested.id}", paths, resources, made.parameters, ids)
 
 
-class _Made:
+class _FsxTypeAdditions:
     """What one type of file system adds. `mount_name`: whether FSx gives it one."""
 
     def __init__(self, properties: dict[str, Any], parameters: dict[str, Any], mount_name: bool) -> None:
@@ -52,7 +52,7 @@ class _Made:
         self.volumes: dict[str, Any] = {}
 
 
-def _lustre_properties_and_parameters(name: str, mounts: Sequence[Any]) -> _Made:
+def _lustre_properties_and_parameters(name: str, mounts: Sequence[Any]) -> _FsxTypeAdditions:
     configuration: dict[str, Any] = {
         "DeploymentType": "PERSISTENT_2",
         "PerUnitStorageThroughput": ref(f"{name}Throughput"),
@@ -65,10 +65,10 @@ def _lustre_properties_and_parameters(name: str, mounts: Sequence[Any]) -> _Made
         f"{name}Capacity": _number_parameter("GiB: 1200, 2400 or a multiple of 2400 (with EFA 4800 and more).", 1200),
         f"{name}Throughput": _number_parameter("MB/s for each TiB.", 250, (125, 250, 500, 1000)),
     }
-    return _Made({"FileSystemTypeVersion": "2.15", "LustreConfiguration": configuration}, parameters, True)
+    return _FsxTypeAdditions({"FileSystemTypeVersion": "2.15", "LustreConfiguration": configuration}, parameters, True)
 
 
-def _openzfs_properties_and_parameters(name: str, mounts: Sequence[Any]) -> _Made:
+def _openzfs_properties_and_parameters(name: str, mounts: Sequence[Any]) -> _FsxTypeAdditions:
     exports = [{"ClientConfigurations": [{"Clients": str(BLOCK), "Options": OPTIONS}]}]
     configuration = {
         "DeploymentType": "SINGLE_AZ_HA_2",
@@ -81,7 +81,7 @@ def _openzfs_properties_and_parameters(name: str, mounts: Sequence[Any]) -> _Mad
             "MB/s altogether.", 160, (160, 320, 640, 1280, 2560, 3840, 5120, 7680, 10240)
         ),
     }
-    made = _Made({"OpenZFSConfiguration": configuration}, parameters, False)
+    made = _FsxTypeAdditions({"OpenZFSConfiguration": configuration}, parameters, False)
     for export in sorted({mount.export for mount in mounts} - {ROOT_VOLUME}):
         made.volumes |= _nested_volume_resources(name, export, exports)
     return made
@@ -94,7 +94,7 @@ def _nested_volume_resources(name: str, export: str, exports: list[Any]) -> dict
     path = ROOT_VOLUME
     for part_of in export[len(ROOT_VOLUME) :].strip("/").split("/"):
         path = f"{path}/{part_of}"
-        logical = f"{name}{logical_name(path)}"
+        logical = f"{name}{logical_id_part(path)}"
         volumes[logical] = resource(
             "AWS::FSx::Volume",
             {
@@ -115,7 +115,7 @@ def _number_parameter(description: str, default: int, allowed: Sequence[int] = (
     return given
 
 
-_TYPES: dict[str, Callable[[str, Sequence[Any]], _Made]] = {
+_TYPES: dict[str, Callable[[str, Sequence[Any]], _FsxTypeAdditions]] = {
     "LUSTRE": _lustre_properties_and_parameters,
     "OPENZFS": _openzfs_properties_and_parameters,
 }

@@ -12,7 +12,7 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.infra.part import TemplatePart, name_tags, ref, resource
 from hyperpod_kit.preflight.checks.shared import NFS
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
-from hyperpod_kit.preflight.placement import placements
+from hyperpod_kit.preflight.placement import network_placements
 
 NODES, STORAGE = "NodesGroup", "StorageGroup"
 
@@ -36,10 +36,10 @@ def security_groups_part(settings: Settings) -> TemplatePart:
         resources[f"NodesFromStorage{low}"] = _security_group_rule("Ingress", NODES, STORAGE, (low, high))
     return TemplatePart(
         "security groups",
-        tuple(placement.groups_path for placement in placements(settings)),
+        tuple(placement.security_groups_config_path for placement in network_placements(settings)),
         resources,
         {},
-        {f"{placement.groups_path}[0]": ref(NODES) for placement in placements(settings)},
+        {f"{placement.security_groups_config_path}[0]": ref(NODES) for placement in network_placements(settings)},
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.infra.part import TemplatePart, get_att, name_tags, ref, resource
-from hyperpod_kit.preflight.placement import placements
+from hyperpod_kit.preflight.placement import network_placements
 
 BLOCK = IPv4Network("10.0.0.0/16")
 """Addresses of the VPC; AWS gives no VPC more."""
@@ -21,9 +21,9 @@ PREFIXES = (18, 19, 20)
 """Sizes of a node's subnet, the largest first: 16,379 addresses, 8,187, 4,091."""
 
 
-def subnet_ids(settings: Settings) -> list[str]:
+def configured_subnet_ids(settings: Settings) -> list[str]:
     """Return every subnet id that the configuration names, once."""
-    named = [name for placement in placements(settings) for name in placement.vpc.subnet_ids]
+    named = [name for placement in network_placements(settings) for name in placement.vpc.subnet_ids]
     return list(dict.fromkeys(named))
 
 
@@ -43,7 +43,7 @@ def allocate_subnet_blocks(count: int) -> tuple[list[IPv4Network], IPv4Network]:
 def network_part(settings: Settings) -> TemplatePart:
     """Return the VPC with everything in it but security groups. Raises UsageError."""
     name = settings.cluster.name
-    names = subnet_ids(settings)
+    names = configured_subnet_ids(settings)
     private, public = allocate_subnet_blocks(len(names))
     resources: dict[str, Any] = {
         "Vpc": resource(
@@ -54,7 +54,7 @@ def network_part(settings: Settings) -> TemplatePart:
         "InternetGatewayAttachment": resource(
             "AWS::EC2::VPCGatewayAttachment", {"VpcId": ref("Vpc"), "InternetGatewayId": ref("InternetGateway")}
         ),
-        "PublicSubnet": _subnet(f"{name} public", public, "Zone1"),
+        "PublicSubnet": _subnet_resource(f"{name} public", public, "Zone1"),
         "NatAddress": resource("AWS::EC2::EIP", {"Domain": "vpc"}, DependsOn="InternetGatewayAttachment"),
         "Nat": resource(
             "AWS::EC2::NatGateway",
@@ -91,11 +91,11 @@ def network_part(settings: Settings) -> TemplatePart:
         ),
     }
     for index, block in enumerate(private, 1):
-        resources[f"Subnet{index}"] = _subnet(f"{name} nodes {index}", block, f"Zone{index}")
+        resources[f"Subnet{index}"] = _subnet_resource(f"{name} nodes {index}", block, f"Zone{index}")
         resources[f"Subnet{index}Routes"] = _route_table_association(f"Subnet{index}", "Routes")
     return TemplatePart(
         "network",
-        tuple(placement.subnets_path for placement in placements(settings)),
+        tuple(placement.subnets_config_path for placement in network_placements(settings)),
         resources,
         {
             f"Zone{index}": {
@@ -111,13 +111,13 @@ def network_part(settings: Settings) -> TemplatePart:
 def _subnet_refs_by_path(settings: Settings, names: list[str]) -> dict[str, Any]:
     """Return place of each subnet in the configuration -> reference to the subnet that is made."""
     return {
-        f"{placement.subnets_path}[{index}]": ref(f"Subnet{names.index(subnet) + 1}")
-        for placement in placements(settings)
+        f"{placement.subnets_config_path}[{index}]": ref(f"Subnet{names.index(subnet) + 1}")
+        for placement in network_placements(settings)
         for index, subnet in enumerate(placement.vpc.subnet_ids)
     }
 
 
-def _subnet(name: str, block: IPv4Network, zone: str) -> Any:
+def _subnet_resource(name: str, block: IPv4Network, zone: str) -> Any:
     return resource(
         "AWS::EC2::Subnet",
         {"VpcId": ref("Vpc"), "CidrBlock": str(block), "AvailabilityZone": ref(zone), "Tags": name_tags(name)},

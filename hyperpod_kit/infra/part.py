@@ -49,6 +49,6 @@ KEPT = {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Retain"}
 """For what holds data: it outlives the stack."""
 
 
-def logical_name(name: str) -> str:
+def logical_id_part(name: str) -> str:
     """Convert a name of the configuration to a part of a logical id, which takes letters and digits only."""
     return "".join(part[:1].upper() + part[1:] for part in "".join(c if c.isalnum() else " " for c in name).split())

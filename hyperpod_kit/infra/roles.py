@@ -8,13 +8,13 @@ from typing import Any, Mapping
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.infra.part import TemplatePart, get_att, ref, resource
 from hyperpod_kit.preflight import role_policy
-from hyperpod_kit.preflight.placement import roles
+from hyperpod_kit.preflight.placement import execution_roles
 from hyperpod_kit.preflight.required_permissions import required_permissions
 
 
 def role_logical_ids(settings: Settings) -> dict[str, str]:
     """Return ARN of each role -> its logical id."""
-    return {role.arn: f"Role{number}" for number, role in enumerate(roles(settings), 1)}
+    return {role.arn: f"Role{number}" for number, role in enumerate(execution_roles(settings), 1)}
 
 
 def role_parts(settings: Settings, logical_ids_by_id: Mapping[str, str]) -> list[TemplatePart]:
@@ -53,7 +53,7 @@ def role_parts(settings: Settings, logical_ids_by_id: Mapping[str, str]) -> list
             {},
             {role.path: get_att("Arn", logical)},
         )
-        for role, logical in ((role, role_logical_ids(settings)[role.arn]) for role in roles(settings))
+        for role, logical in ((role, role_logical_ids(settings)[role.arn]) for role in execution_roles(settings))
     ]
 
 

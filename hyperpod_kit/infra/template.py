@@ -13,15 +13,15 @@ from hyperpod_kit.infra.part import TemplatePart
 from hyperpod_kit.preflight.aws_facts import fsx as fsx_queries
 from hyperpod_kit.preflight.aws_facts import shared
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
-from hyperpod_kit.preflight.placement import placements
+from hyperpod_kit.preflight.placement import network_placements
 
 _SHARED: dict[str, Callable[..., TemplatePart]] = {"efs": efs.file_system_part}
 """Services of shared file systems, by aws's word, that a template can make."""
 
 
-def build_parts(settings: Settings) -> list[TemplatePart]:
+def build_template_parts(settings: Settings) -> list[TemplatePart]:
     """Return the parts for everything that the configuration names and AWS must have. Raises UsageError."""
-    if not placements(settings):
+    if not network_placements(settings):
         raise UsageError(
             "the configuration has no hyperpod_kit.cluster.vpc: there is no network to make",
             hint='add "vpc" with one subnet id and one security group id; any will do, the template makes new ones',
@@ -61,7 +61,7 @@ def cloudformation_template(settings: Settings, template_parts: Optional[list[Te
     """Return the template as JSON values. Outputs are described by the place in the configuration where they
     belong. Raises UsageError."""
     if template_parts is None:
-        template_parts = build_parts(settings)
+        template_parts = build_template_parts(settings)
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": f"What the cluster {settings.cluster.name} stands on, made by hyperpod-kit infra template.",
@@ -74,7 +74,7 @@ def cloudformation_template(settings: Settings, template_parts: Optional[list[Te
     }
 
 
-def as_yaml(values: dict[str, Any]) -> str:
+def to_yaml_without_aliases(values: dict[str, Any]) -> str:
     """Return the template as YAML without aliases, which CloudFormation does not take."""
     import yaml
 

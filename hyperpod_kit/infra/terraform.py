@@ -35,7 +35,7 @@ def terraform_configuration(region: str, parts: list[TemplatePart]) -> dict[str,
             if given.get("DeletionPolicy") == "Retain" and tf.first:
                 arguments["lifecycle"] = {"prevent_destroy": True}
             if "DependsOn" in given:
-                arguments["depends_on"] = [expressions.address(given["DependsOn"])]
+                arguments["depends_on"] = [expressions.terraform_address(given["DependsOn"])]
             made.setdefault(tf.kind, {})[tf.label] = arguments
     ids = {path: value for part in parts for path, value in part.ids.items()}
     return {
@@ -62,7 +62,7 @@ class _Expressions:
         self._resources = resources
         self._parameters = parameters
 
-    def address(self, name: str) -> str:
+    def terraform_address(self, name: str) -> str:
         """Return the address of a resource, `aws_vpc.vpc`."""
         of = self._resources[name]
         return f"{TYPES[of['Type']](_to_snake_case(name), of['Properties'])[0].kind}.{_to_snake_case(name)}"
@@ -71,10 +71,10 @@ class _Expressions:
         """Return the value with every reference as `${...}`; `policies`: policy documents become their JSON text."""
         if isinstance(value, Mapping):
             if set(value) == {"Ref"}:
-                return f"${{{self._expression(value['Ref'], 'Ref')}}}"
+                return f"${{{self._reference_expression(value['Ref'], 'Ref')}}}"
             if set(value) == {"Fn::GetAtt"}:
                 name, attribute = value["Fn::GetAtt"]
-                return f"${{{self._expression(name, attribute)}}}"
+                return f"${{{self._reference_expression(name, attribute)}}}"
             if set(value) == {"Fn::Sub"}:
                 return _REFERENCE.sub(lambda match: self._interpolate(match[1]), value["Fn::Sub"])
             if policies_as_json and "Statement" in value and "Version" in value:
@@ -90,14 +90,14 @@ class _Expressions:
         """Return the Terraform expression of a reference within an Fn::Sub text."""
         if name == "AWS::Region":
             return self._region
-        return f"${{{self._expression(name, 'Ref')}}}"
+        return f"${{{self._reference_expression(name, 'Ref')}}}"
 
-    def _expression(self, name: str, attribute: str) -> str:
+    def _reference_expression(self, name: str, attribute: str) -> str:
         if name in PSEUDO:
             return PSEUDO[name]
         if name in self._parameters:
             return f"var.{_to_snake_case(name)}"
-        return f"{self.address(name)}.{ATTRIBUTES.get((self._resources[name]['Type'], attribute), 'id')}"
+        return f"{self.terraform_address(name)}.{ATTRIBUTES.get((self._resources[name]['Type'], attribute), 'id')}"
 
 
 def _variable_from_parameter(parameter: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,14 +20,14 @@ MONITOR = "conmon"
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def adopt() -> None:
+def become_reaper_of_orphans_below() -> None:
     """From here on every orphan below this process is its child."""
     import ctypes  # dear to a wrapper that needs none
 
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def end_all() -> int:
+def kill_podman_containers_below() -> int:
     """SIGKILL to the containers below this process; how many processes that were. Asked again until there is none.
 
     Not to what podman keeps for all containers of its user, its pause process.

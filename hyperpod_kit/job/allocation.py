@@ -54,7 +54,7 @@ class Allocation:
         return tuple(name for name in self.nodes if name not in lost and name not in self.unusable)
 
 
-def look(runner: Runner, job: JobEnvironment) -> Allocation:
+def query_allocation_else_from_environment(runner: Runner, job: JobEnvironment) -> Allocation:
     """Ask slurmctld. What it does not answer is taken from the job's environment, which may be stale.
 
     Raises JobError when it answers with other jobs than this one.
@@ -105,9 +105,9 @@ def _nodes(records: Sequence[Mapping[str, str]], job: JobEnvironment) -> Tuple[s
     return tuple(dict.fromkeys(found))
 
 
-def noted_starts(seen: Allocation, nodes: Sequence[str]) -> List[List[int]]:
+def node_starts_for_ledger(allocation: Allocation, nodes: Sequence[str]) -> List[List[int]]:
     """When these nodes were started, as the ledger keeps it for `lost_since`: a pair a node, zeros for not known."""
-    pairs = [seen.starts.get(name, _UNKNOWN) for name in nodes]
+    pairs = [allocation.starts.get(name, _UNKNOWN) for name in nodes]
     return [[int(start.booted), int(start.served_since)] for start in pairs]
 
 

@@ -31,36 +31,55 @@ _SHAPE = (
 """What sbatch says of the training's tasks, and srun would heed for ours."""
 
 
-def start(
-    srun: str, name: str, nodes: Sequence[str], words: Sequence[str], env: Mapping[str, str], *, talk: bool = False
+def start_kit_program_on_nodes(
+    srun: str,
+    purpose: str,
+    nodes: Sequence[str],
+    program_arguments: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    with_stdin_pipe: bool = False,
 ) -> subprocess.Popen[bytes]:
     """`words`: arguments of our program. Its standard output is a pipe. With `talk` so is its standard input, which all
     tasks hear, and they go on without one that has ended, or whose node is lost. Raises OSError."""
-    return start_command(srun, name, nodes, [*step.on_any_node(), *words], env, talk=talk)
+    return start_command(
+        srun,
+        purpose,
+        nodes,
+        [*step.kit_command_on_any_node(), *program_arguments],
+        env,
+        with_stdin_pipe=with_stdin_pipe,
+    )
 
 
 def start_command(
-    srun: str, name: str, nodes: Sequence[str], command: Sequence[str], env: Mapping[str, str], *, talk: bool = False
+    srun: str,
+    name: str,
+    nodes: Sequence[str],
+    command: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    with_stdin_pipe: bool = False,
 ) -> subprocess.Popen[bytes]:
     """The same for any command. Raises OSError."""
     count = len(nodes)
     argv: List[str] = [
         *(srun, "--overlap", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"),
         *(f"--nodelist={compress(nodes)}", "--cpu-bind=none", "--kill-on-bad-exit=0", "--mpi=none"),
-        *(("--no-kill", "--wait=0") if talk else ()),
+        *(("--no-kill", "--wait=0") if with_stdin_pipe else ()),
         f"--job-name={step_name.own(name)}",
         *command,
     ]
     return subprocess.Popen(
         argv,
-        env=step.step_environment(_outside(env), {}),
-        stdin=subprocess.PIPE if talk else subprocess.DEVNULL,
+        env=step.step_environment(_env_without_hpk_pyxis_and_task_shape(env), {}),
+        stdin=subprocess.PIPE if with_stdin_pipe else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         preexec_fn=make_parent_death_hook(os.getpid()),
     )
 
 
-def _outside(env: Mapping[str, str]) -> Dict[str, str]:
+def _env_without_hpk_pyxis_and_task_shape(env: Mapping[str, str]) -> Dict[str, str]:
     """Without what srun would heed for the training's tasks: pyxis starts a container for its variables."""
     return {
         key: value

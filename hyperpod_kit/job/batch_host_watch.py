@@ -17,7 +17,7 @@ from typing import Callable, List, Optional
 
 from hyperpod_kit.errors import JobError, RunError
 from hyperpod_kit.exit_codes import ExitCode
-from hyperpod_kit.job.storage import LOOK, MARKS, Probe, doubted
+from hyperpod_kit.job.storage import LOOK, MARKS, Probe, has_degraded_mounts
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.environment import AWAY_MARK, JobEnvironment
@@ -26,13 +26,13 @@ PATIENCE = 20.0
 """Seconds in which the root has to stay away; the checks of the node have taken their own time before."""
 
 
-def leave(code: int) -> None:
+def kill_children_and_exit(exit_code: int) -> None:
     """End this process and its children, srun above all: it hangs at the log too, an orphan of it is found by nobody,
     and the step's slurmstepds wait a minute for it to take their output."""
     for child in children():
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-    os._exit(code)
+    os._exit(exit_code)
 
 
 def children() -> List[int]:
@@ -57,7 +57,7 @@ class BatchHostWatch:
         marks: str = MARKS,
         look: float = LOOK,
         patience: float = PATIENCE,
-        end: Callable[[int], None] = leave,
+        end: Callable[[int], None] = kill_children_and_exit,
     ) -> None:
         self._runner = runner
         self._job = job
@@ -70,27 +70,27 @@ class BatchHostWatch:
         self._over = threading.Event()
 
     def __enter__(self) -> BatchHostWatch:
-        threading.Thread(target=self._watch, daemon=True).start()
+        threading.Thread(target=self._end_run_once_root_stays_away, daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._over.set()
 
-    def _watch(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def _end_run_once_root_stays_away(self, clock: Callable[[], float] = time.monotonic) -> None:
         since: Optional[float] = None
         while not self._over.wait(self._look):
-            if not doubted(self._marks) or self._probe.answers():
+            if not has_degraded_mounts(self._marks) or self._probe.answers():
                 since = None
                 continue
             since = clock() if since is None else since
-            if clock() - since >= self._patience and self._leave():
+            if clock() - since >= self._patience and self._mark_job_for_sweep_if_requeueable():
                 self._end(ExitCode.NO_STORAGE)
                 return
 
-    def _leave(self) -> bool:
+    def _mark_job_for_sweep_if_requeueable(self) -> bool:
         """Mark the job, where it is better off elsewhere and somebody will queue it again."""
         try:
-            if not held_alone(self._runner, self._node):
+            if not is_drained_for_mount_unlike_most(self._runner, self._node):
                 return False
             record = control.query_job_record(self._runner, self._job.id)
             own = "" if record.get("Comment") in (None, "(null)") else record["Comment"] + " "
@@ -102,8 +102,8 @@ class BatchHostWatch:
             return False
 
 
-def held_alone(runner: Runner, node: str) -> bool:
+def is_drained_for_mount_unlike_most(runner: Runner, node_name: str) -> bool:
     """Whether this node is drained for a mount, and most others are not. Raises RunError."""
     found = control.query_nodes(runner)
     held = [record.name for record in found.values() if record.is_drained_for_mount]
-    return node in held and 2 * len(held) <= len(found)
+    return node_name in held and 2 * len(held) <= len(found)

@@ -17,15 +17,15 @@ from hyperpod_kit.job.options import RunOptions
 EVENT = "fresh"
 
 
-def is_due(options: RunOptions, rows: Sequence[Mapping[str, object]]) -> bool:
+def is_fresh_start_requested_and_not_yet_used(options: RunOptions, rows: Sequence[Mapping[str, object]]) -> bool:
     """Whether a person wants it, and this job has not done so before. Pure."""
     return options.fresh and not any(row.get("event") == EVENT for row in rows)
 
 
-def begin_anew(root: str, ledger: Ledger, job: str, why: str) -> None:
+def record_fresh_start(root: str, ledger: Ledger, job: str, reason: str) -> None:
     """Leave what was committed, and put down that this job did. Raises JobError."""
     try:
         fresh_start.record_root_fresh_start(root, by=f"job {job}")
     except (CheckpointError, OSError) as err:
         raise JobError(f"cannot begin anew on {root}: {err}", hint=f"hyperpod-kit checkpoint ls {root}") from err
-    ledger.append(EVENT, why=why)
+    ledger.append(EVENT, why=reason)

@@ -40,19 +40,19 @@ class Beginning:
     signals: Signals
     sole: JobRunLock
 
-    def identify(self, job: JobEnvironment) -> Optional[JobEnvironment]:
+    def wait_until_slurm_confirms_job(self, job: JobEnvironment) -> Optional[JobEnvironment]:
         """The job, as Slurm has it; None when Slurm ends this run meanwhile. Raises JobError."""
         end = time.monotonic() + self.options.controller_wait
         while True:
-            found = identity.confirm(self.runner, job)
+            found = identity.job_as_slurm_records_it(self.runner, job)
             if found or time.monotonic() >= end:
                 return found or job
             self.report("controller", "slurmctld does not answer; waiting")
-            self.signals.pause(5.0)
+            self.signals.pause_until_stop_or_warning(5.0)
             if self.signals.stop or self.signals.warned:
                 return None
 
-    def prepare(self, job: JobEnvironment) -> bool:
+    def prepare_directories_unless_signalled(self, job: JobEnvironment) -> bool:
         """The directories; False when Slurm ends this run meanwhile. Raises JobError, GaveUp."""
         end = time.monotonic() + self.options.storage_wait
         while True:
@@ -66,20 +66,22 @@ class Beginning:
                 if time.monotonic() >= end:
                     raise GaveUp(err.message, hint=err.hint) from None
                 self.report("storage", f"{err.message}; waiting")
-            self.signals.pause(5.0)
+            self.signals.pause_until_stop_or_warning(5.0)
             if self.signals.stop or self.signals.warned:
                 return False
 
-    def claim(self, job: JobEnvironment) -> bool:
+    def claim_root_unless_signalled(self, job: JobEnvironment) -> bool:
         """Take the root, before anything is written there; False when Slurm ends this run meanwhile."""
         limit = min(CLAIM_WAIT, self.options.storage_wait)
         try:
-            self.sole.take(job.id.slurm_id, self.signals.pause, limit if job.restart else LAST_RUN_WAIT)
+            self.sole.take(
+                job.id.slurm_id, self.signals.pause_until_stop_or_warning, limit if job.restart else LAST_RUN_WAIT
+            )
             ownership.claim(
                 self.runner,
                 self.options.state,
                 job.id,
-                self.signals.pause,
+                self.signals.pause_until_stop_or_warning,
                 limit=limit,
                 root=self.options.root,
             )
@@ -95,7 +97,7 @@ class Beginning:
         if not name:
             return
         try:
-            done = rewinding.at_the_start(self.options.root, name, ledger, job.id.slurm_id)
+            done = rewinding.rewind_once_for_job(self.options.root, name, ledger, job.id.slurm_id)
         except (CheckpointError, OSError) as err:
             raise JobError(
                 f"cannot go back to {name}: {err}", hint=f"hyperpod-kit checkpoint ls {self.options.root}"
@@ -103,7 +105,9 @@ class Beginning:
         words = "what is newer is left for good" if done else "this job went back to it before, and goes on from there"
         self.report("rewound", f"--from {name}: {words}", attempt=name, now=done)
 
-    def enabled(self, job: JobEnvironment, env: Mapping[str, str]) -> Tuple[bool, RetryPolicy]:
+    def read_auto_resume_and_retry_policy(
+        self, job: JobEnvironment, env: Mapping[str, str]
+    ) -> Tuple[bool, RetryPolicy]:
         """The user's choice; a value above 1 is a number of restarts, unless the command line names one."""
         comment = ""
         with contextlib.suppress(RunError):
@@ -115,16 +119,20 @@ class Beginning:
         policy = self.options.policy
         return wanted > 0, policy if restarts is None else dataclasses.replace(policy, max_restarts=restarts)
 
-    def one_too_many(self, job: JobEnvironment, ledger: Ledger) -> bool:
+    def record_if_slurm_requeued_finished_job(self, job: JobEnvironment, ledger: Ledger) -> bool:
         """Whether the job has finished, and Slurm has queued it again by itself: then there is nothing to do."""
-        end = finished_before.finished(ledger.rows(), job.restart) if job.restart else None
+        end = (
+            finished_before.end_of_previous_run_finished_after_warning(ledger.valid_rows_of_this_job(), job.restart)
+            if job.restart
+            else None
+        )
         if end is None:
             return False
         try:
             queued = control.query_last_queued_at(self.runner, job.id)
         except RunError:
             return False  # the ranks find out by themselves that they have finished
-        if not finished_before.by_slurm(end, queued):
+        if not finished_before.is_requeued_within_minute_of_end(end, queued):
             return False
         why = f"it finished in attempt {end.get('attempt')}, whose end Slurm took for a preemption"
         self.report(
@@ -138,7 +146,7 @@ class Beginning:
 
     def close_unfinished(self, ledger: Ledger) -> None:
         """An attempt without an end: the batch host was lost, or Slurm killed the run before it could write why."""
-        rows = ledger.rows()
+        rows = ledger.valid_rows_of_this_job()
         closed = {row.get("attempt") for row in rows if row.get("event") == "ended"}
         for row in rows:
             if row.get("event") == "attempt" and row.get("attempt") not in closed:
@@ -153,7 +161,7 @@ class Beginning:
                     records = exits.last_launch(exits.read(self.options.state, str(row.get("attempt"))))
                 steps = [furthest(records), note.reached if note and note.attempt == row.get("attempt") else None]
                 for one in told:
-                    ledger.append("restored", attempt=row.get("attempt"), **one.fields())
+                    ledger.append("restored", attempt=row.get("attempt"), **one.to_report_fields())
                 kind = OutcomeKind.NODE_LOST if lost else OutcomeKind.UNKNOWN
                 ledger.append(
                     "ended",

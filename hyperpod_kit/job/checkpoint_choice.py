@@ -87,38 +87,43 @@ def reasons(pairs: Any) -> List[Dict[str, str]]:
     return [{"attempt": str(name), "why": str(why)} for name, why in pairs]
 
 
-def newest_whole(root: str, passed_over: Mapping[str, str], prove: Any = None) -> Any:
+def newest_complete_kit_else_foreign(root: str, passed_over: Mapping[str, str], prove: Any = None) -> Any:
     """Of ours the newest whose files are all there, whatever their bytes: the ranks prove them while they restore, go
     back together where they must, and say what they took (slurm/verdict.py). Else what another framework has left
     there, proved as far as its format can, by `prove` (foreign/newest.py): its trainer would not go back."""
     from hyperpod_kit.checkpoint.repository import selection
 
-    return _ours_first(selection.newest_complete, root, passed_over, prove)
+    return _newest_kit_else_foreign(selection.newest_complete, root, passed_over, prove)
 
 
-def newest_valid(root: str, passed_over: Mapping[str, str], prove: Any = None) -> Any:
+def newest_verified_kit_else_foreign(root: str, passed_over: Mapping[str, str], prove: Any = None) -> Any:
     """The same with every byte of it proved, which takes as long as reading it."""
     from hyperpod_kit.checkpoint.repository import selection
 
-    return _ours_first(selection.newest_valid, root, passed_over, prove)
+    return _newest_kit_else_foreign(selection.newest_valid, root, passed_over, prove)
 
 
-def remembering(root: str, state: str) -> Chooser:
-    """`newest_whole` for who decides outside of `job run`: bytes of another framework's checkpoint that somebody has
-    proven are not read again."""
+def chooser_reusing_foreign_proofs(root: str, state: str) -> Chooser:
+    """Return `newest_complete_kit_else_foreign` for who decides outside of `job run`.
+
+    Bytes of another framework's checkpoint that somebody has proven are not read again.
+    """
     from hyperpod_kit.job.foreign import proven, proving
 
-    return partial(newest_whole, prove=partial(proving.prove, root, proven=proven.ProvenFiles(root, state)))
+    return partial(
+        newest_complete_kit_else_foreign,
+        prove=partial(proving.read_unproven_files_and_weakest_proof, root, proven=proven.ProvenFiles(root, state)),
+    )
 
 
-def _ours_first(ours: Chooser, root: str, passed_over: Mapping[str, str], prove: Any) -> Any:
+def _newest_kit_else_foreign(kit_chooser: Chooser, root: str, passed_over: Mapping[str, str], prove: Any) -> Any:
     """Imported late: most of this package works on nodes that hold no checkpoint."""
     from hyperpod_kit.job.foreign import newest
 
     try:
-        return ours(root, passed_over)
+        return kit_chooser(root, passed_over)
     except NoCheckpoint:
-        found = newest.newest(root, passed_over, prove)
+        found = newest.newest_provable_foreign_checkpoint(root, passed_over, prove)
         if found is None:
             raise
         return found
@@ -132,25 +137,25 @@ def _is_newer(attempt: str, order: Tuple[int, int]) -> bool:
     return name is not None and (name.epoch, name.seq) > order
 
 
-def choose_with_patience(
+def choose_waiting_for_unread_newer(
     root: str,
     state: str,
     passed_over: Mapping[str, str],
     unreadable: Mapping[str, str],
-    patience: float,
-    chooser: Chooser = newest_whole,
+    wait_seconds: float,
+    chooser: Chooser = newest_complete_kit_else_foreign,
 ) -> Choice:
     """`choose` for who decides outside of `job run`: for `patience` seconds a newer one that storage does not give up
     just now is asked for again. Raises as `choose`."""
-    end = time.monotonic() + patience
+    end = time.monotonic() + wait_seconds
     while True:
-        choice = choose_there(root, state, chooser, passed_over, unreadable)
+        choice = choose_requiring_root_present(root, state, chooser, passed_over, unreadable)
         if not choice.unread or time.monotonic() >= end:
             return choice
-        time.sleep(min(1.0, patience))
+        time.sleep(min(1.0, wait_seconds))
 
 
-def choose_there(
+def choose_requiring_root_present(
     root: str, state: str, chooser: Chooser, passed_over: Mapping[str, str], unreadable: Mapping[str, str]
 ) -> Choice:
     """`choose` of a root that is there before and after: one that is away reads like an empty one. Raises as `choose`,
@@ -177,7 +182,7 @@ def _refuse_lost_foreign(root: str) -> None:
 
 def choose(
     root: str,
-    chooser: Chooser = newest_whole,
+    chooser: Chooser = newest_complete_kit_else_foreign,
     passed_over: Optional[Mapping[str, str]] = None,
     unreadable: Optional[Mapping[str, str]] = None,
 ) -> Choice:

@@ -30,7 +30,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
     Ctrl-C is heard here and not in `__main__.py`, whose bytes may not change: bundles share that file.
     """
-    return ending.program(lambda: _perform(argv))
+    return ending.run_program_ending_on_ctrl_c(lambda: _perform(argv))
 
 
 def _perform(argv: Optional[Sequence[str]]) -> int:
@@ -53,7 +53,7 @@ def _perform(argv: Optional[Sequence[str]]) -> int:
         from hyperpod_kit.job import cli_look
 
         return cli_look.main(args)
-    return _task_prolog()
+    return _print_task_prolog_of_shared_decision()
 
 
 def _prove(args: argparse.Namespace) -> int:
@@ -61,7 +61,7 @@ def _prove(args: argparse.Namespace) -> int:
 
     if args.watch or args.part:  # `job run` started it, and waits no longer than it wants to
         return proving_command.main(args, os.environ)
-    return ending.run_bounded_as_user(lambda: proving_command.main(args, os.environ), args.root)
+    return ending.run_in_bounded_child_as_uid(lambda: proving_command.main(args, os.environ), args.root)
 
 
 def _goodput(args: argparse.Namespace) -> int:
@@ -73,7 +73,7 @@ def _goodput(args: argparse.Namespace) -> int:
     if owner.is_machine_root() or (args.root and not any(map(is_path, args.root))):
         return goodput.main(args)
     roots = ", ".join(args.root) or "a root of the jobs that are noted"
-    return ending.run_bounded_as_user(lambda: goodput.main(args), roots)
+    return ending.run_in_bounded_child_as_uid(lambda: goodput.main(args), roots)
 
 
 def _split(argv: List[str]) -> Tuple[List[str], List[str]]:
@@ -309,14 +309,14 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _stall(text: Optional[str], srun_args: Sequence[str]) -> StallRule:
+def _stall_rule_never_by_default_if_interactive(option: Optional[str], srun_args: Sequence[str]) -> StallRule:
     """Who sits at a terminal, with a debugger or until the next morning, ends what hangs himself."""
     from hyperpod_kit.job import hang
 
     is_interactive = os.isatty(0) or any("--pty" in words.split() for words in srun_args)
-    if text is None and is_interactive:
+    if option is None and is_interactive:
         return hang.NEVER
-    return hang.StallRule.parse(text or "auto")
+    return hang.StallRule.parse(option or "auto")
 
 
 def _run(args: argparse.Namespace, command: List[str]) -> int:
@@ -344,7 +344,7 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
         nodes=args.nodes,
         srun_args=tuple(word for text in args.srun_args for word in shlex.split(text)),
         container_python=args.container_python,
-        stall=_stall(args.stall, args.srun_args),
+        stall=_stall_rule_never_by_default_if_interactive(args.stall, args.srun_args),
         grace=args.grace,
         storage_wait=args.storage_wait,
         flush_wait=args.flush_wait,
@@ -388,7 +388,7 @@ def _exec(words: List[str], command: List[str]) -> int:
 
     if not command:
         raise UsageError("no command given", hint="hyperpod-kit job exec -- COMMAND ...")
-    return run_rank(command, os.environ, inside=INSIDE in words)
+    return run_rank(command, os.environ, in_container=INSIDE in words)
 
 
 def _fan_out(words: List[str], command: List[str]) -> int:
@@ -397,17 +397,21 @@ def _fan_out(words: List[str], command: List[str]) -> int:
     return fan_out.main(words)
 
 
-def _look(words: List[str], command: List[str]) -> int:
+def _print_whether_root_serves_here(state_and_root: List[str], command: List[str]) -> int:
     from hyperpod_kit.job import container_starts
 
-    return container_starts.main(words, os.environ)
+    return container_starts.print_whether_root_serves_here(state_and_root, os.environ)
 
 
-UNLISTED: Dict[str, Callable[[List[str], List[str]], int]] = {"exec": _exec, "fan-out": _fan_out, "look": _look}
+UNLISTED: Dict[str, Callable[[List[str], List[str]], int]] = {
+    "exec": _exec,
+    "fan-out": _fan_out,
+    "look": _print_whether_root_serves_here,
+}
 """What no person types: `job run` does, and `hyperpod-kit fan-out`. Words before `--`, and after it."""
 
 
-def _task_prolog() -> int:
+def _print_task_prolog_of_shared_decision() -> int:
     from hyperpod_kit.job import shared_decision, state_place
     from hyperpod_kit.job.options import RunOptions, prepare
 
@@ -419,9 +423,9 @@ def _task_prolog() -> int:
     by = f"{os.environ.get('SLURM_PROCID', '')}@{os.uname().nodename}"
     prepare(options)
     try:
-        record = shared_decision.agree(
+        record = shared_decision.read_or_make_shared_record(
             options.state,
-            shared_decision.key(os.environ),
+            shared_decision.launch_key(os.environ),
             lambda: shared_decision.decide(options.root, options.state, by, fresh=os.environ.get(HPK_FRESH) == "1"),
         )
     except OSError as err:
@@ -441,7 +445,7 @@ def _submit(words: List[str], rest: List[str]) -> int:
         call, copy = ["sbatch", *argv], None
     else:
         line = submit.parse(argv)
-        script, wanted = submit.rewrite(line)
+        script, wanted = submit.copy_script_without_auto_resume(line)
         copy = script if script != line.script else None
         call = submit.command(line, wanted, script)
     try:

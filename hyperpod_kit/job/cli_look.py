@@ -49,27 +49,31 @@ def main(args: argparse.Namespace) -> int:
 def status_command(args: argparse.Namespace) -> int:
     job, root = _job_and_root(args.job or "", args.root)
     if not is_path(root):
-        return _status(args, job, root)
-    return ending.run_bounded_as_user(lambda: _status(args, job, root), root)
+        return _print_status_and_write_files(args, job, root)
+    return ending.run_in_bounded_child_as_uid(lambda: _print_status_and_write_files(args, job, root), root)
 
 
-def _status(args: argparse.Namespace, job: str, root: str) -> int:
+def _print_status_and_write_files(args: argparse.Namespace, job: str, root: str) -> int:
     now = time.time()
     odd: List[str] = []
     try:
         state_place.require_root(root)
-        state = state_place.of(root)
+        state = state_place.state_directory_of_root(root)
         rows = ledger.read(os.path.join(state, "attempts.jsonl"))
         attempts = timeline.attempts_in(state, rows, job, odd)
     except OSError as err:
         raise Unreachable(f"cannot read the attempts of {root or job}: {err}") from err
     if job and not attempts:
         raise _no_attempt(root, job, timeline.attempts_in(state, rows))
-    sums, saved, times = timeline.totals(attempts, now), saves.look(root), _times(state, rows, job, attempts, now)
-    attempts = _with_current(attempts, times)
+    sums, saved, times = (
+        timeline.totals(attempts, now),
+        saves.look(root),
+        _account_time_per_job(state, rows, job, attempts, now),
+    )
+    attempts = _complete_attempts_with_current_rows(attempts, times)
     words = [*saves.sentences(saved, now), *_few(odd)]
-    spent = [line for ledger in times for line in _of_time(ledger, len(times) > 1, args.price, now)]
-    written = _scalars(args.tensorboard, times, now) if args.tensorboard else []
+    spent = [line for ledger in times for line in _lines_about_job_time(ledger, len(times) > 1, args.price, now)]
+    written = _write_tensorboard_files_per_job(args.tensorboard, times, now) if args.tensorboard else []
     if args.html:
         written.append(args.html)
         title = f"Job {job}" if job else f"Jobs on {root}"
@@ -119,38 +123,42 @@ def _write_page(path: str, page: str) -> None:
         raise Unreachable(f"cannot write {path}: {err.strerror}") from err
 
 
-def _scalars(directory: str, times: Sequence[JobTime], now: float) -> List[str]:
+def _write_tensorboard_files_per_job(directory: str, times: Sequence[JobTime], now: float) -> List[str]:
     """The files for TensorBoard, one a job. Raises Unreachable."""
     try:
-        return [scalars.write(directory, time_of_job, now) for time_of_job in times]
+        return [scalars.replace_event_file_of_job(directory, time_of_job, now) for time_of_job in times]
     except OSError as err:
         raise Unreachable(f"cannot write scalars to {directory}: {err.strerror}") from err
 
 
-def _times(
-    state: str, rows: Sequence[ledger.Row], job: str, found: Sequence[timeline.JobAttempt], now: float
+def _account_time_per_job(
+    state: str, rows: Sequence[ledger.Row], job: str, attempts: Sequence[timeline.JobAttempt], now: float
 ) -> List[JobTime]:
     """Of each job that is shown. Raises Unreachable."""
     try:
         runs = root_time.runs_of(state, rows)
     except OSError as err:
         raise Unreachable(f"cannot read how the jobs of {state} spent their time: {err}") from err
-    rank_at_hand.complete(runs, state, now)
-    jobs = [job] if job else list(dict.fromkeys(one.job for one in found))
-    return [job_time.account(runs, name, now, standing.of(LocalRunner(), name)) for name in jobs]
+    rank_at_hand.append_current_rows_of_local_ranks(runs, state, now)
+    jobs = [job] if job else list(dict.fromkeys(one.job for one in attempts))
+    return [
+        job_time.account(runs, name, now, standing.query_job_standing_or_none(LocalRunner(), name)) for name in jobs
+    ]
 
 
-def _with_current(attempts: Sequence[timeline.JobAttempt], times: Sequence[JobTime]) -> List[timeline.JobAttempt]:
+def _complete_attempts_with_current_rows(
+    attempts: Sequence[timeline.JobAttempt], times: Sequence[JobTime]
+) -> List[timeline.JobAttempt]:
     """Those that are at work as far as rank 0 says that they are, where nobody says more."""
     current = {time.runs[-1].attempts[-1].name: time.current for time in times if time.current is not None}
     return [timeline.with_row(attempt, current.get(attempt.name)) for attempt in attempts]
 
 
-def _of_time(time: JobTime, several: bool, price: Optional[float], now: float) -> List[str]:
+def _lines_about_job_time(time: JobTime, with_job_name: bool, price: Optional[float], now: float) -> List[str]:
     shown = show.lines(time, table_of(time.pieces), price)
     if time.current is not None:
-        shown = [show.now_at(time.current, now), *shown, show.newest_in_memory(time.current, now)]
-    return [f"job {time.job}", *shown] if several and shown else shown
+        shown = [show.now_at(time.current, now), *shown, show.newest_memory_capture_sentence(time.current, now)]
+    return [f"job {time.job}", *shown] if with_job_name and shown else shown
 
 
 def _few(odd: List[str]) -> List[str]:
@@ -170,7 +178,7 @@ def _not_noted(job: str) -> Absent:
     with contextlib.suppress(RunError, HyperpodKitError):
         host = control.query_job_record(LocalRunner(), JobId.parse(job)).get("BatchHost", "")
     return Absent(
-        f"the checkpoint root of job {job} is not noted in {job_index.notes()}: `job run` notes it in the "
+        f"the checkpoint root of job {job} is not noted in {job_index.index_file_path()}: `job run` notes it in the "
         f"home of the node that ran the batch script{f' ({host})' if host else ''}, of the job's owner",
         hint=f"hyperpod-kit job status {job} --root DIR, or ask there",
     )
@@ -198,7 +206,7 @@ def _text(file: str) -> str:
     if file.startswith(_DESCRIPTORS):
         with open(file, encoding="utf-8") as stream:
             return stream.read()
-    return files.read(file, _MOST_SOURCE).decode("utf-8")
+    return files.read_small_regular_file(file, _MOST_SOURCE).decode("utf-8")
 
 
 def _beside(batch_script: str) -> lint_captures.Reader:
@@ -207,7 +215,7 @@ def _beside(batch_script: str) -> lint_captures.Reader:
     def read(name: str) -> Optional[str]:
         for place in (name, os.path.join(os.path.dirname(batch_script), name)):
             with contextlib.suppress(OSError, ValueError, Untrusted):
-                return files.read(place, _MOST_SOURCE).decode("utf-8")
+                return files.read_small_regular_file(place, _MOST_SOURCE).decode("utf-8")
         return None
 
     return read

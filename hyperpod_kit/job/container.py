@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.exit_codes import ExitCode
-from hyperpod_kit.system.mountinfo import is_same_or_below, mount_holding, read
+from hyperpod_kit.system.mountinfo import is_same_or_below, mount_containing_path, read_mountinfo
 
 PYTHONS = ("python3", "/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python3")
 """Where images have one, best first; PATH is the image's own."""
@@ -49,20 +49,20 @@ class Container:
     unshare: Tuple[str, ...] = ()
     python: str = ""
 
-    def command(self, rest: Sequence[str]) -> List[str]:
+    def command_running_python_inside(self, python_arguments: Sequence[str]) -> List[str]:
         """Words that run Python inside with the arguments `rest`."""
         pythons = " ".join(map(shlex.quote, (self.python,) if self.python else PYTHONS))
         script = _FIND.format(
             pythons=pythons, oldest=OLDEST, code=int(ExitCode.NO_PYTHON), words=".".join(map(str, OLDEST))
         )
-        return ["/bin/sh", "-c", script, "hyperpod-kit", *rest]
+        return ["/bin/sh", "-c", script, "hyperpod-kit", *python_arguments]
 
     def doubts(
         self, needed: Sequence[str], command: Sequence[str], program: str, fstabs: Sequence[str] = FSTABS
     ) -> Iterator[str]:
         """What will probably go wrong inside, each with what to type. `needed`: directories of checkpoints and records;
         `program`: ours, as the wrapper starts it."""
-        seen = (*self.mounts, *_mounted(fstabs))
+        seen = (*self.mounts, *_targets_in_enroot_fstabs(fstabs))
         if not covered(program, seen):
             place = program[: program.rfind("/hyperpod_kit/")]
             yield (
@@ -86,7 +86,9 @@ class Container:
             yield "--container-unshare=ipc: what is captured in memory goes with the container; resume is from storage"
 
 
-def of(srun_args: Sequence[str], env: Mapping[str, str], python: str = "") -> Optional[Container]:
+def container_from_options_or_env(
+    srun_args: Sequence[str], env: Mapping[str, str], image_python: str = ""
+) -> Optional[Container]:
     """The container of a step; None when it has none. Options win over PYXIS_CONTAINER_*, as in pyxis."""
     given = {
         name: env[f"PYXIS_CONTAINER_{name.upper()}"] for name in _KEPT if env.get(f"PYXIS_CONTAINER_{name.upper()}")
@@ -95,7 +97,7 @@ def of(srun_args: Sequence[str], env: Mapping[str, str], python: str = "") -> Op
     if not given.get("image") and not given.get("name"):
         return None
     mounts = tuple(_target(one) for one in given.get("mounts", "").split(",") if one)
-    return Container(mounts, given.get("workdir", ""), tuple(given.get("unshare", "").split(",")), python)
+    return Container(mounts, given.get("workdir", ""), tuple(given.get("unshare", "").split(",")), image_python)
 
 
 def covered(path: str, places: Sequence[str]) -> bool:
@@ -126,8 +128,8 @@ def _target(mount: str) -> str:
     return os.path.normpath(parts[1] if len(parts) > 1 and parts[1].startswith("/") else parts[0])
 
 
-def _mounted(fstabs: Sequence[str]) -> Iterator[str]:
-    for folder in map(os.path.expanduser, fstabs):
+def _targets_in_enroot_fstabs(fstab_directories: Sequence[str]) -> Iterator[str]:
+    for folder in map(os.path.expanduser, fstab_directories):
         try:
             names = sorted(name for name in os.listdir(folder) if name.endswith(".fstab"))
         except OSError:  # not there, or another user's home
@@ -140,11 +142,11 @@ def _mounted(fstabs: Sequence[str]) -> Iterator[str]:
             yield from (words[1] for words in map(str.split, lines) if len(words) > 1 and words[1].startswith("/"))
 
 
-def mounted(path: str, mountinfo: str = "/proc/self/mountinfo") -> bool:
+def is_at_or_below_mount_except_root(path: str, mountinfo: str = "/proc/self/mountinfo") -> bool:
     """Whether something is mounted at a directory above `path` or at itself, the root of all apart. Asks no file
     system but a tmpfs, such as a container's own /tmp, which has to hold the path. True where that cannot be read."""
     try:
-        nearest = mount_holding(read(mountinfo), path)
+        nearest = mount_containing_path(read_mountinfo(mountinfo), path)
     except OSError:
         return True
     if nearest is None or nearest.path == "/":

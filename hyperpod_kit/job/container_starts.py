@@ -42,20 +42,22 @@ class ContainerStarts:
         self._env = env
         self._failed = 0
 
-    def seen(self, seen: Observation, heard: Sequence[str], used: Sequence[str]) -> Observation:
+    def add_silent_nodes_without_root(
+        self, observation: Observation, nodes_heard_from: Sequence[str], used_nodes: Sequence[str]
+    ) -> Observation:
         """With the nodes `away` that the root does not answer on, of those `used` on which no wrapper was `heard`."""
-        silent = [name for name in used if name not in heard]
+        silent = [name for name in used_nodes if name not in nodes_heard_from]
         plain = (
-            seen.code in (0, ExitCode.NO_PYTHON, ExitCode.NOT_MOUNTED)
-            or seen.stop
-            or seen.warned
-            or seen.lost
-            or seen.stalled
-            or seen.away
+            observation.code in (0, ExitCode.NO_PYTHON, ExitCode.NOT_MOUNTED)
+            or observation.stop
+            or observation.warned
+            or observation.lost
+            or observation.stalled
+            or observation.away
         )
         if self._container is None or plain or not silent:
-            return seen
-        return replace(seen, away=self._away(silent))
+            return observation
+        return replace(observation, away=self._query_nodes_without_root(silent))
 
     def find_failure(self, outcome: Outcome, heard: bool) -> Optional[GaveUp]:
         """Return the error of a container in which no rank ever begins; called once after each attempt.
@@ -75,11 +77,11 @@ class ContainerStarts:
             "srun --container-image=… python3 --version",
         )
 
-    def _away(self, nodes: Sequence[str]) -> Tuple[str, ...]:
+    def _query_nodes_without_root(self, nodes: Sequence[str]) -> Tuple[str, ...]:
         options = self._options
         places = (options.state, *([options.root] if is_path(options.root) else []))
         try:
-            process = bare_step.start(options.srun, VERB, nodes, (VERB, *places), self._env)
+            process = bare_step.start_kit_program_on_nodes(options.srun, VERB, nodes, (VERB, *places), self._env)
         except OSError:
             return ()
         try:
@@ -93,10 +95,10 @@ class ContainerStarts:
         return tuple(name for name in nodes if told.get(name) == AWAY)
 
 
-def main(places: Sequence[str], env: Mapping[str, str]) -> int:
+def print_whether_root_serves_here(state_and_root: Sequence[str], env: Mapping[str, str]) -> int:
     """A task of that step: `<node> away` or `<node> serves`. Raises UsageError."""
-    if not places:
+    if not state_and_root:
         raise UsageError("no directory to look at", hint=f"`job run` asks for `job {VERB} STATE [ROOT]` by itself")
-    probe = Probe(places[0], places[1] if len(places) > 1 else "")
+    probe = Probe(state_and_root[0], state_and_root[1] if len(state_and_root) > 1 else "")
     print(env.get("SLURMD_NODENAME", ""), SERVES if probe.answers() else AWAY, flush=True)
     return 0

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from hyperpod_kit.job.doctor_look import SlurmFacts
 from hyperpod_kit.slurm import findings, versions
-from hyperpod_kit.slurm.running_config import HOOKS, hook_timeout_settings
+from hyperpod_kit.slurm.running_config import HOOKS, hook_timeout_setting_names
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def _words(facts: SlurmFacts, key: str) -> List[str]:
     return [word.strip().lower() for word in facts.config.get(key, "").split(",") if word.strip()]
 
 
-def _with(facts: SlurmFacts, key: str, word: str) -> str:
+def _setting_with_word_appended(facts: SlurmFacts, key: str, word: str) -> str:
     """The comma list of a setting with our word behind the others."""
     return ",".join([*(given for given in facts.config.get(key, "").split(",") if given), word])
 
@@ -67,7 +67,7 @@ def not_printed(facts: SlurmFacts) -> Iterator[DoctorFinding]:
         )
 
 
-def option_unknown(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+def find_missing_auto_resume_option(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     if facts.plugin_error:
         yield DoctorFinding(
             "S001",
@@ -95,7 +95,7 @@ def no_mount_gate(facts: SlurmFacts) -> Iterator[DoctorFinding]:
         )
 
 
-def gate_comes_late(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+def find_wrong_prolog_flags(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     flags = _words(facts, "prologflags")
     early = any(flag in ("alloc", "contain") for flag in flags)
     if facts.hyperpod and early:
@@ -111,11 +111,11 @@ def gate_comes_late(facts: SlurmFacts) -> Iterator[DoctorFinding]:
             "S003",
             "error",
             "PrologFlags lacks Alloc: nodes that run no first step are not looked at",
-            f"PrologFlags={_with(facts, 'prologflags', 'Alloc')}",
+            f"PrologFlags={_setting_with_word_appended(facts, 'prologflags', 'Alloc')}",
         )
 
 
-def nothing_is_flushed(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+def find_missing_epilog_flush(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     if "epilog" in facts.hooks:
         yield DoctorFinding(
             "S004",
@@ -125,7 +125,7 @@ def nothing_is_flushed(facts: SlurmFacts) -> Iterator[DoctorFinding]:
         )
 
 
-def memory_of_its_own(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+def find_private_tmpfs_of_jobs(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     for key, name in (("jobcontainertype", "JobContainerType"), ("namespacetype", "NamespaceType")):
         if facts.config.get(key, "").endswith("/tmpfs"):
             yield DoctorFinding(
@@ -138,13 +138,13 @@ def memory_of_its_own(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def hooks_without_deadline(facts: SlurmFacts) -> Iterator[DoctorFinding]:
-    for key in hook_timeout_settings(facts.config):
+    for key in hook_timeout_setting_names(facts.config):
         if key in facts.config and _seconds(facts.config[key]) in (None, 65534):
             name = key.replace("prolog", "Prolog").replace("epilog", "Epilog").replace("timeout", "Timeout")
             yield DoctorFinding("S006", "error", f"{name} is unlimited: a hook that hangs holds slurmd", f"{name}=60")
 
 
-def not_held(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+def find_exit_86_not_held(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     if "requeueexithold" in facts.config and "86" not in re.split(r"[,\s]+", facts.config.get("requeueexithold", "")):
         theirs = [word for word in re.split(r"[,\s]+", facts.config.get("requeueexithold", "")) if word]
         yield DoctorFinding(
@@ -155,7 +155,7 @@ def not_held(facts: SlurmFacts) -> Iterator[DoctorFinding]:
         )
 
 
-def without_end(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+def find_endless_requeue_exit(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     if facts.config.get("requeueexit"):
         yield DoctorFinding(
             "S008",
@@ -171,7 +171,7 @@ def held_after_prolog(facts: SlurmFacts) -> Iterator[DoctorFinding]:
             "S009",
             "warning",
             "a job whose node fails the mount gate is held until a person releases it",
-            f"SchedulerParameters={_with(facts, 'schedulerparameters', 'nohold_on_prolog_fail')}",
+            f"SchedulerParameters={_setting_with_word_appended(facts, 'schedulerparameters', 'nohold_on_prolog_fail')}",
         )
 
 
@@ -196,7 +196,7 @@ def late_requeue(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     found = delay or expire
     seconds = int(found.group(1)) if found else versions.CRED_EXPIRE
     if "authinfo" in facts.config and seconds > 30:
-        line = f"SchedulerParameters={_with(facts, 'schedulerparameters', 'requeue_delay=30')}"
+        line = f"SchedulerParameters={_setting_with_word_appended(facts, 'schedulerparameters', 'requeue_delay=30')}"
         yield DoctorFinding(
             "S011",
             "warning",
@@ -228,11 +228,11 @@ def hyperpod_needs(facts: SlurmFacts) -> Iterator[DoctorFinding]:
             "S014",
             "error",
             "HyperPod cannot give a job a new node in place of a lost one",
-            f"SchedulerParameters={_with(facts, 'schedulerparameters', 'permit_job_expansion')}",
+            f"SchedulerParameters={_setting_with_word_appended(facts, 'schedulerparameters', 'permit_job_expansion')}",
         )
 
 
-def inside_of_containers(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+def find_kit_task_prolog_set(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     """A TaskProlog of ours. The plugin asks now, outside of the container; builds before 0.1.0 set the hook."""
     ours = [program for program in facts.task_prologs if program.startswith(f"{HOOKS}/")]
     hint = "take it out of slurm.conf (on the controller: hyperpod-kit node apply), then: scontrol reconfigure"
@@ -282,21 +282,21 @@ def guard_has_seen(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 RULES: Tuple[Callable[[SlurmFacts], Iterator[DoctorFinding]], ...] = (
-    option_unknown,
+    find_missing_auto_resume_option,
     no_mount_gate,
-    gate_comes_late,
-    nothing_is_flushed,
-    memory_of_its_own,
+    find_wrong_prolog_flags,
+    find_missing_epilog_flush,
+    find_private_tmpfs_of_jobs,
     hooks_without_deadline,
-    not_held,
-    without_end,
+    find_exit_86_not_held,
+    find_endless_requeue_exit,
     held_after_prolog,
     unbounded_requeue,
     late_requeue,
     never_requeued,
     hyperpod_needs,
     not_printed,
-    inside_of_containers,
+    find_kit_task_prolog_set,
     few_descriptors,
     guard_has_seen,
 )

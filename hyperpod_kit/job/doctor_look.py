@@ -16,8 +16,15 @@ from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control, findings, hyperpod, versions
 from hyperpod_kit.slurm.findings import SlurmFinding
 from hyperpod_kit.slurm.plugin_load import probe_plugin_load
-from hyperpod_kit.slurm.running_config import HOOK_FILES, HOOKS, hook_entries, hook_timeout_settings, parse, version_of
-from hyperpod_kit.slurm.unanswered import diagnose
+from hyperpod_kit.slurm.running_config import (
+    HOOK_FILES,
+    HOOKS,
+    hook_programs_or_none_if_unknown_form,
+    hook_timeout_setting_names,
+    parse_show_config,
+    version_of,
+)
+from hyperpod_kit.slurm.unanswered import diagnose_slurm_command_failure
 from hyperpod_kit.slurm.versions import Version
 
 PRINTED = ("prologflags", "requeueexithold", "schedulerparameters", "authinfo", "taskplugin")
@@ -50,43 +57,47 @@ class SlurmFacts:
 
 
 def look(
-    runner: Runner, *, hooks: str = HOOKS, mark: str = hyperpod.NODE_DIRECTORY, record: str = findings.RECORD
+    runner: Runner,
+    *,
+    hook_directory: str = HOOKS,
+    hyperpod_directory: str = hyperpod.NODE_DIRECTORY,
+    guard_record: str = findings.RECORD,
 ) -> SlurmFacts:
     """Ask the running Slurm, and the guard of this node. Raises Unreachable when Slurm does not answer, with what
     stands between here and there."""
     try:
         done = runner.run(["scontrol", "show", "config"], timeout=control.DEADLINE)
     except RunError as err:
-        raise diagnose(err).error() from err
-    config = parse(done.stdout)
+        raise diagnose_slurm_command_failure(err).to_unreachable_error() from err
+    config = parse_show_config(done.stdout)
     number = version_of(config)
     wrong: Dict[str, str] = {}
     printed = (
         *PRINTED,
-        *hook_timeout_settings(config),
+        *hook_timeout_setting_names(config),
         *(("maxbatchrequeue",) if number >= versions.MAX_BATCH_REQUEUE else ()),
     )
     untold = [key for key in printed if key not in config]
     for key, name in HOOK_FILES:
-        found = hook_entries(config, key, number)
+        found = hook_programs_or_none_if_unknown_form(config, key, number)
         if found is None:
             untold.append(key)
         else:
-            wrong[key] = hook_problem(found, name, hooks)
+            wrong[key] = hook_problem(found, name, hook_directory)
     plugin = probe_plugin_load(runner)
     return SlurmFacts(
         number,
         config,
         plugin.offers,
-        os.path.isdir(mark),
+        os.path.isdir(hyperpod_directory),
         {key: why for key, why in wrong.items() if why},
         tuple(untold),
-        tuple(hook_entries(config, "taskprolog", number) or ()),
+        tuple(hook_programs_or_none_if_unknown_form(config, "taskprolog", number) or ()),
         control.has_option(runner, "srun", "--container-image") is True,
         _nodes(runner),
         descriptors.hard_limit(),
         plugin.error,
-        _guard(record),
+        _guard(guard_record),
     )
 
 
@@ -94,7 +105,7 @@ def _guard(record: str) -> Tuple[SlurmFinding, ...]:
     """A machine without the kit's units has no record, and nobody has promised one there."""
     if not os.path.exists(record):
         return ()
-    return tuple(findings.findings_or_guard_silent(findings.read_record(record), time.time()))
+    return tuple(findings.findings_or_guard_silent(findings.read_guard_record(record), time.time()))
 
 
 def _nodes(runner: Runner) -> int:

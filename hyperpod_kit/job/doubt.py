@@ -27,7 +27,7 @@ Ask = Callable[[Sequence[str]], Optional[Set[str]]]
 """Which of these nodes slurmctld counts as lost; None when it does not answer."""
 
 
-def ask_slurmctld(runner: Runner) -> Ask:
+def make_query_of_down_nodes(runner: Runner) -> Ask:
     """`Ask` of the running Slurm."""
 
     def ask(names: Sequence[str]) -> Optional[Set[str]]:
@@ -67,18 +67,20 @@ class Doubt:
         confirmed = self._ask(suspected)
         if confirmed is None:
             self._heard_since = None
-            self._tell(silent, "slurmctld does not answer either: that is this node's network, and nothing is ended")
+            self._queue_message_once(
+                silent, "slurmctld does not answer either: that is this node's network, and nothing is ended"
+            )
             return ()
         self._heard_since = now if self._heard_since is None else self._heard_since
         if confirmed or now - self._heard_since >= PATIENCE:
             return tuple(sorted(confirmed)) or tuple(suspected)
-        self._tell(silent, f"slurmctld counts none of them as lost: they get {PATIENCE:g} s")
+        self._queue_message_once(silent, f"slurmctld counts none of them as lost: they get {PATIENCE:g} s")
         return ()
 
-    def _tell(self, silent: Sequence[str], found: str) -> None:
+    def _queue_message_once(self, silent: Sequence[str], explanation: str) -> None:
         if not self._told:
             self._told = True
-            self._news.append(f"{len(silent)} nodes, such as {min(silent)}, are silent at once; {found}")
+            self._news.append(f"{len(silent)} nodes, such as {min(silent)}, are silent at once; {explanation}")
 
     def news(self) -> Iterable[str]:
         """What is to be said, each time once."""

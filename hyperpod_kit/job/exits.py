@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.slurm import write_once
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 _NEEDED = ("rank", "node", "boot_id", "code", "signal", "started", "ended")
 _MOST = 1 << 62
@@ -63,7 +63,7 @@ def read(state: str, attempt: str) -> List[Exit]:
     if "/" in attempt or attempt in ("", ".", ".."):
         return []  # the ledger that names it may be another's words
     found: List[Exit] = []
-    for _, _, value in write_once.read_all(directory(state, attempt)):
+    for _, _, value in write_once.read_all_records(directory(state, attempt)):
         with contextlib.suppress(ValueError):
             found.append(_exit(value))
     return sorted(found, key=lambda record: (record.ended, record.rank))
@@ -98,7 +98,7 @@ def _exit(value: Dict[str, Any]) -> Exit:
             raise ValueError(f"{name} is {given!r}")
     if value["started"] is None or value["ended"] is None:
         raise ValueError("no times")
-    words = {name: clean(value.get(name) or "") for name in ("node", "boot_id", "launch")}
+    words = {name: clean_one_line(value.get(name) or "") for name in ("node", "boot_id", "launch")}
     return Exit(**{**value, **words})
 
 

@@ -22,7 +22,7 @@ class FailedLaunches:
         self.advice = ""
         self.hopeless = ""
 
-    def note(self, outcome: Outcome, used: Sequence[str]) -> None:
+    def update_advice_and_hopelessness(self, outcome: Outcome, used_nodes: Sequence[str]) -> None:
         """After each attempt; `used`: its nodes. What to do is said once for each cause."""
         if outcome.kind is not OutcomeKind.LAUNCH_FAILED:
             self._nodes.clear()
@@ -33,5 +33,5 @@ class FailedLaunches:
             self.advice = words
             self._report("launch_failed", f"no checkpoint is at fault: {words}", nodes=list(outcome.unlaunched))
         self._nodes.update(outcome.unlaunched)
-        everywhere = bool(used) and self._nodes.issuperset(used)
+        everywhere = bool(used_nodes) and self._nodes.issuperset(used_nodes)
         self.hopeless = "it is so on every node" if everywhere else ""

@@ -18,7 +18,9 @@ WITHIN = 60.0
 """Seconds from the end of the ranks to Slurm's own requeue: it waits for the Epilogs of the nodes."""
 
 
-def finished(rows: Sequence[Mapping[str, Any]], restart: int) -> Optional[Mapping[str, Any]]:
+def end_of_previous_run_finished_after_warning(
+    rows: Sequence[Mapping[str, Any]], restart_count: int
+) -> Optional[Mapping[str, Any]]:
     """The end of the run before this one, where that run finished the job and the job had been warned; or None.
     `rows`: of this job."""
     last: Optional[Mapping[str, Any]] = None
@@ -33,11 +35,11 @@ def finished(rows: Sequence[Mapping[str, Any]], restart: int) -> Optional[Mappin
         was_warned = was_warned or bool(row.get("warned")) or is_handed_back
         is_done = kind is OutcomeKind.DONE
         last = row
-    if last is None or not is_done or last.get("restart") != restart - 1:
+    if last is None or not is_done or last.get("restart") != restart_count - 1:
         return None
     return last if was_warned else None
 
 
-def by_slurm(end: Mapping[str, Any], queued: float) -> bool:
+def is_requeued_within_minute_of_end(end: Mapping[str, Any], queued_at: float) -> bool:
     """Whether it was Slurm that put the job back. `queued`: when that was, Unix seconds, 0 when nobody knows."""
-    return 0.0 < queued <= float(end.get("t") or 0.0) + WITHIN
+    return 0.0 < queued_at <= float(end.get("t") or 0.0) + WITHIN

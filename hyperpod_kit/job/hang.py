@@ -139,7 +139,7 @@ class KnownSilences:
         again = min(least * AGAIN**times, max(least, floor * MOST_AGAIN))
         return max(again, OUTLIVED * self.outlived.get(phase, 0.0))
 
-    def is_over(self, phase: Phase, seconds: float) -> None:
+    def note_outlived_silence(self, phase: Phase, seconds: float) -> None:
         """The ranks have got over a silence."""
         self.outlived[phase] = max(seconds, self.outlived.get(phase, 0.0))
 
@@ -166,15 +166,15 @@ class HangWatch:
         phase = _longest_phase(alive)
         if marks != self._marks:
             if self._marks:
-                self._known.is_over(self._phase, self._silent)
+                self._known.note_outlived_silence(self._phase, self._silent)
             self._marks, self._silent, self._phase = marks, 0.0, phase
             return HangVerdict(Watched.MOVES, 0.0, limit)
         self._silent += min(elapsed, _MOST_ELAPSED, limit / 4)
         if self._silent < limit:
             return HangVerdict(Watched.SILENT, self._silent, limit)
-        return HangVerdict(Watched.HANGS, self._silent, limit, f"{reason}; {where(reports)}")
+        return HangVerdict(Watched.HANGS, self._silent, limit, f"{reason}; {describe_positions_of_ranks(reports)}")
 
-    def excuse(self) -> None:
+    def reset_silence(self) -> None:
         """The silence has another cause, such as storage that is away."""
         self._silent = 0.0
 
@@ -206,7 +206,7 @@ def furthest(reports: Mapping[int, StepReport]) -> Optional[int]:
     return max((one.step for one in reports.values() if one.step is not None), default=None)
 
 
-def where(reports: Mapping[int, StepReport]) -> str:
+def describe_positions_of_ranks(reports: Mapping[int, StepReport]) -> str:
     """The step that each rank had reached, and who is behind or in another phase."""
     ranks = [reports[rank] for rank in sorted(reports)]
     (step, phase), count = Counter((one.step, one.phase) for one in ranks).most_common(1)[0]
@@ -222,7 +222,7 @@ def _state(step: Optional[int], phase: Phase) -> str:
     return f"at {'no step' if step is None else f'step {step}'} {_WORDS[phase]}"
 
 
-def rows(reports: Mapping[int, StepReport], most: int = 64) -> List[List[object]]:
+def rank_positions_for_report(reports: Mapping[int, StepReport], max_ranks: int = 64) -> List[List[object]]:
     """For the report of `job run`: rank, node, step and phase, of those furthest behind where there are many."""
     order = sorted(reports.values(), key=lambda one: (-1 if one.step is None else one.step, one.rank))
-    return [[one.rank, one.node, one.step, one.phase.value] for one in order[:most]]
+    return [[one.rank, one.node, one.step, one.phase.value] for one in order[:max_ranks]]

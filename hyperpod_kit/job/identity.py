@@ -18,13 +18,13 @@ from hyperpod_kit.slurm.hostlist import expand
 from hyperpod_kit.slurm.job_id import JobId
 
 
-def confirm(runner: Runner, job: JobEnvironment) -> Optional[JobEnvironment]:
+def job_as_slurm_records_it(runner: Runner, job: JobEnvironment) -> Optional[JobEnvironment]:
     """The job as Slurm's record has it, where its environment may be wrong; None when slurmctld does not answer."""
     if not job.id.task or job.id.array == job.id.raw:
         return job
     plain = replace(job, id=JobId(job.id.raw))
     try:
-        found = JobId.of(control.query_job_record(runner, plain.id))
+        found = JobId.from_record(control.query_job_record(runner, plain.id))
     except RunError as err:
         return plain if control.is_unknown_job(err) else None
     return job if found == job.id else plain

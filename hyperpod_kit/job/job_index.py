@@ -12,15 +12,15 @@ from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.untrusted import by_descriptor
 
 
-def notes(env: Mapping[str, str] = os.environ) -> str:
+def index_file_path(env: Mapping[str, str] = os.environ) -> str:
     """The file; one JSON line a run of a batch script, newest last."""
     base = env.get("XDG_STATE_HOME") or os.path.join(env.get("HOME") or os.path.expanduser("~"), ".local", "state")
     return os.path.join(base, "hyperpod-kit", "jobs.jsonl")
 
 
-def note(job: JobEnvironment, root: str, env: Mapping[str, str] = os.environ) -> None:
+def append_job_and_root(job: JobEnvironment, root: str, env: Mapping[str, str] = os.environ) -> None:
     """Best effort: a home that cannot be written is no reason to stop a job."""
-    path = notes(env)
+    path = index_file_path(env)
     line = json.dumps({"job": job.id.slurm_id, "raw": job.id.raw, "root": root}) + "\n"
     with contextlib.suppress(OSError):
         by_descriptor.make_parents(path)
@@ -36,12 +36,12 @@ def find(job: str, env: Mapping[str, str] = os.environ) -> Optional[Tuple[str, s
 
     Raises OSError.
     """
-    for row in reversed(ledger.read(notes(env))):
+    for row in reversed(ledger.read(index_file_path(env))):
         if row.get("job") == job:
             return job, str(row["root"])
     if tasks(job, env):
         return None  # its last task has the same number
-    for row in reversed(ledger.read(notes(env))):
+    for row in reversed(ledger.read(index_file_path(env))):
         if row.get("raw") == job:
             return str(row["job"]), str(row["root"])
     return None
@@ -49,7 +49,7 @@ def find(job: str, env: Mapping[str, str] = os.environ) -> Optional[Tuple[str, s
 
 def tasks(array: str, env: Mapping[str, str] = os.environ) -> List[str]:
     """Tasks of this array that are noted, by number. Raises OSError."""
-    names = {str(row.get("job")) for row in ledger.read(notes(env))}
+    names = {str(row.get("job")) for row in ledger.read(index_file_path(env))}
     return sorted(
         (name for name in names if name.startswith(f"{array}_")), key=lambda name: int(name.rpartition("_")[2] or 0)
     )

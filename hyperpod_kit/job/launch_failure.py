@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from hyperpod_kit.slurm import write_once
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 """What a shell ends with, and our wrapper, for a command that cannot be started."""
@@ -59,7 +59,7 @@ def read(state: str, attempt: str, launch: Optional[str] = None) -> List[LaunchF
     """The records that are there, by node; of one launch where it is given. Raises OSError."""
     if "/" in attempt or attempt in ("", ".", ".."):
         return []
-    records = (_failure(value) for _, _, value in write_once.read_all(directory(state, attempt)))
+    records = (_failure(value) for _, _, value in write_once.read_all_records(directory(state, attempt)))
     whole = [record for record in records if record is not None]
     if launch is not None:
         whole = [record for record in whole if record.launch == launch]
@@ -73,7 +73,7 @@ def _failure(value: Mapping[str, Any]) -> Optional[LaunchFailure]:
         text = value.get(name)
         if not isinstance(text, str):
             return None
-        words[name] = clean(text, _LONGEST)
+        words[name] = clean_one_line(text, _LONGEST)
     return LaunchFailure(**words)
 
 

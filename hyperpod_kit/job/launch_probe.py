@@ -38,18 +38,20 @@ for program do
 done"""
 
 
-def look(seen: Observation, container: bool, options: RunOptions, env: Mapping[str, str]) -> Observation:
+def probe_unheard_nodes_if_launch_failed(
+    observation: Observation, in_container: bool, options: RunOptions, env: Mapping[str, str]
+) -> Observation:
     """With what the unheard nodes lack, where that may be why the launch has failed. `container`: the ranks run in one,
     with a Python and a command of the image's own."""
-    if seen.launch_failures or not seen.unheard or not may_not_have_begun(seen):
-        return seen
-    known = seen.code in (ExitCode.NO_PYTHON, ExitCode.NOT_MOUNTED) if container else False
-    if known or any(record.code in NOT_STARTED for record in seen.exits):
-        return seen  # a wrapper has said what is not there
-    main, python = step.program(), step.on_any_node()[0]
-    programs = [] if container else [python, *(word for word in options.command[:1] if word.startswith("/"))]
-    absences = _ask(options.srun, seen.unheard, ["/bin/sh", "-c", _SCRIPT, PURPOSE, main, *programs], env)
-    return replace(seen, launch_failures=tuple(absences))
+    if observation.launch_failures or not observation.unheard or not may_not_have_begun(observation):
+        return observation
+    known = observation.code in (ExitCode.NO_PYTHON, ExitCode.NOT_MOUNTED) if in_container else False
+    if known or any(record.code in NOT_STARTED for record in observation.exits):
+        return observation  # a wrapper has said what is not there
+    main, python = step.path_of_kit_main_on_nodes(), step.kit_command_on_any_node()[0]
+    programs = [] if in_container else [python, *(word for word in options.command[:1] if word.startswith("/"))]
+    absences = _ask(options.srun, observation.unheard, ["/bin/sh", "-c", _SCRIPT, PURPOSE, main, *programs], env)
+    return replace(observation, launch_failures=tuple(absences))
 
 
 def _ask(srun: str, nodes: Sequence[str], argv: Sequence[str], env: Mapping[str, str]) -> List[LaunchFailure]:
@@ -62,13 +64,13 @@ def _ask(srun: str, nodes: Sequence[str], argv: Sequence[str], env: Mapping[str,
     except subprocess.TimeoutExpired:
         bare_step.end(process)
         printed = process.communicate()[0]
-    return parse(printed.decode(errors="replace"), nodes)
+    return parse_first_absence_per_node(printed.decode(errors="replace"), nodes)
 
 
-def parse(printed: str, nodes: Sequence[str]) -> List[LaunchFailure]:
+def parse_first_absence_per_node(output: str, nodes: Sequence[str]) -> List[LaunchFailure]:
     """Of each node the first that it lacks: without the wrapper nothing else is tried."""
     first: Dict[str, LaunchFailure] = {}
-    for line in printed.splitlines():
+    for line in output.splitlines():
         words: Tuple[str, ...] = tuple(line.split(" ", 3))
         if len(words) != 4 or words[0] != _MARK or words[1] not in nodes or words[2] not in _REASONS:
             continue  # a Prolog's or a library's own words

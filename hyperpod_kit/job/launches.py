@@ -40,7 +40,7 @@ STORAGE_PATIENCE = 300.0
 _PREFIX = "launch-"
 
 
-def environment(poison: Optional[PoisonCheckpoint], unreadable: Sequence[str]) -> Dict[str, str]:
+def step_retry_variables(poison: Optional[PoisonCheckpoint], unreadable: Sequence[str]) -> Dict[str, str]:
     """For a step whose ranks srun may start again: that it may, and what such a launch must not take."""
     return {
         HPK_STEP_RETRY: "1",
@@ -49,7 +49,7 @@ def environment(poison: Optional[PoisonCheckpoint], unreadable: Sequence[str]) -
     }
 
 
-def told(env: Mapping[str, str]) -> Dict[str, str]:
+def environment_of_current_launch(env: Mapping[str, str]) -> Dict[str, str]:
     """The environment of a rank of this launch. Raises JobError, NoValidCheckpoint, other CheckpointErrors, OSError."""
     if env.get(HPK_STEP_RETRY) != "1":
         return dict(env)
@@ -62,11 +62,16 @@ def told(env: Mapping[str, str]) -> Dict[str, str]:
             first = {"from": env[HPK_RESUME_FROM], "step": int(env[HPK_RESUME_STEP]), "kind": env[HPK_RESUME_KIND]}
             return {**first, "memory": env.get(HPK_RESUME_MEMORY, "")}
         try:
-            choice = unfinished_flushes.outlast(
-                lambda: checkpoint_choice.choose_with_patience(
-                    root, state, passed, unreadable, STORAGE_PATIENCE, checkpoint_choice.remembering(root, state)
+            choice = unfinished_flushes.choose_after_flushes_end(
+                lambda: checkpoint_choice.choose_waiting_for_unread_newer(
+                    root,
+                    state,
+                    passed,
+                    unreadable,
+                    STORAGE_PATIENCE,
+                    checkpoint_choice.chooser_reusing_foreign_proofs(root, state),
                 ),
-                unfinished_flushes.notes_of(root),
+                unfinished_flushes.make_note_reader(root),
                 STORAGE_PATIENCE,
                 root=root,
             )
@@ -77,7 +82,7 @@ def told(env: Mapping[str, str]) -> Dict[str, str]:
         return {**choice.fields(), "t": round(time.time(), 3), "memory": "0" if choice.stepped_back else ""}
 
     name = f"{_PREFIX}{attempt}.{step_launch_id_with_srun_port(env)}"
-    record = shared_decision.agree(state, name, decide, patience=PATIENCE, head_start=PATIENCE)
+    record = shared_decision.read_or_make_shared_record(state, name, decide, patience=PATIENCE, head_start=PATIENCE)
     wrong = shared_decision.problem(record)
     if wrong:
         raise JobError(f"the record of this launch is not to be trusted: {wrong}")
@@ -89,11 +94,11 @@ def told(env: Mapping[str, str]) -> Dict[str, str]:
     return {**kept, **checkpoint_choice.told_to_ranks(record["from"], record["step"], kind), **memory}
 
 
-def taken(state: str, attempt: str) -> List[RestoreVerdict]:
+def foreign_choices_of_later_launches(state: str, attempt: str) -> List[RestoreVerdict]:
     """What later launches of an attempt were told to take of other frameworks' checkpoints, oldest first: their
     trainers say nothing of it themselves. Raises OSError."""
     found: List[Tuple[float, RestoreVerdict]] = []
-    for stem, _, value in write_once.read_all(os.path.join(state, "decisions")):
+    for stem, _, value in write_once.read_all_records(os.path.join(state, "decisions")):
         order, kind = value.get("order"), value.get("kind")
         if not stem.startswith(f"{_PREFIX}{attempt}.") or kind == checkpoint_choice.OURS or not order:
             continue

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional
 from hyperpod_kit.errors import JobError, Untrusted
 from hyperpod_kit.job import ledger_row, life
 from hyperpod_kit.untrusted import by_descriptor, files
-from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.parse import parse_json_object
 
 Row = Dict[str, Any]
 
@@ -24,7 +24,10 @@ LARGEST = 64 << 20
 
 
 class Ledger:
-    """The ledger of one checkpoint root, seen by one job. `state`: the directory `<root>/.hpk`; `born`: life.birth."""
+    """The ledger of one checkpoint root, seen by one job.
+
+    `state`: the directory `<root>/.hpk`; `born`: of life.id_of_batch_script_run.
+    """
 
     def __init__(
         self, state: str, job_id: str, restart: int, *, born: str = "", clock: Callable[[], float] = time.time
@@ -40,7 +43,7 @@ class Ledger:
         """Tells this job from others of its number on this root, in every run of it. Raises OSError as `rows`."""
         if self._life is not None:
             return self._life
-        found = life.of(read(self.path), self._job, self._restart, self._born)
+        found = life.life_of_job_run(read(self.path), self._job, self._restart, self._born)
         # A root that is away looks like one without rows, so that is no answer to keep.
         self._life = found if found != self._born or not self._restart else None
         return found
@@ -49,7 +52,7 @@ class Ledger:
         """A name for attempt `number` of this run that no other attempt on this root has. Raises OSError as `rows`."""
         return f"{self._job}{'-' if self.life() else ''}{self.life()}.{self._restart}.{number}"
 
-    def rows(self) -> List[Row]:
+    def valid_rows_of_this_job(self) -> List[Row]:
         """This job's rows, oldest first, without those that no `job run` writes.
 
         Raises OSError when the file is there and cannot be read.
@@ -95,7 +98,7 @@ def read(path: str) -> List[Row]:
     """
     rows: List[Row] = []
     try:
-        data = files.read(path, LARGEST)
+        data = files.read_small_regular_file(path, LARGEST)
     except FileNotFoundError:
         return rows
     except Untrusted as err:
@@ -111,7 +114,7 @@ def read(path: str) -> List[Row]:
 def decoded(text: str) -> Optional[Row]:
     """A line of a ledger; None for one that is no JSON object."""
     try:
-        return json_object(text)
+        return parse_json_object(text)
     except ValueError:
         return None
 

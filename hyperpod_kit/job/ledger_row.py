@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Mapping
 
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 
 def _text(value: Any) -> bool:
@@ -62,5 +62,5 @@ def problem(row: Mapping[str, Any]) -> str:
     for name, good in FIELDS.items():
         value = row.get(name)
         if value is not None and not good(value):
-            return f"its {name} is {clean(value, 60)!r}"
+            return f"its {name} is {clean_one_line(value, 60)!r}"
     return ""

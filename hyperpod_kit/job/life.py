@@ -10,17 +10,17 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Mapping, Sequence
 
-from hyperpod_kit.system.process import identify
+from hyperpod_kit.system.process import identify_unless_gone_or_zombie
 
 
-def birth(env: Mapping[str, str], proc: str = "/proc") -> str:
+def id_of_batch_script_run(env: Mapping[str, str], proc: str = "/proc") -> str:
     """Name of this run of the batch script: the same each time it is asked there, another in any other run.
 
     "" outside of one.
     """
     pid = env.get("SLURM_TASK_PID", "")
     try:
-        script = identify(int(pid), proc)
+        script = identify_unless_gone_or_zombie(int(pid), proc)
         with open(f"{proc}/sys/kernel/random/boot_id", "rb") as file:
             boot = file.read().decode()
     except (OSError, ValueError, IndexError):
@@ -31,10 +31,10 @@ def birth(env: Mapping[str, str], proc: str = "/proc") -> str:
     return hashlib.blake2b(what.encode(), digest_size=3).hexdigest()
 
 
-def of(rows: Sequence[Mapping[str, Any]], job: str, restart: int, born: str) -> str:
+def life_of_job_run(rows: Sequence[Mapping[str, Any]], job: str, restart: int, own_run_id: str) -> str:
     """The life that run `restart` of a job belongs to. `rows`: of all jobs on the root; `born`: of this run."""
     if restart:
         for row in reversed(rows):
             if row.get("job") == job:
                 return str(row.get("life", ""))
-    return born
+    return own_run_id

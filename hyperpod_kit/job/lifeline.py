@@ -31,8 +31,8 @@ from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.untrusted import listening, message_auth, parse
 from hyperpod_kit.untrusted.lines import Lines
 from hyperpod_kit.untrusted.message_auth import Seal
-from hyperpod_kit.untrusted.pending_connections import GREETING, PendingConnection, Unauthenticated
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.pending_connections import GREETING, ConnectionWithFirstLine, Unauthenticated
+from hyperpod_kit.untrusted.text import clean_one_line
 
 PROTOCOL = "hpk-lifeline/2"
 
@@ -119,10 +119,10 @@ class Lifelines:
         found = listening.addresses_reachable_from_peers(address, others)
         try:
             try:
-                listeners, port = listening.listen(found)
+                listeners, port = listening.listen_on_local_addresses(found)
                 address = str(listeners[0].getsockname()[0])
             except listening.NoAddress:
-                listeners, port = listening.listen([listening.ANYWHERE])
+                listeners, port = listening.listen_on_local_addresses([listening.ANYWHERE])
                 self._news.append(
                     f"{address} is not an address of this host here: the nodes' lifelines are heard on all interfaces"
                 )
@@ -145,28 +145,28 @@ class Lifelines:
         return [*heard, *(sock.fileno() for sock in self._strangers.sockets_to_poll(room))]
 
     @property
-    def due(self) -> Optional[float]:
+    def seconds_until_due(self) -> Optional[float]:
         """Seconds until `cut` may say something new without anything happening; None: never."""
         now = self._clock()
         left = [since + UNNOTICED - now for since in self._gone.values()]
         if now < self._reported + _EACH:
             left.append(self._reported + _EACH - now)
         if self._strangers is not None:
-            strangers_due = self._strangers.seconds_until_due
+            strangers_due = self._strangers.seconds_until_expiry_or_resume
             if strangers_due is not None:
                 left.append(strangers_due)
             if now < self._looked + _EACH:
                 left.append(self._looked + _EACH - now)
         return max(0.05, min(left)) if left else None
 
-    def cut(self) -> List[str]:
+    def receive_and_list_cut_off_nodes(self) -> List[str]:
         """Nodes whose part of the step is gone although srun runs on."""
         if self._strangers is not None:
-            guests = self._strangers.accept_and_collect_ready(self._room - len(self._lines))
+            guests = self._strangers.accept_expire_and_collect_first_lines(self._room - len(self._lines))
             if guests or self._strangers:
                 self._looked = self._clock()
             for guest in guests:
-                self._meet(guest)
+                self._admit_authenticated_or_close(guest)
         for sock in list(self._lines):
             self._read(sock)
         now = self._clock()
@@ -189,22 +189,22 @@ class Lifelines:
             sock.close()
         self._lines.clear()
 
-    def _meet(self, guest: PendingConnection) -> None:
+    def _admit_authenticated_or_close(self, guest: ConnectionWithFirstLine) -> None:
         """Take in who has proved that he has the key; all others are nobody."""
         node = None
         with contextlib.suppress(Exception):  # whatever a stranger says ends nothing but his own connection
-            node = self._greeted(guest)
+            node = self._authenticate_greeting(guest)
         if node is None:
             guest.sock.close()
         else:
             self._lines[guest.sock] = node
 
-    def _greeted(self, guest: PendingConnection) -> Optional[_NodeLine]:
+    def _authenticate_greeting(self, guest: ConnectionWithFirstLine) -> Optional[_NodeLine]:
         older = guest.line.decode("ascii", "replace").split(" ")
         if older[0] == self._name and len(older) == 2:
-            self._older(clean(older[1], 64))
+            self._note_node_of_older_release(clean_one_line(older[1], 64))
             return None
-        said = parse.json_object(guest.line, GREETING)
+        said = parse.parse_json_object(guest.line, GREETING)
         nonce, name = said.get("nonce"), said.get("node")
         if not isinstance(nonce, str) or not isinstance(name, str) or nonce in self._greetings:
             return None
@@ -225,7 +225,7 @@ class Lifelines:
         self.reports.clear()
         self.greeted.clear()
 
-    def started_again(self) -> None:
+    def note_announced_relaunch(self) -> None:
         """HyperPod says once that it has started the ranks once more: who is gone is so of the launch before. Where the
         new ones were faster than its words, that is known already."""
         if self._ahead:
@@ -233,7 +233,7 @@ class Lifelines:
         else:
             self._begin_anew()
 
-    def _older(self, name: str) -> None:
+    def _note_node_of_older_release(self, name: str) -> None:
         self.greeted.add(name)
         if len(self._older_nodes) < 64 and name not in self._older_nodes:
             self._older_nodes.add(name)

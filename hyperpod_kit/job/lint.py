@@ -12,7 +12,7 @@ from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
 from hyperpod_kit.job import lint_captures, lint_containers, lint_parts
 from hyperpod_kit.job.lint_finding import LintFinding
 from hyperpod_kit.job.lint_parts import NODE_LOCAL
-from hyperpod_kit.job.script import Command, Script, exports, minutes
+from hyperpod_kit.job.script import Command, Script, lines_of_variables_set, minutes
 
 REPLACEMENT_MINUTES = 45.0
 """A HyperPod node is replaced in 20 to 30 minutes (field report), and the job must load its checkpoint after that."""
@@ -21,10 +21,10 @@ WARN_SECONDS = 60
 """Slurm may send --signal up to 60 s early or late (man sbatch), and the step gets 90 s to save."""
 
 
-def lint(script: Script, read: lint_captures.Reader = lambda name: None) -> List[LintFinding]:
+def lint(script: Script, read_file: lint_captures.Reader = lambda name: None) -> List[LintFinding]:
     """All findings, by line. `read`: the files that its commands name."""
     found = [finding for rule in RULES for finding in rule(script)]
-    found += lint_captures.look(script, read)
+    found += lint_captures.find_manager_argument_problems(script, read_file)
     return sorted(found, key=lambda finding: (finding.line, finding.code))
 
 
@@ -41,7 +41,7 @@ def _bare_sruns(script: Script) -> List[Command]:
     return [one for one in script.commands if re.search(r"(?:^|[;&|(]\s*|exec\s+)srun\b", one.text)]
 
 
-def interpreter(script: Script) -> Iterator[LintFinding]:
+def find_missing_interpreter(script: Script) -> Iterator[LintFinding]:
     if not script.text.startswith("#!"):
         yield LintFinding(
             "J001",
@@ -63,7 +63,7 @@ def misplaced_options(script: Script) -> Iterator[LintFinding]:
         )
 
 
-def nobody_asked(script: Script) -> Iterator[LintFinding]:
+def find_job_run_without_auto_resume(script: Script) -> Iterator[LintFinding]:
     if not _asked(script) and _runs(script):
         yield LintFinding(
             "J003",
@@ -74,7 +74,7 @@ def nobody_asked(script: Script) -> Iterator[LintFinding]:
         )
 
 
-def nobody_restarts(script: Script) -> Iterator[LintFinding]:
+def find_auto_resume_without_rank_start(script: Script) -> Iterator[LintFinding]:
     option = script.option("--auto-resume")
     if option and _asked(script) and not _runs(script) and not _bare_sruns(script):
         yield LintFinding(
@@ -87,7 +87,12 @@ def nobody_restarts(script: Script) -> Iterator[LintFinding]:
 
 
 def bare_srun_without_root(script: Script) -> Iterator[LintFinding]:
-    if _asked(script) and not _runs(script) and _bare_sruns(script) and HPK_CHECKPOINT_ROOT not in exports(script):
+    if (
+        _asked(script)
+        and not _runs(script)
+        and _bare_sruns(script)
+        and HPK_CHECKPOINT_ROOT not in lines_of_variables_set(script)
+    ):
         yield LintFinding(
             "J005",
             "error",
@@ -109,7 +114,7 @@ def log_is_truncated(script: Script) -> Iterator[LintFinding]:
         )
 
 
-def must_not_requeue(script: Script) -> Iterator[LintFinding]:
+def find_no_requeue_option(script: Script) -> Iterator[LintFinding]:
     option = script.option("--no-requeue")
     if option and _asked(script):
         yield LintFinding(
@@ -121,7 +126,7 @@ def must_not_requeue(script: Script) -> Iterator[LintFinding]:
         )
 
 
-def orphan(script: Script) -> Iterator[LintFinding]:
+def find_no_kill_option(script: Script) -> Iterator[LintFinding]:
     option = script.option("--no-kill")
     if option and option.value != "off":
         yield LintFinding(
@@ -133,7 +138,7 @@ def orphan(script: Script) -> Iterator[LintFinding]:
         )
 
 
-def too_short(script: Script) -> Iterator[LintFinding]:
+def find_too_short_time_limit(script: Script) -> Iterator[LintFinding]:
     option = script.option("--time")
     limit = minutes(option.value) if option else None
     if option and limit is not None and _asked(script) and limit < REPLACEMENT_MINUTES:
@@ -146,7 +151,7 @@ def too_short(script: Script) -> Iterator[LintFinding]:
         )
 
 
-def unwarned(script: Script) -> Iterator[LintFinding]:
+def find_missing_or_wrong_signal_option(script: Script) -> Iterator[LintFinding]:
     option = script.option("--signal")
     if not (_asked(script) and _runs(script)):
         return
@@ -213,7 +218,7 @@ def lost_exit_code(script: Script) -> Iterator[LintFinding]:
     pipefail = re.search(r"set\s+-\S*o\s+pipefail|set\s+-o\s+pipefail", script.text)
     for command in _runs(script):
         last = command is script.commands[-1]
-        if re.search(r"(?<!\|)\|(?!\|)", command.bare) and not pipefail:
+        if re.search(r"(?<!\|)\|(?!\|)", command.text_without_quoted_parts) and not pipefail:
             yield LintFinding(
                 "J013",
                 "error",
@@ -221,7 +226,7 @@ def lost_exit_code(script: Script) -> Iterator[LintFinding]:
                 "the exit code of `job run` ends in the pipe: a job that gave up would not be held",
                 "set -o pipefail, or #SBATCH --output=FILE",
             )
-        elif re.search(r"\|\||;\s*\S|&\s*$", command.bare):
+        elif re.search(r"\|\||;\s*\S|&\s*$", command.text_without_quoted_parts):
             yield LintFinding(
                 "J013",
                 "error",
@@ -239,7 +244,7 @@ def lost_exit_code(script: Script) -> Iterator[LintFinding]:
             )
 
 
-def shell_in_between(script: Script) -> Iterator[LintFinding]:
+def find_job_run_without_exec(script: Script) -> Iterator[LintFinding]:
     for command in _runs(script):
         if not re.match(r"(?:\w+=\S*\s+)*exec\b", command.text):
             yield LintFinding(
@@ -251,7 +256,7 @@ def shell_in_between(script: Script) -> Iterator[LintFinding]:
             )
 
 
-def option_on_srun(script: Script) -> Iterator[LintFinding]:
+def find_auto_resume_on_srun(script: Script) -> Iterator[LintFinding]:
     for command in script.commands:
         if re.search(r"\bsrun\b.*--auto-resume", command.text):
             yield LintFinding(
@@ -279,22 +284,22 @@ def ranks_outlive_a_crash(script: Script) -> Iterator[LintFinding]:
 Rule = Callable[[Script], Iterator[LintFinding]]
 
 RULES: Tuple[Rule, ...] = (
-    interpreter,
+    find_missing_interpreter,
     misplaced_options,
-    nobody_asked,
-    nobody_restarts,
+    find_job_run_without_auto_resume,
+    find_auto_resume_without_rank_start,
     bare_srun_without_root,
     log_is_truncated,
-    must_not_requeue,
-    orphan,
-    too_short,
-    unwarned,
+    find_no_requeue_option,
+    find_no_kill_option,
+    find_too_short_time_limit,
+    find_missing_or_wrong_signal_option,
     rendezvous_outside,
     local_root,
     lost_exit_code,
-    shell_in_between,
-    option_on_srun,
+    find_job_run_without_exec,
+    find_auto_resume_on_srun,
     ranks_outlive_a_crash,
-    lint_parts.look,
-    lint_containers.look,
+    lint_parts.find_submission_problems,
+    lint_containers.find_container_problems,
 )

@@ -33,17 +33,17 @@ class ManagerCall(NamedTuple):
     def has(self, name: str) -> bool:
         return any(keyword.arg == name for keyword in self.call.keywords)
 
-    def value(self, name: str) -> object:
+    def literal_of_keyword_or_none(self, name: str) -> object:
         """A value that stands there as it is, else None."""
         found = [keyword.value for keyword in self.call.keywords if keyword.arg == name]
         return found[0].value if found and isinstance(found[0], ast.Constant) else None
 
-    def number(self, name: str) -> Optional[int]:
-        found = self.value(name)
+    def integer_of_keyword_or_none(self, name: str) -> Optional[int]:
+        found = self.literal_of_keyword_or_none(name)
         return found if type(found) is int else None
 
     @property
-    def complete(self) -> bool:
+    def has_no_double_star_arguments(self) -> bool:
         """Whether all that it is given is written there: nothing comes by `**options`."""
         return all(keyword.arg for keyword in self.call.keywords)
 
@@ -51,32 +51,39 @@ class ManagerCall(NamedTuple):
         return LintFinding(code, severity, self.command.line, f"{self.file}:{self.line}: {message}", hint)
 
 
-def look(script: Script, read: Reader) -> Iterator[LintFinding]:
+def find_manager_argument_problems(script: Script, read_file: Reader) -> Iterator[LintFinding]:
     """About each `Manager(…)` of the trainers that the script starts."""
-    for made in _calls(script, read):
-        yield from _cadences(made)
+    for made in _calls(script, read_file):
+        yield from _find_wrong_save_intervals(made)
         yield from _slots(made)
         yield from _partners(made, script)
 
 
-def _cadences(made: ManagerCall) -> Iterator[LintFinding]:
-    every, storage_every = made.number("every"), made.number("storage_every")
-    if made.complete and made.has("storage_every") and not made.has("every"):
-        yield made.finding(
+def _find_wrong_save_intervals(manager_call: ManagerCall) -> Iterator[LintFinding]:
+    every, storage_every = (
+        manager_call.integer_of_keyword_or_none("every"),
+        manager_call.integer_of_keyword_or_none("storage_every"),
+    )
+    if (
+        manager_call.has_no_double_star_arguments
+        and manager_call.has("storage_every")
+        and not manager_call.has("every")
+    ):
+        yield manager_call.finding(
             "J030",
             "error",
             "storage_every without every: Manager raises ValueError before the first step",
             "Manager(…, every=STEPS, storage_every=MORE STEPS)",
         )
     if every is not None and storage_every is not None and storage_every < every:
-        yield made.finding(
+        yield manager_call.finding(
             "J030",
             "error",
             f"storage_every={storage_every} is less than every={every}: Manager raises ValueError",
             f"storage_every={every} or more, a multiple of it",
         )
     elif every and storage_every and storage_every % every:
-        yield made.finding(
+        yield manager_call.finding(
             "J031",
             "warning",
             f"storage_every={storage_every} is no multiple of every={every}: saves for storage come between those for "
@@ -86,7 +93,7 @@ def _cadences(made: ManagerCall) -> Iterator[LintFinding]:
 
 
 def _slots(made: ManagerCall) -> Iterator[LintFinding]:
-    slots = made.number("slots")
+    slots = made.integer_of_keyword_or_none("slots")
     if made.has("storage_every") and slots is not None and slots < _SLOTS:
         yield made.finding(
             "J032",
@@ -97,7 +104,7 @@ def _slots(made: ManagerCall) -> Iterator[LintFinding]:
 
 
 def _partners(made: ManagerCall, script: Script) -> Iterator[LintFinding]:
-    if made.value("partners") is not True:
+    if made.literal_of_keyword_or_none("partners") is not True:
         return
     option = script.option("--nodes")
     asked = re.search(r"\s--nodes[= ](\d+)\b", made.command.text.split(" -- ")[0])

@@ -12,23 +12,23 @@ from hyperpod_kit.job.lint_finding import LintFinding
 from hyperpod_kit.job.script import Command, Script
 
 
-def look(script: Script) -> Iterator[LintFinding]:
+def find_container_problems(script: Script) -> Iterator[LintFinding]:
     """About each `hyperpod-kit job run …` of the script."""
     for command in script.commands:
         if re.search(r"hyperpod-kit\s+job\s+run\b", command.text):
-            yield from _look(command)
+            yield from _find_problems_of_job_run(command)
 
 
-def _look(command: Command) -> Iterator[LintFinding]:
+def _find_problems_of_job_run(command: Command) -> Iterator[LintFinding]:
     try:
         words = shlex.split(command.text)
     except ValueError:
         return
     ours, rest = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
     root = _value(ours, "--checkpoint-root")
-    inside = container.of(_srun_args(ours), {})
+    inside = container.container_from_options_or_env(_srun_args(ours), {})
     if inside is None:
-        yield from _by_script(command.line, rest, root)
+        yield from _find_problems_of_self_started_container(command.line, rest, root)
         return
     known = root.startswith("/") and not any("$" in place for place in inside.mounts)
     if known and not container.covered(root, inside.mounts):
@@ -60,16 +60,16 @@ def _look(command: Command) -> Iterator[LintFinding]:
         )
 
 
-def _by_script(line: int, command: List[str], root: str) -> Iterator[LintFinding]:
+def _find_problems_of_self_started_container(line: int, rank_command: List[str], root: str) -> Iterator[LintFinding]:
     """A container that the rank's command starts itself."""
-    inside = script_containers.of(command)
+    inside = script_containers.container_started_by_command(rank_command)
     if inside is None:
         return
     known = root.startswith("/") and not any("$" in place for place in inside.mounts)
     if known and not container.covered(root, inside.mounts):
         message = f"{root} is in none of {inside.program}'s mounts: the trainer does not find it"
         yield LintFinding("J027", "warning", line, message, inside.mount(container.top(root)))
-    for what, option in inside.losses():
+    for what, option in inside.losses_with_remedies():
         yield LintFinding("J028", "warning", line, f"{inside.program}: {what}", option)
 
 

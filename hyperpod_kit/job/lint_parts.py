@@ -82,7 +82,7 @@ def tasks_share_a_log(script: Script) -> Iterator[LintFinding]:
             )
 
 
-def heterogeneous(script: Script) -> Iterator[LintFinding]:
+def find_spare_nodes_of_het_job(script: Script) -> Iterator[LintFinding]:
     parts = [option for option in script.options if option.name in HET]
     for command in script.commands if parts else ():
         if re.search(r"\bjob\s+run\b.*\s--nodes[= ]\d", command.text.split(" -- ")[0]):
@@ -117,7 +117,7 @@ def local_directory(script: Script) -> Iterator[LintFinding]:
             )
 
 
-def expedited(script: Script) -> Iterator[LintFinding]:
+def find_expedited_requeue(script: Script) -> Iterator[LintFinding]:
     option = script.option("--requeue")
     if option and option.value == "expedite":
         yield LintFinding(
@@ -149,7 +149,14 @@ def _local(path: str) -> bool:
     return any(path == place or path.startswith(place + "/") for place in NODE_LOCAL)
 
 
-def look(script: Script) -> Iterator[LintFinding]:
+def find_submission_problems(script: Script) -> Iterator[LintFinding]:
     """All of them."""
-    for rule in (tasks_share_a_root, tasks_share_a_log, heterogeneous, local_directory, expedited, read_only_root):
+    for rule in (
+        tasks_share_a_root,
+        tasks_share_a_log,
+        find_spare_nodes_of_het_job,
+        local_directory,
+        find_expedited_requeue,
+        read_only_root,
+    ):
         yield from rule(script)

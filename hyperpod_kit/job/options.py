@@ -56,9 +56,13 @@ class RunOptions:
         return self.state_directory or os.path.join(self.root, state_place.OURS)
 
     @property
-    def places(self) -> Tuple[str, ...]:
+    def directories_needed_by_ranks(self) -> Tuple[str, ...]:
         """Directories that each rank needs."""
-        return (self.root,) if state_place.is_inside(self.root) else tuple(filter(is_path, (self.root, self.state)))
+        return (
+            (self.root,)
+            if state_place.can_root_hold_records(self.root)
+            else tuple(filter(is_path, (self.root, self.state)))
+        )
 
 
 def prepare(options: RunOptions) -> None:
@@ -67,8 +71,8 @@ def prepare(options: RunOptions) -> None:
     Only the last directory of the root is made: where its parent is missing, a file system is not mounted, and a
     fresh empty root on the local disk would make the job start from scratch.
     """
-    if not state_place.is_inside(options.root):
-        return _prepare_apart(options)
+    if not state_place.can_root_hold_records(options.root):
+        return _prepare_root_with_records_elsewhere(options)
     if options.state_directory not in ("", os.path.join(options.root, state_place.OURS)):
         raise JobError(
             f"{options.root} is no mount of Mountpoint's any more, as it was when this run began",
@@ -96,7 +100,7 @@ def _make(root: str, *paths: str) -> None:
         ) from err
 
 
-def _prepare_apart(options: RunOptions) -> None:
+def _prepare_root_with_records_elsewhere(options: RunOptions) -> None:
     """The same for a root whose records are elsewhere. Raises JobError."""
     base = os.path.dirname(options.state)
     shared = os.path.dirname(base) if os.path.basename(base) == state_place.FOLDER else base
@@ -114,7 +118,7 @@ def _prepare_apart(options: RunOptions) -> None:
     if is_path(options.root):
         _make(options.root, options.root)
     try:
-        state_place.take(options.root, options.state)
+        state_place.record_state_directory_at_root(options.root, options.state)
     except (CheckpointError, OSError) as err:
         raise JobError(
             f"cannot use {options.root} as checkpoint root: {err}",

@@ -47,10 +47,10 @@ def claim(
     end = time.monotonic() + limit
     root = root or os.path.dirname(state)
     while True:
-        number, owner = _last(state, pause)
+        number, owner = _number_and_job_of_last_claim(state, pause)
         if owner == job.slurm_id:
             return
-        word = _word(runner, JobId.parse(owner)) if owner else ENDED
+        word = _job_state_ended_or_unheard(runner, JobId.parse(owner)) if owner else ENDED
         if word in COMING_BACK or (word == COMPLETING and time.monotonic() >= end):
             raise _owned(root, job, JobId.parse(str(owner)), word)
         if word in (COMPLETING, UNHEARD):
@@ -69,16 +69,16 @@ def claim(
             continue
 
 
-def user_of(runner: Runner, state: str, pause: Callable[[float], None]) -> Tuple[str, str]:
+def live_job_on_root_and_its_state(runner: Runner, state: str, pause: Callable[[float], None]) -> Tuple[str, str]:
     """(job, Slurm's word for its state) of the live job that has the root, ("", "") when there is none.
 
     Raises Unreachable when Slurm does not say, OSError.
     """
     try:
-        _, owner = _last(state, pause)
+        _, owner = _number_and_job_of_last_claim(state, pause)
     except FileNotFoundError:
         return "", ""
-    word = _word(runner, JobId.parse(owner)) if owner else ENDED
+    word = _job_state_ended_or_unheard(runner, JobId.parse(owner)) if owner else ENDED
     if word == UNHEARD:
         raise Unreachable(
             f"{os.path.dirname(state)} was used by job {owner}, and Slurm does not say whether that has ended",
@@ -100,7 +100,7 @@ def _owned(root: str, job: JobId, owner: JobId, word: str) -> RunIsOwned:
     )
 
 
-def _last(state: str, pause: Callable[[float], None]) -> Tuple[int, Optional[str]]:
+def _number_and_job_of_last_claim(state: str, pause: Callable[[float], None]) -> Tuple[int, Optional[str]]:
     """(number, job) of the last claim; job None when there is none, or it was never finished."""
     numbers = [int(match.group(1)) for match in map(_NAME.fullmatch, os.listdir(state)) if match]
     if not numbers:
@@ -108,22 +108,22 @@ def _last(state: str, pause: Callable[[float], None]) -> Tuple[int, Optional[str
     path = os.path.join(state, f"owner-{max(numbers):06d}.json")
     end = time.monotonic() + _WRITING
     while True:
-        job = _named(path)
+        job = _job_in_claim_or_none(path)
         if job or time.monotonic() >= end:
             return max(numbers), job
         pause(0.2)
 
 
-def _named(path: str) -> Optional[str]:
+def _job_in_claim_or_none(path: str) -> Optional[str]:
     """The job that a claim names; None when it is no whole claim. Raises OSError."""
     try:
-        named = str(parse.json_object(files.read(path, most=_LONGEST)).get("job"))
+        named = str(parse.parse_json_object(files.read_small_regular_file(path, most=_LONGEST)).get("job"))
     except (ValueError, Untrusted):
         return None
     return named if _JOB.fullmatch(named) else None
 
 
-def _word(runner: Runner, job: JobId) -> str:
+def _job_state_ended_or_unheard(runner: Runner, job: JobId) -> str:
     """Slurm's word for that job's state; ENDED when it has forgotten the job, UNHEARD when it does not answer."""
     try:
         return control.query_job_record(runner, job).get("JobState", UNHEARD)

@@ -59,12 +59,12 @@ class Patience:
         Raises GaveUp, and what `heed` raises.
         """
         root, state = self._options.root, self._options.state
-        look = partial(checkpoint_choice.choose_there, root, state, chooser, passed_over, unreadable)
+        look = partial(checkpoint_choice.choose_requiring_root_present, root, state, chooser, passed_over, unreadable)
         end = time.monotonic() + self._options.storage_wait
         failures = 0
         while True:
             try:
-                choice = self._asked(look)
+                choice = self._answer_from_thread_heeding_signals(look)
                 if not choice.unread or time.monotonic() >= end:
                     return choice
                 why = next(why for name, why in choice.rejected if name == choice.unread[0])
@@ -80,30 +80,32 @@ class Patience:
             failures += 1
             self._pause(failures, "waiting for storage")
 
-    def flushes(self, choose: Callable[[], checkpoint_choice.Choice]) -> checkpoint_choice.Choice:
+    def choose_after_unfinished_flushes(
+        self, choose: Callable[[], checkpoint_choice.Choice]
+    ) -> checkpoint_choice.Choice:
         """The choice, once nodes of the run before have brought to storage what they hold, for `flush_wait` seconds at
         most. Raises what `choose` and `heed` raise."""
 
         def pause(seconds: float) -> None:
-            self._signals.pause(seconds)
+            self._signals.pause_until_stop_or_warning(seconds)
             self._heed("waiting for what nodes bring from memory to storage")
 
         try:
-            notes = unfinished_flushes.notes_of(self._options.root)
-            return unfinished_flushes.outlast(
+            notes = unfinished_flushes.make_note_reader(self._options.root)
+            return unfinished_flushes.choose_after_flushes_end(
                 choose,
-                lambda stale: self._asked(lambda: notes(stale)),
+                lambda stale: self._answer_from_thread_heeding_signals(lambda: notes(stale)),
                 self._options.flush_wait,
                 root=self._options.root,
                 pause=pause,
-                tell=lambda words: self._report("flush", words),
+                report_line=lambda words: self._report("flush", words),
             )
         except NoValidCheckpoint as err:
             raise GaveUp(f"NoValidCheckpoint: {err}", hint=err.hint) from err
         except OSError:
             return choose()  # which waits for storage
 
-    def _asked(self, question: Callable[[], T]) -> T:
+    def _answer_from_thread_heeding_signals(self, question: Callable[[], T]) -> T:
         """The answer of a question to storage, or its error. A signal that comes meanwhile is heard at once, which a
         read of a mount that hangs would not let it be. Raises what `heed` raises."""
         answer: Future[T] = Future()
@@ -121,7 +123,7 @@ class Patience:
             self._heed("waiting for storage")
         return answer.result()
 
-    def nodes(self, job: JobEnvironment) -> allocation.Allocation:
+    def wait_for_answered_allocation(self, job: JobEnvironment) -> allocation.Allocation:
         """The allocation as slurmctld has it. One that does not answer is waited for: no step can be started without
         it, and that must not use up the job's budget of failures. So are, with one that was started just now, nodes
         that have not registered yet. Raises what `heed` raises."""
@@ -129,7 +131,7 @@ class Patience:
         registered_by = 0.0
         failures = 0
         while True:
-            nodes = allocation.look(self._runner, job)
+            nodes = allocation.query_allocation_else_from_environment(self._runner, job)
             now = time.monotonic()
             if nodes.ended or (nodes.state and not nodes.unheard):
                 return nodes
@@ -144,7 +146,7 @@ class Patience:
                     )
                 if now >= registered_by:
                     return nodes
-                self._signals.pause(REGISTRATION)
+                self._signals.pause_until_stop_or_warning(REGISTRATION)
                 self._heed("waiting for nodes to register with slurmctld")
                 continue
             if now >= end:
@@ -160,12 +162,12 @@ class Patience:
             try:
                 return control.requeue(self._runner, job.id)
             except RunError:
-                heard = allocation.look(self._runner, job).state
+                heard = allocation.query_allocation_else_from_environment(self._runner, job).state
                 if heard or self._signals.stop or time.monotonic() >= end:
                     raise
             self._report("controller", "slurmctld does not answer; waiting to requeue")
             self._signals.wait(5.0)
 
     def _pause(self, failures: int, doing: str) -> None:
-        self._signals.pause(PAUSES.pause_seconds(failures))
+        self._signals.pause_until_stop_or_warning(PAUSES.pause_seconds(failures))
         self._heed(doing)

@@ -28,7 +28,9 @@ def main(args: argparse.Namespace, env: Mapping[str, str]) -> int:
             proving_watch.watch(root, proven)
         elif args.part:
             index, tasks = int(env["SLURM_PROCID"]), int(env["SLURM_NTASKS"])
-            proving_part.run(root, proven, args.checkpoint, index, tasks, functools.partial(print, flush=True))
+            proving_part.prove_share_of_files(
+                root, proven, args.checkpoint, index, tasks, functools.partial(print, flush=True)
+            )
         else:
             _prove(root, args.checkpoint, proven, as_json=args.json)
     except OSError as err:
@@ -47,7 +49,7 @@ def _prove(root: str, name: str, proven: ProvenFiles, *, as_json: bool) -> None:
     try:
         left = proving.left_to_prove(root, candidate, proven)
         size, began = sum(os.path.getsize(os.path.join(root, file)) for file in left), time.monotonic()
-        proof = proving.prove(root, candidate, proven)
+        proof = proving.read_unproven_files_and_weakest_proof(root, candidate, proven)
     except FileNotFoundError as err:
         raise CheckpointError(f"{candidate.name}: {err.filename or err} is missing") from err
     except CheckpointError as err:

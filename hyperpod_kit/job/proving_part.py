@@ -17,18 +17,20 @@ BEAT = 5.0
 """Seconds between two signs of life."""
 
 
-def run(root: str, proven: ProvenFiles, name: str, index: int, tasks: int, say: Callable[[str], None]) -> None:
+def prove_share_of_files(
+    root: str, proven: ProvenFiles, checkpoint_name: str, index: int, task_count: int, write_line: Callable[[str], None]
+) -> None:
     """Prove each `tasks`-th of the files that nobody has proven, from `index` on, the largest first.
 
     Raises OSError for a file that cannot be read: the others that it was to read are then left to who asked.
     """
     over = threading.Event()
-    threading.Thread(target=_beat, args=(index, over, say), daemon=True).start()
+    threading.Thread(target=_beat, args=(index, over, write_line), daemon=True).start()
     try:
-        candidate = find(root, name)
-        files = proving.left_to_prove(root, candidate, proven)[index::tasks] if candidate else []
-        for answer in proving.read(root, files):
-            say(
+        candidate = find(root, checkpoint_name)
+        files = proving.left_to_prove(root, candidate, proven)[index::task_count] if candidate else []
+        for answer in proving.read_and_prove_files(root, files):
+            write_line(
                 json.dumps(
                     {
                         "task": index,
@@ -42,7 +44,7 @@ def run(root: str, proven: ProvenFiles, name: str, index: int, tasks: int, say: 
             )
     finally:
         over.set()
-    say(json.dumps({"task": index, "over": True}))
+    write_line(json.dumps({"task": index, "over": True}))
 
 
 def find(root: str, name: str) -> Optional[ForeignCandidate]:
@@ -50,9 +52,9 @@ def find(root: str, name: str) -> Optional[ForeignCandidate]:
     return next((candidate for candidate in newest.candidates(root) if candidate.name == name), None)
 
 
-def answer(line: Dict[str, Any]) -> Optional[FileProof]:
+def parse_file_proof_or_none(message: Dict[str, Any]) -> Optional[FileProof]:
     """What a line of `run` says of a file; None for one that says something else."""
-    file, proof, why, size, changed = (line.get(key) for key in ("file", "proof", "why", "size", "changed"))
+    file, proof, why, size, changed = (message.get(key) for key in ("file", "proof", "why", "size", "changed"))
     if not (isinstance(file, str) and isinstance(proof, str) and isinstance(why, str)):
         return None
     if type(size) is not int or type(changed) is not int:

@@ -40,41 +40,47 @@ class ProvingStep:
 
     def prove(self, candidate: ForeignCandidate) -> str:
         """How far it is proven, of PROOFS. Raises CheckpointError, OSError."""
-        return proving.prove(self._options.root, candidate, self._proven, self._by_nodes)
+        return proving.read_unproven_files_and_weakest_proof(
+            self._options.root, candidate, self._proven, self._proofs_from_nodes_if_worth_it
+        )
 
-    def _by_nodes(self, name: str, left: Mapping[str, int]) -> Iterator[FileProof]:
-        size = sum(left.values())
-        tasks = min(len(self.nodes), len(left))
+    def _proofs_from_nodes_if_worth_it(
+        self, checkpoint_name: str, unproven_file_sizes: Mapping[str, int]
+    ) -> Iterator[FileProof]:
+        size = sum(unproven_file_sizes.values())
+        tasks = min(len(self.nodes), len(unproven_file_sizes))
         if tasks < 2 or size < WORTH_A_STEP:
             return
         nodes = self.nodes[:tasks]
         self._report(
             "proving",
-            f"{name} is proven by {tasks} nodes: {len(left)} files, {size / 1e9:.1f} GB",
-            attempt=name,
-            files=len(left),
+            f"{checkpoint_name} is proven by {tasks} nodes: {len(unproven_file_sizes)} files, {size / 1e9:.1f} GB",
+            attempt=checkpoint_name,
+            files=len(unproven_file_sizes),
             bytes=size,
             nodes=list(nodes),
         )
         began, said = time.monotonic(), 0
-        for answer in self._answers(name, nodes):
+        for answer in self._receive_proofs_from_step(checkpoint_name, nodes):
             # A task sees the root as its node does; what is not ours to ask, or not as long as here, is read here.
-            if left.get(answer.file) == answer.state.size and answer.proof in ("", *PROOFS):
+            if unproven_file_sizes.get(answer.file) == answer.state.size and answer.proof in ("", *PROOFS):
                 said += 1
                 yield answer
         self._report(
             "proven",
-            f"{said} of {len(left)} files in {time.monotonic() - began:.1f} s"
-            + ("" if said == len(left) else "; the others are read here"),
-            attempt=name,
+            f"{said} of {len(unproven_file_sizes)} files in {time.monotonic() - began:.1f} s"
+            + ("" if said == len(unproven_file_sizes) else "; the others are read here"),
+            attempt=checkpoint_name,
             files=said,
             seconds=round(time.monotonic() - began, 1),
         )
 
-    def _answers(self, name: str, nodes: Sequence[str]) -> Iterator[FileProof]:
+    def _receive_proofs_from_step(self, checkpoint_name: str, nodes: Sequence[str]) -> Iterator[FileProof]:
         options = self._options
         try:
-            process = bare_step.start(options.srun, "prove", nodes, ("prove", "--part", options.root, name), self._env)
+            process = bare_step.start_kit_program_on_nodes(
+                options.srun, "prove", nodes, ("prove", "--part", options.root, checkpoint_name), self._env
+            )
         except OSError as err:
             self._report("proving", f"cannot start {options.srun}: {err.strerror}")
             return
@@ -90,13 +96,13 @@ class ProvingStep:
                 if line is None:
                     return
                 try:
-                    said = parse.json_object(line, _LONGEST) if line.strip() else {}
+                    said = parse.parse_json_object(line, _LONGEST) if line.strip() else {}
                 except ValueError:
                     continue  # a Prolog's or a library's own words
                 task = said.get("task")
                 if type(task) is int and task in heard:
                     heard[task] = time.monotonic()
-                    answer = proving_part.answer(said)
+                    answer = proving_part.parse_file_proof_or_none(said)
                     if answer:
                         yield answer
                     if said.get("over"):

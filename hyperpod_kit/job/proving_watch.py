@@ -18,7 +18,7 @@ from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.job import checkpoint_choice, step
 from hyperpod_kit.job.foreign import newest, proving
 from hyperpod_kit.job.foreign.candidate import MOST_STEPS, well_named
-from hyperpod_kit.job.foreign.proven import FileState, ProvenFiles, look
+from hyperpod_kit.job.foreign.proven import FileState, ProvenFiles, file_size_and_mtime_or_none
 from hyperpod_kit.system.process import make_parent_death_hook
 
 INTERVAL = 20.0
@@ -28,12 +28,12 @@ _END = 5.0
 
 
 @contextlib.contextmanager
-def beside(choice: checkpoint_choice.Choice, root: str) -> Iterator[None]:
+def proving_process_unless_kit_checkpoint(choice: checkpoint_choice.Choice, root: str) -> Iterator[None]:
     """Prove while the block lasts, unless the root is known to be our own Manager's."""
     if not is_path(root) or (choice.kind == checkpoint_choice.OURS and choice.source != checkpoint_choice.NONE):
         yield
         return
-    argv = [*step.on_this_node(), "prove", "--watch", root]
+    argv = [*step.kit_command_on_this_node(), "prove", "--watch", root]
     try:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=make_parent_death_hook(os.getpid()))
     except OSError:  # then the next start reads it
@@ -58,7 +58,7 @@ def watch(root: str, proven: ProvenFiles, pause: Callable[[float], object] = tim
         with contextlib.suppress(OSError):  # the root is away: `job run` itself looks after that
             if any(layout.parse_checkpoint_id(name) for name in os.listdir(root)):
                 return
-            seen = _once(root, proven, seen)
+            seen = _prove_newest_if_unchanged(root, proven, seen)
         pause(INTERVAL)
 
 
@@ -70,21 +70,21 @@ class _Newest(NamedTuple):
     done: bool = False
 
 
-def _once(root: str, proven: ProvenFiles, before: _Newest) -> _Newest:
+def _prove_newest_if_unchanged(root: str, proven: ProvenFiles, previous: _Newest) -> _Newest:
     for candidate in newest.candidates(root):
         if not well_named(candidate.name) or candidate.step > MOST_STEPS:
             continue
-        if candidate.name == before.name and before.done:
-            return before
+        if candidate.name == previous.name and previous.done:
+            return previous
         try:
-            files = tuple(filter(None, (look(path) for path in candidate.structure().files)))
+            files = tuple(filter(None, (file_size_and_mtime_or_none(path) for path in candidate.structure().files)))
             now = _Newest(candidate.name, files)
-            if now != before:
+            if now != previous:
                 return now
-            proving.prove(root, candidate, proven, threads=1)
+            proving.read_unproven_files_and_weakest_proof(root, candidate, proven, threads=1)
             return now._replace(done=True)
         except OSError:
             raise
         except Exception:  # it is being written; or damaged, which the choice of the next start will say
             continue
-    return before
+    return previous

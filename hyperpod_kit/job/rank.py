@@ -31,7 +31,7 @@ from hyperpod_kit.job.step_reporter import StepReporter
 from hyperpod_kit.job.storage import Probe, RootWatch
 from hyperpod_kit.slurm import tracking
 from hyperpod_kit.slurm.environment import step_launch_id_with_srun_port
-from hyperpod_kit.slurm.job_id import het_size
+from hyperpod_kit.slurm.job_id import het_component_count
 from hyperpod_kit.slurm.progress import RankProgress
 from hyperpod_kit.system.process import make_parent_death_hook
 
@@ -52,14 +52,14 @@ class Orphaned:
 
     def _watch(self) -> None:
         while not self._over.wait(_LOOK):
-            if self.seen:
+            if self.is_orphaned:
                 self._child.kill()
                 if self._whole:
-                    adopted.end_all()
+                    adopted.kill_podman_containers_below()
                 return
 
     @property
-    def seen(self) -> bool:
+    def is_orphaned(self) -> bool:
         """Asked anew each time: a command that prints ends by itself, of a broken pipe, before we have looked."""
         return os.getppid() != self._parent
 
@@ -90,20 +90,20 @@ class SignalsOfTask:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._child.pid, number)
 
-    def meant_for(self, child: subprocess.Popen[bytes]) -> None:
+    def set_child_and_forward_early_signals(self, child: subprocess.Popen[bytes]) -> None:
         """The command has started: it hears what came before."""
         self._child = child
         while self._early:
             self._hear(self._early.pop(0), None)
 
 
-def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) -> int:
+def run_rank(argv: Sequence[str], env: Mapping[str, str], in_container: bool = False) -> int:
     """Run a rank's command, write how it ended, and return the exit code for srun (128 + signal after a signal).
 
     75 is returned as 0: srun would kill the ranks that are still saving. The record keeps the 75. `inside`: we are in
     a container, whose mounts are its own.
     """
-    return RankWrapper(argv, env, inside).run()
+    return RankWrapper(argv, env, in_container).run()
 
 
 @dataclass(frozen=True)
@@ -151,8 +151,8 @@ class RankWrapper:
         self._rank = RankIdentity.read(env)
         self._probe = Probe(self._rank.state, self._rank.root) if self._rank.state else None
         self._progress = RankProgress()
-        self._signals = SignalsOfTask(only_us=tracking.only_tasks_are_signalled(tracking.process_cgroups()))
-        self._has_container_below = script_containers.of(argv) is not None
+        self._signals = SignalsOfTask(only_us=tracking.only_tasks_are_signalled(tracking.read_own_cgroup_text()))
+        self._has_container_below = script_containers.container_started_by_command(argv) is not None
 
     def run(self) -> int:
         """Return the exit code for srun."""
@@ -170,7 +170,7 @@ class RankWrapper:
             return ExitCode.NO_STORAGE
         is_orphaned = False
         try:
-            env = launches.told(self._env)
+            env = launches.environment_of_current_launch(self._env)
         except OSError as err:
             _print_error(f"{self._rank.state}: {err}")
             line.end(STORAGE)
@@ -188,14 +188,14 @@ class RankWrapper:
         if not self._inside or not self._rank.state:
             return ""
         for path in (self._rank.state, self._rank.root):
-            if is_path(path) and not container.mounted(path):
+            if is_path(path) and not container.is_at_or_below_mount_except_root(path):
                 return path
         return ""
 
     def _run_command(self, env: Mapping[str, str], line: Lifeline) -> Tuple[int, bool]:
         """Start the command and wait for its end; return its code and whether our slurmstepd has gone meanwhile."""
         if self._has_container_below:
-            adopted.adopt()
+            adopted.become_reaper_of_orphans_below()
         try:
             # It must not outlive its wrapper, or it would write beside the next attempt's ranks.
             child = subprocess.Popen(
@@ -205,16 +205,16 @@ class RankWrapper:
             )
         except OSError as err:
             return self._record_launch_failure(err), False
-        self._signals.meant_for(child)
+        self._signals.set_child_and_forward_early_signals(child)
         with contextlib.ExitStack() as stack:
             orphaned = Orphaned(child, self._parent, self._has_container_below)
             self._watch_root(line, stack)
             if self._has_container_below:
-                stack.callback(adopted.end_all)
+                stack.callback(adopted.kill_podman_containers_below)
             self._report_steps(line, stack)
             stack.callback(orphaned.stop)
             code = child.wait()
-        return code, orphaned.seen
+        return code, orphaned.is_orphaned
 
     def _record_launch_failure(self, error: OSError) -> int:
         """Say that the command cannot be started; return the exit code that stands for it."""
@@ -222,7 +222,7 @@ class RankWrapper:
         _print_error(f"cannot start {program}: {error.strerror}")
         if self._rank.is_first_on_node:
             failure = LaunchFailure(self._rank.node, program, error.strerror or str(error), _launch(self._env))
-            _tell_of_failure(self._env, failure)
+            _write_launch_failure_record(self._env, failure)
         return launch_failure.code_of(error)
 
     def _report_steps(self, line: Lifeline, stack: contextlib.ExitStack) -> None:
@@ -297,10 +297,10 @@ def _newest_capture(env: Mapping[str, str], now: float) -> Optional[MemoryCaptur
 
 def _launch(env: Mapping[str, str]) -> str:
     """The components of a heterogeneous step have a port each: what is one launch would look like several."""
-    return "" if het_size(env) else step_launch_id_with_srun_port(env)
+    return "" if het_component_count(env) else step_launch_id_with_srun_port(env)
 
 
-def _tell_of_failure(env: Mapping[str, str], failure: LaunchFailure) -> None:
+def _write_launch_failure_record(env: Mapping[str, str], failure: LaunchFailure) -> None:
     """`job run` names the cause; without it, it has the exit code of this rank."""
     state, attempt = env.get(HPK_STATE), env.get(HPK_ATTEMPT)
     if state and attempt:

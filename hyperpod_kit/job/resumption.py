@@ -41,12 +41,12 @@ class Resumption:
     ) -> None:
         self._options = options
         self._patience = patience
-        self._chooser = chooser or partial(checkpoint_choice.newest_whole, prove=proving.prove)
-        self._prover = prover or partial(checkpoint_choice.newest_valid, prove=proving.prove)
+        self._chooser = chooser or partial(checkpoint_choice.newest_complete_kit_else_foreign, prove=proving.prove)
+        self._prover = prover or partial(checkpoint_choice.newest_verified_kit_else_foreign, prove=proving.prove)
         self._last_verdict: Optional[RestoreVerdict] = None
         self._unreadable: Dict[str, str] = {}
 
-    def choice(
+    def choose_verifying_bytes_if_needed(
         self, rows: Sequence[Row], poison: Optional[PoisonCheckpoint], policy: RetryPolicy, restart: int
     ) -> checkpoint_choice.Choice:
         """Bytes are read only where something hangs on them: who steps back from a checkpoint must know the one before
@@ -62,18 +62,20 @@ class Resumption:
         return self._choose(self._prover, passed_over)
 
     def _choose(self, chooser: checkpoint_choice.Chooser, passed_over: Dict[str, str]) -> checkpoint_choice.Choice:
-        return self._patience.flushes(lambda: self._patience.choice(chooser, passed_over, self._unreadable))
+        return self._patience.choose_after_unfinished_flushes(
+            lambda: self._patience.choice(chooser, passed_over, self._unreadable)
+        )
 
-    def verdicts(self, attempt: str) -> Sequence[RestoreVerdict]:
+    def read_and_remember_verdicts(self, attempt: str) -> Sequence[RestoreVerdict]:
         """What the ranks of an attempt said, in the order of its launches; the last one is kept in mind."""
         verdicts: Sequence[RestoreVerdict] = ()
         with contextlib.suppress(OSError):
             verdicts = verdict.read_last_verdict_per_launch(self._options.state, attempt)
-            verdicts = verdicts or launches.taken(self._options.state, attempt)
+            verdicts = verdicts or launches.foreign_choices_of_later_launches(self._options.state, attempt)
         self._last_verdict = verdicts[-1] if verdicts else None
         return verdicts
 
-    def seen_by_ranks(self, outcome: Outcome) -> Outcome:
+    def recast_crash_as_storage_if_unreadable(self, outcome: Outcome) -> Outcome:
         """A failure that was storage's: the ranks could not read what storage listed."""
         is_unread = self._last_verdict is not None and self._last_verdict.error == StorageUnreadable.__name__
         if not is_unread or not outcome.kind.costs_budget:

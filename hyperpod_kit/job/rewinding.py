@@ -21,7 +21,7 @@ def rewind(root: str, attempt: str, runner: Runner, by: str) -> Rollback:
     to save would be left too; Unreachable, CheckpointError, OSError."""
     # Before it is asked who uses the root: what a job begins from now on is not left.
     epoch = catalog.highest_epoch_and_seq(open_store(root))[0]
-    owner, word = _user_of(root, runner)
+    owner, word = _live_job_on_root_and_its_state(root, runner)
     if owner:
         raise RunIsOwned(
             f"{root} is used by job {owner}, which is {word}: what it goes on to save would be left as well",
@@ -30,19 +30,19 @@ def rewind(root: str, attempt: str, runner: Runner, by: str) -> Rollback:
     return _record(root, attempt, by, epoch)
 
 
-def _user_of(root: str, runner: Runner) -> Tuple[str, str]:
-    """As `ownership.user_of`; nobody of a root of which no job has kept records."""
+def _live_job_on_root_and_its_state(root: str, runner: Runner) -> Tuple[str, str]:
+    """As `ownership.live_job_on_root_and_its_state`; nobody of a root of which no job has kept records."""
     try:
-        state = state_place.of(root)
+        state = state_place.state_directory_of_root(root)
     except JobError:
         return "", ""
-    return ownership.user_of(runner, state, time.sleep)
+    return ownership.live_job_on_root_and_its_state(runner, state, time.sleep)
 
 
-def at_the_start(root: str, attempt: str, ledger: Ledger, job: str) -> bool:
+def rewind_once_for_job(root: str, attempt: str, ledger: Ledger, job: str) -> bool:
     """The same for a job that has the root, once in its life: its script is run again at each requeue, and must not go
     back again. Whether it was done now. Raises JobError, CheckpointError, OSError."""
-    if any(row.get("event") == EVENT and row.get("from") == attempt for row in ledger.rows()):
+    if any(row.get("event") == EVENT and row.get("from") == attempt for row in ledger.valid_rows_of_this_job()):
         return False
     _record(root, attempt, f"job {job}", catalog.highest_epoch_and_seq(open_store(root))[0])
     ledger.append(EVENT, **{"from": attempt})

@@ -15,7 +15,7 @@ from hyperpod_kit.checkpoint.agent.save_failures import ago
 from hyperpod_kit.checkpoint.repository import manifest, selection, verify
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 _TRIED = 8
 """Manifests that are damaged and passed over: whether a checkpoint can be trusted is not asked here."""
@@ -56,7 +56,7 @@ def look(root: str) -> SaveStatus:
     try:
         store = open_store(root)
         durable: Optional[NewestDurable] = None
-        for number, entry in enumerate(selection.iter_committed_newest_first(store)):
+        for number, entry in enumerate(selection.iter_committed_not_excluded_newest_first(store)):
             at: Optional[float] = None
             tier = ""
             try:
@@ -69,7 +69,7 @@ def look(root: str) -> SaveStatus:
             break
         row = failure_rows.read_newest(store)
     except (CheckpointError, OSError, ValueError) as err:
-        return SaveStatus(unknown=clean(verify.describe_failure(err)))
+        return SaveStatus(unknown=clean_one_line(verify.describe_failure(err)))
     newer = row is not None and (durable is None or (row.epoch, row.seq) > (durable.epoch, durable.seq))
     return SaveStatus(durable, row if newer else None)
 

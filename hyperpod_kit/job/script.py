@@ -69,7 +69,7 @@ class Command:
     line: int
 
     @property
-    def bare(self) -> str:
+    def text_without_quoted_parts(self) -> str:
         """Without what is quoted: operators in it are this shell's own."""
         return re.sub(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"", "", self.text)
 
@@ -159,7 +159,7 @@ def minutes(text: str) -> Optional[float]:
     return a + b / 60
 
 
-def exports(script: Script) -> Dict[str, int]:
+def lines_of_variables_set(script: Script) -> Dict[str, int]:
     """Names that the body sets (`NAME=…`, `export NAME=…`), with the line."""
     found: Dict[str, int] = {}
     for command in script.commands:

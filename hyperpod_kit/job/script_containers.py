@@ -35,7 +35,7 @@ class ScriptContainer:
     def mounts(self) -> Tuple[str, ...]:
         """Paths inside."""
         found = [
-            _inside(one)
+            _path_inside_of_mount_spec(one)
             for name in ("volume", "bind")
             for value in self.options.get(name, ())
             for one in (value.split(",") if name == "bind" else [value])
@@ -45,7 +45,7 @@ class ScriptContainer:
             found.append(fields.get("target") or fields.get("destination") or fields.get("dst") or "")
         return tuple(os.path.normpath(path) for path in found if path.startswith("/"))
 
-    def losses(self) -> Iterator[Tuple[str, str]]:
+    def losses_with_remedies(self) -> Iterator[Tuple[str, str]]:
         """(what will not work inside, what to add or to leave out)."""
         if self.program in APPTAINER:
             if self._any("containall", "ipc"):
@@ -68,8 +68,8 @@ class ScriptContainer:
                 "process ids are the container's own, and who looks after shared memory outside has others",
                 "--pid=host",
             )
-        if not self._any("env-host") and not all(self._told(name) for name in _ALL):
-            yield "the trainer is not told what to resume from", self._environment()
+        if not self._any("env-host") and not all(self._is_variable_passed_in(name) for name in _ALL):
+            yield "the trainer is not told what to resume from", self._option_passing_environment()
         if self._value("network") != "host":
             yield "ranks of several nodes do not find each other", "--network=host"
         if self.program == "docker":
@@ -79,7 +79,7 @@ class ScriptContainer:
                 "podman, apptainer or pyxis in its place",
             )
 
-    def _environment(self) -> str:
+    def _option_passing_environment(self) -> str:
         return "--env-host" if self.program == "podman" else "--env-file with all HPK_*, SLURM_*, MASTER_* of `env`"
 
     def mount(self, place: str) -> str:
@@ -92,7 +92,7 @@ class ScriptContainer:
     def _value(self, name: str) -> str:
         return (self.options.get(name) or ("",))[-1]
 
-    def _told(self, name: str) -> bool:
+    def _is_variable_passed_in(self, name: str) -> bool:
         given = self.options.get("env", ())
         return "env-file" in self.options or name in given
 
@@ -111,7 +111,7 @@ _SHORT = {
 }
 
 
-def of(command: Sequence[str]) -> Optional[ScriptContainer]:
+def container_started_by_command(command: Sequence[str]) -> Optional[ScriptContainer]:
     """The container that a command starts, None when it starts none that is known."""
     for at, word in enumerate(command):
         program = os.path.basename(word)
@@ -138,24 +138,24 @@ def _options(program: str, words: Sequence[str]) -> Dict[str, Tuple[str, ...]]:
 
 def doubts(command: Sequence[str], needed: Sequence[str]) -> Iterator[str]:
     """What will probably go wrong inside, each with what to type. `needed`: directories of checkpoints and records."""
-    inside = of(command)
+    inside = container_started_by_command(command)
     if inside is None:
         return
     for path in needed:
         if not covered(path, inside.mounts):
             yield f"{path} is in none of {inside.program}'s mounts; add {inside.mount(top(path))}"
-    for what, option in inside.losses():
+    for what, option in inside.losses_with_remedies():
         yield f"{inside.program}: {what}; {option}"
 
 
 def doubts_of(container: Optional[Container], options: RunOptions, program: str) -> Iterator[str]:
     """The same of either kind: one that srun starts, or one that the command does."""
     if container is not None:
-        return container.doubts(options.places, options.command, program)
-    return doubts(options.command, options.places)
+        return container.doubts(options.directories_needed_by_ranks, options.command, program)
+    return doubts(options.command, options.directories_needed_by_ranks)
 
 
-def _inside(mount: str) -> str:
+def _path_inside_of_mount_spec(mount: str) -> str:
     """The path inside, of SRC[:DST[:FLAGS]]."""
     parts = mount.split(":")
     return parts[1] if len(parts) > 1 and parts[1].startswith("/") else parts[0]

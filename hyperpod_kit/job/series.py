@@ -50,13 +50,13 @@ class JobSeries:
             self._counter.stop()
             self._counter = None
         if self._held is not None:
-            self._held.close()
+            self._held.remove_file_and_unlock()
             self._held = None
 
     def __call__(self, event: str, fields: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError, ValueError, JobError):
             if event == "start" and self._held is None:
-                self._begin(fields)
+                self._open_notes_and_start_counter(fields)
             elif event in _ROWS:
                 self._rows.append({**self._base, "t": self._clock(), "event": event, **fields})
             else:
@@ -70,11 +70,11 @@ class JobSeries:
         table = self._time.table(now, wait=_STOP) if self._time is not None else TimeTable()
         return round(table.goodput, 4) if table.goodput is not None else None
 
-    def _begin(self, fields: Mapping[str, Any]) -> None:
+    def _open_notes_and_start_counter(self, fields: Mapping[str, Any]) -> None:
         job, restart = fields["job"], fields["restart"]
-        known = ledger.Ledger(self._state, job, restart, born=life.birth(self._env))
+        known = ledger.Ledger(self._state, job, restart, born=life.id_of_batch_script_run(self._env))
         self._base = {"job": job, "restart": restart}
-        self._rows = known.rows()
+        self._rows = known.valid_rows_of_this_job()
         folder, uid = shm_paths.ensure_user_directory(), shm_paths.node_uid()
         job_note.remove_stale(folder, uid)
         self._held = LockedNote(folder, uid, fields["number"])
@@ -118,21 +118,21 @@ class TimeCounter:
         """The note goes with it."""
         self._over.set()
         self._thread.join(_STOP)
-        self._held.close()
+        self._held.remove_file_and_unlock()
 
     def _watch(self) -> None:
         while True:
             with contextlib.suppress(OSError):
                 table = self._time.table(self._clock())
                 self._counted = self._counted or CountedSeconds(table)
-                self._held.put(TimeNote(self._job, self._counted.count(table)))
+                self._held.put(TimeNote(self._job, self._counted.raise_counters_to(table)))
             if self._over.wait(EVERY):
                 return
 
 
 def note_of(job: str, rows: Sequence[ledger.Row], now: float, goodput: Optional[float]) -> JobNote:
     """What is said of a job with these rows in its ledger. `now`: Unix seconds."""
-    found = timeline.chain(timeline.of_rows(rows))
+    found = timeline.fill_in_lost_steps_and_gaps(timeline.of_rows(rows))
     sums = timeline.totals(found, now)
     ran = [one for one in found if one.kind != timeline.NONE]
     runs = ran[-1] if ran and ran[-1].kind == timeline.UNFINISHED else None

@@ -23,7 +23,7 @@ from hyperpod_kit.job.foreign.candidate import MOST_STEPS, well_named
 from hyperpod_kit.slurm.environment import step_launch_id_with_srun_port
 from hyperpod_kit.system.wait import fixed_pause, poll_until
 from hyperpod_kit.untrusted import by_descriptor, files, parse
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 Record = Dict[str, Any]
 
@@ -40,14 +40,14 @@ to storage is waited for; slurmstepd waits for us."""
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 
-def key(env: Mapping[str, str]) -> str:
+def launch_key(env: Mapping[str, str]) -> str:
     """Names one launch: HyperPod's step retry keeps job id, restart count and step id, but not srun's port."""
     return ".".join(
         [env.get("SLURM_JOB_ID", "0"), env.get("SLURM_RESTART_COUNT", "0"), step_launch_id_with_srun_port(env)]
     )
 
 
-def agree(
+def read_or_make_shared_record(
     state: str, name: str, decide: Callable[[], Record], *, patience: float = 30.0, head_start: float = HEAD_START
 ) -> Record:
     """The record `<state>/decisions/<name>.json`, made by `decide` if nobody has. Raises JobError, OSError.
@@ -59,10 +59,10 @@ def agree(
     by_descriptor.make_directories(by_descriptor.resolve_parent(place), 0o750)
     owners = _Owners(place)
     for folder in (state, place):
-        owners.check(folder, os.lstat(folder))
+        owners.raise_if_link_or_foreign_owner(folder, os.lstat(folder))
     path = os.path.join(place, name + ".json")
     record = _read(path, name, owners)
-    if record is None and not _is_first(path):
+    if record is None and not _create_begun_mark_if_first(path):
         record = poll_until(
             lambda: _read(path, name, owners), lambda found: found is not None, fixed_pause(0.05), seconds=head_start
         )
@@ -85,17 +85,17 @@ class _Owners:
         self._known = {os.geteuid(), 0}
         self._asked = False
 
-    def check(self, path: str, found: os.stat_result) -> None:
+    def raise_if_link_or_foreign_owner(self, path: str, file_status: os.stat_result) -> None:
         """Raises JobError."""
-        if stat.S_ISLNK(found.st_mode):
+        if stat.S_ISLNK(file_status.st_mode):
             raise JobError(f"{path} is a link, expected a directory of ours", hint=f"ls -ld {path}")
-        if found.st_uid not in self._known and not self._asked:
+        if file_status.st_uid not in self._known and not self._asked:
             self._asked = True
             with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=self._place) as file:
                 self._known.add(os.fstat(file.fileno()).st_uid)
-        if found.st_uid not in self._known:
+        if file_status.st_uid not in self._known:
             raise JobError(
-                f"{path} belongs to uid {found.st_uid}, expected uid {os.geteuid()}: what it says would "
+                f"{path} belongs to uid {file_status.st_uid}, expected uid {os.geteuid()}: what it says would "
                 "become environment of this job's ranks",
                 hint=f"have it removed (ls -ld {path}), or give the job a checkpoint root of its own",
             )
@@ -105,12 +105,12 @@ def decide(
     root: str, state: str, by: str, chooser: Optional[checkpoint_choice.Chooser] = None, *, fresh: bool = False
 ) -> Record:
     """A new record: the choice, or why there is none. `fresh`: a person wants to begin at step 0 in that case."""
-    chooser = chooser or checkpoint_choice.remembering(root, state)
+    chooser = chooser or checkpoint_choice.chooser_reusing_foreign_proofs(root, state)
 
     def choose() -> checkpoint_choice.Choice:
-        return unfinished_flushes.outlast(
-            lambda: checkpoint_choice.choose_with_patience(root, state, {}, {}, STORAGE_PATIENCE, chooser),
-            unfinished_flushes.notes_of(root),
+        return unfinished_flushes.choose_after_flushes_end(
+            lambda: checkpoint_choice.choose_waiting_for_unread_newer(root, state, {}, {}, STORAGE_PATIENCE, chooser),
+            unfinished_flushes.make_note_reader(root),
             STORAGE_PATIENCE,
             root=root,
         )
@@ -142,7 +142,7 @@ def task_prolog_lines(record: Record, rank: str) -> List[str]:
     if record.get("from") is None:
         why = "; ".join(f"{one['attempt']}: {one['why']}" for one in record.get("rejected") or [])
         return [
-            f"print hyperpod-kit: NoValidCheckpoint: {clean(why, 4000)}",
+            f"print hyperpod-kit: NoValidCheckpoint: {clean_one_line(why, 4000)}",
             "print hyperpod-kit: no task of this step starts; hyperpod-kit checkpoint repair ROOT --dry-run says what "
             f"can be mended, and {HPK_FRESH}=1 begins anew at step 0",
         ]
@@ -172,33 +172,33 @@ def problem(record: Mapping[str, Any]) -> str:
     if source is None:
         return ""
     if not isinstance(source, str) or not well_named(source):
-        return f"its from is {clean(source, 80)!r}"
+        return f"its from is {clean_one_line(source, 80)!r}"
     if type(step) is not int or not 0 <= step <= MOST_STEPS:
-        return f"its step is {clean(step, 80)!r}"
-    return "" if kind in checkpoint_choice.KINDS else f"its kind is {clean(kind, 80)!r}"
+        return f"its step is {clean_one_line(step, 80)!r}"
+    return "" if kind in checkpoint_choice.KINDS else f"its kind is {clean_one_line(kind, 80)!r}"
 
 
 def _read(path: str, name: str, owners: _Owners) -> Optional[Record]:
     """None while it is not there or not complete. Raises JobError, OSError."""
     try:
-        fd, found = files.open_to_read(path)
+        fd, found = files.open_regular_file_to_read(path)
     except FileNotFoundError:
         return None
     except Untrusted as err:
         raise JobError(f"{path}: {err.message}") from err
     try:
-        owners.check(path, found)
-        value = parse.json_object(os.pread(fd, LARGEST + 1, 0), LARGEST)
+        owners.raise_if_link_or_foreign_owner(path, found)
+        value = parse.parse_json_object(os.pread(fd, LARGEST + 1, 0), LARGEST)
     except ValueError:
         return None
     finally:
         os.close(fd)
     if value.get("launch", name) != name:
-        raise JobError(f"{path} is of another launch: {clean(value.get('launch'), 80)!r}")
+        raise JobError(f"{path} is of another launch: {clean_one_line(value.get('launch'), 80)!r}")
     return value
 
 
-def _is_first(path: str) -> bool:
+def _create_begun_mark_if_first(path: str) -> bool:
     """Whether nobody has begun to decide yet. Raises OSError."""
     try:
         mark = by_descriptor.resolve_parent(f"{path}.begun")

@@ -63,7 +63,7 @@ class Signals:
         with contextlib.suppress(OSError):
             os.write(self._write, b"w")
 
-    def pause(self, seconds: float) -> None:
+    def pause_until_stop_or_warning(self, seconds: float) -> None:
         """Wait `seconds`, or until TERM or USR1."""
         end = time.monotonic() + seconds
         while not self.stop and not self.warned and time.monotonic() < end:

@@ -37,7 +37,7 @@ class JobRunLock:
         end = time.monotonic() + limit
         resumes = 0.0  # a pause that ends before it was ended by a signal, and so will be all that follow
         owner: Optional[int] = None
-        while not self._bound(address):
+        while not self._try_bind(address):
             owner = _owner(address) if owner is None else owner  # once: nobody takes what is asked there off its queue
             if owner == _ANOTHER_USER:
                 return  # anybody may take any address: that says nothing of this job
@@ -57,7 +57,7 @@ class JobRunLock:
             self._socket.close()
             self._socket = None
 
-    def _bound(self, address: str) -> bool:
+    def _try_bind(self, address: str) -> bool:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             listener.bind(address)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Callable, Dict, Mapping, Optional
 
-from hyperpod_kit.job.hang import HangVerdict, HangWatch, KnownSilences, StallRule, Watched, rows
+from hyperpod_kit.job.hang import HangVerdict, HangWatch, KnownSilences, StallRule, Watched, rank_positions_for_report
 from hyperpod_kit.job.step_report import StepReport
 from hyperpod_kit.job.watch import OutputWatch
 
@@ -33,7 +33,7 @@ class StallWatch:
         self._looked = clock()
         self._verdict = HangVerdict(Watched.UNREPORTED)
 
-    def hang(self, reports: Mapping[int, StepReport]) -> str:
+    def reason_to_end_step_or_empty(self, reports: Mapping[int, StepReport]) -> str:
         """Why the step is to be ended, "" while it is not."""
         now = self._clock()
         elapsed, self._looked = now - self._looked, now
@@ -46,12 +46,12 @@ class StallWatch:
         if verdict.watched is not Watched.HANGS:
             return ""
         if not self._serves():
-            self._steps.excuse()
+            self._steps.reset_silence()
             return ""
         return f"no step for {verdict.silent:.0f} s ({verdict.reason})"
 
     @property
-    def silent(self) -> float:
+    def seconds_without_progress(self) -> float:
         """Seconds since the ranks got on, as far as they report it."""
         return self._verdict.silent
 
@@ -62,7 +62,7 @@ class StallWatch:
         return {
             "silent": round(self._verdict.silent, 1),
             "limit": round(self._verdict.limit, 1),
-            "ranks": rows(reports),
+            "ranks": rank_positions_for_report(reports),
         }
 
     def restart(self) -> None:
@@ -72,7 +72,7 @@ class StallWatch:
         self._looked = self._clock()
 
     @property
-    def due(self) -> Optional[float]:
+    def seconds_until_next_look(self) -> Optional[float]:
         """Seconds until the next look; None where nothing is watched."""
         limits = [limit for limit in (self._rule.floor, self._rule.unreported) if limit]
         return min([_LOOK, *(limit / 4 for limit in limits)]) if limits else None

@@ -18,7 +18,7 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import MOUNTPOINT, is_path, mount_type_and_source, open_store
 from hyperpod_kit.errors import Absent, CheckpointError, JobError, NoRecords
 from hyperpod_kit.system.mountinfo import DISKS
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 OURS = layout.JOBS
 MARK = layout.JOBS_ELSEWHERE
@@ -36,27 +36,27 @@ def absolute(root: str) -> str:
     return os.path.abspath(root) if is_path(root) else root.rstrip("/")
 
 
-def is_inside(root: str) -> bool:
+def can_root_hold_records(root: str) -> bool:
     """Whether the root itself can hold the records."""
     return is_path(root) and mount_type_and_source(root) != ("fuse", MOUNTPOINT)
 
 
-def chosen(root: str, named: str, env: Mapping[str, str]) -> str:
+def chosen(root: str, user_directory: str, env: Mapping[str, str]) -> str:
     """The directory of the records: in the root where that can be, else below the directory that the user has named,
     else below one that all nodes share. The same at each run of a batch script. Raises JobError."""
-    if is_inside(root):
-        if named:
+    if can_root_hold_records(root):
+        if user_directory:
             raise JobError(f"{root} holds the records of its jobs itself", hint="leave --state away")
         return os.path.join(root, OURS)
     words = re.sub(r"[^A-Za-z0-9]+", "-", root.partition("://")[2] or root).strip("-")[-40:]
     own = f"{words}-{hashlib.sha256(root.encode()).hexdigest()[:10]}"
-    if named:
-        return os.path.join(os.path.abspath(named), own)
+    if user_directory:
+        return os.path.join(os.path.abspath(user_directory), own)
     looked = []
     for path in _candidates(env):
         kind = mount_type_and_source(path)[0]
         # What is no disk of this machine's own is what all nodes of a cluster have in common.
-        if kind and kind not in DISKS and is_inside(path):
+        if kind and kind not in DISKS and can_root_hold_records(path):
             return os.path.join(path, FOLDER, own)
         looked.append(f"{path} ({kind or 'unknown'})")
     raise JobError(
@@ -72,10 +72,10 @@ def _candidates(env: Mapping[str, str]) -> Iterator[str]:
             yield os.path.normpath(env[name])
 
 
-def take(root: str, state: str) -> None:
+def record_state_directory_at_root(root: str, state: str) -> None:
     """Let the root say where its records are, or find that it does. Raises JobError when they are elsewhere,
     CheckpointError, OSError."""
-    if is_inside(root):
+    if can_root_hold_records(root):
         return
     store = open_store(root)
     end = time.monotonic() + _WRITING
@@ -83,7 +83,7 @@ def take(root: str, state: str) -> None:
         try:
             if not store.exists(MARK):
                 store.create(MARK, manifest.seal_json({"format": FORMAT, "state": state}))
-            named = _named(store)
+            named = _read_recorded_state_directory(store)
             break
         except (FileExistsError, PermissionError):
             # With the second Mountpoint answers, to a read as well, where another is just writing it.
@@ -92,18 +92,18 @@ def take(root: str, state: str) -> None:
             time.sleep(0.2)
     if named != state:
         raise JobError(
-            f"the records of {root} are in {clean(named)}, and this job would keep them in {state}",
+            f"the records of {root} are in {clean_one_line(named)}, and this job would keep them in {state}",
             hint=f"--state {os.path.dirname(named)}, or a root of its own",
         )
 
 
-def of(root: str) -> str:
+def state_directory_of_root(root: str) -> str:
     """The directory of a root's records, for who looks at it later. Raises NoRecords when none were ever made,
     CheckpointError, OSError."""
-    if is_inside(root):
+    if can_root_hold_records(root):
         return os.path.join(root, OURS)
     try:
-        return _named(open_store(root))
+        return _read_recorded_state_directory(open_store(root))
     except FileNotFoundError:
         raise NoRecords(f"no job has ever kept records of {root}: {root}/{MARK} is not there") from None
 
@@ -120,11 +120,11 @@ def require_root(root: str) -> None:
 def require(root: str, state: str) -> None:
     """Raises OSError when the root is not there, which of some reads like an empty one; and CheckpointError."""
     os.stat(state)
-    if not is_inside(root) and not open_store(root).exists(MARK):
+    if not can_root_hold_records(root) and not open_store(root).exists(MARK):
         raise FileNotFoundError(f"{root}/{MARK} is not there")
 
 
-def _named(store: Store) -> str:
+def _read_recorded_state_directory(store: Store) -> str:
     body = manifest.parse_sealed_json(store.read(MARK, _LARGEST), MARK)
     named = body.get("state")
     if body.get("format") != FORMAT or not isinstance(named, str) or not os.path.isabs(named) or "\0" in named:

@@ -7,7 +7,7 @@ from typing import List, Optional, Sequence
 
 from hyperpod_kit.job.step_note import EVERY
 from hyperpod_kit.job.timeline import NONE, UNFINISHED, JobAttempt, Totals
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 HEAD = ("attempt", "started", "took", "from step", "reached", "lost", "ended as", "code", "then")
 
@@ -15,7 +15,7 @@ HEAD = ("attempt", "started", "took", "from step", "reached", "lost", "ended as"
 def table(found: Sequence[JobAttempt], sums: Totals, more: Sequence[str] = (), now: Optional[float] = None) -> str:
     """One line an attempt, then the sum and `more`. `?`: not known; an empty field: nothing to know. `now`: Unix
     seconds, for the attempt that still runs."""
-    rows: List[Sequence[str]] = [HEAD, *([clean(text) for text in _row(one, now)] for one in found)]
+    rows: List[Sequence[str]] = [HEAD, *([clean_one_line(text) for text in _row(one, now)] for one in found)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD) - 1)]
     lines = ["  ".join([*(text.ljust(width) for text, width in zip(row, widths)), row[-1]]).rstrip() for row in rows]
     return "\n".join([*lines, sentence(sums), *more]) + "\n"
@@ -26,18 +26,18 @@ def sentence(sums: Totals) -> str:
     words = [f"{sums.attempts} attempt{'' if sums.attempts == 1 else 's'}"]
     if sums.wall:
         words.append(f"{duration(sums.wall)} from the first start to the last end")
-    words.append(_twice(sums))
+    words.append(_steps_done_twice_sentence(sums))
     return ", ".join(words)
 
 
-def _twice(sums: Totals) -> str:
+def _steps_done_twice_sentence(totals: Totals) -> str:
     """Steps that were done again; what nobody knows is not 0."""
-    if sums.lost is None:
+    if totals.lost is None:
         return "unknown how many steps were done twice: no attempt says how far it came"
-    known = f"{sums.lost} step{'' if sums.lost == 1 else 's'} done twice"
-    if not sums.untold:
+    known = f"{totals.lost} step{'' if totals.lost == 1 else 's'} done twice"
+    if not totals.untold:
         return known
-    return f"at least {known} ({sums.untold} attempt{'' if sums.untold == 1 else 's'} did not say how far)"
+    return f"at least {known} ({totals.untold} attempt{'' if totals.untold == 1 else 's'} did not say how far)"
 
 
 def duration(seconds: float) -> str:
@@ -61,21 +61,25 @@ def ending(one: JobAttempt) -> str:
     return one.kind
 
 
-def runs(one: JobAttempt, now: Optional[float]) -> bool:
+def was_running_a_moment_ago(attempt: JobAttempt, now: Optional[float]) -> bool:
     """Whether `job run` was at work on it a moment ago, as its note says."""
-    return one.kind == UNFINISHED and None not in (now, one.noted) and (now or 0.0) - (one.noted or 0.0) < 3 * EVERY
+    return (
+        attempt.kind == UNFINISHED
+        and None not in (now, attempt.noted)
+        and (now or 0.0) - (attempt.noted or 0.0) < 3 * EVERY
+    )
 
 
 def _row(one: JobAttempt, now: Optional[float]) -> Sequence[str]:
-    at_work = runs(one, now)
+    at_work = was_running_a_moment_ago(one, now)
     seconds = max(0.0, (now or 0.0) - one.started) if at_work else one.seconds
     return (
         one.name,
         time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.started)),
         duration(seconds) if seconds is not None else "",
         _from(one),
-        reached(one, now),
-        lost(one),
+        reached_step_text(one, now),
+        lost_steps_text(one),
         "running" if at_work else ending(one),
         _text(one.code),
         _then(one),
@@ -94,17 +98,17 @@ def _then(one: JobAttempt) -> str:
     return "; ".join(filter(None, [f"HyperPod retried its step {times}" if one.retries else "", one.hang, one.then]))
 
 
-def reached(one: JobAttempt, now: Optional[float]) -> str:
+def reached_step_text(attempt: JobAttempt, now: Optional[float]) -> str:
     """The last step; `?` where an attempt that ran did not say it."""
-    ran = one.kind not in (NONE, UNFINISHED)
-    if one.moved is not None and now is not None and one.reached is not None:
-        return f"{one.reached}, {duration(max(0.0, now - one.moved))} ago"
-    return "?" if ran and one.reached is None else _text(one.reached)
+    ran = attempt.kind not in (NONE, UNFINISHED)
+    if attempt.moved is not None and now is not None and attempt.reached is not None:
+        return f"{attempt.reached}, {duration(max(0.0, now - attempt.moved))} ago"
+    return "?" if ran and attempt.reached is None else _text(attempt.reached)
 
 
-def lost(one: JobAttempt) -> str:
+def lost_steps_text(attempt: JobAttempt) -> str:
     """Steps that a later attempt did again; `?` where nobody knows how many."""
-    return "?" if one.followed and one.lost is None else _text(one.lost)
+    return "?" if attempt.followed and attempt.lost is None else _text(attempt.lost)
 
 
 def _text(value: object) -> str:

@@ -10,7 +10,7 @@ from hyperpod_kit.job.goodput import pictures, show
 from hyperpod_kit.job.goodput.job_time import JobTime
 from hyperpod_kit.job.goodput.time_table import table_of
 from hyperpod_kit.job.run.outcome_kind import OutcomeKind
-from hyperpod_kit.job.status import duration, ending, lost, reached, sentence
+from hyperpod_kit.job.status import duration, ending, lost_steps_text, reached_step_text, sentence
 from hyperpod_kit.job.timeline import NONE, UNFINISHED, JobAttempt, Totals
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 960, 320, 64, 40
@@ -45,8 +45,8 @@ def page(
 {"".join(f"<p>{html.escape(line)}</p>" for line in (f"As of {_moment(now)}", sentence(sums), *more))}
 {_pictures(times, now)}
 <h2>Steps over time</h2>
-{picture(found, now)}
-<p class="key">{_key(found)}</p>
+{steps_over_time_svg(found, now)}
+<p class="key">{_colour_legend(found)}</p>
 <table><thead><tr><th>attempt</th><th>started</th><th class="n">took</th><th class="n">from step</th>
 <th class="n">reached</th><th class="n">lost</th><th>ended as</th><th>then</th></tr></thead>
 <tbody>
@@ -62,19 +62,19 @@ def _pictures(times: Sequence[JobTime], now: float) -> str:
     """What each job's time went into."""
     parts = []
     for time_of_job in times:
-        words = show.headline(time_of_job, table_of(time_of_job.pieces)) if time_of_job.pieces else ""
+        words = show.goodput_sentence(time_of_job, table_of(time_of_job.pieces)) if time_of_job.pieces else ""
         parts.append(f"<h2>{html.escape(time_of_job.job)}: {html.escape(words)}</h2>")
         if time_of_job.current is not None:
             current = time_of_job.current
-            for line in (show.now_at(current, now), show.newest_in_memory(current, now)):
+            for line in (show.now_at(current, now), show.newest_memory_capture_sentence(current, now)):
                 parts.append(f"<p>{html.escape(line)}</p>")
-        parts.append(pictures.both(time_of_job))
+        parts.append(pictures.waterfall_and_gantt_html(time_of_job))
     return "\n".join(parts)
 
 
-def picture(found: Sequence[JobAttempt], now: float) -> str:
+def steps_over_time_svg(attempts: Sequence[JobAttempt], now: float) -> str:
     """Steps over time: an attempt is a line from the step it resumed to the one it reached, dashed where unknown."""
-    ran = [one for one in found if one.kind != NONE and one.step is not None]
+    ran = [one for one in attempts if one.kind != NONE and one.step is not None]
     if not ran:
         return ""
     begin = ran[0].started
@@ -121,8 +121,8 @@ def _end(one: JobAttempt, now: float) -> float:
     return max(one.started, now) if one.kind == UNFINISHED else one.started
 
 
-def _key(found: Sequence[JobAttempt]) -> str:
-    kinds = list(dict.fromkeys(one.kind for one in found if one.kind in COLOURS))
+def _colour_legend(attempts: Sequence[JobAttempt]) -> str:
+    kinds = list(dict.fromkeys(one.kind for one in attempts if one.kind in COLOURS))
     return "".join(f'<span><i style="background:{COLOURS[kind]}"></i> {kind}</span>' for kind in kinds)
 
 
@@ -146,8 +146,8 @@ def _row(one: JobAttempt, now: float) -> str:
                 cell(when),
                 cell(duration(one.seconds) if one.seconds is not None else None, True),
                 cell(one.step, True),
-                cell(reached(one, now), True),
-                cell(lost(one), True),
+                cell(reached_step_text(one, now), True),
+                cell(lost_steps_text(one), True),
                 cell(ending(one)),
                 cell("; ".join(text for text in (one.hang, one.then, passed) if text)),
             ]

@@ -74,22 +74,22 @@ def wrapper(container: Optional[Container] = None) -> List[str]:
     The batch host's own Python need not be in a container; our program is, by the node's enroot fstab.
     """
     if container:
-        return container.command([program(), "exec", INSIDE, "--"])
-    return [*on_any_node(), "exec", "--"]
+        return container.command_running_python_inside([path_of_kit_main_on_nodes(), "exec", INSIDE, "--"])
+    return [*kit_command_on_any_node(), "exec", "--"]
 
 
-def on_any_node() -> List[str]:
+def kit_command_on_any_node() -> List[str]:
     """Words that run our job commands on whichever node of the job."""
     python = SYSTEM_PYTHON if _is_bundled() else sys.executable or SYSTEM_PYTHON
-    return [python, "-I", "-S", program()]
+    return [python, "-I", "-S", path_of_kit_main_on_nodes()]
 
 
-def on_this_node() -> List[str]:
+def kit_command_on_this_node() -> List[str]:
     """Words that run our job commands here, from the very files that this process runs from."""
     return [sys.executable or SYSTEM_PYTHON, "-I", "-S", str(_own_program())]
 
 
-def program() -> str:
+def path_of_kit_main_on_nodes() -> str:
     """Our `__main__.py`, by the name that every node has where there is one.
 
     Never by the id of our bundle: a node that was replaced since, or whose bundle was changed in place, lacks it.
@@ -118,7 +118,7 @@ def step_environment(env: Mapping[str, str], extra: Mapping[str, str]) -> Dict[s
     return result
 
 
-def tasks(env: Mapping[str, str], nodes: Sequence[str]) -> Dict[str, str]:
+def task_count_variables(env: Mapping[str, str], nodes: Sequence[str]) -> Dict[str, str]:
     """How many ranks a step on these nodes has; srun would take the whole allocation's, and refuse."""
     each = env.get("SLURM_NTASKS_PER_NODE", "")
     if not nodes or not each.isdigit():
@@ -126,9 +126,9 @@ def tasks(env: Mapping[str, str], nodes: Sequence[str]) -> Dict[str, str]:
     return {"SLURM_NTASKS": str(int(each) * len(nodes)), "SLURM_NPROCS": str(int(each) * len(nodes))}
 
 
-def on_hyperpod(runner: Runner, mark: str = hyperpod.NODE_DIRECTORY) -> bool:
+def is_hyperpod_step_retry_available(runner: Runner, hyperpod_directory: str = hyperpod.NODE_DIRECTORY) -> bool:
     """Whether HyperPod's own step retry is there to be asked for."""
-    return os.path.isdir(mark) and hyperpod.has_hyperpod_step_retry(runner)
+    return os.path.isdir(hyperpod_directory) and hyperpod.has_hyperpod_step_retry(runner)
 
 
 class SrunStep:

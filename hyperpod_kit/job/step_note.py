@@ -13,11 +13,11 @@ import time
 from typing import Any, Callable, Mapping, NamedTuple, Optional
 
 from hyperpod_kit.errors import Untrusted
-from hyperpod_kit.job.hang import furthest, where
+from hyperpod_kit.job.hang import describe_positions_of_ranks, furthest
 from hyperpod_kit.job.step_report import StepReport
-from hyperpod_kit.system.atomic_file import replacing
+from hyperpod_kit.system.atomic_file import open_for_atomic_replace
 from hyperpod_kit.untrusted import files, parse
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 FILE = "steps.json"
 
@@ -45,7 +45,7 @@ class StepNote(NamedTuple):
 def read(state: str) -> Optional[StepNote]:
     """None where there is none, or what is there is none of ours. Raises OSError."""
     try:
-        value = parse.json_object(files.read(os.path.join(state, FILE), _LARGEST))
+        value = parse.parse_json_object(files.read_small_regular_file(os.path.join(state, FILE), _LARGEST))
     except (FileNotFoundError, ValueError, Untrusted):
         return None
     attempt, reached, words = value.get("attempt"), value.get("reached"), value.get("where")
@@ -57,7 +57,7 @@ def read(state: str) -> Optional[StepNote]:
         return None
     if not _is_time(moved) or not _is_time(written):
         return None
-    return StepNote(attempt, reached, moved, written, clean(words, 2000))
+    return StepNote(attempt, reached, moved, written, clean_one_line(words, 2000))
 
 
 def _is_time(value: Any) -> bool:
@@ -81,7 +81,7 @@ class StepNoteWriter:
         self._due = clock()
         self._thread: Optional[threading.Thread] = None
 
-    def put(self, reports: Mapping[int, StepReport], silent: float) -> None:
+    def write_note_if_due(self, reports: Mapping[int, StepReport], seconds_without_progress: float) -> None:
         """`silent`: seconds since the ranks got on."""
         if not reports or self._clock() < self._due:
             return
@@ -89,10 +89,16 @@ class StepNoteWriter:
             return
         now, reached = self._now(), furthest(reports)
         self._due = self._clock() + (_EARLY if reached is None else EVERY)
-        note = StepNote(self._attempt, reached, round(now - silent, 1), round(now, 1), where(reports))
+        note = StepNote(
+            self._attempt,
+            reached,
+            round(now - seconds_without_progress, 1),
+            round(now, 1),
+            describe_positions_of_ranks(reports),
+        )
         self._thread = threading.Thread(target=self._write, args=(note,), daemon=True, name="hpk-step-note")
         self._thread.start()
 
     def _write(self, note: StepNote) -> None:
-        with contextlib.suppress(OSError), replacing(self._path, 0o640) as file:
+        with contextlib.suppress(OSError), open_for_atomic_replace(self._path, 0o640) as file:
             file.write(json.dumps(note._asdict()).encode())

@@ -109,10 +109,10 @@ def _report(row: Any, node: str) -> StepReport:
         raise ValueError(f"moved {moved!r}")
     if type(slowest) not in (int, float) or not 0 <= slowest < 1e9:
         raise ValueError(f"slowest {slowest!r}")
-    return StepReport(rank, node, step, _phase(phase), moved, float(slowest))
+    return StepReport(rank, node, step, _phase_or_most_patient(phase), moved, float(slowest))
 
 
-def _phase(name: Any) -> Phase:
+def _phase_or_most_patient(name: Any) -> Phase:
     """One that only a later version knows gets the patience of the longest."""
     try:
         return Phase(name)

@@ -37,7 +37,7 @@ _LARGEST = 1 << 10
 _MAC = 64
 
 
-def asked_for(env: Mapping[str, str]) -> bool:
+def does_job_run_accept_reports(env: Mapping[str, str]) -> bool:
     """Whether the `job run` of this very attempt hears step reports: one of another bundle may not know them."""
     name = env.get(HPK_LIFELINE, "").rpartition(":")[2]
     return bool(name and env.get(HPK_ATTEMPT_KEY)) and env.get(HPK_STEP_REPORTS) == name
@@ -74,10 +74,10 @@ class NodeSocket:
             while True:
                 data = self._socket.recv(_LARGEST, socket.MSG_DONTWAIT)
                 with contextlib.suppress(ValueError):
-                    reports += self._opened(data)
+                    reports += self._authenticate_and_parse(data)
         return reports
 
-    def _opened(self, data: bytes) -> List[StepReport]:
+    def _authenticate_and_parse(self, data: bytes) -> List[StepReport]:
         """Raises ValueError."""
         text = data[_MAC:].decode("ascii")
         if not message_auth.matches(data[:_MAC].decode("ascii"), message_auth.proof(self._key, text)):
@@ -123,7 +123,7 @@ class StepReporter:
         self._over = threading.Event()
         self.neighbours: Optional[NodeSocket] = None
         self._thread = threading.Thread(target=self._watch, daemon=True, name="hpk-steps")
-        if asked_for(env):
+        if does_job_run_accept_reports(env):
             self.neighbours = NodeSocket(env, node)
             self._thread.start()
 
@@ -136,26 +136,26 @@ class StepReporter:
         if self._thread.is_alive():
             return
         self._due = self._clock()
-        self._look(self.neighbours, ended=True)
+        self._report_changes_if_due(self.neighbours, ended=True)
         self.neighbours.close()
 
     def _watch(self) -> None:
         assert self.neighbours is not None, "nobody hears"
         while not self._over.wait(LOOK):
-            self._look(self.neighbours)
+            self._report_changes_if_due(self.neighbours)
 
-    def _look(self, neighbours: NodeSocket, ended: bool = False) -> None:
+    def _report_changes_if_due(self, node_socket: NodeSocket, ended: bool = False) -> None:
         now = self._clock()
         report = self._meter.look(min(now - self._looked, _MOST_ELAPSED), self._progress.state())
         self._looked = now
         if report.phase is not Phase.START:
             self._known[report.rank] = report._replace(phase=Phase.OVER) if ended else report
         if self._line.connected:
-            self._known.update({one.rank: one for one in neighbours.heard()})
+            self._known.update({one.rank: one for one in node_socket.heard()})
         changed = [one for rank, one in self._known.items() if self._sent.get(rank) != one]
         if not changed or now < self._due:
             return
-        said = self._line.report(changed) if self._line.connected else neighbours.tell(changed[0])
+        said = self._line.report(changed) if self._line.connected else node_socket.tell(changed[0])
         if said:
             self._sent.update({one.rank: one for one in changed})
             self._due = now + self._interval

@@ -67,7 +67,7 @@ class StepRetry:
         self._heard = False
         self.ended = False
 
-    def listen(self) -> int:
+    def record_messages_and_count_relaunches(self) -> int:
         """Read what HyperPod has said, and put it down; how often it has started the ranks again since the last
         call."""
         news: List[str] = self._log.news()
@@ -82,7 +82,7 @@ class StepRetry:
         return again
 
     @property
-    def hears(self) -> bool:
+    def can_hear_relaunches(self) -> bool:
         """Whether `listen` can hear of a launch at all."""
         return self._log.readable
 
@@ -92,24 +92,27 @@ class StepRetry:
     def _begin_anew(self) -> None:
         self.ended, self._without_since, self._heard = False, None, False
 
-    def heed(self, why: str, nodes: Sequence[str] = ()) -> RetryAnswer:
+    def end_step_or_wait_for_retry(self, reason: str, nodes: Sequence[str] = ()) -> RetryAnswer:
         """What to do about something that is wrong: `why`, on `nodes` (none named: the whole job)."""
         now = self._clock()
         if now < self._next:
             return RetryAnswer.WAIT
         self._next = now + _EACH
         if self._heard:
-            return RetryAnswer.WAIT if self._waited(now) <= REPLACEMENT else RetryAnswer.END
+            return RetryAnswer.WAIT if self._seconds_without_step(now) <= REPLACEMENT else RetryAnswer.END
         try:
             running = set(control.query_running_step_ids(self._runner, self._job_id, step_name.OWN)) - self._killed
             if not running:
                 limit = UNHEARD if self._log.readable else REPLACEMENT
-                return RetryAnswer.WAIT if self._waited(now) <= limit else RetryAnswer.END
+                return RetryAnswer.WAIT if self._seconds_without_step(now) <= limit else RetryAnswer.END
             if self._without_since is not None:
                 self._begin_anew()
                 return RetryAnswer.LAUNCHED
             self._report(
-                "intervene", f"{why}: ending the step, so that HyperPod looks at its nodes", lost=list(nodes), step=True
+                "intervene",
+                f"{reason}: ending the step, so that HyperPod looks at its nodes",
+                lost=list(nodes),
+                step=True,
             )
             self._killed |= set(control.kill_steps(self._runner, self._job_id, step_name.OWN))
         except RunError:
@@ -117,7 +120,7 @@ class StepRetry:
         self.ended, self._without_since = True, now
         return RetryAnswer.WAIT
 
-    def _waited(self, now: float) -> float:
+    def _seconds_without_step(self, now: float) -> float:
         if self._without_since is None:
             self._without_since = now
         return now - self._without_since

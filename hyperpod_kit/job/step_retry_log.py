@@ -7,7 +7,7 @@ import re
 import stat
 from typing import List, Optional, Tuple
 
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 MARK = b"[Auto Resume]"
 ASKED, RETRIED = "Initiating communication with cluster agent", "Retrying step"
@@ -39,8 +39,8 @@ class RetryLog:
         """HyperPod's lines since the last call; of what every task says nothing. Never raises."""
         found: List[str] = []
         for tail in self._files:
-            for raw in tail.lines():
-                words = clean(raw[raw.index(MARK) :].decode("utf-8", "replace"), LONGEST)
+            for raw in tail.read_new_marked_lines():
+                words = clean_one_line(raw[raw.index(MARK) :].decode("utf-8", "replace"), LONGEST)
                 if _EACH_TASK.search(words) is None and self._kept < MOST:
                     self._kept += 1
                     found.append(words)
@@ -72,7 +72,7 @@ class _LogEnd:
             return None
         return cls(fd, (info.st_dev, info.st_ino), info.st_size)
 
-    def lines(self) -> List[bytes]:
+    def read_new_marked_lines(self) -> List[bytes]:
         try:
             data = os.pread(self.fd, PIECE, self._at)
         except OSError:

@@ -19,7 +19,7 @@ from hyperpod_kit.job import state_place
 from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.signals import Signals
 from hyperpod_kit.system.wait import BackOff, poll_until
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 DEADLINE = 5.0
 """Seconds in which a file can be made and removed on a file system that serves."""
@@ -107,10 +107,10 @@ class Probe:
                 return code == 0
 
 
-def doubted(marks: str = MARKS) -> bool:
+def has_degraded_mounts(marks_directory: str = MARKS) -> bool:
     """Whether the node's own checks have given up any of its mounts. Costs nothing and asks no file system."""
     try:
-        with os.scandir(marks) as entries:
+        with os.scandir(marks_directory) as entries:
             return any(True for _ in entries)
     except OSError:
         return False
@@ -154,7 +154,7 @@ class RootWatch:
                 looks, due = looks + 1, time.monotonic() + self._look
             elif failed == before:
                 continue
-            doubt = away or failed != before or doubted(self._marks)
+            doubt = away or failed != before or has_degraded_mounts(self._marks)
             write = doubt or looks % LOOKS_INSIDE == 0
             now = (doubt or self._inside) and not self._probe.answers(write=write)
             if now != away:
@@ -197,7 +197,7 @@ class ObjectProbe:
             self._store = self._store or open_store(self._root)
             self.why = "" if self._store.exists(state_place.MARK) else f"{state_place.MARK} is not there"
         except (CheckpointError, OSError) as err:
-            self.why = clean(verify.describe_failure(err))
+            self.why = clean_one_line(verify.describe_failure(err))
 
 
 class CheckpointRoot:
@@ -217,7 +217,7 @@ class CheckpointRoot:
         """Whether it serves here, now; takes at most DEADLINE for each of the two."""
         return self._probe.answers(sleep) and (self._objects is None or self._objects.answers(sleep))
 
-    def _words(self) -> str:
+    def _describe_outage(self) -> str:
         if self._objects is not None and self._objects.why:
             return f"{self._root} does not answer: {self._objects.why}"
         return f"{self._state} does not answer"
@@ -233,9 +233,11 @@ class CheckpointRoot:
                 return True
             if not away:
                 # Where the log is on the same file system, this line waits with us.
-                self._report("storage", f"{self._words()}; waiting up to {self._limit:g} s")
+                self._report("storage", f"{self._describe_outage()}; waiting up to {self._limit:g} s")
             away = True
             return False
 
-        poll_until(over, bool, BackOff(1.0, 5.0, factor=1.5), seconds=self._limit, sleep=signals.pause)
+        poll_until(
+            over, bool, BackOff(1.0, 5.0, factor=1.5), seconds=self._limit, sleep=signals.pause_until_stop_or_warning
+        )
         return away

@@ -16,7 +16,7 @@ from typing import List, Optional, Sequence, Tuple
 from hyperpod_kit.errors import Absent, UsageError
 from hyperpod_kit.job import lint_parts, script
 from hyperpod_kit.slurm.environment import COMMENT_MARK
-from hyperpod_kit.system.mountinfo import mount_holding, read
+from hyperpod_kit.system.mountinfo import mount_containing_path, read_mountinfo
 
 DEFAULTS = ("--requeue", "--open-mode=append", "--signal=B:USR1@120")
 """Put first, so that the user's own words win over them."""
@@ -63,7 +63,7 @@ def parse(argv: Sequence[str]) -> SbatchLine:
         word = argv[index]
         match = _OPTION.match(word)
         if match:
-            wanted = number(match.group(1))
+            wanted = parse_auto_resume_value(match.group(1))
         else:
             options.append(word)
             if word in _WITH_VALUE and index + 1 < len(argv):
@@ -74,7 +74,7 @@ def parse(argv: Sequence[str]) -> SbatchLine:
     return SbatchLine(tuple(options), rest[0] if rest else None, tuple(rest[1:]), wanted)
 
 
-def number(text: Optional[str]) -> int:
+def parse_auto_resume_value(text: Optional[str]) -> int:
     """Value of --auto-resume; alone it means 1."""
     if not text:
         return 1
@@ -92,7 +92,7 @@ def strip_script(text: str) -> Tuple[str, Optional[int]]:
             words = shlex.split(line[len("#SBATCH") :], comments=True)
             hits = [match for match in map(_OPTION.match, words) if match]
             if hits:
-                wanted = number(hits[-1].group(1))
+                wanted = parse_auto_resume_value(hits[-1].group(1))
                 line = re.sub(r"\s--auto-resume(=\S*)?(?=\s|$)", "", line.rstrip("\n")) + "\n"
         lines.append(line)
     return "".join(lines), wanted
@@ -111,7 +111,7 @@ def command(line: SbatchLine, script_wants: Optional[int], script: Optional[str]
     return ["sbatch", *options, *([script] if script else []), *line.args]
 
 
-def rewrite(line: SbatchLine) -> Tuple[Optional[str], Optional[int]]:
+def copy_script_without_auto_resume(line: SbatchLine) -> Tuple[Optional[str], Optional[int]]:
     """Copy the script without the option if it has one. Returns (path to give to sbatch, what it asked for)."""
     if line.script is None:
         return None, None
@@ -157,7 +157,9 @@ def warnings(line: SbatchLine, directory: str, mounts: str = "/proc/self/mountin
     except (OSError, UnicodeDecodeError):
         found = script.parse("")
     whole = replace(found, options=(*found.options, *script.options(line.options, 1)))
-    said = [f"{one.severity} {one.code}: {one.message}. {one.hint}" for one in lint_parts.look(whole)]
+    said = [
+        f"{one.severity} {one.code}: {one.message}. {one.hint}" for one in lint_parts.find_submission_problems(whole)
+    ]
     kind = _file_system(directory, mounts)
     if whole.option("--chdir") is None and kind in _LOCAL:
         said.append(
@@ -171,7 +173,7 @@ def warnings(line: SbatchLine, directory: str, mounts: str = "/proc/self/mountin
 def _file_system(path: str, mounts: str) -> str:
     """Kind of the file system that holds a path, "" when that cannot be said."""
     try:
-        entry = mount_holding(read(mounts), path)
+        entry = mount_containing_path(read_mountinfo(mounts), path)
     except OSError:
         return ""
     return "" if entry is None else entry.fs_type

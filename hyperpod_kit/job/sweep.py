@@ -61,7 +61,7 @@ def _orphan(job: Mapping[str, str]) -> Optional[Orphan]:
     state, requeue, owner = job.get("JobState"), job.get("Requeue") == "1", job.get("UserId", "")
     if state == "FAILED" and AWAY_MARK in comment:
         return Orphan(
-            JobId.of(job).slurm_id,
+            JobId.from_record(job).slurm_id,
             host,
             requeue,
             "left a host without the checkpoint root,",
@@ -69,7 +69,7 @@ def _orphan(job: Mapping[str, str]) -> Optional[Orphan]:
             owner,
         )
     if state == "RUNNING" and job.get("BatchFlag") != "0" and host and nodes and host not in expand(nodes):
-        return Orphan(JobId.of(job).slurm_id, host, requeue, owner=owner)
+        return Orphan(JobId.from_record(job).slurm_id, host, requeue, owner=owner)
     return None
 
 

@@ -77,29 +77,29 @@ class Totals:
     untold: int = 0
 
 
-def attempts(root: str, job: str = "", odd: Optional[List[str]] = None) -> List[JobAttempt]:
+def attempts(root: str, job: str = "", complaints: Optional[List[str]] = None) -> List[JobAttempt]:
     """The attempts on a checkpoint root, oldest first; of one job only when it is named. Raises OSError; of a root in
     S3 JobError when no job has kept records of it, CheckpointError.
 
     `odd`: gets a sentence for each row that is none of ours, and is left out.
     """
-    state = state_place.of(root)
-    return attempts_in(state, ledger.read(os.path.join(state, "attempts.jsonl")), job, odd)
+    state = state_place.state_directory_of_root(root)
+    return attempts_in(state, ledger.read(os.path.join(state, "attempts.jsonl")), job, complaints)
 
 
 def attempts_in(
-    state: str, rows: Sequence[ledger.Row], job: str = "", odd: Optional[List[str]] = None
+    state: str, rows: Sequence[ledger.Row], job: str = "", complaints: Optional[List[str]] = None
 ) -> List[JobAttempt]:
     """The same of a directory of records whose ledger has these rows. Raises OSError."""
     sound = []
     for number, row in enumerate(rows, 1):
         wrong = ledger_row.problem(row)
         if wrong:
-            if odd is not None:
-                odd.append(f"row {number} of the ledger is left out: {wrong}")
+            if complaints is not None:
+                complaints.append(f"row {number} of the ledger is left out: {wrong}")
         elif not job or row.get("job") == job:
             sound.append(row)
-    return chain(with_note(of_rows(sound), step_note.read(state)))
+    return fill_in_lost_steps_and_gaps(with_note(of_rows(sound), step_note.read(state)))
 
 
 def with_note(found: Sequence[JobAttempt], note: Optional[step_note.StepNote]) -> List[JobAttempt]:
@@ -185,9 +185,9 @@ def of_rows(rows: Sequence[ledger.Row]) -> List[JobAttempt]:
     return list(found.values())
 
 
-def chain(found: Sequence[JobAttempt]) -> List[JobAttempt]:
+def fill_in_lost_steps_and_gaps(job_attempts: Sequence[JobAttempt]) -> List[JobAttempt]:
     """Fill in what an attempt lost: known from the next one that started ranks."""
-    out = list(found)
+    out = list(job_attempts)
     started = [index for index, one in enumerate(out) if one.kind != NONE]
     for here, after in zip(started, started[1:]):
         one, following = out[here], out[after]

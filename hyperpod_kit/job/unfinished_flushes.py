@@ -45,13 +45,13 @@ class FlushWatch:
     def __init__(self) -> None:
         self._seen: Dict[str, _Seen] = {}
 
-    def look(
-        self, found: Mapping[str, Optional[FlushNote]], order: Optional[Tuple[int, int]], now: float
+    def update_and_list_ongoing_flushes(
+        self, notes_found: Mapping[str, Optional[FlushNote]], order: Optional[Tuple[int, int]], now: float
     ) -> List[Optional[FlushNote]]:
         """The flushes that go on, of captures newer than `order` (None: any); None for one that cannot be read yet."""
-        self._seen = {name: seen for name, seen in self._seen.items() if name in found}
+        self._seen = {name: seen for name, seen in self._seen.items() if name in notes_found}
         going = []
-        for name, note in found.items():
+        for name, note in notes_found.items():
             seen = self._seen.setdefault(name, _Seen(note, note, now, now))
             if note != seen.last:
                 seen.last, seen.changed = note, now
@@ -69,7 +69,7 @@ class FlushWatch:
         return [name for name, seen in self._seen.items() if now - seen.changed >= SILENT]
 
 
-def waits_for_none(choice: checkpoint_choice.Choice) -> bool:
+def needs_nothing_newer(choice: checkpoint_choice.Choice) -> bool:
     """Whether nothing newer is wanted: who steps back takes nothing from memory either, and another framework's trainer
     captures nothing there."""
     return choice.stepped_back or choice.kind != checkpoint_choice.OURS
@@ -79,7 +79,7 @@ Notes = Callable[[List[str]], Mapping[str, Optional[FlushNote]]]
 """notes(stale) -> those that lie there now, once the stale ones are removed. Raises OSError."""
 
 
-def notes_of(root: str) -> Notes:
+def make_note_reader(root: str) -> Notes:
     """As `outlast` wants them."""
 
     def read(stale: List[str]) -> Mapping[str, Optional[FlushNote]]:
@@ -88,24 +88,28 @@ def notes_of(root: str) -> Notes:
             flush_note.try_remove(store, name)
         found = flush_note.read_all(store)
         standing = rollbacks.read_active_records(store) if found else []
-        return {name: note for name, note in found.items() if note is None or not _is_left(standing, note)}
+        return {
+            name: note for name, note in found.items() if note is None or not _is_excluded_by_rollback(standing, note)
+        }
 
     return read
 
 
-def _is_left(standing: Sequence[rollbacks.RollbackRecord], note: FlushNote) -> bool:
+def _is_excluded_by_rollback(active_records: Sequence[rollbacks.RollbackRecord], note: FlushNote) -> bool:
     """Whether the run has gone back to before that capture, or begun anew since: nobody waits for it."""
-    return rollbacks.find_excluding_record(standing, CheckpointId(note.seq, note.step, note.epoch, "")) is not None
+    return (
+        rollbacks.find_excluding_record(active_records, CheckpointId(note.seq, note.step, note.epoch, "")) is not None
+    )
 
 
-def outlast(
+def choose_after_flushes_end(
     choose: Callable[[], checkpoint_choice.Choice],
     notes: Notes,
     limit: float,
     *,
     root: str = "",
     pause: Callable[[float], None] = time.sleep,
-    tell: Callable[[str], None] = lambda words: None,
+    report_line: Callable[[str], None] = lambda words: None,
 ) -> checkpoint_choice.Choice:
     """The choice once nothing newer is on its way, for `limit` seconds at most. Raises what its parts raise, and
     NoValidCheckpoint where nothing else is there to begin from: step 0 would be older than what a node still saves."""
@@ -114,9 +118,9 @@ def outlast(
     known: Optional[Set[Optional[Tuple[int, int]]]] = None
     stale: List[str] = []
     choice = choose()
-    while not waits_for_none(choice):
+    while not needs_nothing_newer(choice):
         found, now = notes(stale), time.monotonic()
-        going = watch.look(found, choice.order, now)
+        going = watch.update_and_list_ongoing_flushes(found, choice.order, now)
         stale = watch.silent(now)
         orders = {note.order if note is not None else None for note in going}
         if known is not None and orders != known:
@@ -128,13 +132,13 @@ def outlast(
                 notes(stale)
             break
         if now - begin >= limit:
-            tell(f"{words_of(going)}; not waiting any longer: {limit:g} s are over")
+            report_line(f"{words_of(going)}; not waiting any longer: {limit:g} s are over")
             if choice.source == checkpoint_choice.NONE:
                 raise NoValidCheckpoint(root, [("nothing yet", words_of(going))], hint=f"ls -l {root}/flushes")
             break
         if known is None or now - said >= SAY:
             said = now
-            tell(f"{words_of(going)}; waiting up to {limit - (now - begin):.0f} s more")
+            report_line(f"{words_of(going)}; waiting up to {limit - (now - begin):.0f} s more")
         known = orders
         pause(LOOK)
     return choice

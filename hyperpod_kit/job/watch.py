@@ -75,11 +75,11 @@ class NodeWatch:
         return len(self._addresses)
 
     @property
-    def due(self) -> float:
+    def seconds_until_next_probe(self) -> float:
         """Seconds until the next probe."""
         return max(0.0, self._next - self._clock())
 
-    def lost(self) -> List[str]:
+    def probe_if_due_and_list_lost(self) -> List[str]:
         """Probe when it is due; names of the nodes that are lost by now."""
         if self._clock() < self._next:
             return []
@@ -103,7 +103,7 @@ class NodeWatch:
         self._next = now + (min(1.0, self._interval) if self._bad_since else self._interval)
         return sorted(lost)
 
-    def follow(self, addresses: Mapping[str, Address]) -> None:
+    def replace_addresses_after_relaunch(self, addresses: Mapping[str, Address]) -> None:
         """The step has been started again, on these nodes."""
         self._addresses = dict(addresses)
         self._bad_since.clear()
@@ -207,7 +207,7 @@ class AwayWatch:
         self._since: Dict[str, float] = {}
 
     @property
-    def due(self) -> Optional[float]:
+    def seconds_until_next_look(self) -> Optional[float]:
         """Seconds until the next look; None while no node complains."""
         return 1.0 if self._since else None
 
@@ -220,7 +220,7 @@ class AwayWatch:
         return sorted(name for name, since in self._since.items() if now - since >= self._patience)
 
 
-def settle(
+def wait_until_suspects_answer_or_lost(
     watch: Optional[NodeWatch],
     limit: float,
     sleep: Callable[[float], None],
@@ -232,6 +232,6 @@ def settle(
     end = clock() + limit
     lost = watch.probe()
     while set(watch.suspects) - set(lost) and clock() < end:
-        sleep(max(0.05, min(watch.due, end - clock())))
+        sleep(max(0.05, min(watch.seconds_until_next_probe, end - clock())))
         lost = watch.probe()
     return lost

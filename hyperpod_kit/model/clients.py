@@ -50,7 +50,7 @@ class Package:
         return f"packages/{self.arch}/{self.name}_{version}_{ARCHITECTURES[self.arch]}.deb"
 
     @property
-    def is_client_package(self) -> bool:
+    def is_clients_own_package(self) -> bool:
         """Whether this is the client's own package and not something that it needs."""
         package_name = CLIENTS[self.client]
         if package_name.endswith("-"):
@@ -61,7 +61,7 @@ class Package:
         return asdict(self)
 
 
-def client_of_package(name: str) -> str:
+def client_of_own_package_or_empty(name: str) -> str:
     """The client that a package is the own package of, "" for any other."""
     for client, package_name in CLIENTS.items():
         if name == package_name or (package_name.endswith("-") and name.startswith(package_name)):

@@ -34,7 +34,7 @@ class Group:
     archived: bool = False
 
     @property
-    def mode(self) -> int:
+    def directory_mode(self) -> int:
         """Return the mode of the group's directory."""
         if self.archived:
             return ARCHIVE_MODE

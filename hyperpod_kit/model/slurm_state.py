@@ -29,7 +29,7 @@ def slurm_state_unfit_reason(mount: Mount, controller_group: str) -> str:
     return "it is not required, and slurmctld could not start without it"
 
 
-def not_shared_reason(mount: Mount, cluster: ClusterSpec) -> str:
+def mount_not_shared_by_all_nodes_reason(mount: Mount, cluster: ClusterSpec) -> str:
     """Return why nodes cannot exchange files on this mount; "" when they can."""
     if not mount.traits.keeps_slurm_state:
         return f"a {mount.kind} mount has no renames to build on, or is one node's own"

@@ -11,4 +11,4 @@ from hyperpod_kit import ending
 from hyperpod_kit.node.cli import run
 
 if __name__ == "__main__":
-    sys.exit(ending.program(lambda: run(sys.argv[1:])))
+    sys.exit(ending.run_program_ending_on_ctrl_c(lambda: run(sys.argv[1:])))

@@ -21,8 +21,8 @@ from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.model.actions import LONGEST, MOST, Action
 from hyperpod_kit.model.units import SWEEP_UNIT
 from hyperpod_kit.run import Runner
-from hyperpod_kit.untrusted.parse import json_object
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.parse import parse_json_object
+from hyperpod_kit.untrusted.text import clean_one_line
 
 if TYPE_CHECKING:
     import argparse
@@ -59,7 +59,7 @@ class ReadActions(NamedTuple):
     problem: str = ""
 
 
-def read_actions(runner: Runner, since: float) -> ReadActions:
+def read_audited_actions_from_journal(runner: Runner, since: float) -> ReadActions:
     """Read from the journal which actions were recorded since that time. Raises NodeError, Unreachable,
     RunError."""
     matches = [f"MESSAGE_ID={audit.MESSAGE_ID}", "_TRANSPORT=journal"]
@@ -86,25 +86,25 @@ def read_actions(runner: Runner, since: float) -> ReadActions:
         raise Unreachable("this machine has no journal: nothing is known of what was done", hint=_DISK_USAGE)
     problem = ""
     if done.returncode != 0:
-        problem = f"journalctl: {clean(done.stderr) or f'exit code {done.returncode}'}"
+        problem = f"journalctl: {clean_one_line(done.stderr) or f'exit code {done.returncode}'}"
         if not done.stdout:
             raise Unreachable(problem, hint=_DISK_USAGE)
-    return ReadActions(list(parse_actions(done.stdout.splitlines())), problem)
+    return ReadActions(list(parse_audited_actions(done.stdout.splitlines())), problem)
 
 
-def parse_actions(lines: Iterable[str]) -> Iterable[Action]:
+def parse_audited_actions(lines: Iterable[str]) -> Iterable[Action]:
     """The actions among lines of journalctl's JSON; what is none, or whose writer does not count, is left out."""
     for line in lines:
         try:
-            entry = json_object(line, 64 * LONGEST)
+            entry = parse_json_object(line, 64 * LONGEST)
             at = int(entry.get("__REALTIME_TIMESTAMP", 0)) / 1e6
         except (ValueError, TypeError):
             continue
-        if is_from_kit(entry):
-            yield Action(at, *(_text_field(entry, name) for name in (*FIELDS[:5], "_SYSTEMD_UNIT")))
+        if is_action_entry_written_by_kit(entry):
+            yield Action(at, *(_cleaned_text_field_or_empty(entry, name) for name in (*FIELDS[:5], "_SYSTEMD_UNIT")))
 
 
-def is_from_kit(entry: Mapping[str, Any]) -> bool:
+def is_action_entry_written_by_kit(entry: Mapping[str, Any]) -> bool:
     """Whether the journal says that a program of ours has written this. Its own fields begin with `_`, which no writer
     can give; a field that was given more than once is a list."""
     if entry.get("MESSAGE_ID") != audit.MESSAGE_ID or entry.get("_TRANSPORT") != "journal":
@@ -116,10 +116,10 @@ def is_from_kit(entry: Mapping[str, Any]) -> bool:
     return python and (entry.get("_UID") == "0" or entry.get("_SYSTEMD_UNIT") == SWEEP_UNIT)
 
 
-def _text_field(entry: Mapping[str, Any], name: str) -> str:
+def _cleaned_text_field_or_empty(entry: Mapping[str, Any], name: str) -> str:
     value = entry.get(name)
     if isinstance(value, str):
-        return clean(value, LONGEST)
+        return clean_one_line(value, LONGEST)
     return ""
 
 
@@ -131,10 +131,10 @@ def parse_since(text: str, now: float) -> float:
     exact = re.fullmatch(r"@([0-9]{1,11})", text)
     if exact:
         return float(exact[1])
-    raise UsageError(f"--since {clean(text)}: expected something like 45s, 30m, 2h, 3d or @1800000000")
+    raise UsageError(f"--since {clean_one_line(text)}: expected something like 45s, 30m, 2h, 3d or @1800000000")
 
 
-def actions_command(args: argparse.Namespace) -> int:
+def print_audited_actions_command(args: argparse.Namespace) -> int:
     """Print the actions since `--since`. Exit code 0, whatever was done; 1 when the journal was read in part;
     raises where it cannot be read (exit code 3)."""
     import json
@@ -145,7 +145,7 @@ def actions_command(args: argparse.Namespace) -> int:
 
     since = parse_since(args.since, time.time())
     read_config(NodePaths.from_environment())
-    journal = read_actions(LocalRunner(), since)
+    journal = read_audited_actions_from_journal(LocalRunner(), since)
     actions, code = journal.actions, ExitCode.OK
     if journal.problem:
         code = ExitCode.PROBLEM

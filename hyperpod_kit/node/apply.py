@@ -32,10 +32,12 @@ def apply(node: Node, planned: Sequence[Step], mode: str, print_line: Callable[[
                 f"another `hyperpod-kit node apply` has been at work here for {ONE_AT_A_TIME:g} s",
                 hint="tail /var/log/provision/provisioning.log",
             )
-        return _apply(node, planned, mode, print_line)
+        return _run_steps_and_write_status(node, planned, mode, print_line)
 
 
-def _apply(node: Node, planned: Sequence[Step], mode: str, print_line: Callable[[str], None]) -> Dict[str, Any]:
+def _run_steps_and_write_status(
+    node: Node, planned: Sequence[Step], mode: str, print_line: Callable[[str], None]
+) -> Dict[str, Any]:
     records: List[StepRecord] = []
     failed: List[str] = []
     for step in planned:
@@ -46,7 +48,7 @@ def _apply(node: Node, planned: Sequence[Step], mode: str, print_line: Callable[
             if record.status == "failed" and step.required:
                 failed.append(step.name)
         records.append(record)
-        append_record(node.paths.log, record)
+        append_record(node.paths.provisioning_log, record)
         print_line(record.to_text())
     # Each with its reason: of a node that could not be made, AWS and `wait` show the last lines alone.
     reasons = "; ".join(f"{record.step}: {record.error}" for record in records if record.step in failed)
@@ -56,7 +58,7 @@ def _apply(node: Node, planned: Sequence[Step], mode: str, print_line: Callable[
         outcome, error = "failed", f"failed: {reasons}"
     duration_ms = sum(record.duration_ms for record in records)
     summary = _make_record(node, "summary", outcome, duration_ms, detail=f"changed={changed}", error=error)
-    append_record(node.paths.log, summary)
+    append_record(node.paths.provisioning_log, summary)
     if failed:
         print_line(f"{summary.to_text()} changed={changed}")
     else:

@@ -30,7 +30,7 @@ def run_in_child(what: str, work: Callable[[], Any], seconds: float) -> Any:
         try:
             _close_nonstandard_descriptors_except(keep=writer)
             os.setsid()
-            os.write(writer, json.dumps(_run_work(work)).encode())
+            os.write(writer, json.dumps(_call_returning_result_or_error_text(work)).encode())
         finally:
             os._exit(0)
     os.close(writer)
@@ -57,7 +57,7 @@ def _close_nonstandard_descriptors_except(keep: int) -> None:
                 os.close(int(descriptor))
 
 
-def _run_work(work: Callable[[], Any]) -> Tuple[bool, Any]:
+def _call_returning_result_or_error_text(work: Callable[[], Any]) -> Tuple[bool, Any]:
     try:
         return True, work()
     except HyperpodKitError as err:

@@ -22,10 +22,10 @@ STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 def run(argv: Sequence[str]) -> int:
     """Run `main`, with errors printed on standard error and turned into the exit code."""
-    return ending.run(lambda: main(argv), _storage_ending)
+    return ending.run(lambda: main(argv), _ending_for_os_error)
 
 
-def _storage_ending(error: OSError) -> Optional[ending.Ending]:
+def _ending_for_os_error(error: OSError) -> Optional[ending.Ending]:
     if error.errno not in STORAGE_ERRORS:
         return ending.os_error_ending_unless_reader_gone(error)
     directory = os.path.dirname(str(error.filename or "/run/hyperpod-kit/"))
@@ -36,9 +36,9 @@ def main(argv: Sequence[str]) -> int:
     """Run the `hyperpod-kit node` command that argv names, and return its exit code. Raises HyperpodKitError."""
     if list(argv) == ["health"]:
         # What the timer runs for as long as a mount does not serve: a parser alone would be a tenth of its cost.
-        from hyperpod_kit.node.mount_commands import run_health_check
+        from hyperpod_kit.node.mount_commands import run_health_check_and_print
 
-        return run_health_check(as_json=False)
+        return run_health_check_and_print(as_json=False)
     args = build_parser().parse_args(list(argv))
     command: Callable[[argparse.Namespace], int] = args.command
     return command(args)
@@ -50,34 +50,34 @@ def query_peers_command(args: argparse.Namespace) -> int:
     return query.main()
 
 
-def actions_command(args: argparse.Namespace) -> int:
+def print_audited_actions_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node import actions
 
-    return actions.actions_command(args)
+    return actions.print_audited_actions_command(args)
 
 
-def audit_command(args: argparse.Namespace) -> int:
+def run_file_audit_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node.file_audit import supervisor
 
     return supervisor.supervise_audit(args.place, args.log)
 
 
-def upkeep_command(args: argparse.Namespace) -> int:
+def run_upkeep_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node.optional import upkeep
 
-    return upkeep.upkeep_command()
+    return upkeep.run_upkeep_command()
 
 
-def devices_command(args: argparse.Namespace) -> int:
+def check_devices_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node.devices import commands
 
-    return commands.devices_command(args)
+    return commands.check_devices_command(args)
 
 
-def slurm_command(args: argparse.Namespace) -> int:
+def check_slurm_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node.slurm.guard import commands
 
-    return commands.slurm_command(args)
+    return commands.check_slurm_command(args)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -147,14 +147,14 @@ def build_parser() -> argparse.ArgumentParser:
     as_json(
         add(
             "health",
-            mounts.health_command,
+            mounts.run_health_check_command,
             "check all mounts, count, order repairs: what the timer runs",
             "health --json",
         )
     )
-    add("repair", mounts.repair_command, "repair one mount now: what the timer orders", "repair fsx").add_argument(
-        "name"
-    )
+    add(
+        "repair", mounts.repair_mount_command, "repair one mount now: what the timer orders", "repair fsx"
+    ).add_argument("name")
     add("drain", mounts.update_slurm_drain_command, "tell Slurm whether the mounts serve: what the timer orders")
     add(
         "slurm-state",
@@ -166,11 +166,11 @@ def build_parser() -> argparse.ArgumentParser:
         mounts.clean_up_memory_command,
         "save and free the shared memory that ended jobs left: what a timer runs",
     )
-    add("upkeep", upkeep_command, "keep up what optional steps want done again and again: what a timer runs")
+    add("upkeep", run_upkeep_command, "keep up what optional steps want done again and again: what a timer runs")
     sub = as_json(
         add(
             "devices",
-            devices_command,
+            check_devices_command,
             "look at the GPUs and EFA devices now",
             "devices",
             "devices --dcgm --json",
@@ -182,7 +182,7 @@ def build_parser() -> argparse.ArgumentParser:
     sub = as_json(
         add(
             "slurm",
-            slurm_command,
+            check_slurm_command,
             "look at Slurm on this node now",
             "slurm",
             "slurm --json",
@@ -196,7 +196,7 @@ def build_parser() -> argparse.ArgumentParser:
     sub = as_json(
         add(
             "actions",
-            actions_command,
+            print_audited_actions_command,
             "what was done here with root's rights to what is another's",
             "actions",
             "actions --since 2h --json",
@@ -205,7 +205,7 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("--since", default="1d", metavar="WHEN", help="45s, 30m, 2h, 3d ago (default: 1d), or @SECONDS")
     sub = add(
         "audit",
-        audit_command,
+        run_file_audit_command,
         "who does what to which file of a mount, until it is ended; off unless it is started",
         "audit /fsx --log /var/lib/hyperpod-kit/audit.jsonl",
     )

@@ -94,7 +94,7 @@ def open_node(
     if gather:
         facts = node_facts.gather(paths, config, clock, within=within)
         if save_facts:
-            node_facts.save(paths, facts)
+            node_facts.save_facts(paths, facts)
     else:
         facts = node_facts.load_or_gather(paths, config, clock)
     return Node(paths, config, facts, runner or LocalRunner(), clock)

@@ -117,7 +117,7 @@ def show_plan(node: Node, mode: str, as_json: bool) -> None:
         )
         return
     for step in steps:
-        print(format_step(step))
+        print(format_previewed_step(step))
     print(f"changed={changed}")
 
 
@@ -128,7 +128,7 @@ def keep_slurm_state_lease_command(args: argparse.Namespace) -> int:
     return lease_keeper.run_lease_keeper(open_node())
 
 
-def format_step(step: Dict[str, Any]) -> str:
+def format_previewed_step(step: Dict[str, Any]) -> str:
     parts: List[str] = [step["step"]]
     if not step["required"]:
         parts.append("(not required)")
@@ -150,7 +150,7 @@ def log_mode_mismatch(node: Node, mode: str) -> None:
     will time out.
     """
     append_record(
-        node.paths.log,
+        node.paths.provisioning_log,
         StepRecord(
             node.clock.wall(),
             node.facts.node,
@@ -167,6 +167,6 @@ def log_facts_failure(err: HyperpodKitError) -> None:
     """Append to provisioning.log that this node's facts could not be gathered, so that an admin finds it
     there."""
     append_record(
-        NodePaths.from_environment().log,
+        NodePaths.from_environment().provisioning_log,
         StepRecord(time.time(), socket.gethostname(), "", "facts", "failed", 0, error=err.message, hint=err.hint or ""),
     )

@@ -36,21 +36,22 @@ def proxy_port_range(node: Node) -> Tuple[int, int]:
         if section == "mount" and separator:
             values[key.strip()] = value.strip()
     low, high = (
-        _number(values.get(f"port_range_{side}_bound", "")) or usual for side, usual in zip(("lower", "upper"), PORTS)
+        _number_or_zero(values.get(f"port_range_{side}_bound", "")) or usual
+        for side, usual in zip(("lower", "upper"), PORTS)
     )
     if 0 < low <= high < 65536:
         return (low, high)
     return PORTS
 
 
-def try_reserve_ports_in_kernel(node: Node, low: int, high: int) -> bool:
+def try_newly_reserve_ports_in_kernel(node: Node, low: int, high: int) -> bool:
     """Add the range to the kernel's reserved ports, which stay; True when it was not among them. Without it a
     connection of any program may hold a port that a proxy is to have, and the rules would cut one that got
     such a port by chance."""
     path = node.paths.under_root(RESERVED)
     with contextlib.suppress(OSError, ValueError):
         present = (read_text(path) or "").strip()
-        if _covered(present, low, high):
+        if _is_range_covered(present, low, high):
             return False
         with by_descriptor.open_stream_for_writing(path, "w", encoding="ascii") as stream:
             stream.write(",".join(part for part in (present, f"{low}-{high}") if part) + "\n")
@@ -58,7 +59,7 @@ def try_reserve_ports_in_kernel(node: Node, low: int, high: int) -> bool:
     return False
 
 
-def _covered(listed: str, low: int, high: int) -> bool:
+def _is_range_covered(listed: str, low: int, high: int) -> bool:
     spans: List[Tuple[int, int]] = []
     for part in listed.split(",") if listed else []:
         begin, _, end = part.partition("-")
@@ -69,7 +70,7 @@ def _covered(listed: str, low: int, high: int) -> bool:
     return low > high
 
 
-def _number(text: str) -> int:
+def _number_or_zero(text: str) -> int:
     if text.isascii() and text.isdigit():
         return int(text)
     return 0

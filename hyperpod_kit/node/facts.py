@@ -124,7 +124,7 @@ def instance_id_from_metadata_service(paths: NodePaths, environ: Mapping[str, st
 
     if paths.root and not environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT"):
         return ""
-    instance_id = role.instance_id(environ)
+    instance_id = role.instance_id_or_empty(environ)
     if re.fullmatch(r"[A-Za-z0-9-]{1,64}", instance_id):
         return instance_id
     return ""
@@ -201,7 +201,7 @@ def require_matching_role(parameters: Any, facts: NodeFacts, path: str) -> None:
         )
 
 
-def save(paths: NodePaths, facts: NodeFacts) -> None:
+def save_facts(paths: NodePaths, facts: NodeFacts) -> None:
     """Keep the facts of creation for the node's life, when the environment of the lifecycle script is gone."""
     write_json(paths.facts, facts.to_dict())
 

@@ -46,7 +46,7 @@ def _write(path: str, text: str, mode: int, *, durable: bool = False) -> None:
     try:
         if durable:
             _remove_dead_writers_partials_in(directory, name)
-        atomic_file.replace(
+        atomic_file.write_atomically(
             path, text.encode("utf-8", "surrogateescape"), mode, durable=durable, directory_fd=directory
         )
     finally:

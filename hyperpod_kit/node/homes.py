@@ -18,7 +18,7 @@ from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.node_config import User
 from hyperpod_kit.node import packet_rules
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.observe.check import check
+from hyperpod_kit.node.observe.check import check_mount
 from hyperpod_kit.node.step import Step, StepOutcome
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -32,13 +32,13 @@ def home_mounts(node: Node) -> Tuple[Mount, ...]:
     return tuple(mount for mount in node.mounts if mount.owner)
 
 
-def passwd_home_on_mount(node: Node, user: User) -> Optional[str]:
+def expected_passwd_home_if_on_mount(node: Node, user: User) -> Optional[str]:
     """Return the home that /etc/passwd must name for a user whose home is a mount of this node; None for all
     others."""
     return next((home_path_of_mount(mount.path) for mount in home_mounts(node) if mount.owner == user.name), None)
 
 
-def make_mount_point_behind_rules(node: Node, mount: Mount) -> None:
+def set_packet_rules_and_make_mount_point(node: Node, mount: Mount) -> None:
     """Make the directory that `mount` goes to, a home's within its private parent; for NFS, set the packet
     rules first. Raises NodeError."""
     point = node.paths.under_root(mount.path)
@@ -50,14 +50,14 @@ def make_mount_point_behind_rules(node: Node, mount: Mount) -> None:
                 raise
             # Of the others, nosuid and nodev keep at least root's programs away, and reports tell of it.
     if mount.owner:
-        make_private_parent(node, mount)
+        ensure_private_parent(node, mount)
         # root's: while nothing is mounted there, nobody may fill the directory beneath.
         with contextlib.suppress(FileExistsError):
             by_descriptor.make_directory(point, 0o700)
     by_descriptor.make_directories(point, 0o755, shared=True)
 
 
-def make_private_parent(node: Node, mount: Mount) -> bool:
+def ensure_private_parent(node: Node, mount: Mount) -> bool:
     """Create or repair the directory that only the owner of `mount` passes; True when it was not right. Raises
     NodeError.
 
@@ -67,13 +67,13 @@ def make_private_parent(node: Node, mount: Mount) -> bool:
     above = os.path.dirname(path)
     by_descriptor.make_directories(node.paths.under_root(os.path.dirname(above)))
     changed = _ensure_root_directory_with(node, above, 0, ABOVE_MODE)
-    return _ensure_root_directory_with(node, path, _owner(node, mount).gid, PRIVATE_PARENT_MODE) or changed
+    return _ensure_root_directory_with(node, path, _require_owner_user(node, mount).gid, PRIVATE_PARENT_MODE) or changed
 
 
 def has_private_parent(node: Node, mount: Mount) -> bool:
     """Return whether the directories above the mount let nobody but its owner and root pass."""
     path = private_parent_of(mount.path)
-    gid = _owner(node, mount).gid
+    gid = _require_owner_user(node, mount).gid
     return _is_root_directory_with(node, os.path.dirname(path), 0, ABOVE_MODE) and _is_root_directory_with(
         node, path, gid, PRIVATE_PARENT_MODE
     )
@@ -91,7 +91,7 @@ def ensure_homes(node: Node) -> List[str]:
             changes = [
                 change
                 for change, changed in (
-                    ("private parent", make_private_parent(node, mount)),
+                    ("private parent", ensure_private_parent(node, mount)),
                     ("link", _ensure_home_link(node, mount)),
                     ("first files", _copy_skeleton_into_empty_home(node, mount)),
                 )
@@ -118,7 +118,7 @@ def describe_pending_changes(node: Node) -> str:
     return ", ".join(changes)
 
 
-def _owner(node: Node, mount: Mount) -> User:
+def _require_owner_user(node: Node, mount: Mount) -> User:
     for user in node.config.users:
         if user.name == mount.owner:
             return user
@@ -189,7 +189,7 @@ def _copy_skeleton_into_empty_home(node: Node, mount: Mount) -> bool:
     Commands with a deadline, because a file system may begin to hang at any moment.
     """
     skeleton, home = node.paths.under_root(SKELETON), node.paths.under_root(mount.path)
-    if not check(node, mount).healthy or not os.path.isdir(skeleton):
+    if not check_mount(node, mount).healthy or not os.path.isdir(skeleton):
         return False
     anything = ["find", home, "-mindepth", "1", "-print", "-quit"]
     if node.runner.run(anything, timeout=30).stdout:

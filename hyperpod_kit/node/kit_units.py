@@ -27,7 +27,7 @@ from hyperpod_kit.node.secrets import secret_files as secrets
 from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
 
 
-def timers(node: Node) -> List[str]:
+def timer_unit_names(node: Node) -> List[str]:
     """Return the timers that this node runs, by its role and its configuration."""
     of_the_role = [unit for unit in (SWEEP_TIMER, MEMORY_TIMER) if ONLY[unit] == node.facts.role]
     upkeep = []
@@ -45,25 +45,27 @@ def timers(node: Node) -> List[str]:
 
 def units_enabled_at_boot(node: Node) -> List[str]:
     """The units that start by themselves."""
-    units = [*(carrier_unit(mount) for mount in node.mounts), *timers(node)]
-    if secrets.secrets_of(node):
+    units = [*(carrier_unit(mount) for mount in node.mounts), *timer_unit_names(node)]
+    if secrets.secrets_for_node_role(node):
         units.append(SECRETS_UNIT)
     return units
 
 
-def _units(node: Node) -> List[str]:
+def _expected_unit_names(node: Node) -> List[str]:
     return expected_units(node.mounts, node.facts.role, node.config.steps)
 
 
 def _record_mounts_and_install_units(node: Node) -> StepOutcome:
     remove_stale.record_mounts(node)
-    bring_up.record_running_units(node, node.mounts)
-    return StepOutcome(systemd.install(node, _units(node), units_enabled_at_boot(node)))
+    bring_up.record_unit_digests_of_running_mounts(node, node.mounts)
+    return StepOutcome(
+        systemd.install_and_enable_bundled_units(node, _expected_unit_names(node), units_enabled_at_boot(node))
+    )
 
 
 def _describe_pending_unit_changes(node: Node) -> str:
-    units = _units(node)
-    installing = systemd.outdated(node, units)
+    units = _expected_unit_names(node)
+    installing = systemd.units_differing_from_bundle(node, units)
     # A unit that is not there yet cannot be asked about.
     enabling = [
         unit for unit in units_enabled_at_boot(node) if unit not in installing and not systemd.is_enabled(node, unit)
@@ -73,17 +75,17 @@ def _describe_pending_unit_changes(node: Node) -> str:
         parts.append(f"install {', '.join(installing)}")
     if enabling:
         parts.append(f"enable {', '.join(enabling)}")
-    if not installing and systemd.must_reload(node, units):
+    if not installing and systemd.needs_daemon_reload(node, units):
         parts.append("daemon-reload")
     return "; ".join(part for part in parts if part)
 
 
 def _start_timers(node: Node) -> StepOutcome:
-    return StepOutcome(any([systemd.start(node, unit, timeout=30) for unit in timers(node)]))
+    return StepOutcome(any([systemd.start(node, unit, timeout=30) for unit in timer_unit_names(node)]))
 
 
 def _describe_pending_timer_starts(node: Node) -> str:
-    resting = [unit for unit in timers(node) if not systemd.is_active(node, unit)]
+    resting = [unit for unit in timer_unit_names(node) if not systemd.is_active(node, unit)]
     if resting:
         return f"start {', '.join(resting)}"
     return ""

@@ -10,7 +10,7 @@ import os
 from typing import Iterator
 
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.system.file_lock import lock_within, try_lock
+from hyperpod_kit.system.file_lock import lock_exclusively_within, try_lock
 from hyperpod_kit.system.wait import BackOff
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -26,7 +26,7 @@ def hold_lock(node: Node, name: str, *, seconds: float) -> Iterator[bool]:
     handle = by_descriptor.open_own_or_root_file(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         clock = node.clock
-        yield lock_within(handle, seconds, BackOff(0.1, 0.5), clock=clock.monotonic, sleep=clock.sleep)
+        yield lock_exclusively_within(handle, seconds, BackOff(0.1, 0.5), clock=clock.monotonic, sleep=clock.sleep)
     finally:
         os.close(handle)
 

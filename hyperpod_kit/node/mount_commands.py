@@ -24,8 +24,8 @@ def check_mounts_or_run_action_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node import warnings
     from hyperpod_kit.node.health import record as health_record
     from hyperpod_kit.node.observe import user_access
-    from hyperpod_kit.node.observe.check import check_all
-    from hyperpod_kit.node.slurm.guard.report import current_findings
+    from hyperpod_kit.node.observe.check import check_mounts
+    from hyperpod_kit.node.slurm.guard.report import recorded_findings_or_guard_silent
 
     if args.names and args.names[0] in ACTIONS:
         if len(args.names) != 2:
@@ -37,14 +37,14 @@ def check_mounts_or_run_action_command(args: argparse.Namespace) -> int:
     if args.names:
         mounts = tuple(node.mount(name) for name in args.names)
     # Root asks as thoroughly as the timer does; what others may write says nothing about the mount.
-    nearly_full = health_record.names_of_nearly_full(health_record.load(node))
-    statuses = check_all(node, mounts, deep=os.geteuid() == 0, nearly_full=nearly_full)
+    nearly_full = health_record.names_of_nearly_full(health_record.load_health_records(node))
+    statuses = check_mounts(node, mounts, deep=os.geteuid() == 0, nearly_full=nearly_full)
     serving = [mount for mount, status in zip(mounts, statuses) if status.state == MountState.OK]
     refused = None
     if os.geteuid() == 0:
         refused = user_access.find_user_refusals(node, serving)
-    warned = warnings.warnings(node, refused)
-    slurm = current_findings(node)
+    warned = warnings.warning_lines_about_node(node, refused)
+    slurm = recorded_findings_or_guard_silent(node)
     if args.json:
         print(
             json.dumps(
@@ -88,32 +88,32 @@ def ensure_mounted_action(node: Node, name: str) -> int:
 
 def count_start_and_prepare_action(node: Node, name: str) -> int:
     from hyperpod_kit.node.mounts import back_off
-    from hyperpod_kit.node.mounts.ensure import prepare_for_daemon
+    from hyperpod_kit.node.mounts.ensure import clear_path_for_mount_daemon
 
-    back_off.count_start(node, node.mount(name))
-    prepare_for_daemon(node, node.mount(name))
+    back_off.count_daemon_start(node, node.mount(name))
+    clear_path_for_mount_daemon(node, node.mount(name))
     return 0
 
 
 def await_healthy_and_record_mount_action(node: Node, name: str) -> int:
     from hyperpod_kit.node.mounts import back_off
-    from hyperpod_kit.node.mounts.ensure import await_healthy
-    from hyperpod_kit.node.mounts.mount_record import save_record
+    from hyperpod_kit.node.mounts.ensure import await_mounted_or_raise
+    from hyperpod_kit.node.mounts.mount_record import record_current_mount_as_kits
     from hyperpod_kit.node.mounts.protect import try_set_protective_flags
 
-    await_healthy(node, node.mount(name), seconds=60.0)
+    await_mounted_or_raise(node, node.mount(name), seconds=60.0)
     try_set_protective_flags(node, node.mount(name))
-    save_record(node, node.mount(name))  # from now on a mount that is laid above ours is seen as that
-    back_off.reset_starts(node, node.mount(name))
+    record_current_mount_as_kits(node, node.mount(name))  # from now on a mount that is laid above ours is seen as that
+    back_off.delete_daemon_start_count(node, node.mount(name))
     return 0
 
 
 def clear_dead_and_pause_action(node: Node, name: str) -> int:
     from hyperpod_kit.node.mounts import back_off
-    from hyperpod_kit.node.mounts.ensure import clear_dead
+    from hyperpod_kit.node.mounts.ensure import detach_dead_mount
 
-    clear_dead(node, node.mount(name))
-    node.clock.sleep(back_off.seconds_before_next_start(node, node.mount(name)))
+    detach_dead_mount(node, node.mount(name))
+    node.clock.sleep(back_off.seconds_before_next_daemon_start(node, node.mount(name)))
     return 0
 
 
@@ -126,20 +126,20 @@ ACTIONS: Dict[str, Callable[[Node, str], int]] = {
 """Words that no mount may have for a name where they are used: the second word decides."""
 
 
-def health_command(args: argparse.Namespace) -> int:
-    return run_health_check(args.json)
+def run_health_check_command(args: argparse.Namespace) -> int:
+    return run_health_check_and_print(args.json)
 
 
-def run_health_check(as_json: bool) -> int:
+def run_health_check_and_print(as_json: bool) -> int:
     """Run one health check, as the timer starts it, and print what changed. Exit code 0 when all mounts serve
     and the guard knows of no fault of Slurm's, 1 when not or when that cannot be kept, 3 when another check
     is at it."""
-    from hyperpod_kit.node.health.check_cycle import run_check_cycle
-    from hyperpod_kit.node.slurm.guard.report import current_findings
+    from hyperpod_kit.node.health.check_cycle import check_mounts_and_start_repairs
+    from hyperpod_kit.node.slurm.guard.report import recorded_findings_or_guard_silent
 
     node = open_node()
     try:
-        done = run_check_cycle(node)
+        done = check_mounts_and_start_repairs(node)
     except PermissionError as err:
         raise NodeError(f"{err.filename}: {err.strerror}", hint="sudo hyperpod-kit node health") from err
     if done is None:
@@ -149,7 +149,7 @@ def run_health_check(as_json: bool) -> int:
         )
     for line in done.messages:
         print(line, file=sys.stderr)
-    slurm = current_findings(node)
+    slurm = recorded_findings_or_guard_silent(node)
     if not _is_journal(sys.stderr):
         # Each time for a person; the journal has it when it changes, of Slurm from the guard's own unit.
         for record in done.records.values():
@@ -171,7 +171,9 @@ def run_health_check(as_json: bool) -> int:
                 }
             )
         )
-    healthy = all(record.serves for record in done.records.values()) and not any(finding.fault for finding in slurm)
+    healthy = all(record.is_usable_by_jobs for record in done.records.values()) and not any(
+        finding.fault for finding in slurm
+    )
     if not done.unkept and healthy:
         return 0
     return 1
@@ -186,13 +188,13 @@ def _is_journal(stream: TextIO) -> bool:
     return os.environ.get("JOURNAL_STREAM", "") == f"{status.st_dev}:{status.st_ino}"
 
 
-def repair_command(args: argparse.Namespace) -> int:
+def repair_mount_command(args: argparse.Namespace) -> int:
     """Repair one mount now. Exit code 0 when it serves afterwards, 1 when not, 3 when another repair is at it."""
-    from hyperpod_kit.node.health.repair import repair
+    from hyperpod_kit.node.health.repair import repair_if_needed_and_save_outcome
 
     node = open_node()
     try:
-        done = repair(node, node.mount(args.name))
+        done = repair_if_needed_and_save_outcome(node, node.mount(args.name))
     except PermissionError as err:
         raise NodeError(f"{err.filename}: {err.strerror}", hint=f"sudo hyperpod-kit node repair {args.name}") from err
     if done is None:
@@ -259,9 +261,11 @@ def prolog_gate_command(args: argparse.Namespace) -> int:
         reason = restore_rules_or_reason(node)
     devices = node.config.steps.device_checks
     if not reason and devices is not None and devices.gate:
-        from hyperpod_kit.node.devices.gate import check_devices_or_refuse  # off by default, and dear to import
+        from hyperpod_kit.node.devices.gate import (
+            refusal_for_device_faults_recording_it,
+        )  # off by default, and dear to import
 
-        reason = check_devices_or_refuse(node, devices, started_at)
+        reason = refusal_for_device_faults_recording_it(node, devices, started_at)
     if reason:
         print(reason, file=sys.stderr)
     if reason:

@@ -84,11 +84,11 @@ def ensure_rules_and_reserve_ports(node: Node) -> bool:
     """Have the rules in force; True when they were not. Raises NodeError where that cannot be."""
     expected = expected_rules(node)
     if expected.nfs:
-        efs_ports.try_reserve_ports_in_kernel(node, *expected.ports)
-    if _tool_in_force(node, expected):
+        efs_ports.try_newly_reserve_ports_in_kernel(node, *expected.ports)
+    if _tool_enforcing_rules_or_empty(node, expected):
         return False
     reason = f"neither {NFT} nor {IPTABLES} is here"
-    if _exists(node, NFT):
+    if _is_program_present(node, NFT):
         try:
             # In one transaction: the table is never without its rules.
             node.runner.run(["nft", "--file", "-"], timeout=40, input=nft_table(expected))
@@ -96,7 +96,7 @@ def ensure_rules_and_reserve_ports(node: Node) -> bool:
         except RunError as err:
             reason = err.message
     # Not every kernel that has one tool serves the other.
-    if expected and _exists(node, IPTABLES):
+    if expected and _is_program_present(node, IPTABLES):
         try:
             for rule in _missing_iptables_rules(node, expected):
                 # First of all: what somebody accepts further down must not come before it.
@@ -112,18 +112,22 @@ def ensure_rules_and_reserve_ports(node: Node) -> bool:
     )
 
 
-def should_set_rules(node: Node) -> bool:
+def are_rules_configured_and_settable(node: Node) -> bool:
     """Return whether rules are configured, and there is a tool to set them or nothing may run without."""
     expected = expected_rules(node)
-    return bool(expected) and (expected.required or _exists(node, NFT) or _exists(node, IPTABLES))
+    return bool(expected) and (
+        expected.required or _is_program_present(node, NFT) or _is_program_present(node, IPTABLES)
+    )
 
 
-def are_in_force(node: Node) -> bool:
+def are_rules_in_force(node: Node) -> bool:
     """Whether the rules are in force now."""
-    return bool(_tool_in_force(node, expected_rules(node)))
+    return bool(_tool_enforcing_rules_or_empty(node, expected_rules(node)))
 
 
-def restore_rules(node: Node, query_generation: Callable[[], str] = ruleset.generation) -> RulesState:
+def restore_rules(
+    node: Node, query_generation: Callable[[], str] = ruleset.packet_filter_generation_or_empty
+) -> RulesState:
     """Set the rules again where they are missing, and record the state. Runs no command while nobody has
     changed the packet filter. Never raises."""
     expected = expected_rules(node)
@@ -144,7 +148,7 @@ def restore_rules(node: Node, query_generation: Callable[[], str] = ruleset.gene
         generation = query_generation()
     tool = ""
     if not reason:
-        tool = _tool_in_force(node, expected)
+        tool = _tool_enforcing_rules_or_empty(node, expected)
     in_force = bool(tool)
     if tool != "nft":
         generation = ""  # it does not count the rules of the old iptables
@@ -207,12 +211,12 @@ def nft_table(expected: ExpectedRules) -> str:
         return begin
     chains = ""
     for hook in ("output", "forward"):
-        lines = "".join(f'    {rule} comment "{_comment(rule)}"\n' for rule in _rules(expected, hook))
+        lines = "".join(f'    {rule} comment "{_rule_comment(rule)}"\n' for rule in _nft_rules_of_hook(expected, hook))
         chains += f"  chain {hook} {{\n    type filter hook {hook} priority 0; policy accept;\n{lines}  }}\n"
     return f"{begin}table inet {TABLE} {{\n{chains}}}\n"
 
 
-def _rules(expected: ExpectedRules, hook: str) -> List[str]:
+def _nft_rules_of_hook(expected: ExpectedRules, hook: str) -> List[str]:
     """Render the rules of one hook. What is forwarded comes from a container or a machine with a network of
     its own, and belongs to no user here."""
     who = ""
@@ -238,7 +242,7 @@ def _rules(expected: ExpectedRules, hook: str) -> List[str]:
     return rules
 
 
-def _comment(rule: str) -> str:
+def _rule_comment(rule: str) -> str:
     return f"hyperpod-kit {_sha256(rule)[:12]}"
 
 
@@ -248,15 +252,19 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _tool_in_force(node: Node, expected: ExpectedRules) -> str:
+def _tool_enforcing_rules_or_empty(node: Node, expected: ExpectedRules) -> str:
     """`nft` or `iptables`, by whichever the rules are in force; "" when they are not."""
-    if _exists(node, NFT):
+    if _is_program_present(node, NFT):
         done = node.runner.run(["nft", "--numeric", "list", "table", "inet", TABLE], timeout=30, check=False)
         if not expected:
             if done.returncode != 0:
                 return "nft"
             return ""
-        comments = [f'comment "{_comment(rule)}"' for hook in ("output", "forward") for rule in _rules(expected, hook)]
+        comments = [
+            f'comment "{_rule_comment(rule)}"'
+            for hook in ("output", "forward")
+            for rule in _nft_rules_of_hook(expected, hook)
+        ]
         listed = [line.strip() for line in done.stdout.splitlines()]
         rules = [line for line in listed if line and not line.startswith(("table ", "chain ", "type ", "}"))]
         hooks = [line for line in listed if line.startswith("type filter hook ") and "policy accept" in line]
@@ -270,13 +278,13 @@ def _tool_in_force(node: Node, expected: ExpectedRules) -> str:
             return "nft"
     if not expected:
         return "nothing"
-    if _exists(node, IPTABLES) and not _missing_iptables_rules(node, expected):
+    if _is_program_present(node, IPTABLES) and not _missing_iptables_rules(node, expected):
         return "iptables"
     return ""
 
 
 def _missing_iptables_rules(node: Node, expected: ExpectedRules) -> List[Sequence[str]]:
-    rules = [rule for rule in _iptables_rules(expected) if _exists(node, f"/usr/sbin/{rule[0]}")]
+    rules = [rule for rule in _iptables_rules(expected) if _is_program_present(node, f"/usr/sbin/{rule[0]}")]
     return [
         rule
         for rule in rules
@@ -337,7 +345,7 @@ def _local_uids_by_name(node: Node) -> Dict[str, int]:
     }
 
 
-def _exists(node: Node, program: str) -> bool:
+def _is_program_present(node: Node, program: str) -> bool:
     return os.path.exists(node.paths.under_root(program))
 
 
@@ -351,7 +359,7 @@ def _apply_packet_rules(node: Node) -> StepOutcome:
 
 
 def _describe_pending_changes(node: Node) -> str:
-    if should_set_rules(node) and not are_in_force(node):
+    if are_rules_configured_and_settable(node) and not are_rules_in_force(node):
         return "set them"
     return ""
 

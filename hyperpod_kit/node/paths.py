@@ -186,7 +186,7 @@ class NodePaths:
         return self.under_root(f"/run/hyperpod-kit/probes/{name}.json")
 
     @property
-    def log(self) -> str:
+    def provisioning_log(self) -> str:
         return self.under_root("/var/log/provision/provisioning.log")
 
     @property
@@ -279,7 +279,7 @@ class NodePaths:
         return self.under_root("/opt/slurm/etc/plugstack.conf")
 
     @property
-    def hyperpod_mark(self) -> str:
+    def hyperpod_node_directory(self) -> str:
         """Directory that HyperPod's nodes have."""
         return self.under_root(hyperpod.NODE_DIRECTORY)
 

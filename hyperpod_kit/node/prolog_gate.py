@@ -12,7 +12,7 @@ from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.units import repair_unit
 from hyperpod_kit.node import packet_rules
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.observe.check import check_all
+from hyperpod_kit.node.observe.check import check_mounts
 from hyperpod_kit.node.slurm import gate_refusal
 from hyperpod_kit.node.timing import poll_until
 
@@ -70,7 +70,7 @@ def _mounts_unusable_for_job_now(node: Node, user: str, gate_end: float) -> List
     required = [mount for mount in node.mounts if mount.required and (not user or mount.owner in (None, user))]
     remaining = max(0.5, gate_end - node.clock.monotonic())
     deadline = min(node.config.health.deadline, LONGEST_LOOK, remaining)
-    return [status for status in check_all(node, required, deadline) if node.config.health.keeps_jobs_away(status)]
+    return [status for status in check_mounts(node, required, deadline) if node.config.health.keeps_jobs_away(status)]
 
 
 def refusal_text(bad: List[MountStatus]) -> str:

@@ -23,9 +23,9 @@ from hyperpod_kit.model.units import PREFIX, carrier_unit, expected_units
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_json
-from hyperpod_kit.node.mounts.ensure import clear_dead
+from hyperpod_kit.node.mounts.ensure import detach_dead_mount
 from hyperpod_kit.node.mounts.mount_record import delete_record, read_record
-from hyperpod_kit.node.observe.check import check
+from hyperpod_kit.node.observe.check import check_mount
 from hyperpod_kit.node.step import Step, StepOutcome
 from hyperpod_kit.system.mountinfo import find_mount_at
 from hyperpod_kit.untrusted import by_descriptor
@@ -83,7 +83,7 @@ def describe_pending_changes(node: Node) -> str:
     """Return what `remove_stale_mounts_and_units` would do, in words; "" for nothing."""
     going = removable_mounts(node)
     units = removable_units(node, [mount for mount in unwanted_mounts(node) if mount not in going])
-    disabling = [unit for unit in _enabled(node, unwanted_units(node)) if unit not in units]
+    disabling = [unit for unit in _enabled_units(node, unwanted_units(node)) if unit not in units]
     made_mounts = [mount.path for mount in going if is_mounted_by_kit(node, mount)]
     parts = []
     if made_mounts:
@@ -109,7 +109,7 @@ def removable_units(node: Node, staying: Sequence[Mount]) -> List[str]:
 def remove_stale_mounts_and_units(node: Node) -> Tuple[bool, List[str]]:
     """Unmount and delete what the configuration has no more; return (changed, notes). A note names each mount
     that has to stay until the next boot, and why."""
-    enabled = _enabled(node, unwanted_units(node))
+    enabled = _enabled_units(node, unwanted_units(node))
     if enabled:
         node.runner.run(["systemctl", "disable", "--quiet", "--no-reload", *enabled], timeout=30)
     # First, or a repair would mount again what goes now.
@@ -130,7 +130,7 @@ def remove_stale_mounts_and_units(node: Node) -> Tuple[bool, List[str]]:
         _stop_units(node, [name for name in units if name.endswith(".service")])
         for name in units:
             by_descriptor.unlink(node.paths.unit(name))
-        systemd.reload(node)
+        systemd.daemon_reload(node)
     if recorded_mounts(node) != [*node.mounts, *staying]:
         write_json(node.paths.recorded_mounts, [mount_to_dict(mount) for mount in (*node.mounts, *staying)])
     return changed or bool(units), notes
@@ -140,10 +140,10 @@ def reason_to_keep_mounted(node: Node, mount: Mount) -> str:
     """Why a mount cannot be taken away now, "" when it can or when there is nothing of ours at its path."""
     if not is_mounted_by_kit(node, mount):
         return ""
-    state = check(node, mount).state
+    state = check_mount(node, mount).state
     if state == MountState.HUNG:
         return "does not answer"
-    if state in RESPONSIVE and is_busy(node.paths.under_root(mount.path)):
+    if state in RESPONSIVE and is_mount_in_use(node.paths.under_root(mount.path)):
         return "is in use"
     return ""
 
@@ -159,7 +159,7 @@ def is_mounted_by_kit(node: Node, mount: Mount) -> bool:
     return record is not None and record.device == entry.device
 
 
-def is_busy(path: str) -> bool:
+def is_mount_in_use(path: str) -> bool:
     """Whether a process of this mount namespace has something open on the mount at `path`. Only for one that answers:
     the kernel walks the path."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -174,7 +174,7 @@ def _unmount_and_delete_records(node: Node, mount: Mount) -> bool:
     """Unmount one mount if the kit made it, and delete its records; True when it was there. Raises RunError
     when it is busy."""
     made_here = is_mounted_by_kit(node, mount)
-    clear_dead(node, mount)
+    detach_dead_mount(node, mount)
     if made_here:
         audit.record_root_action_in_journal(
             "unmounted", mount.path, "the configuration has it no more", asked_by="apply of a bundle"
@@ -194,7 +194,7 @@ def _unmount_and_delete_records(node: Node, mount: Mount) -> bool:
     return made_here
 
 
-def _enabled(node: Node, units: Sequence[str]) -> List[str]:
+def _enabled_units(node: Node, units: Sequence[str]) -> List[str]:
     return [unit for unit in units if unit.endswith((".service", ".timer")) and systemd.is_enabled(node, unit)]
 
 

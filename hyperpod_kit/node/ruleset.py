@@ -20,7 +20,7 @@ GEN_ID = 1
 """NFTA_GEN_ID."""
 
 
-def generation() -> str:
+def packet_filter_generation_or_empty() -> str:
     """The number in words, "" where the kernel does not tell it (no nftables, no root). Never raises, never waits."""
     try:
         sock = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, NETFILTER)

@@ -35,10 +35,10 @@ def await_or_kill_earlier_run(node: Node, name: str, timeout: float) -> None:
         if is_alive(earlier):
             with suppress(OSError):
                 os.killpg(earlier.pid, signal.SIGKILL)
-    delete_record(node, name)
+    delete_process_record(node, name)
 
 
-def delete_record(node: Node, name: str) -> None:
+def delete_process_record(node: Node, name: str) -> None:
     """Delete the record of the script's process, when its run has ended."""
     with suppress(FileNotFoundError):
         by_descriptor.unlink(node.paths.running_script_record(name))

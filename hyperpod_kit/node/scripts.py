@@ -35,10 +35,10 @@ from hyperpod_kit.model.states import LIFECYCLE_MODES, ROLES, Role
 from hyperpod_kit.node import resource_config
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_if_different
-from hyperpod_kit.node.running_script import RECORD_PROCESS, await_or_kill_earlier_run, delete_record
+from hyperpod_kit.node.running_script import RECORD_PROCESS, await_or_kill_earlier_run, delete_process_record
 from hyperpod_kit.node.step import Step, StepOutcome
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 # A daemon that the script leaves behind holds the file and not our pipe, so that nobody waits for it.
 START = f'{RECORD_PROCESS}; cd "$2" && log=$3 && shift 3 && exec "$@" >"$log" 2>&1 </dev/null'
@@ -100,10 +100,10 @@ def _run_unless_unchanged(script: CustomScript, node: Node) -> StepOutcome:
     by_descriptor.make_parents(log)
     try:
         done = node.runner.run(
-            ["/bin/sh", "-c", START, "sh", process_record, directory, log, *_command(node, script, directory)],
+            ["/bin/sh", "-c", START, "sh", process_record, directory, log, *_script_argv(node, script, directory)],
             timeout=script.timeout,
             check=False,
-            env=_environment(node),
+            env=_script_environment(node),
         )
     except RunTimeout:
         raise NodeError(
@@ -111,17 +111,17 @@ def _run_unless_unchanged(script: CustomScript, node: Node) -> StepOutcome:
             hint=f"raise `timeout` of the script {script.name}, or see {log} on the node",
         ) from None
     finally:
-        delete_record(node, script.name)
+        delete_process_record(node, script.name)
     if done.returncode:
         output = _log_tail_after_colon(log)
         if not output and done.stderr.strip():
-            output = f": {clean(done.stderr.strip())}"
+            output = f": {clean_one_line(done.stderr.strip())}"
         raise NodeError(f"{script.run} exited {done.returncode}{output}", hint=f"on the node: less {log}")
     write_if_different(node.paths.script_stamp(script.name), digest + "\n")
     return StepOutcome(True, f"ran {script.run}")
 
 
-def _command(node: Node, script: CustomScript, directory: str) -> List[str]:
+def _script_argv(node: Node, script: CustomScript, directory: str) -> List[str]:
     """Return the command line that starts the script: its interpreter, file and arguments."""
     file = os.path.join(directory, script.run)
     with open(file, "rb") as stream:
@@ -146,7 +146,7 @@ def _placeholder_values(node: Node) -> Dict[str, str]:
     }
 
 
-def _environment(node: Node) -> Dict[str, Optional[str]]:
+def _script_environment(node: Node) -> Dict[str, Optional[str]]:
     values = _placeholder_values(node)
     return {
         HPK_CLUSTER: values[CLUSTER],
@@ -207,7 +207,7 @@ def _log_tail_after_colon(log: str) -> str:
             lines = stream.read(TAIL_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
-    text = " | ".join(clean(line) for line in lines[-TAIL_LINES:] if line.strip())
+    text = " | ".join(clean_one_line(line) for line in lines[-TAIL_LINES:] if line.strip())
     if text:
         return f": {text}"
     return ""

@@ -18,7 +18,7 @@ from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.shares import ARCHIVE_MODE, SHARE_MODE, Group, share_path
 from hyperpod_kit.node.bounded import run_in_child
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.observe.check import check
+from hyperpod_kit.node.observe.check import check_mount
 from hyperpod_kit.node.step import Step, StepOutcome
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -26,7 +26,7 @@ SECONDS = 30.0
 """Longest that a directory may take: a file system may begin to hang at any moment."""
 
 
-def shares(node: Node) -> Iterator[Tuple[Group, Mount]]:
+def share_groups_with_mounts(node: Node) -> Iterator[Tuple[Group, Mount]]:
     """Each group with each mount of this node on which it has a directory."""
     mounts = {mount.name: mount for mount in node.mounts}
     for group in node.config.groups:
@@ -39,9 +39,9 @@ def ensure_shares_on_serving_mounts(node: Node) -> List[str]:
     """Make and mend the directories; returns what was changed, in words. A mount that does not serve is passed over:
     the next node, or the next `node apply`, does it. Raises NodeError naming all failures."""
     done, failed = [], []
-    for group, mount in shares(node):
+    for group, mount in share_groups_with_mounts(node):
         path = share_path(mount.path, group.name)
-        if not check(node, mount).healthy:
+        if not check_mount(node, mount).healthy:
             continue
         try:
             if run_in_child(path, partial(ensure_share_directory, node.paths.under_root(path), group), SECONDS):
@@ -56,9 +56,9 @@ def ensure_shares_on_serving_mounts(node: Node) -> List[str]:
 def describe_pending_changes(node: Node) -> str:
     """What `ensure_shares_on_serving_mounts` would change now, in words, on mounts that serve."""
     paths = []
-    for group, mount in shares(node):
+    for group, mount in share_groups_with_mounts(node):
         path = share_path(mount.path, group.name)
-        if check(node, mount).healthy and not run_in_child(
+        if check_mount(node, mount).healthy and not run_in_child(
             path, partial(is_share_directory_correct, node.paths.under_root(path), group), SECONDS
         ):
             paths.append(path)
@@ -71,7 +71,7 @@ def is_share_directory_correct(path: str, group: Group) -> bool:
         status = os.lstat(path)
     except FileNotFoundError:
         return False
-    return stat.S_ISDIR(status.st_mode) and _owner_and_mode(status) == (0, group.directory_gid, group.mode)
+    return stat.S_ISDIR(status.st_mode) and _owner_and_mode(status) == (0, group.directory_gid, group.directory_mode)
 
 
 def ensure_share_directory(path: str, group: Group) -> bool:
@@ -93,7 +93,7 @@ def ensure_share_directory(path: str, group: Group) -> bool:
             raise NodeError(f"{path} is there already, of {owner[0]}:{owner[1]} with mode {owner[2]:o}")
         os.fchmod(handle, ARCHIVE_MODE)
         os.fchown(handle, 0, group.directory_gid)
-        os.fchmod(handle, group.mode)
+        os.fchmod(handle, group.directory_mode)
     finally:
         os.close(handle)
     return True

@@ -61,10 +61,10 @@ def format_timestamp(seconds: float) -> str:
 
 
 def append_record(path: str, record: StepRecord) -> None:
-    append_line(path, record.to_dict())
+    append_json_line(path, record.to_dict())
 
 
-def append_line(path: str, line: Mapping[str, Any]) -> None:
+def append_json_line(path: str, line: Mapping[str, Any]) -> None:
     """Append one line with one write, so that lines of several processes never mix. Raises OSError."""
     by_descriptor.make_parents(path)
     handle = by_descriptor.open_own_or_root_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

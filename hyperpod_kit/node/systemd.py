@@ -22,28 +22,28 @@ def read_bundled_unit(node: Node, name: str) -> str:
     return text
 
 
-def outdated(node: Node, names: Sequence[str]) -> List[str]:
+def units_differing_from_bundle(node: Node, names: Sequence[str]) -> List[str]:
     """Those whose installed text is not the bundle's, or that are not installed. Raises NodeError."""
     return [name for name in names if read_text(node.paths.unit(name)) != read_bundled_unit(node, name)]
 
 
-def install(node: Node, names: Sequence[str], at_boot: Sequence[str]) -> bool:
+def install_and_enable_bundled_units(node: Node, names: Sequence[str], at_boot: Sequence[str]) -> bool:
     """Copy units of the bundle to /etc/systemd/system, enable those of `at_boot`, have all of it read.
 
     True when any was new, different or not enabled. One reload at the end: systemd 257 wants one after enabling too.
     """
-    changed = outdated(node, names)
+    changed = units_differing_from_bundle(node, names)
     for name in changed:
         write_if_different(node.paths.unit(name), read_bundled_unit(node, name))
     enabled = enable(node, *at_boot)
     # systemd itself is asked: whoever wrote the files may have been killed before it told systemd.
-    reloading = bool(changed) or enabled or must_reload(node, names)
+    reloading = bool(changed) or enabled or needs_daemon_reload(node, names)
     if reloading:
-        reload(node)
+        daemon_reload(node)
     return reloading
 
 
-def must_reload(node: Node, names: Sequence[str]) -> bool:
+def needs_daemon_reload(node: Node, names: Sequence[str]) -> bool:
     """Whether systemd still goes by an older text of any of these units."""
     if not names:
         return False
@@ -51,7 +51,7 @@ def must_reload(node: Node, names: Sequence[str]) -> bool:
     return "NeedDaemonReload=yes" in done.stdout.splitlines()
 
 
-def reload(node: Node) -> None:
+def daemon_reload(node: Node) -> None:
     node.runner.run(["systemctl", "daemon-reload"], timeout=60)
 
 
@@ -70,8 +70,8 @@ def enable(node: Node, *units: str) -> bool:
         # A reload for each unit is what takes a second each on a node that is just booting; links need none.
         node.runner.run(["systemctl", "enable", "--quiet", "--no-reload", *missing], timeout=30)
         # systemd 257 counts a new link among what it has not read yet, 252 does not.
-        if must_reload(node, missing):
-            reload(node)
+        if needs_daemon_reload(node, missing):
+            daemon_reload(node)
     return bool(missing)
 
 

@@ -37,7 +37,7 @@ def is_account_as_configured(node: Node, user: User) -> bool:
             f"user {user.name} has ids {account[2]}:{account[3]} here, expected {user.uid}:{user.gid}",
             hint="choose other ids in the configuration: shared files belong to numbers",
         )
-    home = homes.passwd_home_on_mount(node, user)
+    home = homes.expected_passwd_home_if_on_mount(node, user)
     return account is not None and home in (None, account[5])
 
 
@@ -46,7 +46,7 @@ def create_user_or_correct_home(node: Node, user: User) -> bool:
     NodeError for other ids."""
     if is_account_as_configured(node, user):
         return False
-    home = homes.passwd_home_on_mount(node, user)
+    home = homes.expected_passwd_home_if_on_mount(node, user)
     if home is not None and getent_entry(node, "passwd", user.name) is not None:
         node.runner.run(["usermod", "--home", home, user.name], timeout=30)
         return True

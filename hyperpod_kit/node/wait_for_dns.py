@@ -17,7 +17,7 @@ from hyperpod_kit.node.timing import wait_for
 RESOLVED_WITHIN = 60.0
 
 
-def host_names(mounts: Sequence[Mount], facts: NodeFacts) -> List[str]:
+def mount_host_names(mounts: Sequence[Mount], facts: NodeFacts) -> List[str]:
     """The host names that the mounts need, each once; those of AWS's services only where the region is known."""
     names = dict.fromkeys(mount.host(facts.region, facts.dns_suffix) for mount in mounts)
     return [name for name in names if name]
@@ -25,7 +25,7 @@ def host_names(mounts: Sequence[Mount], facts: NodeFacts) -> List[str]:
 
 def wait_until_resolvable(node: Node, seconds: float = RESOLVED_WITHIN) -> None:
     """Wait until every name of the mounts resolves. Raises NodeError with those that do not."""
-    missing = host_names(node.mounts, node.facts)
+    missing = mount_host_names(node.mounts, node.facts)
 
     def resolve_all() -> Optional[bool]:
         while missing:

@@ -13,7 +13,7 @@ from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.mounts.protect import find_unprotected
 
 
-def warnings(node: Node, access_refusals: Optional[Mapping[str, str]] = None) -> List[str]:
+def warning_lines_about_node(node: Node, access_refusals: Optional[Mapping[str, str]] = None) -> List[str]:
     """Return a line for each thing that is not as it should be on this node, the same words while it stays the
     same. Runs no command, touches no mount.
 
@@ -28,14 +28,14 @@ def warnings(node: Node, access_refusals: Optional[Mapping[str, str]] = None) ->
     if node.config.steps.device_checks is not None:
         from hyperpod_kit.node.devices import record as devices  # off by default, and dear to import
 
-        lines += devices.warnings(node)
+        lines += devices.recorded_finding_lines(node)
     return lines
 
 
 def _recorded_access_refusals(node: Node) -> List[str]:
-    records = health_record.load(node)
-    return [records[mount.name].users_refused for mount in node.mounts if _is_refused(records.get(mount.name))]
+    records = health_record.load_health_records(node)
+    return [records[mount.name].users_refused for mount in node.mounts if _has_access_refusal(records.get(mount.name))]
 
 
-def _is_refused(record: Optional[health_record.HealthRecord]) -> bool:
+def _has_access_refusal(record: Optional[health_record.HealthRecord]) -> bool:
     return record is not None and bool(record.users_refused)

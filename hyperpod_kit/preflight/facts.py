@@ -177,7 +177,7 @@ class NetworkFacts:
     groups: Mapping[str, Queried[Optional[SecurityGroup]]]
     dns: Mapping[str, Queried[tuple[bool, bool]]]
 
-    def group(self, group_id: str) -> Optional[SecurityGroup]:
+    def security_group_if_known(self, group_id: str) -> Optional[SecurityGroup]:
         """A security group, None when it is not there or was not asked."""
         return value_or_none(self.groups.get(group_id))
 

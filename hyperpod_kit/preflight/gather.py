@@ -26,7 +26,9 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
-def gather(settings: Settings, is_valid: Callable[[str], bool] = lambda path: True) -> AccountFacts:
+def gather_account_facts(
+    settings: Settings, is_config_path_valid: Callable[[str], bool] = lambda path: True
+) -> AccountFacts:
     """Query AWS for all facts about a configuration. `is_valid(path)`: whether nothing is wrong with that part
     of it yet; what is wrong is not queried.
 
@@ -46,7 +48,7 @@ def gather(settings: Settings, is_valid: Callable[[str], bool] = lambda path: Tr
             kind: {
                 (requested.region, requested.id): submit(its.shared.fetch, requested)
                 for requested in shared.file_system_queries(settings, kind)
-                if is_valid(requested.path) and is_valid(requested.region_path)
+                if is_config_path_valid(requested.path) and is_config_path_valid(requested.region_config_path)
             }
             for kind, its in INQUIRIES.items()
             if its.shared is not None
@@ -54,62 +56,62 @@ def gather(settings: Settings, is_valid: Callable[[str], bool] = lambda path: Tr
         of_fsx = {
             (requested.region, requested.id): submit(fsx.fetch_file_system, requested)
             for requested in fsx.file_system_queries(settings)
-            if is_valid(requested.path)
+            if is_config_path_valid(requested.path)
         }
-        roles = [node_role for node_role in placement.roles(settings) if is_valid(node_role.path)]
+        roles = [node_role for node_role in placement.execution_roles(settings) if is_config_path_valid(node_role.path)]
         role_facts = {node_role.arn: submit(role.fetch_role, settings, node_role) for node_role in roles}
         decisions = {}
         for node_role in roles:
             if node_role.account != caller.account:
                 continue
             for permission in required_permissions(settings, node_role):
-                if is_valid(permission.path):
+                if is_config_path_valid(permission.path):
                     decision = submit(role.simulate_decisions, settings, node_role, permission)
                     decisions[node_role.arn, permission.sid] = decision
         heads = {
             name: submit(buckets.fetch_head, settings, name, path)
             for name, path in buckets.bucket_config_paths(settings).items()
-            if is_valid(path)
+            if is_config_path_valid(path)
         }
         empty = {
             key: submit(buckets.query_prefix_is_empty, settings, *key, path)
-            for key, path in buckets.read_only_prefix_paths(settings).items()
-            if is_valid(path)
+            for key, path in buckets.read_only_prefix_config_paths(settings).items()
+            if is_config_path_valid(path)
         }
         secrets = {
-            secret.arn: submit(limits.secret_exists, secret, f"hyperpod_kit.secrets[{index}].arn")
+            secret.arn: submit(limits.query_secret_or_parameter_exists, secret, f"hyperpod_kit.secrets[{index}].arn")
             for index, secret in enumerate(settings.secrets)
-            if is_valid(f"hyperpod_kit.secrets[{index}].arn")
+            if is_config_path_valid(f"hyperpod_kit.secrets[{index}].arn")
         }
         types, offered = submit(network.fetch_instance_types, settings), submit(network.fetch_offerings, settings)
-        quotas, used = submit(limits.fetch_quotas, settings), submit(limits.fetch_usage, settings)
-        file_systems = {kind: _results(futures) for kind, futures in shares.items()}
-        fsx_systems = _results(of_fsx)
+        quotas, used = submit(limits.fetch_quotas, settings), submit(limits.fetch_node_counts_by_cluster, settings)
+        file_systems = {kind: _await_results(futures) for kind, futures in shares.items()}
+        fsx_systems = _await_results(of_fsx)
         nodes = [
             group
-            for node_placement in placement.placements(settings)
+            for node_placement in placement.network_placements(settings)
             for group in node_placement.vpc.security_group_ids
         ]
         stores = [system for systems in file_systems.values() for system in systems.values()]
         groups = {*nodes, *endpoint_security_group_ids([*stores, *fsx_systems.values()])}
         surroundings = network.fetch_network(client, settings, subnets.result(), groups)
         network_facts = None
-        if placement.placements(settings):
+        if placement.network_placements(settings):
             network_facts = surroundings
         return AccountFacts(
             caller,
             network_facts,
-            _results(role_facts),
-            _results(decisions),
-            _results(heads),
-            _results(empty),
+            _await_results(role_facts),
+            _await_results(decisions),
+            _await_results(heads),
+            _await_results(empty),
             file_systems,
             fsx_systems,
             types.result(),
             offered.result(),
             quotas.result(),
             used.result(),
-            _results(secrets),
+            _await_results(secrets),
             tuple(
                 sorted(
                     dict.fromkeys(client.not_queried),
@@ -121,5 +123,5 @@ def gather(settings: Settings, is_valid: Callable[[str], bool] = lambda path: Tr
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _results(futures: Mapping[K, Future[T]]) -> dict[K, T]:
+def _await_results(futures: Mapping[K, Future[T]]) -> dict[K, T]:
     return {key: future.result() for key, future in futures.items()}

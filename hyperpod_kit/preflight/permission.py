@@ -48,7 +48,7 @@ class Account:
         return f"arn:{self.partition}:{service}:{region or self.region}:{self.number}:{resource}"
 
 
-def sid_from_name(name: str) -> str:
+def sid_part_from_name(name: str) -> str:
     """Convert a name to a part of a Sid, which takes letters and digits only; `a-1` and `a1` stay apart."""
     digest = ""
     if "-" in name:

@@ -14,7 +14,7 @@ TYPES = f"{CLUSTER}.instance_groups"
 
 
 @dataclass(frozen=True)
-class Placement:
+class NetworkPlacement:
     """A network and the instance groups in it. `path`: where the configuration says so."""
 
     path: str
@@ -22,21 +22,21 @@ class Placement:
     groups: tuple[InstanceGroup, ...]
 
     @property
-    def subnets_path(self) -> str:
+    def subnets_config_path(self) -> str:
         """Return the path of its subnets."""
         return f"{self.path}.subnet_ids"
 
     @property
-    def groups_path(self) -> str:
+    def security_groups_config_path(self) -> str:
         """Return the path of its security groups."""
         return f"{self.path}.security_group_ids"
 
     @property
-    def nodes(self) -> int:
+    def node_count(self) -> int:
         """Count the nodes that are to be there."""
         return sum(group.count for group in self.groups)
 
-    def carries(self, mounts: Iterable[Mount]) -> bool:
+    def has_node_with_any_mount(self, mounts: Iterable[Mount]) -> bool:
         """Whether a node here has one of the mounts."""
         return any(mount.is_carried_by(group.role, group.name) for mount in mounts for group in self.groups)
 
@@ -60,36 +60,36 @@ class NodeRole:
         return (self.arn.split(":") + [""] * 5)[4]
 
 
-def placements(settings: Settings) -> tuple[Placement, ...]:
+def network_placements(settings: Settings) -> tuple[NetworkPlacement, ...]:
     """Return the cluster's own network first, when any group is in it, then those of single groups."""
     all_placements = []
     shared = tuple(group for group in settings.cluster.groups if group.vpc is None)
     if settings.cluster.vpc is not None and (shared or not settings.cluster.groups):
-        all_placements.append(Placement(f"{CLUSTER}.vpc", settings.cluster.vpc, shared))
+        all_placements.append(NetworkPlacement(f"{CLUSTER}.vpc", settings.cluster.vpc, shared))
     for index, group in enumerate(settings.cluster.groups):
         if group.vpc is not None:
-            all_placements.append(Placement(f"{TYPES}[{index}].vpc", group.vpc, (group,)))
+            all_placements.append(NetworkPlacement(f"{TYPES}[{index}].vpc", group.vpc, (group,)))
     return tuple(all_placements)
 
 
 def carrying_subnet_ids(settings: Settings, mounts: Sequence[Mount]) -> set[str]:
     """Return the ids of the subnets whose nodes carry one of the mounts."""
     ids: set[str] = set()
-    for placement in placements(settings):
-        if placement.carries(mounts):
+    for placement in network_placements(settings):
+        if placement.has_node_with_any_mount(mounts):
             ids.update(placement.vpc.subnet_ids)
     return ids
 
 
 def subnet_config_path(settings: Settings, subnet_id: str) -> Optional[str]:
     """Return the path of the first place in the configuration that names a subnet, None when none does."""
-    for placement in placements(settings):
+    for placement in network_placements(settings):
         if subnet_id in placement.vpc.subnet_ids:
-            return f"{placement.subnets_path}[{placement.vpc.subnet_ids.index(subnet_id)}]"
+            return f"{placement.subnets_config_path}[{placement.vpc.subnet_ids.index(subnet_id)}]"
     return None
 
 
-def roles(settings: Settings) -> tuple[NodeRole, ...]:
+def execution_roles(settings: Settings) -> tuple[NodeRole, ...]:
     """Return every execution role once, the cluster's own first."""
     members: dict[str, list[InstanceGroup]] = {}
     paths: dict[str, str] = {}

@@ -25,7 +25,7 @@ class SecurityRule:
     networks: tuple[IPv4Network, ...]
     unread: bool = False
 
-    def covers(self, protocol: str, port: Optional[int]) -> bool:
+    def covers_protocol_and_port(self, protocol: str, port: Optional[int]) -> bool:
         """Whether the rule is about this port of TCP, or (`-1`, None) about all traffic."""
         if protocol == ALL:
             return self.protocol == ALL
@@ -58,8 +58,8 @@ def missing_ports_or_none_if_unknown(
     """Return the TCP ports on which the rules do not admit all of the peer; None when that depends on an unread
     list."""
     given = tuple(rules)
-    missing = [port for port in ports if not _admits(given, peer, "tcp", port)]
-    if any(rule.unread and rule.covers("tcp", port) for rule in given for port in missing):
+    missing = [port for port in ports if not _admits_whole_peer(given, peer, "tcp", port)]
+    if any(rule.unread and rule.covers_protocol_and_port("tcp", port) for rule in given for port in missing):
         return None
     return missing
 
@@ -70,7 +70,7 @@ def admits_all_traffic_from_any_group(rules: Iterable[SecurityRule], groups: Ite
     Traffic of an EFA that bypasses the operating system is no IP traffic: rules with networks do not admit it.
     """
     accepted_groups = set(groups)
-    return any(rule.covers(ALL, None) and rule.groups & accepted_groups for rule in rules)
+    return any(rule.covers_protocol_and_port(ALL, None) and rule.groups & accepted_groups for rule in rules)
 
 
 def parse_security_group(
@@ -97,8 +97,8 @@ def referenced_prefix_list_ids(described: Mapping[str, Any]) -> set[str]:
     }
 
 
-def _admits(rules: Sequence[SecurityRule], peer: Peer, protocol: str, port: int) -> bool:
-    fitting = [rule for rule in rules if rule.covers(protocol, port)]
+def _admits_whole_peer(rules: Sequence[SecurityRule], peer: Peer, protocol: str, port: int) -> bool:
+    fitting = [rule for rule in rules if rule.covers_protocol_and_port(protocol, port)]
     if any(rule.groups & peer.groups for rule in fitting):
         return True
     covered = list(collapse_addresses(network for rule in fitting for network in rule.networks))

@@ -17,7 +17,7 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.config.sourced import SourcedMount
 from hyperpod_kit.model.secrets import ARN
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
-from hyperpod_kit.preflight.permission import Account, Permission, sid_from_name
+from hyperpod_kit.preflight.permission import Account, Permission, sid_part_from_name
 from hyperpod_kit.preflight.placement import NodeRole
 
 CLUSTER_LOGS = "/aws/sagemaker/Clusters"
@@ -39,14 +39,14 @@ def required_permissions(settings: Settings, role: NodeRole) -> tuple[Permission
         *_bundle_permissions(settings, account),
         *(
             permission
-            for kind in _kinds_buckets_first()
+            for kind in _mount_kinds_buckets_first()
             for permission in INQUIRIES[kind].permissions(carried.get(kind, ()), account, role)
         ),
         *_secret_permissions(settings, role),
     )
 
 
-def _kinds_buckets_first() -> list[str]:
+def _mount_kinds_buckets_first() -> list[str]:
     """Return the kinds of mounts in the order of the policy's statements: buckets first."""
     return sorted(INQUIRIES, key=lambda kind: INQUIRIES[kind].bucket is None)
 
@@ -130,7 +130,7 @@ def _secret_permissions(settings: Settings, role: NodeRole) -> Iterator[Permissi
         if secret.service == "secretsmanager":
             action = "secretsmanager:GetSecretValue"
         yield Permission(
-            f"Secret{sid_from_name(secret.name)}",
+            f"Secret{sid_part_from_name(secret.name)}",
             f"secret `{secret.name}`",
             f"hyperpod_kit.secrets[{index}].arn",
             (action,),

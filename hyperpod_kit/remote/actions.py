@@ -9,10 +9,10 @@ from typing import Any, Callable, Sequence
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.model.actions import LONGEST, MOST, Action
 from hyperpod_kit.remote.fan_out import query_all, reason_to_skip
-from hyperpod_kit.remote.report_parser import parse_after_banner
+from hyperpod_kit.remote.report_parser import parse_json_after_banner
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed, Runner
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 TEXT_FIELDS = ("action", "on", "owner", "why", "asked_by", "unit")
 
@@ -26,7 +26,7 @@ class NodeActions:
     error: str = ""
 
 
-def query_node_actions(
+def query_actions_done_as_root(
     targets: Sequence[NodeTarget],
     connect: Callable[[NodeTarget], Runner],
     since: float,
@@ -48,27 +48,27 @@ def query_node_actions(
             if response.returncode == 1:
                 # Who may log in may not read the journal everywhere; who administers may become root.
                 response = runner.run(["sudo", "-n", *command], timeout=timeout, check=False)
-            return parse_response(target, response)
+            return parse_actions_response(target, response)
         except HyperpodKitError as err:
             return NodeActions(target, error=err.message)
         except Exception as err:  # whatever one node says, the others are told of
-            return NodeActions(target, error=f"its answer cannot be read: {type(err).__name__}: {clean(err)}")
+            return NodeActions(target, error=f"its answer cannot be read: {type(err).__name__}: {clean_one_line(err)}")
 
     return query_all(list(targets), query_one, progress)
 
 
-def parse_response(target: NodeTarget, response: Completed) -> NodeActions:
+def parse_actions_response(target: NodeTarget, response: Completed) -> NodeActions:
     """Parse a node's response."""
     if response.returncode == 2:
         return NodeActions(target, error="its release knows no actions: give it this one's bundle")
     if response.returncode != 0:
-        return NodeActions(target, error=clean(response.stderr) or f"exit code {response.returncode}")
+        return NodeActions(target, error=clean_one_line(response.stderr) or f"exit code {response.returncode}")
     try:
-        entries = parse_after_banner(response.stdout)["actions"]
+        entries = parse_json_after_banner(response.stdout)["actions"]
         if not isinstance(entries, list):
             raise ValueError(f"its actions are of type {type(entries).__name__}, expected a list")
     except (ValueError, KeyError) as err:
-        return NodeActions(target, error=f"its answer cannot be read: {clean(err)}")
+        return NodeActions(target, error=f"its answer cannot be read: {clean_one_line(err)}")
     return NodeActions(target, tuple(parse_action(entry) for entry in entries[-MOST:] if isinstance(entry, dict)))
 
 
@@ -79,4 +79,4 @@ def parse_action(raw: dict[str, Any]) -> Action:
     moment = 0.0
     if good and at is not None:
         moment = float(at)
-    return Action(moment, *(clean(raw.get(name, ""), LONGEST) for name in TEXT_FIELDS))
+    return Action(moment, *(clean_one_line(raw.get(name, ""), LONGEST) for name in TEXT_FIELDS))

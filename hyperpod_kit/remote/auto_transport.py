@@ -41,7 +41,7 @@ class AutoTransport:
         self._ways, self._say = tuple(ways), say
         self._reported = ""
 
-    def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
+    def query_mount_reports(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
         """Query the nodes, each group by the first way that is open (see Transport).
 
         Raises Unreachable where none of the ways can be tried.
@@ -106,14 +106,14 @@ def _query_by_sample(
     """Return instance id -> response. Where `way` has a sample, the rest of a group is queried only if a node of
     the sample was reached; else they get the response of the sample."""
     if not way.sample:
-        return _responses_by_id(targets, transport.query(targets, progress))
+        return _responses_by_id(targets, transport.query_mount_reports(targets, progress))
     first = sample_per_group(targets, way.sample)
-    responses = _responses_by_id(first, transport.query(first, progress))
+    responses = _responses_by_id(first, transport.query_mount_reports(first, progress))
     groups = {target.group for target in first if responses[target.instance_id].reached}
     rest = [target for target in targets if target.instance_id not in responses]
     more = [target for target in rest if target.group in groups]
     if more:
-        responses.update(_responses_by_id(more, transport.query(more, progress)))
+        responses.update(_responses_by_id(more, transport.query_mount_reports(more, progress)))
     of_group = {target.group: responses[target.instance_id] for target in first}
     for target in rest:
         if target.group not in groups:

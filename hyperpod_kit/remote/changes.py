@@ -18,7 +18,7 @@ def describe_changes(before: Sequence[NodeReport], after: Sequence[NodeReport]) 
     """Describe what changed, one line a kind: new trouble, nodes that are well again, nodes that came and went."""
     old = {report.target.instance_id: report for report in before}
     new = {report.target.instance_id: report for report in after}
-    fresh = [_without_earlier(report, _node_problems(old.get(report.target.instance_id))) for report in after]
+    fresh = [_without_earlier_problems(report, _node_problems(old.get(report.target.instance_id))) for report in after]
     lines = [f"new: {trouble.sentence()}" for trouble in group_similar_problems(fresh)]
     lines += _describe_nodes("well again", [report.target for report in after if _has_recovered(old, report)])
     lines += _describe_nodes("joined", [report.target for key, report in new.items() if key not in old])
@@ -45,7 +45,7 @@ def _mount_problem(mount: MountStatus) -> str:
     return f"{mount.name} {mount.state}"
 
 
-def _without_earlier(report: NodeReport, earlier: set[str]) -> NodeReport:
+def _without_earlier_problems(report: NodeReport, earlier: set[str]) -> NodeReport:
     """Return the report without the problems that were known before."""
     mounts = tuple(mount for mount in report.mounts if _mount_problem(mount) not in earlier)
     warnings = tuple(warning for warning in report.warnings if warning not in earlier)

@@ -11,7 +11,7 @@ import time
 from typing import Callable, Sequence
 
 from hyperpod_kit.aws.logs import LogLine, Logs, creation_log_stream, log_group
-from hyperpod_kit.remote.report_parser import NoReport, read_report
+from hyperpod_kit.remote.report_parser import NoReport, parse_mount_report
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import NodeResponse, Progress
 
@@ -30,7 +30,7 @@ class CloudWatchTransport:
         self._logs, self._max_age, self._clock = logs, max_age, clock
         self.group = log_group(cluster, arn)
 
-    def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
+    def query_mount_reports(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
         """Query CloudWatch once for all nodes (see Transport). Raises AwsError, Unreachable."""
         streams = [creation_log_stream(target.group, target.instance_id) for target in targets]
         expected = set(streams)
@@ -60,6 +60,6 @@ class CloudWatchTransport:
 def _is_mounts_line(message: str) -> bool:
     """Whether a log line is a report of mounts; the others are of the node's creation."""
     try:
-        return bool(read_report(message))
+        return bool(parse_mount_report(message))
     except NoReport:
         return '"step": "mounts"' in message

@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class FewNodes:
+class GroupShortOfNodes:
     """An instance group of which AWS lists fewer nodes than it is to have."""
 
     group: str
@@ -54,7 +54,7 @@ class ClusterCase:
     failure: str
     arn: str
     targets: Sequence[tuple[NodeTarget, AwsNodeStatus]]
-    few: tuple[FewNodes, ...] = ()
+    few: tuple[GroupShortOfNodes, ...] = ()
 
     def diagnose(self, connect: Connect, timeout: float, progress: Callable[[Diagnosis], None]) -> ClusterDiagnosis:
         """Diagnose the nodes. Where no way leads to any of them, the reports that they have sent count."""
@@ -73,7 +73,7 @@ class ClusterDiagnosis:
     status: str
     failure: str
     nodes: tuple[Diagnosis, ...]
-    few: tuple[FewNodes, ...] = ()
+    few: tuple[GroupShortOfNodes, ...] = ()
 
     @property
     def healthy(self) -> bool:
@@ -97,24 +97,27 @@ class ClusterDiagnosis:
 
 def select_targets(cluster: LiveCluster, names: Sequence[str]) -> list[NodeTarget]:
     """Return the nodes that `names` select, all without one. Raises UsageError, AwsError, Unreachable."""
-    return [NodeTarget.of(node) for node in _select_nodes(cluster.nodes(), names)]
+    return [NodeTarget.from_cluster_node(node) for node in _select_nodes(cluster.list_nodes_not_being_removed(), names)]
 
 
-def fetch_cluster_case(cluster: LiveCluster, names: Sequence[str], say: Say) -> ClusterCase:
+def fetch_failures_and_nodes_to_diagnose(cluster: LiveCluster, names: Sequence[str], say: Say) -> ClusterCase:
     """Query AWS about the cluster and the nodes that `names` are; without one about all, failed ones that are
     gone too.
 
     Raises UsageError, AwsError, Unreachable.
     """
     response = cluster.sagemaker.describe_cluster(cluster.name)
-    listed = cluster.nodes()
+    listed = cluster.list_nodes_not_being_removed()
     selected = _select_nodes(listed, names)
     events = _fetch_recent_failures(cluster, response.get("NodeProvisioningMode"), say)
     events_by_node = {event.instance_id: event for event in events if event.instance_id}
-    targets = [(NodeTarget.of(node), _status_of_node(node, events_by_node.get(node.instance_id))) for node in selected]
+    targets = [
+        (NodeTarget.from_cluster_node(node), _status_of_node(node, events_by_node.get(node.instance_id)))
+        for node in selected
+    ]
     if not names:
-        targets += _removed_nodes(events, {node.instance_id for node in listed})
-    few: tuple[FewNodes, ...]
+        targets += _failed_nodes_removed_since(events, {node.instance_id for node in listed})
+    few: tuple[GroupShortOfNodes, ...]
     if names:
         few = ()
     else:
@@ -131,10 +134,10 @@ def fetch_cluster_case(cluster: LiveCluster, names: Sequence[str], say: Say) -> 
 
 def _groups_with_missing_nodes(
     groups: Sequence[Mapping[str, Any]], listed: Sequence[ClusterNode]
-) -> tuple[FewNodes, ...]:
+) -> tuple[GroupShortOfNodes, ...]:
     counts = Counter(node.group for node in listed)
     aims = ((group["InstanceGroupName"], group.get("TargetCount", 0)) for group in groups)
-    return tuple(FewNodes(name, aim, counts[name]) for name, aim in aims if counts[name] < aim)
+    return tuple(GroupShortOfNodes(name, aim, counts[name]) for name, aim in aims if counts[name] < aim)
 
 
 def _select_nodes(listed: list[ClusterNode], names: Sequence[str]) -> list[ClusterNode]:
@@ -162,7 +165,9 @@ def _status_of_node(node: ClusterNode, event: Optional[Event]) -> AwsNodeStatus:
     return AwsNodeStatus(node.message or event.failure or event.description, event.lifecycle)
 
 
-def _removed_nodes(events: Sequence[Event], present: Collection[str]) -> list[tuple[NodeTarget, AwsNodeStatus]]:
+def _failed_nodes_removed_since(
+    events: Sequence[Event], present: Collection[str]
+) -> list[tuple[NodeTarget, AwsNodeStatus]]:
     """Return nodes that failed and were removed, newest first: AWS tries again with another one, for ever."""
     removed: dict[tuple[str, str], tuple[NodeTarget, AwsNodeStatus]] = {}
     counts: Counter[str] = Counter()

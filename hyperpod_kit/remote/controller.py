@@ -12,13 +12,13 @@ from typing import Any, Mapping, Optional, Sequence
 
 from hyperpod_kit.cluster.nodes import slurm_node_name
 from hyperpod_kit.errors import RunTimeout, Unreachable
-from hyperpod_kit.remote.report_parser import last_line
+from hyperpod_kit.remote.report_parser import last_line_or_nothing_word
 from hyperpod_kit.remote.ssh import SshRunner
 from hyperpod_kit.remote.ssh_access import SshAccess
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import COMMAND, LONGEST_REPORT, NodeResponse, Progress
-from hyperpod_kit.untrusted.parse import json_object
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.parse import parse_json_object
+from hyperpod_kit.untrusted.text import clean_one_line
 
 AT_ONCE = 256
 """As node/peers/query.py has it: how many nodes it waits for at once."""
@@ -32,7 +32,7 @@ class ControllerTransport:
     def __init__(self, access: SshAccess, addresses: Sequence[str]) -> None:
         self._access, self._addresses = access, addresses
 
-    def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
+    def query_mount_reports(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
         """Query all nodes through the first controller that answers (see Transport).
 
         Raises Unreachable when no controller can be asked, with what the last one said; UsageError.
@@ -64,7 +64,7 @@ class ControllerTransport:
         if done.returncode != 0:
             raise Unreachable(
                 f"the controller {address} cannot ask the others: exit code {done.returncode}: "
-                f"{last_line(done.stderr, done.stdout)}",
+                f"{last_line_or_nothing_word(done.stderr, done.stdout)}",
                 hint="2: its bundle is older than this command, 127: it has none; --via ssh, or --via pull",
             )
         responses = _parse_responses(done.stdout)
@@ -77,7 +77,7 @@ def _parse_responses(text: str) -> dict[str, Mapping[str, Any]]:
     responses: dict[str, Mapping[str, Any]] = {}
     for line in text.splitlines():
         try:
-            value = json_object(line)
+            value = parse_json_object(line)
         except ValueError:
             continue
         if isinstance(value.get("id"), str):
@@ -91,7 +91,7 @@ def _node_response(target: NodeTarget, response: Optional[Mapping[str, Any]]) ->
     if response is None:
         return NodeResponse(error="the controller said nothing of it", hint="--via ssh", reached=False)
     if response.get("error"):
-        return NodeResponse(error=clean(response["error"]), reached=False)
+        return NodeResponse(error=clean_one_line(response["error"]), reached=False)
     returncode = response.get("returncode")
     if not isinstance(returncode, int):
         return NodeResponse(error="what the controller said of it cannot be read")

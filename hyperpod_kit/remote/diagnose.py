@@ -13,12 +13,12 @@ from hyperpod_kit.model.states import SERVES
 from hyperpod_kit.remote.fan_out import query_all
 from hyperpod_kit.remote.known_issues import RecognisedCause, recognise
 from hyperpod_kit.remote.node_report import NodeReport
-from hyperpod_kit.remote.report_parser import parse_after_banner, parse_slurm_findings
+from hyperpod_kit.remote.report_parser import parse_json_after_banner, parse_slurm_findings
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm.findings import SlurmFinding
 from hyperpod_kit.untrusted.terminal import indent_continuation_lines
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 LOG = "/var/log/provision/provisioning.log"
 STATUS = "/var/lib/hyperpod-kit/status.json"
@@ -111,7 +111,7 @@ def diagnose(
                 diagnosis = _with_shipped_log(diagnosis, shipped)
             return with_known_causes(replace(diagnosis, lifecycle=status.lifecycle))
         except Exception as err:  # whatever one node says, the others are told of
-            odd = f"its answers cannot be read: {type(err).__name__}: {clean(err)}"
+            odd = f"its answers cannot be read: {type(err).__name__}: {clean_one_line(err)}"
             return Diagnosis(target, status.message, lifecycle=status.lifecycle, odd=(odd,))
 
     return query_all([target for target, _ in targets], diagnose_one, progress)
@@ -119,10 +119,10 @@ def diagnose(
 
 def _with_shipped_log(diagnosis: Diagnosis, shipped: Shipped) -> Diagnosis:
     try:
-        log = _shortened([line for line in shipped(diagnosis.target) if MOUNTS_LINE not in line])
+        log = _last_lines_shortened([line for line in shipped(diagnosis.target) if MOUNTS_LINE not in line])
     except HyperpodKitError as err:
         return replace(diagnosis, unreachable=f"{diagnosis.unreachable}; nor is its log to be had: {err.message}")
-    return replace(diagnosis, log=tuple(log), failures=tuple(_failures({}, log, [])))
+    return replace(diagnosis, log=tuple(log), failures=tuple(_failed_steps({}, log, [])))
 
 
 def _query_node(target: NodeTarget, message: str, connect: Callable[[NodeTarget], Runner], timeout: float) -> Diagnosis:
@@ -135,12 +135,12 @@ def _query_node(target: NodeTarget, message: str, connect: Callable[[NodeTarget]
         mounts = runner.run(["hyperpod-kit", "node", "mounts", "--json"], timeout=timeout, check=False).stdout
     except HyperpodKitError as err:
         return Diagnosis(target, message, unreachable=err.message)
-    log = _shortened(log)
+    log = _last_lines_shortened(log)
     odd: list[str] = []
     record = _parse_object_or_empty(status, "the record of its creation", odd)
     mount_report = _parse_object_or_empty(mounts, "what it says of its mounts", odd)
-    failures = _failures(record, log, odd)
-    sick = _unhealthy_mounts(mount_report, odd)
+    failures = _failed_steps(record, log, odd)
+    sick = _unhealthy_required_mounts(mount_report, odd)
     return Diagnosis(
         target,
         message,
@@ -171,7 +171,7 @@ def apply_sent_report(diagnosis: Diagnosis, report: NodeReport) -> Diagnosis:
     )
 
 
-def _shortened(log: Sequence[str]) -> list[str]:
+def _last_lines_shortened(log: Sequence[str]) -> list[str]:
     """Return the last lines, each cut to what can be read: `tail` may be another program by now."""
     return [line[:LONGEST_LINE] for line in log[-TAIL:]]
 
@@ -222,7 +222,7 @@ def describe_diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"    do: {recognised.cause.remedy}"
 
 
-def _failures(record: dict[str, Any], log: Sequence[str], oddities_out: list[str]) -> list[Failure]:
+def _failed_steps(record: dict[str, Any], log: Sequence[str], oddities_out: list[str]) -> list[Failure]:
     """Return the failed steps of the last run: from its record, or from the log when there is no record."""
     steps = _objects_under_key(record, "steps", oddities_out)
     if not steps:
@@ -231,7 +231,11 @@ def _failures(record: dict[str, Any], log: Sequence[str], oddities_out: list[str
         begin = max((n for n, entry in enumerate(lines) if entry.get("step") == "verify-bundle"), default=0)
         steps = lines[begin:]
     return [
-        Failure(clean(step.get("step", "")), _bounded_text(step.get("error", "")), _bounded_text(step.get("hint", "")))
+        Failure(
+            clean_one_line(step.get("step", "")),
+            _bounded_text(step.get("error", "")),
+            _bounded_text(step.get("hint", "")),
+        )
         for step in steps
         if step.get("status") == "failed"
     ]
@@ -242,11 +246,11 @@ def _bounded_text(value: object) -> str:
     return str(value)[:LONGEST_LINE]
 
 
-def _unhealthy_mounts(report: dict[str, Any], oddities_out: list[str]) -> list[str]:
+def _unhealthy_required_mounts(report: dict[str, Any], oddities_out: list[str]) -> list[str]:
     serves = tuple(SERVES)  # a node may say anything, also what a set cannot be asked for
     return [
-        clean(
-            f"{clean(mount.get('name'))} is {clean(mount.get('state'))}: "
+        clean_one_line(
+            f"{clean_one_line(mount.get('name'))} is {clean_one_line(mount.get('state'))}: "
             f"{mount.get('detail') or mount.get('source') or 'no detail'}",
             LONGEST_LINE,
         )
@@ -256,7 +260,7 @@ def _unhealthy_mounts(report: dict[str, Any], oddities_out: list[str]) -> list[s
 
 
 def _objects_under_key(record: dict[str, Any], key: str, oddities_out: list[str]) -> list[dict[str, Any]]:
-    """Return the list of objects under `key`; what is no object is left out, and noted in `odd`."""
+    """Return the list of objects under `key`; what is no object is left out, and noted in `oddities_out`."""
     value = record.get(key) or []
     if not isinstance(value, list):
         oddities_out.append(f"its {key} are of type {type(value).__name__}, expected a list")
@@ -274,7 +278,7 @@ def _parse_object_or_empty(text: str, what: str, oddities_out: list[str]) -> dic
     if "{" not in text:
         return {}
     try:
-        return parse_after_banner(text)
+        return parse_json_after_banner(text)
     except ValueError as err:
-        oddities_out.append(f"{what} cannot be read: {clean(err)}")
+        oddities_out.append(f"{what} cannot be read: {clean_one_line(err)}")
         return {}

@@ -28,7 +28,7 @@ class FleetStatus:
         return all(report.healthy for report in self.reports)
 
 
-def query_fleet(
+def query_fleet_mount_reports(
     cluster: LiveCluster, transport: Transport, max_age: float, bar: Callable[[int], ContextManager[Progress]]
 ) -> FleetStatus:
     """Query AWS for the nodes, and the nodes for their mounts. `bar`: shows how many of so many nodes are done.
@@ -44,14 +44,14 @@ def query_fleet(
     return FleetStatus(reports, time.time(), time.monotonic() - started_at)
 
 
-def poll_fleet(query: Callable[[], FleetStatus], seconds: float) -> Iterator[Union[FleetStatus, FleetError]]:
+def poll_fleet(query: Callable[[], FleetStatus], interval_seconds: float) -> Iterator[Union[FleetStatus, FleetError]]:
     """Yield the result of `query` every `seconds` seconds, without an end.
 
     Raises the error of the first query; that of a later one is yielded.
     """
     first = True
     while True:
-        due = time.monotonic() + seconds
+        due = time.monotonic() + interval_seconds
         try:
             yield query()
             first = False

@@ -39,7 +39,7 @@ class Trouble:
         if len(self.nodes) == 1:
             node = self.nodes[0]
             return f"{describe_node(node)}: {self.what}{end}"
-        what = _without_node_name(self.what, self.nodes[0])
+        what = _with_node_names_replaced_by_it(self.what, self.nodes[0])
         return f"{len(self.nodes)} nodes of {self.group}: {what}{end}: {self.node_hostlist()}"
 
     def node_hostlist(self) -> str:
@@ -52,7 +52,11 @@ def group_similar_problems(reports: Sequence[NodeReport]) -> list[Trouble]:
     members_by_key: dict[tuple[str, str, bool], list[tuple[NodeTarget, str, str]]] = {}
     for report in reports:
         for what, hint, optional in problems_with_hint_and_optional(report):
-            key = (report.target.group, re.sub(r"\d+(\.\d+)?", "#", _without_node_name(what, report.target)), optional)
+            key = (
+                report.target.group,
+                re.sub(r"\d+(\.\d+)?", "#", _with_node_names_replaced_by_it(what, report.target)),
+                optional,
+            )
             members_by_key.setdefault(key, []).append((report.target, what, hint))
     made = [
         Trouble(group, members[0][1], members[0][2], tuple(target for target, _, _ in members), optional)
@@ -104,7 +108,7 @@ def describe_problems(reports: Sequence[NodeReport]) -> list[str]:
     return lines
 
 
-def summary(reports: Sequence[NodeReport]) -> str:
+def summarize_mount_health(reports: Sequence[NodeReport]) -> str:
     """Summarize the reports: `9 mounts on 3 nodes: 2 not healthy; 1 of 3 nodes are healthy`."""
     mounts = [mount for report in reports for mount in report.mounts]
     silent = sum(1 for report in reports if report.error)
@@ -147,7 +151,7 @@ def format_shortened_hostlist(names: Iterable[str]) -> str:
     return f"{text} and {len(listed) - shown} more"
 
 
-def _without_node_name(text: str, node: NodeTarget) -> str:
+def _with_node_names_replaced_by_it(text: str, node: NodeTarget) -> str:
     """Return the text with the name, address and id of this node replaced by "it"."""
     # Looked for first: the pattern takes its time with long words, and a node may say what it likes.
     if node.address and node.address in text:

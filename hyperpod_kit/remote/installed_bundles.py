@@ -12,11 +12,11 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.remote.fan_out import query_all, reason_to_skip
-from hyperpod_kit.remote.report_parser import last_line
+from hyperpod_kit.remote.report_parser import last_line_or_nothing_word
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Runner
-from hyperpod_kit.untrusted.parse import json_object
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.parse import parse_json_object
+from hyperpod_kit.untrusted.text import clean_one_line
 
 HOME = "/opt/hyperpod-kit"
 STATUS = "/var/lib/hyperpod-kit/status.json"
@@ -88,7 +88,7 @@ def _query_node(target: NodeTarget, connect: Callable[[NodeTarget], Runner], tim
     except HyperpodKitError as err:
         return NodeBundle(target, error=err.message, hint=err.hint or "")
     except Exception as err:  # whatever one node says, the others are told of
-        return NodeBundle(target, error=f"its answer cannot be read: {type(err).__name__}: {clean(err)}")
+        return NodeBundle(target, error=f"its answer cannot be read: {type(err).__name__}: {clean_one_line(err)}")
 
 
 def parse_output(target: NodeTarget, text: str) -> NodeBundle:
@@ -96,20 +96,22 @@ def parse_output(target: NodeTarget, text: str) -> NodeBundle:
     parts = _SECTION.split(text)
     sections = dict(zip(parts[1::2], parts[2::2]))
     if not {"current", "status"} <= set(sections):
-        return NodeBundle(target, error=f"its answer is not about a bundle: {last_line(text)}")
+        return NodeBundle(target, error=f"its answer is not about a bundle: {last_line_or_nothing_word(text)}")
     try:
         if sections["status"].strip():
-            status = json_object(sections["status"])
+            status = parse_json_object(sections["status"])
         else:
             status = {}
     except ValueError as err:
         # Of a node whose creation never ended there is no record; half of one is worth a word.
         return NodeBundle(
-            target, current=clean(sections["current"]), error=f"its status.json cannot be read: {clean(err)}"
+            target,
+            current=clean_one_line(sections["current"]),
+            error=f"its status.json cannot be read: {clean_one_line(err)}",
         )
     finished = status.get("finished_at")
     described = _FORMAT.search(sections.get("description", ""))
-    current = clean(sections["current"])
+    current = clean_one_line(sections["current"])
     files = {match[2]: match[1] for match in map(_SUM.fullmatch, sections.get("sums", "").splitlines()) if match}
     bundle_format = ""
     if described:
@@ -121,16 +123,16 @@ def parse_output(target: NodeTarget, text: str) -> NodeBundle:
     return NodeBundle(
         target,
         current=current,
-        recorded=clean(status.get("bundle_id") or ""),
+        recorded=clean_one_line(status.get("bundle_id") or ""),
         created_ok=status.get("ok") is True,
-        finished_at=_valid_timestamp(finished),
+        finished_at=_timestamp_or_zero(finished),
         format=bundle_format,
         files=files,
         damaged=damaged,
     )
 
 
-def _valid_timestamp(value: Any) -> float:
+def _timestamp_or_zero(value: Any) -> float:
     """Return a timestamp of the node's own clock; 0.0 for what is none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
         return 0.0

@@ -91,6 +91,6 @@ def write_junit_file(
 ) -> None:
     """Write the JUnit document to a file, whole or not at all. Raises UsageError when it cannot be written."""
     try:
-        atomic_file.replace(path, to_xml(cluster, reports, checked_at, seconds).encode())
+        atomic_file.write_atomically(path, to_xml(cluster, reports, checked_at, seconds).encode())
     except OSError as err:
         raise UsageError(f"cannot write {path}: {err.strerror}", hint="--junit FILE") from err

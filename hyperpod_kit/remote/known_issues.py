@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Iterator
 
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def recognise(text: str) -> Iterator[RecognisedCause]:
             stop = None
             if end >= 0:
                 stop = end
-            yield RecognisedCause(cause, clean(text[begin:stop], 200))
+            yield RecognisedCause(cause, clean_one_line(text[begin:stop], 200))
 
 
 def truncate_for_search(text: str) -> str:

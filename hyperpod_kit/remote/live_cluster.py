@@ -31,21 +31,24 @@ class LiveCluster:
         """Query and return the ARN of the cluster. Raises AwsError, Unreachable."""
         return str(self.sagemaker.describe_cluster(self.name)["ClusterArn"])
 
-    def nodes(self) -> list[ClusterNode]:
+    def list_nodes_not_being_removed(self) -> list[ClusterNode]:
         """List the nodes, all but those on their way out. Raises AwsError, Unreachable."""
-        return [node for node in list_nodes(self.sagemaker, self.name) if not node.removed]
+        return [node for node in list_nodes(self.sagemaker, self.name) if not node.is_shutting_down_or_gone]
 
-    def targets(self) -> list[NodeTarget]:
+    def list_targets(self) -> list[NodeTarget]:
         """List the nodes as targets of queries. Raises AwsError, Unreachable."""
         if self.settings:
             roles = {group.name: group.role for group in self.settings.cluster.groups}
         else:
             roles = {}
-        return [NodeTarget.of(node, roles.get(node.group, "")) for node in self.nodes()]
+        return [
+            NodeTarget.from_cluster_node(node, roles.get(node.group, ""))
+            for node in self.list_nodes_not_being_removed()
+        ]
 
     def require_targets(self) -> list[NodeTarget]:
         """List the targets, of which there must be one. Raises ClusterError too."""
-        targets = self.targets()
+        targets = self.list_targets()
         if not targets:
             raise ClusterError(
                 f"cluster {self.name} has no nodes", hint=f"hyperpod-kit describe-cluster --cluster {self.name}"
@@ -55,7 +58,9 @@ class LiveCluster:
     def controller_addresses(self) -> list[str]:
         """Return the private addresses of the controllers. Raises UsageError when it is not known which nodes those
         are."""
-        addresses = [target.address for target in self.targets() if target.role == Role.CONTROLLER and target.address]
+        addresses = [
+            target.address for target in self.list_targets() if target.role == Role.CONTROLLER and target.address
+        ]
         if addresses:
             return addresses
         raise UsageError(

@@ -128,12 +128,12 @@ def _mount_rows_of_node(report: NodeReport, now: float) -> Iterator[tuple[str, s
         state = Text(label, style)
         checked = "-"
         if mount.checked_at:
-            checked = age(now - mount.checked_at)
+            checked = format_age(now - mount.checked_at)
         full = Text(mount.fullness_text.replace(" full", ""), "bold yellow" if mount.nearly_full else "dim")
         yield mount.name, mount.path, state, full, mount.source or mount.detail or "-", checked
 
 
-def age(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """Format an age like `3 s ago`; clocks that differ a little do not make it negative."""
     seconds = max(0.0, seconds)
     if seconds < 120:

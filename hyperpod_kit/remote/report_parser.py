@@ -10,8 +10,8 @@ from typing import Any, Mapping, NoReturn
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import STATES, MountState
 from hyperpod_kit.slurm.findings import SlurmFinding
-from hyperpod_kit.untrusted.parse import json_object
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.parse import parse_json_object
+from hyperpod_kit.untrusted.text import clean_one_line
 
 MOST_MOUNTS = 200
 WARNING = 500
@@ -38,7 +38,7 @@ class SentReport:
     slurm: tuple[SlurmFinding, ...] = ()
 
 
-def read_report(text: str) -> SentReport:
+def parse_mount_report(text: str) -> SentReport:
     """Parse the report in a node's standard output, which `hyperpod-kit node mounts --json` prints. Raises
     NoReport."""
     raw = _find_report(text)
@@ -49,16 +49,16 @@ def read_report(text: str) -> SentReport:
         raise NoReport(f"its report has {len(mounts)} mounts")
     try:
         return SentReport(
-            clean(raw.get("node", "")),
-            clean(raw.get("instance_id", "")),
-            clean(raw.get("bundle_id", "")),
-            _number(raw, "checked_at"),
-            tuple(_status(mount) for mount in mounts),
-            tuple(clean(warning, WARNING) for warning in _texts(raw.get("warnings"))[:MOST_MOUNTS]),
+            clean_one_line(raw.get("node", "")),
+            clean_one_line(raw.get("instance_id", "")),
+            clean_one_line(raw.get("bundle_id", "")),
+            _finite_number_or_raise(raw, "checked_at"),
+            tuple(_parse_mount_status(mount) for mount in mounts),
+            tuple(clean_one_line(warning, WARNING) for warning in _strings_of_list(raw.get("warnings"))[:MOST_MOUNTS]),
             parse_slurm_findings(raw.get("slurm")),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as err:
-        raise NoReport(f"its report cannot be read: {clean(err)}") from err
+        raise NoReport(f"its report cannot be read: {clean_one_line(err)}") from err
 
 
 def parse_slurm_findings(raw: Any) -> tuple[SlurmFinding, ...]:
@@ -70,33 +70,36 @@ def parse_slurm_findings(raw: Any) -> tuple[SlurmFinding, ...]:
         return ()
     if not isinstance(raw, list):
         return (_NO_FINDING,)
-    return tuple(_finding(entry) for entry in raw[:MOST_MOUNTS])
+    return tuple(_finding_or_unreadable_fault(entry) for entry in raw[:MOST_MOUNTS])
 
 
 _NO_FINDING = SlurmFinding("unreadable", "what the node says of Slurm cannot be read", "hyperpod-kit node slurm, there")
 
 
-def _finding(raw: Any) -> SlurmFinding:
+def _finding_or_unreadable_fault(raw: Any) -> SlurmFinding:
     try:
-        finding = SlurmFinding.of(raw)
+        finding = SlurmFinding.from_dict(raw)
     except (KeyError, TypeError, ValueError):
         return _NO_FINDING
     return SlurmFinding(
-        clean(finding.code), clean(finding.detail, WARNING), clean(finding.remedy, WARNING), finding.fault
+        clean_one_line(finding.code),
+        clean_one_line(finding.detail, WARNING),
+        clean_one_line(finding.remedy, WARNING),
+        finding.fault,
     )
 
 
-def parse_after_banner(text: str) -> dict[str, Any]:
+def parse_json_after_banner(text: str) -> dict[str, Any]:
     """Parse the JSON object in a text, after whatever a login printed before it. Raises ValueError."""
-    return json_object(text[max(0, text.find("{")) :])
+    return parse_json_object(text[max(0, text.find("{")) :])
 
 
-def last_line(*texts: str) -> str:
+def last_line_or_nothing_word(*texts: str) -> str:
     """Return the last line of the first text that has one, cut for a message; "nothing" without one."""
     for text in texts:
         lines = text[-4000:].strip().splitlines()
         if lines:
-            return clean(lines[-1])[:120]
+            return clean_one_line(lines[-1])[:120]
     return "nothing"
 
 
@@ -112,27 +115,27 @@ def _find_report(text: str) -> Mapping[str, Any]:
             continue
         if isinstance(value, dict) and "mounts" in value:
             return value
-    raise NoReport(f"its answer is not a report: {last_line(text)}")
+    raise NoReport(f"its answer is not a report: {last_line_or_nothing_word(text)}")
 
 
 def _raise_no_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is no number")
 
 
-def _number(raw: Mapping[str, Any], key: str) -> float:
+def _finite_number_or_raise(raw: Mapping[str, Any], key: str) -> float:
     value = raw.get(key, 0)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ValueError(f"{key} is no number")
     return float(value)
 
 
-def _texts(value: Any) -> list[str]:
+def _strings_of_list(value: Any) -> list[str]:
     if isinstance(value, list):
         return [text for text in value if isinstance(text, str)]
     return []
 
 
-def _status(raw: Mapping[str, Any]) -> MountStatus:
+def _parse_mount_status(raw: Mapping[str, Any]) -> MountStatus:
     """Parse one mount; unknown fields are left out, for a node may run a newer bundle."""
     for key in ("name", "kind", "path", "state"):
         if not isinstance(raw[key], str):
@@ -141,17 +144,20 @@ def _status(raw: Mapping[str, Any]) -> MountStatus:
         state = MountState(raw["state"])
     else:
         state = MountState.UNKNOWN
-    detail = clean(raw.get("detail", ""))
+    detail = clean_one_line(raw.get("detail", ""))
     return MountStatus(
-        clean(raw["name"]),
-        clean(raw["kind"]),
-        clean(raw["path"]),
+        clean_one_line(raw["name"]),
+        clean_one_line(raw["kind"]),
+        clean_one_line(raw["path"]),
         state,
-        source=clean(raw.get("source", "")),
-        detail=detail if state == raw["state"] else f"the node says `{clean(raw['state'])}` {detail}".strip(),
-        latency_ms=_number(raw, "latency_ms"),
+        source=clean_one_line(raw.get("source", "")),
+        detail=detail if state == raw["state"] else f"the node says `{clean_one_line(raw['state'])}` {detail}".strip(),
+        latency_ms=_finite_number_or_raise(raw, "latency_ms"),
         required=raw.get("required", True) is not False,
-        checked_at=_number(raw, "checked_at"),
+        checked_at=_finite_number_or_raise(raw, "checked_at"),
         nearly_full=raw.get("nearly_full") is True,
-        **{key: max(0, int(_number(raw, key))) for key in ("used_bytes", "free_bytes", "used_files", "free_files")},
+        **{
+            key: max(0, int(_finite_number_or_raise(raw, key)))
+            for key in ("used_bytes", "free_bytes", "used_files", "free_files")
+        },
     )

@@ -12,7 +12,7 @@ from hyperpod_kit.model.states import Role
 from hyperpod_kit.remote.fan_out import reason_to_skip
 from hyperpod_kit.remote.live_cluster import LiveCluster
 from hyperpod_kit.remote.target import NodeTarget, SshSettings
-from hyperpod_kit.remote.transport_choice import choose_transport
+from hyperpod_kit.remote.transport_choice import open_ssh_or_ssm_connector
 from hyperpod_kit.run import Completed, Runner, env_arguments
 
 MOST_TRIED = 4
@@ -50,9 +50,9 @@ class SlurmRunner:
 @contextmanager
 def open_slurm_runner(cluster: LiveCluster, ssh: SshSettings, say: Callable[[str], None]) -> Iterator[Runner]:
     """A Runner of Slurm's commands on the cluster. Raises Unreachable where no node's Slurm answers, AwsError."""
-    targets = _candidate_nodes(cluster.targets())
-    with choose_transport(cluster, ssh, targets, say) as connect:
-        yield _first_responding(connect, targets)
+    targets = _candidate_nodes(cluster.list_targets())
+    with open_ssh_or_ssm_connector(cluster, ssh, targets, say) as connect:
+        yield _first_runner_with_slurm_up(connect, targets)
 
 
 def _candidate_nodes(targets: Sequence[NodeTarget]) -> list[NodeTarget]:
@@ -63,7 +63,7 @@ def _candidate_nodes(targets: Sequence[NodeTarget]) -> list[NodeTarget]:
     return [*controllers, *group_members.values()][:MOST_TRIED]
 
 
-def _first_responding(connect: Callable[[NodeTarget], Runner], targets: Sequence[NodeTarget]) -> Runner:
+def _first_runner_with_slurm_up(connect: Callable[[NodeTarget], Runner], targets: Sequence[NodeTarget]) -> Runner:
     reason = "no node runs"
     for target in targets:
         try:

@@ -11,7 +11,7 @@ from hyperpod_kit.environment import HPK_KNOWN_HOSTS, HPK_SSH_KEY
 from hyperpod_kit.errors import Absent, Unreachable, UsageError
 from hyperpod_kit.remote.deadlines import Deadlines
 from hyperpod_kit.remote.known_hosts import KnownHosts
-from hyperpod_kit.remote.ssh_proxy import connect_through, expand_command
+from hyperpod_kit.remote.ssh_proxy import connect_through_program, expand_command
 from hyperpod_kit.remote.target import SshSettings
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ class SshAccess:
     def load_private_key_and_known_hosts(self) -> KnownHosts:
         """Read both keys; raise UsageError where no host key could be verified, or the private key cannot be used."""
         if self._known_hosts is None:
-            self._key = _private_key(self.settings)
-            self._known_hosts = _known_hosts(self.settings)
+            self._key = _load_private_key(self.settings)
+            self._known_hosts = _read_known_hosts(self.settings)
         return self._known_hosts
 
     def __enter__(self) -> SshAccess:
@@ -54,16 +54,16 @@ class SshAccess:
             if settings.proxy:
                 argv = expand_command(settings.proxy, address, settings.port)
                 try:
-                    sock, proxy_output = stack.enter_context(connect_through(argv))
+                    sock, proxy_output = stack.enter_context(connect_through_program(argv))
                 except OSError as err:
                     raise UsageError(f"{argv[0]} cannot be started: {err.strerror}", hint="--ssh-proxy") from err
             else:
-                sock = stack.enter_context(_create_socket(address, settings.port))
+                sock = stack.enter_context(_create_unconnected_socket(address, settings.port))
             client = stack.enter_context(load_paramiko().SSHClient())
-            self._log_in(client, sock, address, proxy_output)
+            self._connect_and_log_in(client, sock, address, proxy_output)
             yield client
 
-    def _log_in(
+    def _connect_and_log_in(
         self, client: paramiko.SSHClient, sock: socket.socket, address: str, proxy_output: Callable[[], str]
     ) -> None:
         """Connect and log in within the time limit. Raises Unreachable.
@@ -109,7 +109,7 @@ class SshAccess:
                 cause: Exception = err
                 if deadline.expired:
                     cause = socket.timeout()
-                failure = _unreachable(where, settings, cause, connected=connected)
+                failure = _unreachable_error_of(where, settings, cause, connected=connected)
                 if settings.proxy:
                     failure = Unreachable(f"{failure.message}; its proxy said: {proxy_output()}", hint=failure.hint)
                 raise failure from err
@@ -121,7 +121,7 @@ def shut_down_socket(sock: socket.socket | paramiko.Channel) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
-def _create_socket(address: str, port: int) -> socket.socket:
+def _create_unconnected_socket(address: str, port: int) -> socket.socket:
     family, kind, protocol, _, _ = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     sock = socket.socket(family, kind, protocol)
     # Login and command are short messages, one after the other: held back, they would wait 40 ms for each other.
@@ -137,7 +137,7 @@ def load_paramiko() -> Any:
     return paramiko
 
 
-def _known_hosts(settings: SshSettings) -> KnownHosts:
+def _read_known_hosts(settings: SshSettings) -> KnownHosts:
     try:
         return KnownHosts(settings.known_hosts)
     except OSError as err:
@@ -147,7 +147,7 @@ def _known_hosts(settings: SshSettings) -> KnownHosts:
         ) from err
 
 
-def _private_key(settings: SshSettings) -> Optional[paramiko.PKey]:
+def _load_private_key(settings: SshSettings) -> Optional[paramiko.PKey]:
     """Read the private key: paramiko would try its file as every kind of key and report the last attempt."""
     if settings.key is None:
         return None
@@ -164,16 +164,16 @@ def _private_key(settings: SshSettings) -> Optional[paramiko.PKey]:
     return key
 
 
-def _unreachable(where: str, settings: SshSettings, err: Exception, *, connected: bool) -> Unreachable:
+def _unreachable_error_of(where: str, settings: SshSettings, err: Exception, *, connected: bool) -> Unreachable:
     """Return the error that says in one sentence what went wrong between here and a session.
 
     `connected`: whether TCP was.
     """
     ssh = load_paramiko()
     if isinstance(err, ssh.BadHostKeyException):
-        return _other_host_key(where, settings)
+        return _changed_host_key_error(where, settings)
     if isinstance(err, ssh.AuthenticationException):
-        return _refused_login(where, err)
+        return _refused_login_error(where, err)
     text = str(err)
     # When time is up before the greeting, paramiko goes on and finds that there is no session.
     silent = "banner" in text or "No existing session" in text
@@ -195,7 +195,7 @@ def _unreachable(where: str, settings: SshSettings, err: Exception, *, connected
     return Unreachable(f"{where}: {type(err).__name__}: {err}")
 
 
-def _other_host_key(where: str, settings: SshSettings) -> Unreachable:
+def _changed_host_key_error(where: str, settings: SshSettings) -> Unreachable:
     """The error for a node whose host key is not the one on file."""
     host = where.split("@")[1]
     if ":" in host:
@@ -206,7 +206,7 @@ def _other_host_key(where: str, settings: SshSettings) -> Unreachable:
     )
 
 
-def _refused_login(where: str, err: Exception) -> Unreachable:
+def _refused_login_error(where: str, err: Exception) -> Unreachable:
     """The error for a login that the node refuses, with the methods that it takes."""
     methods = [method for method in getattr(err, "allowed_types", ()) if method]
     accepted = ""

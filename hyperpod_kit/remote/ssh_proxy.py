@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Callable, Iterator
 
 from hyperpod_kit.errors import UsageError
-from hyperpod_kit.remote.report_parser import last_line
+from hyperpod_kit.remote.report_parser import last_line_or_nothing_word
 
 
 def expand_command(command: str, address: str, port: int) -> list[str]:
@@ -35,7 +35,7 @@ def expand_command(command: str, address: str, port: int) -> list[str]:
 
 
 @contextmanager
-def connect_through(argv: list[str]) -> Iterator[tuple[socket.socket, Callable[[], str]]]:
+def connect_through_program(argv: list[str]) -> Iterator[tuple[socket.socket, Callable[[], str]]]:
     """(a socket whose other end is the program's input and output, what it has said on standard error).
 
     The program is ended with the block. Raises OSError when it cannot be started.
@@ -51,7 +51,7 @@ def connect_through(argv: list[str]) -> Iterator[tuple[socket.socket, Callable[[
 
         def read_stderr() -> str:
             stderr_file.seek(0)
-            return last_line(stderr_file.read(65536).decode(errors="replace"))
+            return last_line_or_nothing_word(stderr_file.read(65536).decode(errors="replace"))
 
         try:
             yield local_socket, read_stderr

@@ -20,7 +20,7 @@ class SshTransport:
     def __init__(self, access: SshAccess) -> None:
         self._access = access
 
-    def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
+    def query_mount_reports(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
         # A proxy has two ends of a socket and a file for its words.
         descriptors = 1
         if self._access.settings.proxy:

@@ -22,7 +22,7 @@ from typing import Mapping, Optional, Protocol, Sequence
 
 from hyperpod_kit.errors import RunTimeout, Unreachable
 from hyperpod_kit.remote.deadlines import Deadlines
-from hyperpod_kit.remote.report_parser import last_line
+from hyperpod_kit.remote.report_parser import last_line_or_nothing_word
 from hyperpod_kit.run import Completed
 from hyperpod_kit.system.readable import wait_until_readable
 
@@ -79,7 +79,7 @@ def run_in_shell(
     done = _parse_output(text, marker)
     if done is not None:
         return Completed(tuple(argv), done[1], done[0], "")
-    last_output = last_line(text.decode(errors="replace"))
+    last_output = last_line_or_nothing_word(text.decode(errors="replace"))
     if len(text) > limit:
         raise Unreachable(f"the session of {target} said more than {limit >> 10} KiB")
     if text.endswith(_TIMED_OUT):

@@ -19,7 +19,7 @@ class SsmTransport:
     def __init__(self, sessions: SsmSessions, timeout: float, *, command: Sequence[str] = COMMAND) -> None:
         self._sessions, self._timeout, self._command = sessions, timeout, command
 
-    def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
+    def query_mount_reports(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
         """Query the nodes, one session each (see Transport).
 
         Raises NoCredentials: what AWS refuses to one it refuses to all.

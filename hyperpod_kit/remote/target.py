@@ -21,9 +21,9 @@ class NodeTarget:
     status: str = "Running"
 
     @classmethod
-    def of(cls, node: ClusterNode, role: str = "") -> NodeTarget:
+    def from_cluster_node(cls, node: ClusterNode, node_role: str = "") -> NodeTarget:
         """Make a target of a node that AWS lists."""
-        return cls(node.instance_id, node.group, role, node.address, node.status)
+        return cls(node.instance_id, node.group, node_role, node.address, node.status)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Transport(Protocol):
 
     description: str
 
-    def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
+    def query_mount_reports(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
         """Query the targets and return one response each, in their order.
 
         What is wrong with one node is its answer. Raises Unreachable, AwsError or UsageError only when no node at all

@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 
 
 @contextmanager
-def choose_transport(
+def open_ssh_or_ssm_connector(
     cluster: LiveCluster, ssh: SshSettings, targets: Sequence[NodeTarget], say: Say
 ) -> Iterator[Connect]:
     """Yield a function that returns a Runner for a node, by the first way that is open for its group.
@@ -64,7 +64,7 @@ def choose_transport(
                 break
             try:
                 connect = begin()
-                opened, reason = _find_open_groups(
+                opened, reason = _find_reachable_groups_and_failure(
                     connect, remaining, samples, ssh.connect_timeout + ssh.command_timeout
                 )
             except HyperpodKitError as err:
@@ -92,7 +92,7 @@ def choose_transport(
             raise
 
 
-def _find_open_groups(
+def _find_reachable_groups_and_failure(
     connect: Connect, targets: Sequence[NodeTarget], samples: Sequence[int], timeout: float
 ) -> tuple[frozenset[str], str]:
     """Return the groups of which a node has answered, and why the first of the others has not, "" when all have.

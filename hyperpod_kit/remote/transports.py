@@ -70,7 +70,7 @@ def _auto_transport(
 
     def by_controller(answered: frozenset[str]) -> Transport:
         if controller is None and not any(
-            target.role == Role.CONTROLLER and target.instance_id in answered for target in cluster.targets()
+            target.role == Role.CONTROLLER and target.instance_id in answered for target in cluster.list_targets()
         ):
             raise Unreachable("it does not let us in either")
         access.load_private_key_and_known_hosts()
@@ -106,11 +106,11 @@ def _ssh_transport(access: SshAccess) -> Transport:
     return SshTransport(access)
 
 
-def _controller_transport(access: SshAccess, cluster: LiveCluster, named: Optional[str]) -> Transport:
+def _controller_transport(access: SshAccess, cluster: LiveCluster, controller_address: Optional[str]) -> Transport:
     from hyperpod_kit.remote.controller import ControllerTransport
 
-    if named:
-        addresses = [named]
+    if controller_address:
+        addresses = [controller_address]
     else:
         addresses = cluster.controller_addresses()
     return ControllerTransport(access, addresses)

@@ -16,7 +16,7 @@ from hyperpod_kit.remote.fan_out import reason_to_skip
 from hyperpod_kit.remote.live_cluster import LiveCluster
 from hyperpod_kit.remote.slurm_runner import SlurmRunner
 from hyperpod_kit.remote.target import NodeTarget, SshSettings
-from hyperpod_kit.remote.transport_choice import choose_transport
+from hyperpod_kit.remote.transport_choice import open_ssh_or_ssm_connector
 from hyperpod_kit.run import Runner
 
 COUNT = "find /dev/shm -maxdepth 4 -type f -name 'hpk-*.ctl' 2>/dev/null | wc -l"
@@ -35,9 +35,9 @@ def open_unsaved_captures_counter(
 ) -> Iterator[CountUnsaved]:
     """Yield a function that counts the captures on nodes of this cluster. Raises AwsError, UsageError."""
     targets = {
-        slurm_node_name(target.address): target for target in cluster.targets() if reason_to_skip(target) is None
+        slurm_node_name(target.address): target for target in cluster.list_targets() if reason_to_skip(target) is None
     }
-    with choose_transport(cluster, ssh, list(targets.values()), say) as connect:
+    with open_ssh_or_ssm_connector(cluster, ssh, list(targets.values()), say) as connect:
 
         def count_on(name: str) -> Optional[int]:
             target = targets.get(name)

@@ -56,7 +56,7 @@ class Vacated:
 
 def jobs_on(runner: Runner, nodes: Sequence[str]) -> list[NodeJob]:
     """Return the jobs that have any of these nodes. Raises RunError where Slurm does not answer."""
-    return node_jobs.jobs_on(runner, nodes)
+    return node_jobs.query_jobs_holding_nodes(runner, nodes)
 
 
 def vacate(
@@ -75,7 +75,7 @@ def vacate(
     """
     reason = f"{LEAVING_REASON}{verb}"
     try:
-        drained = tuple(node_jobs.drain_nodes_keeping_other_drains(runner, nodes, reason))
+        drained = tuple(node_jobs.drain_open_nodes_and_list_with_reason(runner, nodes, reason))
     except RunError as err:
         undrain_or_report_failure(runner, nodes, reason, report)
         raise ClusterError(
@@ -84,10 +84,10 @@ def vacate(
         ) from err
     try:
         if how == Vacating.DRAIN:
-            _requeue(runner, nodes, patience, report)
+            _requeue_jobs_that_may_be(runner, nodes, patience, report)
         _wait_until_idle(runner, nodes, patience, report)
         _wait_until_captures_saved(nodes, patience, report, count_unsaved)
-        return Vacated(reason, drained, node_jobs.query_slurmd_start_times(runner, drained))
+        return Vacated(reason, drained, node_jobs.query_slurmd_start_times_of_up_nodes(runner, drained))
     except BaseException:
         undrain_or_report_failure(runner, drained, reason, report)
         raise
@@ -100,7 +100,7 @@ def undrain_after_restart(runner: Runner, vacated: Vacated, patience: WaitLimit,
 
     def all_returned() -> bool:
         try:
-            now = node_jobs.query_slurmd_start_times(runner, vacated.drained)
+            now = node_jobs.query_slurmd_start_times_of_up_nodes(runner, vacated.drained)
         except (RunError, Unreachable):
             return False
         # Another moment than before, not a later one: the node's clock may have been set back.
@@ -145,7 +145,7 @@ class _Queue:
     def query_jobs(self) -> Optional[list[NodeJob]]:
         """Return the jobs, None where Slurm does not answer. Raises Unreachable after PATIENCE failures in a row."""
         try:
-            jobs = node_jobs.jobs_on(self._runner, self._nodes)
+            jobs = node_jobs.query_jobs_holding_nodes(self._runner, self._nodes)
         except (RunError, Unreachable) as err:
             self._silent += 1
             if self._silent >= PATIENCE:
@@ -158,7 +158,9 @@ class _Queue:
         return jobs
 
 
-def _requeue(runner: Runner, nodes: Sequence[str], patience: WaitLimit, report: Callable[[str], None]) -> None:
+def _requeue_jobs_that_may_be(
+    runner: Runner, nodes: Sequence[str], patience: WaitLimit, report: Callable[[str], None]
+) -> None:
     queue = _Queue(runner, nodes)
     jobs = poll_until(
         queue.query_jobs,
@@ -172,7 +174,7 @@ def _requeue(runner: Runner, nodes: Sequence[str], patience: WaitLimit, report: 
         if not job.requeues:
             report(f"job {job.id} of {job.user} cannot be queued again: waiting for its end")
             continue
-        refusal = node_jobs.requeue(runner, job)
+        refusal = node_jobs.requeue_or_error_message(runner, job)
         outcome = "queued again"
         if refusal:
             outcome = f"waiting for its end: {refusal}"

@@ -16,10 +16,10 @@ from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote.fan_out import reason_if_not_running
 from hyperpod_kit.remote.node_report import NodeReport
-from hyperpod_kit.remote.report_parser import NoReport, SentReport, last_line, read_report
+from hyperpod_kit.remote.report_parser import NoReport, SentReport, last_line_or_nothing_word, parse_mount_report
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import NodeResponse, Progress, Transport
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 CLOCK = 900.0
 """Seconds that a node's clock may differ from ours: beyond, AWS and munge refuse one of the two, and an old report that
@@ -44,7 +44,7 @@ def validate_mounts(
     silent = {target.instance_id: reason_if_not_running(target) for target in targets}
     running = [target for target in targets if silent[target.instance_id] is None]
     progress(len(targets) - len(running))
-    responses = dict(zip((target.instance_id for target in running), transport.query(running, progress)))
+    responses = dict(zip((target.instance_id for target in running), transport.query_mount_reports(running, progress)))
     reports = []
     for target in targets:
         skipped = silent[target.instance_id]
@@ -62,14 +62,14 @@ def judge_report(
 ) -> NodeReport:
     """Judge the report of one node. Pure; `now` in Unix seconds."""
     if response.error:
-        return NodeReport(target, error=clean(response.error), hint=response.hint)
+        return NodeReport(target, error=clean_one_line(response.error), hint=response.hint)
     if response.returncode not in (0, 1, None):
         return NodeReport(target, error=_describe_failed_check(response.returncode, response.stderr), hint=LOG)
     try:
-        sent = read_report(response.text)
+        sent = parse_mount_report(response.text)
     except NoReport as err:
         if not response.text.strip():
-            message = f"its answer is not a report: {last_line(response.stderr)}"
+            message = f"its answer is not a report: {last_line_or_nothing_word(response.stderr)}"
         else:
             message = str(err)
         return NodeReport(target, error=message, hint=LOG)
@@ -86,7 +86,7 @@ def judge_report(
         warnings = (*warnings, response.doubt)
     return NodeReport(
         target,
-        tuple(_compare_mounts(sent.mounts, expected, now)),
+        tuple(_statuses_corrected_by_configuration(sent.mounts, expected, now)),
         bundle_id=sent.bundle_id,
         said_at=said_at,
         warnings=warnings,
@@ -115,7 +115,9 @@ def _rejection_reason(
     return None
 
 
-def _compare_mounts(statuses: Sequence[MountStatus], expected: Sequence[Mount], now: float) -> Iterator[MountStatus]:
+def _statuses_corrected_by_configuration(
+    statuses: Sequence[MountStatus], expected: Sequence[Mount], now: float
+) -> Iterator[MountStatus]:
     """Yield the reported mounts as the configuration has them, and those that were not reported as absent."""
     mounts_by_name = {mount.name: mount for mount in expected}
     for status in statuses:
@@ -152,5 +154,5 @@ def _describe_failed_check(returncode: Optional[int], stderr: str) -> str:
         return "hyperpod-kit is not installed there: its lifecycle script did not run to the end"
     message = "no message"
     if stderr.strip():
-        message = last_line(stderr)
+        message = last_line_or_nothing_word(stderr)
     return f"the check on the node exited {returncode}: {message}"

@@ -57,10 +57,10 @@ def _read_ini_section_or_empty(path: Optional[str], name: str, section: str) -> 
         return {}
 
 
-def region(environ: Mapping[str, str]) -> str:
+def find_region_or_empty(environ: Mapping[str, str]) -> str:
     """The region, "" where nobody says."""
     named = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or read_profile(environ).region
-    return named or role.region(environ)
+    return named or role.node_region_or_empty(environ)
 
 
 def configured_endpoint_or_empty(environ: Mapping[str, str], service: str) -> str:
@@ -85,7 +85,7 @@ class CredentialChain:
         looked at."""
         with self._lock:
             if self._credentials is None or time.time() >= self._until:
-                self._credentials, reason = self._load()
+                self._credentials, reason = self._load_credentials_or_reason()
                 if self._credentials is None:
                     raise PermissionError(reason)
                 if self._credentials.expires:
@@ -94,12 +94,12 @@ class CredentialChain:
                     self._until = time.time() + AGAIN
             return self._credentials
 
-    def forget(self) -> None:
+    def discard_cached_credentials(self) -> None:
         """Discard the cached credentials: the service does not accept them any more."""
         with self._lock:
             self._credentials = None
 
-    def _load(self) -> Tuple[Optional[Credentials], str]:
+    def _load_credentials_or_reason(self) -> Tuple[Optional[Credentials], str]:
         credentials = role.environment_credentials(self._environ) or read_profile(self._environ).credentials
         if credentials:
             return credentials, ""

@@ -28,7 +28,7 @@ class Credentials(NamedTuple):
         return "Credentials(…)"
 
 
-def sign(
+def sign_request_headers(
     credentials: Credentials,
     service: str,
     region: str,

@@ -20,7 +20,7 @@ REGION = "/latest/meta-data/placement/region"
 INSTANCE_ID = "/latest/meta-data/instance-id"
 
 
-def credentials(environ: Mapping[str, str]) -> Tuple[Optional[Credentials], str]:
+def environment_or_node_role_credentials(environ: Mapping[str, str]) -> Tuple[Optional[Credentials], str]:
     """(the credentials, from the environment where somebody set them, or None; why there are none)."""
     configured = environment_credentials(environ)
     if configured:
@@ -53,19 +53,19 @@ def node_role_credentials(environ: Mapping[str, str]) -> Tuple[Optional[Credenti
     try:
         document = json.loads(response.body)
         node_credentials = Credentials(
-            document["AccessKeyId"], document["SecretAccessKey"], document["Token"], _expiry(document)
+            document["AccessKeyId"], document["SecretAccessKey"], document["Token"], _expiry_or_zero(document)
         )
         return node_credentials, ""
     except (ValueError, KeyError, TypeError):
         return None, f"the metadata service at {base} has no credentials of role {name}: status {response.status}"
 
 
-def region(environ: Mapping[str, str]) -> str:
+def node_region_or_empty(environ: Mapping[str, str]) -> str:
     """The region that this node is in, "" where nobody says."""
     return _metadata_entry_or_empty(environ, REGION)
 
 
-def instance_id(environ: Mapping[str, str]) -> str:
+def instance_id_or_empty(environ: Mapping[str, str]) -> str:
     """This machine's id, "" where nobody says."""
     return _metadata_entry_or_empty(environ, INSTANCE_ID)
 
@@ -93,7 +93,7 @@ def _metadata_base_url_and_token_headers(environ: Mapping[str, str]) -> Tuple[st
     return base, {"X-aws-ec2-metadata-token": token.body.decode("ascii", "replace").strip()}, ""
 
 
-def _expiry(document: Mapping[str, str]) -> float:
+def _expiry_or_zero(document: Mapping[str, str]) -> float:
     """When they expire; 0 when that is not said as AWS does."""
     try:
         return float(calendar.timegm(time.strptime(document["Expiration"], "%Y-%m-%dT%H:%M:%SZ")))

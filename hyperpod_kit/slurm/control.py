@@ -175,9 +175,9 @@ def _node_record(line: str) -> Optional[NodeRecord]:
             number,
             record.get("State", "UNKNOWN"),
             record.get("Reason", ""),
-            _boot_time_upper_bound(parse_time(record.get("BootTime", ""))),
+            _boot_time_upper_bound(parse_slurm_time_or_zero(record.get("BootTime", ""))),
             record.get("SlurmdStartTime") != UNHEARD,
-            parse_time(record.get("SlurmdStartTime", "")),
+            parse_slurm_time_or_zero(record.get("SlurmdStartTime", "")),
         )
     return None
 
@@ -190,7 +190,7 @@ def _boot_time_upper_bound(booted: float) -> float:
     return 0.0
 
 
-def parse_time(text: str) -> float:
+def parse_slurm_time_or_zero(text: str) -> float:
     """Parse a time as Slurm prints it, or Unix seconds; return Unix seconds, 0 for anything else."""
     if text.isascii() and text.isdigit():
         return float(text)
@@ -210,7 +210,7 @@ def query_matching_job_records(
     records_read = records.query_squeue(runner, job.slurm_id, fields=fields)
     job_entries = [record for record in records_read if job.matches_record(record)]
     if not job_entries or (len(job_entries) > 1 and not job.components):
-        shown = ", ".join(str(JobId.of(record)) for record in records_read[:8]) or "no job"
+        shown = ", ".join(str(JobId.from_record(record)) for record in records_read[:8]) or "no job"
         raise JobError(
             f"Slurm answers with {shown} when it is asked for job {job} (number {job.raw or 'unknown'})",
             hint=f"scontrol show job {job}",
@@ -223,7 +223,7 @@ def query_job_record(runner: Runner, job_id: JobId) -> Dict[str, str]:
     return query_matching_job_records(runner, job_id)[0]
 
 
-def query_job_times(runner: Runner, job_id: JobId) -> Dict[str, str]:
+def query_job_record_with_times(runner: Runner, job_id: JobId) -> Dict[str, str]:
     """Query this job's record with records.TIME_FIELDS; its times are for `parse_time`. Raises RunError,
     JobError."""
     return query_matching_job_records(runner, job_id, records.TIME_FIELDS)[0]
@@ -234,7 +234,7 @@ def query_last_queued_at(runner: Runner, job_id: JobId) -> float:
     none. Raises RunError."""
     argv = ["squeue", "--local", "--all", "--noheader", "--states=all", "-j", job_id.slurm_id, "-o", "%V"]
     done = runner.run(argv, timeout=DEADLINE, check=False, env={**records.UNSET, **records.UNIX_TIMES})
-    return max((parse_time(line.strip()) for line in done.stdout.splitlines()), default=0.0)
+    return max((parse_slurm_time_or_zero(line.strip()) for line in done.stdout.splitlines()), default=0.0)
 
 
 def is_unknown_job(err: RunError) -> bool:
@@ -290,7 +290,7 @@ def kill_steps(runner: Runner, job_id: JobId, step_name_prefix: str) -> List[str
     return steps
 
 
-def option_help(runner: Runner, program: str, option: str) -> Optional[str]:
+def option_help_none_if_not_runnable(runner: Runner, program: str, option: str) -> Optional[str]:
     """Return what `program --help` prints about the option, "" where it lists none; None when the program
     cannot be run."""
     try:
@@ -311,7 +311,7 @@ def find_option_help(help_text: str, option: str) -> str:
 
 def has_option(runner: Runner, program: str, option: str) -> Optional[bool]:
     """Whether `program --help` lists the option; None when the program cannot be run."""
-    help_text = option_help(runner, program, option)
+    help_text = option_help_none_if_not_runnable(runner, program, option)
     if help_text is None:
         return None
     return bool(help_text)

@@ -14,7 +14,7 @@ from hyperpod_kit.environment import HPK_AUTO_RESUME
 from hyperpod_kit.errors import NotInAJob
 from hyperpod_kit.slurm import versions
 from hyperpod_kit.slurm.hostlist import expand
-from hyperpod_kit.slurm.job_id import JobId, het_size
+from hyperpod_kit.slurm.job_id import JobId, het_component_count
 
 COMMENT_MARK = "hpk:auto-resume="
 """How `job submit` writes the choice into the job's comment, where a cluster without the plugin keeps it."""
@@ -35,7 +35,7 @@ def step_launch_id_with_srun_port(env: Mapping[str, str]) -> str:
     """
     step = versions.srun_step_number_or_empty(env.get("SLURM_STEP_ID", ""))
     port = env.get("SLURM_STEP_LAUNCHER_PORT") or env.get("SLURM_SRUN_COMM_PORT") or "0"
-    if het_size(env):
+    if het_component_count(env):
         port = f"het{zlib.crc32(env.get('SLURM_STEP_NODELIST', '').encode()):08x}"
     return f"{step or '0'}.{port}"
 
@@ -69,9 +69,9 @@ class JobEnvironment:
         hosts = env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""
         return cls(
             id=job_id,
-            restart=_number(env.get("SLURM_RESTART_COUNT")),
+            restart=_number_or_zero(env.get("SLURM_RESTART_COUNT")),
             nodes=_distinct_nodes(groups) or tuple(expand(hosts)),
-            tasks=_number(env.get("SLURM_NTASKS")),
+            tasks=_number_or_zero(env.get("SLURM_NTASKS")),
             groups=groups,
         )
 
@@ -98,7 +98,7 @@ def read_auto_resume_option(env: Mapping[str, str], comment: str = "") -> Option
     return None
 
 
-def _number(text: Optional[str]) -> int:
+def _number_or_zero(text: Optional[str]) -> int:
     if text and text.isdigit():
         return int(text)
     return 0

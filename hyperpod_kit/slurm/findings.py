@@ -53,7 +53,7 @@ class SlurmFinding:
         return {"code": self.code, "detail": self.detail, "remedy": self.remedy, "fault": self.fault}
 
     @classmethod
-    def of(cls, raw: Any) -> SlurmFinding:
+    def from_dict(cls, raw: Any) -> SlurmFinding:
         """Inverse of `to_dict`. Raises KeyError, TypeError, ValueError."""
         code, detail, remedy, fault = raw["code"], raw["detail"], raw["remedy"], raw["fault"]
         if not all(isinstance(text, str) for text in (code, detail, remedy)) or not isinstance(fault, bool):
@@ -78,18 +78,20 @@ class GuardRecord:
         }
 
 
-def read_record(path: str = RECORD) -> Optional[GuardRecord]:
+def read_guard_record(path: str = RECORD) -> Optional[GuardRecord]:
     """Read the guard's last record; None where there is none that can be understood."""
     try:
         with open(path, "rb", opener=open_nonblocking) as stream:
-            raw = parse.json_object(stream.read(LARGEST))
+            raw = parse.parse_json_object(stream.read(LARGEST))
         if raw["format"] != FORMAT:
             return None
         checked_at = float(raw["checked_at"])
         if not math.isfinite(checked_at):  # of no age, it would stand for ever
             return None
         return GuardRecord(
-            checked_at, tuple(SlurmFinding.of(raw_finding) for raw_finding in raw["findings"]), dict(raw["notes"])
+            checked_at,
+            tuple(SlurmFinding.from_dict(raw_finding) for raw_finding in raw["findings"]),
+            dict(raw["notes"]),
         )
     except (OSError, KeyError, TypeError, ValueError, OverflowError):
         return None

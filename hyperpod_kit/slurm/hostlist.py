@@ -71,24 +71,24 @@ def _expand_item(item: str, max_names: int) -> List[str]:
         head, bracket, rest = rest.partition("[")
         inside, _, rest = rest.partition("]")
         if bracket:
-            numbers = _numbers(inside, item, max_names)
+            numbers = _expand_ranges(inside, item, max_names)
         else:
             numbers = [""]
         if len(names[-1]) + len(head) > LONGEST_NAME:
             raise ValueError(f"a name of more than {LONGEST_NAME} characters in host list {shortened(item, 80)!r}")
         if len(names) * len(numbers) > max_names:
-            raise _too_many(item)
+            raise _too_many_names_error(item)
         names = [name + head + number for name in names for number in numbers]
     if len(names) > max_names:
-        raise _too_many(item)
+        raise _too_many_names_error(item)
     return names
 
 
-def _too_many(item: str) -> ValueError:
+def _too_many_names_error(item: str) -> ValueError:
     return ValueError(f"host list {shortened(item, 80)!r} has more than {MOST} names")
 
 
-def _numbers(ranges: str, item: str, max_names: int) -> List[str]:
+def _expand_ranges(ranges: str, item: str, max_names: int) -> List[str]:
     numbers: List[str] = []
     for part in ranges.split(","):
         match = _RANGE.match(part.strip())
@@ -100,7 +100,7 @@ def _numbers(ranges: str, item: str, max_names: int) -> List[str]:
         if int(last) < int(first):
             raise ValueError(f"range {part!r} in host list {shortened(item, 80)!r} runs backwards")
         if len(numbers) + int(last) - int(first) >= max_names:
-            raise _too_many(item)
+            raise _too_many_names_error(item)
         numbers.extend(str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
     return numbers
 
@@ -113,7 +113,7 @@ def _compress_numbers(prefix: str, digits: List[str]) -> str:
         groups.setdefault(len(number) if len(number) in padded else 0, []).append(int(number))
     parts = []
     for width, values in sorted(groups.items()):
-        for first, last in _runs(sorted(values)):
+        for first, last in _consecutive_runs(sorted(values)):
             text = str(first).zfill(width)
             parts.append(text if first == last else f"{text}-{str(last).zfill(width)}")
     if len(digits) == 1:
@@ -121,7 +121,7 @@ def _compress_numbers(prefix: str, digits: List[str]) -> str:
     return f"{prefix}[{','.join(parts)}]"
 
 
-def _runs(values: List[int]) -> List[Tuple[int, int]]:
+def _consecutive_runs(values: List[int]) -> List[Tuple[int, int]]:
     runs: List[Tuple[int, int]] = []
     for value in values:
         if runs and value == runs[-1][1] + 1:

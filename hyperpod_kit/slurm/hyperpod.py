@@ -20,5 +20,5 @@ KIT_OPTION_TEXT = "hyperpod-kit"
 def has_hyperpod_step_retry(runner: Runner) -> bool:
     """Return whether srun has HyperPod's own --auto-resume, and not the kit's: then it replaces a node and
     starts the step again."""
-    help_text = control.option_help(runner, "srun", OPTION)
+    help_text = control.option_help_none_if_not_runnable(runner, "srun", OPTION)
     return help_text is not None and help_text != "" and KIT_OPTION_TEXT not in help_text

@@ -61,7 +61,7 @@ class JobId:
         """Read the job id from the environment of a job. What a job inherited from the one that submitted it does
         not count."""
         raw = env.get("SLURM_JOB_ID", "")
-        parts = tuple(env.get(f"SLURM_JOB_ID_HET_GROUP_{offset}", "") for offset in range(het_size(env)))
+        parts = tuple(env.get(f"SLURM_JOB_ID_HET_GROUP_{offset}", "") for offset in range(het_component_count(env)))
         if len(parts) > 1 and parts[0] == raw and all(parts):
             return cls(raw, components=parts)
         array, task = env.get("SLURM_ARRAY_JOB_ID", ""), env.get("SLURM_ARRAY_TASK_ID", "")
@@ -78,7 +78,7 @@ class JobId:
         return cls(text)
 
     @classmethod
-    def of(cls, record: Mapping[str, str]) -> JobId:
+    def from_record(cls, record: Mapping[str, str]) -> JobId:
         """Return the id of the job or array task that a job's record describes."""
         task = record.get("ArrayTaskId", "")
         if task.isdigit() and "ArrayJobId" in record:
@@ -86,7 +86,7 @@ class JobId:
         return cls(record.get("JobId", ""))
 
 
-def het_size(env: Mapping[str, str]) -> int:
+def het_component_count(env: Mapping[str, str]) -> int:
     """How many components the job of this environment has, 0 for one that is not heterogeneous."""
     text = env.get("SLURM_HET_SIZE", "")
     if text.isdigit():

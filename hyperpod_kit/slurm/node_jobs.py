@@ -16,7 +16,7 @@ from hyperpod_kit.slurm import control, records
 from hyperpod_kit.slurm.environment import COMMENT_MARK
 from hyperpod_kit.slurm.hostlist import compress, expand
 from hyperpod_kit.slurm.job_states import HAS_NODES
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 FIELDS: Tuple[Tuple[str, str], ...] = (
     ("JobId", "JobID"),
@@ -63,11 +63,11 @@ class NodeJob:
             fate = "is requeued"
         else:
             fate = "ends"
-        hosts = clean(compress(self.nodes), 200)
+        hosts = clean_one_line(compress(self.nodes), 200)
         return f"job {self.id} of {self.user}, {self.name}: {self.state} since {self.since} on {hosts}; it {fate}"
 
 
-def jobs_on(runner: Runner, nodes: Sequence[str]) -> List[NodeJob]:
+def query_jobs_holding_nodes(runner: Runner, nodes: Sequence[str]) -> List[NodeJob]:
     """Query the jobs that have any of these nodes, sorted by number. Raises RunError where squeue fails.
 
     All jobs are asked for: squeue ends with an error where it is given a node that Slurm does not know
@@ -85,11 +85,13 @@ def jobs_on(runner: Runner, nodes: Sequence[str]) -> List[NodeJob]:
     if printed is None:
         raise RunError(argv, 1, stderr="squeue printed something else than the fields that it was asked for")
     requested = set(nodes)
-    jobs = [_job(record) for record in printed if record.get("JobState") in HAS_NODES]
-    return sorted((job for job in jobs if requested.intersection(job.nodes)), key=lambda job: _numbers(job.id))
+    jobs = [_parse_node_job(record) for record in printed if record.get("JobState") in HAS_NODES]
+    return sorted(
+        (job for job in jobs if requested.intersection(job.nodes)), key=lambda job: _job_number_sort_key(job.id)
+    )
 
 
-def drain_nodes_keeping_other_drains(runner: Runner, nodes: Sequence[str], reason: str) -> List[str]:
+def drain_open_nodes_and_list_with_reason(runner: Runner, nodes: Sequence[str], reason: str) -> List[str]:
     """Drain these nodes, and return those that this call drained or that already have this reason. Other
     drains stay as they are, and nodes that Slurm does not know are left out. Raises RunError."""
     records_by_name = _query_records_of_slurm_nodes(runner, nodes)
@@ -118,7 +120,7 @@ def undrain_nodes_with_reason(runner: Runner, nodes: Sequence[str], reason: str)
     return with_reason
 
 
-def query_slurmd_start_times(runner: Runner, nodes: Sequence[str]) -> Dict[str, float]:
+def query_slurmd_start_times_of_up_nodes(runner: Runner, nodes: Sequence[str]) -> Dict[str, float]:
     """Query when slurmd was started on each of these nodes that is not down, in Unix seconds. Raises RunError."""
     return {
         name: record.served_since
@@ -142,36 +144,36 @@ def _is_reason(shown: str, reason: str) -> bool:
     return shown == reason or shown.startswith(f"{reason} [")
 
 
-def _job(record: Dict[str, str]) -> NodeJob:
+def _parse_node_job(record: Dict[str, str]) -> NodeJob:
     array, task = record.get("ArrayJobId", ""), record.get("ArrayTaskId", "")
     match = re.search(rf"{re.escape(COMMENT_MARK)}(\d+)", record.get("Comment", ""))
     requeues = record.get("Requeue") == "1" and record.get("BatchFlag") == "1"
     return NodeJob(
         f"{array}_{task}" if array and task.isdigit() else record["JobId"],
-        clean(record.get("User", "-"), LONGEST_NAME),
-        clean(record.get("Name", "-"), LONGEST_NAME),
-        clean(record.get("JobState", "-"), LONGEST_NAME),
-        clean(record.get("Since", "-"), LONGEST_NAME),
-        tuple(_expanded(record.get("NodeList", ""))),
+        clean_one_line(record.get("User", "-"), LONGEST_NAME),
+        clean_one_line(record.get("Name", "-"), LONGEST_NAME),
+        clean_one_line(record.get("JobState", "-"), LONGEST_NAME),
+        clean_one_line(record.get("Since", "-"), LONGEST_NAME),
+        tuple(_expand_or_empty(record.get("NodeList", ""))),
         match is not None and match.group(1) != "0",
         requeues,
     )
 
 
-def _expanded(text: str) -> List[str]:
+def _expand_or_empty(text: str) -> List[str]:
     try:
         return expand(text)
     except ValueError:
         return []
 
 
-def _numbers(job: str) -> Tuple[int, ...]:
+def _job_number_sort_key(job: str) -> Tuple[int, ...]:
     return tuple(int(part) for part in job.split("_"))
 
 
-def requeue(runner: Runner, job: NodeJob) -> Optional[str]:
+def requeue_or_error_message(runner: Runner, job: NodeJob) -> Optional[str]:
     """Put a job back into the queue; return Slurm's error message where it refuses, else None."""
     done = runner.run(["scontrol", "requeue", job.id], timeout=records.DEADLINE, check=False)
     if done.returncode:
-        return clean(done.stderr.strip() or done.stdout.strip(), 200)
+        return clean_one_line(done.stderr.strip() or done.stdout.strip(), 200)
     return None

@@ -108,7 +108,7 @@ REASONS: Tuple[NodeReason, ...] = (
 )
 
 
-def judge_state(node: str, state: str, reason: str) -> Optional[SlurmFinding]:
+def finding_for_node_state_or_none(node: str, state: str, reason: str) -> Optional[SlurmFinding]:
     """Return the finding that says what keeps jobs from this node and what to do; None when its state keeps
     none away. `reason`: without its author."""
     if not HOLDS_BY_REASON.search(state):

@@ -107,12 +107,12 @@ class PhaseClock:
             self._number,
             reading.process,
             COUNTED.index(reading.phase),
-            *map(_micro, (reading.born, reading.counted, reading.since)),
+            *map(_to_microseconds, (reading.born, reading.counted, reading.since)),
             -1 if reading.begins is None else reading.begins,
             -1 if reading.step is None else reading.step,
             reading.first_steps,
-            *map(_micro, (reading.first, reading.slowest, reading.open_step, reading.data)),
-            *(_micro(reading.seconds[phase]) for phase in COUNTED),
+            *map(_to_microseconds, (reading.first, reading.slowest, reading.open_step, reading.data)),
+            *(_to_microseconds(reading.seconds[phase]) for phase in COUNTED),
             self._number,
         ]
         return " ".join(map(str, numbers)).encode() + b"\n"
@@ -157,5 +157,5 @@ def decode_reading(text: bytes) -> Optional[ClockReading]:
     )
 
 
-def _micro(seconds: float) -> int:
+def _to_microseconds(seconds: float) -> int:
     return round(seconds * _MICRO)

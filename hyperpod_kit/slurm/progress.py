@@ -60,15 +60,15 @@ class ReportedProgress:
 
     def completed_step(self) -> Optional[int]:
         """Return the last step that the rank completed; None when none was written."""
-        return self._number(0)
+        return self._number_at(0)
 
     def first_step(self) -> Optional[int]:
         """Return the first step that the rank is to do; None when none was written."""
-        return self._number(_BEGINS)
+        return self._number_at(_BEGINS)
 
     def failed_save_count(self) -> int:
         """Return how many saves of the rank came to nothing, as it has written."""
-        return self._number(_FAILED) or 0
+        return self._number_at(_FAILED) or 0
 
     def state(self) -> RankState:
         """Return the steps and the phase of the rank now. Where its processes are in several phases, the one that
@@ -84,7 +84,7 @@ class ReportedProgress:
             return RankState(step, begins, Phase.START, moved)
         return RankState(step, begins, Phase.STEP, moved)
 
-    def clock(self) -> Optional[ClockReading]:
+    def read_phase_clock(self) -> Optional[ClockReading]:
         """Return how the first process below this wrapper has spent its time; None when it has written nothing
         whole."""
         for _ in range(_LOOKS):
@@ -93,7 +93,7 @@ class ReportedProgress:
                 return reading
         return None
 
-    def _number(self, offset: int) -> Optional[int]:
+    def _number_at(self, offset: int) -> Optional[int]:
         fields = self._fields_at(offset)
         if fields and fields[0].isdigit():
             return int(fields[0])
@@ -168,48 +168,48 @@ class ProgressWriter:
     def report_completed_step(self, step: int) -> None:
         """Write that the rank has completed this step. Five system calls on memory, no file system."""
         if self._phase is not Phase.STEP:
-            self.enter(Phase.STEP)
+            self.report_phase(Phase.STEP)
         if self._clock is not None:
             self._clock.count_completed_step(step)
-        self._write_to_wrapper_memory(_number(step, 0), *self._encode_clock_at_offset())
+        self._write_to_wrapper_memory(_encode_number_at_offset(step, 0), *self._encode_clock_at_offset())
 
     def report_first_step(self, step: int) -> None:
         """Write that the rank has restored its state and which step is its first, and enter the phase STEP."""
-        self._write_to_wrapper_memory(_number(step, _BEGINS))
+        self._write_to_wrapper_memory(_encode_number_at_offset(step, _BEGINS))
         if self._clock is not None:
             self._clock.set_first_step(step)
-        self.enter(Phase.STEP)
+        self.report_phase(Phase.STEP)
 
     def report_failed_save(self) -> None:
         """Count one more save that came to nothing, upon which the wrapper reads the checkpoint root without
         delay."""
         self._failed += 1
-        self._write_to_wrapper_memory(_number(self._failed, _FAILED))
+        self._write_to_wrapper_memory(_encode_number_at_offset(self._failed, _FAILED))
 
     @contextlib.contextmanager
-    def phase(self, phase: Phase) -> Iterator[None]:
+    def report_phase_during(self, phase: Phase) -> Iterator[None]:
         """Report this phase, and at the end the one before again unless the rank has entered another."""
         before = self._phase
-        self.enter(phase)
+        self.report_phase(phase)
         try:
             yield
         finally:
             if self._phase is phase:
-                self.enter(before)
+                self.report_phase(before)
 
     def report_phase_advance(self) -> None:
         """Write that the current phase gets on: bytes were read or written."""
         self._moved += 1
-        self._write_to_wrapper_memory(self._phase_line())
+        self._write_to_wrapper_memory(self._encode_phase_at_offset())
 
-    def enter(self, phase: Phase) -> None:
+    def report_phase(self, phase: Phase) -> None:
         """Write that the rank is in this phase from now on."""
         self._phase = phase
         if self._clock is not None:
             self._clock.enter(phase)
-        self._write_to_wrapper_memory(self._phase_line(), *self._encode_clock_at_offset())
+        self._write_to_wrapper_memory(self._encode_phase_at_offset(), *self._encode_clock_at_offset())
 
-    def _phase_line(self) -> Tuple[bytes, int]:
+    def _encode_phase_at_offset(self) -> Tuple[bytes, int]:
         return b"%s %d\n" % (self._phase.value.encode(), self._moved), self._offset
 
     def _encode_clock_at_offset(self) -> List[Tuple[bytes, int]]:
@@ -236,5 +236,5 @@ class ProgressWriter:
             os.close(fd)
 
 
-def _number(number: int, offset: int) -> Tuple[bytes, int]:
+def _encode_number_at_offset(number: int, offset: int) -> Tuple[bytes, int]:
     return b"%020d\n" % number, offset

@@ -35,19 +35,21 @@ def probe_tcp_ports(addresses: Mapping[str, Tuple[str, int]], timeout: float = 2
     quarter of this process's descriptors are used. Hosts should be numeric or resolvable from a cache: resolving a name
     may take longer than `timeout`.
     """
-    with contextlib.closing(_Round(timeout, min(AT_ONCE, max(1, descriptors.soft_limit() // 4)))) as connections:
+    with contextlib.closing(
+        _PendingConnections(timeout, min(AT_ONCE, max(1, descriptors.soft_limit() // 4)))
+    ) as connections:
         waiting = list(reversed(list(addresses.items())))
-        while waiting or connections.busy:
+        while waiting or connections.has_pending_connections:
             while waiting and connections.has_room:
                 name, address = waiting.pop()
-                if not connections.try_start_connect(name, *address):
+                if not connections.start_connect_unless_must_wait(name, *address):
                     waiting.append((name, address))
                     break
             connections.wait_and_record_outcomes()
         return {name: connections.outcomes[name] for name in addresses}
 
 
-class _Round:
+class _PendingConnections:
     """Connections on their way, each with its deadline, and the answers so far."""
 
     def __init__(self, timeout: float, at_once: int) -> None:
@@ -59,14 +61,14 @@ class _Round:
         self.outcomes: Dict[str, str] = {}
 
     @property
-    def busy(self) -> bool:
+    def has_pending_connections(self) -> bool:
         return bool(self._socks)
 
     @property
     def has_room(self) -> bool:
         return len(self._socks) < self._at_once
 
-    def try_start_connect(self, name: str, host: str, port: int) -> bool:
+    def start_connect_unless_must_wait(self, name: str, host: str, port: int) -> bool:
         """Begin to connect; False when that must wait until another connection has ended."""
         sock: Optional[socket.socket] = None
         try:
@@ -89,9 +91,9 @@ class _Round:
             return True
         if sock is not None:
             sock.close()
-        if code in _LOCAL_FAILURES and self.busy:
+        if code in _LOCAL_FAILURES and self.has_pending_connections:
             return False
-        self.outcomes[name] = _outcome_of(code)
+        self.outcomes[name] = _outcome_of_errno(code)
         return True
 
     def wait_and_record_outcomes(self) -> None:
@@ -101,13 +103,15 @@ class _Round:
             return
         oldest = next(iter(self._ends.values()))
         for key, _ in self._selector.select(max(0.0, oldest - time.monotonic())):
-            self._end(key.data, _outcome_of(self._socks[key.data].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)))
+            self._record_outcome_and_close(
+                key.data, _outcome_of_errno(self._socks[key.data].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+            )
         now = time.monotonic()
         over: List[str] = [name for name, end in self._ends.items() if end <= now]
         for name in over:
-            self._end(name, SILENT)
+            self._record_outcome_and_close(name, SILENT)
 
-    def _end(self, name: str, outcome: str) -> None:
+    def _record_outcome_and_close(self, name: str, outcome: str) -> None:
         self.outcomes[name] = outcome
         del self._ends[name]
         sock = self._socks.pop(name)
@@ -120,7 +124,7 @@ class _Round:
         self._selector.close()
 
 
-def _outcome_of(code: int) -> str:
+def _outcome_of_errno(code: int) -> str:
     if code == 0:
         return OPEN
     if code in _LOCAL_FAILURES:

@@ -20,7 +20,7 @@ PROGRAMS = ("prolog", "epilog", "taskprolog")
 """Settings that name programs, each of which newer Slurms print on a line of its own."""
 
 
-def parse(text: str) -> Dict[str, str]:
+def parse_show_config(text: str) -> Dict[str, str]:
     """Parse the `Key = value` lines of `scontrol show config`, with keys in lower case; Slurm's words for
     nothing become ""."""
     settings: Dict[str, str] = {}
@@ -40,7 +40,7 @@ def version_of(config: Mapping[str, str]) -> Version:
     return versions.parse_version_or_zero(config.get("slurm_version", ""))
 
 
-def hook_entries(config: Mapping[str, str], key: str, version: Version) -> Optional[List[str]]:
+def hook_programs_or_none_if_unknown_form(config: Mapping[str, str], key: str, version: Version) -> Optional[List[str]]:
     """The programs of one hook, in either form that Slurm prints; None when this is neither."""
     if key in config:
         return [word for word in re.split(r"[,\s]+", config[key]) if word]
@@ -56,7 +56,7 @@ def hook_entries(config: Mapping[str, str], key: str, version: Version) -> Optio
     return None
 
 
-def hook_timeout_settings(config: Mapping[str, str]) -> Tuple[str, ...]:
+def hook_timeout_setting_names(config: Mapping[str, str]) -> Tuple[str, ...]:
     """Return the names of the settings that bound the hooks, as this Slurm prints them: one for each hook, or
     one for both."""
     apart = any(key in config for key in versions.HOOK_TIMEOUTS)
@@ -72,19 +72,19 @@ def is_in_force(config: Mapping[str, str], key: str, value: str) -> Optional[boo
     """
     key = key.lower()
     if key in PROGRAMS:
-        entries = hook_entries(config, key, version_of(config))
+        entries = hook_programs_or_none_if_unknown_form(config, key, version_of(config))
         if entries is None:
             return None
         return value in entries
     if key == versions.ONE_HOOK_TIMEOUT and key not in config:
         bounds = [config[name] for name in versions.HOOK_TIMEOUTS if name in config]
         if bounds:
-            return all(_terms(value) <= _terms(bound) for bound in bounds)
+            return all(_lowercase_words(value) <= _lowercase_words(bound) for bound in bounds)
         return None
     if key not in config:
         return None
-    return _terms(value) <= _terms(config[key])
+    return _lowercase_words(value) <= _lowercase_words(config[key])
 
 
-def _terms(value: str) -> FrozenSet[str]:
+def _lowercase_words(value: str) -> FrozenSet[str]:
     return frozenset(word.lower() for word in re.split(r"[,\s]+", value) if word)

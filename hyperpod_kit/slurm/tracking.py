@@ -23,7 +23,7 @@ def only_tasks_are_signalled(cgroup_text: str) -> bool:
     return bool(_FREEZER.search(cgroup_text) or _SCOPE.search(cgroup_text))
 
 
-def process_cgroups() -> str:
+def read_own_cgroup_text() -> str:
     """Return the text of this process's /proc/self/cgroup, "" where there is none."""
     try:
         with open(_CGROUP_FILE, encoding="utf-8", errors="replace") as file:

@@ -30,7 +30,7 @@ class Unanswered:
     detail: str
     remedy: str
 
-    def error(self) -> Unreachable:
+    def to_unreachable_error(self) -> Unreachable:
         return Unreachable(self.detail, hint=self.remedy)
 
 
@@ -42,7 +42,7 @@ _CLOSED = re.compile(r"Zero Bytes were transmitted or received")
 """What a client prints whose credential slurmctld could not decode: it hangs up without a word."""
 
 
-def diagnose(err: RunError) -> Unanswered:
+def diagnose_slurm_command_failure(err: RunError) -> Unanswered:
     """Return what a failed Slurm command's output says of the way to slurmctld, and what to do. Pure."""
     output = err.stderr + err.stdout
     if err.returncode == 127:

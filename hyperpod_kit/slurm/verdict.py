@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_STATE
 from hyperpod_kit.slurm import write_once
 from hyperpod_kit.slurm.environment import step_launch_id_with_srun_port
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 STEM = "restored"
 NONE = "none"
@@ -43,7 +43,7 @@ class RestoreVerdict:
     why: str = ""
     launch: str = ""
 
-    def fields(self) -> Dict[str, Any]:
+    def to_report_fields(self) -> Dict[str, Any]:
         """Return the dictionary that the ledger and the report hold."""
         return {
             "from": self.source or None,
@@ -76,11 +76,11 @@ def write_verdict_if_under_job_run(env: Mapping[str, str], verdict: RestoreVerdi
     """Write the verdict for the `job run` that the environment names, if it names one. Raises OSError."""
     state, attempt = env.get(HPK_STATE), env.get(HPK_ATTEMPT)
     if state and attempt and _ATTEMPT.fullmatch(attempt):
-        kept = [{"attempt": name, "why": clean(reason, 500)} for name, reason in verdict.rejected[:50]]
+        kept = [{"attempt": name, "why": clean_one_line(reason, 500)} for name, reason in verdict.rejected[:50]]
         value = {
             **asdict(verdict),
             "launch": step_launch_id_with_srun_port(env),
-            "why": clean(verdict.why, 2000),
+            "why": clean_one_line(verdict.why, 2000),
             "rejected": kept,
         }
         write_once.write_new_record(verdict_directory(state, attempt), STEM, value)
@@ -93,18 +93,18 @@ def read_last_verdict_per_launch(state_directory: str, attempt: str) -> List[Res
         folder = verdict_directory(state_directory, attempt)
     except ValueError:
         return []  # the ledger that names it may be another's words
-    values_by_number = {number: value for stem, number, value in write_once.read_all(folder) if stem == STEM}
+    values_by_number = {number: value for stem, number, value in write_once.read_all_records(folder) if stem == STEM}
     # A program may restore more than once in a launch: the last counts.
     of_launch: Dict[str, RestoreVerdict] = {}
     for number in sorted(values_by_number):
-        verdict = _verdict(values_by_number[number])
+        verdict = _parse_verdict_or_none(values_by_number[number])
         if verdict is not None:
             of_launch.pop(verdict.launch, None)
             of_launch[verdict.launch] = verdict
     return list(of_launch.values())
 
 
-def _verdict(value: Mapping[str, Any]) -> Optional[RestoreVerdict]:
+def _parse_verdict_or_none(value: Mapping[str, Any]) -> Optional[RestoreVerdict]:
     """Parse a verdict; None for what no rank writes."""
     source, step, order = value.get("source"), value.get("step"), value.get("order")
     texts = [value.get(name, "") for name in ("tier", "error", "why", "launch")]
@@ -119,12 +119,15 @@ def _verdict(value: Mapping[str, Any]) -> Optional[RestoreVerdict]:
         and all(isinstance(entry, dict) for entry in rejected)
     ):
         return None
-    reasons = tuple((clean(entry.get("attempt", ""), 200), clean(entry.get("why", ""), 500)) for entry in rejected[:50])
-    tier, error, reason, launched = (clean(word, 2000) for word in texts)
+    reasons = tuple(
+        (clean_one_line(entry.get("attempt", ""), 200), clean_one_line(entry.get("why", ""), 500))
+        for entry in rejected[:50]
+    )
+    tier, error, reason, launched = (clean_one_line(word, 2000) for word in texts)
     at = None
     if order:
         at = (order[0], order[1])
-    return RestoreVerdict(clean(source, 200), step, at, tier, reasons, error, reason, launched)
+    return RestoreVerdict(clean_one_line(source, 200), step, at, tier, reasons, error, reason, launched)
 
 
 def _is_epoch_and_seq(value: Any) -> bool:

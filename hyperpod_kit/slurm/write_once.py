@@ -47,7 +47,7 @@ def write_new_record(folder: str, stem: str, value: Mapping[str, Any]) -> None:
         return
 
 
-def read_all(folder: str) -> Iterator[Tuple[str, int, Dict[str, Any]]]:
+def read_all_records(folder: str) -> Iterator[Tuple[str, int, Dict[str, Any]]]:
     """Yield (stem, number, object) of each record in the folder, in no order. What is not whole, or no file,
     is skipped.
 
@@ -61,5 +61,7 @@ def read_all(folder: str) -> Iterator[Tuple[str, int, Dict[str, Any]]]:
         match = _NAME.fullmatch(name)
         if match:
             with contextlib.suppress(ValueError, FileNotFoundError, Untrusted):
-                value = parse.json_object(files.read(os.path.join(folder, name), most=_LONGEST))
+                value = parse.parse_json_object(
+                    files.read_small_regular_file(os.path.join(folder, name), most=_LONGEST)
+                )
                 yield match.group(1), int(match.group(2) or 0), value

@@ -6,7 +6,7 @@ import os
 import sqlite3
 from pathlib import Path
 
-from hyperpod_kit.untrusted.closed import require_closed_directory
+from hyperpod_kit.untrusted.closed import resolve_directory_closed_to_others
 
 
 def open_private_database(path: Path, *, timeout: float) -> sqlite3.Connection:
@@ -16,5 +16,5 @@ def open_private_database(path: Path, *, timeout: float) -> sqlite3.Connection:
     OSError.
     """
     directory, name = os.path.split(path)
-    closed = require_closed_directory(directory or ".")
+    closed = resolve_directory_closed_to_others(directory or ".")
     return sqlite3.connect(os.path.join(closed, name), isolation_level=None, timeout=timeout)

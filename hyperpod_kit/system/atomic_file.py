@@ -10,13 +10,13 @@ import os
 from typing import BinaryIO, Iterator, Optional, Tuple, Union
 
 from hyperpod_kit.untrusted import by_descriptor, walk
-from hyperpod_kit.untrusted.files import create
+from hyperpod_kit.untrusted.files import create_exclusively
 
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
-def replacing(
+def open_for_atomic_replace(
     path: Union[str, os.PathLike[str]],
     mode: Optional[int] = None,
     *,
@@ -41,7 +41,7 @@ def replacing(
         if mode is None:
             handle = os.open(partial, _CREATE, 0o666, dir_fd=directory)
         else:
-            handle = create(partial, mode, directory=directory)
+            handle = create_exclusively(partial, mode, directory_fd=directory)
         try:
             with os.fdopen(handle, "w+b") as stream:
                 if owner is not None:
@@ -60,7 +60,7 @@ def replacing(
             os.close(directory)
 
 
-def replace(
+def write_atomically(
     path: Union[str, os.PathLike[str]],
     data: bytes,
     mode: Optional[int] = None,
@@ -69,9 +69,11 @@ def replace(
     durable: bool = False,
     directory_fd: Optional[int] = None,
 ) -> None:
-    """Replace `path` atomically by a file that holds `data`; parameters as for `replacing`. Raises Untrusted,
-    OSError."""
-    with replacing(path, mode, owner=owner, durable=durable, directory_fd=directory_fd) as stream:
+    """Replace `path` atomically by a file that holds `data`; parameters as for `open_for_atomic_replace`.
+
+    Raises Untrusted, OSError.
+    """
+    with open_for_atomic_replace(path, mode, owner=owner, durable=durable, directory_fd=directory_fd) as stream:
         stream.write(data)
 
 

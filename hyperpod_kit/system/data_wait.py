@@ -17,7 +17,7 @@ class WaitedSeconds:
     def __init__(self) -> None:
         self.total = 0.0
 
-    def read(self) -> float:
+    def seconds_so_far(self) -> float:
         """Return the seconds waited so far."""
         return self.total
 

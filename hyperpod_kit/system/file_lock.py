@@ -24,7 +24,7 @@ def try_lock(handle: int, *, shared: bool = False) -> bool:
         return False
 
 
-def lock_within(
+def lock_exclusively_within(
     handle: int,
     seconds: float,
     pauses: BackOff,

@@ -33,7 +33,7 @@ def iter_checked_lines(lines: Iterable[str], previous: str = START) -> Iterator[
     `({}, False)`; what follows is measured against the digest that each line has itself."""
     for number, text in enumerate(lines, 1):
         try:
-            body = parse.json_object(text)
+            body = parse.parse_json_object(text)
             digest = body.pop(KEY)
             follows = digest == chain_digest(previous, body)
         except (ValueError, KeyError, RecursionError):

@@ -31,7 +31,7 @@ class MountEntry:
     stacked: int = 1
     flags: Tuple[str, ...] = ()
 
-    def option(self, name: str) -> Optional[str]:
+    def option_value_or_none(self, name: str) -> Optional[str]:
         """Value of `name=value` among the options, None when it is not there."""
         for option in self.options:
             key, separator, value = option.partition("=")
@@ -44,7 +44,7 @@ class MountEntry:
         return "ro" in self.options
 
 
-def unescape(text: str) -> str:
+def unescape_octal(text: str) -> str:
     """The kernel writes space, tab, newline and backslash as three octal digits."""
     if "\\" not in text:
         return text
@@ -52,15 +52,15 @@ def unescape(text: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def parse(mountinfo: str) -> Tuple[MountEntry, ...]:
+def parse_mountinfo(mountinfo: str) -> Tuple[MountEntry, ...]:
     """Entries in the kernel's order: of two at one path, the later one is what a process sees.
 
     Kept for the next caller: a check of many mounts reads one list many times.
     """
-    return tuple(_entries(mountinfo))
+    return tuple(_iter_entries(mountinfo))
 
 
-def _entries(mountinfo: str) -> Iterator[MountEntry]:
+def _iter_entries(mountinfo: str) -> Iterator[MountEntry]:
     # Not splitlines: a path may have what that takes for the end of a line.
     for line in mountinfo.split("\n"):
         mount_text, separator, file_system_text = line.partition(" - ")
@@ -70,11 +70,11 @@ def _entries(mountinfo: str) -> Iterator[MountEntry]:
         yield MountEntry(
             mount_id=int(before[0]),
             device=before[2],
-            path=unescape(before[4]),
+            path=unescape_octal(before[4]),
             fs_type=after[0],
-            source=unescape(after[1]),
+            source=unescape_octal(after[1]),
             options=tuple(dict.fromkeys(before[5].split(",") + after[2].split(","))),
-            root=unescape(before[3]),
+            root=unescape_octal(before[3]),
             flags=tuple(before[5].split(",")),
         )
 
@@ -85,19 +85,19 @@ def find_mount_at(mountinfo: str, path: str) -> Optional[MountEntry]:
     An automount that waits to be touched is not there yet: its line of type autofs is passed over.
     """
     normalized = os.path.normpath(path)
-    matches = [entry for entry in parse(mountinfo) if entry.path == normalized and entry.fs_type != "autofs"]
+    matches = [entry for entry in parse_mountinfo(mountinfo) if entry.path == normalized and entry.fs_type != "autofs"]
     if matches:
         return replace(matches[-1], stacked=len(matches))
     return None
 
 
-def mount_holding(mountinfo: str, path: str) -> Optional[MountEntry]:
+def mount_containing_path(mountinfo: str, path: str) -> Optional[MountEntry]:
     """The mount on which `path` lies, which need not exist; links on the way are for the caller. None when unknown.
 
     Of two mounts on one point, the later covers the earlier.
     """
     best: Optional[MountEntry] = None
-    for entry in parse(mountinfo):
+    for entry in parse_mountinfo(mountinfo):
         if is_same_or_below(path, entry.path) and (best is None or len(entry.path) >= len(best.path)):
             best = entry
     return best
@@ -108,7 +108,7 @@ def is_same_or_below(path: str, directory: str) -> bool:
     return (path + "/").startswith(directory.rstrip("/") + "/")
 
 
-def read(path: str = "/proc/self/mountinfo") -> str:
+def read_mountinfo(path: str = "/proc/self/mountinfo") -> str:
     """The kernel's list for this process. Raises OSError."""
     with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
         return file.read()

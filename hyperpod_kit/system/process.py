@@ -19,7 +19,7 @@ class Process(NamedTuple):
     started: int
 
 
-def identify(pid: int, proc: str = "/proc") -> Optional[Process]:
+def identify_unless_gone_or_zombie(pid: int, proc: str = "/proc") -> Optional[Process]:
     """The process with that pid, None when there is none or it is a zombie. Raises OSError."""
     try:
         with open(f"{proc}/{pid}/stat", "rb") as file:
@@ -33,12 +33,12 @@ def identify(pid: int, proc: str = "/proc") -> Optional[Process]:
 
 def is_alive(process: Optional[Process]) -> bool:
     """Whether this very process still runs."""
-    return process is not None and identify(process.pid) == process
+    return process is not None and identify_unless_gone_or_zombie(process.pid) == process
 
 
 def this_process() -> Process:
     """This process."""
-    process = identify(os.getpid())
+    process = identify_unless_gone_or_zombie(os.getpid())
     if process is None:
         raise RuntimeError(f"/proc does not show this process ({os.getpid()}): mount -t proc proc /proc")
     return process
@@ -53,7 +53,7 @@ def effective_uid(pid: int) -> Optional[int]:
         return None
 
 
-def is_owned_by_root(pid: int, proc: str = "/proc") -> bool:
+def are_all_uids_root(pid: int, proc: str = "/proc") -> bool:
     """Whether a process is root's and nobody else's: its real, effective, saved and file system uid are all 0.
 
     Words of a process (its arguments, name and environment) are whoever started it's: a set-user-ID program has its

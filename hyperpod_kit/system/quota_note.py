@@ -11,39 +11,39 @@ import os
 from typing import Any, Dict, Optional
 
 from hyperpod_kit.errors import Untrusted
-from hyperpod_kit.system.atomic_file import replace
+from hyperpod_kit.system.atomic_file import write_atomically
 from hyperpod_kit.untrusted import walk
-from hyperpod_kit.untrusted.files import read
-from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.files import read_small_regular_file
+from hyperpod_kit.untrusted.parse import parse_json_object
 
 NAME = ".hyperpod-kit-quota.json"
 _MOST = 4096
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def write(directory: str, limits: Dict[str, int], descriptor: Optional[int] = None) -> None:
+def write_quota_note(directory: str, limits: Dict[str, int], directory_fd: Optional[int] = None) -> None:
     """Write a note of the limits (name -> bytes or files) to the directory. No link of another user on the way
     is followed.
 
     `descriptor`: a descriptor of the directory, which stays open. Raises Untrusted, OSError.
     """
-    if descriptor is None:
+    if directory_fd is None:
         folder = walk.open_directory(directory)
     else:
-        folder = os.open(".", _DIRECTORY, dir_fd=descriptor)
+        folder = os.open(".", _DIRECTORY, dir_fd=directory_fd)
     try:
         body = json.dumps({"format": "hpk-quota/1", "directory": directory, **limits}) + "\n"
-        replace(NAME, body.encode(), 0o644, directory_fd=folder, durable=True)
+        write_atomically(NAME, body.encode(), 0o644, directory_fd=folder, durable=True)
     finally:
         os.close(folder)
 
 
-def nearest_note(path: str) -> Optional[Dict[str, Any]]:
+def nearest_quota_note_at_or_above(path: str) -> Optional[Dict[str, Any]]:
     """The note of the nearest directory above `path` that has one; None when there is none that can be read."""
     current = os.path.abspath(path)
     while True:
         try:
-            body = json_object(read(os.path.join(current, NAME), _MOST))
+            body = parse_json_object(read_small_regular_file(os.path.join(current, NAME), _MOST))
             return {**body, "directory": current}
         except (OSError, Untrusted, ValueError):
             pass
@@ -59,7 +59,7 @@ def quota_exceeded_hint_or_empty(err: OSError) -> str:
     """
     if err.errno != errno.EDQUOT or not isinstance(err.filename, (str, bytes)):
         return ""
-    note = nearest_note(os.fsdecode(err.filename))
+    note = nearest_quota_note_at_or_above(os.fsdecode(err.filename))
     if note is None:
         return "; see what fills it: hyperpod-kit storage usage DIRECTORY"
     limits = [f"{note[key]:,} {key}" for key in ("bytes", "files") if isinstance(note.get(key), int) and note[key] > 0]

@@ -17,8 +17,8 @@ from typing import IO, Any, Callable, Iterator, List, Optional, Tuple, Union
 
 from hyperpod_kit.errors import UntrustedPlace
 from hyperpod_kit.untrusted import owned_directory, walk
-from hyperpod_kit.untrusted.files import DIRECTORY, MAYBE_NO_FILE, READ, read_all
-from hyperpod_kit.untrusted.identity import not_regular_error, require_own_file, require_user_owned
+from hyperpod_kit.untrusted.files import DIRECTORY, MAYBE_NO_FILE, READ, read_all_or_raise_too_large
+from hyperpod_kit.untrusted.identity import not_regular_error, require_own_or_root_regular_file, require_user_owned
 
 AnyPath = Union[str, "os.PathLike[str]"]
 
@@ -115,7 +115,7 @@ def remove_tree(path: AnyPath, *, ignore_errors: bool = False) -> None:
     try:
         with parent_directory(path) as (folder, name):
             os.stat(name, dir_fd=folder, follow_symlinks=False)
-            owned_directory.remove(name, folder)
+            owned_directory.remove_file_or_tree(name, folder)
     except OSError:
         if not ignore_errors:
             raise
@@ -181,7 +181,7 @@ def symlink(target: AnyPath, path: AnyPath) -> None:
 
 def set_mode(path: AnyPath, mode: int) -> None:
     """Set the mode of a file or directory that is no link. Raises Untrusted, OSError."""
-    with _open_as_proc_path(path) as handle:
+    with _open_non_link_as_proc_path(path) as handle:
         os.chmod(handle, mode)
 
 
@@ -190,18 +190,18 @@ def set_times(path: AnyPath, times: Optional[Tuple[float, float]] = None) -> Non
 
     Raises Untrusted, OSError.
     """
-    with _open_as_proc_path(path) as handle:
+    with _open_non_link_as_proc_path(path) as handle:
         os.utime(handle, times)
 
 
 def set_owner(path: AnyPath, user: int, group: int) -> None:
     """Set the owner of a file or directory that is no link. Raises Untrusted, OSError."""
-    with _open_as_proc_path(path) as handle:
+    with _open_non_link_as_proc_path(path) as handle:
         os.chown(handle, user, group)
 
 
 @contextlib.contextmanager
-def _open_as_proc_path(path: AnyPath) -> Iterator[str]:
+def _open_non_link_as_proc_path(path: AnyPath) -> Iterator[str]:
     with parent_directory(path) as (folder, name):
         handle = os.open(name, _NAME, dir_fd=folder)
     try:
@@ -235,7 +235,7 @@ def open_own_or_root_file(path: AnyPath, flags: int, mode: int = 0o666) -> int:
             raise
         try:
             if not exclusive:
-                require_own_file(os.fstat(handle), os.fspath(path), folder, one_name=True)
+                require_own_or_root_regular_file(os.fstat(handle), os.fspath(path), folder, single_link=True)
             if flags & os.O_TRUNC and os.fstat(handle).st_size:
                 os.ftruncate(handle, 0)
             os.set_blocking(handle, not flags & os.O_NONBLOCK)
@@ -245,7 +245,7 @@ def open_own_or_root_file(path: AnyPath, flags: int, mode: int = 0o666) -> int:
             raise
 
 
-def read_own_file(path: AnyPath, most: int) -> bytes:
+def read_own_or_root_file(path: AnyPath, most: int) -> bytes:
     """A file of this user or of root, whole: what another has put there would be taken for one's own memory of what was
     done. Raises Untrusted for anything else, also when it is larger than `most` bytes, FileNotFoundError, OSError."""
     with parent_directory(path, follow=True) as (folder, name):
@@ -257,8 +257,8 @@ def read_own_file(path: AnyPath, most: int) -> bytes:
             raise
         try:
             facts = os.fstat(handle)
-            require_own_file(facts, os.fspath(path), folder, one_name=False)
-            return read_all(handle, os.fspath(path), facts.st_size, most)
+            require_own_or_root_regular_file(facts, os.fspath(path), folder, single_link=False)
+            return read_all_or_raise_too_large(handle, os.fspath(path), facts.st_size, most)
         finally:
             os.close(handle)
 

@@ -13,7 +13,7 @@ from hyperpod_kit.errors import UntrustedPlace
 from hyperpod_kit.untrusted import walk
 
 
-def require_closed_directory(path: str) -> str:
+def resolve_directory_closed_to_others(path: str) -> str:
     """Return the path of the directory without any link, so that nobody else can make it lead elsewhere.
 
     Each directory down to it must be this user's or root's, and one that others may write to must have the
@@ -23,11 +23,11 @@ def require_closed_directory(path: str) -> str:
     handle = walk.open_directory(path)
     try:
         name = os.readlink(f"/proc/self/fd/{handle}")
-        _require_closed(name, os.fstat(handle), sticky_is_enough=False)
+        _require_directory_closed_to_others(name, os.fstat(handle), sticky_is_enough=False)
         parent = name
         while parent != "/":
             parent = os.path.dirname(parent)
-            _require_closed(parent, os.stat(parent, follow_symlinks=False), sticky_is_enough=True)
+            _require_directory_closed_to_others(parent, os.stat(parent, follow_symlinks=False), sticky_is_enough=True)
         # Nobody else can exchange anything on that way now: does it still lead to what was reached?
         if not os.path.samestat(os.stat(name, follow_symlinks=False), os.fstat(handle)):
             raise UntrustedPlace(f"{path} was exchanged while it was opened", hint=f"namei -l {path}")
@@ -36,7 +36,7 @@ def require_closed_directory(path: str) -> str:
         os.close(handle)
 
 
-def _require_closed(path: str, facts: os.stat_result, *, sticky_is_enough: bool) -> None:
+def _require_directory_closed_to_others(path: str, facts: os.stat_result, *, sticky_is_enough: bool) -> None:
     owned = facts.st_uid in (0, os.geteuid())
     group_writes = facts.st_mode & stat.S_IWGRP and facts.st_gid not in (0, os.getegid())
     open_to_others = bool(group_writes or facts.st_mode & stat.S_IWOTH)

@@ -27,14 +27,14 @@ def mount_id_of(fd: int) -> str:
     except PermissionError:
         # Before Linux 5.14, where this process was root and has become a user: what its user must not read of it, it
         # cannot read itself.
-        return mount_id_by_handle(fd)
+        return mount_id_by_handle_or_none_text(fd)
     number = facts.partition(b"mnt_id:")[2].split(None, 1)
     if number:
         return number[0].decode()
     return ""
 
 
-def serving_uid(mount_id: str) -> int:
+def fuse_server_uid_or_zero(mount_id: str) -> int:
     """The uid of the user who serves that mount (FUSE), as the kernel has it; 0 for one that the kernel or root serves.
     Raises OSError."""
     first = mount_id.encode()
@@ -62,7 +62,7 @@ def _read_proc(path: str) -> bytes:
         os.close(reader)
 
 
-def mount_id_by_handle(fd: int) -> str:
+def mount_id_by_handle_or_none_text(fd: int) -> str:
     """The same from name_to_handle_at(2), which a file system that serves no handles, as FUSE's mostly do not, refuses:
     then it is "none", which no directory of ours is of. Raises OSError."""
     import ctypes
@@ -77,14 +77,14 @@ def mount_id_by_handle(fd: int) -> str:
     raise OSError(ctypes.get_errno(), "the kernel does not say which mount it is of")
 
 
-def open_as_path_unless_mounted(name: str, folder: int, mount: str = "") -> int:
+def open_path_fd_refusing_mount(name: str, directory_fd: int, directory_mount_id: str = "") -> int:
     """A descriptor that names what lies in the directory `folder` under `name`: a link itself, not what it leads to.
 
     `mount`: the directory's, where it is known. Raises OSError: EXDEV where something is mounted on that name.
     """
-    fd = os.open(name, _NAME, dir_fd=folder)
+    fd = os.open(name, _NAME, dir_fd=directory_fd)
     try:
-        if mount_id_of(fd) != (mount or mount_id_of(folder)):
+        if mount_id_of(fd) != (directory_mount_id or mount_id_of(directory_fd)):
             raise OSError(errno.EXDEV, "something is mounted there", name)
         return fd
     except BaseException:
@@ -92,6 +92,6 @@ def open_as_path_unless_mounted(name: str, folder: int, mount: str = "") -> int:
         raise
 
 
-def reopen(fd: int, flags: int) -> int:
+def reopen_path_fd(fd: int, flags: int) -> int:
     """What a held descriptor names, opened: this very file, whatever has come into its place. Raises OSError."""
     return os.open(f"/proc/self/fd/{fd}", flags | _OPEN)

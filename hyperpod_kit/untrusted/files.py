@@ -59,20 +59,20 @@ def describe_if_not_regular_file(path: str) -> str:
     return next((description for test, description in _KINDS if test(mode)), "no regular file")
 
 
-def unexpected_file(path: str, expected: str = "a regular file", error: Type[Untrusted] = Untrusted) -> Untrusted:
+def unexpected_file_error(path: str, expected: str = "a regular file", error: Type[Untrusted] = Untrusted) -> Untrusted:
     """The error for what lies at `path` in the place of what is wanted."""
     return error(
         f"{os.path.basename(path)} is {describe_if_not_regular_file(path) or 'something else'}, expected {expected}"
     )
 
 
-def too_large(name: str, size: int, most: int, error: Type[Untrusted] = Untrusted) -> Untrusted:
+def too_large_error(name: str, size: int, most: int, error: Type[Untrusted] = Untrusted) -> Untrusted:
     """The error for a small file that is larger than it may be."""
     return error(f"{os.path.basename(name)} has {size} bytes, expected at most {most}")
 
 
-def open_to_read(
-    path: str, *, owner: Optional[int] = None, error: Type[Untrusted] = Untrusted
+def open_regular_file_to_read(
+    path: str, *, required_owner_uid: Optional[int] = None, error: Type[Untrusted] = Untrusted
 ) -> Tuple[int, os.stat_result]:
     """A descriptor of a regular file, and its facts. `owner`: the only uid whose file will do.
 
@@ -82,25 +82,27 @@ def open_to_read(
         fd = os.open(path, READ)
     except OSError as err:
         if err.errno in MAYBE_NO_FILE and describe_if_not_regular_file(path):
-            raise unexpected_file(path, error=error) from None
+            raise unexpected_file_error(path, error=error) from None
         raise
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            raise unexpected_file(path, error=error)
-        if owner is not None and status.st_uid != owner:
-            raise error(f"{path} belongs to uid {status.st_uid}, expected uid {owner}")
+            raise unexpected_file_error(path, error=error)
+        if required_owner_uid is not None and status.st_uid != required_owner_uid:
+            raise error(f"{path} belongs to uid {status.st_uid}, expected uid {required_owner_uid}")
         return fd, status
     except BaseException:
         os.close(fd)
         raise
 
 
-def read(path: str, most: int = SMALL, *, owner: Optional[int] = None, error: Type[Untrusted] = Untrusted) -> bytes:
+def read_small_regular_file(
+    path: str, most: int = SMALL, *, required_owner_uid: Optional[int] = None, error: Type[Untrusted] = Untrusted
+) -> bytes:
     """A small file, whole. Raises `error` also when it is larger than `most` bytes, FileNotFoundError, OSError."""
-    fd, status = open_to_read(path, owner=owner, error=error)
+    fd, status = open_regular_file_to_read(path, required_owner_uid=required_owner_uid, error=error)
     try:
-        return read_all(fd, path, status.st_size, most, error)
+        return read_all_or_raise_too_large(fd, path, status.st_size, most, error)
     finally:
         os.close(fd)
 
@@ -111,7 +113,7 @@ def read_file_or_pipe(
     """Return the bytes of a file that a command line names: what a link leads to, too, and of a pipe what is
     written within `seconds`, as `<(command)` of a shell gives one.
 
-    `opener`: in place of `open_nonblocking`, as `source_owner.open_nonblocking`. The directory may be
+    `opener`: in place of `open_nonblocking`, as `source_owner.open_nonblocking_as_source_owner`. The directory may be
     another user's, who can put a fifo there to which nobody writes. Raises Untrusted also when it is larger
     than `most` bytes, FileNotFoundError, OSError.
     """
@@ -119,10 +121,10 @@ def read_file_or_pipe(
     try:
         status = os.fstat(fd)
         if stat.S_ISREG(status.st_mode):
-            return read_all(fd, path, status.st_size, most, Untrusted)
+            return read_all_or_raise_too_large(fd, path, status.st_size, most, Untrusted)
         if stat.S_ISFIFO(status.st_mode):
-            return _read_pipe(fd, path, most, seconds)
-        raise unexpected_file(path)
+            return _read_pipe_to_end_or_raise(fd, path, most, seconds)
+        raise unexpected_file_error(path)
     finally:
         os.close(fd)
 
@@ -132,10 +134,10 @@ def open_nonblocking(path: str, _flags: int = 0) -> int:
     return os.open(path, GIVEN)
 
 
-def read_all(fd: int, path: str, size: int, most: int, error: Type[Untrusted] = Untrusted) -> bytes:
+def read_all_or_raise_too_large(fd: int, path: str, size: int, most: int, error: Type[Untrusted] = Untrusted) -> bytes:
     """What an open file holds, of `size` bytes when it was opened. Raises `error` where it has more than `most`."""
     if size > most:
-        raise too_large(path, size, most, error)
+        raise too_large_error(path, size, most, error)
     parts: List[bytes] = []
     size = 0
     while size <= most:
@@ -144,10 +146,10 @@ def read_all(fd: int, path: str, size: int, most: int, error: Type[Untrusted] = 
             return b"".join(parts)
         parts.append(part)
         size += len(part)
-    raise too_large(path, size, most, error)
+    raise too_large_error(path, size, most, error)
 
 
-def _read_pipe(fd: int, path: str, most: int, seconds: float) -> bytes:
+def _read_pipe_to_end_or_raise(fd: int, path: str, most: int, seconds: float) -> bytes:
     content = bytearray()
     end = time.monotonic() + seconds
     while len(content) <= most:
@@ -163,16 +165,16 @@ def _read_pipe(fd: int, path: str, most: int, seconds: float) -> bytes:
             return bytes(content)
         else:
             raise Untrusted(f"{path} is a pipe to which nobody writes, expected a file")
-    raise too_large(path, len(content), most)
+    raise too_large_error(path, len(content), most)
 
 
-def create(path: str, mode: int = 0o600, *, directory: Optional[int] = None) -> int:
+def create_exclusively(path: str, mode: int = 0o600, *, directory_fd: Optional[int] = None) -> int:
     """A descriptor, for reading and writing, of a file that was not there before, with exactly this mode.
 
     `directory`: a descriptor of the one that `path` begins in. Raises FileExistsError when anything of that name is
     there, a link that leads nowhere too, OSError.
     """
-    fd = os.open(path, os.O_RDWR | _CREATE, 0o600, dir_fd=directory)
+    fd = os.open(path, os.O_RDWR | _CREATE, 0o600, dir_fd=directory_fd)
     try:
         os.fchmod(fd, mode)
         return fd
@@ -195,21 +197,21 @@ def ensure_own_directory(path: str, mode: int = 0o700) -> None:
         fd = os.open(name, DIRECTORY, dir_fd=folder)
     except OSError as err:
         if err.errno in (*MAYBE_NO_FILE, errno.EACCES):
-            raise _not_own_directory(path, owner) from None
+            raise _not_own_directory_error(path, owner) from None
         raise
     finally:
         os.close(folder)
     try:
         status = os.fstat(fd)
         if status.st_uid != owner:
-            raise _not_own_directory(path, owner)
+            raise _not_own_directory_error(path, owner)
         if stat.S_IMODE(status.st_mode) != mode:
             os.fchmod(fd, mode)
     finally:
         os.close(fd)
 
 
-def _not_own_directory(path: str, owner: int) -> Untrusted:
+def _not_own_directory_error(path: str, owner: int) -> Untrusted:
     status = os.lstat(path)
     return Untrusted(
         f"{path} is there already and is not a directory of uid {owner}: "

@@ -16,13 +16,15 @@ from hyperpod_kit.errors import UntrustedPlace
 _PROBE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def require_user_owned(facts: os.stat_result, path: str, folder: int, *, root_too: bool = True) -> None:
+def require_user_owned(facts: os.stat_result, path: str, probe_directory_fd: int, *, root_too: bool = True) -> None:
     """Raises Untrusted unless it is this user's, or root's. `folder`: a descriptor of a directory of the same file
     system in which this user may make files; `path`: for the message."""
     user_id = os.geteuid()
     if facts.st_uid == user_id or (root_too and facts.st_uid == 0):
         return
-    if facts.st_dev == os.fstat(folder).st_dev and facts.st_uid == probe_effective_owner(folder):
+    if facts.st_dev == os.fstat(probe_directory_fd).st_dev and facts.st_uid == probe_uid_of_created_files(
+        probe_directory_fd
+    ):
         return
     if stat.S_ISDIR(facts.st_mode):
         kind = "a directory"
@@ -31,13 +33,15 @@ def require_user_owned(facts: os.stat_result, path: str, folder: int, *, root_to
     raise foreign_error(facts, path, kind)
 
 
-def require_own_file(facts: os.stat_result, path: str, folder: int, *, one_name: bool) -> None:
+def require_own_or_root_regular_file(
+    facts: os.stat_result, path: str, probe_directory_fd: int, *, single_link: bool
+) -> None:
     """Raises Untrusted unless it is a regular file of this user's, or root's; `one_name`: that has no other name.
     `folder`, `path`: as for `require_user_owned`."""
     if not stat.S_ISREG(facts.st_mode):
         raise not_regular_error(path)
-    require_user_owned(facts, path, folder)
-    if one_name and facts.st_nlink > 1:
+    require_user_owned(facts, path, probe_directory_fd)
+    if single_link and facts.st_nlink > 1:
         raise UntrustedPlace(f"{path} has {facts.st_nlink} names, expected 1", hint=f"ls -l {path}")
 
 
@@ -46,18 +50,18 @@ def not_regular_error(path: str) -> UntrustedPlace:
     return UntrustedPlace(f"{path} is not a regular file", hint=f"ls -ld {path}")
 
 
-def probe_effective_owner(folder: int) -> int:
+def probe_uid_of_created_files(directory_fd: int) -> int:
     """The uid that a file has which this process makes in that directory; its own where it can make none."""
     name = f".hpk-owner-{os.urandom(8).hex()}"
     try:
-        handle = os.open(name, _PROBE, 0o600, dir_fd=folder)
+        handle = os.open(name, _PROBE, 0o600, dir_fd=directory_fd)
     except OSError:
         return os.geteuid()
     try:
         return os.fstat(handle).st_uid
     finally:
         os.close(handle)
-        os.unlink(name, dir_fd=folder)
+        os.unlink(name, dir_fd=directory_fd)
 
 
 def foreign_error(facts: os.stat_result, path: str, expected: str) -> UntrustedPlace:

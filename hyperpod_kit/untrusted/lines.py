@@ -53,15 +53,15 @@ class Lines:
             return self._complete.popleft()
         return None
 
-    def next(self, within: Optional[float] = None) -> Optional[bytes]:
+    def receive_line(self, timeout_seconds: Optional[float] = None) -> Optional[bytes]:
         """The next line, without its end; None when the other end is closed, or nothing came `within` so many seconds.
 
         However slowly the bytes of a line come: `within` is for all of it. Raises Untrusted when it is too long.
         """
-        if within is None:
+        if timeout_seconds is None:
             end = None
         else:
-            end = time.monotonic() + within
+            end = time.monotonic() + timeout_seconds
         while not self._complete and not self.ended:
             try:
                 if end is not None:

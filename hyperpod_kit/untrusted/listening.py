@@ -25,11 +25,13 @@ def addresses_reachable_from_peers(name: str, peers: Sequence[str] = ()) -> List
     Those from which this machine would talk to them, then what `name` means here. /etc/hosts of many systems calls
     the host's own name a loopback address, which is of no use where there are others. May be empty.
     """
-    if _numeric(name):
+    if _is_ip_address(name):
         return [name]
     other_peers = [peer for peer in peers if peer != name]
-    source_address = next((source for other in other_peers for source in _source_addresses_to(other)), None)
-    meant = [source for source in _resolved(name) if not peers or not _loopback(source)]
+    source_address = next(
+        (source for other in other_peers for source in _non_loopback_source_addresses_to(other)), None
+    )
+    meant = [source for source in _resolve_addresses_or_empty(name) if not peers or not _is_loopback_address(source)]
     if source_address:
         meant.insert(0, source_address)
     return list(dict.fromkeys(meant))
@@ -39,7 +41,7 @@ class NoAddress(OSError):
     """None of the addresses is this machine's."""
 
 
-def listen(addresses: Sequence[str], port: int = 0) -> Tuple[List[socket.socket], int]:
+def listen_on_local_addresses(addresses: Sequence[str], port: int = 0) -> Tuple[List[socket.socket], int]:
     """Sockets that listen at each of the addresses that this machine has, at one port (0: some free one).
 
     Raises NoAddress, OSError when the port is taken.
@@ -77,7 +79,7 @@ def _family_of(address: str) -> socket.AddressFamily:
     return socket.AF_INET
 
 
-def _numeric(address: str) -> bool:
+def _is_ip_address(address: str) -> bool:
     try:
         ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -85,11 +87,11 @@ def _numeric(address: str) -> bool:
     return True
 
 
-def _loopback(address: str) -> bool:
+def _is_loopback_address(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
-def _resolved(name: str) -> List[str]:
+def _resolve_addresses_or_empty(name: str) -> List[str]:
     try:
         results = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -97,15 +99,15 @@ def _resolved(name: str) -> List[str]:
     return [str(address[0]) for _, _, _, _, address in results]
 
 
-def _source_addresses_to(other: str) -> Iterator[str]:
+def _non_loopback_source_addresses_to(peer: str) -> Iterator[str]:
     """The addresses from which this machine would talk to the other one; connecting UDP sends nothing."""
     try:
-        results = socket.getaddrinfo(other, _DISCARD, type=socket.SOCK_DGRAM)
+        results = socket.getaddrinfo(peer, _DISCARD, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
         return
     for family, kind, proto, _, address in results:
         with contextlib.suppress(OSError), socket.socket(family, kind, proto) as probe:
             probe.connect(address)
             source = str(probe.getsockname()[0])
-            if not _loopback(source):
+            if not _is_loopback_address(source):
                 yield source

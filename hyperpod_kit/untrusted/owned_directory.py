@@ -18,7 +18,12 @@ from typing import Container, Iterator, List, Optional, Tuple, Type
 
 from hyperpod_kit.untrusted import walk
 from hyperpod_kit.untrusted.files import DIRECTORY, MAYBE_NO_FILE, READ
-from hyperpod_kit.untrusted.identity import foreign_error, not_regular_error, require_own_file, require_user_owned
+from hyperpod_kit.untrusted.identity import (
+    foreign_error,
+    not_regular_error,
+    require_own_or_root_regular_file,
+    require_user_owned,
+)
 
 _WRITE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DEEPEST = 256
@@ -94,7 +99,7 @@ class OwnedDirectory:
         return os.path.join(self.path, name)
 
     @property
-    def anchor(self) -> str:
+    def proc_fd_path(self) -> str:
         """A path of this very directory that no renaming changes, for programs of this user that this process starts
         and that take paths only. Good for as long as the directory is open."""
         return f"/proc/{os.getpid()}/fd/{self.handle}"
@@ -116,7 +121,7 @@ class OwnedDirectory:
                 raise
         try:
             writes = bool(flags & (os.O_WRONLY | os.O_RDWR))
-            require_own_file(os.fstat(handle), self.path_of(name), self.handle, one_name=writes)
+            require_own_or_root_regular_file(os.fstat(handle), self.path_of(name), self.handle, single_link=writes)
             os.set_blocking(handle, True)
             return handle
         except BaseException:
@@ -155,19 +160,19 @@ class OwnedDirectory:
             with self.open_containing_directory(target, make=True) as (target_folder, target_name):
                 os.replace(last, target_name, src_dir_fd=source_folder, dst_dir_fd=target_folder)
 
-    def remove(self, name: str) -> None:
+    def remove_file_or_tree(self, name: str) -> None:
         """Remove a file, a link itself, or a directory with what is in it. What is not there is fine.
 
         Raises Untrusted, OSError.
         """
         with contextlib.suppress(FileNotFoundError), self.open_containing_directory(name, make=False) as (folder, last):
-            remove(last, folder)
+            remove_file_or_tree(last, folder)
 
     def clear(self, keep: Container[str] = ()) -> None:
         """Remove everything in it but the names in `keep`. Raises OSError."""
         for name in os.listdir(self.handle):
             if name not in keep:
-                remove(name, self.handle)
+                remove_file_or_tree(name, self.handle)
 
     @contextlib.contextmanager
     def open_containing_directory(self, name: str, make: bool) -> Iterator[Tuple[int, str]]:
@@ -211,11 +216,11 @@ class OwnedDirectory:
         return False
 
 
-def remove(name: str, folder: int) -> None:
+def remove_file_or_tree(name: str, directory_fd: int) -> None:
     """Remove what lies in the directory `folder` under `name`: a file, a link itself, or a directory with what is in
     it, through no link and without crossing to what is mounted there. What is not there is fine. Raises OSError."""
     try:
-        os.unlink(name, dir_fd=folder)
+        os.unlink(name, dir_fd=directory_fd)
         return
     except FileNotFoundError:
         return
@@ -223,18 +228,20 @@ def remove(name: str, folder: int) -> None:
         if err.errno not in (errno.EISDIR, errno.EPERM):
             raise
         failure = err
-    if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+    if not stat.S_ISDIR(os.stat(name, dir_fd=directory_fd, follow_symlinks=False).st_mode):
         raise failure
     remaining = [name]
     while remaining:
-        _remove_directory(remaining.pop(), folder, 0, folder, remaining)
+        _remove_tree_moving_deepest_up(remaining.pop(), directory_fd, 0, directory_fd, remaining)
 
 
-def _remove_directory(name: str, folder: int, level: int, top: int, moved: List[str]) -> None:
+def _remove_tree_moving_deepest_up(
+    name: str, folder: int, level: int, top_fd: int, moved_up_for_later: List[str]
+) -> None:
     if level > _DEEPEST:
         # A tree may be as deep as its maker likes: what is left of it is moved up, to be removed after the rest.
-        moved.append(f".hpk-removed-{os.urandom(8).hex()}")
-        os.rename(name, moved[-1], src_dir_fd=folder, dst_dir_fd=top)
+        moved_up_for_later.append(f".hpk-removed-{os.urandom(8).hex()}")
+        os.rename(name, moved_up_for_later[-1], src_dir_fd=folder, dst_dir_fd=top_fd)
         return
     inner = os.open(name, DIRECTORY, dir_fd=folder)
     try:
@@ -250,16 +257,16 @@ def _remove_directory(name: str, folder: int, level: int, top: int, moved: List[
                     raise
                 if not stat.S_ISDIR(os.stat(entry, dir_fd=inner, follow_symlinks=False).st_mode):
                     raise
-                _remove_directory(entry, inner, level + 1, top, moved)
+                _remove_tree_moving_deepest_up(entry, inner, level + 1, top_fd, moved_up_for_later)
     finally:
         os.close(inner)
     with contextlib.suppress(FileNotFoundError):
         os.rmdir(name, dir_fd=folder)
 
 
-def read_up_to(tree: OwnedDirectory, name: str, most: int) -> bytes:
+def read_file_cut_at(directory: OwnedDirectory, name: str, most: int) -> bytes:
     """A small file of this user in that directory, whole; more than `most` bytes are cut. Raises Untrusted, OSError."""
-    handle = tree.open(name, READ)
+    handle = directory.open(name, READ)
     try:
         parts: List[bytes] = []
         size = 0

@@ -70,13 +70,13 @@ class OwnerLimits(NamedTuple):
     silence: float = SILENCE_SECONDS
     longest: float = LONGEST
 
-    def allowed(self, moved: int, worked: float) -> float:
+    def allowed_silence_seconds(self, moved_bytes: int, cpu_seconds: float) -> float:
         """Seconds since its last report, for `moved` bytes and `worked` seconds of processor time since then."""
-        return min(self.longest, self.silence + moved / _RATE + 100.0 * worked)
+        return min(self.longest, self.silence + moved_bytes / _RATE + 100.0 * cpu_seconds)
 
-    def allowed_standstill(self, moved: int) -> float:
+    def allowed_standstill_seconds(self, moved_bytes: int) -> float:
         """Seconds in which nothing moves, after `moved` bytes, which a system may have to write out first."""
-        return min(self.longest, self.silence + moved / _RATE)
+        return min(self.longest, self.silence + moved_bytes / _RATE)
 
 
 DEFAULT_LIMITS = OwnerLimits()
@@ -93,19 +93,19 @@ def is_machine_root() -> bool:
         return False
 
 
-def uid_to_act_as(path: str, limits: OwnerLimits = DEFAULT_LIMITS) -> Optional[int]:
+def uid_to_act_as_if_root(path: str, limits: OwnerLimits = DEFAULT_LIMITS) -> Optional[int]:
     """Return the uid as which a process that is root works on `path`, 0 for root: see
-    `walk.trusted_owner_uid`. None where it is not root.
+    `walk.uid_for_root_to_act_as`. None where it is not root.
 
     Raises Untrusted for a link that leads to what is another's, Unreachable when it does not answer,
     OSError.
     """
     if not is_machine_root():
         return None
-    return int(run_as_user(lambda: walk.trusted_owner_uid(path), 0, path, limits))
+    return int(run_as_user_in_child(lambda: walk.uid_for_root_to_act_as(path), 0, path, limits))
 
 
-def run_as_owner(path: str, work: Callable[[], Any], limits: OwnerLimits = DEFAULT_LIMITS) -> Any:
+def run_as_owner_in_child_if_root(path: str, work: Callable[[], Any], limits: OwnerLimits = DEFAULT_LIMITS) -> Any:
     """What `work` gives (something that JSON has), done as the owner of `path` in a child where this process is root,
     and in this process otherwise. Only `path` is worked on, and nothing that `work` does to this process's memory
     stays.
@@ -113,10 +113,10 @@ def run_as_owner(path: str, work: Callable[[], Any], limits: OwnerLimits = DEFAU
     Raises what `work` raises of HyperpodKitError (as UsageError, Unreachable or HyperpodKitError) and OSError,
     Unreachable when it does not get on.
     """
-    uid = uid_to_act_as(path, limits)
+    uid = uid_to_act_as_if_root(path, limits)
     if uid is None:
         return work()
-    return run_as_user(work, uid, path, limits)
+    return run_as_user_in_child(work, uid, path, limits)
 
 
 def run_as_user_with_reports(
@@ -129,15 +129,15 @@ def run_as_user_with_reports(
     """`work(report)` as that user; `receive` gets here what is reported there (something that JSON has), at once.
     `uid`: None where this process is not root, then it is done in this process.
 
-    Who reports something gets on. Raises as `run_as_owner`.
+    Who reports something gets on. Raises as `run_as_owner_in_child_if_root`.
     """
     if uid is None:
         return work(receive)
     return _run_in_child(work, uid, path, limits, receive)
 
 
-def run_as_user(work: Callable[[], Any], uid: int, path: str, limits: OwnerLimits = DEFAULT_LIMITS) -> Any:
-    """What `work` gives as that user. `path`: for messages. Raises as `run_as_owner`."""
+def run_as_user_in_child(work: Callable[[], Any], uid: int, path: str, limits: OwnerLimits = DEFAULT_LIMITS) -> Any:
+    """What `work` gives as that user. `path`: for messages. Raises as `run_as_owner_in_child_if_root`."""
     return _run_in_child(lambda report: work(), uid, path, limits, lambda value: None)
 
 
@@ -159,7 +159,7 @@ def _run_in_child(work: Callable[[Receiver], Any], uid: int, path: str, limits: 
             if "report" in message:
                 receive(message["report"])
             elif "printed" in message:
-                _print(message)
+                _print_child_output(message)
             else:
                 response = message
     except KeyboardInterrupt:
@@ -169,7 +169,9 @@ def _run_in_child(work: Callable[[Receiver], Any], uid: int, path: str, limits: 
         os.close(source)
         status = _kill_and_reap(pid)
     if response is None:
-        raise Untrusted(f"{path}: a process of uid {uid} ended without an answer{_describe_signal(status)}")
+        raise Untrusted(
+            f"{path}: a process of uid {uid} ended without an answer{_describe_killing_signal_or_empty(status)}"
+        )
     if "value" in response:
         return response["value"]
     _raise_error_from_response(response)
@@ -177,12 +179,12 @@ def _run_in_child(work: Callable[[Receiver], Any], uid: int, path: str, limits: 
 
 def _parse_child_message(line: bytes, uid: int, path: str) -> Any:
     try:
-        return parse.json_object(line, _LARGEST)
+        return parse.parse_json_object(line, _LARGEST)
     except ValueError as err:
         raise Untrusted(f"{path}: a process of uid {uid} answers what is no JSON: {err}") from None
 
 
-def _print(message: Any) -> None:
+def _print_child_output(message: Any) -> None:
     if message.get("on") == "stderr":
         stream = sys.stderr
     else:
@@ -200,7 +202,7 @@ def _raise_error_from_response(response: Any) -> NoReturn:
         if not isinstance(number, int):
             number = errno.EIO
         raise OSError(number, message, response.get("file"))
-    error_class = _class_of(response)
+    error_class = _error_class_of_response(response)
     error = error_class.__new__(error_class)
     HyperpodKitError.__init__(error, message, hint=hint)
     for name, value in dict(response.get("facts") or {}).items():
@@ -211,7 +213,7 @@ def _raise_error_from_response(response: Any) -> NoReturn:
     raise error
 
 
-def _class_of(response: Any) -> Type[HyperpodKitError]:
+def _error_class_of_response(response: Any) -> Type[HyperpodKitError]:
     """The error's own class where this process has it, else one of its exit code."""
     classes: List[Type[HyperpodKitError]] = [HyperpodKitError]
     for error_class in classes:
@@ -227,13 +229,13 @@ def _json_attributes_of(err: HyperpodKitError) -> Dict[str, Any]:
     return {name: value for name, value in vars(err).items() if isinstance(value, plain)}
 
 
-def _count_silence(uid: int) -> None:
+def _count_silent_child_of_user(uid: int) -> None:
     """That a child has fallen silent as another user: what is root's own is mounted by nobody out of ill will."""
     if uid and os.getuid() == 0:
         _SILENT[uid] = _SILENT.get(uid, 0) + 1
 
 
-class _Watch:
+class _ChildProgressWatch:
     """What a child has got done, looked at from outside."""
 
     def __init__(self, pid: int, limits: OwnerLimits) -> None:
@@ -244,25 +246,28 @@ class _Watch:
     def reset_silence(self) -> None:
         """Start to count the silence anew: the child has reported."""
         self._latest = self._moving = time.monotonic()
-        self._first = self._progress = process_progress(self._pid)
+        self._first = self._progress = process_io_bytes_and_cpu_seconds(self._pid)
 
-    def excessive_silence(self) -> Optional[float]:
+    def excessive_silence_seconds_or_none(self) -> Optional[float]:
         """Seconds for which nothing has come of it, where these are more than it may take."""
-        now, current = time.monotonic(), process_progress(self._pid)
+        now, current = time.monotonic(), process_io_bytes_and_cpu_seconds(self._pid)
         if current != self._progress:
             self._progress, self._moving = current, now
         moved, worked = current[0] - self._first[0], current[1] - self._first[1]
         # Who hangs has worked before: what is allowed for that must not lengthen the wait for what does not move.
-        if now - self._moving > self._limits.allowed_standstill(moved):
+        if now - self._moving > self._limits.allowed_standstill_seconds(moved):
             return now - self._moving
-        if now - self._latest > self._limits.allowed(moved, worked) or now - self._started_at > self._limits.longest:
+        if (
+            now - self._latest > self._limits.allowed_silence_seconds(moved, worked)
+            or now - self._started_at > self._limits.longest
+        ):
             return now - self._latest
         return None
 
 
 def _read_lines_of_child(pid: int, source: int, uid: int, path: str, limits: OwnerLimits) -> Iterator[bytes]:
     """Each line that it writes. Raises Unreachable when it does not get on."""
-    watch = _Watch(pid, limits)
+    watch = _ChildProgressWatch(pid, limits)
     data = bytearray()
     poll = select.poll()
     poll.register(source, select.POLLIN)
@@ -286,16 +291,16 @@ def _read_lines_of_child(pid: int, source: int, uid: int, path: str, limits: Own
                 pause = _POLL_SECONDS
             continue
         pause = min(1.0, pause * 2)
-        silence = watch.excessive_silence()
+        silence = watch.excessive_silence_seconds_or_none()
         if silence is not None:
-            _count_silence(uid)
+            _count_silent_child_of_user(uid)
             raise Unreachable(
                 f"{path} does not answer, for {silence:.0f} s; its owner may have mounted something there",
                 hint="findmnt --list",  # asks no mount, as --target would
             )
 
 
-def process_progress(pid: int) -> tuple[int, float]:
+def process_io_bytes_and_cpu_seconds(pid: int) -> tuple[int, float]:
     """(bytes read and written, seconds of processor time) of a process."""
     moved, ticks = 0, 0
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -332,10 +337,10 @@ def _kill_and_reap(pid: int) -> int:
     return 0
 
 
-def _describe_signal(status: int) -> str:
+def _describe_killing_signal_or_empty(wait_status: int) -> str:
     """For a message: the system ends who takes too much memory."""
-    if os.WIFSIGNALED(status):
-        return f", by {signal.Signals(os.WTERMSIG(status)).name}"
+    if os.WIFSIGNALED(wait_status):
+        return f", by {signal.Signals(os.WTERMSIG(wait_status)).name}"
     return ""
 
 
@@ -354,9 +359,11 @@ def _run_work_in_child_and_exit(work: Callable[[Receiver], Any], uid: int, sink:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _forward_streams_to_parent(sink)
         if uid not in (0, os.geteuid()):
-            become(uid)
+            become_user_permanently(uid)
         _die_with_parent(parent)
-        _write_json_line(sink, _run_work(lambda: work(lambda value: _write_json_line(sink, {"report": value}))))
+        _write_json_line(
+            sink, _run_work_to_response(lambda: work(lambda value: _write_json_line(sink, {"report": value})))
+        )
         code = 0
     except BaseException:
         code = 1
@@ -406,7 +413,7 @@ def _write_json_line(sink: int, message: Any) -> None:
             data = data[os.write(sink, data) :]
 
 
-def _run_work(work: Callable[[], Any]) -> Dict[str, Any]:
+def _run_work_to_response(work: Callable[[], Any]) -> Dict[str, Any]:
     try:
         return {"value": work()}
     except HyperpodKitError as err:
@@ -427,13 +434,13 @@ def _run_work(work: Callable[[], Any]) -> Dict[str, Any]:
 
 
 @contextlib.contextmanager
-def acting(uid: int) -> Iterator[None]:
+def acting_as_user_if_root(uid: int) -> Iterator[None]:
     """The rest of the block is done with that user's rights, and this process can be root again: for a process of one
     thread that looks at what belongs to many. Nothing to do where it is not root, or the user is."""
     if not uid or os.geteuid():
         yield
         return
-    gid, groups = groups_of(uid)
+    gid, groups = primary_and_supplementary_groups(uid)
     before = os.getegid(), os.getgroups()
     os.setgroups(groups)
     os.setegid(gid)
@@ -447,7 +454,7 @@ def acting(uid: int) -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=1024)
-def groups_of(uid: int) -> Tuple[int, List[int]]:
+def primary_and_supplementary_groups(uid: int) -> Tuple[int, List[int]]:
     """(gid, supplementary groups) of a user; one without an entry has none."""
     try:
         entry = pwd.getpwuid(uid)
@@ -456,7 +463,7 @@ def groups_of(uid: int) -> Tuple[int, List[int]]:
         return uid, []
 
 
-def become(uid: int) -> None:
+def become_user_permanently(uid: int) -> None:
     """Become that user for good, with the user's groups; one without an entry has none."""
     try:
         entry = pwd.getpwuid(uid)

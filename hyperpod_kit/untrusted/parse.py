@@ -26,10 +26,12 @@ def parse_json(
         raise ValueError("its JSON is nested too deeply") from None
 
 
-def json_object(data: Union[bytes, bytearray, str], most: int = LARGEST, *, distinct: bool = False) -> Dict[str, Any]:
+def parse_json_object(
+    data: Union[bytes, bytearray, str], most: int = LARGEST, *, refuse_repeated_names: bool = False
+) -> Dict[str, Any]:
     """The same for a document that must be an object. Raises ValueError; with `distinct` also for a name that is twice
     in an object of it."""
-    value = parse_json(data, most, _object_without_repeats if distinct else None)
+    value = parse_json(data, most, _object_without_repeats if refuse_repeated_names else None)
     if not isinstance(value, dict):
         raise ValueError(f"its JSON is of type {type(value).__name__}, expected an object")
     return value

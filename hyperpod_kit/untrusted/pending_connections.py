@@ -26,7 +26,7 @@ _AT_ONCE = 1024
 """Connections that are taken in one turn: the owner has other things to do, too."""
 
 
-class PendingConnection(NamedTuple):
+class ConnectionWithFirstLine(NamedTuple):
     """Somebody whose first line is here. `welcome`: what he was told when he came."""
 
     sock: socket.socket
@@ -74,14 +74,14 @@ class Unauthenticated:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def sockets_to_poll(self, room: bool = True) -> List[socket.socket]:
+    def sockets_to_poll(self, has_room: bool = True) -> List[socket.socket]:
         """What to wait for. A listener that nobody is taken from, for want of `room`, would be ready all the time."""
-        if room and self._paused_until is None:
+        if has_room and self._paused_until is None:
             return [*self._listeners, *self._entries]
         return list(self._entries)
 
     @property
-    def seconds_until_due(self) -> Optional[float]:
+    def seconds_until_expiry_or_resume(self) -> Optional[float]:
         """Seconds until there is something to do without anything happening; None: never."""
         first = next(iter(self._entries.values()), None)
         ends: List[float] = []
@@ -93,16 +93,18 @@ class Unauthenticated:
             return max(0.0, min(ends) - self._clock())
         return None
 
-    def accept_and_collect_ready(self, room: Optional[int] = None) -> List[PendingConnection]:
+    def accept_expire_and_collect_first_lines(
+        self, room_for_connections: Optional[int] = None
+    ) -> List[ConnectionWithFirstLine]:
         """Those whose first line has come since; they are the caller's now, to keep or to close.
 
         `room`: how many connections the caller has room for, theirs among them.
         """
-        if room is None:
+        if room_for_connections is None:
             most = self._most
         else:
-            most = min(room, self._most)
-        arrivals = [guest for sock in list(self._entries) for guest in self._read(sock)]
+            most = min(room_for_connections, self._most)
+        arrivals = [guest for sock in list(self._entries) for guest in self._collect_if_first_line_came(sock)]
         now = self._clock()
         for sock in [sock for sock, entry in self._entries.items() if entry.until <= now]:
             self._remove_and_close(sock)
@@ -112,10 +114,10 @@ class Unauthenticated:
             for _ in range(_AT_ONCE):
                 if self._paused_until is not None or most <= len(arrivals):
                     break
-                newcomer = self._accept(listener)
+                newcomer = self._accept_register_and_greet(listener)
                 if newcomer is None:
                     break
-                arrivals += self._read(newcomer)
+                arrivals += self._collect_if_first_line_came(newcomer)
                 while len(self._entries) > most - len(arrivals):
                     worst = max(self._sources, key=lambda source: self._sources[source])
                     self._remove_and_close(
@@ -131,7 +133,7 @@ class Unauthenticated:
         self._entries.clear()
         self._sources.clear()
 
-    def _accept(self, listener: socket.socket) -> Optional[socket.socket]:
+    def _accept_register_and_greet(self, listener: socket.socket) -> Optional[socket.socket]:
         while True:
             try:
                 sock, address = listener.accept()
@@ -156,7 +158,7 @@ class Unauthenticated:
                 sock.send(welcome + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         return sock
 
-    def _read(self, sock: socket.socket) -> List[PendingConnection]:
+    def _collect_if_first_line_came(self, sock: socket.socket) -> List[ConnectionWithFirstLine]:
         entry = self._entries[sock]
         try:
             line = entry.lines.receive_line_nowait()
@@ -164,18 +166,18 @@ class Unauthenticated:
             self._remove_and_close(sock)
             return []
         if line is not None:
-            self._forget(sock)
-            return [PendingConnection(sock, entry.lines, entry.welcome, line)]
+            self._remove_entry_without_closing(sock)
+            return [ConnectionWithFirstLine(sock, entry.lines, entry.welcome, line)]
         if entry.lines.ended:
             self._remove_and_close(sock)
         return []
 
-    def _forget(self, sock: socket.socket) -> None:
+    def _remove_entry_without_closing(self, sock: socket.socket) -> None:
         source = self._entries.pop(sock).source
         self._sources[source] -= 1
         if not self._sources[source]:
             del self._sources[source]
 
     def _remove_and_close(self, sock: socket.socket) -> None:
-        self._forget(sock)
+        self._remove_entry_without_closing(sock)
         sock.close()

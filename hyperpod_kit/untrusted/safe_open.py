@@ -11,17 +11,17 @@ import stat
 from typing import Tuple
 
 from hyperpod_kit.errors import Untrusted
-from hyperpod_kit.untrusted.dirfd import open_as_path_unless_mounted, reopen
+from hyperpod_kit.untrusted.dirfd import open_path_fd_refusing_mount, reopen_path_fd
 
 
-def open_own_file(path: str, flags: int) -> Tuple[int, os.stat_result]:
+def open_own_single_link_file(path: str, flags: int) -> Tuple[int, os.stat_result]:
     """A descriptor of a regular file of this process's user that has no other name, and its facts. Waits for nobody.
 
     Raises Untrusted for anything else in its place, with what and whose it is, FileNotFoundError, OSError.
     """
     folder = os.open(os.path.dirname(path) or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fd = open_as_path_unless_mounted(os.path.basename(path), folder)
+        fd = open_path_fd_refusing_mount(os.path.basename(path), folder)
     except OSError as err:
         if err.errno != errno.EXDEV:
             raise
@@ -40,6 +40,6 @@ def open_own_file(path: str, flags: int) -> Tuple[int, os.stat_result]:
                 f"names, expected a file of uid {os.geteuid()} with one",
                 hint=f"ls -l {path}",
             )
-        return reopen(fd, flags), status
+        return reopen_path_fd(fd, flags), status
     finally:
         os.close(fd)

@@ -34,14 +34,14 @@ EACH_ITS_OWN = -1
 to it must belong that is not root's."""
 
 
-def current_source_uid() -> Optional[int]:
+def process_source_uid_or_none() -> Optional[int]:
     """Return the uid as which this process opens its sources, for a process that it starts; None for its own
     user."""
     return _owner
 
 
 def set_process_source_uid(uid: Optional[int]) -> None:
-    """Set the uid as which sources are opened from now on: what `current_source_uid` returned in the process
+    """Set the uid as which sources are opened from now on: what `process_source_uid_or_none` returned in the process
     that started this one."""
     global _owner
     _owner = uid
@@ -52,8 +52,8 @@ def _run_directly(path: str, what: Callable[[], int]) -> int:
 
 
 @contextlib.contextmanager
-def reading_as_owner_of(
-    paths: Sequence[str], query: Callable[[str, Callable[[], int]], int] = _run_directly
+def opening_sources_as_owner_of(
+    paths: Sequence[str], run_bounded: Callable[[str, Callable[[], int]], int] = _run_directly
 ) -> Iterator[None]:
     """In the block sources are opened as whoever owns these places, where this process is root and they are another's.
 
@@ -62,7 +62,7 @@ def reading_as_owner_of(
     """
     uid = None
     if owner.is_machine_root() and paths:
-        uid = _owner_of(paths, query) or EACH_ITS_OWN
+        uid = _single_non_root_owner_or_none(paths, run_bounded) or EACH_ITS_OWN
     outer = _owner
     set_process_source_uid(uid)
     try:
@@ -71,7 +71,7 @@ def reading_as_owner_of(
         if uid is None or uid == EACH_ITS_OWN:
             raise
         raise Unreachable(
-            f"{err.filename or paths[0]}: {_name(uid)}, who owns the source, may not read it",
+            f"{err.filename or paths[0]}: {_user_name_or_uid_text(uid)}, who owns the source, may not read it",
             hint="root reads what a user owns with that user's rights: give the file to that user",
         ) from None
     finally:
@@ -79,7 +79,7 @@ def reading_as_owner_of(
 
 
 @contextlib.contextmanager
-def acting_as_source_owner(path: Optional[str] = None) -> Iterator[None]:
+def thread_acting_as_source_owner(path: Optional[str] = None) -> Iterator[None]:
     """What is opened in the block by this thread is opened as the owner of the sources. `path`: what is opened, for
     sources that are each its own owner's; without it root lists them. Raises Untrusted, OSError."""
     uid = _owner
@@ -89,11 +89,11 @@ def acting_as_source_owner(path: Optional[str] = None) -> Iterator[None]:
     if uid == EACH_ITS_OWN:
         uid = 0
         if path is not None:
-            uid = walk.trusted_owner_uid(os.path.abspath(path))
+            uid = walk.uid_for_root_to_act_as(os.path.abspath(path))
         if not uid:
             yield
             return
-    before, after = (os.getegid(), os.getgroups()), owner.groups_of(uid)
+    before, after = (os.getegid(), os.getgroups()), owner.primary_and_supplementary_groups(uid)
     try:
         _set_thread_user(uid, *after)
     except OSError:
@@ -107,15 +107,15 @@ def acting_as_source_owner(path: Optional[str] = None) -> Iterator[None]:
         _thread.acting = False
 
 
-def open_nonblocking(path: str, _flags: int = 0) -> int:
+def open_nonblocking_as_source_owner(path: str, _flags: int = 0) -> int:
     """`files.open_nonblocking` with these rights: the `opener` of an `open` that reads a source."""
-    with acting_as_source_owner(path):
+    with thread_acting_as_source_owner(path):
         if _owner == EACH_ITS_OWN and not getattr(_thread, "acting", False):
-            return _open_as_root(path)
+            return _open_as_root_unless_link(path)
         return files.open_nonblocking(path)
 
 
-def _open_as_root(path: str) -> int:
+def _open_as_root_unless_link(path: str) -> int:
     """What belonged to root a moment ago may be a link of somebody else's by now, which is not followed."""
     folder, name = walk.open_parent(os.path.abspath(path), follow=True)
     try:
@@ -128,18 +128,20 @@ def wrap_as_source_owner(what: Callable[[], T]) -> Callable[[], T]:
     """The same call, which whatever thread it is made by makes as the owner of the sources."""
 
     def call() -> T:
-        with acting_as_source_owner():
+        with thread_acting_as_source_owner():
             return what()
 
     return call
 
 
-def _owner_of(paths: Sequence[str], query: Callable[[str, Callable[[], int]], int]) -> Optional[int]:
+def _single_non_root_owner_or_none(
+    paths: Sequence[str], run_bounded: Callable[[str, Callable[[], int]], int]
+) -> Optional[int]:
     """None for root's own."""
     absolute = [os.path.abspath(path) for path in paths]
-    owners = {query(path, functools.partial(walk.trusted_owner_uid, path)) for path in absolute} - {0}
+    owners = {run_bounded(path, functools.partial(walk.uid_for_root_to_act_as, path)) for path in absolute} - {0}
     if len(owners) > 1:
-        names = " and ".join(sorted(map(_name, owners)))
+        names = " and ".join(sorted(map(_user_name_or_uid_text, owners)))
         raise UsageError(
             f"the sources belong to {names}: root reads those of one user at a time, with that user's rights",
             hint="call it for each of them, or as a user who may read both",
@@ -149,7 +151,7 @@ def _owner_of(paths: Sequence[str], query: Callable[[str, Callable[[], int]], in
     return None
 
 
-def _name(uid: int) -> str:
+def _user_name_or_uid_text(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -166,10 +168,10 @@ def _set_thread_user(uid: int, gid: int, groups: List[int]) -> None:
         raise OSError(ctypes.get_errno(), "setgroups")
     _libc.setfsgid(gid)
     _libc.setfsuid(uid)
-    if _fs_ids() != (uid, gid):
+    if _thread_fsuid_and_fsgid() != (uid, gid):
         raise OSError(f"this thread could not become uid {uid}, gid {gid}")
 
 
-def _fs_ids() -> Tuple[int, int]:
+def _thread_fsuid_and_fsgid() -> Tuple[int, int]:
     """What a thread opens files as: an id that cannot be is refused, and the one that holds is given back."""
     return int(_libc.setfsuid(ctypes.c_uint32(-1).value)), int(_libc.setfsgid(ctypes.c_uint32(-1).value))

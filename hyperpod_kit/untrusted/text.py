@@ -9,7 +9,7 @@ LONGEST = 300
 """Characters that one value may have on a line."""
 
 
-def clean(value: object, most: int = LONGEST) -> str:
+def clean_one_line(value: object, most: int = LONGEST) -> str:
     """One line, printable, of at most `most` characters; what cannot be printed becomes a blank, blanks become one."""
     return shortened(" ".join(replace_unprintable(str(value)[: 4 * most]).split()), most)
 

@@ -44,22 +44,22 @@ def test_a_way_that_was_given_up_is_no_limit() -> None:
 
 def test_slow_ways_to_a_limit_are_not_asked_again() -> None:
     ways: dict[str, list[float]] = {"1": [], "2": [], "4": []}
-    assert limits.ways_worth_measuring(ways) == ["1", "2", "4"]
+    assert limits.ways_that_may_be_fastest(ways) == ["1", "2", "4"]
     ways = {"1": [1.0], "2": [1.4], "4": [1.6]}
-    assert limits.ways_worth_measuring(ways) == ["1", "2"]
+    assert limits.ways_that_may_be_fastest(ways) == ["1", "2"]
     ways = {"1": [1.0, 1.1], "2": [1.4, 1.2], "4": [1.6]}
-    assert limits.ways_worth_measuring(ways) == ["1"]
+    assert limits.ways_that_may_be_fastest(ways) == ["1"]
 
 
 def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     busy = iter(range(0, 10**6, 1000))
-    monkeypatch.setattr(machine, "_busy_seconds", lambda: float(next(busy)))
+    monkeypatch.setattr(machine, "_busy_core_seconds_since_boot", lambda: float(next(busy)))
     patience = machine.QuietWait(0.25)
     assert not patience.wait_until_quiet() and patience.remaining < 0.1
     looks = next(busy)
     # It looked once, at its beginning and at its end.
     assert not patience.wait_until_quiet() and next(busy) == looks + 3000
-    monkeypatch.setattr(machine, "_busy_seconds", lambda: 0.0)
+    monkeypatch.setattr(machine, "_busy_core_seconds_since_boot", lambda: 0.0)
     assert patience.wait_until_quiet()
 
 
@@ -77,7 +77,11 @@ def test_where_the_time_is_short_three_samples_are_enough_for_all_ranks(tmp_path
 
 def test_what_an_early_phase_leaves_later_ones_have() -> None:
     pace = run.TimeShare(100.0, 3)
-    assert [pace.next_phase_deadline() for _ in range(3)] == [210.0, 320.0, 430.0] and pace.training_deadline == 550.0
+    assert [pace.begin_next_phase_and_return_deadline() for _ in range(3)] == [
+        210.0,
+        320.0,
+        430.0,
+    ] and pace.training_deadline == 550.0
 
 
 def test_restores_are_ratios_in_their_own_direction() -> None:
@@ -107,7 +111,7 @@ def test_the_proof_digests_every_byte_and_then_copies_it(monkeypatch: pytest.Mon
     counting = real._replace(leaf=lambda data: digested.append(len(data)) or real.leaf(data))
     monkeypatch.setattr(digest, "algorithm", lambda name: counting)
     monkeypatch.setattr(digest, "CHUNK", 65536)
-    assert floor.measure_digest_and_copy(count, "blake2b") > 0
+    assert floor.time_digest_and_copy(count, "blake2b") > 0
     assert sum(digested) == sum(tensor.numel() * 4 for tensor in tensors) and max(digested) <= 65536
     for target, source in floor._pairs:
         assert torch.equal(target, source)
@@ -118,7 +122,7 @@ def test_the_memory_floor_copies_every_byte(way: str) -> None:
     tensors = [torch.arange(size, dtype=torch.float32) + 1 for size in (1, 4097, 0, 333, 70_000)]
     floor = limits.MemoryFloor(tensors, 3)
     assert floor.bytes == 4 * (1 + 4097 + 333 + 70_000)
-    floor.measure_copy(way)
+    floor.time_copy(way)
     at = 0
     for tensor in tensors:
         size = tensor.numel() * 4
@@ -135,7 +139,7 @@ def test_the_write_limit_writes_all_pages_and_leaves_nothing(
     written = []
     pwrite = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: written.append(len(data)) or pwrite(fd, data, at))
-    limits.measure_write(source, size, tmp_path, "x", threads)
+    limits.time_write_and_fsync(source, size, tmp_path, "x", threads)
     assert sum(written) == 5 * 4096
     assert list(tmp_path.iterdir()) == []
 
@@ -152,7 +156,7 @@ def test_the_read_limit_reads_all_bytes_of_all_files(tmp_path: Path, monkeypatch
         return read[-1]
 
     monkeypatch.setattr(os, "preadv", counted)
-    limits.measure_read(paths, 3)
+    limits.time_read(paths, 3)
     assert sum(read) == limits.BLOCK + 105
 
 

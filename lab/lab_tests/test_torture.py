@@ -193,7 +193,7 @@ def test_the_judge_of_kills_knows_what_is_wrong() -> None:
     ledger = RootHistory()
     ledger.add_events([{"what": "saving", "epoch": 1, "step": 4}, {"what": "sealed", "epoch": 1, "seq": 1}])
     good = {"what": "restored", "epoch": 1, "seq": 1, "step": 4, "wrong": []}
-    assert ledger.find_violations([good], excused=False) == []
+    assert ledger.find_violations([good], was_killed=False) == []
     for bad in (
         {**good, "wrong": ["w"]},
         {**good, "step": 5},
@@ -201,7 +201,7 @@ def test_the_judge_of_kills_knows_what_is_wrong() -> None:
         {"what": "fresh"},
         {"what": "error", "kind": "NoValidCheckpoint", "why": "…"},
     ):
-        assert ledger.find_violations([bad], excused=True), bad
+        assert ledger.find_violations([bad], was_killed=True), bad
 
 
 def test_the_places_are_in_the_trainer_and_in_the_agent() -> None:
@@ -231,5 +231,5 @@ def test_an_engine_that_takes_the_age_of_the_run_is_noticed(tmp_path: Path, monk
     """As the one did that asked the files for their times."""
     monkeypatch.setattr(capture_age, "seconds_since_sealing", lambda page, moment: 48 * 3600.0)
     with temporary_ground(str(tmp_path)) as here:
-        outcome = days.play(here.make_subground("one"), 5, days.DayScene(days.DayEvent.STORAGE_AWAY))
+        outcome = days.play_one_day_scene(here.make_subground("one"), 5, days.DayScene(days.DayEvent.STORAGE_AWAY))
     assert outcome.lost and "lost [" in outcome.wrong, outcome

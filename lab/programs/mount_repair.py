@@ -89,7 +89,8 @@ def create_cluster(driver: Driver, directory: Path, interval: float) -> Tuple[Pa
     node = targets.find_node(data, WORKER)
     paths = {mount["kind"]: mount["path"] for mount in values["hyperpod_kit"]["mounts"]}
     return config, {
-        kind: mount_faults.find_mount_point(layout, node, path) for kind, path in {**paths, "lustre": "/fsx"}.items()
+        kind: mount_faults.mount_point_of_running_node(layout, node, path)
+        for kind, path in {**paths, "lustre": "/fsx"}.items()
     }
 
 

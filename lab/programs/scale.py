@@ -70,7 +70,7 @@ def measure_discovery(directory: Path, count: int) -> dict[str, object]:
     for kind in ("dropped", "warm"):
         taken = []
         for _ in range(5):
-            if kind == "dropped" and machine.empty_page_cache([]) != "dropped":
+            if kind == "dropped" and machine.empty_page_cache_and_name_method([]) != "dropped":
                 break
             out = subprocess.run([sys.executable, "-c", SEARCH, str(root)], check=True, capture_output=True, text=True)
             seconds, step = out.stdout.split()
@@ -105,7 +105,7 @@ def measure_many_saves(directory: Path, saves: int) -> dict[str, object]:
     before = usage.descriptor_count(trainer_pid)
     manager, state = Manager(root), build_state()
     manager.restore(state)
-    (agent,) = usage.find_agents()
+    (agent,) = usage.find_child_agent_pids()
     rows = []
     previous = None
     with usage.Watch([trainer_pid, agent]) as watch:
@@ -118,8 +118,8 @@ def measure_many_saves(directory: Path, saves: int) -> dict[str, object]:
                 rows.append(
                     {
                         "after": number + 1,
-                        "trainer": usage.private_bytes(trainer_pid),
-                        "agent": usage.private_bytes(agent),
+                        "trainer": usage.anonymous_memory_bytes(trainer_pid),
+                        "agent": usage.anonymous_memory_bytes(agent),
                         "trainer_descriptors": usage.descriptor_count(trainer_pid) - before,
                         "agent_descriptors": usage.descriptor_count(agent),
                     }

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 RUNS, STEPS, FILES = 40, 60, 417
-WALK = "import sys; from hyperpod_kit.cli.main import run; sys.exit(run(sys.argv[1:]))"
+WALK = "import sys; from hyperpod_kit.cli.main import run_command_line; sys.exit(run_command_line(sys.argv[1:]))"
 
 
 def create_test_tree(tree: Path) -> None:

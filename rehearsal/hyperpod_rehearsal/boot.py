@@ -15,13 +15,19 @@ from typing import Any, Dict, Iterator, Sequence
 import hyperpod_kit
 import hyperpod_rehearsal
 from hyperpod_kit.errors import NotUp, RehearsalError
-from hyperpod_kit.system.file_lock import lock_within
-from hyperpod_kit.system.process import identify, is_alive
+from hyperpod_kit.system.file_lock import lock_exclusively_within
+from hyperpod_kit.system.process import identify_unless_gone_or_zombie, is_alive
 from hyperpod_kit.system.wait import fixed_pause
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_rehearsal import cleanup, host, image, state, trusted_directory
 from hyperpod_rehearsal.image import Progress
-from hyperpod_rehearsal.layout import NAME_PATTERN, Layout, cache_dir, existing_rehearsals, lock_file_path
+from hyperpod_rehearsal.layout import (
+    NAME_PATTERN,
+    Layout,
+    cache_dir,
+    existing_rehearsals,
+    lock_file_path_with_directory_made,
+)
 from hyperpod_rehearsal.profiles import STOCK, Profile
 from hyperpod_rehearsal.settings import RehearsalSettings, parse_share, resolve_tree_directory
 
@@ -36,8 +42,10 @@ def _rehearsal_lock(layout: Layout, patience: float = LOCK_PATIENCE) -> Iterator
 
     Raises RehearsalError when another command does not release it within `patience` seconds.
     """
-    with by_descriptor.open_stream_for_writing(lock_file_path(f"rehearsal-{layout.id}"), "w") as handle:
-        if not lock_within(handle.fileno(), patience, fixed_pause(0.1)):
+    with by_descriptor.open_stream_for_writing(
+        lock_file_path_with_directory_made(f"rehearsal-{layout.id}"), "w"
+    ) as handle:
+        if not lock_exclusively_within(handle.fileno(), patience, fixed_pause(0.1)):
             raise RehearsalError(
                 f"another command has been starting or stopping rehearsal {layout.root.name} for {patience:.0f} s",
                 hint="see what it says, or end it",
@@ -78,8 +86,8 @@ def _signals_ignored() -> Iterator[None]:
 
 def is_daemon_ready(layout: Layout) -> bool:
     """Return whether the rehearsal's daemon is alive and ready."""
-    ready = state.read_json(layout.ready_file)
-    return bool(ready and "endpoint" in ready) and is_alive(state.read_process(layout.daemon_file))
+    ready = state.read_own_json_object_or_none(layout.ready_file)
+    return bool(ready and "endpoint" in ready) and is_alive(state.read_process_identity_or_none(layout.daemon_file))
 
 
 def require_running(name: str) -> tuple[Layout, Dict[str, Any]]:
@@ -87,7 +95,7 @@ def require_running(name: str) -> tuple[Layout, Dict[str, Any]]:
     host.require_root(f"rehearsal {name}")
     layout = Layout.for_name(name)
     trusted_directory.require_trusted(layout.root)
-    data = state.read_json(layout.state_file)
+    data = state.read_own_json_object_or_none(layout.state_file)
     if data is None or not is_daemon_ready(layout):
         names = [other.root.name for other in existing_rehearsals() if is_daemon_ready(other)]
         running_names = ""
@@ -135,7 +143,7 @@ def start_rehearsal(
         built = image.ensure_image_built(cache_dir(), progress, release or profile.release)
         progress("starting the daemon")
         try:
-            trusted_directory.make_trusted(layout.root)
+            trusted_directory.create_trusted_directory(layout.root)
             RehearsalSettings(
                 name,
                 str(built),
@@ -172,12 +180,12 @@ def _start_daemon_and_wait(layout: Layout) -> None:
             cwd="/",
         )
     # Noted by its parent too, so that a Ctrl-C before the daemon's first line still finds it.
-    identity = identify(proc.pid)
+    identity = identify_unless_gone_or_zombie(proc.pid)
     if identity is not None:
-        state.write_process(layout.daemon_file, identity)
+        state.write_process_identity(layout.daemon_file, identity)
     deadline = time.monotonic() + START_DEADLINE
     while True:
-        ready = state.read_json(layout.ready_file)
+        ready = state.read_own_json_object_or_none(layout.ready_file)
         if ready and "endpoint" in ready:
             return
         if ready or proc.poll() is not None:

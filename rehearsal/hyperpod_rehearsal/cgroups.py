@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Iterable
 
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_kit.system.mountinfo import parse, read
+from hyperpod_kit.system.mountinfo import parse_mountinfo, read_mountinfo
 from hyperpod_kit.system.wait import fixed_pause, poll_until
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -34,13 +34,13 @@ class Hierarchy:
     mount: Path
 
 
-def mounted_hierarchies(mountinfo: str = "") -> list[Hierarchy]:
+def mounted_hierarchies(mountinfo_text: str = "") -> list[Hierarchy]:
     """Return the mounted hierarchies in which machines get a group.
 
     `mountinfo`: text of /proc/self/mountinfo, read when empty.
     """
     by_kind: dict[str, Hierarchy] = {}
-    for entry in parse(mountinfo or read()):
+    for entry in parse_mountinfo(mountinfo_text or read_mountinfo()):
         if entry.fs_type == "cgroup2":
             by_kind.setdefault("v2", Hierarchy("v2", Path(entry.path)))
         elif entry.fs_type == "cgroup":
@@ -60,14 +60,14 @@ def systemd_requires_cgroup_v2(root: Path) -> bool:
     return any(match and int(match.group(1)) >= UNIFIED_ONLY for match in matches)
 
 
-def create_group(path: str, available: Iterable[Hierarchy] | None = None) -> list[Path]:
+def create_cgroup_in_every_hierarchy(path: str, hierarchies: Iterable[Hierarchy] | None = None) -> list[Path]:
     """Make the group `path` ("hyperpod-kit/ab12/i-…") in every hierarchy and return the directories to join.
 
     Raises RehearsalError when there is no hierarchy or it cannot be written.
     """
     directories: list[Path] = []
     try:
-        for hierarchy in mounted_hierarchies() if available is None else available:
+        for hierarchy in mounted_hierarchies() if hierarchies is None else hierarchies:
             directory = hierarchy.mount / path
             by_descriptor.make_directories(directory, shared=True)
             directories.append(directory)

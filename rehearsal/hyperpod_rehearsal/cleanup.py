@@ -24,21 +24,21 @@ DAEMON_PATIENCE = 60.0
 
 def stop_daemon_and_guardian(layout: Layout) -> None:
     """Ask the daemon to take everything down, kill it when it does not; then wait for its guardian."""
-    daemon = _read_recorded_process(layout, layout.daemon_file, "hyperpod_rehearsal.daemon")
+    daemon = _read_recorded_process_if_running(layout, layout.daemon_file, "hyperpod_rehearsal.daemon")
     processes.send_signal(daemon, signal.SIGTERM)
     if not processes.wait_for_exit(daemon, DAEMON_PATIENCE):
         processes.send_signal(daemon, signal.SIGKILL)
         processes.wait_for_exit(daemon, 10.0)
     # Still at work for a killed daemon, it would remove what the next one makes under the same names.
-    guardian = _read_recorded_process(layout, layout.guardian_file, "hyperpod_rehearsal.guardian")
+    guardian = _read_recorded_process_if_running(layout, layout.guardian_file, "hyperpod_rehearsal.guardian")
     if not processes.wait_for_exit(guardian, DAEMON_PATIENCE):
         processes.send_signal(guardian, signal.SIGKILL)
         processes.wait_for_exit(guardian, 10.0)
 
 
-def _read_recorded_process(layout: Layout, file: Path, module: str) -> Optional[Process]:
+def _read_recorded_process_if_running(layout: Layout, file: Path, module: str) -> Optional[Process]:
     """The process that a state file names, None unless it is the one that this rehearsal started."""
-    process = state.read_process(file)
+    process = state.read_process_identity_or_none(file)
     # One that was started before the rehearsal had a distribution of its own runs on under its former name.
     former = f"hyperpod_kit.{module.replace('hyperpod_rehearsal', 'rehearsal')}"
     for name in (module, former):
@@ -53,7 +53,7 @@ def remove_host_resources_and_list_remaining(layout: Layout) -> list[str]:
     remaining: list[str] = []
     if not cgroups.kill_members(layout.cgroup):
         remaining += [f"process {pid}" for pid in sorted(cgroups.member_pids(layout.cgroup))]
-    remaining += [f"mount {point}" for point in host_mounts.unmount_below(layout.root, runner)]
+    remaining += [f"mount {point}" for point in host_mounts.unmount_below_and_list_remaining(layout.root, runner)]
     network.remove_rehearsal_network(layout, runner)
     remaining += [
         f"network namespace {name}" for name in network.list_network_namespaces() if name.startswith(layout.netns(""))
@@ -90,7 +90,7 @@ class _Stray(Layout):
         return self.root.name
 
 
-def stop_and_remove_all() -> list[str]:
+def stop_and_remove_all_returning_names() -> list[str]:
     """Take down every rehearsal, also those whose state directory was deleted; returns their names."""
     host.require_root("taking every rehearsal down")
     names = []

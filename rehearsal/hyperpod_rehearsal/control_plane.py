@@ -31,12 +31,12 @@ class RehearsalControlPlane:
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
 
-    def _find_cluster(self, name: str) -> RehearsedCluster:
+    def _find_cluster(self, name_or_arn: str) -> RehearsedCluster:
         with self._operations.lock:
             for cluster in self._operations.clusters.values():
-                if name in (cluster.name, cluster.arn):
+                if name_or_arn in (cluster.name, cluster.arn):
                     return cluster
-        raise ApiError("ResourceNotFound", f"Cluster {name} not found.")
+        raise ApiError("ResourceNotFound", f"Cluster {name_or_arn} not found.")
 
     def create_cluster(self, request: Mapping[str, Any]) -> str:
         operations = self._operations
@@ -54,7 +54,7 @@ class RehearsalControlPlane:
                 )
             operations.clusters[cluster.name] = cluster
         operations.changed()
-        operations.run_in_background(operations.create, cluster)
+        operations.run_in_background(operations.bring_up_cluster, cluster)
         return cluster.arn
 
     def lifecycle_script_buckets_and_prefixes(self) -> List[Tuple[str, str]]:
@@ -146,7 +146,7 @@ class RehearsalControlPlane:
             if cluster.status == "Deleting":
                 raise ApiError("ConflictException", f"Cluster {cluster.name} is Deleting.")
             cluster.status = "Deleting"
-        operations.run_in_background(operations.delete, cluster)
+        operations.run_in_background(operations.delete_cluster, cluster)
         return cluster.arn
 
     def update_cluster_software(self, request: Mapping[str, Any]) -> str:
@@ -194,9 +194,9 @@ class RehearsalControlPlane:
         # What AWS answers for an ARN of nothing is not known.
         raise ApiError("ValidationException", f"The request cannot be processed. Resource {arn} does not exist.")
 
-    def _require_in_service(self, name: str) -> RehearsedCluster:
+    def _require_in_service(self, name_or_arn: str) -> RehearsedCluster:
         """Return the cluster. Raises ApiError when it is not InService and so cannot be changed now."""
-        cluster = self._find_cluster(name)
+        cluster = self._find_cluster(name_or_arn)
         if cluster.status != "InService":
             raise ApiError("ConflictException", f"Cluster {cluster.name} is {cluster.status}.")
         return cluster

@@ -21,8 +21,8 @@ from typing import List, Optional
 
 from hyperpod_kit.errors import HyperpodKitError, RehearsalError
 from hyperpod_kit.run import LocalRunner
-from hyperpod_kit.system.file_lock import lock_within
-from hyperpod_kit.system.process import identify
+from hyperpod_kit.system.file_lock import lock_exclusively_within
+from hyperpod_kit.system.process import identify_unless_gone_or_zombie
 from hyperpod_kit.system.wait import fixed_pause
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_rehearsal import cleanup, host_keys, layer, network, state, storage
@@ -33,7 +33,7 @@ from hyperpod_rehearsal.efs.service import EfsService
 from hyperpod_rehearsal.fleet import Fleet
 from hyperpod_rehearsal.guardian import Guardian
 from hyperpod_rehearsal.keys import Keys
-from hyperpod_rehearsal.layout import Layout, lock_file_path
+from hyperpod_rehearsal.layout import Layout, lock_file_path_with_directory_made
 from hyperpod_rehearsal.logs.service import LogsService
 from hyperpod_rehearsal.machine import MachineOptions, Machines
 from hyperpod_rehearsal.metadata_server import MetadataServers
@@ -67,14 +67,14 @@ class Daemon:
         """Make network, image mount and keys, then serve. Raises HyperpodKitError or OSError."""
         layout = self.layout
         self._guardian = Guardian(layout)
-        bridge = self._make_network()
+        bridge = self._create_bridge_on_free_subnet()
         self._gateway = bridge.gateway
         self._mount_image()
         layer.rebuild_layer(layout.layer, self.settings.trees, self.settings.profile.step_retry)
         self._make_fuse_device()
         for directory in (layout.nodes, layout.retained_logs):
             by_descriptor.make_directories(directory)
-        storage.create_file_systems(layout, bridge.gateway)
+        storage.make_file_system_directories_and_registries(layout, bridge.gateway)
         host_keys.create_key_pair_if_missing(layout.ssh_key, f"hyperpod-kit rehearsal {self.settings.name}")
         store = StoredBuckets(layout.s3)
         for bucket in BUCKETS:
@@ -93,7 +93,7 @@ class Daemon:
             LogsService(layout, self._operations.clusters),
             keys=keys.by_id(),
         )
-        bridge.require_reachable(self._server.port)
+        bridge.require_nodes_reach_gateway_port(self._server.port)
         fleet.endpoint = f"http://{bridge.gateway}:{self._server.port}"
         self._dns = _start_dns_responder(bridge.gateway)
         threading.Thread(
@@ -104,11 +104,11 @@ class Daemon:
             layout.ready_file, {"endpoint": f"http://127.0.0.1:{self._server.port}", "gateway": bridge.gateway}
         )
 
-    def _make_network(self) -> Network:
+    def _create_bridge_on_free_subnet(self) -> Network:
         """Choose a free subnet and create the bridge on it, under a lock: one rehearsal at a time."""
         runner = LocalRunner()
-        with by_descriptor.open_stream_for_writing(lock_file_path("network"), "w") as handle:
-            if not lock_within(handle.fileno(), 30.0, fixed_pause(0.05)):
+        with by_descriptor.open_stream_for_writing(lock_file_path_with_directory_made("network"), "w") as handle:
+            if not lock_exclusively_within(handle.fileno(), 30.0, fixed_pause(0.05)):
                 raise RehearsalError("another rehearsal has held the network lock for too long")
             subnet = network.choose_free_second_octet(network.networks_in_use(runner))
             bridge = Network(self.layout, subnet, runner)
@@ -182,9 +182,9 @@ def main(argv: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m hyperpod_rehearsal.daemon")
     parser.add_argument("--state", type=Path, required=True)
     layout = Layout(parser.parse_args(argv).state.absolute())
-    identity = identify(os.getpid())
+    identity = identify_unless_gone_or_zombie(os.getpid())
     assert identity is not None
-    state.write_process(layout.daemon_file, identity)
+    state.write_process_identity(layout.daemon_file, identity)
     stop_requested = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop_requested.set())

@@ -56,7 +56,7 @@ class Fleet:
         self._removed_ids: Set[str] = set()
         self._keys = host_keys.HostKeys(self.layout.known_hosts)
 
-    def _lock(self, instance_id: str) -> threading.Lock:
+    def _get_or_create_instance_lock(self, instance_id: str) -> threading.Lock:
         with self._guard:
             return self._locks.setdefault(instance_id, threading.Lock())
 
@@ -67,9 +67,9 @@ class Fleet:
 
     def launch(self, cluster: RehearsedCluster, node: RehearsedNode, memory_mb: int) -> None:
         """Make a node's machine and boot it. Raises RehearsalError or RunError; the node may have been removed."""
-        with self._lock(node.instance_id):
+        with self._get_or_create_instance_lock(node.instance_id):
             self._require_not_removed(node)
-            self.network.attach(node.instance_id, node.ip)
+            self.network.create_node_namespace_and_link(node.instance_id, node.ip)
             self.metadata.start(
                 self.layout.netns(node.instance_id),
                 InstanceIdentity(
@@ -85,18 +85,18 @@ class Fleet:
                     self.secrets.key.token,
                 ),
             )
-            self._prepare_root(cluster, node, memory_mb)
+            self._mount_root_and_write_node_files(cluster, node, memory_mb)
             self._boot(node)
 
     def reimage(self, cluster: RehearsedCluster, node: RehearsedNode, memory_mb: int) -> None:
         """Boot the same instance from a fresh root. Raises RehearsalError or RunError."""
-        with self._lock(node.instance_id):
+        with self._get_or_create_instance_lock(node.instance_id):
             self._require_not_removed(node)
             self.machines.remove(node.instance_id)
-            self._prepare_root(cluster, node, memory_mb)
+            self._mount_root_and_write_node_files(cluster, node, memory_mb)
             self._boot(node)
 
-    def _prepare_root(self, cluster: RehearsedCluster, node: RehearsedNode, memory_mb: int) -> None:
+    def _mount_root_and_write_node_files(self, cluster: RehearsedCluster, node: RehearsedNode, memory_mb: int) -> None:
         """A fresh root with all that a node has before its first boot."""
         root = self.machines.mount_overlay_root(node.instance_id)
         group, controller = cluster.group(node.group), cluster.controller
@@ -120,7 +120,9 @@ class Fleet:
                 "step_retry": self.settings.profile.step_retry,
             },
         )
-        node_files.write_node_file(root, node_files.RESOURCE_CONFIG, resource_config.render(cluster))
+        node_files.write_node_file(
+            root, node_files.RESOURCE_CONFIG, resource_config.render_resource_config_json(cluster)
+        )
         if any(entry.get("SlurmConfig") for entry in cluster.groups):
             node_files.write_node_file(
                 root,
@@ -151,7 +153,7 @@ class Fleet:
 
     def restart(self, node: RehearsedNode) -> None:
         """Boot the same instance again over its own disk. Raises RehearsalError."""
-        with self._lock(node.instance_id):
+        with self._get_or_create_instance_lock(node.instance_id):
             self._require_not_removed(node)
             self.machines.kill(node.instance_id)
             with suppress(OSError):
@@ -165,11 +167,11 @@ class Fleet:
 
     def remove(self, node: RehearsedNode) -> None:
         """End a node's machine and remove all of it; repeatable."""
-        with self._lock(node.instance_id):
+        with self._get_or_create_instance_lock(node.instance_id):
             self._removed_ids.add(node.instance_id)
             self.machines.remove(node.instance_id)
             self.metadata.stop(node.instance_id)
-            self.network.detach(node.instance_id)
+            self.network.remove_node_namespace_and_link(node.instance_id)
 
     def read_agent_report(self, node: RehearsedNode) -> tuple[str, str]:
         """Return (state, message) of the agent since this boot; ("", "") before its first report."""
@@ -193,10 +195,12 @@ class Fleet:
                 raise CreationFailed(message)
             code = self.machines.exit_code(node.instance_id)
             if code is not None:
-                raise CreationFailed(f"the machine ended with code {code}: {self._console_tail(node)}")
+                raise CreationFailed(f"the machine ended with code {code}: {self._read_console_tail(node)}")
             waited = time.monotonic() - booted
             if not state and waited > BOOT_DEADLINE:
-                raise CreationFailed(f"no word from its agent in {BOOT_DEADLINE:.0f} s: {self._console_tail(node)}")
+                raise CreationFailed(
+                    f"no word from its agent in {BOOT_DEADLINE:.0f} s: {self._read_console_tail(node)}"
+                )
             if waited > self.settings.creation_timeout + BOOT_DEADLINE:
                 raise CreationFailed("its lifecycle script did not end in time")
             if not is_desired():
@@ -204,7 +208,7 @@ class Fleet:
             if self.stopping.wait(0.1):
                 raise CreationFailed("the rehearsal is shutting down")
 
-    def _console_tail(self, node: RehearsedNode) -> str:
+    def _read_console_tail(self, node: RehearsedNode) -> str:
         try:
             text = (self.machines.directory(node.instance_id) / "console.log").read_text(errors="replace")
         except OSError:
@@ -215,7 +219,7 @@ class Fleet:
         self, cluster: RehearsedCluster, memory_mb: int, skip: Optional[RehearsedNode] = None
     ) -> None:
         """Rewrite resource configs of running nodes but `skip`, and the controllers' slurm.conf node lines."""
-        text = resource_config.render(cluster)
+        text = resource_config.render_resource_config_json(cluster)
         for node in list(cluster.nodes.values()):
             root = self.machines.root(node.instance_id)
             if node is skip or self.machines.exit_code(node.instance_id) is not None or not (root / "etc").is_dir():

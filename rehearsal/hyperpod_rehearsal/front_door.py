@@ -57,7 +57,7 @@ class FrontDoor(BaseHTTPRequestHandler):
         if wrong:
             self.close_connection = True
             self.send_error(400, wrong)
-            self._drain_input()
+            self._shut_down_writing_and_drain_input()
             return False
         headers = {name.lower(): value for name, value in self.headers.items()}
         try:
@@ -65,7 +65,7 @@ class FrontDoor(BaseHTTPRequestHandler):
         except SignatureRefused as err:
             self.close_connection = True
             self.send_http_response(refusals.signature_refusal_response(err, headers, self.path))
-            self._drain_input()
+            self._shut_down_writing_and_drain_input()
             return False
         except (S3Error, OSError):
             self.close_connection = True
@@ -96,7 +96,7 @@ class FrontDoor(BaseHTTPRequestHandler):
                 raise SignatureRefused(signature.WRONG)
         self.claim = claim
 
-    def _drain_input(self) -> None:
+    def _shut_down_writing_and_drain_input(self) -> None:
         """Shut down writing and discard what the client still sends.
 
         A connection that is closed over unread bytes is reset, and the response is lost with it.

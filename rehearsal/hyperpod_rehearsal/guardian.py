@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import List, Optional
 
-from hyperpod_kit.system.process import identify
+from hyperpod_kit.system.process import identify_unless_gone_or_zombie
 from hyperpod_rehearsal import cleanup, state
 from hyperpod_rehearsal.layout import Layout
 
@@ -30,9 +30,9 @@ class Guardian:
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
-        identity = identify(self._process.pid)
+        identity = identify_unless_gone_or_zombie(self._process.pid)
         if identity is not None:
-            state.write_process(layout.guardian_file, identity)
+            state.write_process_identity(layout.guardian_file, identity)
 
     def end_without_cleanup(self) -> None:
         """End the process without any clean-up."""

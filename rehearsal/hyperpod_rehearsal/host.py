@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Mapping, Sequence
 
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 from hyperpod_rehearsal import apt_sources
 
 TOOLS = {
@@ -37,9 +37,9 @@ def missing_requirements() -> list[str]:
     packages = sorted({package for tool, package in TOOLS.items() if shutil.which(tool, path=path_with_sbin()) is None})
     if packages:
         reasons.append(f"the package{'s' if len(packages) > 1 else ''} {', '.join(packages)}")
-    if not _has_filesystem("overlay"):
+    if not _kernel_supports_filesystem("overlay"):
         reasons.append("overlayfs in the kernel")
-    if not _has_filesystem("squashfs"):
+    if not _kernel_supports_filesystem("squashfs"):
         reasons.append("squashfs in the kernel")
     if not Path("/dev/fuse").exists():
         reasons.append("/dev/fuse (modprobe fuse)")
@@ -62,7 +62,7 @@ def path_with_sbin() -> str:
     return os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
 
 
-def _has_filesystem(name: str) -> bool:
+def _kernel_supports_filesystem(name: str) -> bool:
     try:
         listed = Path("/proc/filesystems").read_text().split()
     except OSError:
@@ -91,7 +91,9 @@ def other_users_warning(users: Sequence[str]) -> str:
     """What a person should know who boots machines beside other users; "" where there are none."""
     if not users:
         return ""
-    named = ", ".join(clean(name, 32) for name in users[:3]) + (f" and {len(users) - 3} more" if len(users) > 3 else "")
+    named = ", ".join(clean_one_line(name, 32) for name in users[:3]) + (
+        f" and {len(users) - 3} more" if len(users) > 3 else ""
+    )
     return (
         f"warning: {named} can log in on this machine too. Root of a rehearsal's machines is this machine's root: "
         "whoever gets hold of one of them has this machine"

@@ -40,5 +40,5 @@ class HostKeys:
         with self._lock:
             self._lines[ip] = f"{ip},{host},{host}.ec2.internal {public}\n"
             lines = "".join(self._lines[address] for address in sorted(self._lines))
-            atomic_file.replace(self._path, lines.encode(), 0o644)
+            atomic_file.write_atomically(self._path, lines.encode(), 0o644)
         return private

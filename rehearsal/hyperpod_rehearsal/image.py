@@ -17,7 +17,7 @@ from typing import Callable, Iterator, Tuple
 
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.run import LocalRunner
-from hyperpod_kit.system.file_lock import lock_within, try_lock
+from hyperpod_kit.system.file_lock import lock_exclusively_within, try_lock
 from hyperpod_kit.system.wait import fixed_pause
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_rehearsal import apt_release, apt_sources, host_mounts, image_root
@@ -92,7 +92,7 @@ class Recipe:
         fields = {**asdict(self), "day": ""}
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
 
-    def path(self, cache: Path) -> Path:
+    def image_path(self, cache: Path) -> Path:
         """Return the path of the image, built or not."""
         return cache / f"node-{self.codename}-{self.digest}{'-' if self.day else ''}{self.day}.squashfs"
 
@@ -113,14 +113,16 @@ def recipe_for_release(release: str = "") -> Recipe:
     )
 
 
-def _with_archive_timestamp(recipe: Recipe, cache: Path, progress: Progress) -> Recipe:
+def _with_archive_timestamp_or_newest_built(recipe: Recipe, cache: Path, progress: Progress) -> Recipe:
     """The recipe with the day of its archive; of the newest image that is there when the mirror does not say it."""
     try:
         return replace(
             recipe, day=apt_release.fetch_archive_timestamp_if_changing(recipe.codename, recipe.sources, LocalRunner())
         )
     except RehearsalError as err:
-        built = sorted(path.stem.rpartition("-")[2] for path in cache.glob(f"{recipe.path(cache).stem}-*.squashfs"))
+        built = sorted(
+            path.stem.rpartition("-")[2] for path in cache.glob(f"{recipe.image_path(cache).stem}-*.squashfs")
+        )
         if not built:
             raise
         progress(f"{err.message}; the image of {apt_release.format_archive_date(built[-1])} is taken")
@@ -132,12 +134,12 @@ def _builder_lock(cache: Path, progress: Progress) -> Iterator[None]:
     with by_descriptor.open_stream_for_writing(cache / "image.lock", "w") as handle:
         if not try_lock(handle.fileno()):
             progress("waiting for another image build")
-            if not lock_within(handle.fileno(), BUILD_DEADLINE, fixed_pause(0.5)):
+            if not lock_exclusively_within(handle.fileno(), BUILD_DEADLINE, fixed_pause(0.5)):
                 raise RehearsalError(f"another image build holds {cache / 'image.lock'}")
         yield
 
 
-def _run_reporting(argv: list[str], progress: Progress, log: Path) -> None:
+def _run_build_command_reporting_progress(argv: list[str], progress: Progress, log: Path) -> None:
     """Run a long build command, report its headlines as progress, write all output to `log`. Raises RehearsalError."""
     # Were this process killed, nobody would end the build. In namespaces of its own all of it goes at once then, with
     # what it has mounted.
@@ -208,13 +210,13 @@ def _bootstrap_root(root: Path, recipe: Recipe, progress: Progress, log: Path) -
     for path in ("man", "doc", "locale", "info"):
         argv.append(f"--dpkgopt=path-exclude=/usr/share/{path}/*")
     argv += [recipe.codename, str(root), str(sources)]
-    _run_reporting(argv, progress, log)
+    _run_build_command_reporting_progress(argv, progress, log)
 
 
 def _remove_stale_builds(cache: Path) -> None:
     for path in cache.glob("build-*"):
         # Never remove what is mounted there: it may be this machine's own /proc.
-        if not host_mounts.unmount_below(path.absolute(), LocalRunner()):
+        if not host_mounts.unmount_below_and_list_remaining(path.absolute(), LocalRunner()):
             by_descriptor.remove_tree(path, ignore_errors=True)
 
 
@@ -233,8 +235,8 @@ def ensure_image_built(cache: Path, progress: Progress = lambda text: None, rele
     One builder at a time; the file appears by a rename when it is complete. Raises RehearsalError with the end of
     the build's log; the whole log stays at <cache>/image-build.log.
     """
-    recipe = _with_archive_timestamp(recipe_for_release(release), cache, progress)
-    target = recipe.path(cache)
+    recipe = _with_archive_timestamp_or_newest_built(recipe_for_release(release), cache, progress)
+    target = recipe.image_path(cache)
     if target.exists():
         by_descriptor.set_times(target)
         return target
@@ -254,7 +256,7 @@ def ensure_image_built(cache: Path, progress: Progress = lambda text: None, rele
             image_root.customize(root, LocalRunner())
             progress("packing the squashfs")
             packed = work / "image.squashfs"
-            _run_reporting(
+            _run_build_command_reporting_progress(
                 [
                     "mksquashfs",
                     str(root),

@@ -46,21 +46,21 @@ class Keys:
         )
 
     @classmethod
-    def load(cls, root: Path) -> Keys:
+    def load(cls, state_directory: Path) -> Keys:
         """Return the keys stored in a rehearsal's state directory. Raises RehearsalError."""
-        data = state.read_json(root / FILE)
+        data = state.read_own_json_object_or_none(state_directory / FILE)
         try:
             assert data is not None
             return cls(Key(**data["admin"]), Key(**data["node"]))
         except (AssertionError, KeyError, TypeError):
             raise RehearsalError(
-                f"no keys in {root}: its rehearsal is not up, or another commit of hyperpod-kit made it",
+                f"no keys in {state_directory}: its rehearsal is not up, or another commit of hyperpod-kit made it",
                 hint="hyperpod-kit rehearse down, then up",
             ) from None
 
-    def save(self, root: Path) -> None:
+    def save(self, state_directory: Path) -> None:
         """Write the keys to keys.json, readable by root alone."""
-        state.write_json(root / FILE, {"admin": vars(self.admin), "node": vars(self.node)})
+        state.write_json(state_directory / FILE, {"admin": vars(self.admin), "node": vars(self.node)})
 
     def by_id(self) -> Mapping[str, Key]:
         """Return both keys by their id."""

@@ -54,7 +54,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def build_layer(layer: Path, step_retry: bool = False) -> None:
+def write_agent_and_standins_into_layer(layer: Path, step_retry: bool = False) -> None:
     """Write the agent, its units and the stand-ins into an empty directory. Raises OSError.
 
     `step_retry`: with the directories and unit that HyperPod has for it.
@@ -91,13 +91,13 @@ def build_layer(layer: Path, step_retry: bool = False) -> None:
     install_standins(layer)
 
 
-def rebuild_layer(layer: Path, trees: Sequence[str] = (), step_retry: bool = False) -> None:
+def rebuild_layer(layer: Path, trees_to_copy_in: Sequence[str] = (), step_retry: bool = False) -> None:
     """Remove the layer and build it anew; only while no machine runs on it.
 
     `trees`: directories whose content is copied on top.
     """
     by_descriptor.remove_tree(layer, ignore_errors=True)
-    build_layer(layer, step_retry)
-    for tree in trees:
+    write_agent_and_standins_into_layer(layer, step_retry)
+    for tree in trees_to_copy_in:
         by_descriptor.copy_tree(tree, layer, symlinks=True, exist_ok=True)
     by_descriptor.set_mode(layer, 0o755)

@@ -34,7 +34,7 @@ def cache_dir() -> Path:
     return Path(os.environ.get(HPK_CACHE) or Path.home() / ".cache" / "hyperpod-kit")
 
 
-def lock_file_path(name: str) -> Path:
+def lock_file_path_with_directory_made(name: str) -> Path:
     """A file to lock; kept beside the images, because locks outlive what they guard. Raises Untrusted."""
     directory = cache_dir() / "locks"
     trusted_directory.require_trusted(directory)

@@ -13,7 +13,7 @@ from typing import Dict, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.run import Completed, LocalRunner
-from hyperpod_kit.system.process import Process, identify
+from hyperpod_kit.system.process import Process, identify_unless_gone_or_zombie
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_rehearsal import cgroups, host, host_mounts, launch, processes
 from hyperpod_rehearsal.layout import Layout
@@ -94,7 +94,7 @@ class Machines:
 
         instance_store: with local NVMe, mounted where the AMI's own service puts it and empty after every boot.
         """
-        groups = cgroups.create_group(f"{self.layout.cgroup}/{instance_id}")
+        groups = cgroups.create_cgroup_in_every_hierarchy(f"{self.layout.cgroup}/{instance_id}")
         argv = [
             sys.executable,
             "-I",
@@ -120,7 +120,7 @@ class Machines:
                 env={"PATH": host.path_with_sbin(), "HOME": "/root", **unified},
             )
         self._running[instance_id] = proc
-        identity = identify(proc.pid)
+        identity = identify_unless_gone_or_zombie(proc.pid)
         if identity is None:
             raise RehearsalError(f"machine {instance_id} ended at once")
         return identity
@@ -204,10 +204,13 @@ class Machines:
                     by_descriptor.copy_file(source, target / source.name)
 
     def remove(self, instance_id: str) -> None:
-        """End a machine and remove its cgroup, mount and directory (network: see Network.detach); repeatable."""
+        """End a machine and remove its cgroup, mount and directory; repeatable.
+
+        Its network is removed by Network.remove_node_namespace_and_link.
+        """
         self.kill(instance_id)
         self._running.pop(instance_id, None)
         self.copy_retained_logs(instance_id)
         cgroups.remove_group(f"{self.layout.cgroup}/{instance_id}")
-        host_mounts.unmount_below(self.directory(instance_id), self._runner)
+        host_mounts.unmount_below_and_list_remaining(self.directory(instance_id), self._runner)
         by_descriptor.remove_tree(self.directory(instance_id), ignore_errors=True)

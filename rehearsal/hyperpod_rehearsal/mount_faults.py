@@ -14,8 +14,8 @@ from typing import Any, Callable, Dict, List, Optional
 
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.run import LocalRunner, Runner
-from hyperpod_kit.system.mountinfo import parse, read
-from hyperpod_kit.system.process import Process, identify
+from hyperpod_kit.system.mountinfo import parse_mountinfo, read_mountinfo
+from hyperpod_kit.system.process import Process, identify_unless_gone_or_zombie
 from hyperpod_rehearsal import cgroups, processes, targets
 from hyperpod_rehearsal.layout import Layout
 from hyperpod_rehearsal.machine import command_in_machine
@@ -42,7 +42,11 @@ class MountPoint:
 
     def top_mount_type_and_source(self) -> Optional[List[str]]:
         """[file system type, source] of what is on top there, None for nothing."""
-        entries = [entry for entry in parse(read(f"/proc/{self.leader}/mountinfo")) if entry.path == self.path]
+        entries = [
+            entry
+            for entry in parse_mountinfo(read_mountinfo(f"/proc/{self.leader}/mountinfo"))
+            if entry.path == self.path
+        ]
         if entries:
             return [entries[-1].fs_type, entries[-1].source]
         return None
@@ -51,7 +55,7 @@ class MountPoint:
         """The process that serves the mount, the youngest one; None where the kernel alone does."""
         servers: List[Process] = []
         for pid in cgroups.member_pids(f"{self.layout.cgroup}/{self.node['instance_id']}"):
-            process = identify(pid)
+            process = identify_unless_gone_or_zombie(pid)
             if process is not None and self._is_served_by(pid):
                 servers.append(process)
         return max(servers, key=lambda process: (process.started, process.pid), default=None)
@@ -83,7 +87,9 @@ def command_line(pid: int) -> List[str]:
         return []
 
 
-def find_mount_point(layout: Layout, node: Dict[str, Any], path: str, runner: Optional[Runner] = None) -> MountPoint:
+def mount_point_of_running_node(
+    layout: Layout, node: Dict[str, Any], path: str, runner: Optional[Runner] = None
+) -> MountPoint:
     """The mount point `path` of a running node. Raises RehearsalError when its machine does not run."""
     if targets.is_running(node):
         leaders = processes.children(node["pid"])
@@ -205,13 +211,13 @@ def _foreign_mount_command_like(mounted: Optional[List[str]], server: Optional[P
     return foreign_mount_command(fs_type, serving, path)
 
 
-def foreign_mount_command(fs_type: str, serving: List[str], path: str) -> List[str]:
+def foreign_mount_command(fs_type: str, server_command_line: List[str], path: str) -> List[str]:
     """Return the command that mounts something else of the same kind at `path`.
 
     `serving`: words of the present server's command line.
     """
     for rehearsed_mount in REHEARSED.values():
-        command = rehearsed_mount.substitute_command(fs_type, serving)
+        command = rehearsed_mount.substitute_command(fs_type, server_command_line)
         if command is not None:
             return [*command, path]
     return ["/usr/bin/mount", "-t", "tmpfs", "somebody-elses", path]

@@ -79,4 +79,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(ending.program(lambda: main(sys.argv[1:])))
+    sys.exit(ending.run_program_ending_on_ctrl_c(lambda: main(sys.argv[1:])))

@@ -24,13 +24,13 @@ CANDIDATES: Tuple[int, ...] = (1, *range(101, 200))
 _FORWARD_RULE = ("FORWARD", "-j", "ACCEPT")
 
 
-def choose_free_second_octet(taken: Iterable[str]) -> int:
+def choose_free_second_octet(taken_cidrs: Iterable[str]) -> int:
     """The first candidate x whose 10.x.0.0/16 overlaps no network of `taken` (CIDR strings).
 
     Raises RehearsalError when every candidate is taken.
     """
     networks = []
-    for text in taken:
+    for text in taken_cidrs:
         try:
             network = ipaddress.ip_network(text, strict=False)
         except ValueError:
@@ -110,7 +110,7 @@ class Network:
                     check=False,
                 )
 
-    def attach(self, instance_id: str, ip: str) -> None:
+    def create_node_namespace_and_link(self, instance_id: str, ip: str) -> None:
         """Make a node's network namespace with eth0 at `ip`/16, the default route and the metadata service's address.
 
         Raises RunError.
@@ -128,10 +128,10 @@ class Network:
         ):
             self._run_ip(command)
 
-    def require_reachable(self, port: int) -> None:
+    def require_nodes_reach_gateway_port(self, port: int) -> None:
         """Connect to the gateway as a node would. Raises RehearsalError when this machine's firewall is in the way."""
         probe = "i-00000000000000000"
-        self.attach(probe, f"10.{self.subnet}.255.254")
+        self.create_node_namespace_and_link(probe, f"10.{self.subnet}.255.254")
         try:
             self._runner.run(
                 [
@@ -154,9 +154,9 @@ class Network:
                 hint=f"iptables -I INPUT -i {self.layout.bridge} -j ACCEPT",
             ) from err
         finally:
-            self.detach(probe)
+            self.remove_node_namespace_and_link(probe)
 
-    def detach(self, instance_id: str) -> None:
+    def remove_node_namespace_and_link(self, instance_id: str) -> None:
         """Remove a node's link and network namespace; missing ones are ignored."""
         self._run_ip(f"link del {self.layout.veth(instance_id)}", check=False)
         self._run_ip(f"netns del {self.layout.netns(instance_id)}", check=False)

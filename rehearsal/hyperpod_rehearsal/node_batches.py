@@ -26,7 +26,7 @@ def replace_nodes(operations: Operations, cluster: RehearsedCluster, request: Ma
         lambda node: "the controller cannot be replaced" if node.role == CONTROLLER else None,
     )
     for node in claimed:
-        operations.run_in_background(operations.replace, cluster, node, "asked for: replace")
+        operations.run_in_background(operations.replace_node, cluster, node, "asked for: replace")
     return response
 
 
@@ -34,7 +34,7 @@ def reboot_nodes(operations: Operations, cluster: RehearsedCluster, request: Map
     """Execute BatchRebootClusterNodes: claim the nodes and reboot them in the background."""
     claimed, response = _claim_nodes(operations, cluster, request, REPLACE_OR_REBOOT, "ErrorCode", lambda node: None)
     for node in claimed:
-        operations.run_in_background(operations.reboot, cluster, node, "asked for: reboot")
+        operations.run_in_background(operations.reboot_node, cluster, node, "asked for: reboot")
     return response
 
 
@@ -53,7 +53,7 @@ def delete_nodes(operations: Operations, cluster: RehearsedCluster, request: Map
     )
     if claimed:
         scaling.lower_counts_and_mark_shutting_down(operations, cluster, claimed)
-        operations.run_in_background(scaling.remove_machines, operations, cluster, claimed)
+        operations.run_in_background(scaling.remove_nodes_and_reconfigure, operations, cluster, claimed)
     return {name: content for name, content in response.items() if content}
 
 
@@ -62,7 +62,7 @@ def add_nodes(operations: Operations, cluster: RehearsedCluster, request: Mappin
 
     A request whose ClientToken was used before adds nothing and returns the same nodes.
     """
-    request_rules.check_addition(cluster, request)
+    request_rules.check_batch_add_request(cluster, request)
     token = request.get("ClientToken", "")
     with operations.lock:
         logical_ids = None
@@ -90,7 +90,7 @@ def add_nodes(operations: Operations, cluster: RehearsedCluster, request: Mappin
             if token:
                 cluster.additions[token] = logical_ids
             if new_nodes:
-                operations.run_in_background(scaling.bring_up_nodes, operations, cluster, new_nodes)
+                operations.run_in_background(scaling.bring_up_nodes_and_reconfigure, operations, cluster, new_nodes)
         else:
             failed = []
         nodes = {node.logical_id: node for node in cluster.nodes.values()}
@@ -142,7 +142,7 @@ def _claim_nodes(
                 problem, message = "absent", "no such node in this cluster"
             elif rejection(node):
                 problem, message = "status", rejection(node) or ""
-            elif not operations.claim(node):
+            elif not operations.try_to_claim_node(node):
                 problem, message = "taken", "another operation works on this node"
             else:
                 claimed.append(node)

@@ -47,7 +47,7 @@ def write_node_file(
     """
     target = root / path.lstrip("/")
     by_descriptor.make_parents(target)
-    atomic_file.replace(target, data if isinstance(data, bytes) else data.encode(), mode, owner=owner)
+    atomic_file.write_atomically(target, data if isinstance(data, bytes) else data.encode(), mode, owner=owner)
 
 
 def _read_user_ids(root: Path, user: str) -> Tuple[int, int]:

@@ -109,7 +109,7 @@ class Operations:
             added.append(node)
         return added
 
-    def create(self, cluster: RehearsedCluster) -> None:
+    def bring_up_cluster(self, cluster: RehearsedCluster) -> None:
         """Bring a new cluster up: InService, or Failed with the reason; the machines stay, to be looked at.
 
         Where nodes are provisioned continuously the controller decides, and the others come while it is in service.
@@ -119,7 +119,9 @@ class Operations:
             with self.lock:
                 if cluster.status != "Creating":
                     return  # deleted before it had a node: the deletion would not see what came now
-                cluster.slurm, cluster.partitions = slurm_conf.roles_and_partitions(cluster.request, parameters)
+                cluster.slurm, cluster.partitions = slurm_conf.slurm_node_types_and_partitions(
+                    cluster.request, parameters
+                )
                 for group in cluster.groups:
                     self.add_missing_nodes(cluster, group, group.get("InstanceCount", 0))
                 nodes = list(cluster.nodes.values())
@@ -181,7 +183,7 @@ class Operations:
                 self.claimed_ids.discard(node.instance_id)
             self.changed()
 
-    def claim(self, node: RehearsedNode) -> bool:
+    def try_to_claim_node(self, node: RehearsedNode) -> bool:
         """Claim a node for one operation; False when another has it."""
         with self.lock:
             if node.instance_id in self.claimed_ids:
@@ -189,7 +191,7 @@ class Operations:
             self.claimed_ids.add(node.instance_id)
             return True
 
-    def replace(self, cluster: RehearsedCluster, old: RehearsedNode, reason: str) -> None:
+    def replace_node(self, cluster: RehearsedCluster, old: RehearsedNode, reason: str) -> None:
         """Replace a claimed node by a new instance with the same index and address, and mark it down meanwhile."""
         new = RehearsedNode(
             new_instance_id(),
@@ -221,7 +223,7 @@ class Operations:
         memory = memory_mb_per_node(len(cluster.nodes))
         self.fleet.rewrite_cluster_configs(cluster, memory, skip=new)
         self._bring_up_node(cluster, new, memory)
-        self.resume_when_registered(cluster, new)
+        self.wait_for_registration_and_resume(cluster, new)
 
     def _mark_failing_and_wait_until_unused(self, cluster: RehearsedCluster, node: RehearsedNode) -> None:
         """Leave a node to its job, whose step HyperPod retries, until the job has let it go. AWS takes half an hour for
@@ -236,7 +238,7 @@ class Operations:
             seconds=RELEASE_DEADLINE,
         )
 
-    def reboot(self, cluster: RehearsedCluster, node: RehearsedNode, reason: str) -> None:
+    def reboot_node(self, cluster: RehearsedCluster, node: RehearsedNode, reason: str) -> None:
         """Boot a claimed node's instance again; its disk and instance id stay, no lifecycle script runs."""
         node.status, node.message = "Pending", reason
         self.changed()
@@ -256,16 +258,16 @@ class Operations:
             with self.lock:
                 self.claimed_ids.discard(node.instance_id)
             self.changed()
-        self.resume_when_registered(cluster, node)
+        self.wait_for_registration_and_resume(cluster, node)
 
-    def resume_when_registered(self, cluster: RehearsedCluster, node: RehearsedNode) -> None:
+    def wait_for_registration_and_resume(self, cluster: RehearsedCluster, node: RehearsedNode) -> None:
         """Wait until the node's new slurmd has registered, then resume the node in Slurm."""
         if node.role in ("", CONTROLLER):
             return
         deadline = time.monotonic() + REGISTRATION_DEADLINE
         while node.instance_id in cluster.nodes and cluster.status != "Deleting":
-            if self.slurm.is_registered(cluster, node):
-                self.slurm.resume(cluster, node)
+            if self.slurm.has_slurmd_registered_since_boot(cluster, node):
+                self.slurm.resume_node(cluster, node)
                 print(f"{time.time():.2f} resumed {node.host} as {node.instance_id}", flush=True)
                 return
             if time.monotonic() > deadline:
@@ -274,7 +276,7 @@ class Operations:
             if self.fleet.stopping.wait(0.2):
                 return
 
-    def delete(self, cluster: RehearsedCluster) -> None:
+    def delete_cluster(self, cluster: RehearsedCluster) -> None:
         """Remove all machines of a cluster, then the cluster."""
         self.remove_machines(cluster)
         with self.lock:

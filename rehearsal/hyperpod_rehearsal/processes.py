@@ -63,7 +63,7 @@ def send_signal(process: Optional[Process], sig: int = signal.SIGKILL) -> None:
     if process is None:
         return
     # First a hold on whatever has the pid, then the look at it, then the signal: no other process gets it in between.
-    with contextlib.suppress(ProcessLookupError), _open_pidfd(process.pid) as pidfd:
+    with contextlib.suppress(ProcessLookupError), _open_pidfd_or_none_if_unsupported(process.pid) as pidfd:
         if not is_alive(process):
             return
         if pidfd is None:
@@ -73,7 +73,7 @@ def send_signal(process: Optional[Process], sig: int = signal.SIGKILL) -> None:
 
 
 @contextlib.contextmanager
-def _open_pidfd(pid: int) -> Iterator[Optional[int]]:
+def _open_pidfd_or_none_if_unsupported(pid: int) -> Iterator[Optional[int]]:
     """A descriptor of the process, None on a kernel that has none. Raises ProcessLookupError."""
     try:
         pidfd = os.pidfd_open(pid)

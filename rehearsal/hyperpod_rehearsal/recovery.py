@@ -31,13 +31,13 @@ class Recovery:
 
     def recover_until_stopped(self) -> None:
         while not self._stopping.wait(INTERVAL):
-            for cluster in self._supervised_clusters():
+            for cluster in self._in_service_or_updating_clusters():
                 try:
                     self.recover_cluster_nodes(cluster)
                 except Exception:  # one bad round must not end the loop that everybody relies on
                     traceback.print_exc()
 
-    def _supervised_clusters(self) -> List[RehearsedCluster]:
+    def _in_service_or_updating_clusters(self) -> List[RehearsedCluster]:
         with self._operations.lock:
             return [
                 cluster for cluster in self._operations.clusters.values() if cluster.status in ("InService", "Updating")
@@ -56,20 +56,20 @@ class Recovery:
                 and node.instance_id not in self._operations.claimed_ids
             ):
                 # Its script failed. HyperPod tries again for ever, and bills for it.
-                self._recover_with_back_off(cluster, node, self._operations.replace, "its creation failed")
+                self._recover_with_back_off(cluster, node, self._operations.replace_node, "its creation failed")
         for node, action in self._actions_requested_in_slurm(cluster):
-            if self._operations.claim(node):
-                work: Callable[[RehearsedCluster, RehearsedNode, str], None] = self._operations.reboot
+            if self._operations.try_to_claim_node(node):
+                work: Callable[[RehearsedCluster, RehearsedNode, str], None] = self._operations.reboot_node
                 if action == ACTION_REPLACE:
-                    work = self._operations.replace
+                    work = self._operations.replace_node
                 self._operations.run_in_background(work, cluster, node, f"Slurm's reason: {action}")
 
     def _recover_exited_node(self, cluster: RehearsedCluster, node: RehearsedNode, code: int) -> None:
         operations = self._operations
         if code == REBOOT_EXIT:
-            self._recover_with_back_off(cluster, node, operations.reboot, "rebooted from inside")
+            self._recover_with_back_off(cluster, node, operations.reboot_node, "rebooted from inside")
         elif cluster.replaces_dead_nodes:
-            self._recover_with_back_off(cluster, node, operations.replace, "the machine died")
+            self._recover_with_back_off(cluster, node, operations.replace_node, "the machine died")
         elif node.status != "Failure" and node.instance_id not in operations.claimed_ids:
             # NodeRecovery None: the fault is labelled, nobody acts, Slurm finds out by itself.
             node.status = "Failure"
@@ -103,7 +103,7 @@ class Recovery:
                 operations.changed()
                 operations.slurm.mark_down(cluster, node)
             return
-        if operations.claim(node):
+        if operations.try_to_claim_node(node):
             self._back_off.record_try(node_key, now, steady)
             operations.run_in_background(work, cluster, node, reason)
 

@@ -99,7 +99,7 @@ def check_node_selection(cluster: RehearsedCluster, request: Mapping[str, Any]) 
         )
 
 
-def check_addition(cluster: RehearsedCluster, request: Mapping[str, Any]) -> None:
+def check_batch_add_request(cluster: RehearsedCluster, request: Mapping[str, Any]) -> None:
     """Raise ApiError when a BatchAddClusterNodes request breaks a rule."""
     if not cluster.is_continuously_provisioned:
         raise _validation_error(
@@ -151,10 +151,10 @@ def _check_groups(request: Mapping[str, Any]) -> None:
             raise _validation_error(f"Exactly one of InstanceType and InstanceRequirements must be given for {name}.")
         if group.get("MinInstanceCount", 0) > group["InstanceCount"]:
             raise _validation_error(f"MinInstanceCount of {name} must not be greater than its InstanceCount.")
-        _check_lifecycle(name, group.get("LifeCycleConfig"))
+        _check_lifecycle_config(name, group.get("LifeCycleConfig"))
 
 
-def _check_lifecycle(name: str, lifecycle: Mapping[str, Any] | None) -> None:
+def _check_lifecycle_config(group_name: str, lifecycle: Mapping[str, Any] | None) -> None:
     """A group without LifeCycleConfig is as the model allows. Half of one runs nothing, and is refused; AWS's words for
     that are not known."""
     if lifecycle is None:
@@ -165,9 +165,9 @@ def _check_lifecycle(name: str, lifecycle: Mapping[str, Any] | None) -> None:
     if "OnCreate" in lifecycle and "OnInitComplete" in lifecycle:
         raise _validation_error("OnCreate and OnInitComplete in LifeCycleConfig are mutually exclusive.")
     if "OnCreate" not in lifecycle and "OnInitComplete" not in lifecycle:
-        raise _validation_error(f"LifeCycleConfig of {name} must name a script in OnCreate or OnInitComplete.")
+        raise _validation_error(f"LifeCycleConfig of {group_name} must name a script in OnCreate or OnInitComplete.")
     if uri is None:
-        raise _validation_error(f"LifeCycleConfig of {name} must say in SourceS3Uri where its script is.")
+        raise _validation_error(f"LifeCycleConfig of {group_name} must say in SourceS3Uri where its script is.")
 
 
 def _check_continuous_provisioning(request: Mapping[str, Any]) -> None:

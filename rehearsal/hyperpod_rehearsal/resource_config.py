@@ -8,7 +8,7 @@ from typing import Any, Dict
 from hyperpod_rehearsal.cluster_state import RehearsedCluster
 
 
-def render(cluster: RehearsedCluster) -> str:
+def render_resource_config_json(cluster: RehearsedCluster) -> str:
     """The file's text for a cluster. The shape follows AWS's readers of it; there is no published schema."""
     groups = []
     for group in cluster.groups:

@@ -133,7 +133,7 @@ def _parse_recorded_command(line: str, root: Path) -> Tuple[str, ...]:
     return tuple(word.replace(str(root), "") for word in json.loads(line))
 
 
-def is_query(command: Tuple[str, ...]) -> bool:
+def is_read_only_command(command: Tuple[str, ...]) -> bool:
     """Return whether a recorded command only queries and would have changed nothing."""
     queries = {
         "systemctl": ("is-enabled", "is-active", "show", "status"),

@@ -87,7 +87,7 @@ def cluster_from_spec(spec: ClusterSpec) -> RehearsedCluster:
     return cluster
 
 
-def kernel_listed_mounts_json() -> str:
+def made_up_mount_listing_by_type_json() -> str:
     """Return the JSON that the shim of mount(8) reads: how the kernel would list the mounts of each kind."""
     return json.dumps({word: how for its in REHEARSED.values() for word, how in its.shown.items()})
 
@@ -115,7 +115,7 @@ def build_sandbox_shims_and_root(root: Path, cluster: RehearsedCluster, node: Re
     by_descriptor.set_mode(program, 0o755)
     for name in RECORDED:
         by_descriptor.symlink(program, shims / name)
-    by_descriptor.write_text(inside / "sandbox" / "shown.json", kernel_listed_mounts_json())
+    by_descriptor.write_text(inside / "sandbox" / "shown.json", made_up_mount_listing_by_type_json())
     for name in ("scontrol", "sinfo", "srun", "sbatch", "squeue"):
         by_descriptor.symlink(program, inside / "opt/slurm/bin" / name)
     for client in PRESENT:
@@ -131,7 +131,9 @@ def build_sandbox_shims_and_root(root: Path, cluster: RehearsedCluster, node: Re
     users = "root:x:0:0:root:/root:/bin/bash\nubuntu:x:1000:1000::/home/ubuntu:/bin/bash\n"
     by_descriptor.write_text(inside / "etc/passwd", users)
     by_descriptor.write_text(inside / "etc/group", "root:x:0:\nubuntu:x:1000:\n")
-    by_descriptor.write_text(inside / "opt/ml/config/resource_config.json", resource_config.render(cluster))
+    by_descriptor.write_text(
+        inside / "opt/ml/config/resource_config.json", resource_config.render_resource_config_json(cluster)
+    )
     if node.role == CONTROLLER:
         by_descriptor.write_text(
             inside / "opt/slurm/etc/slurm.conf", slurm_conf.render_slurm_conf(cluster, 4096, 10, 30)

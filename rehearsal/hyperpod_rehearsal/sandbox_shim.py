@@ -53,19 +53,19 @@ def write_state(name: str, data: Dict[str, Any]) -> None:
     write_text(f"{STATE}/{name}", json.dumps(data))
 
 
-def add_to_mountinfo(path: str, kind: str, source: str) -> None:
+def add_to_mountinfo(path: str, fs_type: str, source: str) -> None:
     """List a mount as the kernel would; of kind `none` a directory of another mount, bound."""
     os.makedirs(f"{ROOT}/{path.lstrip('/')}", exist_ok=True)
     lines = [line.split() for line in read_text(MOUNTINFO).splitlines()]
     number = 100 + len(lines)
     device, root = f"0:{number}", "/"
-    if kind == "none":
+    if fs_type == "none":
         above = [line for line in lines if (source + "/").startswith(line[4].rstrip("/") + "/")]
         nearest = max(above, key=lambda line: len(line[4]))
-        device, root, kind = nearest[2], source[len(nearest[4].rstrip("/")) :] or "/", nearest[-3]
+        device, root, fs_type = nearest[2], source[len(nearest[4].rstrip("/")) :] or "/", nearest[-3]
         source = nearest[-2]
     append_text(
-        MOUNTINFO, f"{number} 1 {device} {root} {path} rw,nosuid,nodev,relatime shared:1 - {kind} {source} rw\n"
+        MOUNTINFO, f"{number} 1 {device} {root} {path} rw,nosuid,nodev,relatime shared:1 - {fs_type} {source} rw\n"
     )
 
 
@@ -96,12 +96,12 @@ def imitate_mount(args: List[str]) -> int:
 def imitate_mount_s3(args: List[str]) -> int:
     """mount-s3 … BUCKET PATH."""
     if "--version" in args:
-        return print_client_version(args)
+        return print_made_up_client_version(args)
     add_to_mountinfo(args[-1], "fuse", "mountpoint-s3")
     return 0
 
 
-def print_client_version(args: List[str]) -> int:
+def print_made_up_client_version(args: List[str]) -> int:
     """Print a version that is new enough for every mount and says that it is the sandbox's."""
     print("99.0 (sandbox of hyperpod-kit: no mount client)")
     return 0
@@ -337,7 +337,7 @@ def record_and_imitate(name: str, args: List[str]) -> int:
     append_text(f"{STATE}/commands.jsonl", json.dumps([name, *args]) + "\n")
     handler = HANDLERS.get(name)
     if name.startswith("mount."):
-        handler = print_client_version
+        handler = print_made_up_client_version
     if handler:
         return handler(args)
     return 0

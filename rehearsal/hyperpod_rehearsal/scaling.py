@@ -39,14 +39,14 @@ def apply_cluster_update(operations: Operations, cluster: RehearsedCluster, requ
             node.status = "ShuttingDown"
         if cluster.slurm:
             parameters = read_provisioning_parameters(operations.store, cluster.request)
-            cluster.slurm, cluster.partitions = slurm_conf.roles_and_partitions(cluster.request, parameters)
+            cluster.slurm, cluster.partitions = slurm_conf.slurm_node_types_and_partitions(cluster.request, parameters)
         arriving = [
             node
             for group in cluster.groups
             for node in operations.add_missing_nodes(cluster, group, group.get("InstanceCount", 0))
         ]
-        _record_count_changes(cluster, before, limits)
-    failure = _remove_and_launch_nodes(operations, cluster, leaving, arriving)
+        _record_scaling_events(cluster, before, limits)
+    failure = _remove_and_launch_nodes_returning_error(operations, cluster, leaving, arriving)
     with operations.lock:
         if cluster.status == "Updating":
             cluster.status, cluster.failure_message = "InService", failure
@@ -55,17 +55,22 @@ def apply_cluster_update(operations: Operations, cluster: RehearsedCluster, requ
 def raise_count_and_add_nodes(
     operations: Operations, cluster: RehearsedCluster, group_name: str, increment: int
 ) -> List[RehearsedNode]:
-    """Raise the count of a group; returns its new nodes, which `bring_up_nodes` boots. Call with the lock held."""
+    """Raise the count of a group; return its new nodes, which `bring_up_nodes_and_reconfigure` boots.
+
+    Call it with the lock held.
+    """
     group = cluster.group(group_name)
     before = group.get("InstanceCount", 0)
     group["InstanceCount"] = before + increment
-    _record_count_changes(cluster, {group_name: before}, {group_name: before + increment})
+    _record_scaling_events(cluster, {group_name: before}, {group_name: before + increment})
     return operations.add_missing_nodes(cluster, group, len(cluster.nodes_in_group(group_name)) + increment)
 
 
-def bring_up_nodes(operations: Operations, cluster: RehearsedCluster, arriving: Sequence[RehearsedNode]) -> None:
+def bring_up_nodes_and_reconfigure(
+    operations: Operations, cluster: RehearsedCluster, arriving: Sequence[RehearsedNode]
+) -> None:
     """Boot nodes that `raise_count_and_add_nodes` has added."""
-    _remove_and_launch_nodes(operations, cluster, [], arriving)
+    _remove_and_launch_nodes_returning_error(operations, cluster, [], arriving)
 
 
 def lower_counts_and_mark_shutting_down(
@@ -77,15 +82,17 @@ def lower_counts_and_mark_shutting_down(
         for node in leaving:
             cluster.group(node.group)["InstanceCount"] -= 1
             node.status = "ShuttingDown"
-        _record_count_changes(cluster, before, {name: cluster.group(name)["InstanceCount"] for name in before})
+        _record_scaling_events(cluster, before, {name: cluster.group(name)["InstanceCount"] for name in before})
 
 
-def remove_machines(operations: Operations, cluster: RehearsedCluster, leaving: Sequence[RehearsedNode]) -> None:
+def remove_nodes_and_reconfigure(
+    operations: Operations, cluster: RehearsedCluster, leaving: Sequence[RehearsedNode]
+) -> None:
     """End the machines of nodes that `lower_counts_and_mark_shutting_down` has taken out."""
-    _remove_and_launch_nodes(operations, cluster, leaving, [])
+    _remove_and_launch_nodes_returning_error(operations, cluster, leaving, [])
 
 
-def _remove_and_launch_nodes(
+def _remove_and_launch_nodes_returning_error(
     operations: Operations,
     cluster: RehearsedCluster,
     leaving: Sequence[RehearsedNode],
@@ -106,7 +113,7 @@ def _remove_and_launch_nodes(
             events.record_removal(cluster, node)
         operations.fleet.rewrite_cluster_configs(cluster, memory_mb_per_node(len(cluster.nodes)))
         if leaving or arriving:
-            operations.slurm.restart_and_reconfigure(cluster)
+            operations.slurm.restart_slurmctld_and_reconfigure(cluster)
         operations.launch_and_wait_for_required(
             cluster, arriving, [] if cluster.is_continuously_provisioned else arriving
         )
@@ -115,7 +122,7 @@ def _remove_and_launch_nodes(
     return ""
 
 
-def _record_count_changes(cluster: RehearsedCluster, before: Mapping[str, int], after: Mapping[str, int]) -> None:
+def _record_scaling_events(cluster: RehearsedCluster, before: Mapping[str, int], after: Mapping[str, int]) -> None:
     changed: Dict[str, tuple[int, int]] = {
         name: (before.get(name, 0), after.get(name, 0))
         for name in {**before, **after}

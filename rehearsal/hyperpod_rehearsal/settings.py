@@ -33,15 +33,15 @@ class RehearsalSettings:
         """Return the profile. Raises RehearsalError when its name is of another release."""
         return profile_by_name(self.profile_name)
 
-    def save(self, root: Path) -> None:
-        state.write_json(root / "settings.json", asdict(self))
+    def save(self, state_directory: Path) -> None:
+        state.write_json(state_directory / "settings.json", asdict(self))
 
     @classmethod
-    def load(cls, root: Path) -> RehearsalSettings:
+    def load(cls, state_directory: Path) -> RehearsalSettings:
         """Read the settings that `up` has written. Raises RehearsalError when there are none."""
-        data = state.read_json(root / "settings.json")
+        data = state.read_own_json_object_or_none(state_directory / "settings.json")
         if data is None:
-            raise RehearsalError(f"no settings in {root}", hint="hyperpod-kit rehearse up")
+            raise RehearsalError(f"no settings in {state_directory}", hint="hyperpod-kit rehearse up")
         data["shares"] = tuple((here, there) for here, there in data["shares"])
         data["trees"] = tuple(data["trees"])
         return cls(**data)

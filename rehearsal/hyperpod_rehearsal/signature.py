@@ -140,7 +140,7 @@ def parse_claim(keys: Mapping[str, Key], method: str, target: str, headers: Mapp
     if match is None:
         raise SignatureRefused(MALFORMED)
     access, scope, names, signature = match.groups()
-    key = _find_key(keys, access, headers.get("x-amz-security-token", ""))
+    key = _find_key_and_require_session_token(keys, access, headers.get("x-amz-security-token", ""))
     service, stamp = scope.split("/")[2], headers.get("x-amz-date", "")
     if abs(_parse_timestamp(stamp, scope) - now) > SKEW:
         raise SignatureRefused(SKEWED, stamp)
@@ -152,7 +152,7 @@ def parse_claim(keys: Mapping[str, Key], method: str, target: str, headers: Mapp
         service,
         stamp,
         scope,
-        _parse_signed_headers(names, headers),
+        _parse_and_validate_signed_header_names(names, headers),
         signature,
         payload,
         method,
@@ -162,10 +162,10 @@ def parse_claim(keys: Mapping[str, Key], method: str, target: str, headers: Mapp
     )
 
 
-def _find_key(keys: Mapping[str, Key], access: str, token: str) -> Key:
-    key = keys.get(access)
+def _find_key_and_require_session_token(keys: Mapping[str, Key], access_key_id: str, token: str) -> Key:
+    key = keys.get(access_key_id)
     if key is None:
-        raise SignatureRefused(UNKNOWN_KEY, access)
+        raise SignatureRefused(UNKNOWN_KEY, access_key_id)
     if not hmac.compare_digest(key.token.encode(), token.encode()):
         raise SignatureRefused(TOKEN)
     return key
@@ -182,7 +182,7 @@ def _parse_timestamp(stamp: str, scope: str) -> float:
     return moment
 
 
-def _parse_signed_headers(listed: str, headers: Mapping[str, str]) -> Sequence[str]:
+def _parse_and_validate_signed_header_names(listed: str, headers: Mapping[str, str]) -> Sequence[str]:
     """Return the names of the signed headers. Raises SignatureRefused where one that must be signed is not."""
     names = listed.split(";")
     if "host" not in names or names != sorted(set(names)) or any(name not in headers for name in names):
@@ -230,14 +230,14 @@ def _parse_presigned_claim(
         raise SignatureRefused(
             QUERY, "X-Amz-Algorithm, X-Amz-Credential, X-Amz-SignedHeaders or X-Amz-Signature is wrong"
         )
-    key = _find_key(keys, access, query.get("X-Amz-Security-Token", ""))
+    key = _find_key_and_require_session_token(keys, access, query.get("X-Amz-Security-Token", ""))
     rest = "&".join(part for part in raw.split("&") if not part.startswith("X-Amz-Signature="))
     return Claim(
         key,
         scope.split("/")[2],
         query["X-Amz-Date"],
         scope,
-        _parse_signed_headers(form.group(3), headers),
+        _parse_and_validate_signed_header_names(form.group(3), headers),
         form.group(4),
         headers.get("x-amz-content-sha256", sigv4.UNSIGNED),
         method,
@@ -256,7 +256,9 @@ def _verify_version_2_claim(
         raise SignatureRefused(ABSENT)
     if now > int(expires):
         raise SignatureRefused(EXPIRED)
-    key = _find_key(keys, query.get("AWSAccessKeyId", ""), query.get("x-amz-security-token", ""))
+    key = _find_key_and_require_session_token(
+        keys, query.get("AWSAccessKeyId", ""), query.get("x-amz-security-token", "")
+    )
     amz = {name: value.strip() for name, value in headers.items() if name.startswith("x-amz-")}
     if key.token:
         amz["x-amz-security-token"] = key.token

@@ -66,7 +66,7 @@ ConstrainSwapSpace=no
 """cgroup.conf where processes are tracked by the freezer of cgroup v1, and by nothing else of it."""
 
 
-def roles_and_partitions(
+def slurm_node_types_and_partitions(
     request: Mapping[str, object],
     parameters: Mapping[str, object] | None,
 ) -> tuple[Dict[str, str], Dict[str, List[str]]]:

@@ -70,7 +70,7 @@ class SlurmControl:
         """Return whether a running job has the node; True also while Slurm is not responding."""
         return self._run_on_controller(cluster, SQUEUE, "-h", "-w", node.host, "-t", "RUNNING", "-o", "%A") != ""
 
-    def resume(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
+    def resume_node(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
         """Let Slurm use a node again."""
         return self._run_on_controller(cluster, SCONTROL, "update", f"nodename={node.host}", "state=resume") is not None
 
@@ -84,19 +84,19 @@ class SlurmControl:
                 by_host[parts[0].strip()] = SlurmNode(parts[1].rstrip("*~#!%$@^-"), parts[2], 0.0)
         return by_host
 
-    def describe(self, cluster: RehearsedCluster, node: RehearsedNode) -> Optional[SlurmNode]:
+    def read_slurm_node(self, cluster: RehearsedCluster, node: RehearsedNode) -> Optional[SlurmNode]:
         """Return Slurm's state of one node, None while no controller is responding."""
         text = self._run_on_controller(cluster, SCONTROL, "-o", "show", "node", node.host)
         if text is None:
             return None
-        return parse_node(text)
+        return parse_scontrol_node_line(text)
 
-    def is_registered(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
+    def has_slurmd_registered_since_boot(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
         """Return whether the slurmd of the present machine, not that of an earlier one, has registered."""
-        slurm_node = self.describe(cluster, node)
+        slurm_node = self.read_slurm_node(cluster, node)
         return slurm_node is not None and slurm_node.registered_at >= int(node.booted_at)
 
-    def restart_and_reconfigure(self, cluster: RehearsedCluster) -> bool:
+    def restart_slurmctld_and_reconfigure(self, cluster: RehearsedCluster) -> bool:
         """Restart slurmctld and reconfigure Slurm, so that changed node lines take effect.
 
         Adding nodes needs the restart before 23.11. False at once where no slurmctld runs: a bundle may start no
@@ -120,7 +120,7 @@ class SlurmControl:
         return self._run_on_controller(cluster, SCONTROL, "reconfigure", timeout=30) is not None
 
 
-def parse_node(text: str) -> SlurmNode:
+def parse_scontrol_node_line(text: str) -> SlurmNode:
     """One line of `scontrol -o show node`, times in UTC."""
 
     def field(name: str) -> str:

@@ -27,7 +27,7 @@ def update_software(operations: Operations, cluster: RehearsedCluster, request: 
     groups = {group["InstanceGroupName"] for group in request.get("InstanceGroups") or cluster.groups}
     with operations.lock:
         nodes = sorted(
-            (node for node in cluster.nodes.values() if node.group in groups and operations.claim(node)),
+            (node for node in cluster.nodes.values() if node.group in groups and operations.try_to_claim_node(node)),
             key=lambda node: (node.role != CONTROLLER, node.group, node.index),
         )
     deployment = request.get("DeploymentConfig") or {}
@@ -91,4 +91,4 @@ def _reimage_batch(operations: Operations, cluster: RehearsedCluster, batch: Seq
         list(pool.map(update_node, batch))
     for node in batch:
         if node.status == "Running":
-            operations.run_in_background(operations.resume_when_registered, cluster, node)
+            operations.run_in_background(operations.wait_for_registration_and_resume, cluster, node)

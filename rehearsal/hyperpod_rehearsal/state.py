@@ -18,13 +18,13 @@ MOST = 64 << 20
 
 def write_json(path: Path, data: Any, mode: int = 0o600) -> None:
     """Replace `path` by the JSON of `data`; a reader sees the old file or the new one."""
-    atomic_file.replace(path, (json.dumps(data, indent=1, sort_keys=True) + "\n").encode(), mode)
+    atomic_file.write_atomically(path, (json.dumps(data, indent=1, sort_keys=True) + "\n").encode(), mode)
 
 
-def read_json(path: Path) -> Optional[Dict[str, Any]]:
+def read_own_json_object_or_none(path: Path) -> Optional[Dict[str, Any]]:
     """Return the object in `path`, None when there is none that can be read, or the file is not this user's."""
     try:
-        data = json.loads(files.read(str(path), MOST, owner=os.geteuid()))
+        data = json.loads(files.read_small_regular_file(str(path), MOST, required_owner_uid=os.geteuid()))
     except (OSError, ValueError, RecursionError, Untrusted):
         return None
     if isinstance(data, dict):
@@ -32,9 +32,9 @@ def read_json(path: Path) -> Optional[Dict[str, Any]]:
     return None
 
 
-def read_process(path: Path) -> Optional[Process]:
-    """Return the process identity in a file that `write_process` wrote, None when there is none."""
-    data = read_json(path)
+def read_process_identity_or_none(path: Path) -> Optional[Process]:
+    """Return the process identity in a file that `write_process_identity` wrote, None when there is none."""
+    data = read_own_json_object_or_none(path)
     try:
         if data:
             return Process(int(data["pid"]), int(data["started"]))
@@ -43,6 +43,6 @@ def read_process(path: Path) -> Optional[Process]:
         return None
 
 
-def write_process(path: Path, process: Process) -> None:
+def write_process_identity(path: Path, process: Process) -> None:
     """Write a process identity."""
     write_json(path, {"pid": process.pid, "started": process.started})

@@ -22,7 +22,7 @@ def initial_registries(gateway: str) -> Dict[str, Mapping[str, Any]]:
     return {its.data: its.registry(gateway) for its in REHEARSED.values() if its.data}
 
 
-def create_file_systems(layout: Layout, gateway: str) -> None:
+def make_file_system_directories_and_registries(layout: Layout, gateway: str) -> None:
     """Make the data directories, and the registries where there are none yet: the endpoint adds to them later."""
     for name, registry in initial_registries(gateway).items():
         directory = layout.file_systems[name]

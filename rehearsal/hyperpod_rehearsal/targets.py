@@ -7,7 +7,7 @@ from typing import Any, Dict, List
 from hyperpod_kit.environment import HPK_KNOWN_HOSTS, HPK_SSH_KEY, HPK_SSH_USER
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.model.states import Role
-from hyperpod_kit.system.process import Process, identify, is_alive
+from hyperpod_kit.system.process import Process, identify_unless_gone_or_zombie, is_alive
 from hyperpod_rehearsal import processes
 from hyperpod_rehearsal.keys import Keys
 from hyperpod_rehearsal.layout import Layout
@@ -18,15 +18,15 @@ def all_nodes(state: Dict[str, Any]) -> List[Dict[str, Any]]:
     return [{**node, "cluster": cluster["name"]} for cluster in state["clusters"] for node in cluster["nodes"]]
 
 
-def find_node(state: Dict[str, Any], text: str) -> Dict[str, Any]:
+def find_node(state: Dict[str, Any], node_selector: str) -> Dict[str, Any]:
     """The node that `text` names: instance id, host name, address, `group/index` or `controller`.
 
     Raises RehearsalError when none or more than one is meant.
     """
-    if text.endswith(".ec2.internal"):
-        name = text[: -len(".ec2.internal")]
+    if node_selector.endswith(".ec2.internal"):
+        name = node_selector[: -len(".ec2.internal")]
     else:
-        name = text
+        name = node_selector
     matches = [
         node
         for node in all_nodes(state)
@@ -37,9 +37,9 @@ def find_node(state: Dict[str, Any], text: str) -> Dict[str, Any]:
         return matches[0]
     if not matches:
         node_names = ", ".join(node["place"] for node in all_nodes(state)) or "none"
-        raise RehearsalError(f"no node {text}; there are: {node_names}", hint="hyperpod-kit rehearse status")
+        raise RehearsalError(f"no node {node_selector}; there are: {node_names}", hint="hyperpod-kit rehearse status")
     several = ", ".join(f"{node['instance_id']} of {node['cluster']}" for node in matches)
-    raise RehearsalError(f"{text} means more than one node: {several}")
+    raise RehearsalError(f"{node_selector} means more than one node: {several}")
 
 
 def supervisor_process(node: Dict[str, Any]) -> Process:
@@ -63,7 +63,7 @@ def kill_machine(node: Dict[str, Any]) -> None:
             f"{node['place']} ({node['instance_id']}) does not run", hint="hyperpod-kit rehearse status"
         )
     # The machine's PID 1: with it the kernel ends every process of the machine's pid namespace.
-    processes.send_signal(identify(leaders[0]))
+    processes.send_signal(identify_unless_gone_or_zombie(leaders[0]))
     if not processes.wait_for_exit(supervisor_process(node), 10.0):
         raise RehearsalError(f"{node['place']} ({node['instance_id']}) still ends after 10 s")
 
@@ -106,14 +106,14 @@ def shell_environment(layout: Layout, state: Dict[str, Any]) -> Dict[str, str]:
     }
 
 
-def read_node_logs(layout: Layout, state: Dict[str, Any], text: str) -> list[tuple[str, str]]:
+def read_node_logs(layout: Layout, state: Dict[str, Any], node_or_instance_id: str) -> list[tuple[str, str]]:
     """(name, content) of the logs of a node, or of an instance that is gone. Raises RehearsalError."""
     from hyperpod_rehearsal.machine import RETAINED_LOGS
 
-    retained_logs = layout.retained_logs / text
-    if text.startswith("i-") and retained_logs.is_dir():
+    retained_logs = layout.retained_logs / node_or_instance_id
+    if node_or_instance_id.startswith("i-") and retained_logs.is_dir():
         paths = sorted(retained_logs.iterdir())
     else:
-        directory = layout.nodes / find_node(state, text)["instance_id"]
+        directory = layout.nodes / find_node(state, node_or_instance_id)["instance_id"]
         paths = [directory / name for name in RETAINED_LOGS if (directory / name).is_file()]
     return [(path.name, path.read_text(errors="replace")) for path in paths]

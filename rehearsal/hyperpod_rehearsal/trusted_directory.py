@@ -44,7 +44,7 @@ def is_trusted(path: Path) -> bool:
     return os.path.lexists(path)
 
 
-def make_trusted(path: Path) -> None:
+def create_trusted_directory(path: Path) -> None:
     """Make `path`, 0700 and with whatever is missing above it; it may be there. Raises Untrusted, OSError."""
     require_trusted(path)
     for level in reversed([path, *path.parents]):

@@ -48,6 +48,6 @@ def unsupported_service_response(headers: Mapping[str, str], body: bytes) -> Htt
     )
 
 
-def _xml_error(message: str, around: str) -> bytes:
+def _xml_error(message: str, template: str) -> bytes:
     error = f"<Error><Type>Sender</Type><Code>{CODE}</Code><Message>{escape(message)}</Message></Error>"
-    return ('<?xml version="1.0" encoding="UTF-8"?>\n' + around.format(error)).encode()
+    return ('<?xml version="1.0" encoding="UTF-8"?>\n' + template.format(error)).encode()

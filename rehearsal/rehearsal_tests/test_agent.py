@@ -179,7 +179,7 @@ def test_fsx_is_mounted_by_the_platform_once_and_for_later_boots(tmp_path, monke
         {"FsxOpenZfsConfig": {"DnsName": "fs-2.fsx", "MountPath": str(target / "zfs")}},
     ]
     for _ in range(2):
-        managed_storage.mount_and_record_in_fstab(storage, str(fstab))
+        managed_storage.mount_fsx_and_record_in_fstab(storage, str(fstab))
     lines = fstab.read_text().splitlines()
     assert lines[1:] == [
         f"fs-1.fsx@tcp:/abcdefgh {target} lustre noatime,flock,_netdev 0 0",
@@ -190,7 +190,7 @@ def test_fsx_is_mounted_by_the_platform_once_and_for_later_boots(tmp_path, monke
 
 def test_the_agent_in_a_node_finds_all_that_it_imports(tmp_path):
     """It is copied there without the rest of the package."""
-    layer.build_layer(tmp_path / "layer")
+    layer.write_agent_and_standins_into_layer(tmp_path / "layer")
     directory = str(tmp_path / "layer") + layer.AGENT_DIRECTORY
     program = "import sys; sys.path.insert(0, sys.argv[1]); from hyperpod_rehearsal.agent import main; print(main)"
     command = [sys.executable, "-I", "-S", "-c", program, directory]

@@ -63,8 +63,8 @@ def up(monkeypatch):
     """State files of a rehearsal whose daemon is this process."""
     monkeypatch.setattr(host, "require_root", lambda what: None)
     layout = Layout.for_name("demo")
-    trusted_directory.make_trusted(layout.root)
-    state.write_process(layout.daemon_file, this_process())
+    trusted_directory.create_trusted_directory(layout.root)
+    state.write_process_identity(layout.daemon_file, this_process())
     state.write_json(layout.ready_file, {"endpoint": "http://127.0.0.1:1"})
     Keys.generate().save(layout.root)
     node = {
@@ -115,7 +115,7 @@ def test_killing_a_dead_node_says_so(up):
 
 def test_a_daemon_that_died_is_not_up(up):
     assert boot.is_daemon_ready(up)
-    state.write_process(up.daemon_file, Process(os.getpid(), 1))
+    state.write_process_identity(up.daemon_file, Process(os.getpid(), 1))
     assert not boot.is_daemon_ready(up)
 
 

@@ -42,8 +42,8 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_an_image_that_is_there_is_used(cache):
-    RECIPE.path(cache).write_bytes(b"image")
-    assert image.ensure_image_built(cache) == RECIPE.path(cache)
+    RECIPE.image_path(cache).write_bytes(b"image")
+    assert image.ensure_image_built(cache) == RECIPE.image_path(cache)
 
 
 def fake_build(monkeypatch, log):
@@ -57,7 +57,7 @@ def fake_build(monkeypatch, log):
             with open(argv[2], "wb") as file:
                 file.write(b"squashed")
 
-    monkeypatch.setattr(image, "_run_reporting", run)
+    monkeypatch.setattr(image, "_run_build_command_reporting_progress", run)
     monkeypatch.setattr(image_root, "customize", lambda root, runner: None)
 
 
@@ -80,9 +80,9 @@ def test_a_second_builder_waits_and_uses_the_first_ones(cache, monkeypatch):
         waiting.start()
         while not messages:
             waiting.join(0.01)
-        RECIPE.path(cache).write_bytes(b"the other one's")
+        RECIPE.image_path(cache).write_bytes(b"the other one's")
     waiting.join(10)
-    assert result == [RECIPE.path(cache)] and steps == []
+    assert result == [RECIPE.image_path(cache)] and steps == []
 
 
 FORKY = Recipe("forky", "x86_64", ("systemd",), ("deb http://mirror.example/debian forky main",), "0")
@@ -116,8 +116,8 @@ def test_an_image_of_a_changing_release_is_of_a_day(changing, tmp_path, monkeypa
 
 def test_where_the_mirror_is_silent_the_newest_image_is_taken_and_that_is_said(changing, tmp_path):
     for day in ("20261030T080801", "20261029T080801"):
-        dataclasses.replace(FORKY, day=day).path(tmp_path).touch()
-    dataclasses.replace(FORKY, packages=(), day="20261031T080801").path(tmp_path).touch()
+        dataclasses.replace(FORKY, day=day).image_path(tmp_path).touch()
+    dataclasses.replace(FORKY, packages=(), day="20261031T080801").image_path(tmp_path).touch()
     messages: list[Any] = []
     assert "20261030" in image.ensure_image_built(tmp_path, messages.append).name
     assert messages == ["mirror.example does not say of which day it is; the image of 2026-10-30 is taken"]
@@ -130,7 +130,9 @@ def test_where_the_mirror_is_silent_and_no_image_is_there_nothing_is_built(chang
 
 def test_a_failed_build_shows_the_end_of_its_log(cache, tmp_path):
     with pytest.raises(RehearsalError, match=r"(?s)exited 3.*no such package"):
-        image._run_reporting(["sh", "-c", "echo 'E: no such package' >&2; exit 3"], lambda text: None, tmp_path / "log")
+        image._run_build_command_reporting_progress(
+            ["sh", "-c", "echo 'E: no such package' >&2; exit 3"], lambda text: None, tmp_path / "log"
+        )
 
 
 def test_only_the_last_images_stay(cache):
@@ -171,7 +173,8 @@ def test_a_build_does_not_outlive_a_killed_command(tmp_path):
     marker = "86399.25"
     program = (
         "from pathlib import Path; from hyperpod_rehearsal import image; "
-        f"image._run_reporting(['sh', '-c', 'sleep {marker}; true'], print, Path({str(tmp_path / 'log')!r}))"
+        f"image._run_build_command_reporting_progress(['sh', '-c', 'sleep {marker}; true'], print, "
+        f"Path({str(tmp_path / 'log')!r}))"
     )
     command = subprocess.Popen([sys.executable, "-c", program])
 

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 from botocore.utils import InstanceMetadataFetcher
 
-from hyperpod_kit.signing.role import credentials
+from hyperpod_kit.signing.role import environment_or_node_role_credentials
 from hyperpod_rehearsal.instance_metadata import InstanceIdentity, Metadata
 from hyperpod_rehearsal.metadata_server import MetadataServers
 
@@ -95,7 +95,7 @@ def test_a_token_ends():
 
 
 def test_the_kit_and_an_sdk_find_the_roles_credentials(service):
-    key, reason = credentials({"AWS_EC2_METADATA_SERVICE_ENDPOINT": service})
+    key, reason = environment_or_node_role_credentials({"AWS_EC2_METADATA_SERVICE_ENDPOINT": service})
     assert key is not None and (key.access_key, key.secret_key) == ("REHEARSAL", "secret"), reason
     sdk = InstanceMetadataFetcher(base_url=service).retrieve_iam_role_credentials()
     assert (sdk["role_name"], sdk["access_key"], sdk["secret_key"]) == ("ClusterRole", "REHEARSAL", "secret")

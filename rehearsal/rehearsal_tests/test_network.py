@@ -67,7 +67,7 @@ def test_a_firewall_between_nodes_and_endpoint_is_named():
 
     runner = Refused(otherwise="")
     with pytest.raises(RehearsalError, match="firewall") as caught:
-        Network(LAYOUT, 1, runner).require_reachable(8080)
+        Network(LAYOUT, 1, runner).require_nodes_reach_gateway_port(8080)
     assert LAYOUT.bridge in (caught.value.hint or "")
     assert any("netns del" in command for command in runner.calls)
 

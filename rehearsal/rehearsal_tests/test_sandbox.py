@@ -24,7 +24,7 @@ def shim(tmp_path):
     (root / "proc/self/mountinfo").write_text("1 0 0:1 / / rw - overlay overlay rw\n")
     (root / "etc/passwd").write_text("root:x:0:0::/root:/bin/bash\n")
     (root / "etc/group").write_text("root:x:0:\n")
-    (root / "sandbox/shown.json").write_text(sandbox_root.kernel_listed_mounts_json())
+    (root / "sandbox/shown.json").write_text(sandbox_root.made_up_mount_listing_by_type_json())
     program = tmp_path / "shim"
     shutil.copyfile(sandbox_shim.__file__, program)
     program.chmod(0o755)

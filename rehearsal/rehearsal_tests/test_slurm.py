@@ -11,7 +11,7 @@ from hyperpod_kit.run import Completed
 from hyperpod_rehearsal import resource_config, slurm_conf
 from hyperpod_rehearsal.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode
 from hyperpod_rehearsal.profiles import HYPERPOD, NEWEST, STOCK
-from hyperpod_rehearsal.slurm_control import SlurmControl, parse_node
+from hyperpod_rehearsal.slurm_control import SlurmControl, parse_scontrol_node_line
 
 GROUPS = [
     {"InstanceGroupName": "head", "InstanceType": "ml.m5.large"},
@@ -41,23 +41,23 @@ def api_groups():
     "request_, parameters", [({"InstanceGroups": GROUPS}, PARAMETERS), ({"InstanceGroups": api_groups()}, None)]
 )
 def test_both_sources_give_the_same_roles(request_, parameters):
-    roles, partitions = slurm_conf.roles_and_partitions(request_, parameters)
+    roles, partitions = slurm_conf.slurm_node_types_and_partitions(request_, parameters)
     assert roles == {"head": "Controller", "login": "Login", "gpu": "Compute"}
     assert partitions == {"dev": ["gpu"], "train": ["gpu"]}
 
 
 def test_both_sources_together_are_what_hyperpod_refuses():
     with pytest.raises(RehearsalError, match="cannot include both"):
-        slurm_conf.roles_and_partitions({"InstanceGroups": api_groups()}, PARAMETERS)
+        slurm_conf.slurm_node_types_and_partitions({"InstanceGroups": api_groups()}, PARAMETERS)
 
 
 def test_a_bundle_without_either_gets_no_slurm():
-    assert slurm_conf.roles_and_partitions({"InstanceGroups": GROUPS}, None) == ({}, {})
+    assert slurm_conf.slurm_node_types_and_partitions({"InstanceGroups": GROUPS}, None) == ({}, {})
 
 
 def test_slurm_without_a_controller_is_refused():
     with pytest.raises(RehearsalError, match="controller"):
-        slurm_conf.roles_and_partitions({"InstanceGroups": api_groups()[1:]}, None)
+        slurm_conf.slurm_node_types_and_partitions({"InstanceGroups": api_groups()[1:]}, None)
 
 
 def cluster():
@@ -96,7 +96,7 @@ def test_of_two_controllers_the_first_place_is_the_primary_and_slurm_is_asked_wh
     lines = slurm_conf.render_slurm_conf(two, 4096, cred_expire=7, slurmd_timeout=31).splitlines()
     hosts = [line for line in lines if line.startswith("SlurmctldHost=")]
     assert hosts == ["SlurmctldHost=ip-10-1-41-18(10.1.41.18)", "SlurmctldHost=ip-10-1-41-19(10.1.41.19)"]
-    config = json.loads(resource_config.render(two))["SlurmConfig"]
+    config = json.loads(resource_config.render_resource_config_json(two))["SlurmConfig"]
     assert config == {"PrimaryControllerIp": "10.1.41.18", "SecondaryControllerIps": ["10.1.41.19"]}
 
     queried = []
@@ -109,7 +109,7 @@ def test_of_two_controllers_the_first_place_is_the_primary_and_slurm_is_asked_wh
             return Completed(tuple(argv), 0, "", "")
 
     machines: Any = Machines()
-    assert SlurmControl(machines).resume(two, two.nodes["i-3"]) and queried == ["i-1", "i-0"]
+    assert SlurmControl(machines).resume_node(two, two.nodes["i-3"]) and queried == ["i-1", "i-0"]
 
 
 def test_a_profile_that_tracks_by_cgroup_says_so_and_how():
@@ -145,7 +145,7 @@ def test_new_node_lines_leave_what_others_added():
 def test_resource_config_lists_instances_in_order():
     import json
 
-    data = json.loads(resource_config.render(cluster()))
+    data = json.loads(resource_config.render_resource_config_json(cluster()))
     assert data["SlurmConfig"]["PrimaryControllerIp"] == "10.1.41.18"
     groups = {group["Name"]: group["Instances"] for group in data["InstanceGroups"]}
     assert [instance["InstanceId"] for instance in groups["gpu"]] == ["i-2", "i-3"]
@@ -159,7 +159,7 @@ def test_resource_config_lists_instances_in_order():
 
 
 def test_a_node_line_of_scontrol():
-    slurm_node = parse_node(
+    slurm_node = parse_scontrol_node_line(
         "NodeName=ip-10-1-43-18 State=DOWN+FAIL BootTime=2026-01-02T03:04:05 "
         "SlurmdStartTime=2026-01-02T03:04:06 Reason=Action:Replace [root@2026-01-02T03:04:07]"
     )
@@ -172,7 +172,7 @@ def test_a_node_line_of_scontrol():
 
 @pytest.mark.parametrize("stamp", ["None", "Unknown"])
 def test_a_node_that_never_registered(stamp):
-    assert parse_node(f"NodeName=x State=UNKNOWN SlurmdStartTime={stamp}").registered_at == 0.0
+    assert parse_scontrol_node_line(f"NodeName=x State=UNKNOWN SlurmdStartTime={stamp}").registered_at == 0.0
 
 
 def test_a_slurmctld_that_was_never_started_is_not_waited_for():
@@ -187,5 +187,5 @@ def test_a_slurmctld_that_was_never_started_is_not_waited_for():
     cluster = RehearsedCluster("demo", "abc", {})
     cluster.nodes["i-1"] = RehearsedNode("i-1", "head", "ml.m5.large", 0, "10.1.41.18", role=CONTROLLER)
     machines: Any = Machines()
-    assert SlurmControl(machines).restart_and_reconfigure(cluster) is False
+    assert SlurmControl(machines).restart_slurmctld_and_reconfigure(cluster) is False
     assert machines.commands == ["systemctl is-active --quiet slurmctld"]

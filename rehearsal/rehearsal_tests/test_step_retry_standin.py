@@ -24,7 +24,7 @@ class Slurm:
         self.sick: List[str] = []
         self._job = JOB.format(state=state, gres=gres)
         monkeypatch.setattr(cluster_agent, "run_scontrol", self.scontrol)
-        monkeypatch.setattr(cluster_agent, "is_healthy", lambda node: node not in self.sick)
+        monkeypatch.setattr(cluster_agent, "is_node_up_and_slurmd_reachable", lambda node: node not in self.sick)
 
     def scontrol(self, *argv: str) -> str:
         if argv[:3] == ("-o", "show", "job"):

@@ -128,7 +128,7 @@ class Job:
         from hyperpod_kit.checkpoint.agent import lock
         from hyperpod_kit.system import process
 
-        found = [lock.holder(str(path)) for path in self.shm.glob("*.lock")]
+        found = [lock.read_agent_and_trainer(str(path)) for path in self.shm.glob("*.lock")]
         return [held[0].pid for held in found if held is not None and process.is_alive(held[0])]
 
     def kill_agents(self) -> None:

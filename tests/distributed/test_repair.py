@@ -41,7 +41,7 @@ def test_two_ranks_lose_their_manifests_and_go_on_bit_identical(
     assert 0 not in mine.wait()
     # The kill may have come between the newest commit and its LATEST: then other records say so.
     assert re.search(r"it was committed, as \S+ says, and its MANIFEST\.json is gone", mine.log(0).read_text())
-    assert cli.perform(["repair", str(mine.root), "--json"]) == 0
+    assert cli.run_command_raising_errors(["repair", str(mine.root), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {one["attempt"] for one in told["manifests"] if one["written"]} >= set(original)
     for attempt, body in original.items():

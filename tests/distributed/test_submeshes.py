@@ -12,7 +12,7 @@ load_file = pytest.importorskip("safetensors.torch").load_file
 
 from hyperpod_kit.checkpoint import cli  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog, verify  # noqa: E402
-from hyperpod_kit.checkpoint.repository.rows import decode as read_rows  # noqa: E402
+from hyperpod_kit.checkpoint.repository.rows import decode_index_file as read_rows  # noqa: E402
 from tests.distributed import sharded_job, submeshes_job  # noqa: E402
 from tests.support.rows import full  # noqa: E402
 

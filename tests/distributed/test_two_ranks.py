@@ -88,7 +88,7 @@ def test_an_agent_whose_coordinator_died_first_does_not_linger(job) -> None:
     mine = job("orphan")
     mine.start(1000, "--save-every", "4")
     mine.until("a checkpoint", lambda: catalog.newest_committed(str(mine.root)))
-    first = lock.holder(str(next(mine.shm.glob("*-00000.lock"))))
+    first = lock.read_agent_and_trainer(str(next(mine.shm.glob("*-00000.lock"))))
     mine.ranks[0].kill()
     assert first is not None
     os.kill(first[0].pid, signal.SIGKILL)

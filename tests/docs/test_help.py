@@ -48,12 +48,12 @@ def test_every_option_says_what_it_is_for(commands: list[Command]) -> None:
 def test_help_shows_the_examples_where_a_person_reads_them(
     commands: list[Command], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from hyperpod_kit.cli.main import run
+    from hyperpod_kit.cli.main import run_command_line
 
     clicked = [one for one in commands if isinstance(one.native, click.Command) and one.examples]
     assert len(clicked) > 20
     for command in clicked:
-        assert run([*command.words, "--help"]) == 0
+        assert run_command_line([*command.words, "--help"]) == 0
         shown = capsys.readouterr().out
         assert "\n  Examples:\n    " in shown, f"{command.name}: is `\\b` missing before Examples:?"
 

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from docs_build.commands import Command
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 
 Makes = Callable[[Path], object]
 
@@ -43,7 +43,7 @@ def test_no_command_ends_in_a_stack_trace(
     ]
     assert len(tried) > 20
     for words in tried:
-        code = run(list(words))
+        code = run_command_line(list(words))
         said = capsys.readouterr().err
         assert code in (0, 1, 2, 3), f"{words}: exit code {code}"
         assert "Traceback" not in said and "a defect of" not in said, f"{words}: {said}"

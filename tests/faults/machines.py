@@ -218,7 +218,7 @@ class MachineSite:
     def break_mount(self, node: str, fault: str, undo: bool = False) -> None:
         """A fault of rehearsal/mount_faults.py at the shared file system of one node."""
         faults = mount_faults.UNDO if undo else mount_faults.FAULTS
-        faults[fault](mount_faults.find_mount_point(self._layout, self._node(node), SHARED))
+        faults[fault](mount_faults.mount_point_of_running_node(self._layout, self._node(node), SHARED))
 
     def lose_mount(self, node: str) -> None:
         """The mount is gone and its server refuses a new one, until `give_mount_back`."""

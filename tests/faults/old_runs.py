@@ -59,7 +59,7 @@ def played(
             if left >= captures:
                 return
             began = time.monotonic()
-            outcome = days.play(here.make_subground(str(number)), seed + number, scene, pass_day)
+            outcome = days.play_one_day_scene(here.make_subground(str(number)), seed + number, scene, pass_day)
             left += outcome.captures + outcome.copies
             yield row(scene, outcome, seed + number, time.monotonic() - began)
 

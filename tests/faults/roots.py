@@ -114,7 +114,7 @@ class BucketRoot:
     def flip(self, checkpoint: str, file: str) -> None:
         data = bytearray(self._store.read(f"{checkpoint}/{file}"))
         data[0] ^= 1
-        self._store.replace(f"{checkpoint}/{file}", bytes(data))
+        self._store.overwrite_non_atomically(f"{checkpoint}/{file}", bytes(data))
 
     def lose(self, checkpoint: str, file: str) -> None:
         self._store.delete(f"{checkpoint}/{file}")

@@ -9,7 +9,7 @@ from typing import Callable, Iterator, List, cast
 import pytest
 
 from hyperpod_kit.model.units import GUARD_TIMER, GUARD_UNIT
-from hyperpod_kit.node.slurm.hooks import parse_settings, without_block
+from hyperpod_kit.node.slurm.hooks import parse_slurm_conf_settings, without_kit_block
 from tests.faults.job import Job
 from tests.faults.machines import MachineSite
 from tests.faults.site import Site
@@ -60,7 +60,7 @@ class Copies:
 def copies(site: Site) -> Iterator[Copies]:
     found = cast(MachineSite, site)
     shared = re.search(r"(?m)^StateSaveLocation\s*=\s*(\S+)", found.slurm("scontrol", "show", "config"))
-    own = parse_settings(without_block(found.on("controller", "cat", CONF))).get("statesavelocation", "")
+    own = parse_slurm_conf_settings(without_kit_block(found.on("controller", "cat", CONF))).get("statesavelocation", "")
     assert shared and own and shared.group(1) != own
     # The guard would put our lines back before `node apply` does.
     found.on("controller", "systemctl", "stop", GUARD_TIMER, GUARD_UNIT)

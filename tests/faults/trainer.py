@@ -138,7 +138,7 @@ class Checkpoints:
             else (lambda found: None)
         )
         first = None if wanted == verdict.NONE else wanted
-        for entry in selection.iter_committed_newest_first(
+        for entry in selection.iter_committed_not_excluded_newest_first(
             self._root, start_at=first, also_saved_by_job_attempt=os.environ["HPK_ATTEMPT"]
         ):
             try:
@@ -207,7 +207,7 @@ class Checkpoints:
         for rank in range(self._ranks):
             data = self._store.read(f"{name}/{layout.shard_file(rank)}")
             theirs = algorithm.leaf(data[:32])
-            shards.append(FileRecord(layout.shard_file(rank), size, digest.root(algorithm, theirs, size), rank))
+            shards.append(FileRecord(layout.shard_file(rank), size, digest.root_digest(algorithm, theirs, size), rank))
         extra = json.dumps({"step": step}).encode()
         commit.commit(
             self._root,

@@ -261,7 +261,7 @@ def a_note(body: Any) -> Callable[[], bytes]:
     def write(directory: Path) -> None:
         descriptor = note_page.open_or_create_own(str(directory / "note"))
         try:
-            note_page.put(descriptor, body._asdict())
+            note_page.write_json_page(descriptor, body._asdict())
         finally:
             os.close(descriptor)
 
@@ -338,7 +338,7 @@ def greeted(data: bytes) -> Any:
 
 
 def the_tensors(data: bytes) -> Any:
-    return {name: [piece.begin for piece in pieces] for name, pieces in rows.decode(data).items()}
+    return {name: [piece.begin for piece in pieces] for name, pieces in rows.decode_index_file(data).items()}
 
 
 def a_config(directory: Path) -> None:
@@ -395,14 +395,14 @@ FORMATS = (
         "index-1.bin",
         the_tensors,
         {"a": [64], "b": [72]},
-        lambda: rows.encode({0: GAPS}),
+        lambda: rows.encode_index_file({0: GAPS}),
     ),
     Format(
         "HPKIDX2",
         "index-2.bin",
         the_tensors,
         {placed.spec.name: [placed.begin] for placed in LAID.tensors},
-        lambda: rows.encode({0: LAID.tensors}),
+        lambda: rows.encode_index_file({0: LAID.tensors}),
     ),
     Format(
         "shard (1)",
@@ -429,7 +429,7 @@ FORMATS = (
     Format(
         "hpk-bad/1",
         "tombstone.json",
-        lambda data: tombstone.read(a_root(layout.tombstone_file(ATTEMPT), data), ATTEMPT),
+        lambda data: tombstone.read_damage_reason(a_root(layout.tombstone_file(ATTEMPT), data), ATTEMPT),
         "a flipped byte",
         lambda: stored(lambda store: tombstone.write(store, ATTEMPT, "a flipped byte")),
     ),
@@ -461,7 +461,7 @@ FORMATS = (
         flush_note.FlushNote("n1", "7", 2, 5, 50, 4096, 1024, 0, ATTEMPT),
         lambda: stored(
             lambda store: flush_note.write(
-                store, flush_note.new_name(), flush_note.FlushNote("n1", "7", 2, 5, 50, 4096, 1024, 0, ATTEMPT)
+                store, flush_note.new_note_path(), flush_note.FlushNote("n1", "7", 2, 5, 50, 4096, 1024, 0, ATTEMPT)
             )
         ),
     ),
@@ -546,7 +546,7 @@ FORMATS = (
     Format(
         "hpk-slurm-guard/1",
         "slurm.json",
-        lambda data: from_file(data, "slurm.json", lambda path: findings.read_record(str(path))),
+        lambda data: from_file(data, "slurm.json", lambda path: findings.read_guard_record(str(path))),
         GUARD,
         lambda: json.dumps(GUARD.to_dict()).encode(),
     ),
@@ -555,10 +555,12 @@ FORMATS = (
         "hpk-quota/1",
         "quota.json",
         lambda data: from_file(
-            data, quota_note.NAME, lambda path: (quota_note.nearest_note(str(path.parent)) or {})["bytes"]
+            data,
+            quota_note.NAME,
+            lambda path: (quota_note.nearest_quota_note_at_or_above(str(path.parent)) or {})["bytes"],
         ),
         1 << 40,
-        lambda: in_directory(lambda directory: quota_note.write(str(directory), {"bytes": 1 << 40})),
+        lambda: in_directory(lambda directory: quota_note.write_quota_note(str(directory), {"bytes": 1 << 40})),
     ),
     Format(
         "hpk-quota-request/1",
@@ -570,13 +572,13 @@ FORMATS = (
     Format(
         "hpk-quota-state/1",
         "quota-state.json",
-        lambda data: from_file(data, "state", alert_outbox.read),
+        lambda data: from_file(data, "state", alert_outbox.read_standing_alerts_or_empty),
         {"/fsx/a": StandingAlert(Alert("/fsx/a", "", ""), 0.0)},
     ),
     Format(
         "hpk-alerts/1",
         "alerts.json",
-        lambda data: from_file(data, "state", alert_outbox.read),
+        lambda data: from_file(data, "state", alert_outbox.read_standing_alerts_or_empty),
         {"/fsx/a": STANDING},
         lambda: in_directory(lambda directory: alert_outbox.write(directory / "state", {"/fsx/a": STANDING})),
     ),
@@ -584,7 +586,7 @@ FORMATS = (
         "hpk-access-points/1",
         "access-points.json",
         lambda data: from_file(
-            data, "c.access-points.json", lambda path: access_points.read_access_points(path.parent / "c.json")
+            data, "c.access-points.json", lambda path: access_points.read_access_points_or_empty(path.parent / "c.json")
         ),
         {"ana": HOME},
         lambda: in_directory(a_config),
@@ -610,7 +612,7 @@ FORMATS = (
     Format(
         "hpk-usage-history/1",
         "usage-history.json",
-        lambda data: from_file(data, "history", usage_history.read).days,
+        lambda data: from_file(data, "history", usage_history.read_history_or_empty).days,
         (USAGE_DAY,),
         lambda: in_directory(
             lambda directory: usage_history.write(

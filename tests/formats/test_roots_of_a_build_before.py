@@ -13,7 +13,7 @@ from typing import Any, Callable, List
 
 import pytest
 
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 
 BEFORE = Path(__file__).parent / "before"
 OLDER, NEWER = "seq-000001.step-0000000003.e1-41fea4", "seq-000002.step-0000000006.e1-41fea4"
@@ -28,7 +28,7 @@ def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("HOME", str(tmp_path))
 
     def call(*words: object, code: int = 0) -> str:
-        assert run([str(word) for word in words]) == code
+        assert run_command_line([str(word) for word in words]) == code
         return capsys.readouterr().out
 
     return call

@@ -24,7 +24,7 @@ def put(root: Path, seq: int, change: Optional[Callable[[Dict[str, Any]], None]]
     alg = digest.algorithm("blake2b")
     leaves = alg.leaf(DATA)
     size = len(DATA) + len(leaves)
-    shard = FileRecord(layout.shard_file(0), size, digest.root(alg, leaves, size), 0)
+    shard = FileRecord(layout.shard_file(0), size, digest.root_digest(alg, leaves, size), 0)
     made = Manifest(
         **{
             **dict(

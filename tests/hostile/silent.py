@@ -56,8 +56,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, "_SILENT", {})
     times = slowness()
     patience = OwnerLimits(silence=1.0 * times, longest=5.0 * times)
-    monkeypatch.setattr(owner.OwnerLimits, "allowed", lambda self, moved, worked: 2.0 * times)
-    for function in (owner.run_as_owner, owner.uid_to_act_as, owner.run_as_user):
+    monkeypatch.setattr(owner.OwnerLimits, "allowed_silence_seconds", lambda self, moved, worked: 2.0 * times)
+    for function in (owner.run_as_owner_in_child_if_root, owner.uid_to_act_as_if_root, owner.run_as_user_in_child):
         monkeypatch.setattr(function, "__defaults__", (patience,))
     monkeypatch.setattr(owner.run_as_user_with_reports, "__defaults__", (patience,))
     monkeypatch.setattr(preloading, "LFS", patience)

@@ -126,7 +126,9 @@ def judged(data: bytes) -> None:
     """An attempt of one shard, whose digests are all that follows its header."""
     name = layout.shard_file(0)
     meta = json.dumps({"rank": 0, "world": 1, "run": "0" * 32})
-    text = json.dumps({"__metadata__": {"hpk": meta}, shard.digests_name(0): {"data_offsets": [0, LARGE]}}).encode()
+    text = json.dumps(
+        {"__metadata__": {"hpk": meta}, shard.digests_tensor_name(0): {"data_offsets": [0, LARGE]}}
+    ).encode()
     path = places.file_of(struct.pack("<Q", len(text)) + text, f"holes/{checkpoint_parsers.ATTEMPT}/{name}")
     os.truncate(path, 8 + len(text) + LARGE)
     found = leftovers.classify_leftover(PosixStore(places.folder("holes")), checkpoint_parsers.ATTEMPT, "")

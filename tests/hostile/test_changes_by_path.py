@@ -72,7 +72,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "append": lambda path: by_descriptor.open_stream_for_writing(path / "file", "a").close(),
     "touch": lambda path: by_descriptor.touch(path / "new"),
     "copy a file": lambda path: by_descriptor.copy_file(part_beside(path), path / "file"),
-    "replace whole": lambda path: atomic_file.replace(path / "file", b"x"),
+    "replace whole": lambda path: atomic_file.write_atomically(path / "file", b"x"),
     "take a place": lambda path: atomic_file.move_into_place(part_beside(path), path / "file"),
 }
 """What is changed below a directory that the attacker has exchanged for a link into the victim's home."""
@@ -237,7 +237,7 @@ def test_a_directory_that_may_be_filled_and_not_listed_will_do(shared: Path) -> 
 
     def fill() -> None:
         by_descriptor.write_text(shared / "scratch/note", "text\n")
-        atomic_file.replace(shared / "scratch/note", b"new\n")
+        atomic_file.write_atomically(shared / "scratch/note", b"new\n")
 
     assert as_user(VICTIM, fill) == 0
     assert (shared / "scratch/note").read_text() == "new\n"
@@ -264,7 +264,7 @@ def test_on_a_file_system_with_one_owner_for_all_that_owner_is_ours(
         os.chown(folder, ATTACKER, ATTACKER)
         with pytest.raises(Untrusted, match=f"uid {ATTACKER}"):
             identity.require_user_owned(os.fstat(handle), str(folder), handle)
-        assert identity.probe_effective_owner(handle) == 0 and os.listdir(folder) == []
+        assert identity.probe_uid_of_created_files(handle) == 0 and os.listdir(folder) == []
         made = os.open
 
         def given_away(*words: object, **options: object) -> int:

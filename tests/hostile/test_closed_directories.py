@@ -10,7 +10,7 @@ import pytest
 
 from hyperpod_kit.errors import UntrustedPlace
 from hyperpod_kit.storage import private_database
-from hyperpod_kit.untrusted.closed import require_closed_directory
+from hyperpod_kit.untrusted.closed import resolve_directory_closed_to_others
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, place
 
 pytestmark = ROOT
@@ -32,7 +32,7 @@ def refused(path: Path) -> int:
 
     def work() -> None:
         with pytest.raises(UntrustedPlace):
-            require_closed_directory(str(path))
+            resolve_directory_closed_to_others(str(path))
         with pytest.raises(UntrustedPlace):
             private_database.open_private_database(path / "state", timeout=0.1)
 
@@ -57,7 +57,7 @@ def test_what_is_closed_is_named_without_the_links_of_its_user(closed: Path) -> 
     link.symlink_to(closed)  # root's
 
     def work() -> None:
-        assert require_closed_directory(str(link)) == str(closed)
+        assert resolve_directory_closed_to_others(str(link)) == str(closed)
         private_database.open_private_database(link / "state", timeout=0.1).execute("create table rows (row)")
 
     assert as_user(VICTIM, work) == 0

@@ -20,7 +20,7 @@ from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, be, place
 from tests.support.runner import RecordingRunner
 
 RANK = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "0", "SLURM_STEP_ID": "0", "SLURM_STEP_LAUNCHER_PORT": "41234"}
-KEY = shared_decision.key(RANK)
+KEY = shared_decision.launch_key(RANK)
 PROGRAM = Path(job_cli).with_name("__main__.py")
 
 
@@ -95,7 +95,7 @@ def test_a_name_that_reads_like_anothers_does_not_get_that_one_set_aside(root: P
     dcp(root, "step-200\n")
     dcp(root, "step-200")
     os.rename(root / "step-200" / ".metadata", root / "step-200" / "x.distcp")  # a save that did not end
-    found = newest.newest(str(root), {})
+    found = newest.newest_provable_foreign_checkpoint(str(root), {})
     assert found is not None and found.attempt == "step-100"
     moved = quarantine.set_aside(str(root), [name for name, _ in found.rejected], now=0.0)
     assert [name for name, _ in moved] == ["step-200"]
@@ -105,7 +105,7 @@ def test_a_name_that_reads_like_anothers_does_not_get_that_one_set_aside(root: P
 def test_only_a_name_that_cannot_be_told_is_no_start_from_scratch(root: Path) -> None:
     dcp(root, "step\n100")
     with pytest.raises(NoValidCheckpoint, match="no job can be told of such a name"):
-        newest.newest(str(root), {})
+        newest.newest_provable_foreign_checkpoint(str(root), {})
 
 
 def forge(root: Path, **record: Any) -> Callable[[], None]:
@@ -290,7 +290,7 @@ def test_a_row_that_no_run_writes_is_no_part_of_the_budget(root: Path, oddity: d
     row = {"t": 1.0, "job": "7", "restart": 0, "event": "attempt", "attempt": "7.0.9", **oddity}
     with open(own.path, "a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
-    assert [row["attempt"] for row in own.rows()] == ["7.0.0"]
+    assert [row["attempt"] for row in own.valid_rows_of_this_job()] == ["7.0.0"]
 
 
 @pytest.mark.parametrize("attempt", ["../../other/.hpk/exits/7.0.0", "/etc", "..", ".", "", "a/b"])

@@ -59,7 +59,7 @@ def fan_out(source: Path, target: Path) -> None:
     plan = listing.plan_of(str(source), listing.listed(str(source)))
     copy = Destination(str(target), plan)
     for number, piece in enumerate(plan.pieces):
-        copy.write(number, memoryview((source / plan.files[piece.file].path).read_bytes()))
+        copy.write_chunk_and_finish_file(number, memoryview((source / plan.files[piece.file].path).read_bytes()))
     assert copy.complete
 
 
@@ -160,7 +160,7 @@ def test_a_tree_is_emptied_while_its_names_are_exchanged(shared: Path) -> None:
                         os.close(tree.open(f"d{number}/e/{turn}", os.O_WRONLY | os.O_CREAT, make=True))
                 for name in tree.names():
                     with contextlib.suppress(OSError):
-                        tree.remove(name)
+                        tree.remove_file_or_tree(name)
 
     def make() -> None:
         os.umask(0)
@@ -183,16 +183,16 @@ def test_a_tree_of_any_depth_is_removed(tmp_path: Path) -> None:
         here = inner
     os.close(here)
     with OwnedDirectory.open_or_make(str(tmp_path)) as tree:
-        tree.remove("deep")
+        tree.remove_file_or_tree("deep")
     assert os.listdir(tmp_path) == []
-    owned_directory.remove("deep", handle)
+    owned_directory.remove_file_or_tree("deep", handle)
     os.close(handle)
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a//b", "a/../b", "", "."])
 def test_names_stay_below(name: str, tmp_path: Path) -> None:
     with OwnedDirectory.open_or_make(str(tmp_path)) as tree:
-        for act in (tree.remove, tree.status, lambda name: tree.open(name, os.O_RDONLY)):
+        for act in (tree.remove_file_or_tree, tree.status, lambda name: tree.open(name, os.O_RDONLY)):
             with pytest.raises(ValueError, match="no name below"):
                 act(name)
 

@@ -77,7 +77,7 @@ def test_a_preload_names_what_was_exchanged_and_reads_the_rest(
     wanted = files.list_files([str(data)])
     assert len(wanted.files) == 6 and not wanted.unread
     exchange(kind, data, silent)
-    done = run.run_preload(wanted, run.group_files_by_way(wanted), LocalRunner(), lambda line: None)
+    done = run.run_preload(wanted, run.group_files_by_hsm_or_read_through(wanted), LocalRunner(), lambda line: None)
     assert set(done.failed) == set(of_mallory(data)), done.failed
     for why in done.failed.values():
         # At once, from what the kernel has written down, and not at the end of somebody's patience.
@@ -141,7 +141,7 @@ def test_what_was_read_before_a_file_system_died_stays_read(shared: Path, monkey
         return open_file(file)
 
     monkeypatch.setattr(sys.modules["hyperpod_kit.storage.preload.read_through"], "open_file", opened)
-    done = run.run_preload(wanted, run.group_files_by_way(wanted), LocalRunner(), lambda line: None)
+    done = run.run_preload(wanted, run.group_files_by_hsm_or_read_through(wanted), LocalRunner(), lambda line: None)
     assert list(done.failed) == [dead] and "does not answer" in done.failed[dead]
 
 

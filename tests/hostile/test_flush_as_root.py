@@ -160,7 +160,7 @@ flush_users.flush_as({ATTACKER}, folder={str(base)!r}, job=None, timeout=60.0, m
         until(lambda: f"\nUid:\t{ATTACKER}\t" in status.read_text(), what="child that has become the user")
         root.kill()
         root.wait(30)
-        until(lambda: process.identify(child) is None, what="end of the child without anybody")
+        until(lambda: process.identify_unless_gone_or_zombie(child) is None, what="end of the child without anybody")
 
 
 ANSWERS: Dict[str, Tuple[bytes, str]] = {

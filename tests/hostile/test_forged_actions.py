@@ -11,7 +11,7 @@ from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, Unreachable, UsageError
 from hyperpod_kit.model.actions import LONGEST, MOST, Action
 from hyperpod_kit.node import actions
-from hyperpod_kit.remote.actions import parse_response
+from hyperpod_kit.remote.actions import parse_actions_response
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed
 
@@ -31,7 +31,7 @@ OURS: Dict[str, Any] = {
 
 
 def shown(*entries: Mapping[str, Any]) -> list[Action]:
-    return list(actions.parse_actions([json.dumps(entry) for entry in entries]))
+    return list(actions.parse_audited_actions([json.dumps(entry) for entry in entries]))
 
 
 def test_what_root_s_programs_wrote_is_shown() -> None:
@@ -68,7 +68,7 @@ def test_what_others_wrote_is_not(forged: Dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("line", ["", "{", "[]", "7", '"x"', "[" * 100_000, '{"a":' * 50_000, "x" * 1_000_000])
 def test_a_line_that_is_no_record_ends_nothing(line: str) -> None:
-    assert list(actions.parse_actions([line, json.dumps(OURS)])) == shown(OURS)
+    assert list(actions.parse_audited_actions([line, json.dumps(OURS)])) == shown(OURS)
 
 
 def test_words_of_a_record_move_no_cursor_and_begin_no_line() -> None:
@@ -108,7 +108,7 @@ class Journal:
 
 def test_the_journal_is_asked_for_root_s_records_and_for_not_too_many() -> None:
     journal = Journal(0, json.dumps(OURS) + "\n", "")
-    assert len(actions.read_actions(cast(Any, journal), 1_700_000_000.5).actions) == 1
+    assert len(actions.read_audited_actions_from_journal(cast(Any, journal), 1_700_000_000.5).actions) == 1
     for word in ("_UID=0", f"MESSAGE_ID={audit.MESSAGE_ID}", f"--lines={MOST}", "--since=@1700000000"):
         assert word in journal.argv
 
@@ -117,12 +117,14 @@ def test_a_journal_that_may_not_be_read_is_no_empty_one() -> None:
     """An admin who is shown nothing must not take it for `nothing was done`."""
     hint = "Hint: You are currently not seeing messages from other users and the system."
     with pytest.raises(NodeError) as raised:
-        actions.read_actions(cast(Any, Journal(0, "", hint)), 0.0)
+        actions.read_audited_actions_from_journal(cast(Any, Journal(0, "", hint)), 0.0)
     assert raised.value.hint == "sudo hyperpod-kit node actions"
     for words in ("Failed to open files", "No journal files were found."):
         with pytest.raises(Unreachable, match=r"Failed to open|no journal"):
-            actions.read_actions(cast(Any, Journal(1, "", words)), 0.0)
-    in_part = actions.read_actions(cast(Any, Journal(1, json.dumps(OURS) + "\n", "Bad message")), 0.0)
+            actions.read_audited_actions_from_journal(cast(Any, Journal(1, "", words)), 0.0)
+    in_part = actions.read_audited_actions_from_journal(
+        cast(Any, Journal(1, json.dumps(OURS) + "\n", "Bad message")), 0.0
+    )
     assert len(in_part.actions) == 1 and in_part.problem == "journalctl: Bad message"
 
 
@@ -154,7 +156,7 @@ NODE = NodeTarget("i-0a", "workers", "", "10.0.0.1", "Running")
     ],
 )
 def test_a_hostile_answer_is_that_node_s_own_error(answer: str) -> None:
-    told = parse_response(NODE, Completed((), 0, answer, ""))
+    told = parse_actions_response(NODE, Completed((), 0, answer, ""))
     assert told.error and told.actions == () and told.error.isprintable()
 
 
@@ -168,10 +170,10 @@ def test_odd_values_in_an_answer_are_only_words() -> None:
         {"at": -5},
         *[{"at": 1.0}] * 2000,
     ]
-    told = parse_response(NODE, Completed((), 0, "Welcome!\n" + json.dumps({"actions": raw[::-1]}), ""))
+    told = parse_actions_response(NODE, Completed((), 0, "Welcome!\n" + json.dumps({"actions": raw[::-1]}), ""))
     assert not told.error and 0 < len(told.actions) <= MOST
     assert all(one.to_line().isprintable() for one in told.actions)
 
 
 def test_a_node_of_an_older_release_says_so() -> None:
-    assert "release" in parse_response(NODE, Completed((), 2, "", "invalid choice: 'actions'")).error
+    assert "release" in parse_actions_response(NODE, Completed((), 2, "", "invalid choice: 'actions'")).error

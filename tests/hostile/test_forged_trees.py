@@ -124,8 +124,8 @@ def test_buffers_are_no_larger_than_those_of_a_writer(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="chunk is '1073741824', which it cannot be"):
         manifest.decode(PosixStore(root).read(f"{ATTEMPTS[1]}/MANIFEST.json"))
     with pytest.raises(ValueError, match="more leaves than are read"):
-        digest.split_file_size(1 << 40, 4096)
-    assert digest.split_file_size(1 << 44)[1] * digest.LEAF_BYTES < digest.MOST_LEAVES
+        digest.split_size_into_data_and_leaf_count(1 << 40, 4096)
+    assert digest.split_size_into_data_and_leaf_count(1 << 44)[1] * digest.LEAF_BYTES < digest.MOST_LEAVES
 
 
 def test_what_is_counted_anew_is_as_what_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,10 +140,10 @@ def test_what_is_counted_anew_is_as_what_was_kept(monkeypatch: pytest.MonkeyPatc
 def test_layouts_that_are_cut_in_too_many_ways_are_written_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     specs = [TensorSpec(str(number), "U8", (1,), (number,), (9,)) for number in range(5)]
     placed = [Placed(spec, 100 + at, 101 + at) for at, spec in enumerate(specs)]
-    assert rows.encode({0: placed})[:8] == compact_index.MAGIC
+    assert rows.encode_index_file({0: placed})[:8] == compact_index.MAGIC
     monkeypatch.setattr(shard_table, "_MOST_COUNTS", 24)
-    written = rows.encode({0: placed})
-    assert written[:8] != compact_index.MAGIC and sorted(rows.decode(written)) == ["0", "1", "2", "3", "4"]
+    written = rows.encode_index_file({0: placed})
+    assert written[:8] != compact_index.MAGIC and sorted(rows.decode_index_file(written)) == ["0", "1", "2", "3", "4"]
 
 
 def test_an_index_that_packs_too_well_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,4 +151,4 @@ def test_an_index_that_packs_too_well_is_stored(monkeypatch: pytest.MonkeyPatch)
     pattern = json.dumps([["a" * 20_000], [0]])
     own = json.dumps([0, [["F32", [1], [0], [2]]], []])
     written = compact_index.encode([(pattern, own)])
-    assert len(written) > 20_000 and list(rows.decode(written)) == ["a" * 20_000]
+    assert len(written) > 20_000 and list(rows.decode_index_file(written)) == ["a" * 20_000]

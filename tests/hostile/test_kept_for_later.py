@@ -137,8 +137,8 @@ def test_scans_that_say_more_than_they_have_are_made_anew(tmp_path: Path) -> Non
         folder.mkdir()
         parts = records(folder, body, kept_parsers.BODY)
         try:
-            assert parts.read_scan(KEYS[0]) is None
-            kept = parts.read_scan(KEYS[1])
+            assert parts.read_scan_if_intact(KEYS[0]) is None
+            kept = parts.read_scan_if_intact(KEYS[1])
             assert kept is not None and kept.digest == SCAN.digest and kept.starts.tolist() == SCAN.starts.tolist()
         finally:
             parts.flush_and_close()
@@ -165,7 +165,7 @@ def test_a_record_of_no_time_is_none(moment: str, tmp_path: Path) -> None:
     """It would stand for ever, or end what reports."""
     text = json.dumps({**kept_parsers.GUARD, "checked_at": "@"}).replace('"@"', moment)
     (tmp_path / "slurm.json").write_text(text)
-    assert findings.read_record(str(tmp_path / "slurm.json")) is None
+    assert findings.read_guard_record(str(tmp_path / "slurm.json")) is None
 
 
 @pytest.mark.parametrize("moment", [float("inf"), float("nan"), 10**400])
@@ -173,9 +173,9 @@ def test_a_record_of_no_time_is_none(moment: str, tmp_path: Path) -> None:
 def test_a_note_of_no_number_counts_as_no_try(field: str, moment: Any) -> None:
     note = {"count": 2, "at": 1.0, "words": "x", "error": "", field: moment}
     if (field, moment) == ("count", 10**400):
-        assert mend.Tries.of(note).after_try(2.0, "y").count == 10**400 + 1
+        assert mend.Tries.parse_or_empty(note).after_try(2.0, "y").count == 10**400 + 1
         return
-    assert mend.Tries.of(note) == mend.Tries()
+    assert mend.Tries.parse_or_empty(note) == mend.Tries()
 
 
 # --- reports that ranks hand in ---------------------------------------------------------------------------------

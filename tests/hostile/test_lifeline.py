@@ -28,13 +28,13 @@ with Signals() as signals:
     sys.stdin.readline()
     turns, end = 0, time.monotonic() + 2.0
     while time.monotonic() < end:
-        signals.wait(min(5.0, end - time.monotonic(), lines.due or 5.0), lines.files)
-        lines.cut()
+        signals.wait(min(5.0, end - time.monotonic(), lines.seconds_until_due or 5.0), lines.files)
+        lines.receive_and_list_cut_off_nodes()
         turns += 1
     started = subprocess.run(["true"]).returncode == 0
     while not lines.words:
-        signals.wait(min(5.0, lines.due or 5.0), lines.files)
-        lines.cut()
+        signals.wait(min(5.0, lines.seconds_until_due or 5.0), lines.files)
+        lines.receive_and_list_cut_off_nodes()
     print(json.dumps([turns, started, lines.words]), flush=True)
 """
 
@@ -48,8 +48,8 @@ class Here:
         self.address = (host, int(port))
 
     def turn(self) -> List[str]:
-        select.select(self.lines.files, [], [], min(0.3, self.lines.due or 0.3))
-        return self.lines.cut()
+        select.select(self.lines.files, [], [], min(0.3, self.lines.seconds_until_due or 0.3))
+        return self.lines.receive_and_list_cut_off_nodes()
 
     def by_way_of(self, port: int) -> Dict[str, str]:
         return {**self.lines.environment, HPK_LIFELINE: f"127.0.0.1:{port}:x"}

@@ -8,7 +8,7 @@ from typing import Callable, Dict, Tuple
 
 import pytest
 
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.untrusted import owner
 from hyperpod_kit.untrusted.walk import NOBODY
@@ -47,7 +47,7 @@ def test_nothing_of_the_victims_changes(where: str, shared: Path) -> None:
         ["storage", "tier", str(named), "--older-than", "1s", "--keep", "1", "--delete"],
         ["storage", "usage", str(named), "--fresh"],
     ):
-        assert run(words) == 1, words
+        assert run_command_line(words) == 1, words
     assert contents(fsx / "private") == before and not list((shared / "archive").iterdir())
 
 
@@ -57,13 +57,13 @@ def test_links_of_ones_own_and_of_roots_are_followed(shared: Path, capsys: pytes
     mine = link(fsx / "mine", fsx / "run", VICTIM)
     roots = link(fsx / "roots", mine, 0)
     assert (
-        owner.uid_to_act_as(str(mine))
-        == owner.uid_to_act_as(str(roots))
-        == owner.uid_to_act_as(str(fsx / "run"))
+        owner.uid_to_act_as_if_root(str(mine))
+        == owner.uid_to_act_as_if_root(str(roots))
+        == owner.uid_to_act_as_if_root(str(fsx / "run"))
         == VICTIM
     )
-    assert run(["checkpoint", "ls", str(roots)]) == 0 and names[0] in capsys.readouterr().out
-    assert run(["checkpoint", "prune", str(roots), "--latest", "1"]) == 0
+    assert run_command_line(["checkpoint", "ls", str(roots)]) == 0 and names[0] in capsys.readouterr().out
+    assert run_command_line(["checkpoint", "prune", str(roots), "--latest", "1"]) == 0
     assert names[-1] in os.listdir(fsx / "run") and names[0] not in os.listdir(fsx / "run")
 
 
@@ -74,7 +74,7 @@ def test_what_is_not_there_is_looked_for_as_who_could_put_it_there(shared: Path)
     os.chown(fsx / "mallory", ATTACKER, ATTACKER)
     (fsx / "mallory" / "roots").mkdir()
     found = {
-        name: owner.uid_to_act_as(str(place))
+        name: owner.uid_to_act_as_if_root(str(place))
         for name, place in {
             "everybody's": fsx / "absent",
             "root's": shared / "archive" / "absent" / "below",
@@ -86,18 +86,18 @@ def test_what_is_not_there_is_looked_for_as_who_could_put_it_there(shared: Path)
     }
     theirs = ["the attacker's", "root's in the attacker's", "behind a file", "a dangling link"]
     assert found == {"everybody's": NOBODY, "root's": 0, **dict.fromkeys(theirs, ATTACKER)}
-    assert run(["checkpoint", "ls", str(fsx / "absent")]) == 3
+    assert run_command_line(["checkpoint", "ls", str(fsx / "absent")]) == 3
     with pytest.raises(Untrusted, match=f"symbolic link of uid {ATTACKER}"):
-        owner.uid_to_act_as(str(link(fsx / "odd", shared / "archive" / "absent", ATTACKER)))
+        owner.uid_to_act_as_if_root(str(link(fsx / "odd", shared / "archive" / "absent", ATTACKER)))
     link(fsx / "loop", fsx / "loop", ATTACKER)
     with pytest.raises(OSError, match="levels of symbolic links"):
-        owner.uid_to_act_as(str(fsx / "loop"))
+        owner.uid_to_act_as_if_root(str(fsx / "loop"))
 
 
 def test_what_a_user_serves_is_theirs_and_is_not_asked(shared: Path, silent: Callable[..., None]) -> None:
     mine = shared / "fsx" / "mallory"
     (mine / "run").mkdir(parents=True)
     silent(mine / "run")
-    assert owner.uid_to_act_as(str(mine / "run" / "below")) == ATTACKER
+    assert owner.uid_to_act_as_if_root(str(mine / "run" / "below")) == ATTACKER
     with pytest.raises(Untrusted, match="symbolic link"):
-        owner.uid_to_act_as(str(link(mine / "victims", mine / "run", VICTIM)))
+        owner.uid_to_act_as_if_root(str(link(mine / "victims", mine / "run", VICTIM)))

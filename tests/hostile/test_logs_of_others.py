@@ -66,7 +66,7 @@ def test_two_records_of_one_number_in_two_files_are_a_gap_that_names_both(tmp_pa
     for _ in range(2):
         other = ledger.add_entries(changelog.parse_entries_marking_sequence_gaps([line(2, "quite another")], "MDT0"))
         assert other.records == 0
-    (gap,) = ledger.gaps_overlapping(0.0, 4e9)
+    (gap,) = ledger.gaps_overlapping_or_undated(0.0, 4e9)
     assert "two different records" in gap.why and "/b" in gap.why and "quite another" in gap.why
     ledger.close()
 

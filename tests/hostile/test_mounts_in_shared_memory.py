@@ -29,7 +29,7 @@ import contextlib, ctypes, os, signal, stat, sys
 from pathlib import Path
 from hyperpod_kit.checkpoint.agent import flush, shm_paths, failure_note, shm_slots
 from hyperpod_kit.node.memory.orphaned_snapshots import list_snapshot_owners
-from hyperpod_kit.untrusted.dirfd import mount_id_by_handle, mount_id_of
+from hyperpod_kit.untrusted.dirfd import mount_id_by_handle_or_none_text, mount_id_of
 from tests.hostile.captures import committed, flushed, lay
 from tests.hostile.users import ATTACKER, VICTIM, as_user
 
@@ -71,7 +71,8 @@ def look_at_all():
 """
 
 PLACES = {
-    "own directory": "shm_paths.make_directories_as_root(str(base), ATTACKER); target = base / 'hyperpod-kit' / "
+    "own directory": "shm_paths.make_directories_as_root_reporting_moved(str(base), ATTACKER); target = base / "
+    "'hyperpod-kit' / "
     "str(ATTACKER)",
     "a directory beside": "target = base / f'hyperpod-kit-{ATTACKER}'; mine(target, True)",
     "the victim's directory": "target = base / f'hyperpod-kit-{VICTIM}'; mine(target, True)",
@@ -88,17 +89,17 @@ assert hangs(target), "no attack"
 look_at_all()
 held_there, around = os.open(target, os.O_PATH | os.O_NOFOLLOW), os.open(target.parent, os.O_PATH)
 signal.alarm(20)
-assert mount_id_by_handle(around) == mount_id_of(around) != mount_id_of(held_there), "no such file system"
-assert mount_id_by_handle(held_there) in ("none", mount_id_of(held_there))
+assert mount_id_by_handle_or_none_text(around) == mount_id_of(around) != mount_id_of(held_there), "no such file system"
+assert mount_id_by_handle_or_none_text(held_there) in ("none", mount_id_of(held_there))
 signal.alarm(40)
 lay(base, root)
 assert [(one.uid, one.job, one.alive) for one in look_at_all()] == [(VICTIM, "7", False)]
 assert [one.removed for one in flushed(base)] == [True] and committed(root)
 if target.name == "hyperpod-kit":
-    reason = shm_paths.make_directories_as_root(str(base), VICTIM, move_foreign_aside=True)
+    reason = shm_paths.make_directories_as_root_reporting_moved(str(base), VICTIM, move_foreign_aside=True)
     assert "something is mounted there" in reason
 elif target.parent == base:
-    assert shm_paths.make_directories_as_root(str(base), VICTIM, move_foreign_aside=True) == ""
+    assert shm_paths.make_directories_as_root_reporting_moved(str(base), VICTIM, move_foreign_aside=True) == ""
 lay(base, root, seq=2)
 assert [one.removed for one in flushed(base)] == [True]
 # What a build before 0.1.0 would have called the run, its lock being where the attacker can mount something.

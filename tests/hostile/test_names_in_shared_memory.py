@@ -122,13 +122,13 @@ def test_root_moves_aside_what_another_made_in_its_place(base: Path) -> None:
 
     assert as_user(ATTACKER, squat) == 0
     with pytest.raises(OSError, match=f"of uid {ATTACKER}, expected a directory of root"):
-        shm_paths.make_directories_as_root(str(base), VICTIM)
-    said = shm_paths.make_directories_as_root(str(base), VICTIM, move_foreign_aside=True)
+        shm_paths.make_directories_as_root_reporting_moved(str(base), VICTIM)
+    said = shm_paths.make_directories_as_root_reporting_moved(str(base), VICTIM, move_foreign_aside=True)
     assert f"uid {ATTACKER}" in said and "moved-aside" in said
     own = base / f"hyperpod-kit/{VICTIM}"
     assert (own.stat().st_uid, own.stat().st_mode & 0o777) == (VICTIM, 0o700)
     assert (own.parent.stat().st_uid, own.parent.stat().st_mode & 0o777) == (0, 0o711)
-    assert shm_paths.make_directories_as_root(str(base), VICTIM, move_foreign_aside=True) == ""
+    assert shm_paths.make_directories_as_root_reporting_moved(str(base), VICTIM, move_foreign_aside=True) == ""
     assert as_user(ATTACKER, lambda: (own.parent / "4003").mkdir()) == 1
     assert as_user(ATTACKER, lambda: os.rename(own.parent, base / "elsewhere")) == 1
     lay(base, base.parent / "root")
@@ -159,14 +159,14 @@ def test_in_a_container_roots_directory_is_known_and_anothers_is_not(base: Path,
 
         assert as_user(ATTACKER, make) == 0
     else:
-        shm_paths.make_directories_as_root(str(base), VICTIM)
+        shm_paths.make_directories_as_root_reporting_moved(str(base), VICTIM)
 
     def look() -> None:
         in_a_container(inside)
         assert shm_paths.node_uid() == VICTIM
         found = shm_paths.ensure_user_directory()
         assert found == str(base / f"hyperpod-kit-{VICTIM}" if squat else own), found
-        assert shm_paths.user_directories() == [found, str(base)]
+        assert shm_paths.own_directories_and_shm_root() == [found, str(base)]
         (Path(found) / f"hpk-{VICTIM}-aaaaaaaaaaaa-00000.saves").touch()
 
     code = as_user(VICTIM, look)
@@ -178,7 +178,7 @@ def test_a_lock_of_anothers_makes_the_victim_signal_nobody(base: Path) -> None:
     """The attacker names a process of the victim's and holds the lock."""
     other = subprocess.Popen([*be(VICTIM), "/usr/bin/python3", "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        owner = process.identify(other.pid)
+        owner = process.identify_unless_gone_or_zombie(other.pid)
         assert owner is not None
         path = base / f"hpk-{VICTIM}-aaaaaaaaaaaa-00000.lock"
         held = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
@@ -190,7 +190,7 @@ def test_a_lock_of_anothers_makes_the_victim_signal_nobody(base: Path) -> None:
         def begin() -> None:
             with pytest.raises(Untrusted, match=f"of uid {ATTACKER}"):
                 lock.acquire_ending_stale_agent(str(path), process.this_process(), grace=0.2)
-            assert lock.holder(str(path)) is None
+            assert lock.read_agent_and_trainer(str(path)) is None
 
         assert as_user(VICTIM, within(30, begin)) == 0
         assert process.is_alive(owner), "it was ended"

@@ -94,7 +94,7 @@ def test_no_value_in_any_field_hides_the_older_one(root: Path, field: str, value
     assert selection.newest_valid(str(root)).checkpoint_id in (name_of(1), name_of(2))
     store = PosixStore(str(root))
     assert len(retention.judge_all_checkpoints(store)) == 2
-    assert len(list(catalog.newest_first(store))) == 2
+    assert len(list(catalog.iter_checkpoints_newest_first(store))) == 2
 
 
 def _replace(path: Path, kind: str) -> None:
@@ -140,7 +140,7 @@ import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))
 from hyperpod_kit.job import checkpoint_choice
 checkpoint_choice.choose(sys.argv[1])  # before the ranks start, which may not hang either
-print(checkpoint_choice.choose(sys.argv[1], checkpoint_choice.newest_valid).source)
+print(checkpoint_choice.choose(sys.argv[1], checkpoint_choice.newest_verified_kit_else_foreign).source)
 """
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=60
@@ -162,9 +162,9 @@ def test_a_rank_of_a_file_name_takes_no_memory(tmp_path: Path) -> None:
         (place / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").write_bytes(b"x")
     (place / f"mp_rank_{10**17}_model_states.pt").write_bytes(b"x")
     with pytest.raises(CheckpointError, match="rank 0 are missing"):
-        deepspeed.structure(str(place))
+        deepspeed.check_all_rank_files_present(str(place))
     with pytest.raises(NoValidCheckpoint):
-        newest.newest(str(tmp_path), {})
+        newest.newest_provable_foreign_checkpoint(str(tmp_path), {})
 
 
 def test_a_listing_of_odd_names_ends_and_hides_nothing() -> None:
@@ -191,12 +191,12 @@ def test_a_listing_of_odd_names_ends_and_hides_nothing() -> None:
     names = {f"{word}{number}{tail}": b"" for number in range(2000) for word in odd for tail in ("", "/x", ".json")}
     store._objects.update(names)
     store._objects[f"{good}/{layout.MANIFEST_FILE}"] = b"{}"
-    found = list(catalog.newest_first(store))
+    found = list(catalog.iter_checkpoints_newest_first(store))
     assert [entry.checkpoint_id for entry in found if entry.committed] == [good]
     assert (
         catalog.highest_epoch_and_seq(store)[0] == 2
         and pins.pinned_checkpoints(store) == set()
-        and tombstone.read(store, good) is None
+        and tombstone.read_damage_reason(store, good) is None
     )
 
 

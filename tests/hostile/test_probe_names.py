@@ -16,7 +16,7 @@ from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
-from hyperpod_kit.node.observe.check import deep_mode
+from hyperpod_kit.node.observe.check import deep_probe_mode_letters
 from hyperpod_kit.node.observe.classify import MountObservation, classify
 from hyperpod_kit.node.observe.probe import probe_all
 from hyperpod_kit.node.slurm import drain
@@ -39,7 +39,7 @@ def fsx(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 def look(fsx: Path) -> Tuple[str, str]:
     """What root's check says of the mount."""
-    (probed,) = probe_all([(str(fsx), deep_mode(MOUNT))], 20.0, NAME)
+    (probed,) = probe_all([(str(fsx), deep_probe_mode_letters(MOUNT))], 20.0, NAME)
     entry = MountEntry(1, "0:1", "/fsx", "lustre", "10.0.0.1@tcp:/abcdefgh", ("rw",))
     return classify(MOUNT, MountObservation(entry, probed, MountIdentity(True, entry.source)), 20.0)
 
@@ -48,7 +48,7 @@ def wish(state: str, policy: HealthPolicy) -> Any:
     """What Slurm is told when every check says so."""
     record = HealthRecord({})
     for tick in range(policy.degraded_after):
-        record = record.after(
+        record = record.after_check(
             MountStatus("fsx", "lustre", "/fsx", MountState(state), checked_at=1000.0 + 30 * tick), policy
         )
 
@@ -136,7 +136,7 @@ def test_checks_of_a_full_mount_do_not_count_towards_its_first_real_failure() ->
     record = HealthRecord({})
     full = MountStatus("fsx", "lustre", "/fsx", MountState.FULL, checked_at=1000.0)
     for tick in range(10):
-        record = record.after(replace(full, checked_at=1000.0 + 30 * tick), policy)
-        assert not record.serves and not record.degraded, "it is not well, and it is nobody's reason"
-    record = record.after(replace(full, state=MountState.HUNG, checked_at=1300.0), policy)
+        record = record.after_check(replace(full, checked_at=1000.0 + 30 * tick), policy)
+        assert not record.is_usable_by_jobs and not record.degraded, "it is not well, and it is nobody's reason"
+    record = record.after_check(replace(full, state=MountState.HUNG, checked_at=1300.0), policy)
     assert (record.failures, record.degraded) == (1, False)

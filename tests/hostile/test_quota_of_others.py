@@ -78,7 +78,7 @@ def ask(shared: Path) -> str:
 
     assert as_user(ATTACKER, put) == 0
     box = request_box.RequestBox(str(shared))
-    (one,) = box.list_pending_and_refused()[0]
+    (one,) = box.list_pending_and_refusal_reasons()[0]
     box.close()
     return one.id
 

@@ -12,7 +12,7 @@ import pytest
 
 from hyperpod_kit.environment import HPK_CACHE, HPK_REHEARSAL_STATE
 from hyperpod_kit.errors import Untrusted
-from hyperpod_kit.system.process import Process, identify, is_alive
+from hyperpod_kit.system.process import Process, identify_unless_gone_or_zombie, is_alive
 from hyperpod_rehearsal import boot, cleanup, host, layout, processes, state, trusted_directory
 from hyperpod_rehearsal.layout import Layout
 from tests.hostile.users import ATTACKER, ROOT, as_user, place
@@ -56,7 +56,7 @@ def plant(where: Path, pid: int) -> None:
 COMMANDS = {
     "up": lambda: boot.start_rehearsal("demo", (), lambda text: None),
     "down": lambda: boot.take_down_rehearsal("demo"),
-    "down --all": cleanup.stop_and_remove_all,
+    "down --all": cleanup.stop_and_remove_all_returning_names,
     "status": lambda: boot.require_running("demo"),
 }
 
@@ -76,7 +76,7 @@ def test_a_link_of_a_users_to_a_directory_of_roots(shared, tmp_path):
     with pytest.raises(Untrusted, match=rf"state is a symbolic link to {tmp_path}/roots of uid {ATTACKER}"):
         boot.take_down_rehearsal("demo")
     with pytest.raises(Untrusted):
-        trusted_directory.make_trusted(shared / "state/demo")
+        trusted_directory.create_trusted_directory(shared / "state/demo")
     assert list((tmp_path / "roots").iterdir()) == []
 
 
@@ -99,7 +99,7 @@ def test_a_state_directory_that_others_may_write_to(shared, mode):
 def test_what_root_makes_is_roots_alone(shared):
     before = os.umask(0)
     try:
-        trusted_directory.make_trusted(Layout.for_name("demo").root)
+        trusted_directory.create_trusted_directory(Layout.for_name("demo").root)
     finally:
         os.umask(before)
     for level in (shared / "state", shared / "state/demo"):
@@ -113,11 +113,11 @@ def test_an_image_cache_of_a_users(shared, monkeypatch):
     with pytest.raises(Untrusted, match=f"cache belongs to uid {ATTACKER}"):
         boot.start_rehearsal("demo", (), lambda text: None)
     with pytest.raises(Untrusted):
-        layout.lock_file_path("network")
+        layout.lock_file_path_with_directory_made("network")
 
 
 def process_of(pid: int) -> Process:
-    process = identify(pid)
+    process = identify_unless_gone_or_zombie(pid)
     assert process is not None
     return process
 
@@ -126,8 +126,8 @@ def process_of(pid: int) -> Process:
 def test_the_number_of_a_daemon_that_died_is_another_process_now(shared, daemon_of_roots, file):
     """The identity fits to the clock tick, the place is root's; only it is no daemon of a rehearsal."""
     demo = Layout.for_name("demo")
-    trusted_directory.make_trusted(demo.root)
-    state.write_process(getattr(demo, file), process_of(daemon_of_roots.pid))
+    trusted_directory.create_trusted_directory(demo.root)
+    state.write_process_identity(getattr(demo, file), process_of(daemon_of_roots.pid))
     cleanup.stop_daemon_and_guardian(demo)
     assert daemon_of_roots.poll() is None
 
@@ -136,16 +136,16 @@ def test_the_number_of_a_daemon_that_died_is_another_process_now(shared, daemon_
 def test_the_daemon_of_another_rehearsal_is_not_ours(shared, module):
     """Same program, also under its former name, same user, another state directory."""
     demo = Layout.for_name("demo")
-    trusted_directory.make_trusted(demo.root)
+    trusted_directory.create_trusted_directory(demo.root)
     with subprocess.Popen(
         [sys.executable, "-c", "input()", "-m", module, "--state", str(demo.root) + "2"], stdin=subprocess.PIPE
     ) as other, subprocess.Popen(
         [sys.executable, "-c", "input()", "-m", module, "--state", str(demo.root)], stdin=subprocess.PIPE
     ) as own:
-        state.write_process(demo.daemon_file, process_of(other.pid))
+        state.write_process_identity(demo.daemon_file, process_of(other.pid))
         cleanup.stop_daemon_and_guardian(demo)
         assert other.poll() is None
-        state.write_process(demo.daemon_file, process_of(own.pid))
+        state.write_process_identity(demo.daemon_file, process_of(own.pid))
         cleanup.stop_daemon_and_guardian(demo)
         assert own.wait(30) != 0
         other.kill()
@@ -162,19 +162,19 @@ def test_a_process_that_was_started_a_moment_ago_is_known_by_its_words():
 def test_a_users_process_that_says_it_is_the_daemon(shared):
     """Even so root signals nothing of another user's: he could have it take a number that root then trusts."""
     demo = Layout.for_name("demo")
-    trusted_directory.make_trusted(demo.root)
+    trusted_directory.create_trusted_directory(demo.root)
     words = ["-m", "hyperpod_rehearsal.daemon", "--state", str(demo.root)]
     argv = ["/usr/bin/python3", "-c", "input()", *words]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, user=ATTACKER) as theirs:
-        process = identify(theirs.pid)
+        process = identify_unless_gone_or_zombie(theirs.pid)
         assert is_alive(process) and not processes.is_running_command(process, words)
         theirs.kill()
 
 
 def test_a_fifo_or_a_file_of_a_users_in_the_place_of_a_state_file(shared):
     os.mkfifo(shared / "daemon.json")
-    assert state.read_process(shared / "daemon.json") is None
+    assert state.read_process_identity_or_none(shared / "daemon.json") is None
     assert as_user(ATTACKER, lambda: (shared / "ready.json").write_text('{"endpoint": "x"}')) == 0
-    assert state.read_json(shared / "ready.json") is None
+    assert state.read_own_json_object_or_none(shared / "ready.json") is None
     (shared / "state.json").write_text("[" * 200_000)
-    assert state.read_json(shared / "state.json") is None
+    assert state.read_own_json_object_or_none(shared / "state.json") is None

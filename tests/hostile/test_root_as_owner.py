@@ -16,7 +16,7 @@ import pytest
 
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.errors import HyperpodKitError, Unreachable, UsageError
 from hyperpod_kit.storage.tier import run as tiering
 from hyperpod_kit.storage.tier.rules import TierRule
@@ -123,7 +123,7 @@ def test_a_mount_that_does_not_answer_costs_one_line(
     for words in (["ls", str(mine)], ["prune", str(mine), "--latest", "1", "--dry-run"], ["verify", str(mine)]):
         deadline = Deadline(60)
         # Nothing of `verify` asks who holds a lease.
-        assert run(["checkpoint", *words]) != 0 or (what, words[0]) == ("leases", "verify")
+        assert run_command_line(["checkpoint", *words]) != 0 or (what, words[0]) == ("leases", "verify")
         assert not deadline.has_passed()
 
 
@@ -143,13 +143,13 @@ def test_a_mount_that_does_not_answer_costs_usage_preload_and_quota_one_line(
         mounted.mkdir()
     silent(mounted, regular=what == "a file")
     places = [str(mine), str(data / "good")] if what == "the place" else [str(data)]
-    code = run(["storage", "preload", *places, "--json"])
+    code = run_command_line(["storage", "preload", *places, "--json"])
     said = capsys.readouterr()
     assert code == 1, said.err
     body = json.loads(said.out)
     assert body["files"] == (1 if what != "a directory" else 2) and len(body["unread"]) == 1, body
     assert f"uid {ATTACKER} has mounted" in body["unread"][0]
-    code = run(
+    code = run_command_line(
         [
             "storage",
             "usage",
@@ -169,7 +169,7 @@ def test_a_mount_that_does_not_answer_costs_usage_preload_and_quota_one_line(
         # Root's place, two directories of users and a file or two: a name that is covered is not counted.
         assert reports[0]["total"]["entries"] == (5 if what == "a directory" else 4)
     # Nothing here has limits: what counts is that it ends, and whose fault it was.
-    assert run(["storage", "quota", "show", str(mine), str(data / "good")]) == 1
+    assert run_command_line(["storage", "quota", "show", str(mine), str(data / "good")]) == 1
     assert len(capsys.readouterr().err.splitlines()) >= 2
 
 
@@ -223,7 +223,7 @@ def test_where_root_is_nobody_each_directory_is_read_as_its_owner(command: str, 
     for path in (inner, inner / "file"):
         os.chown(path, VICTIM, VICTIM)
         path.chmod(0o700 if path.is_dir() else 0o400)
-    program = "import sys; from hyperpod_kit.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    program = "import sys; from hyperpod_kit.cli.main import run_command_line; sys.exit(run_command_line(sys.argv[1:]))"
     words = [
         "storage",
         command,
@@ -251,10 +251,10 @@ def test_preload_reads_no_link_and_no_file_as_anybody_but_its_owner(
     (mine / "links").symlink_to(data / "good")
     for path in (mine / "link", mine / "links"):
         os.chown(path, ATTACKER, ATTACKER, follow_symlinks=False)
-    assert run(["storage", "preload", str(mine), "--json"]) == 0
+    assert run_command_line(["storage", "preload", str(mine), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["files"] == 1
     for link in ("link", "links"):
-        assert run(["storage", "preload", str(mine / link), "--json"]) == 1
+        assert run_command_line(["storage", "preload", str(mine / link), "--json"]) == 1
         body = json.loads(capsys.readouterr().out)
         assert body["files"] == 0 and f"symbolic link of uid {ATTACKER}" in body["unread"][0]
 
@@ -264,9 +264,9 @@ def test_a_limit_is_not_set_by_way_of_a_users_link(shared: Path, capsys: pytest.
     link = data / "mallory" / "link"
     link.symlink_to(data / "good")
     os.chown(link, ATTACKER, ATTACKER, follow_symlinks=False)
-    assert run(["storage", "quota", "set", str(link), "--bytes", "1MiB"]) == 1
+    assert run_command_line(["storage", "quota", "set", str(link), "--bytes", "1MiB"]) == 1
     assert f"symbolic link of uid {ATTACKER}" in capsys.readouterr().err
-    assert run(["storage", "quota", "set", str(data / "good"), "--bytes", "1MiB"]) == 1
+    assert run_command_line(["storage", "quota", "set", str(data / "good"), "--bytes", "1MiB"]) == 1
     assert "limits of directories are set on" in capsys.readouterr().err
 
 
@@ -292,21 +292,21 @@ def test_a_childs_words_arrive_and_its_memory_does_not(shared: Path) -> None:
         kept.append(1)
         return [os.getuid(), os.geteuid(), os.getgid(), os.getgroups()]
 
-    assert owner.run_as_owner(str(shared / "mine"), work) == [VICTIM, VICTIM, VICTIM, []]
-    assert kept == [] and owner.run_as_owner(str(shared), lambda: os.getuid()) == 0
+    assert owner.run_as_owner_in_child_if_root(str(shared / "mine"), work) == [VICTIM, VICTIM, VICTIM, []]
+    assert kept == [] and owner.run_as_owner_in_child_if_root(str(shared), lambda: os.getuid()) == 0
 
     def refuse() -> object:
         raise UsageError("not so", hint="so")
 
     with pytest.raises(UsageError, match="not so") as refused:
-        owner.run_as_owner(str(shared / "mine"), refuse)
+        owner.run_as_owner_in_child_if_root(str(shared / "mine"), refuse)
     assert refused.value.hint == "so"
     with pytest.raises(PermissionError):
-        owner.run_as_owner(str(shared / "mine"), lambda: os.listdir("/root"))
+        owner.run_as_owner_in_child_if_root(str(shared / "mine"), lambda: os.listdir("/root"))
     with pytest.raises(HyperpodKitError, match="KeyError"):
-        owner.run_as_owner(str(shared / "mine"), lambda: dict[str, int]()["x"])
+        owner.run_as_owner_in_child_if_root(str(shared / "mine"), lambda: dict[str, int]()["x"])
     with pytest.raises(HyperpodKitError, match="without an answer"):
-        owner.run_as_owner(str(shared / "mine"), lambda: os._exit(0))
+        owner.run_as_owner_in_child_if_root(str(shared / "mine"), lambda: os._exit(0))
 
 
 @pytest.mark.full
@@ -320,11 +320,11 @@ def test_who_works_may_take_longer_and_who_waits_may_not(shared: Path) -> None:
             pass
         return 7
 
-    assert owner.run_as_owner(str(shared / "mine"), busy, OwnerLimits(silence=0.5 * slowness())) == 7
+    assert owner.run_as_owner_in_child_if_root(str(shared / "mine"), busy, OwnerLimits(silence=0.5 * slowness())) == 7
     with pytest.raises(Unreachable, match="does not answer"):
-        owner.run_as_owner(str(shared / "mine"), lambda: time.sleep(600), OwnerLimits(silence=0.5))
+        owner.run_as_owner_in_child_if_root(str(shared / "mine"), lambda: time.sleep(600), OwnerLimits(silence=0.5))
     with pytest.raises(Unreachable, match="does not answer"):
-        owner.run_as_owner(str(shared / "mine"), busy, OwnerLimits(silence=0.2, longest=0.5))
+        owner.run_as_owner_in_child_if_root(str(shared / "mine"), busy, OwnerLimits(silence=0.2, longest=0.5))
 
 
 def test_who_has_worked_is_waited_for_no_longer_once_nothing_moves(shared: Path) -> None:
@@ -338,6 +338,6 @@ def test_who_has_worked_is_waited_for_no_longer_once_nothing_moves(shared: Path)
         os.read(os.pipe()[0], 1)
 
     with pytest.raises(Unreachable, match="does not answer"):
-        owner.run_as_owner(str(shared), work_then_hang, OwnerLimits(silence=1.0))
+        owner.run_as_owner_in_child_if_root(str(shared), work_then_hang, OwnerLimits(silence=1.0))
     assert not deadline.has_passed()
-    assert OwnerLimits(silence=1.0).allowed_standstill(10 << 20) == 11.0
+    assert OwnerLimits(silence=1.0).allowed_standstill_seconds(10 << 20) == 11.0

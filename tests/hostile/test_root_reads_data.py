@@ -11,7 +11,7 @@ from typing import Callable, Dict, Iterator, List
 
 import pytest
 
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.data.reading.local_file import LocalFile, open_regular
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.data.reading.source_files import open_file
@@ -71,15 +71,15 @@ def words_of(command: str, shared: Path, out: str) -> List[str]:
 @pytest.mark.parametrize("command", ["stage", "merge", "index", "tokenize"])
 def test_root_reads_a_users_data_as_the_user(command: str, shared: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (shared / "out").chmod(0o700)  # as whom is written is another matter
-    assert run(words_of(command, shared, "good")) == 0, capfd.readouterr().err
+    assert run_command_line(words_of(command, shared, "good")) == 0, capfd.readouterr().err
     written = {path for path in (shared / "out").rglob("*") if path.is_file()}
     assert written and {path.stat().st_uid for path in written} == {0}
     link(shared)
-    assert run(words_of(command, shared, "led")) != 0
+    assert run_command_line(words_of(command, shared, "led")) != 0
     assert "Permission denied" in (error := capfd.readouterr().err) or "may not read it" in error
     made = {path for path in (shared / "out").rglob("*") if path.is_file()} - written
     assert not [path for path in made if CANARY.encode() in path.read_bytes() and path.name != "tokenizer.json"]
-    assert source_owner.current_source_uid() is None and os.geteuid() == 0
+    assert source_owner.process_source_uid_or_none() is None and os.geteuid() == 0
 
 
 @pytest.mark.parametrize("command", ["show", "verify"])
@@ -91,18 +91,18 @@ def test_sources_of_a_users_index_are_read_as_its_owner(
     data.mkdir()
     for name in "ab":
         (data / f"{name}.jsonl").write_text("".join(json.dumps({"text": name}) + "\n" for _ in range(2000)))
-    assert run(["data", "index", str(data), "--out", index]) == 0
+    assert run_command_line(["data", "index", str(data), "--out", index]) == 0
     own(shared / "mallory", ATTACKER, 0o700)
     words = ["data", command, index, *(["--bytes"] if command == "verify" else [])]
-    assert run(words) == 0 and "Permission denied" not in capfd.readouterr().out
+    assert run_command_line(words) == 0 and "Permission denied" not in capfd.readouterr().out
     for name in "ab":
         (data / f"{name}.jsonl").unlink()
         (data / f"{name}.jsonl").symlink_to(shared / "private" / "a.jsonl")
         os.chown(data / f"{name}.jsonl", ATTACKER, ATTACKER, follow_symlinks=False)
-    assert run(words) == (1 if command == "verify" else 0)
+    assert run_command_line(words) == (1 if command == "verify" else 0)
     said = capfd.readouterr().out
     assert "Permission denied" in said and "bytes, expected" not in said and "found" not in said
-    assert source_owner.current_source_uid() is None
+    assert source_owner.process_source_uid_or_none() is None
 
 
 def test_what_was_exchanged_since_it_was_listed_is_opened_as_the_owner(shared: Path) -> None:
@@ -135,8 +135,8 @@ def test_one_thread_has_the_rights_and_no_other() -> None:
     before = status()
     source_owner.set_process_source_uid(ATTACKER)
     try:
-        with source_owner.acting_as_source_owner():
-            with source_owner.acting_as_source_owner():
+        with source_owner.thread_acting_as_source_owner():
+            with source_owner.thread_acting_as_source_owner():
                 pass
             inside = status()
             thread = threading.Thread(target=lambda: seen.append(status()))
@@ -168,7 +168,7 @@ def test_a_thread_that_was_started_before_keeps_roots_rights() -> None:
     assert ready.wait(60)
     source_owner.set_process_source_uid(ATTACKER)
     try:
-        with source_owner.acting_as_source_owner():
+        with source_owner.thread_acting_as_source_owner():
             go.set()
             assert done.wait(60)
     finally:
@@ -180,9 +180,9 @@ def test_a_thread_that_was_started_before_keeps_roots_rights() -> None:
 
 def test_sources_of_two_users_are_refused_by_name(shared: Path) -> None:
     with pytest.raises(UsageError, match=f"uid {ATTACKER} and uid {VICTIM}"):
-        source_owner.reading_as_owner_of([str(shared / "mallory"), str(shared / "private")]).__enter__()
-    with source_owner.reading_as_owner_of([str(shared / "mallory"), str(shared / "out")]):
-        assert source_owner.current_source_uid() == ATTACKER
+        source_owner.opening_sources_as_owner_of([str(shared / "mallory"), str(shared / "private")]).__enter__()
+    with source_owner.opening_sources_as_owner_of([str(shared / "mallory"), str(shared / "out")]):
+        assert source_owner.process_source_uid_or_none() == ATTACKER
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o1777], ids=oct)
@@ -201,13 +201,15 @@ def test_below_a_directory_of_roots_each_file_is_opened_as_its_own_owner(
     corpus.chmod(mode)
     target = shared / "out" / "good"
     ways = {"index": [str(corpus), "--out", str(target), "--check"]}
-    assert run(["data", command, *ways.get(command, [str(corpus), str(target)])]) == 0, capfd.readouterr().err
+    assert run_command_line(["data", command, *ways.get(command, [str(corpus), str(target)])]) == 0, (
+        capfd.readouterr().err
+    )
     path = corpus / "mallory" / "b.jsonl"
     path.symlink_to(shared / "private" / "a.jsonl")
     os.chown(path, ATTACKER, ATTACKER, follow_symlinks=False)
     led = shared / "out" / "led"
     ways = {"index": [str(corpus), "--out", str(led), "--check"]}
-    assert run(["data", command, *ways.get(command, [str(corpus), str(led)])]) != 0
+    assert run_command_line(["data", command, *ways.get(command, [str(corpus), str(led)])]) != 0
     assert "symbolic link" in capfd.readouterr().err
     assert not [one for one in led.rglob("*") if one.is_file() and CANARY.encode() in one.read_bytes()]
 
@@ -223,7 +225,7 @@ def test_roots_file_that_is_exchanged_since_its_owner_was_asked_for_is_not_opene
     path.write_text("{}\n")
     exchanged = path if where == "the file" else path.parent
     target = shared / "private" / "a.jsonl" if where == "the file" else shared / "private"
-    whose = walk.trusted_owner_uid
+    whose = walk.uid_for_root_to_act_as
 
     def exchanging(name: str) -> int:
         uid = whose(name)
@@ -234,10 +236,10 @@ def test_roots_file_that_is_exchanged_since_its_owner_was_asked_for_is_not_opene
 
     source_owner.set_process_source_uid(source_owner.EACH_ITS_OWN)
     try:
-        os.close(source_owner.open_nonblocking(str(path)))
-        monkeypatch.setattr(walk, "trusted_owner_uid", exchanging)
+        os.close(source_owner.open_nonblocking_as_source_owner(str(path)))
+        monkeypatch.setattr(walk, "uid_for_root_to_act_as", exchanging)
         with pytest.raises((OSError, Untrusted)):
-            source_owner.open_nonblocking(str(path))
+            source_owner.open_nonblocking_as_source_owner(str(path))
     finally:
         source_owner.set_process_source_uid(None)
 
@@ -251,15 +253,15 @@ def test_a_thread_that_could_not_become_the_owner_opens_nothing_as_root(
     try:
         for _ in range(2):
             with pytest.raises(OSError, match="not known"):
-                source_owner.open_nonblocking(str(shared / "private" / "a.jsonl"))
+                source_owner.open_nonblocking_as_source_owner(str(shared / "private" / "a.jsonl"))
     finally:
         source_owner.set_process_source_uid(None)
 
 
 def test_who_is_not_root_reads_with_its_own_rights(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, "is_machine_root", lambda: False)
-    with source_owner.reading_as_owner_of([str(shared / "mallory")]):
-        assert source_owner.current_source_uid() is None
+    with source_owner.opening_sources_as_owner_of([str(shared / "mallory")]):
+        assert source_owner.process_source_uid_or_none() is None
 
 
 @pytest.mark.parametrize("kind", ["a fifo", "a link to the victim's"])
@@ -274,5 +276,5 @@ def test_a_users_tokenizer_is_read_as_its_owner_and_at_once(
         path.symlink_to(shared / "private" / "a.jsonl")
         os.chown(path, ATTACKER, ATTACKER, follow_symlinks=False)
     words = ["--tokenizer", str(path), "--out", str(shared / "out" / "t"), str(shared / "mallory")]
-    assert run(["data", "tokenize", *words]) != 0
+    assert run_command_line(["data", "tokenize", *words]) != 0
     assert CANARY not in capfd.readouterr().err

@@ -14,7 +14,7 @@ import pytest
 from hyperpod_kit.checkpoint.formats import byte_sources
 from hyperpod_kit.checkpoint.repository.store import owners
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.untrusted import source_owner
 from tests.hostile.acts.ground import own
 from tests.hostile.silent import quick
@@ -57,8 +57,8 @@ def test_nothing_is_read_that_the_owner_could_not_read(
         return data
 
     monkeypatch.setattr(PosixStore, "read", noted)
-    monkeypatch.setattr("hyperpod_kit.untrusted.owner.run_as_user", lambda work, *_: work())
-    assert run(words_of(kind, fsx / "mallory", tmp_path, names[-1])) != 0
+    monkeypatch.setattr("hyperpod_kit.untrusted.owner.run_as_user_in_child", lambda work, *_: work())
+    assert run_command_line(words_of(kind, fsx / "mallory", tmp_path, names[-1])) != 0
     assert not [path for path in opened if "private" in path] and os.geteuid() == 0
 
 
@@ -68,7 +68,7 @@ def test_a_run_behind_anothers_link_is_refused(kind: str, shared: Path, tmp_path
     names = a_run(fsx / "private", VICTIM, 0o700)
     (fsx / "mallory").symlink_to(fsx / "private")
     os.chown(fsx / "mallory", ATTACKER, ATTACKER, follow_symlinks=False)
-    assert run(words_of(kind, fsx / "mallory", tmp_path, names[-1])) == 1
+    assert run_command_line(words_of(kind, fsx / "mallory", tmp_path, names[-1])) == 1
 
 
 @pytest.mark.parametrize("kind", ["safetensors", *full("torch")])
@@ -83,7 +83,7 @@ def test_nothing_is_imported_that_the_owner_could_not_read(kind: str, shared: Pa
         (fsx / name / "w").write_bytes((tmp_path / kind).read_bytes())
         own(fsx / name, uid, 0o700)
     words = ["checkpoint", "import", str(fsx / "mallory" / "w"), "--from", kind, "--step", "1", "--output"]
-    assert run([*words, str(tmp_path / "theirs")]) == 0
+    assert run_command_line([*words, str(tmp_path / "theirs")]) == 0
     (fsx / "mallory" / "w").unlink()
     (fsx / "mallory" / "w").symlink_to(fsx / "private" / "w")
     source_owner.set_process_source_uid(ATTACKER)
@@ -93,7 +93,7 @@ def test_nothing_is_imported_that_the_owner_could_not_read(kind: str, shared: Pa
     finally:
         source_owner.set_process_source_uid(None)
     os.chown(fsx / "mallory" / "w", ATTACKER, ATTACKER, follow_symlinks=False)
-    assert run([*words, str(tmp_path / "victims")]) != 0 and not (tmp_path / "victims").exists()
+    assert run_command_line([*words, str(tmp_path / "victims")]) != 0 and not (tmp_path / "victims").exists()
 
 
 def test_two_users_runs_are_compared_each_as_its_owner(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +108,7 @@ def test_two_users_runs_are_compared_each_as_its_owner(shared: Path, capsys: pyt
         assert store.read(f"{attempt}/MANIFEST.json") and os.geteuid() == 0
         store.create("made", b"x")
         assert (fsx / name / "made").stat().st_uid == (fsx / name).stat().st_uid
-    assert run(["checkpoint", "diff", str(fsx / "one"), str(fsx / "two")]) == 1
+    assert run_command_line(["checkpoint", "diff", str(fsx / "one"), str(fsx / "two")]) == 1
     assert "tensors: 2 changed" in capsys.readouterr().out
 
 
@@ -118,4 +118,4 @@ def test_a_mount_that_does_not_answer_ends_it(
     quick(monkeypatch)
     names = a_run(shared / "fsx" / "run", ATTACKER, 0o755)
     silent(shared / "fsx" / "run" / names[-1])
-    assert run(["checkpoint", "diff", str(shared / "fsx" / "run"), names[0]]) == 3
+    assert run_command_line(["checkpoint", "diff", str(shared / "fsx" / "run"), names[0]]) == 3

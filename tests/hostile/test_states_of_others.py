@@ -47,8 +47,8 @@ def a_link_to_ones_own(path: Path) -> None:
 
 
 READERS: dict[str, tuple[Callable[[Path], object], Callable[[Path], None]]] = {
-    "alerts": (outbox.read, an_alert_that_was_sent),
-    "sizes by day": (history.read, a_day_on_which_it_was_full),
+    "alerts": (outbox.read_standing_alerts_or_empty, an_alert_that_was_sent),
+    "sizes by day": (history.read_history_or_empty, a_day_on_which_it_was_full),
 }
 
 

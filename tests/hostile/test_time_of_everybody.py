@@ -39,7 +39,7 @@ def a_root(top: Path, name: str, uid: int) -> Path:
 def noted(top: Path, uid: int, roots: List[Path], patch: pytest.MonkeyPatch) -> Path:
     """The home of a user, with the roots of that user's jobs."""
     home = top / str(uid)
-    file = Path(job_index.notes({"HOME": str(home)}))
+    file = Path(job_index.index_file_path({"HOME": str(home)}))
     file.parent.mkdir(parents=True)
     file.write_text("".join(json.dumps({"job": str(n), "root": str(root)}) + "\n" for n, root in enumerate(roots)))
     for path in (home, *home.rglob("*")):
@@ -80,7 +80,7 @@ def counted(look: Callable[[str], Dict[str, GroupTime]] | None = None) -> tuple[
 def test_each_root_is_counted_once_as_whose_it_is(users: Dict[int, Path]) -> None:
     found, problems = counted()
     assert set(found) == {"attacker-1", "attacker-2", "victim-1", "victim-2", "all"}
-    assert found["all"].table.held == 4 * 7200.0 and found["all"].table.parts == {"imports": 4.0}
+    assert found["all"].table.total_gpu_seconds == 4 * 7200.0 and found["all"].table.parts == {"imports": 4.0}
     assert len(problems) == 2 and "Permission denied" in problems[1] and "absent" in problems[0], problems
 
 

@@ -49,7 +49,9 @@ def adopted(base: Path, run: str) -> List[int]:
         )
         slot_recovery.move_slots_from_other_directories(folder, run, 0, process.this_process())
         held.release()
-        slots = list(shm_slots.attached(folder, shm_slots.own_slot_names(folder, uid=VICTIM, run=run, rank=0)))
+        slots = list(
+            shm_slots.attach_each_mappable(folder, shm_slots.own_slot_names(folder, uid=VICTIM, run=run, rank=0))
+        )
         answer.write_text(" ".join(str(slot.page.step) for slot in slots if slot.page is not None))
 
     code = as_user(VICTIM, within(60, work))
@@ -61,7 +63,7 @@ def adopted(base: Path, run: str) -> List[int]:
 def test_a_start_takes_them_over(base: Path, squat: Any) -> None:
     lay(base, base.parent / "root", loose=True)
     run = run_of(base)
-    shm_paths.make_directories_as_root(str(base), VICTIM)
+    shm_paths.make_directories_as_root_reporting_moved(str(base), VICTIM)
     if squat is not None:
         path = base / f"hpk-{VICTIM}-{run}-00000.{'lock' if squat == 'fifo' else squat}"
         assert as_user(ATTACKER, lambda: os.mkfifo(path, 0o666) if squat == "fifo" else path.write_text("x" * 9)) == 0
@@ -125,11 +127,18 @@ def test_the_janitor_looks_at_both(base: Path) -> None:
     lay(base, base.parent / "other")
 
     def work() -> None:
-        for folder in shm_paths.user_directories():
-            for slot in shm_slots.attached(folder, shm_slots.own_slot_names(folder)):
+        for folder in shm_paths.own_directories_and_shm_root():
+            for slot in shm_slots.attach_each_mappable(folder, shm_slots.own_slot_names(folder)):
                 slot.transition(control_page.SlotState.FREE)
-        assert len(shm_cleanup.remove_dead_segments(*shm_paths.user_directories(), excluded_run="")) == 2
-        assert not [place for place in shm_paths.user_directories() if shm_slots.own_slot_names(place)]
+        assert (
+            len(
+                shm_cleanup.remove_empty_segments_of_dead_runs(
+                    *shm_paths.own_directories_and_shm_root(), excluded_run=""
+                )
+            )
+            == 2
+        )
+        assert not [place for place in shm_paths.own_directories_and_shm_root() if shm_slots.own_slot_names(place)]
 
     assert as_user(VICTIM, within(60, work)) == 0
 

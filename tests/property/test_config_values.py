@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from hyperpod_kit.bundle import scripts
 from hyperpod_kit.bundle.render import Bundle, render, replace_bundle_directory
 from hyperpod_kit.bundle.sources import locate_sources
-from hyperpod_kit.bundle.templates import escape_unit_line, make_environment, shell_quote, systemd_quote
+from hyperpod_kit.bundle.templates import escape_unit_line, make_jinja_environment, shell_quote, systemd_quote
 from hyperpod_kit.bundle.templates import render_template as render_template
 from hyperpod_kit.config import text_checks
 from hyperpod_kit.config.decode import decode_settings
@@ -87,7 +87,7 @@ def judge(values: dict[str, Any]) -> Tuple[Settings, List[Finding]]:
     found += [
         *text_checks.find_secrets_and_unfit_texts(values),
         *validate(decoded),
-        *scripts.find_script_problems(decoded),
+        *scripts.find_custom_script_problems(decoded),
     ]
     return decoded, select_errors(found)
 
@@ -151,12 +151,12 @@ def test_any_text_anywhere_gives_findings_and_never_an_exception(place: Place, v
 
 def test_a_file_is_refused_with_the_path_before_anything_is_written(tmp_path: Path) -> None:
     """The whole way once, as a user goes it: file, command, exit code, no bundle."""
-    from hyperpod_kit.cli.main import run
+    from hyperpod_kit.cli.main import run_command_line
 
     place = ("hyperpod_kit", "mounts", 4, "path")
     config = tmp_path / "provisioning_parameters.json"
     config.write_text(json.dumps(replaced(place, HOSTILE[0])))
-    assert run(["render", str(config), "--output", str(tmp_path / "bundle")]) == 1
+    assert run_command_line(["render", str(config), "--output", str(tmp_path / "bundle")]) == 1
     assert not (tmp_path / "bundle").exists()
 
 
@@ -187,7 +187,7 @@ def unit_files(bundle: Bundle) -> Dict[str, bytes]:
 def test_what_passes_the_templates_is_one_word_for_systemd() -> None:
     """Every text of every mount, hostile, straight into its templates: an error, or the same words but for this one."""
     config = judge(document())[0].node_config()
-    env = make_environment(locate_sources().templates)
+    env = make_jinja_environment(locate_sources().templates)
     units: Dict[str, str] = {}
     origin: Dict[str, Tuple[str, str]] = {}
     for kind, mount in legal_mounts().items():

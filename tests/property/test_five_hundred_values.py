@@ -14,9 +14,9 @@ from typing import Any, Dict, Iterator, List, Tuple
 import pytest
 
 from hyperpod_kit.bundle.sources import locate_sources
-from hyperpod_kit.bundle.templates import make_environment
+from hyperpod_kit.bundle.templates import make_jinja_environment
 from hyperpod_kit.bundle.templates import render_template as render_template
-from hyperpod_kit.config.emit import provisioning_parameters_json
+from hyperpod_kit.config.emit import provisioning_parameters_json_if_on_create
 from hyperpod_kit.config.findings import is_key_path_at_or_inside
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.node_config import NodeConfig
@@ -57,7 +57,7 @@ def refers(path: str, legal: Any) -> bool:
 
 @lru_cache(maxsize=1)
 def templates() -> Any:
-    return make_environment(locate_sources().templates)
+    return make_jinja_environment(locate_sources().templates)
 
 
 def units(settings: Settings) -> Dict[str, str]:
@@ -95,7 +95,7 @@ def same_on_the_node(value: Any, settings: Settings) -> None:
     """node_config.json and AWS's own file say what the settings do."""
     config = settings.node_config()
     assert NodeConfig.from_json(config.to_json()) == config, ascii(value)[:80]
-    legacy = provisioning_parameters_json(settings)
+    legacy = provisioning_parameters_json_if_on_create(settings)
     assert legacy is None or json.loads(legacy)["controller_group"] == settings.parameters.controller_group
 
 

@@ -259,7 +259,7 @@ class World:
 
     def _half_copy(self, slot: shm_slots.Slot, layout: Any, rank: int, seq: int) -> None:
         told = f"of rank {rank}" if self.apart[self.epoch, seq] else "the same"
-        extra = replicas.with_replicas(b'{"rng":0}', {"all": told})
+        extra = replicas.append_replica_digests(b'{"rng":0}', {"all": told})
         slot.write_page(
             control_page.Page(
                 origin=control_page.CaptureOrigin(
@@ -361,7 +361,7 @@ class World:
         for rank in range(self.world):
             names = shm_slots.own_slot_names(str(self.shm), uid=os.getuid(), rank=rank)
             mine = set()
-            for slot in shm_slots.attached(str(self.shm), names):
+            for slot in shm_slots.attach_each_mappable(str(self.shm), names):
                 page = slot.page
                 if page is not None and page.state in COMPLETE_STATES:
                     self._check_bytes(bytes(slot.image), (page.epoch, page.seq), rank)

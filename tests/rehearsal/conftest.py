@@ -14,7 +14,7 @@ import pytest
 from driver import CONFIG, TRAIN, Driver, wait_until
 from leftovers import leftovers
 
-from hyperpod_rehearsal.layout import lock_file_path
+from hyperpod_rehearsal.layout import lock_file_path_with_directory_made
 from tests.rehearsal import jobs, limited_disk
 from tests.support import own_rehearsals
 
@@ -48,7 +48,7 @@ def alone() -> Iterator[None]:
     """
     own_rehearsals.use()
     # Not in /tmp: what another user has put under a name that we always take, we would write to.
-    with open(lock_file_path(f"tests-{own_rehearsals.CHECKOUT}"), "a+") as lock:
+    with open(lock_file_path_with_directory_made(f"tests-{own_rehearsals.CHECKOUT}"), "a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

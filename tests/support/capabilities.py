@@ -210,7 +210,7 @@ def root_file_system() -> str:
 
 
 def disk() -> str:
-    entry = mountinfo.mount_holding(mountinfo.read(), tempfile.gettempdir())
+    entry = mountinfo.mount_containing_path(mountinfo.read_mountinfo(), tempfile.gettempdir())
     return "a tmpfs has no medium but memory: set TMPDIR" if entry is not None and entry.fs_type == "tmpfs" else ""
 
 
@@ -240,7 +240,7 @@ def python_3_11() -> str:
 def xxhash_library() -> str:
     from hyperpod_kit.checkpoint.repository import xxh3
 
-    return "" if xxh3.load() is not None else f"{xxh3.LIBRARY} 0.8 is not here"
+    return "" if xxh3.load_library_functions() is not None else f"{xxh3.LIBRARY} 0.8 is not here"
 
 
 def aws_configuration_scripts() -> str:

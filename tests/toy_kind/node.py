@@ -22,7 +22,7 @@ class ToyKind(Kind):
     client_check = ClientCheck()
     restart_when_hung = False
 
-    def command(self, node: Node, mount: ToyMount) -> Sequence[str]:
+    def mount_command(self, node: Node, mount: ToyMount) -> Sequence[str]:
         return (
             "mount",
             "-t",

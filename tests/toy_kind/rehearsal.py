@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, empty_registry, make_substitute_command
+from hyperpod_rehearsal.mounts.rehearsed import (
+    RehearsedMount,
+    empty_file_system_registry,
+    foreign_mount_command_builder,
+)
 
 KIND = RehearsedMount(
     data="",
-    registry=empty_registry,
+    registry=empty_file_system_registry,
     directories={},
     clients=("usr/sbin/mount.toy",),
     shown={"toy": ("toy", "{source}")},
-    substitute_command=make_substitute_command("toy", "toy", "filer.example.com:/vol9"),
+    substitute_command=foreign_mount_command_builder("toy", "toy", "filer.example.com:/vol9"),
 )

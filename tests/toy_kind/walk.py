@@ -19,9 +19,9 @@ from hyperpod_kit.config.load import check, load
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.units import carrier_unit
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
-from hyperpod_kit.preflight.check import preflight
+from hyperpod_kit.preflight.check import run_all_preflight_checks
 from hyperpod_kit.preflight.facts import AccountFacts
-from hyperpod_kit.preflight.placement import roles
+from hyperpod_kit.preflight.placement import execution_roles
 from hyperpod_kit.preflight.required_permissions import required_permissions
 from hyperpod_rehearsal import sandbox
 from hyperpod_rehearsal.mount_faults import foreign_mount_command
@@ -66,14 +66,14 @@ def main(example: Path, directory: Path) -> None:
     # node: its command, what it is told from others by, the name to wait for
     node = FakeNode(directory / "node", [TOY])
     command = ("mount", "-t", "toy", "-o", "nosuid,nodev", "filer.example.com:/vol7", "/toys")
-    assert tuple(kind_of(TOY).command(cast(Any, node), TOY)) == command
+    assert tuple(kind_of(TOY).mount_command(cast(Any, node), TOY)) == command
     assert TOY.host("", "") == "filer.example.com"
 
     # preflight: nothing is asked, and no permission is needed
-    for ours, theirs in zip(roles(settings), roles(plain)):
+    for ours, theirs in zip(execution_roles(settings), execution_roles(plain)):
         assert required_permissions(settings, ours) == required_permissions(plain, theirs)
     facts = AccountFacts(Caller("111122223333", "arn:aws:iam::111122223333:user/admin"))
-    assert preflight(settings, facts) == preflight(plain, facts)
+    assert run_all_preflight_checks(settings, facts) == run_all_preflight_checks(plain, facts)
 
     # rehearsal: how it breaks, and the lifecycle script on a node of each role
     assert REHEARSED["toy"].clients == ("usr/sbin/mount.toy",)

@@ -125,7 +125,7 @@ import time
 from hyperpod_kit.job.lifeline import Lifelines, shortage
 from hyperpod_kit.job.signals import Signals
 if sys.argv[1] == "raised":
-    descriptors.raise_soft_limit()
+    descriptors.raise_soft_limit_to_hard()
 now = [0.0]
 lines = Lifelines("127.0.0.1", clock=lambda: now[0])
 say([lines.environment, shortage(300)])
@@ -167,7 +167,7 @@ from hyperpod_kit.checkpoint.agent import rpc
 from hyperpod_kit.errors import CheckpointError
 import os, queue
 if sys.argv[1] == "raised":
-    descriptors.raise_soft_limit()
+    descriptors.raise_soft_limit_to_hard()
 gone = queue.SimpleQueue()
 try:
     hub = rpc.Hub("token", lambda rank, message: gone.put((rank, message)), peers=int(sys.argv[2]),
@@ -227,7 +227,7 @@ def test_the_user_s_program_keeps_the_user_s_limit() -> None:
         "from hyperpod_kit import descriptors\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n"
         "theirs = descriptors.soft_limit()\n"
-        "descriptors.raise_soft_limit()\n"
+        "descriptors.raise_soft_limit_to_hard()\n"
         "assert descriptors.soft_limit() > 256\n"
         "subprocess.run(descriptors.command_with_soft_limit(theirs, ['sh', '-c', 'ulimit -Sn; echo $1', 'sh', "
         "'a b']))\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.version import RELEASE, release_number, version_of_kit_in_directory
+from hyperpod_kit.version import RELEASE, release_number_of_version, version_of_kit_in_directory
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@b.example")
@@ -105,7 +105,7 @@ def test_elsewhere_it_is_the_number_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [RELEASE, f"{RELEASE}.dev0+g0123456789ab", f"{RELEASE}+c0123456789ab"])
 def test_a_commit_can_be_masked(text: str) -> None:
-    assert release_number(text) == RELEASE
+    assert release_number_of_version(text) == RELEASE
 
 
 def test_nobody_pays_for_it_who_does_not_ask() -> None:
@@ -116,4 +116,4 @@ def test_nobody_pays_for_it_who_does_not_ask() -> None:
     )
     argv = [sys.executable, "-c", program]
     answer = subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY, timeout=60)
-    assert release_number(answer.stdout.strip()) == RELEASE
+    assert release_number_of_version(answer.stdout.strip()) == RELEASE

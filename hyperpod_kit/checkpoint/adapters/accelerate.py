@@ -17,7 +17,7 @@ from accelerate.data_loader import SeedableRandomSampler
 from accelerate.utils import DistributedType
 from torch.utils.data import RandomSampler
 
-from hyperpod_kit.checkpoint.adapters.dcp import step_of
+from hyperpod_kit.checkpoint.adapters.dcp import step_or_number_in_checkpoint_id
 from hyperpod_kit.checkpoint.adapters.roots import Where, resolve_root
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.manager import Manager
@@ -81,7 +81,7 @@ class CheckpointedAccelerator(Accelerator):  # type: ignore[misc]  # accelerate 
         if self._manager is None:
             raise CheckpointError("save_state before load_state", hint="call accelerator.load_state() after prepare()")
         self._state.extra[_STEP] = self.step
-        return self._manager.save(step_of(step, output_dir), self._state, on_busy=on_busy)
+        return self._manager.save(step_or_number_in_checkpoint_id(step, output_dir), self._state, on_busy=on_busy)
 
     def load_state(self, input_dir: object = None, *_: Any, **__: Any) -> int:
         """Bring everything to the newest checkpoint that all ranks can prove, and return its step; 0, and everything as

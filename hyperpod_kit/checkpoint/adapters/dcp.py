@@ -51,7 +51,9 @@ class Checkpoints:
         """As `async_save`, and wait until it is durable. A save that finds no room waits for it. Raises CheckpointError
         when it never will be durable."""
         state = StateDict(state_dict, own=self._per_rank_patterns)
-        handle = self.manager.save(step_of(step, checkpoint_id), state, on_busy="wait", metrics=metrics)
+        handle = self.manager.save(
+            step_or_number_in_checkpoint_id(step, checkpoint_id), state, on_busy="wait", metrics=metrics
+        )
         if not handle.wait():
             raise _save_error(handle)
         return handle
@@ -71,7 +73,7 @@ class Checkpoints:
         `checkpoint_id`, which says nothing else. Raises ValueError without a step, and what `Manager.save` raises.
         """
         state = StateDict(state_dict, own=self._per_rank_patterns)
-        handle = self.manager.save(step_of(step, checkpoint_id), state, metrics=metrics)
+        handle = self.manager.save(step_or_number_in_checkpoint_id(step, checkpoint_id), state, metrics=metrics)
         done: Future[Handle] = Future()
         done.set_running_or_notify_cancel()  # it cannot be cancelled
 
@@ -112,7 +114,7 @@ class Checkpoints:
         self.manager.__exit__(kind, error, trace)
 
 
-def step_of(step: int | None, checkpoint_id: Where | None) -> int:
+def step_or_number_in_checkpoint_id(step: int | None, checkpoint_id: Where | None) -> int:
     """Return `step`, else the last number in the last part of `checkpoint_id`. Raises ValueError where
     there is neither."""
     if step is not None:

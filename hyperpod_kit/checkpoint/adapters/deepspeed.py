@@ -18,7 +18,7 @@ import torch
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
 
 from hyperpod_kit.checkpoint import randomness
-from hyperpod_kit.checkpoint.adapters.dcp import step_of
+from hyperpod_kit.checkpoint.adapters.dcp import step_or_number_in_checkpoint_id
 from hyperpod_kit.checkpoint.adapters.roots import Where, resolve_root
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.formats import zero_files
@@ -94,7 +94,7 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
         if path is not None:
             return self._loaded[os.path.basename(path)]
         with tempfile.TemporaryDirectory() as folder:
-            self._set_state_from_files(self._capture_files_deepspeed_would_save(folder), complete=False)
+            self._set_state_from_files(self._capture_files_deepspeed_would_save(folder), for_save=False)
             self.found = self.manager.restore(self._state)
             if not isinstance(self.found, Restored):
                 return None
@@ -130,9 +130,10 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
         files, self._files = self._files, {}
         return files
 
-    def _set_state_from_files(self, files: Mapping[str, Any], *, complete: bool = True) -> None:
-        """Set the state from DeepSpeed's files; unless `complete`, without what a restore makes anew: an
-        optimizer's state before its first step."""
+    def _set_state_from_files(self, files: Mapping[str, Any], *, for_save: bool = True) -> None:
+        """Set the state from DeepSpeed's files; unless `for_save`, only the tensors that a restore fills:
+        without what it makes anew, an optimizer's state before its first step, and without the files' other
+        contents and the generators."""
         tensors: dict[str, Any] = {}
         encoded: dict[str, Any] = {}
         with torch.serialization.safe_globals(_CLASSES):
@@ -141,12 +142,12 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
                 encoded[name] = torch_save_with_length_and_padding(
                     name, zero_files.extract_tensors(contents, file_tensors)
                 )
-                is_rebuilt = not complete and zero_files.PARTITION in name
+                is_rebuilt = not for_save and zero_files.PARTITION in name
                 tensors[name] = {}
                 if not is_rebuilt:
                     tensors[name] = {str(number): tensor for number, tensor in enumerate(file_tensors)}
         self._state.extra.update(files=tensors, words={}, generators={})
-        if complete:
+        if for_save:
             self._state.extra.update(words=encoded, generators=randomness.capture(), world=self.manager.ranks.world)
 
     # --- what DeepSpeed calls -----------------------------------------------------------------------------------
@@ -169,7 +170,7 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
         step = None
         if not any(letter.isdigit() for letter in tag):
             step = self._engine.global_steps
-        step = step_of(step, tag)
+        step = step_or_number_in_checkpoint_id(step, tag)
         self.newest = self.manager.save(step, self._state)
         self._state.extra.clear()  # DeepSpeed made copies of some of it
         return True

@@ -59,9 +59,9 @@ class CheckpointedTraining:
     ) -> None:
         super().__init__(*args, **options)
         trainer: Any = self
-        _require_supported(trainer.args)
+        _require_supported_training_arguments(trainer.args)
         self._root = resolve_root(checkpoint_root, trainer.args.output_dir)
-        self._options = {"keep": _retention_policy(trainer.args), **(checkpoint_options or {})}
+        self._options = {"keep": _retention_policy_of_save_total_limit(trainer.args), **(checkpoint_options or {})}
         self._run: _TrainCall | None = None
         trainer.add_callback(_StepCallback(self))
         if not trainer.args.ignore_data_skip and "iteration" not in signature(DataLoaderShard).parameters:
@@ -150,7 +150,7 @@ class CheckpointedTraining:
         if (
             run is None
             or run.resumed is None
-            or not _has_finished(run.resumed, max_steps, self._callback_class_names())
+            or not _had_finished_when_saved(run.resumed, max_steps, self._callback_class_names())
         ):
             return (epochs, *middle, max_steps)
         run.epochs = epochs
@@ -270,7 +270,9 @@ class CheckpointedTraining:
         if run.newest is not None:
             run.newest.wait()  # then the earlier ones have had their end too
         names = (
-            entry.name for entry in selection.iter_committed_newest_first(open_store(self._root)) if entry.committed
+            entry.name
+            for entry in selection.iter_committed_not_excluded_newest_first(open_store(self._root))
+            if entry.committed
         )
         best_id = next((str(name) for name in names if name.step == step), None)
         if best_id is None:
@@ -290,7 +292,7 @@ def get_last_checkpoint(root: str | os.PathLike[str]) -> str | None:
     Raises NoValidCheckpoint when what was committed is lost, OSError."""
     where = os.fspath(root)
     store = open_store(where)
-    for entry in selection.iter_committed_newest_first(store):
+    for entry in selection.iter_committed_not_excluded_newest_first(store):
         return f"{where.rstrip('/')}/{entry.checkpoint_id}"
     selection.require_no_lost_commits(store)
     return None
@@ -342,7 +344,7 @@ class _StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
             control.should_save = True
 
 
-def _has_finished(state: Mapping[str, Any], max_steps: int, callbacks: Collection[str]) -> bool:
+def _had_finished_when_saved(state: Mapping[str, Any], max_steps: int, callbacks: Collection[str]) -> bool:
     """Whether a run that was saved with that state had come to its end: by its number of steps, or by an early stop.
 
     An early stop counts while the program has the callback and trains as many steps as before. Another callback that
@@ -375,7 +377,7 @@ def _stopped_early(callback: Mapping[str, Any]) -> bool:
     return patience is not None and counter is not None and counter >= patience
 
 
-def _retention_policy(args: Any) -> policy.Policy | None:
+def _retention_policy_of_save_total_limit(args: Any) -> policy.Policy | None:
     if not args.save_total_limit or args.save_total_limit < 0:
         return None
     latest = policy.Latest(args.save_total_limit)
@@ -403,7 +405,7 @@ def _evaluation_metrics_of_current_step(state: Any) -> dict[str, float]:
     return {}
 
 
-def _require_supported(args: Any) -> None:
+def _require_supported_training_arguments(args: Any) -> None:
     """Raise ValueError for training arguments that cannot be served: save_only_model, and a
     hub_strategy that pushes checkpoints."""
     if args.save_only_model:

@@ -120,7 +120,7 @@ class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked
         self._step = trainer.global_step
         due = not self._manager.reached(self._step) or self._step % self._every == 0
         if due or self._manager.ending:
-            self._save(trainer, last=self._manager.ending or self._step == trainer.max_steps)
+            self._save(trainer, wait_for_room=self._manager.ending or self._step == trainer.max_steps)
         if self._manager.ending:  # out of `fit`: `on_exception` waits for the save
             raise SystemExit(REQUEUE_EXIT_CODE)
 
@@ -137,7 +137,7 @@ class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked
         """See Callback: the last step is saved, and waits for room."""
         # What became of a save that did not wait may differ between ranks, and all must do the same here.
         if self._manager is not None and trainer.global_step == self._step != self._waited:
-            self._save(trainer, last=True)
+            self._save(trainer, wait_for_room=True)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """See Callback: nothing is waited for, the agent goes on alone."""
@@ -151,16 +151,16 @@ class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked
         if manager is not None:
             manager.__exit__(None, None, None)
 
-    def _save(self, trainer: Any, *, last: bool) -> None:
+    def _save(self, trainer: Any, *, wait_for_room: bool) -> None:
         assert self._manager is not None
-        if last:
+        if wait_for_room:
             on_busy: OnBusy = "wait"
         else:
             on_busy = "skip"
         self._newest = self._manager.save(
             self._step, self._state, on_busy=on_busy, metrics=self._selected_metrics(trainer)
         )
-        if last:
+        if wait_for_room:
             self._waited = self._step
 
     def _selected_metrics(self, trainer: Any) -> dict[str, float]:

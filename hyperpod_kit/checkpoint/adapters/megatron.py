@@ -25,7 +25,7 @@ from megatron.core.dist_checkpointing.strategies.async_utils import AsyncRequest
 from megatron.core.dist_checkpointing.utils import extract_sharded_base
 from megatron.core.dist_checkpointing.validation import determine_global_metadata, validate_sharding_integrity
 
-from hyperpod_kit.checkpoint.adapters.dcp import step_of
+from hyperpod_kit.checkpoint.adapters.dcp import step_or_number_in_checkpoint_id
 from hyperpod_kit.checkpoint.adapters.roots import Where, resolve_root
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.manager import Manager
@@ -92,7 +92,8 @@ class MegatronCheckpoints:
         on_busy = "wait"
         if async_sharded_save:
             on_busy = "skip"
-        handle = self.manager.save(step_of(step, checkpoint_dir), self._state, on_busy=on_busy, metrics=metrics)  # type: ignore[arg-type]
+        number = step_or_number_in_checkpoint_id(step, checkpoint_dir)
+        handle = self.manager.save(number, self._state, on_busy=on_busy, metrics=metrics)  # type: ignore[arg-type]
         self._state.set_contents((), {}, {}, placement)
         if async_sharded_save:
             return AsyncRequest(None, (), [_make_failure_check(handle)])
@@ -112,7 +113,7 @@ class MegatronCheckpoints:
         sharded, local_state, factories = load_preprocess(sharded_state_dict)
         sharded, _rest = extract_sharded_base(sharded)
         boxes, objects = _split_shards_and_objects_allocating_missing(sharded)
-        placement = self._gather_valid_placement(
+        placement = self._validate_sharding_and_agree_placement(
             sharded, boxes, [entry.unique_key for entry in objects if is_main_replica(entry.replica_id)]
         )
         self._state.set_contents(
@@ -126,7 +127,7 @@ class MegatronCheckpoints:
         self._state.set_contents((), {}, {}, placement)
         if not isinstance(self.found, Restored):
             return None
-        object_data = self._gather_objects(object_data, {entry.unique_key for entry in objects})
+        object_data = self._add_missing_objects_from_other_ranks(object_data, {entry.unique_key for entry in objects})
 
         def loaded(entry: Any) -> Any:
             if isinstance(entry, ShardedTensor):
@@ -147,21 +148,23 @@ class MegatronCheckpoints:
         newest = self.newest()
         if newest is not None:
             raise CheckpointError(f"{self.manager.root} holds {newest.checkpoint_id}", hint="call load() before save()")
-        placement = self._gather_valid_placement(sharded, boxes, written)
+        placement = self._validate_sharding_and_agree_placement(sharded, boxes, written)
         self._state.set_contents(boxes, written, {}, placement)
         self.found = self.manager.restore(self._state)
         return placement
 
-    def _gather_valid_placement(self, sharded: Any, boxes: list[LocalShard], written: Iterable[str]) -> ShardPlacement:
+    def _validate_sharding_and_agree_placement(
+        self, sharded: Any, boxes: list[LocalShard], written: Iterable[str]
+    ) -> ShardPlacement:
         validate_sharding_integrity(determine_global_metadata(sharded)[1])
         self._placement = agree_placement(self.manager.ranks, boxes, written)
         return self._placement
 
-    def _gather_objects(self, local: dict[str, bytes], expected_keys: set[str]) -> dict[str, bytes]:
+    def _add_missing_objects_from_other_ranks(self, local: dict[str, bytes], wanted_keys: set[str]) -> dict[str, bytes]:
         """Return the objects that this rank wants, gathered from the ranks that have read them. A
         collective."""
         ranks = self.manager.ranks
-        missing = {key for keys in ranks.gather(sorted(expected_keys - set(local))) for key in keys}
+        missing = {key for keys in ranks.gather(sorted(wanted_keys - set(local))) for key in keys}
         gathered = []
         if missing:
             gathered = ranks.gather({key: data for key, data in local.items() if key in missing})

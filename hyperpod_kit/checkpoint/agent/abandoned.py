@@ -34,8 +34,8 @@ def has_expired_or_undated_snapshots(
     and then dated by a flush. Raises OSError."""
     for folder in folders:
         for directory in (folder, partner_memory.copies_directory(folder)):
-            for slot in shm_slots.attached(
-                directory, [name for name in partner_memory.names(directory) if name.run != excluded_run]
+            for slot in shm_slots.attach_each_mappable(
+                directory, [name for name in partner_memory.copy_slot_names(directory) if name.run != excluded_run]
             ):
                 page = slot.page
                 slot.close()

@@ -120,7 +120,7 @@ class Agent:
             self._queue_trainer_message, lambda: self.events.put(agent_events.TrainerDisconnected())
         )
         self.workers.chores.submit(
-            agent_events.SweepResult, (0, 0, ""), self._remove_dead_segments_and_start_expired_flush
+            agent_events.SweepResult, (0, 0, ""), self._remove_empty_dead_segments_start_expired_flush
         )
         leader = self.link.leader
         self._send_event(trainer_channel.Ready(leader.hub.port if leader is not None else 0, self.copies.port))
@@ -132,7 +132,7 @@ class Agent:
             self.lock.touch_lock_file,
         )
         while not self._is_ready_to_exit():
-            pulse.beat()
+            pulse.send_signs_of_life_if_due()
             if leader is not None:
                 leader.expire_missing_ranks()
             try:
@@ -144,13 +144,13 @@ class Agent:
             self.handle(event)
         self._remove_own_slots_if_saved_and_unlock()
 
-    def _remove_dead_segments_and_start_expired_flush(self) -> List[str]:
+    def _remove_empty_dead_segments_start_expired_flush(self) -> List[str]:
         """Remove the empty segments of dead runs, and start a flush of expired snapshots in a thread of its own.
 
         Returns an empty list. Raises OSError.
         """
-        folders = shm_paths.user_directories()
-        shm_cleanup.remove_dead_segments(*folders, excluded_run=self.setup.run_hash)
+        folders = shm_paths.own_directories_and_shm_root()
+        shm_cleanup.remove_empty_segments_of_dead_runs(*folders, excluded_run=self.setup.run_hash)
         if abandoned.has_expired_or_undated_snapshots(folders, excluded_run=self.setup.run_hash):
             Worker("abandoned", self.events.put).submit(
                 agent_events.SweepResult, (0, 0, ""), abandoned.flush_expired_in_child_returning_losses
@@ -160,7 +160,7 @@ class Agent:
     def handle(self, event: agent_events.Event) -> None:
         """Dispatch one event from the queue to its handler."""
         if isinstance(event, agent_events.FromTrainer):
-            self._on_trainer(event.message)
+            self._on_trainer_message(event.message)
         elif isinstance(event, agent_events.FromLeader):
             self._on_order(event.order)
         elif isinstance(event, agent_events.TrainerDisconnected):
@@ -236,7 +236,7 @@ class Agent:
 
     # --- the trainer --------------------------------------------------------------------------------------------
 
-    def _on_trainer(self, message: trainer_channel.TrainerMessage) -> None:
+    def _on_trainer_message(self, message: trainer_channel.TrainerMessage) -> None:
         if isinstance(message, trainer_channel.Connect):
             unreachable = self.link.connect_or_describe_failure(message.addresses)
             if unreachable:
@@ -247,18 +247,18 @@ class Agent:
         elif isinstance(message, trainer_channel.TakeOver):
             self.registry.resume_captures()
         elif isinstance(message, trainer_channel.RestoreCompleted):
-            self.registry.complete_restore(message.keep, local=message.tier == "local")
+            self.registry.resume_restored_and_free_other_captures(message.keep, from_local_disk=message.tier == "local")
         elif isinstance(message, trainer_channel.SlotCaptured):
-            self.registry.add_captured(message.slot)
+            self.registry.register_and_seal_slot(message.slot)
         elif isinstance(message, trainer_channel.SaveSkipped):
             self.link.report(rank_channel.RankSkipped(message.key, message.reason))
         elif isinstance(message, trainer_channel.TensorDigests):
-            self.orders.tensor_queries.report_tensors(message.key, message.tensors)
+            self.orders.tensor_queries.report_tensors_if_pending(message.key, message.tensors)
         elif isinstance(message, trainer_channel.FreeSlot):
             self._send_event(trainer_channel.SlotReleased(self.registry.give_up_oldest_superseded()))
         elif isinstance(message, trainer_channel.Close):
             self.lifetime.is_closing = True
-            self._end_capturing_and_report_done()
+            self._set_trainer_ended_lift_limits_report_done()
         else:
             assert_never(message)
 
@@ -268,10 +268,10 @@ class Agent:
             return
         self.link.shorten_peer_timeouts()
         self.copies.stop_copying()
-        self.registry.collect_unannounced()
-        self._end_capturing_and_report_done()
+        self.registry.register_unannounced_and_free_partial()
+        self._set_trainer_ended_lift_limits_report_done()
 
-    def _end_capturing_and_report_done(self) -> None:
+    def _set_trainer_ended_lift_limits_report_done(self) -> None:
         self.lifetime.set_trainer_ended()
         self.storage.lift_rate_limits()
         self.link.report(rank_channel.RankDone())
@@ -325,7 +325,7 @@ class Agent:
         if self.lifetime.is_closing and self.lifetime.is_shutdown_ordered and self.registry.is_restored and not unsaved:
             for name in self.registry.files.names():
                 shm_slots.remove(folder, name)
-            self.copies.remove()
+            self.copies.remove_all_held_copies()
             by_descriptor.unlink(log, missing_ok=True)
         with contextlib.suppress(FileNotFoundError):
             if os.stat(log).st_size == 0:

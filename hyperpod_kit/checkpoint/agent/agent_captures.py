@@ -116,7 +116,7 @@ class SlotFiles:
         lives.
         """
         for name in self.names():
-            shm_slots.remove_image_if_no_control_page(self.folder, name)
+            shm_slots.is_without_control_page_removing_image(self.folder, name)
         for slot in self.iter_mappable_slots():
             page = slot.page
             if page is None:
@@ -152,8 +152,8 @@ class Captures:
         self._captures[capture.key] = capture
         return capture
 
-    def is_any_busy_with(self, job: str) -> bool:
-        return any(job in capture.jobs for capture in self._captures.values())
+    def is_any_busy_with(self, kind_of_work: str) -> bool:
+        return any(kind_of_work in capture.jobs for capture in self._captures.values())
 
     def captures_only_in_memory(self) -> List[Capture]:
         """Those that are nowhere but in memory."""
@@ -173,15 +173,15 @@ class Captures:
             default=None,
         )
 
-    def free_unneeded_slots(self) -> None:
+    def free_unneeded_slots_and_forget_ended(self) -> None:
         """Free what memory need not hold any more: what is of no use, and what has had its end *and* has a successor
         that all ranks have sealed. A shard that is written is no end: an agent that dies before the commit takes its
         report along, and the next one finds the capture in its slot alone."""
         newest = self._newest_sealed_by_all()
         for capture in self:
             older = newest is not None and capture.key < newest
-            if not capture.jobs and capture.outcome is not None and (older or capture.outcome.is_useless):
-                self._free(capture)
+            if not capture.jobs and capture.outcome is not None and (older or capture.outcome.is_dropped_or_refused):
+                self._free_slot_of(capture)
             if capture.slot is None and capture.ended:
                 del self._captures[capture.key]
 
@@ -196,11 +196,11 @@ class Captures:
             if capture.slot is None or capture.shard is None or capture.shard.page.state != SlotState.SEALED:
                 continue
             if newest is not None and key < newest and capture.jobs <= {"write"} and capture.cancel_unstarted_write():
-                self._free(capture)
+                self._free_slot_of(capture)
                 return capture
         return None
 
-    def _free(self, capture: Capture) -> None:
+    def _free_slot_of(self, capture: Capture) -> None:
         if capture.slot is not None:
             failpoint("agent.before_free")
             capture.slot.transition(SlotState.FREE)

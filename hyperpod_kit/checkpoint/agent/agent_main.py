@@ -34,7 +34,7 @@ def main(argv: List[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     lower_cpu_and_io_priority()
-    descriptors.raise_soft_limit()
+    descriptors.raise_soft_limit_to_hard()
     trainer = Channel(socket.socket(fileno=int(argv[0])))
     setup_message = trainer.receive()
     if setup_message is None:

@@ -152,19 +152,21 @@ class Storage:
         except FileExistsError:
             shard.wait_until_final(shard.page.shard.size)
             page, name = shard.slot.page or shard.page, layout.shard_file(shard.page.origin.rank)
-            if not self._is_intact(f"{capture.checkpoint_id}/{name}", page):
+            if not self._is_shard_file_on_storage_intact(f"{capture.checkpoint_id}/{name}", page):
                 # The attempt is not committed: nobody reads it.
                 self.store.delete(f"{capture.checkpoint_id}/{name}")
                 return persist.write_shard(shard, self.store, capture.checkpoint_id, options)
             return manifest.FileRecord(name, page.shard.size, page.shard.root, page.origin.rank)
 
-    def _is_intact(self, name: str, page: Page) -> bool:
-        reader = self.store.open_read(name)
+    def _is_shard_file_on_storage_intact(self, file_name: str, page: Page) -> bool:
+        reader = self.store.open_read(file_name)
         try:
-            stored_shard = stream.Shard(reader, page.shard.size, page.shard.root, name=name, chunk=page.shard.chunk)
+            stored_shard = stream.Shard(
+                reader, page.shard.size, page.shard.root, name=file_name, chunk=page.shard.chunk
+            )
             buffer = stream.Buffer(stream.round_up_to_page(page.shard.chunk))
             for index in range(stored_shard.chunks):
-                stored_shard.check(index, stored_shard.fetch(index, buffer))
+                stored_shard.verify_chunk(index, stored_shard.fetch_unverified_chunk(index, buffer))
                 io_progress.record_progress()
             return True
         except CheckpointError:
@@ -172,7 +174,7 @@ class Storage:
         finally:
             reader.close()
 
-    def parts(self) -> Tuple[local.Part, ...]:
+    def list_local_parts(self) -> Tuple[local.Part, ...]:
         """What earlier starts left on the node's disk for this rank, newest first. Raises OSError."""
         if self.local is not None:
             return tuple(self.local.parts())
@@ -187,7 +189,7 @@ class Storage:
 
         return job
 
-    def find_committed(self, capture: Capture) -> Callable[[], str]:
+    def find_checkpoint_id_if_committed(self, capture: Capture) -> Callable[[], str]:
         """Return a job that finds the checkpoint in which this capture is committed already; "" when there is
         none.
 
@@ -200,7 +202,7 @@ class Storage:
                 page = capture.part.report.page
             if capture.shard is not None:
                 page = capture.shard.page
-            for entry in catalog.newest_first(self.store):
+            for entry in catalog.iter_checkpoints_newest_first(self.store):
                 if page is None or (entry.name.epoch, entry.name.seq) < (page.epoch, page.seq):
                     break
                 if entry.committed and (entry.name.epoch, entry.name.seq) == (page.epoch, page.seq):
@@ -216,9 +218,9 @@ class Storage:
     ) -> Callable[[], CommitOutcome]:
         """Return a job that makes a checkpoint of what all ranks have written.
 
-        `for_this_start`: this start made the capture, and its trainer is told that it is durable. The starts
-        are looked at once the manifest is there: one that began before that may have missed it, one that begins
-        later finds it.
+        `checks_newer_start`: look for a newer start once the manifest is there, since this start made the capture
+        and its trainer is told that it is durable. A start that began before that may have missed the manifest, one
+        that begins later finds it.
         """
 
         def job() -> CommitOutcome:

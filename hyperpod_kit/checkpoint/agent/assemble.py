@@ -10,7 +10,7 @@ from hyperpod_kit.checkpoint.agent.shard_report import Report, ShardReport, to_s
 from hyperpod_kit.checkpoint.repository import compact_index, coverage, index, layout, manifest, shard_table
 from hyperpod_kit.checkpoint.repository.shard import Placed
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 
 class IndexCache:
@@ -27,17 +27,17 @@ class IndexCache:
         if layouts != self._layouts or not self._bytes:
             if any(report.pieces is not None for report in ordered_reports):
                 # A shard has no table: the index names every piece.
-                pieces = index.build(dict(enumerate(report.placed() for report in ordered_reports)))
+                pieces = index.build(dict(enumerate(report.placed_tensors() for report in ordered_reports)))
                 coverage.require_full_coverage(pieces)
                 self._bytes = index.encode(pieces)
             else:
-                coverage.covered_table_rows(_tables(ordered_reports))
+                coverage.table_rows_requiring_full_coverage(_parse_tables(ordered_reports))
                 self._bytes = compact_index.encode([(report.pattern, report.table_text) for report in ordered_reports])
             self._layouts = layouts
         return self._bytes
 
 
-def _tables(reports: Sequence[ShardReport]) -> List[shard_table.ShardTable]:
+def _parse_tables(reports: Sequence[ShardReport]) -> List[shard_table.ShardTable]:
     """Raises CheckpointError."""
     try:
         patterns = {text: shard_table.parse_pattern(text.encode()) for text in {report.pattern for report in reports}}
@@ -49,7 +49,7 @@ def _tables(reports: Sequence[ShardReport]) -> List[shard_table.ShardTable]:
 def _tensor_names(reports: Sequence[ShardReport]) -> Set[str]:
     """Those of all tensors that lie in shards. Raises CheckpointError."""
     names = {placed.spec.name for report in reports for placed in report.pieces or ()}
-    tables = _tables([report for report in reports if report.pieces is None])
+    tables = _parse_tables([report for report in reports if report.pieces is None])
     for table in tables:
         names.update(spec.name for _, spec in table.undivided)
     for pattern in {id(table.pattern): table.pattern for table in tables}.values():
@@ -72,7 +72,7 @@ def _check_coverage_and_count_tensors(reports: Mapping[int, ShardReport]) -> int
     return first.shard.plan_tensors
 
 
-def _fields_equal_on_all_ranks(page: Page) -> Dict[str, object]:
+def _fields_required_equal_on_all_ranks(page: Page) -> Dict[str, object]:
     """What is the same on all ranks' pages of one capture."""
     return {
         "key": page.key,
@@ -99,11 +99,11 @@ def _parse_save_info_and_metrics(report: ShardReport) -> Tuple[Dict[str, Any], D
     if isinstance(save_info, dict):
         metrics = save_info.get("metrics") or {}
     if not isinstance(metrics, dict):
-        raise CheckpointError(f"rank 0's words about its save are {clean(save_info)}")
+        raise CheckpointError(f"rank 0's words about its save are {clean_one_line(save_info)}")
     try:
         return save_info, manifest.decode_numbers(metrics)
     except ValueError:
-        raise CheckpointError(f"rank 0's metrics are {clean(metrics)}") from None
+        raise CheckpointError(f"rank 0's metrics are {clean_one_line(metrics)}") from None
 
 
 def build_commit_files(
@@ -120,10 +120,10 @@ def build_commit_files(
     first = reports[0].page
     if len(reports) != first.origin.world or sorted(reports) != list(range(len(reports))):
         raise CheckpointError(f"shards of ranks {sorted(reports)} of {first.origin.world} are there")
-    alike = _fields_equal_on_all_ranks(first)
+    alike = _fields_required_equal_on_all_ranks(first)
     for rank, report in sorted(reports.items()):
         page = report.page
-        for (field, expected), actual in zip(alike.items(), _fields_equal_on_all_ranks(page).values()):
+        for (field, expected), actual in zip(alike.items(), _fields_required_equal_on_all_ranks(page).values()):
             if expected != actual:
                 raise CheckpointError(
                     f"{field} is {expected} on rank 0 and {actual} on rank {rank}: "
@@ -138,12 +138,12 @@ def build_commit_files(
     }
     difference = replicas.find_difference(
         {
-            rank: replicas.digests_in_tree({replicas.REPLICAS: shard_report.parse_part(replicas.REPLICAS)})
+            rank: replicas.digests_by_holders_in_tree({replicas.REPLICAS: shard_report.parse_part(replicas.REPLICAS)})
             for rank, shard_report in shard_reports.items()
         }
     )
     if difference is not None:
-        raise CheckpointError(replicas.explain(difference))
+        raise CheckpointError(replicas.explain_difference(difference))
     count = _check_coverage_and_count_tensors(shard_reports)
     plans = [shard_reports[rank].page.shard.plan for rank in sorted(shard_reports)]
     index_bytes = (index_cache or IndexCache()).check_coverage_and_encode_index(shard_reports)

@@ -103,7 +103,7 @@ def _parse_moment(word: object) -> Optional[BootMoment]:
     return None
 
 
-def is_expired(page: Page, max_age: float, moment: BootMoment) -> bool:
+def is_known_to_be_expired(page: Page, max_age: float, moment: BootMoment) -> bool:
     """Whether a capture is older than `max_age` seconds. One of unknown age is not."""
     seconds = seconds_since_sealing(page, moment)
     return seconds is not None and seconds > max_age

@@ -72,7 +72,7 @@ class Channel:
     def receive(self) -> Optional[JsonMessage]:
         """The next message; None when the other end is gone or talks something else."""
         try:
-            return self._verify_and_decode(self._lines.next())
+            return self._verify_and_decode(self._lines.receive_line())
         except (Untrusted, ValueError):
             self.close()
             return None
@@ -97,7 +97,9 @@ class Channel:
     def _verify_and_decode(self, line: Optional[bytes]) -> Optional[JsonMessage]:
         if line is None:
             return None
-        return parse.json_object(self._seals.incoming.verify_next(line) if self._seals else line, MAX_MESSAGE_BYTES)
+        return parse.parse_json_object(
+            self._seals.incoming.verify_next(line) if self._seals else line, MAX_MESSAGE_BYTES
+        )
 
     def start_receiving(self, on_message: Callable[[JsonMessage], None], on_end: Callable[[], None]) -> None:
         """Start a thread that calls `on_message` for each message, and `on_end` once at the end of the connection."""

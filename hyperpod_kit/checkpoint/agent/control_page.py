@@ -201,7 +201,7 @@ def _read_half(half: bytes) -> Optional[Tuple[int, Page]]:
     if algorithm("blake2b").leaf(half[:end]) != half[end : end + _DIGEST]:
         return None
     try:
-        return generation, parse_page(parse.json_object(half[_HEAD.size : end]))
+        return generation, parse_page(parse.parse_json_object(half[_HEAD.size : end]))
     except (ValueError, TypeError, KeyError):
         return None
 

@@ -136,9 +136,9 @@ class Coordinator:
         """Record that `rank` has all bytes of this capture. Ranks report captures in the order in which they made
         them.
 
-        `adopted`: of an earlier start, so it may be on storage already and the result of CHECK_COMMITTED
-        decides. `replica_digests`: the digests of what this rank holds together with others, where the save
-        compares. `memory`: it need not go to storage.
+        `from_earlier_start`: it may be on storage already, and the result of CHECK_COMMITTED decides.
+        `replica_digests`: the digests of what this rank holds together with others, where the save compares.
+        `is_memory_only`: it need not go to storage.
         """
         orders = self._drop_older_not_captured_by(rank, key)
         self._forget_ended_beyond_limit()
@@ -187,7 +187,7 @@ class Coordinator:
     def _is_any_in_progress(self) -> bool:
         return any(capture.state.is_complete_and_in_progress for capture in self._captures.values())
 
-    def start_persisting_memory_saves(self) -> List[Order]:
+    def set_hurried_and_persist_newest_in_memory(self) -> List[Order]:
         """The machine or the job is about to go: from now on nothing stays in memory alone for long."""
         self._hurried = True
         return self._persist_newest_in_memory_if_due()
@@ -212,7 +212,9 @@ class Coordinator:
             capture.state is CaptureState.CAPTURING and capture.captured for capture in self._captures.values()
         )
 
-    def replica_tensors_reported(self, rank: int, key: Key, tensors: replicas.Tensors) -> List[Order]:
+    def refuse_capture_once_replica_tensors_reported(
+        self, rank: int, key: Key, tensors: replicas.Tensors
+    ) -> List[Order]:
         """The tensors of `rank`, which was asked for them; None when its trainer cannot be asked any more."""
         capture = self._captures.get(key)
         if capture is None or capture.state is not CaptureState.COMPARING or capture.difference is None:
@@ -221,7 +223,9 @@ class Coordinator:
         first, second = capture.difference.ranks
         if tensors is not None and not {first, second} <= set(capture.tensors):
             return []
-        reason = replicas.explain(capture.difference, capture.tensors.get(first), capture.tensors.get(second))
+        reason = replicas.explain_difference(
+            capture.difference, capture.tensors.get(first), capture.tensors.get(second)
+        )
         capture.tensors.clear()
         return self._end_capture(capture, CaptureState.REFUSED, key, reason)
 
@@ -369,7 +373,7 @@ class Coordinator:
 
     # --- ends ---------------------------------------------------------------------------------------------------
 
-    def done(self, rank: int, reason: str) -> List[Order]:
+    def rank_done(self, rank: int, reason: str) -> List[Order]:
         """`rank` will make no more captures: its trainer ended, or its agent is lost."""
         self._done.add(rank)
         orders: List[Order] = []
@@ -379,10 +383,10 @@ class Coordinator:
         return orders + self._persist_newest_in_memory_if_due() + self._shut_down_when_done()
 
     def forget_all_unfinished_captures(self, replaced_rank: int) -> None:
-        """Forget all captures that are in progress, as another agent has taken the place of that of `rank`.
+        """Forget all captures that are in progress, as another agent has taken the place of that of `replaced_rank`.
 
-        Every agent reports once more what it holds (as `adopted`). A commit that has begun needs nobody any
-        more and stays. Ranks that were done report so again after that: until then they are not missing what
+        Every agent reports once more what it holds, as of an earlier start. A commit that has begun needs nobody
+        any more and stays. Ranks that were done report so again after that: until then they are not missing what
         they have not reported yet.
         """
         self._lost.discard(replaced_rank)
@@ -395,7 +399,7 @@ class Coordinator:
         self._captures.clear()
         self._captures.update(retained)
 
-    def lost(self, rank: int) -> List[Order]:
+    def rank_lost(self, rank: int) -> List[Order]:
         """The agent of `rank` does not answer any more: what it has not written it never will."""
         self._lost.add(rank)
         orders: List[Order] = []
@@ -405,7 +409,7 @@ class Coordinator:
                 and capture.difference is not None
                 and rank in capture.difference.ranks
             ):
-                orders += self.replica_tensors_reported(rank, key, None)
+                orders += self.refuse_capture_once_replica_tensors_reported(rank, key, None)
             if (
                 capture.state
                 in (
@@ -419,7 +423,7 @@ class Coordinator:
                 and rank not in capture.reports
             ):
                 orders += self._fail(key, f"rank {rank}: its agent is lost")
-        return orders + self.done(rank, "its agent is lost")
+        return orders + self.rank_done(rank, "its agent is lost")
 
     def _drop_older_not_captured_by(self, rank: int, key: Key) -> List[Order]:
         """A rank that is at `key` will not come back for anything older that it has not captured."""

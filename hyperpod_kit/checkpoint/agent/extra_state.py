@@ -16,7 +16,7 @@ from hyperpod_kit.checkpoint.repository.rank_extra_state import RankStateLocatio
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import parse
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 RECORDS = "records"
 """Key of a tree: which kinds of records are in it; see `checkpoint/codec.py`."""
@@ -114,7 +114,7 @@ def _parse_extra(extra: bytes) -> Dict[str, Any]:
     """The document, of which every part has its type: whoever may write to a root may have written any other. Raises
     CheckpointError."""
     try:
-        body = parse.json_object(extra, len(extra))
+        body = parse.parse_json_object(extra, len(extra))
     except ValueError as err:
         raise CheckpointError(f"{layout.EXTRA_FILE} is damaged: {err}") from None
     formats = (
@@ -124,7 +124,7 @@ def _parse_extra(extra: bytes) -> Dict[str, Any]:
         layout.EXTRA_FORMAT_OF_TYPED_RECORDS,
     )
     if body.get("format") not in formats:
-        raise CheckpointError(f"{layout.EXTRA_FILE} has format {clean(body.get('format'))}")
+        raise CheckpointError(f"{layout.EXTRA_FILE} has format {clean_one_line(body.get('format'))}")
     if not isinstance(body.get("shared"), dict) or not _are_objects(body.get("ranks")):
         raise CheckpointError(f"{layout.EXTRA_FILE} has no trees of ranks")
     if "like" in body and not _are_valid_references(body["like"], body["ranks"]):

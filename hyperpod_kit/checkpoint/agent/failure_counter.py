@@ -47,7 +47,9 @@ class RootFailureLog:
         self._longest = max(self._longest, failures_in_a_row)
         row = failure_rows.Row(key[0], key[1], failures_in_a_row, reason, self._clock())
         self._chores.submit(
-            LossNoteResult, key, lambda: failure_rows.write_row(self._storage.store, self._run_identity, row)
+            LossNoteResult,
+            key,
+            lambda: failure_rows.create_row_file_on_owned_root(self._storage.store, self._run_identity, row),
         )
 
 
@@ -75,7 +77,7 @@ class FailureCounter:
         self._ended: Set[int] = set()
         self._last_reason = ""
 
-    def count_ended_save(self, order: Order) -> None:
+    def count_ended_save_and_write_note(self, order: Order) -> None:
         """Count the end of a save that this order of the coordinator tells; write the note, and a row when it is
         due."""
         kind, key, note, _ = order

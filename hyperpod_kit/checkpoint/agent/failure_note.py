@@ -13,7 +13,7 @@ from typing import Any, List, NamedTuple, Optional
 from hyperpod_kit.checkpoint.agent import note_page, shm_slots
 from hyperpod_kit.checkpoint.agent.note_page import is_count, is_number_of_seconds
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 _NAME = re.compile(r"hpk-([0-9]{1,10})-([0-9a-f]{12})-00000\.saves")
 _MOST_CHARACTERS, _MOST_PATH_CHARACTERS = 200, 300
@@ -44,7 +44,7 @@ def write(path: str, note: Note) -> None:
     """Write the note, or replace the one that is there. Raises OSError."""
     fd = note_page.open_or_create_own(path)
     try:
-        note_page.put(fd, _bounded(note)._asdict())
+        note_page.write_json_page(fd, _bounded(note)._asdict())
     finally:
         os.close(fd)
 
@@ -57,11 +57,11 @@ def remove(folder: str, uid: int, run: str) -> None:
 
 def read_all(folder: str) -> List[FoundNote]:
     """The notes that lie there; whatever is none is passed over. Raises OSError."""
-    return note_page.read_all(folder, ".saves", _NAME, _read)
+    return note_page.read_notes_of_all_users(folder, ".saves", _NAME, _read)
 
 
 def _read(page: note_page.FoundPage) -> Optional[FoundNote]:
-    note = _parse_note(page.body())
+    note = _parse_note(page.read_json_body())
     if note is not None:
         return FoundNote(page.uid, page.name.group(2), note)
     return None
@@ -83,8 +83,8 @@ def _parse_note(body: Any) -> Optional[Note]:
 
 def _bounded(note: Note) -> Note:
     return note._replace(
-        run=clean(note.run, _MOST_CHARACTERS),
-        root=clean(note.root, _MOST_PATH_CHARACTERS),
-        job=clean(note.job, 40),
-        last_why=clean(note.last_why, _MOST_CHARACTERS),
+        run=clean_one_line(note.run, _MOST_CHARACTERS),
+        root=clean_one_line(note.root, _MOST_PATH_CHARACTERS),
+        job=clean_one_line(note.job, 40),
+        last_why=clean_one_line(note.last_why, _MOST_CHARACTERS),
     )

@@ -16,7 +16,7 @@ from hyperpod_kit.checkpoint.agent.note_page import is_count, is_number_of_secon
 from hyperpod_kit.checkpoint.repository import identity
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 FOLDER = ".hpk"
 _LARGEST = 4096
@@ -34,11 +34,11 @@ class Row(NamedTuple):
     at: float
 
 
-def write_row(where: Where, run_identity: identity.RunIdentity, row: Row) -> None:
+def create_row_file_on_owned_root(where: Where, run_identity: identity.RunIdentity, row: Row) -> None:
     """Write the row to the root, while that is the run's. Raises CheckpointError, OSError."""
     store = as_store(where)
     identity.require_run_identity(store, run_identity)
-    text = json.dumps(row._replace(why=clean(row.why))._asdict(), ensure_ascii=False)
+    text = json.dumps(row._replace(why=clean_one_line(row.why))._asdict(), ensure_ascii=False)
     # An agent that died may have said it.
     with contextlib.suppress(FileExistsError):
         store.create(f"{FOLDER}/saves-e{row.epoch:06d}-{row.seq:06d}.json", text.encode("utf-8", "replace"))
@@ -69,5 +69,5 @@ def read_newest(where: Where) -> Optional[Row]:
             and isinstance(row.why, str)
             and is_number_of_seconds(row.at)
         ):
-            return row._replace(why=clean(row.why))
+            return row._replace(why=clean_one_line(row.why))
     return None

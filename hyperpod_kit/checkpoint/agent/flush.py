@@ -101,25 +101,26 @@ def flush(
     """
     started_at = time.monotonic()
     waiting = TurnLimit(started_at + limit, stall)
-    flushes: List[Union[_RunFlush, _CopiesFlush]] = []
+    flushes: List[Union[_RunFlush, _UnannouncedCopiesFlush]] = []
     with contextlib.closing(FlushProgress(on_progress)) as progress:
-        for user_directory in shm_paths.user_directories(folder or ""):
+        for user_directory in shm_paths.own_directories_and_shm_root(folder or ""):
             names = shm_slots.own_slot_names(user_directory, uid=shm_paths.node_uid())
             for run in sorted({name.run for name in names}):
                 slots_of_run = [name for name in names if name.run == run]
                 flushes.append(
                     _RunFlush(user_directory, run, slots_of_run, job, max_age, clock, progress, started_at + timeout)
                 )
-        for user_directory in shm_paths.user_directories(folder or ""):
+        for user_directory in shm_paths.own_directories_and_shm_root(folder or ""):
             flushes += [
-                _CopiesFlush(user_directory, run, job, max_age, clock) for run in partner_memory.runs(user_directory)
+                _UnannouncedCopiesFlush(user_directory, run, job, max_age, clock)
+                for run in partner_memory.runs_with_copies(user_directory)
             ]
         turns = [
             StorageTurn(run_flush.announce, run_flush.flush_and_report, run_flush.withdraw_announcement_if_any)
             for run_flush in flushes
         ]
         run_turns(turns, waiting, progress.set_announced_and_report)
-    if waiting.stalls:
+    if waiting.is_stalled:
         reason = f"nothing has moved for {stall:g} s"
     else:
         reason = f"not done after {limit:g} s"
@@ -128,7 +129,7 @@ def flush(
         if turn.has_result:
             outcome = turn.result
         else:
-            outcome = run_flush.unsaved(reason)
+            outcome = run_flush.outcome_when_not_finished(reason)
         if outcome is not None:
             outcomes.append(outcome)
     return outcomes
@@ -140,7 +141,7 @@ def _belongs_to_job(slots: List[shm_slots.OpenSlot], job: Optional[str]) -> bool
 
 def _open_slots(folder: str, names: List[shm_slots.SlotName]) -> List[shm_slots.OpenSlot]:
     opened = []
-    for slot in shm_slots.attached(folder, names):
+    for slot in shm_slots.attach_each_mappable(folder, names):
         page = slot.page
         if page is not None:
             opened.append(shm_slots.OpenSlot(slot, page))
@@ -226,7 +227,7 @@ class _RunFlush:
                 if taken is not None:
                     locks.append(taken)
                     continue
-                holder = lock.holder(path)
+                holder = lock.read_agent_and_trainer(path)
                 if holder is not None and holder[1] == lock.NOBODY:
                     yield False
                     return
@@ -255,7 +256,7 @@ class _RunFlush:
         """Remove the note on storage: nothing of the run is on its way any more."""
         self._progress.remove_run_note(self._run)
 
-    def unsaved(self, reason: str) -> Optional[FlushOutcome]:
+    def outcome_when_not_finished(self, reason: str) -> Optional[FlushOutcome]:
         """The outcome of a run whose storage did not take it in time."""
         slots = _open_slots(self._folder, self._names)
         try:
@@ -273,7 +274,7 @@ class _RunFlush:
     def _flush(self) -> Optional[FlushOutcome]:
         slots = _open_slots(self._folder, self._names)
         is_requested = _belongs_to_job(slots, self._job)
-        if not is_requested and any(self._is_younger_than_max_age(opened.page) for opened in slots):
+        if not is_requested and any(self._is_known_younger_than_max_age(opened.page) for opened in slots):
             return None
         outcome = self._lock_and_flush(is_requested, self._end if is_requested else 0.0)
         if outcome.removed:
@@ -282,7 +283,7 @@ class _RunFlush:
             return outcome
         return None
 
-    def _is_younger_than_max_age(self, page: Page) -> bool:
+    def _is_known_younger_than_max_age(self, page: Page) -> bool:
         """Whether somebody may come yet for a capture: it is known to be younger than the limit."""
         age = None
         if page.state in COMPLETE_STATES:
@@ -305,7 +306,7 @@ class _RunFlush:
             self._progress.set_locks_to_renew(self._run, locks)
             for name in self._names:
                 # Only now: a trainer that is making a slot has its image before its control page.
-                shm_slots.remove_image_if_no_control_page(self._folder, name)
+                shm_slots.is_without_control_page_removing_image(self._folder, name)
             return self._save_and_remove(is_requested)
         finally:
             self._progress.set_locks_to_renew(self._run, [])
@@ -332,7 +333,7 @@ class _RunFlush:
     def _outcome_if_waiting_is_futile(self, path: str, idle_seconds: float) -> Optional[FlushOutcome]:
         """Return the outcome where waiting for the holder of a lock, which has shown no sign for `idle_seconds`,
         is of no use; else None."""
-        holder = lock.holder(path)
+        holder = lock.read_agent_and_trainer(path)
         if holder is None:
             return None
         agent, trainer = holder
@@ -360,7 +361,7 @@ class _RunFlush:
         if not complete_slots:
             return self._log_loss_and_remove_slots(names, None, "nothing was captured")
         if not is_requested and not all(
-            capture_age.is_expired(opened.page, self._max_age, self._clock()) for opened in complete_slots
+            capture_age.is_known_to_be_expired(opened.page, self._max_age, self._clock()) for opened in complete_slots
         ):
             return FlushOutcome(self._run, None, False, "somebody may come for it yet")
         captured: Dict[Key, Dict[int, shm_slots.OpenSlot]] = {}
@@ -386,7 +387,7 @@ class _RunFlush:
     def _log_loss_and_remove_slots(
         self, names: List[shm_slots.SlotName], checkpoint_id: Optional[str], note: str, lost: str = ""
     ) -> FlushOutcome:
-        damaged = _describe_damaged(self._folder, names)
+        damaged = _describe_damaged_slots(self._folder, names)
         lost = "; ".join(filter(None, (lost, damaged)))
         if lost:
             loss_log.record_loss_in_audit_log(self._run, lost)
@@ -399,11 +400,11 @@ class _RunFlush:
         return FlushOutcome(self._run, checkpoint_id, True, _join_notes(note, lost), lost=lost)
 
 
-def _describe_damaged(folder: str, names: List[shm_slots.SlotName]) -> str:
+def _describe_damaged_slots(folder: str, names: List[shm_slots.SlotName]) -> str:
     """Of slots that somebody has written, and nobody can read, in words."""
     damaged = []
-    for slot in shm_slots.attached(folder, names):
-        if slot.page is None and not slot.is_blank:
+    for slot in shm_slots.attach_each_mappable(folder, names):
+        if slot.page is None and not slot.has_no_page_written_yet:
             damaged.append(slot.name.file("ctl"))
         slot.close()
     if damaged:
@@ -411,7 +412,7 @@ def _describe_damaged(folder: str, names: List[shm_slots.SlotName]) -> str:
     return ""
 
 
-class _CopiesFlush:
+class _UnannouncedCopiesFlush:
     """The copies of other nodes' captures of one run that lie beside the slots in `folder`."""
 
     def __init__(self, folder: str, run: str, job: Optional[str], max_age: float, clock: Clock) -> None:
@@ -438,7 +439,7 @@ class _CopiesFlush:
             copies.run, None, not copies.waiting, _join_notes(copies.waiting, copies.lost), lost=copies.lost
         )
 
-    def unsaved(self, reason: str) -> FlushOutcome:
+    def outcome_when_not_finished(self, reason: str) -> FlushOutcome:
         """The outcome where their storage did not say in time what it has."""
         return FlushOutcome(self._run, None, False, f"{_COPIES}: {reason}")
 

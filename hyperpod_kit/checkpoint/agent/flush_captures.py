@@ -51,7 +51,7 @@ def open_storage_and_find_newest_epoch_seq(page: Page) -> Tuple[Store, Tuple[int
 def _newest_committed_epoch_seq(store: Store) -> Tuple[int, int]:
     """(epoch, seq) of the newest commit; one whose manifest is torn or whose files are not all there, with their
     sizes, is none."""
-    for entry in selection.iter_committed_newest_first(store):
+    for entry in selection.iter_committed_not_excluded_newest_first(store):
         try:
             checkpoint_manifest = verify.read_manifest(store, entry.checkpoint_id)
             sizes = store.sizes(entry.checkpoint_id)
@@ -113,7 +113,7 @@ def _commit_or_hand_in_capture(
     page = next(iter(slots.values())).page
     seq, world = page.seq, page.origin.world
     if (
-        replicas.find_difference({rank: replicas.digests_in_slot(slot.slot) for rank, slot in slots.items()})
+        replicas.find_difference({rank: replicas.digests_by_holders_in_slot(slot.slot) for rank, slot in slots.items()})
         is not None
     ):
         return None, f"seq {seq}: its ranks differ in tensors that they hold alike"
@@ -121,7 +121,7 @@ def _commit_or_hand_in_capture(
     is_complete = sorted(slots) == list(range(world))
     if not is_complete and (len(local_ranks) == world or set(slots) != local_ranks):
         return None, f"seq {seq} was never whole"
-    options = progress.write_options(run)
+    options = progress.write_options_counting_bytes(run)
     if is_complete:
         checkpoint_id = page.checkpoint_id(secrets.token_hex(3))
         records = flush_shards.seal_and_write_all(
@@ -132,6 +132,6 @@ def _commit_or_hand_in_capture(
         commit.commit(store, checkpoint_id, assembled.manifest, assembled.extra, assembled.index_bytes)
         return checkpoint_id, f"committed {checkpoint_id}"
     if partial_commit.write_shards_and_try_commit(store, slots, options):
-        checkpoint_id = partial_commit.checkpoint_id_of(page)
+        checkpoint_id = partial_commit.shared_flush_checkpoint_id(page)
         return checkpoint_id, f"committed {checkpoint_id}"
     return None, f"seq {seq}: handed in ranks {sorted(local_ranks)} of {world}"

@@ -37,7 +37,7 @@ def free_saved_or_expired_copies(
     Returns None where there is nothing to say, also while an agent of the run is at work. Raises
     CheckpointError, OSError.
     """
-    locks = partner_memory.lock_agents(folder, run)
+    locks = partner_memory.try_lock_all_agents(folder, run)
     if locks is None:
         return None  # an agent is at work: it renews its copies, and frees them
     try:
@@ -53,7 +53,7 @@ def _free_copies_under_locks(
     partner_memory.remove_incomplete_copies(folder, run)
     copies_directory = partner_memory.copies_directory(folder)
     copies: List[OpenSlot] = []
-    for slot in shm_slots.attached(copies_directory, partner_memory.names(copies_directory, run)):
+    for slot in shm_slots.attach_each_mappable(copies_directory, partner_memory.copy_slot_names(copies_directory, run)):
         page = slot.page
         if page is not None:
             copies.append(shm_slots.ensure_dated(OpenSlot(slot, page), clock))
@@ -74,7 +74,7 @@ def _free_saved_and_expired_copies(
         return None
     committed, problem = _newest_committed_epoch_seq_or_reason(candidates[0])
     unsaved = [copy for copy in candidates if committed is None or copy.page.key[:2] > committed]
-    given_up = [copy for copy in unsaved if capture_age.is_expired(copy.page, _TWICE * max_age, moment)]
+    given_up = [copy for copy in unsaved if capture_age.is_known_to_be_expired(copy.page, _TWICE * max_age, moment)]
     waiting = [copy for copy in unsaved if copy not in given_up]
     loss = ""
     if given_up:
@@ -97,7 +97,7 @@ def _all_copies_if_of_job_else_expired(
 ) -> List[OpenSlot]:
     """All of the run where a copy is of `job`, or none is named; else those that are too old."""
     is_of_job = job is None or any(str(copy.page.origin.job.get("slurm_job_id")) == job for copy in copies)
-    return [copy for copy in copies if is_of_job or capture_age.is_expired(copy.page, max_age, moment)]
+    return [copy for copy in copies if is_of_job or capture_age.is_known_to_be_expired(copy.page, max_age, moment)]
 
 
 def _newest_committed_epoch_seq_or_reason(copy: OpenSlot) -> Tuple[Optional[Tuple[int, int]], str]:

@@ -172,7 +172,7 @@ def flush_job_until_saved(
                 stall=stall,
                 on_progress=announced.on_sign,
             )
-            for message in _record_new_messages(outcomes, reported):
+            for message in _take_messages_not_yet_reported(outcomes, reported):
                 say(f"job {ended.job}: {message}")
             given_up += [outcome for outcome in outcomes if outcome.lost]
             tries += 1
@@ -184,7 +184,7 @@ def flush_job_until_saved(
         announced.create_file_once()
 
 
-def _record_new_messages(outcomes: List[FlushOutcome], reported: Set[str]) -> List[str]:
+def _take_messages_not_yet_reported(outcomes: List[FlushOutcome], reported: Set[str]) -> List[str]:
     messages = [f"{outcome.run}: {outcome.note}{'' if outcome.removed else '; it stays'}" for outcome in outcomes]
     new = [word for word in messages if word not in reported]
     reported.update(new)

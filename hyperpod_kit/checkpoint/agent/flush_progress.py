@@ -57,7 +57,7 @@ class FlushProgress:
 
         Where no note can be written no other node waits for it.
         """
-        name = flush_note.new_name()
+        name = flush_note.new_note_path()
         with self._lock:
             self._moved[run] = 0
         with contextlib.suppress(CheckpointError, OSError):
@@ -91,9 +91,9 @@ class FlushProgress:
             self._locks[run] = locks
             self._moved_at[run] = time.monotonic()
 
-    def write_options(self, run: str) -> persist.WriteOptions:
+    def write_options_counting_bytes(self, run: str) -> persist.WriteOptions:
         """Return options for a write whose bytes are counted as this run's progress."""
-        return persist.WriteOptions(pace=_CountingPace(lambda count: self._count(run, count)))
+        return persist.WriteOptions(pace=_UnlimitedCountingPace(lambda count: self._add_moved_bytes(run, count)))
 
     def close(self) -> None:
         self._closed.set()
@@ -107,7 +107,7 @@ class FlushProgress:
         for run in runs:
             self.remove_run_note(run)
 
-    def _count(self, run: str, count: int) -> None:
+    def _add_moved_bytes(self, run: str, count: int) -> None:
         with self._lock:
             self._moved[run] = self._moved.get(run, 0) + count
             self._moved_at[run] = time.monotonic()
@@ -144,7 +144,7 @@ class FlushProgress:
                 flush_note.try_remove(store, name)
 
 
-class _CountingPace(persist.Pace):
+class _UnlimitedCountingPace(persist.Pace):
     """No limit: nobody trains."""
 
     def __init__(self, count: Callable[[int], None]) -> None:

@@ -23,7 +23,7 @@ from hyperpod_kit.checkpoint.agent.flush_progress import STILL, Sign
 from hyperpod_kit.system.process import make_parent_death_hook
 from hyperpod_kit.system.wait import fixed_pause, poll_until
 from hyperpod_kit.untrusted import parse
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 _MAX_RESPONSE_BYTES = 1 << 20
 _MOST_RECORDS = 32
@@ -91,7 +91,7 @@ def flush_as(
     finally:
         os.close(response_fd)
         os.close(errors)
-    status = _exit_status_or_zero_if_killed(pid, 0.0 if failure else _EXIT)
+    status = _wait_or_kill_child_zero_if_killed(pid, 0.0 if failure else _EXIT)
     if failure:
         return [flush.FlushOutcome(f"uid {uid}", None, False, failure.format(timeout=timeout, stall=stall))]
     if status:
@@ -123,7 +123,7 @@ def _run_work_in_child_and_exit(
             json.dump([list(outcome) for outcome in outcomes], out)
         code = 0
     except BaseException as err:
-        print(f"flush of uid {uid}: {clean(f'{type(err).__name__}: {err}')}", file=sys.stderr, flush=True)
+        print(f"flush of uid {uid}: {clean_one_line(f'{type(err).__name__}: {err}')}", file=sys.stderr, flush=True)
     finally:
         os._exit(code)
 
@@ -200,11 +200,11 @@ def _forward_stderr(stderr_fd: int) -> bool:
         return True
     text = os.read(stderr_fd, _READ_BYTES).decode("utf-8", "backslashreplace")
     for line in text.splitlines():
-        print(clean(line, _NOTE), file=sys.stderr, flush=True)
+        print(clean_one_line(line, _NOTE), file=sys.stderr, flush=True)
     return bool(text)
 
 
-def _exit_status_or_zero_if_killed(pid: int, grace: float) -> int:
+def _wait_or_kill_child_zero_if_killed(pid: int, grace: float) -> int:
     """End the child, which has `grace` seconds to end by itself; its exit status, 0 too for one that has to be left
     behind."""
     done = status = 0
@@ -242,12 +242,12 @@ def _parse_outcomes(data: bytes) -> Optional[List[flush.FlushOutcome]]:
             return None
     return [
         flush.FlushOutcome(
-            clean(outcome.run),
-            clean(outcome.attempt) if outcome.attempt else None,
+            clean_one_line(outcome.run),
+            clean_one_line(outcome.attempt) if outcome.attempt else None,
             outcome.removed,
-            clean(outcome.note, _NOTE),
+            clean_one_line(outcome.note, _NOTE),
             outcome.again,
-            clean(outcome.lost, _NOTE),
+            clean_one_line(outcome.lost, _NOTE),
         )
         for outcome in outcomes
     ]

@@ -60,7 +60,7 @@ def verify_response(key: bytes, challenge_line: bytes, line: bytes, world: int) 
     """Return who replied `line` to the challenge `challenge_line`; None where the proof of the token is
     missing or wrong."""
     try:
-        response = parse.json_object(line, GREETING)
+        response = parse.parse_json_object(line, GREETING)
         rank, again = response.get("rank"), response.get("again")
         if type(rank) is not int or not 0 < rank < world or type(again) is not bool:
             return None
@@ -85,13 +85,13 @@ def perform_newcomer_handshake(
     """
     lines = Lines(sock, GREETING)
     try:
-        challenge_line = lines.next(timeout)
+        challenge_line = lines.receive_line(timeout)
         if challenge_line is None:
             return None
         response, seals = build_response(key, challenge_line, rank, again)
         sock.sendall(response + b"\n")
-        line = lines.next(timeout)
-        if line is None or parse.json_object(seals.incoming.verify_next(line)).get("op") != WELCOME:
+        line = lines.receive_line(timeout)
+        if line is None or parse.parse_json_object(seals.incoming.verify_next(line)).get("op") != WELCOME:
             return None
     except (OSError, ValueError, Untrusted):
         return None
@@ -99,7 +99,7 @@ def perform_newcomer_handshake(
 
 
 def _parse_nonce(line: bytes) -> str:
-    message = parse.json_object(line, GREETING)
+    message = parse.parse_json_object(line, GREETING)
     if message.get("protocol") != PROTOCOL:
         raise ValueError("another protocol")
     nonce = message.get("nonce")

@@ -40,7 +40,7 @@ class Heartbeat:
         self._next = 0.0
         self._reported_stall = ""
 
-    def beat(self) -> None:
+    def send_signs_of_life_if_due(self) -> None:
         """Send a sign of life, and that work stalls or goes on again, unless the last sign is too recent."""
         now = time.monotonic()
         if now < self._next:

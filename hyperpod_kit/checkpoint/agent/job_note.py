@@ -95,9 +95,9 @@ class LockedNote:
 
     def put(self, note: Union[JobNote, TimeNote]) -> None:
         """Write the note to its file. Raises OSError."""
-        note_page.put(self._fd, note._asdict())
+        note_page.write_json_page(self._fd, note._asdict())
 
-    def close(self) -> None:
+    def remove_file_and_unlock(self) -> None:
         """Remove the note's file and release the lock: the job ends here, or goes on elsewhere."""
         with contextlib.suppress(OSError):
             by_descriptor.unlink(self._path)
@@ -120,29 +120,29 @@ def remove_stale(folder: str, uid: int) -> None:
                 os.close(fd)
 
 
-def read_all(folder: str) -> List[FoundJob]:
+def read_notes_of_live_jobs(folder: str) -> List[FoundJob]:
     """The notes of jobs that run; whatever is none is passed over. Raises OSError."""
-    records = note_page.read_all(folder, ".job", _NAME, _read)
+    records = note_page.read_notes_of_all_users(folder, ".job", _NAME, _parse_job_note_if_locked)
     times = {
         (time_record.uid, time_record.note.job): time_record.note
-        for time_record in note_page.read_all(folder, ".time", _NAME, _read_time)
+        for time_record in note_page.read_notes_of_all_users(folder, ".time", _NAME, _parse_time_note_if_locked)
     }
     return [record._replace(time=times.get((record.uid, record.note.job))) for record in records]
 
 
-def _read(page: note_page.FoundPage) -> Optional[FoundJob]:
+def _parse_job_note_if_locked(page: note_page.FoundPage) -> Optional[FoundJob]:
     note = None
     if _is_locked(page):
-        note = _parse_job_note(page.body())
+        note = _parse_job_note(page.read_json_body())
     if note is not None:
         return FoundJob(page.uid, note)
     return None
 
 
-def _read_time(page: note_page.FoundPage) -> Optional[FoundTime]:
+def _parse_time_note_if_locked(page: note_page.FoundPage) -> Optional[FoundTime]:
     note = None
     if _is_locked(page):
-        note = parse_time_note(page.body())
+        note = parse_time_note(page.read_json_body())
     if note is not None:
         return FoundTime(page.uid, note)
     return None

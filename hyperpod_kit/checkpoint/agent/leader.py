@@ -86,7 +86,7 @@ class Leader:
             self._on_joined(rank)
         elif isinstance(report, RankDone):
             self.membership.set_done(rank)
-            self._execute(coordinator.done(rank, "its trainer is gone"))
+            self._execute(coordinator.rank_done(rank, "its trainer is gone"))
         elif isinstance(report, RankCaptured):
             self._execute(
                 coordinator.captured(
@@ -98,7 +98,9 @@ class Leader:
                 )
             )
         elif isinstance(report, RankTensors):
-            self._execute(coordinator.replica_tensors_reported(rank, report.key, report.tensors or None))
+            self._execute(
+                coordinator.refuse_capture_once_replica_tensors_reported(rank, report.key, report.tensors or None)
+            )
         elif isinstance(report, RankSealed):
             self._execute(coordinator.sealed(rank, report.key))
         elif isinstance(report, RankSkipped):
@@ -110,10 +112,10 @@ class Leader:
         elif isinstance(report, RankLocal):
             self._execute(coordinator.local_written(rank, report.key, report.is_present))
         elif isinstance(report, RankFailed):
-            self._submit_owner_check(report.key)
+            self._submit_check_for_newer_start(report.key)
             self._execute(coordinator.failed(rank, report.key, report.reason, is_storage_full=report.full))
         elif isinstance(report, RankHurried):
-            self._execute(coordinator.start_persisting_memory_saves())
+            self._execute(coordinator.set_hurried_and_persist_newest_in_memory())
         else:
             assert_never(report)
 
@@ -121,7 +123,7 @@ class Leader:
         """The agent of `rank` is gone."""
         self._apply_update(self._texts.remove_rank(rank))
         if not self.membership.start_rejoin_deadline(rank):
-            self._execute(self._coordinator.lost(rank))
+            self._execute(self._coordinator.rank_lost(rank))
 
     def _on_joined(self, rank: int) -> None:
         """An agent that was lost, or the next one of its rank, reports what it holds by itself; so do all others when
@@ -134,7 +136,7 @@ class Leader:
     def expire_missing_ranks(self) -> None:
         """Give up those that have been away for too long."""
         for rank in self.membership.expire_missing():
-            self._execute(self._coordinator.lost(rank))
+            self._execute(self._coordinator.rank_lost(rank))
 
     def _apply_update(self, update: ReportUpdate) -> None:
         """Reports that are whole now, and what is to be asked."""
@@ -184,7 +186,7 @@ class Leader:
         if capture is not None:
             capture.jobs.discard("commit")
         if commit is None:
-            self._submit_owner_check(key)
+            self._submit_check_for_newer_start(key)
             self._execute(self._coordinator.failed(0, key, failure, is_storage_full=error_number in NO_ROOM))
         elif commit.taken_by:
             self._record_and_broadcast_root_taken(commit.taken_by)
@@ -193,7 +195,7 @@ class Leader:
             self._execute(self._coordinator.committed(key))
             self.upkeep.start_retention(key)
 
-    def _submit_owner_check(self, key: Key) -> None:
+    def _submit_check_for_newer_start(self, key: Key) -> None:
         """A save failed: a newer start may have the root, and have deleted what was being written."""
         if self._ownership.is_own_live_capture(key) and not self._ownership.taken_by:
             self.worker.submit(OwnerCheckResult, key, self._storage.describe_newer_start(key[0]))
@@ -207,7 +209,7 @@ class Leader:
 
     def _on_storage_freeing_ended(self, result: ClearResult) -> None:
         """Something was given up for a save that had no room, or nothing could be."""
-        reason = self.upkeep.log_deleted_or_explain_why_none(result)
+        reason = self.upkeep.log_problems_and_explain_if_none_deleted(result)
         self._execute(self._coordinator.storage_freeing_ended(result.key, freed=not reason, reason=reason))
 
     def _execute(self, orders: List[Order]) -> None:
@@ -216,7 +218,9 @@ class Leader:
             if order.key:
                 capture = self._captures.get(order.key)
             if order.kind is OrderKind.CHECK_COMMITTED and capture is not None:
-                self.worker.submit(CommitCheckResult, capture.key, self._storage.find_committed(capture))
+                self.worker.submit(
+                    CommitCheckResult, capture.key, self._storage.find_checkpoint_id_if_committed(capture)
+                )
             elif order.kind is OrderKind.COMMIT and capture is not None and self._ownership.taken_by:
                 self._execute(self._coordinator.failed(0, capture.key, self._ownership.taken_by))
             elif order.kind is OrderKind.COMMIT and capture is not None:
@@ -233,7 +237,7 @@ class Leader:
                     order = order._replace(note=capture.checkpoint_id)
                 if order.kind in _UNSAVED_ENDS and capture is not None:
                     self.upkeep.add_abandoned(capture.checkpoint_id)
-                self.failure_counter.count_ended_save(order)
+                self.failure_counter.count_ended_save_and_write_note(order)
                 self._broadcast(order)
 
     def _broadcast(self, order: Order) -> None:

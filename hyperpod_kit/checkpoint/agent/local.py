@@ -25,7 +25,7 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError, Untrusted
 from hyperpod_kit.untrusted import by_descriptor, files
-from hyperpod_kit.untrusted.dirfd import open_as_path_unless_mounted
+from hyperpod_kit.untrusted.dirfd import open_path_fd_refusing_mount
 
 _OWNED = "ours"
 
@@ -45,14 +45,14 @@ def open_local_store(directory: str, run_hash: str) -> Store:
     return PosixStore(os.path.join(directory, f"hpk-{shm_paths.node_uid()}-{run_hash}"), owner=os.geteuid())
 
 
-def _describe_owner(path: str) -> str:
+def _describe_what_lies_at(path: str) -> str:
     """What lies there and whose it is, in words, asking nobody for it; "" for nothing. Raises OSError."""
     try:
         folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return ""
     try:
-        fd = open_as_path_unless_mounted(os.path.basename(path), folder)
+        fd = open_path_fd_refusing_mount(os.path.basename(path), folder)
     except FileNotFoundError:
         return ""
     except OSError as err:
@@ -71,20 +71,20 @@ def _describe_owner(path: str) -> str:
         os.close(fd)
 
 
-def _is_owned(path: str) -> bool:
-    return _describe_owner(path) == _OWNED
+def _is_own_directory(path: str) -> bool:
+    return _describe_what_lies_at(path) == _OWNED
 
 
-def _make_directory(path: str) -> None:
+def _ensure_own_directory(path: str) -> None:
     """Raises CheckpointError when another has made it, OSError."""
     by_descriptor.make_parents(path)
-    owner = _describe_owner(path)
+    owner = _describe_what_lies_at(path)
     try:
         if owner in ("", _OWNED):
             files.ensure_own_directory(path)
             return
     except Untrusted:
-        owner = _describe_owner(path)
+        owner = _describe_what_lies_at(path)
     raise CheckpointError(
         f"{path} is {owner}, expected a directory of uid {os.geteuid()}",
         hint=f"have its owner or root remove it, or use another directory: ls -ld {path}",
@@ -94,14 +94,14 @@ def _make_directory(path: str) -> None:
 def list_parts(directory: str, run_hash: str, rank: int) -> List[Part]:
     """This rank's intact parts, newest first; the report says nothing about the shard's bytes. Raises OSError."""
     local_store = open_local_store(directory, run_hash)
-    if _is_owned(local_store.url):
+    if _is_own_directory(local_store.url):
         return _read_parts(local_store, rank)
     return []
 
 
 def read_report(directory: str, run_hash: str, rank: int, checkpoint_id: str) -> Report:
     """This rank's report of one attempt. Raises CheckpointError when it is gone or damaged, OSError."""
-    part = _read_part(open_local_store(directory, run_hash), checkpoint_id, rank)
+    part = _read_part_if_intact(open_local_store(directory, run_hash), checkpoint_id, rank)
     if part is None:
         raise CheckpointError(f"the part of {checkpoint_id} in {directory} is gone")
     return part.report
@@ -113,13 +113,13 @@ def _read_parts(local_store: Store, rank: int) -> List[Part]:
         parsed = layout.parse_checkpoint_id(name.rstrip("/"))
         part = None
         if parsed is not None and name.endswith("/"):
-            part = _read_part(local_store, name[:-1], rank)
+            part = _read_part_if_intact(local_store, name[:-1], rank)
         if part is not None:
             parts.append(part)
     return sorted(parts, key=lambda part: (part.report.page.key, part.checkpoint_id), reverse=True)
 
 
-def _read_part(local_store: Store, checkpoint_id: str, rank: int) -> Optional[Part]:
+def _read_part_if_intact(local_store: Store, checkpoint_id: str, rank: int) -> Optional[Part]:
     name = layout.report_file(rank)
     try:
         data = local_store.read(f"{checkpoint_id}/{name}", layout.LARGEST_REPORT)
@@ -131,12 +131,12 @@ def _read_part(local_store: Store, checkpoint_id: str, rank: int) -> Optional[Pa
 def write_part(shard: SlotShard, local_store: Store, checkpoint_id: str, options: persist.WriteOptions) -> Report:
     """Write one rank's part. Raises CheckpointError when another has taken the run's place on the disk, and as
     persist.write_shard."""
-    _make_directory(local_store.url)
+    _ensure_own_directory(local_store.url)
     rank = shard.page.origin.rank
     try:
         record = persist.write_shard(shard, local_store, checkpoint_id, options)
     except FileExistsError:  # of an agent that died
-        _remove(local_store, checkpoint_id, rank)
+        _remove_part(local_store, checkpoint_id, rank)
         record = persist.write_shard(shard, local_store, checkpoint_id, options)
     report = report_of(shard.slot, record)
     local_store.sync(checkpoint_id)
@@ -162,10 +162,10 @@ def remove_all_but_newest_parts(local_store: Store, rank: int, *, upto: str, bus
     kept = 0
     for parsed in sorted(older, key=lambda parsed: (parsed.epoch, parsed.seq), reverse=True):
         checkpoint_id = str(parsed)
-        if kept < KEPT and _read_part(local_store, checkpoint_id, rank) is not None:
+        if kept < KEPT and _read_part_if_intact(local_store, checkpoint_id, rank) is not None:
             kept += 1
         elif checkpoint_id not in busy:
-            _remove(local_store, checkpoint_id, rank)
+            _remove_part(local_store, checkpoint_id, rank)
 
 
 class LocalDisk:
@@ -184,7 +184,7 @@ class LocalDisk:
         remove_all_but_newest_parts(self.store, self._rank, upto=upto, busy=busy)
 
 
-def _remove(local_store: Store, checkpoint_id: str, rank: int) -> None:
+def _remove_part(local_store: Store, checkpoint_id: str, rank: int) -> None:
     failpoint("local.before_remove")
     local_store.delete(f"{checkpoint_id}/{layout.report_file(rank)}")
     failpoint("local.report_removed")

@@ -20,7 +20,7 @@ from hyperpod_kit.system import process
 from hyperpod_kit.system.file_lock import try_lock
 from hyperpod_kit.system.process import Process, is_alive, this_process
 from hyperpod_kit.untrusted import by_descriptor, files, parse
-from hyperpod_kit.untrusted.safe_open import open_own_file
+from hyperpod_kit.untrusted.safe_open import open_own_single_link_file
 
 STOP = signal.SIGUSR2
 NOBODY = Process(0, 0)
@@ -88,9 +88,9 @@ def _open_or_create_own(path: str) -> int:
     anything else in its place, OSError."""
     for _ in range(_TRIES):
         with contextlib.suppress(FileExistsError):
-            return files.create(path)
+            return files.create_exclusively(path)
         with contextlib.suppress(FileNotFoundError):
-            return open_own_file(path, os.O_RDWR)[0]
+            return open_own_single_link_file(path, os.O_RDWR)[0]
     raise CheckpointError(f"{path} comes and goes", hint=f"ls -l {path}")
 
 
@@ -120,10 +120,10 @@ class HolderSigns:
         return time.monotonic() - self._since
 
 
-def holder(path: str) -> Optional[Tuple[Process, Process]]:
+def read_agent_and_trainer(path: str) -> Optional[Tuple[Process, Process]]:
     """Return (agent, trainer) as the lock's file names them; None when it does not, or is not ours."""
     try:
-        fd, _ = open_own_file(path, os.O_RDONLY)
+        fd, _ = open_own_single_link_file(path, os.O_RDONLY)
         try:
             agent, trainer = parse.parse_json(os.pread(fd, _CONTENT, 0))
         finally:
@@ -149,7 +149,7 @@ def acquire_ending_stale_agent(
         lock = try_acquire(path, trainer)
         if lock is not None:
             return lock
-        current_holder = holder(path)
+        current_holder = read_agent_and_trainer(path)
         if (
             signalled is None
             and time.monotonic() - started_at < flush_timeout

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, Match, NamedTuple, Option
 
 from hyperpod_kit.checkpoint.agent import shm_paths
 from hyperpod_kit.untrusted import by_descriptor, parse
-from hyperpod_kit.untrusted.dirfd import reopen
+from hyperpod_kit.untrusted.dirfd import reopen_path_fd
 
 PAGE = 4096
 MOST, MOST_OF_ONE = 64, 16
@@ -32,7 +32,7 @@ class FoundPage(NamedTuple):
     name: Match[str]
     fd: int
 
-    def body(self) -> Any:
+    def read_json_body(self) -> Any:
         """Read the page and parse its JSON. Raises OSError, ValueError."""
         if os.fstat(self.fd).st_size > PAGE:
             raise ValueError(f"expected at most {PAGE} bytes")
@@ -51,23 +51,25 @@ def open_or_create_own(path: str) -> int:
     return fd
 
 
-def put(fd: int, body: Mapping[str, Any]) -> None:
+def write_json_page(fd: int, body: Mapping[str, Any]) -> None:
     """Write the JSON over the whole page, padded with spaces. Raises OSError."""
     text = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
     os.pwrite(fd, text.ljust(PAGE), 0)
 
 
-def read_all(folder: str, ending: str, pattern: Pattern[str], read: Callable[[FoundPage], Optional[T]]) -> List[T]:
+def read_notes_of_all_users(
+    folder: str, ending: str, pattern: Pattern[str], parse_note: Callable[[FoundPage], Optional[T]]
+) -> List[T]:
     """What `read` makes of the files with such names, each of the user whom its name says; what it answers None to, or
     raises OSError or ValueError at, is passed over. Raises OSError."""
     notes: List[T] = []
     counts: Dict[int, int] = {}
     with contextlib.closing(shm_paths.iter_user_files_as_uid_name_fd(folder, ending, MOST_OF_ONE)) as files:
-        for uid, name, named in files:
+        for uid, name, path_fd in files:
             match = pattern.fullmatch(name)
             if match is None or counts.get(uid, 0) >= MOST_OF_ONE:
                 continue
-            note = _read(uid, match, named, read)
+            note = _reopen_and_parse(uid, match, path_fd, parse_note)
             if note is not None:
                 counts[uid] = counts.get(uid, 0) + 1
                 notes.append(note)
@@ -76,11 +78,13 @@ def read_all(folder: str, ending: str, pattern: Pattern[str], read: Callable[[Fo
     return notes
 
 
-def _read(uid: int, name: Match[str], named: int, read: Callable[[FoundPage], Optional[T]]) -> Optional[T]:
+def _reopen_and_parse(
+    uid: int, name: Match[str], path_fd: int, parse_note: Callable[[FoundPage], Optional[T]]
+) -> Optional[T]:
     try:
-        fd = reopen(named, os.O_RDONLY)
+        fd = reopen_path_fd(path_fd, os.O_RDONLY)
         try:
-            return read(FoundPage(uid, name, fd))
+            return parse_note(FoundPage(uid, name, fd))
         finally:
             os.close(fd)
     except (OSError, ValueError):

@@ -86,7 +86,7 @@ class OrderExecutor:
                 continue
             replica_digests = None
             if capture.slot is not None:
-                replica_digests = replicas.digests_in_slot(capture.slot)
+                replica_digests = replicas.digests_by_holders_in_slot(capture.slot)
             self._report(RankCaptured(capture.key, True, replica_digests, capture.memory))
             if "seal" not in capture.jobs:
                 self._report(RankSealed(capture.key))
@@ -122,7 +122,7 @@ class OrderExecutor:
             self._report(RankSkipped(key, failure))
         else:
             self._report(RankSealed(key))
-        self._captures.free_unneeded_slots()
+        self._captures.free_unneeded_slots_and_forget_ended()
 
     def _on_local_written(self, result: LocalResult) -> None:
         key, report, failure, _ = result
@@ -137,7 +137,7 @@ class OrderExecutor:
                 self._send_event(AgentTrouble(f"a save is not on the node's disk: {failure}"))
         failpoint("agent.localized")
         self._report(RankLocal(key, report is not None))
-        self._captures.free_unneeded_slots()
+        self._captures.free_unneeded_slots_and_forget_ended()
 
     def _on_written(self, result: WriteResult) -> None:
         key, report, failure, error_number = result
@@ -150,7 +150,7 @@ class OrderExecutor:
         else:
             failpoint("agent.written")
             self._report_persisted(report, key)
-        self._captures.free_unneeded_slots()
+        self._captures.free_unneeded_slots_and_forget_ended()
 
     # --- orders -------------------------------------------------------------------------------------------------
 
@@ -161,11 +161,11 @@ class OrderExecutor:
         capture = self._captures.get(key)
         failpoint("agent.ordered")
         if kind is OrderKind.PERSIST:
-            self._persist(key, capture)
+            self._submit_write_or_report_state(key, capture)
         elif kind is OrderKind.LOCAL:
-            self._mark_local_and_prune(key, capture)
+            self._mark_local_and_prune_local_disk(key, capture)
         elif kind is OrderKind.UPLOAD:
-            self._upload(key, capture)
+            self._submit_upload_or_report_state(key, capture)
         elif kind is OrderKind.SEND_TEXT:
             self._report(RankText(key, note, self._report_encoder.look_up_text_and_inline_from_now(note)))
         elif kind is OrderKind.COMPARE:
@@ -190,9 +190,9 @@ class OrderExecutor:
             raise AssertionError(f"{order} is about no capture")
         else:
             assert_never(kind)
-        self._captures.free_unneeded_slots()
+        self._captures.free_unneeded_slots_and_forget_ended()
 
-    def _persist(self, key: Key, capture: Optional[Capture]) -> None:
+    def _submit_write_or_report_state(self, key: Key, capture: Optional[Capture]) -> None:
         local = self._storage.local is not None
         if capture is not None and local and (capture.part is not None or capture.report is not None):
             # Also where storage has it already: what is asked for is the tier before it, and `upload` comes then.
@@ -208,7 +208,7 @@ class OrderExecutor:
             else:
                 self._workers.writer.submit(WriteResult, key, self._storage.write(capture))
 
-    def _upload(self, key: Key, capture: Optional[Capture]) -> None:
+    def _submit_upload_or_report_state(self, key: Key, capture: Optional[Capture]) -> None:
         if capture is None:
             self._report(RankFailed(key, "it is not here any more"))
         elif capture.report is not None:
@@ -225,7 +225,7 @@ class OrderExecutor:
         else:
             self._report(RankPersisted(key, body))
 
-    def _mark_local_and_prune(self, key: Key, capture: Optional[Capture]) -> None:
+    def _mark_local_and_prune_local_disk(self, key: Key, capture: Optional[Capture]) -> None:
         """Every rank has it on its node's disk."""
         if capture is not None and not capture.ended:
             capture.outcome = CaptureOutcome.LOCAL
@@ -240,6 +240,6 @@ class OrderExecutor:
         """Set the outcome of a capture and send it to the trainer. An outcome of no use replaces an earlier end:
         what some rank cannot seal is of no use in memory either."""
         capture = self._captures.get(key)
-        if capture is not None and (not capture.ended or outcome.is_useless):
+        if capture is not None and (not capture.ended or outcome.is_dropped_or_refused):
             capture.outcome = outcome
         self._send_event(END_EVENTS[outcome](key, note, outcome))

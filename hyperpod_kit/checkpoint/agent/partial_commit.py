@@ -23,7 +23,7 @@ SealedSlots = Mapping[int, OpenSlot]
 """Rank -> its sealed slot and page; all of one capture."""
 
 
-def checkpoint_id_of(page: Page) -> str:
+def shared_flush_checkpoint_id(page: Page) -> str:
     """The attempt that all nodes hand this capture in to; never the one that the agents were writing."""
     nonce = hashlib.blake2b(f"flush {page.origin.incarnation}".encode(), digest_size=3).hexdigest()
     return page.checkpoint_id(nonce)
@@ -39,7 +39,7 @@ def write_shards_and_try_commit(
     lies here that cannot be sealed), OSError.
     """
     page = next(iter(slots.values())).page
-    checkpoint_id = checkpoint_id_of(page)
+    checkpoint_id = shared_flush_checkpoint_id(page)
 
     def write(rank: int, shard: seal.SlotShard) -> manifest.FileRecord:
         try:

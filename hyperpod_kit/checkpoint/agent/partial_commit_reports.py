@@ -20,16 +20,16 @@ def write_report(store: Store, checkpoint_id: str, rank: int, report: Report) ->
     FileExistsError when the rank has handed in, OSError."""
     teller = report_texts.ReportEncoder()
     body = teller.encode(report)
-    for text_digest in report_texts.named_digests(body):
-        _put_text(
+    for text_digest in report_texts.digests_of_omitted_texts(body):
+        _create_text_replacing_torn(
             store,
-            f"{checkpoint_id}/{layout.text_file(text_digest)}",
+            f"{checkpoint_id}/{layout.report_text_file(text_digest)}",
             (teller.look_up_text_and_inline_from_now(text_digest) or "").encode(),
         )
     store.create(f"{checkpoint_id}/{layout.report_file(rank)}", manifest.seal_json(body))
 
 
-def _put_text(store: Store, name: str, text: bytes) -> None:
+def _create_text_replacing_torn(store: Store, name: str, text: bytes) -> None:
     try:
         store.create(name, text)
     except FileExistsError:
@@ -55,21 +55,23 @@ def read_reports(store: Store, checkpoint_id: str, world: int) -> Optional[Dict[
         try:
             updates = [texts.add_report(rank, control_page.parse_page(dict(body["page"])).key, body)]
             for text_digest in [request.digest for request in updates[0].requests]:
-                updates.append(_read_text(store, checkpoint_id, texts, updates[0].requests[0], text_digest))
+                updates.append(
+                    _read_text_into_decoder(store, checkpoint_id, texts, updates[0].requests[0], text_digest)
+                )
         except (TypeError, KeyError, ValueError) as err:
             raise CheckpointError(f"{name} lacks a field: {err}") from None
         _collect_complete_or_raise(updates, complete_reports)
     return complete_reports
 
 
-def _read_text(
+def _read_text_into_decoder(
     store: Store,
     checkpoint_id: str,
     texts: report_texts.ReportDecoder,
     request: report_texts.TextRequest,
     text_digest: str,
 ) -> report_texts.ReportUpdate:
-    data = store.read(f"{checkpoint_id}/{layout.text_file(text_digest)}", layout.LARGEST_REPORT)
+    data = store.read(f"{checkpoint_id}/{layout.report_text_file(text_digest)}", layout.LARGEST_REPORT)
     return texts.add_text(request.rank, request.key, text_digest, data.decode("utf-8", "replace"))
 
 

@@ -61,7 +61,7 @@ class PartnerCopies:
         if partner is None or time.monotonic() < self._not_before:
             return
         try:
-            partner.put(shard.slot, page)
+            partner.send_sealed_copy(shard.slot, page)
         except (CheckpointError, OSError) as err:
             self._not_before = time.monotonic() + PAUSE
             print(f"no copy of {page.key} in a partner's memory: {err}", file=sys.stderr, flush=True)
@@ -74,12 +74,12 @@ class PartnerCopies:
     def free_copies_of_earlier_starts(self, keep: Optional[Key]) -> None:
         """Free the copies held here that earlier starts made, but that of the capture `keep`. Raises OSError."""
         incarnation = self._setup.incarnation
-        partner_memory.remove(
+        partner_memory.remove_copies(
             self._setup.folder,
             self._setup.run_hash,
             keep=lambda page: page.key == keep or page.origin.incarnation == incarnation,
         )
 
-    def remove(self) -> None:
+    def remove_all_held_copies(self) -> None:
         """Remove all copies of the run that are held here. Raises OSError."""
-        partner_memory.remove(self._setup.folder, self._setup.run_hash)
+        partner_memory.remove_copies(self._setup.folder, self._setup.run_hash)

@@ -37,8 +37,10 @@ def reserve_slot(slots_directory: str, run: str, page: Page, number: int, extra:
     with contextlib.suppress(FileExistsError):
         by_descriptor.make_directory(folder, 0o700)
     name = SlotName(shm_paths.node_uid(), run, page.origin.rank, number)
-    slot = next(shm_slots.attached(folder, [name]), None)
-    if slot is not None and (slot.capacity[0] < page.shard.size or slot.capacity[1] < extra):
+    slot = next(shm_slots.attach_each_mappable(folder, [name]), None)
+    if slot is not None and (
+        slot.image_and_extra_capacity[0] < page.shard.size or slot.image_and_extra_capacity[1] < extra
+    ):
         slot.close()
         slot = None
     if slot is None:
@@ -50,23 +52,23 @@ def reserve_slot(slots_directory: str, run: str, page: Page, number: int, extra:
 
 def sealed_copies(folder: str, run: str) -> Iterator[Tuple[SlotName, Page]]:
     """The whole captures of a run that lie in `folder`. Raises OSError."""
-    for slot in shm_slots.attached(folder, names(folder, run)):
+    for slot in shm_slots.attach_each_mappable(folder, copy_slot_names(folder, run)):
         page = slot.page
         slot.close()
         if page is not None and page.state == SlotState.SEALED and page.origin.rank == slot.name.rank:
             yield slot.name, page
 
 
-def names(folder: str, run: Optional[str] = None) -> List[SlotName]:
+def copy_slot_names(folder: str, run: Optional[str] = None) -> List[SlotName]:
     """The slots there; none where there is no such directory. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         return shm_slots.own_slot_names(folder, uid=shm_paths.node_uid(), run=run)
     return []
 
 
-def runs(slots_directory: str) -> List[str]:
+def runs_with_copies(slots_directory: str) -> List[str]:
     """The runs of which copies lie here. Raises OSError."""
-    return sorted({name.run for name in names(copies_directory(slots_directory))})
+    return sorted({name.run for name in copy_slot_names(copies_directory(slots_directory))})
 
 
 def find_sealed_copy_or_own_slot(slots_directory: str, run: str, rank: int, key: Key) -> Optional[Slot]:
@@ -74,14 +76,14 @@ def find_sealed_copy_or_own_slot(slots_directory: str, run: str, rank: int, key:
     for folder in (copies_directory(slots_directory), slots_directory):
         for name, page in sealed_copies(folder, run):
             if name.rank == rank and page.key == key:
-                return next(shm_slots.attached(folder, [name]), None)
+                return next(shm_slots.attach_each_mappable(folder, [name]), None)
     return None
 
 
-def remove(slots_directory: str, run: str, *, keep: Callable[[Page], bool] = lambda page: False) -> None:
+def remove_copies(slots_directory: str, run: str, *, keep: Callable[[Page], bool] = lambda page: False) -> None:
     """Free the run's copies here, except those of which `keep` says so. Raises OSError."""
     folder = copies_directory(slots_directory)
-    for slot in shm_slots.attached(folder, names(folder, run)):
+    for slot in shm_slots.attach_each_mappable(folder, copy_slot_names(folder, run)):
         page = slot.page
         slot.close()
         if page is None or not keep(page):
@@ -92,17 +94,17 @@ def remove_incomplete_copies(slots_directory: str, run: str) -> None:
     """Remove the copies of a run without an agent here that are not complete. What cannot be read stays.
     Raises OSError."""
     folder = copies_directory(slots_directory)
-    for name in names(folder, run):
-        if shm_slots.is_incomplete(folder, name):
+    for name in copy_slot_names(folder, run):
+        if shm_slots.lacks_full_size_control_page(folder, name):
             shm_slots.remove(folder, name)
-    for slot in shm_slots.attached(folder, names(folder, run)):
-        page, blank = slot.page, slot.is_blank
+    for slot in shm_slots.attach_each_mappable(folder, copy_slot_names(folder, run)):
+        page, blank = slot.page, slot.has_no_page_written_yet
         slot.close()
         if blank or (page is not None and page.state not in COMPLETE_STATES):
             shm_slots.remove(folder, slot.name)
 
 
-def lock_agents(slots_directory: str, run: str) -> Optional[List[lock.Lock]]:
+def try_lock_all_agents(slots_directory: str, run: str) -> Optional[List[lock.Lock]]:
     """The locks of all agents of the run that have been here; None when one is at work. Raises OSError."""
     taken: List[lock.Lock] = []
     first = shm_slots.lock_file_name(shm_paths.node_uid(), run, 0).rpartition("-")[0]

@@ -32,7 +32,7 @@ _SLOTS = 100
 class CopyHolder(Protocol):
     """Where a copy of a sealed capture goes."""
 
-    def put(self, slot: Slot, page: Page) -> None:
+    def send_sealed_copy(self, slot: Slot, page: Page) -> None:
         """Send a copy of the slot; return when it is complete there. Raises OSError, CheckpointError."""
 
 
@@ -50,9 +50,9 @@ def _mac(key: bytes, page: Page) -> Any:
     )
 
 
-def _send(wire: Wire, key: bytes, slot: Slot, page: Page, pace: Pace) -> None:
+def _send_capture(wire: Wire, key: bytes, slot: Slot, page: Page, pace: Pace) -> None:
     mac = _mac(key, page)
-    wire.send_parts_updating_mac(_pieces(memoryview(slot.extra(page.shard.extra_size))), mac, pace)
+    wire.send_parts_updating_mac(_pieces(memoryview(slot.read_extra(page.shard.extra_size))), mac, pace)
     wire.send_parts_updating_mac(_pieces(slot.image[: page.shard.size]), mac, pace)
     after = slot.page
     if after is None or after.key != page.key or after.state != SlotState.SEALED:
@@ -60,7 +60,7 @@ def _send(wire: Wire, key: bytes, slot: Slot, page: Page, pace: Pace) -> None:
     wire.send_message(op="sent", proof=mac.hexdigest())
 
 
-def _receive(wire: Wire, key: bytes, slot: Slot, page: Page) -> None:
+def _receive_and_seal_capture(wire: Wire, key: bytes, slot: Slot, page: Page) -> None:
     """Receive a capture into a slot that is being written, check its proof and make it SEALED. Raises as Wire."""
     mac = _mac(key, page)
     extra = bytearray(page.shard.extra_size)
@@ -69,7 +69,9 @@ def _receive(wire: Wire, key: bytes, slot: Slot, page: Page) -> None:
     if not message_auth.matches(wire.receive_expected("sent").get("proof"), mac.hexdigest()):
         raise Untrusted("bytes without their proof: they are not of who greeted, or were changed on their way")
     slot.write_extra(bytes(extra))
-    slot.write_dated(page)  # a copy is as old as it lies here: the clock of another node means nothing on this one
+    slot.write_page_dated_now(
+        page
+    )  # a copy is as old as it lies here: the clock of another node means nothing on this one
 
 
 def _parse_sealed_page(body: Any, run_id: str, rank: int) -> Page:
@@ -86,13 +88,13 @@ class RemotePartner:
     def __init__(self, addresses: Sequence[Address], token: str, rank: int, pace: Pace) -> None:
         self._addresses, self._key, self._rank, self._pace = tuple(addresses), derive_key(token), rank, pace
 
-    def put(self, slot: Slot, page: Page) -> None:
+    def send_sealed_copy(self, slot: Slot, page: Page) -> None:
         """Send a copy of the slot to the partner, see CopyHolder."""
         wire = connect(self._addresses, self._key, self._rank)
         try:
             wire.send_message(op="put", slot=slot.name.slot, page=page.to_json())
             wire.receive_expected("go")
-            _send(wire, self._key, slot, page, self._pace)
+            _send_capture(wire, self._key, slot, page, self._pace)
             wire.receive_expected("kept")
         except (Untrusted, ValueError) as err:
             raise CheckpointError(str(err)) from None
@@ -113,7 +115,7 @@ def fetch_capture(
         page = _parse_sealed_page(wire.receive_expected("have").get("page"), run_id, rank)
         slot = make_slot(page)
         wire.send_message(op="go")
-        _receive(wire, secret, slot, page)
+        _receive_and_seal_capture(wire, secret, slot, page)
     except BaseException as err:
         if slot is not None:
             slot.unlink()
@@ -159,7 +161,7 @@ class PartnerServer:
         slot = partner_memory.reserve_slot(self._folder, self._run, page, number, page.shard.extra_size)
         try:
             wire.send_message(op="go")
-            _receive(wire, self._key, slot, page)
+            _receive_and_seal_capture(wire, self._key, slot, page)
             wire.send_message(op="kept")
         finally:
             slot.close()
@@ -174,6 +176,6 @@ class PartnerServer:
         try:
             wire.send_message(op="have", page=page.to_json())
             wire.receive_expected("go")  # bytes that followed a line at once would be read with it
-            _send(wire, self._key, slot, page, Pace())
+            _send_capture(wire, self._key, slot, page, Pace())
         finally:
             slot.close()

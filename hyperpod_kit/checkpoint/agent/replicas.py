@@ -38,7 +38,7 @@ def combine_digests(tensors: Sequence[Tuple[str, str, str]]) -> str:
     return digest.small_object_digest(json.dumps(sorted(tensors), separators=(",", ":")).encode())
 
 
-def digests_in_tree(tree: Mapping[str, Any]) -> Dict[str, str]:
+def digests_by_holders_in_tree(tree: Mapping[str, Any]) -> Dict[str, str]:
     """Return the replica digests of a capture's tree by set of holders; {} where nothing was compared."""
     recorded = tree.get(REPLICAS)
     if isinstance(recorded, dict):
@@ -46,8 +46,8 @@ def digests_in_tree(tree: Mapping[str, Any]) -> Dict[str, str]:
     return {}
 
 
-def digests_in_text(extra: bytes) -> Dict[str, str]:
-    """As `digests_in_tree`, of a capture's text, where they come last: thousands of names before them are not parsed.
+def digests_by_holders_in_extra(extra: bytes) -> Dict[str, str]:
+    """As `digests_by_holders_in_tree`, of a capture's text, where they come last: names before them are not parsed.
 
     Raises ValueError when it is no JSON.
     """
@@ -55,23 +55,26 @@ def digests_in_text(extra: bytes) -> Dict[str, str]:
     if at < 0:
         return {}
     try:
-        return digests_in_tree(json.loads(b"{" + extra[at + 1 :]))
+        return digests_by_holders_in_tree(json.loads(b"{" + extra[at + 1 :]))
     except ValueError:  # somebody's own key of that name, further up
-        return digests_in_tree(json.loads(extra))
+        return digests_by_holders_in_tree(json.loads(extra))
 
 
-def digests_in_slot(slot: Slot) -> Dict[str, str]:
-    """As `digests_in_tree`, of a capture in memory; {} where its text is damaged, which whoever uses it finds out."""
+def digests_by_holders_in_slot(slot: Slot) -> Dict[str, str]:
+    """As `digests_by_holders_in_tree`, of a capture in memory.
+
+    Returns {} where its text is damaged, which whoever uses it finds out.
+    """
     page = slot.page
     try:
         if page is not None:
-            return digests_in_text(slot.extra(page.shard.extra_size))
+            return digests_by_holders_in_extra(slot.read_extra(page.shard.extra_size))
         return {}
     except ValueError:
         return {}
 
 
-def with_replicas(extra: bytes, digests: Replicas) -> bytes:
+def append_replica_digests(extra: bytes, digests: Replicas) -> bytes:
     """A capture's text with them; unchanged where there are none."""
     if not digests:
         return extra
@@ -92,13 +95,13 @@ def find_difference(by_rank: Mapping[int, Replicas]) -> Optional[Difference]:
     return None
 
 
-def explain(difference: Difference, first: Tensors = None, second: Tensors = None) -> str:
+def explain_difference(difference: Difference, first: Tensors = None, second: Tensors = None) -> str:
     """What differs between the two ranks, and the way out. Without their tensors, that something does."""
     first_rank, second_rank = difference.ranks
     if first is None or second is None:
         return (
             f"tensors that rank {first_rank} and rank {second_rank} both hold differ (which is not known any more); "
-            f"{_count_text(difference)}"
+            f"{_describe_differing_count(difference)}"
         )
     first_tensors = {name: (layout, value) for name, layout, value in first}
     second_tensors = {name: (layout, value) for name, layout, value in second}
@@ -115,7 +118,8 @@ def explain(difference: Difference, first: Tensors = None, second: Tensors = Non
         key=order,
     )
     if not names:
-        return f"tensors that rank {first_rank} and rank {second_rank} both hold differ; {_count_text(difference)}"
+        count = _describe_differing_count(difference)
+        return f"tensors that rank {first_rank} and rank {second_rank} both hold differ; {count}"
     name = names[0]
     way_out = f"if each rank has its own: State(own=[{name!r}]), or a name per rank"
     if order(name)[0] == 0:
@@ -130,8 +134,8 @@ def explain(difference: Difference, first: Tensors = None, second: Tensors = Non
     more = ""
     if len(names) > 1:
         more = f" (and {len(names) - 1} more)"
-    return f"{what}{more}; {_count_text(difference)}; {way_out}"
+    return f"{what}{more}; {_describe_differing_count(difference)}; {way_out}"
 
 
-def _count_text(difference: Difference) -> str:
+def _describe_differing_count(difference: Difference) -> str:
     return f"{difference.differing} of {difference.total} ranks differ from rank {difference.ranks[0]}"

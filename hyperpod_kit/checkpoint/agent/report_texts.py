@@ -242,7 +242,7 @@ class ReportDecoder:
         return text
 
 
-def named_digests(body: Dict[str, Any]) -> List[str]:
+def digests_of_omitted_texts(body: Dict[str, Any]) -> List[str]:
     """The digests of the texts that a report names. Raises as `ReportDecoder.add_report`."""
     return [str(part[2]) for part in _parse_parts(body) if part[1] is None]
 

@@ -20,7 +20,7 @@ from hyperpod_kit.checkpoint.agent import handshake
 from hyperpod_kit.checkpoint.agent.channel import Channel, JsonMessage, encode_without_newline
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import listening
-from hyperpod_kit.untrusted.pending_connections import PendingConnection, Unauthenticated
+from hyperpod_kit.untrusted.pending_connections import ConnectionWithFirstLine, Unauthenticated
 
 PEER_TIMEOUT = 30
 """Seconds until a silent machine counts as gone while training runs: longer than a hiccup of the network."""
@@ -106,12 +106,12 @@ class Hub:
 
     def _listen_on_addresses_or_anywhere(self, addresses: Sequence[str], port: int) -> Tuple[List[socket.socket], int]:
         with contextlib.suppress(listening.NoAddress):
-            return listening.listen(addresses, port)
+            return listening.listen_on_local_addresses(addresses, port)
         self._log_once(
             f"none of {', '.join(addresses) or 'no addresses'} is an address of this machine: "
             "other ranks' agents are heard on all interfaces"
         )
-        return listening.listen([listening.ANYWHERE], port)
+        return listening.listen_on_local_addresses([listening.ANYWHERE], port)
 
     # --- the thread that listens ------------------------------------------------------------------------------------
 
@@ -121,17 +121,17 @@ class Hub:
             poll.register(self._ready, select.POLLIN)
             for sock in self._strangers.sockets_to_poll():
                 poll.register(sock, select.POLLIN)
-            due = self._strangers.seconds_until_due
+            due = self._strangers.seconds_until_expiry_or_resume
             ready = poll.poll(None if due is None else max(1.0, due * 1000.0))
             if due is not None or any(descriptor != self._ready.fileno() for descriptor, _ in ready):
-                for guest in self._strangers.accept_and_collect_ready():
+                for guest in self._strangers.accept_expire_and_collect_first_lines():
                     self._authenticate_and_add_peer(guest)
             if self._strangers.exhausted:
                 self._log_once(f"agents of other ranks wait: {self._strangers.exhausted}")
             for descriptor, _ in self._ready.poll(0):
                 self._receive_from(self._by_descriptor[descriptor])
 
-    def _authenticate_and_add_peer(self, guest: PendingConnection) -> None:
+    def _authenticate_and_add_peer(self, guest: ConnectionWithFirstLine) -> None:
         """Take in who has proved that he has the token; all others are nobody."""
         hello = None
         with contextlib.suppress(Exception):  # whatever a stranger says ends nothing but his own connection

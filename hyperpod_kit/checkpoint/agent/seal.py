@@ -35,7 +35,7 @@ class SlotShard:
             raise CheckpointError(f"{slot.name.file('img')} holds no capture")
         self.slot = slot
         self.page = page
-        self._data_end = digest.split_file_size(page.shard.size, page.shard.chunk)[0]
+        self._data_end = digest.split_size_into_data_and_leaf_count(page.shard.size, page.shard.chunk)[0]
         if page.state == SlotState.SEALED:
             self._final_end = page.shard.size
         else:
@@ -70,7 +70,7 @@ class SlotShard:
             failpoint("seal.leaf")
             self._publish_final_end(min(at + page.shard.chunk, end))
         failpoint("seal.before_page")
-        root = digest.root(alg, bytes(image[end : page.shard.size]), page.shard.size)
+        root = digest.root_digest(alg, bytes(image[end : page.shard.size]), page.shard.size)
         sealed = self.slot.seal(root)
         failpoint("seal.after_page")
         self._publish_final_end(page.shard.size)

@@ -18,7 +18,7 @@ from hyperpod_kit.checkpoint.repository.rank_extra_state import RankStateLocatio
 from hyperpod_kit.checkpoint.repository.shard import Placed
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import parse
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 Parts = Tuple[Tuple[str, str], ...]
 """Key of a tree, JSON of its value."""
@@ -104,15 +104,19 @@ def report_of(slot: Slot, record: manifest.FileRecord, parser: Optional[shard.Pa
     page = slot.page
     if page is None or page.state != SlotState.SEALED:
         raise CheckpointError(f"{slot.name.file('ctl')} is damaged, or not sealed any more")
-    extra = slot.extra(page.shard.extra_size).decode()
+    extra = slot.read_extra(page.shard.extra_size).decode()
     image = slot.image[: page.shard.size]
     parsed = (parser or shard.Parser()).parse_or_reuse_last(image)
     return Report(
-        page, record, extra, parsed.tensors, _locate_in_shard(image, parsed.tree, extra) if parsed.tree else None
+        page,
+        record,
+        extra,
+        parsed.tensors,
+        _locate_rank_state_in_shard(image, parsed.tree, extra) if parsed.tree else None,
     )
 
 
-def _locate_in_shard(image: memoryview, room: Tuple[int, int], extra: str) -> Optional[InShard]:
+def _locate_rank_state_in_shard(image: memoryview, room: Tuple[int, int], extra: str) -> Optional[InShard]:
     """Raises CheckpointError when it is not a part of the tree."""
     location = rank_extra_state.locate_in_image(image, *room)
     if not location.size:
@@ -140,7 +144,7 @@ class ShardReport:
     pieces: Optional[Tuple[Placed, ...]] = None
     tree: Optional[RankStateLocation] = None
 
-    def placed(self) -> Tuple[Placed, ...]:
+    def placed_tensors(self) -> Tuple[Placed, ...]:
         """Every tensor and its place. Raises ValueError, TypeError."""
         if self.pieces is not None:
             return self.pieces
@@ -149,19 +153,19 @@ class ShardReport:
 
     def parse_parts(self) -> Dict[str, Any]:
         """All parts, parsed. Raises CheckpointError."""
-        return {key: _parsed(key, text) for key, text in self.parts}
+        return {key: _parse_tree_part(key, text) for key, text in self.parts}
 
     def parse_part(self, key: str) -> Any:
         """One part, parsed; None where there is none. Raises CheckpointError."""
-        return next((_parsed(key, text) for name, text in self.parts if name == key), None)
+        return next((_parse_tree_part(key, text) for name, text in self.parts if name == key), None)
 
 
-def _parsed(key: str, text: str) -> Any:
+def _parse_tree_part(key: str, text: str) -> Any:
     """A part of a rank's tree, which no JSON may be where another had his hands on a report."""
     try:
         return parse.parse_json(text, len(text))
     except ValueError as err:
-        raise CheckpointError(f"{clean(key)} of a rank's tree is no JSON: {clean(err)}") from None
+        raise CheckpointError(f"{clean_one_line(key)} of a rank's tree is no JSON: {clean_one_line(err)}") from None
 
 
 def to_shard_report(report: Report) -> ShardReport:
@@ -202,19 +206,19 @@ def split_json_object(text: str) -> Parts:
     """A tree's text, part by part. Raises ValueError when it is no JSON object."""
     decoder = json.JSONDecoder()
     parts: List[Tuple[str, str]] = []
-    at = _skip_sign(text, 0, "{")
+    at = _skip_required_sign(text, 0, "{")
     while text[at : at + 1] != "}":
         if parts:
-            at = _skip_sign(text, at, ",")
+            at = _skip_required_sign(text, at, ",")
         key, at = decoder.raw_decode(text, at)
-        begin = _skip_sign(text, at, ":")
+        begin = _skip_required_sign(text, at, ":")
         _, at = decoder.raw_decode(text, begin)
         parts.append((str(key), text[begin:at]))
         at = _skip_blanks(text, at)
     return tuple(parts)
 
 
-def _skip_sign(text: str, at: int, sign: str) -> int:
+def _skip_required_sign(text: str, at: int, sign: str) -> int:
     at = _skip_blanks(text, at)
     if text[at : at + 1] != sign:
         raise ValueError(f"a tree has {text[at : at + 20]!r} where {sign} belongs")

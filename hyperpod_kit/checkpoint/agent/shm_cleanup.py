@@ -17,7 +17,7 @@ from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.system import process
 
 
-def remove_dead_segments(*folders: str, excluded_run: str) -> List[str]:
+def remove_empty_segments_of_dead_runs(*folders: str, excluded_run: str) -> List[str]:
     """Remove the segments of dead runs other than `excluded_run` that hold nothing; the runs. Raises OSError."""
     removed = []
     for folder in folders:
@@ -27,9 +27,10 @@ def remove_dead_segments(*folders: str, excluded_run: str) -> List[str]:
                 if _remove_run_if_dead_and_empty(folder, run):
                     removed.append(run)
         for run in sorted(
-            {name.run for name in partner_memory.names(partner_memory.copies_directory(folder))} - {excluded_run}
+            {name.run for name in partner_memory.copy_slot_names(partner_memory.copies_directory(folder))}
+            - {excluded_run}
         ):
-            _remove_half_copies(folder, run)
+            _remove_incomplete_copies_if_no_agent(folder, run)
     return removed
 
 
@@ -43,7 +44,7 @@ def _remove_run_if_dead_and_empty(folder: str, run: str) -> bool:
                 return False
             locks.append(taken)
         names = [name for name in shm_slots.own_slot_names(folder, uid=shm_paths.node_uid(), run=run)]
-        if not all(_holds_nothing(folder, name) for name in names):
+        if not all(_is_dead_and_holds_no_capture(folder, name) for name in names):
             return False
         failure_note.remove(folder, shm_paths.node_uid(), run)
         for name in names:
@@ -55,12 +56,12 @@ def _remove_run_if_dead_and_empty(folder: str, run: str) -> bool:
             taken.release()
 
 
-def _holds_nothing(folder: str, name: shm_slots.SlotName) -> bool:
+def _is_dead_and_holds_no_capture(folder: str, name: shm_slots.SlotName) -> bool:
     """Its trainer is dead, and it holds no capture. Nobody knows of a slot that cannot be read."""
-    if shm_slots.is_incomplete(folder, name):
+    if shm_slots.lacks_full_size_control_page(folder, name):
         return True
-    for slot in shm_slots.attached(folder, [name]):
-        page, blank = slot.page, slot.is_blank
+    for slot in shm_slots.attach_each_mappable(folder, [name]):
+        page, blank = slot.page, slot.has_no_page_written_yet
         slot.close()
         if page is None:
             return blank
@@ -68,9 +69,9 @@ def _holds_nothing(folder: str, name: shm_slots.SlotName) -> bool:
     return False
 
 
-def _remove_half_copies(folder: str, run: str) -> None:
+def _remove_incomplete_copies_if_no_agent(folder: str, run: str) -> None:
     """Half copies of other nodes' captures, where no agent of the run is here to make them whole."""
-    locks = partner_memory.lock_agents(folder, run)
+    locks = partner_memory.try_lock_all_agents(folder, run)
     if locks is None:
         return
     try:

@@ -20,7 +20,7 @@ import stat
 import sys
 
 from hyperpod_kit.environment import HPK_SHM_DIR
-from hyperpod_kit.untrusted.dirfd import mount_id_of, open_as_path_unless_mounted, reopen
+from hyperpod_kit.untrusted.dirfd import mount_id_of, open_path_fd_refusing_mount, reopen_path_fd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,12 +82,12 @@ def ensure_user_directory() -> str:
             return where
         if uid == 0:
             try:
-                make_directories_as_root(where, 0)
+                make_directories_as_root_reporting_moved(where, 0)
             except OSError as err:
                 print(f"hyperpod-kit: {err.strerror}", file=sys.stderr, flush=True)
         if _is_user_directory_fixing_mode(folder, f"{PARENT}/{uid}"):
             return f"{where}/{PARENT}/{uid}"
-        spare = _spare_directories(folder, uid)
+        spare = _own_spare_directory_names(folder, uid)
         if spare:
             return f"{where}/{spare[0]}"
         return f"{where}/{_make_spare_directory(folder, where, uid)}"
@@ -95,7 +95,7 @@ def ensure_user_directory() -> str:
         os.close(folder)
 
 
-def user_directories(where: str = "") -> list[str]:
+def own_directories_and_shm_root(where: str = "") -> list[str]:
     """All directories in which captures of this user's may lie, `where` itself the last; in that one, and nowhere else,
     others' files may lie beside ours. Makes nothing. Raises OSError."""
     where, uid = where or shared_memory_root(), node_uid()
@@ -105,7 +105,7 @@ def user_directories(where: str = "") -> list[str]:
             given = [f"{PARENT}/{uid}"]
         else:
             given = []
-        return [f"{where}/{name}" for name in (*given, *_spare_directories(folder, uid))] + [where]
+        return [f"{where}/{name}" for name in (*given, *_own_spare_directory_names(folder, uid))] + [where]
     finally:
         os.close(folder)
 
@@ -117,11 +117,11 @@ def _is_user_directory_fixing_mode(folder: int, name: str) -> bool:
     descriptors = []
     try:
         if parent:
-            descriptors.append(open_as_path_unless_mounted(parent, folder))
+            descriptors.append(open_path_fd_refusing_mount(parent, folder))
             status = os.fstat(descriptors[0])
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != _root_uid() or status.st_mode & 0o022:
                 return False
-        descriptors.append(open_as_path_unless_mounted(last, descriptors[0] if parent else folder))
+        descriptors.append(open_path_fd_refusing_mount(last, descriptors[0] if parent else folder))
         status = os.fstat(descriptors[-1])
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             return False
@@ -135,7 +135,7 @@ def _is_user_directory_fixing_mode(folder: int, name: str) -> bool:
             os.close(fd)
 
 
-def _spare_directories(folder: int, uid: int) -> list[str]:
+def _own_spare_directory_names(folder: int, uid: int) -> list[str]:
     first = f"{PARENT}-{uid}"
     names = sorted(name for name in os.listdir(folder) if name == first or name.startswith(first + "-"))
     spare_names: list[str] = []
@@ -155,7 +155,8 @@ def _make_spare_directory(folder: int, where: str, uid: int) -> str:
         other = f"{name}-{os.urandom(4).hex()}"
         os.mkdir(other, 0o700, dir_fd=folder)
         print(
-            f"hyperpod-kit: {where}/{name} is {_describe(folder, name)}, expected a directory of uid {uid}: "
+            f"hyperpod-kit: {where}/{name} is {_describe_mode_and_owner(folder, name)}, expected a directory of "
+            f"uid {uid}: "
             f"{where}/{other} is used",
             file=sys.stderr,
             flush=True,
@@ -164,10 +165,10 @@ def _make_spare_directory(folder: int, where: str, uid: int) -> str:
     return name
 
 
-def _describe(folder: int, name: str) -> str:
+def _describe_mode_and_owner(folder: int, name: str) -> str:
     """What lies there and whose it is, in words."""
     try:
-        fd = open_as_path_unless_mounted(name, folder)
+        fd = open_path_fd_refusing_mount(name, folder)
     except OSError as err:
         return str(err.strerror)
     try:
@@ -180,7 +181,7 @@ def _describe(folder: int, name: str) -> str:
 # --- for root -------------------------------------------------------------------------------------------------------
 
 
-def make_directories_as_root(where: str, uid: int = -1, *, move_foreign_aside: bool = False) -> str:
+def make_directories_as_root_reporting_moved(where: str, uid: int = -1, *, move_foreign_aside: bool = False) -> str:
     """As root, make the directory of the user `uid`, or only the one for all users.
 
     `move_foreign_aside`: what another user made in its place is moved away. Returns a message about that,
@@ -190,7 +191,7 @@ def make_directories_as_root(where: str, uid: int = -1, *, move_foreign_aside: b
     try:
         parent = _open_or_make_parent_else_minus_one(folder)
         if parent < 0:
-            problem = f"{where}/{PARENT} is {_describe(folder, PARENT)}, expected a directory of root"
+            problem = f"{where}/{PARENT} is {_describe_mode_and_owner(folder, PARENT)}, expected a directory of root"
             if not move_foreign_aside:
                 raise OSError(errno.EEXIST, problem)
             _unmount_lazily(folder, PARENT)
@@ -202,7 +203,7 @@ def make_directories_as_root(where: str, uid: int = -1, *, move_foreign_aside: b
                 raise OSError(errno.EEXIST, "another has made one again", PARENT)
         try:
             if uid >= 0:
-                _make_owned(parent, str(uid), uid)
+                _make_directory_owned_by(parent, str(uid), uid)
         finally:
             os.close(parent)
         return message
@@ -217,7 +218,7 @@ def _unmount_lazily(folder: int, name: str) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     for _ in range(_MOST_SPARE):
         try:
-            os.close(open_as_path_unless_mounted(name, folder))
+            os.close(open_path_fd_refusing_mount(name, folder))
             return
         except OSError as err:
             if err.errno != errno.EXDEV or libc.umount2(f"/proc/self/fd/{folder}/{name}".encode(), _DETACH) != 0:
@@ -228,7 +229,7 @@ def _open_or_make_parent_else_minus_one(folder: int) -> int:
     """A descriptor of the directory that root alone fills, made where there is none; -1 for anything else there."""
     fd = -1
     try:
-        fd = _open_or_make(folder, PARENT, OPEN_TO_ALL)
+        fd = _open_or_make_directory(folder, PARENT, OPEN_TO_ALL)
         status = os.fstat(fd)
         if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
             if stat.S_IMODE(status.st_mode) != OPEN_TO_ALL:
@@ -241,16 +242,16 @@ def _open_or_make_parent_else_minus_one(folder: int) -> int:
     return -1
 
 
-def _open_or_make(folder: int, name: str, mode: int) -> int:
+def _open_or_make_directory(folder: int, name: str, mode: int) -> int:
     try:  # noqa: SIM105 - contextlib is not compiled in
         os.mkdir(name, mode, dir_fd=folder)
     except FileExistsError:
         pass
-    return open_as_path_unless_mounted(name, folder)
+    return open_path_fd_refusing_mount(name, folder)
 
 
-def _make_owned(parent: int, name: str, uid: int) -> None:
-    fd = _open_or_make(parent, name, 0o700)
+def _make_directory_owned_by(parent: int, name: str, uid: int) -> None:
+    fd = _open_or_make_directory(parent, name, 0o700)
     try:
         if os.fstat(fd).st_uid != uid:
             os.chown(f"/proc/self/fd/{fd}", uid, -1)
@@ -275,11 +276,11 @@ def iter_user_files_as_uid_name_fd(
         names = sorted(os.listdir(base_fd))
         if not subdirectory:
             beside = [name for name in names if name.startswith("hpk-") and name.endswith(ending)]
-            yield from _iter_own_regular_files(base_fd, mount, beside[:most_outside], None)
+            yield from _iter_regular_files_named_after_owner(base_fd, mount, beside[:most_outside], None)
         for uid, fd in _open_subdirectories(_open_user_directories(base_fd, mount, names), mount, subdirectory):
             try:
                 inside = sorted(name for name in os.listdir(fd) if name.endswith(ending))
-                yield from _iter_own_regular_files(fd, mount, inside[:most_per_directory], uid)
+                yield from _iter_regular_files_named_after_owner(fd, mount, inside[:most_per_directory], uid)
             except OSError:
                 continue
             finally:
@@ -304,12 +305,12 @@ def uids_with_shm_files(where: str) -> list[int]:
 def _open_user_directories(base_fd: int, mount: str, names: list[str]) -> Iterator[tuple[int, int]]:
     """(uid, descriptor to list) of the users' directories."""
     try:
-        parent = open_as_path_unless_mounted(PARENT, base_fd, mount)
+        parent = open_path_fd_refusing_mount(PARENT, base_fd, mount)
     except OSError:
         parent = -1
     try:
         if parent >= 0 and _is_directory_of(parent, _root_uid()):
-            reader = reopen(parent, os.O_RDONLY | os.O_DIRECTORY)
+            reader = reopen_path_fd(parent, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 given = [name for name in os.listdir(reader) if name.isascii() and name.isdigit()]
             finally:
@@ -343,13 +344,13 @@ def _open_subdirectories(directories: Iterator[tuple[int, int]], mount: str, nam
 
 def _open_if_owned_by(folder: int, mount: str, name: str, uid: int) -> Iterator[tuple[int, int]]:
     try:
-        fd = open_as_path_unless_mounted(name, folder, mount)
+        fd = open_path_fd_refusing_mount(name, folder, mount)
     except OSError:
         return
     try:
         if not _is_directory_of(fd, uid):
             return
-        reader = reopen(fd, os.O_RDONLY | os.O_DIRECTORY)
+        reader = reopen_path_fd(fd, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         return
     finally:
@@ -362,12 +363,12 @@ def _is_directory_of(fd: int, uid: int) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == uid
 
 
-def _iter_own_regular_files(
+def _iter_regular_files_named_after_owner(
     folder: int, mount: str, names: list[str], uid: int | None
 ) -> Iterator[tuple[int, str, int]]:
     for name in names:
         try:
-            fd = open_as_path_unless_mounted(name, folder, mount)
+            fd = open_path_fd_refusing_mount(name, folder, mount)
         except OSError:
             continue
         try:

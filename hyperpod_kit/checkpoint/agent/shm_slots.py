@@ -20,7 +20,7 @@ from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, Slot
 from hyperpod_kit.checkpoint.repository import mapping
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory
 from hyperpod_kit.untrusted import by_descriptor, walk
-from hyperpod_kit.untrusted.dirfd import mount_id_of, open_as_path_unless_mounted
+from hyperpod_kit.untrusted.dirfd import mount_id_of, open_path_fd_refusing_mount
 
 EXTRA_ROOM = 256 * 1024
 _OTHER = f"or name another tmpfs in {environment.HPK_SHM_DIR}"
@@ -90,7 +90,7 @@ def own_slot_names(
 
 def _is_owned(entry: str, handle: int, mount: str) -> bool:
     try:
-        fd = open_as_path_unless_mounted(entry, handle, mount)
+        fd = open_path_fd_refusing_mount(entry, handle, mount)
     except OSError:
         return False
     try:
@@ -150,11 +150,11 @@ class Slot:
         sealed = now.transition(SlotState.SEALED, root=root)
         if not capture_age.is_dated(sealed):
             with contextlib.suppress(CheckpointError):  # a trainer of a build before 0.1.0 has left no room for it
-                return self.write_dated(sealed)
+                return self.write_page_dated_now(sealed)
         self.write_page(sealed)
         return sealed
 
-    def write_dated(self, page: Page, clock: capture_age.Clock = capture_age.now) -> Page:
+    def write_page_dated_now(self, page: Page, clock: capture_age.Clock = capture_age.now) -> Page:
         """Make `page` the current one, of a capture that was sealed just now; as it is on the page then."""
         dated = capture_age.dated(page, clock())
         self.write_page(dated)
@@ -180,23 +180,23 @@ class Slot:
             )
         self._view[control_page.PAGE : control_page.PAGE + len(data)] = data
 
-    def extra(self, size: int) -> bytes:
+    def read_extra(self, size: int) -> bytes:
         return bytes(self._view[control_page.PAGE : control_page.PAGE + size])
 
     @property
-    def is_blank(self) -> bool:
+    def has_no_page_written_yet(self) -> bool:
         """Whether it has no page yet, or half of one: its maker died before a capture could be begun."""
         half = control_page.PAGE // 2
         first, second = self._view[:half], self._view[half : control_page.PAGE]
         return self.page is None and not (any(first) and any(second))
 
     @property
-    def capacity(self) -> tuple[int, int]:
+    def image_and_extra_capacity(self) -> tuple[int, int]:
         """(bytes of image, bytes of extra) that fit."""
         return len(self.image), len(self._view) - control_page.PAGE
 
     @property
-    def buffer(self) -> Any:
+    def image_mapping(self) -> Any:
         """The image's mapping, for torch.frombuffer; what looks into it keeps it."""
         return self._img
 
@@ -231,7 +231,7 @@ def ensure_dated(open_slot: OpenSlot, clock: capture_age.Clock) -> OpenSlot:
     if capture_age.seconds_since_sealing(open_slot.page, clock()) is not None:
         return open_slot
     with contextlib.suppress(CheckpointError):  # no room on the page: it stays until storage takes it
-        return open_slot._replace(page=open_slot.slot.write_dated(open_slot.page, clock))
+        return open_slot._replace(page=open_slot.slot.write_page_dated_now(open_slot.page, clock))
     return open_slot
 
 
@@ -248,7 +248,7 @@ def create(folder: str, name: SlotName, size: int, *, extra_room: int = EXTRA_RO
 
     Raises NotEnoughSharedMemory, FileExistsError, OSError.
     """
-    remove_image_if_no_control_page(folder, name)
+    is_without_control_page_removing_image(folder, name)
     mapped = {}
     try:
         for suffix, length in (("img", size), ("ctl", control_page.PAGE + extra_room)):
@@ -301,7 +301,7 @@ def no_space_error(path: str, err: OSError) -> NotEnoughSharedMemory:
     )
 
 
-def remove_image_if_no_control_page(folder: str, name: SlotName) -> bool:
+def is_without_control_page_removing_image(folder: str, name: SlotName) -> bool:
     """Remove an image without a control page, which a crash in `create` left. Returns whether there is no such
     page."""
     if os.path.lexists(os.path.join(folder, name.file("ctl"))):
@@ -310,7 +310,7 @@ def remove_image_if_no_control_page(folder: str, name: SlotName) -> bool:
     return True
 
 
-def is_incomplete(folder: str, name: SlotName) -> bool:
+def lacks_full_size_control_page(folder: str, name: SlotName) -> bool:
     """Whether a crash in `create` left it: there is no control page, or no room for one yet."""
     try:
         return os.lstat(os.path.join(folder, name.file("ctl"))).st_size < control_page.PAGE
@@ -321,12 +321,12 @@ def is_incomplete(folder: str, name: SlotName) -> bool:
 def attach(folder: str, name: SlotName) -> Slot:
     """Map a slot that is there. Raises FileNotFoundError, CheckpointError when it is not a slot, OSError."""
     with _open_directory(folder) as there:
-        control = _mapped(name.file("ctl"), there, control_page.PAGE)
-        image = _mapped(name.file("img"), there, 1)
+        control = _map_own_file(name.file("ctl"), there, control_page.PAGE)
+        image = _map_own_file(name.file("img"), there, 1)
     return Slot(folder, name, control, image)
 
 
-def _mapped(file: str, folder: int, least: int) -> Any:
+def _map_own_file(file: str, folder: int, min_bytes: int) -> Any:
     """The mapping of a file of a slot, of `least` bytes. Raises FileNotFoundError, CheckpointError, OSError."""
     fd = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
     try:
@@ -334,7 +334,7 @@ def _mapped(file: str, folder: int, least: int) -> Any:
         if status.st_uid != os.geteuid():
             # Anybody may create files in /dev/shm; only our own say what is to be written where.
             raise CheckpointError(f"{file} belongs to uid {status.st_uid}")
-        if status.st_size < least:
+        if status.st_size < min_bytes:
             raise CheckpointError(f"{file} has {status.st_size} bytes")
         return mapping.map_file_shared_writable(fd, status.st_size)
     finally:
@@ -351,7 +351,7 @@ def _open_directory(folder: str) -> Iterator[int]:
         os.close(handle)
 
 
-def attached(folder: str, slot_names: List[SlotName]) -> Iterator[Slot]:
+def attach_each_mappable(folder: str, slot_names: List[SlotName]) -> Iterator[Slot]:
     """The slots of that list that can be mapped; damaged or vanished ones are passed over."""
     for name in slot_names:
         try:

@@ -27,15 +27,15 @@ def move_slots_from_other_directories(folder: str, run: str, rank: int, trainer:
 
     Raises RunIsOwned when a trainer lives that writes there, CheckpointError, OSError.
     """
-    for source in shm_paths.user_directories():
+    for source in shm_paths.own_directories_and_shm_root():
         if not os.path.samefile(source, folder):
-            _recover_from(source, folder, run, rank, trainer)
+            _lock_source_and_move_slots(source, folder, run, rank, trainer)
 
 
-def _recover_from(source: str, folder: str, run: str, rank: int, trainer: Process) -> None:
+def _lock_source_and_move_slots(source: str, folder: str, run: str, rank: int, trainer: Process) -> None:
     uid = shm_paths.node_uid()
     path = os.path.join(source, shm_slots.lock_file_name(uid, run, rank))
-    if lock.holder(path) is None and not shm_slots.own_slot_names(source, uid=uid, run=run, rank=rank):
+    if lock.read_agent_and_trainer(path) is None and not shm_slots.own_slot_names(source, uid=uid, run=run, rank=rank):
         return
     try:
         source_lock = lock.acquire_ending_stale_agent(path, trainer)
@@ -55,7 +55,7 @@ def _relink_slots(source: str, folder: str, run: str, rank: int) -> None:
     present_names = [
         name
         for name in shm_slots.own_slot_names(folder, uid=uid, run=run, rank=rank)
-        if not shm_slots.remove_image_if_no_control_page(folder, name)
+        if not shm_slots.is_without_control_page_removing_image(folder, name)
     ]
     linked_inodes = {_image_inode(folder, name) for name in present_names}
     free_names = (
@@ -64,7 +64,7 @@ def _relink_slots(source: str, folder: str, run: str, rank: int) -> None:
         if number not in {name.slot for name in present_names}
     )
     for name in shm_slots.own_slot_names(source, uid=uid, run=run, rank=rank):
-        if shm_slots.remove_image_if_no_control_page(source, name):
+        if shm_slots.is_without_control_page_removing_image(source, name):
             continue
         if _image_inode(source, name) not in linked_inodes:
             _link_files(source, folder, name, next(free_names))

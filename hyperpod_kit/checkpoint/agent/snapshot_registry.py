@@ -43,11 +43,11 @@ class SnapshotRegistry:
 
     # --- from the trainer ---------------------------------------------------------------------------------------
 
-    def add_captured(self, number: int) -> None:
+    def register_and_seal_slot(self, number: int) -> None:
         """Register the capture in the slot of that number, and have it sealed."""
         self._register_and_seal(self.files.get(number))
 
-    def collect_unannounced(self) -> None:
+    def register_unannounced_and_free_partial(self) -> None:
         """Register the captures that a dead trainer did not announce, and free what it had copied in part."""
         for slot in self.files.iter_mappable_slots():
             page = slot.page
@@ -64,7 +64,7 @@ class SnapshotRegistry:
         capture = self._captures.add(Capture(page, self._checkpoint_id(page), shard=shard))
         capture.jobs.add("seal")
         self._sealer.submit(SealResult, page.key, self._copies.seal_and_copy_job(shard))
-        self._report(RankCaptured(page.key, False, replicas.digests_in_slot(slot), page.is_memory_only))
+        self._report(RankCaptured(page.key, False, replicas.digests_by_holders_in_slot(slot), page.is_memory_only))
 
     def give_up_oldest_superseded(self) -> Optional[int]:
         """Give up a capture for a newer save; the number of the slot that is free now, None when there is none."""
@@ -76,11 +76,11 @@ class SnapshotRegistry:
 
     # --- what a predecessor left --------------------------------------------------------------------------------
 
-    def complete_restore(self, keep: Optional[Key], *, local: bool) -> None:
+    def resume_restored_and_free_other_captures(self, keep: Optional[Key], *, from_local_disk: bool) -> None:
         """The run has restored: keep the capture that it came from until a newer one is sealed, free the rest."""
         self.is_restored = True
-        if local or self._setup.again:
-            parts = self._storage.parts()
+        if from_local_disk or self._setup.again:
+            parts = self._storage.list_local_parts()
         else:
             parts = ()
         for slot in self.files.iter_mappable_slots():
@@ -98,17 +98,17 @@ class SnapshotRegistry:
                 capture.memory = False  # what a run goes on from belongs on storage
                 self._resume_capture(capture, durable=page.durable)
             failpoint("agent.settled")
-        if keep is not None and keep not in self._captures and local:
+        if keep is not None and keep not in self._captures and from_local_disk:
             for part in parts:
                 page = part.report.page
                 if page.key == keep and keep not in self._captures and page.origin.world == self._setup.world:
                     self._resume_capture(Capture(page, self._checkpoint_id(page), part=part), durable=False)
         self._copies.free_copies_of_earlier_starts(keep)
-        self._captures.free_unneeded_slots()
+        self._captures.free_unneeded_slots_and_forget_ended()
 
     def resume_captures(self) -> None:
         """Go on with what this start has captured and a dead agent of it did not bring to its end."""
-        parts = self._storage.parts()
+        parts = self._storage.list_local_parts()
         for slot in sorted(
             self.files.iter_mappable_slots(), key=lambda slot: slot.page.seq if slot.page is not None else 0
         ):
@@ -122,7 +122,7 @@ class SnapshotRegistry:
                 self._resume_capture(capture, durable=page.durable)
             else:
                 self._register_and_seal(slot)
-        self._captures.free_unneeded_slots()
+        self._captures.free_unneeded_slots_and_forget_ended()
 
     def _resume_capture(self, capture: Capture, *, durable: bool) -> None:
         """Go on with a capture of an earlier start."""
@@ -133,7 +133,7 @@ class SnapshotRegistry:
             return
         replica_digests = None
         if capture.slot is not None and self._setup.again:
-            replica_digests = replicas.digests_in_slot(capture.slot)
+            replica_digests = replicas.digests_by_holders_in_slot(capture.slot)
         self._report(RankCaptured(capture.key, True, replica_digests, capture.memory))
         self._report(RankSealed(capture.key))
 

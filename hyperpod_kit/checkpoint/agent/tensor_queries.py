@@ -27,9 +27,9 @@ class TensorQueries:
             return
         self._pending.add(key)
         if not self._trainer.send(TensorQuery(key, holders).to_json()):
-            self.report_tensors(key, None)
+            self.report_tensors_if_pending(key, None)
 
-    def report_tensors(self, key: Key, tensors: Tensors) -> None:
+    def report_tensors_if_pending(self, key: Key, tensors: Tensors) -> None:
         if key in self._pending:
             self._pending.discard(key)
             self._report(RankTensors(key, tensors))
@@ -37,4 +37,4 @@ class TensorQueries:
     def report_none_for_all_pending(self) -> None:
         """Report None for all pending queries: the trainer is gone."""
         for key in sorted(self._pending):
-            self.report_tensors(key, None)
+            self.report_tensors_if_pending(key, None)

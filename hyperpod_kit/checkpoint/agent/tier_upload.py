@@ -25,17 +25,17 @@ def copy_shard(
     reader = source.open_read(f"{part.checkpoint_id}/{record.file}")
     try:
         shard = stream.Shard(reader, record.size, record.root, name=f"local {record.file}", chunk=chunk)
-        _copy(shard, target, f"{checkpoint_id}/{record.file}", options)
+        _copy_verifying_chunks(shard, target, f"{checkpoint_id}/{record.file}", options)
     finally:
         reader.close()
     return record
 
 
-def _copy(shard: stream.Shard, target: Store, name: str, options: persist.WriteOptions) -> None:
+def _copy_verifying_chunks(shard: stream.Shard, target: Store, name: str, options: persist.WriteOptions) -> None:
     last = shard.chunks - 1
     # The leaves go with the last chunk.
-    ends = [shard.bounds(index)[1] for index in range(last)] + [shard.size]
-    ranges = [(shard.bounds(index)[0], end) for index, end in enumerate(ends)]
+    ends = [shard.chunk_bounds(index)[1] for index in range(last)] + [shard.size]
+    ranges = [(shard.chunk_bounds(index)[0], end) for index, end in enumerate(ends)]
     longest = max(end - begin for begin, end in ranges)
     buffers = threading.local()
 
@@ -45,7 +45,7 @@ def _copy(shard: stream.Shard, target: Store, name: str, options: persist.WriteO
             buffers.buffer = stream.Buffer(longest + stream.PAGE)
         view = shard.read_unverified_into(buffers.buffer.view, begin, end)
         index = begin // shard.chunk
-        shard.check(index, view[: shard.bounds(index)[1] - begin])
+        shard.verify_chunk(index, view[: shard.chunk_bounds(index)[1] - begin])
         failpoint("upload.slice")
         return view
 

@@ -35,7 +35,7 @@ class StorageTurn(Generic[T]):
         self.result: Optional[T] = None
         self.has_result = False
 
-    def begin(self) -> None:
+    def start_thread(self) -> None:
         """Start a thread that announces, and then waits for its turn."""
         threading.Thread(target=self._run, daemon=True, name="turn").start()
 
@@ -65,17 +65,19 @@ class TurnLimit:
         self._end, self._stall = end, stall
 
     @property
-    def stalls(self) -> bool:
+    def is_stalled(self) -> bool:
         """Whether nothing has moved for so long."""
         return io_progress.seconds_since_progress() >= self._stall
 
-    def reached(self) -> bool:
+    def is_reached(self) -> bool:
         """Whether nobody waits any longer."""
-        return time.monotonic() >= self._end or self.stalls
+        return time.monotonic() >= self._end or self.is_stalled
 
     def wait_while_progressing(self, event: threading.Event, max_idle_seconds: float) -> None:
         """Wait for an event, until nothing has moved for `max_idle_seconds` or the limit is reached."""
-        while not event.wait(_POLL) and io_progress.seconds_since_progress() < max_idle_seconds and not self.reached():
+        while (
+            not event.wait(_POLL) and io_progress.seconds_since_progress() < max_idle_seconds and not self.is_reached()
+        ):
             pass
 
 
@@ -87,7 +89,7 @@ def run_turns(turns: Sequence[StorageTurn[T]], limit: TurnLimit, on_all_announce
     """
     io_progress.record_progress()
     for turn in turns:
-        turn.begin()
+        turn.start_thread()
     for turn in turns:
         limit.wait_while_progressing(turn.announced, STILL)
     on_all_announced()

@@ -46,7 +46,7 @@ class Upkeep:
         """Log what retention did, and start it again when another commit came meanwhile."""
         self.busy = False
         if result.applied is not None:
-            self._log_applied_and_forget_deleted(result.applied)
+            self._report_undeleted_and_damaged_forget_deleted(result.applied)
         if result.failure:
             self._log_once(f"old checkpoints stay: {result.failure}")
         if self._due:
@@ -57,16 +57,16 @@ class Upkeep:
         job = self._storage.make_room(capture, frozenset(self._abandoned))
         self.worker.submit(ClearResult, capture.key, job)
 
-    def log_deleted_or_explain_why_none(self, result: ClearResult) -> str:
+    def log_problems_and_explain_if_none_deleted(self, result: ClearResult) -> str:
         """Why nothing was given up; "" when something was."""
         if result.applied is None:
             return result.failure
-        self._log_applied_and_forget_deleted(result.applied)
+        self._report_undeleted_and_damaged_forget_deleted(result.applied)
         if result.applied.deleted:
             return ""
         return "nothing that the policy can do without could be given up for it"
 
-    def _log_applied_and_forget_deleted(self, applied: retention.Applied) -> None:
+    def _report_undeleted_and_damaged_forget_deleted(self, applied: retention.Applied) -> None:
         """Each reason is said once."""
         self._abandoned.difference_update(applied.deleted)
         for checkpoint_id, reason in applied.remaining:

@@ -21,7 +21,7 @@ from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import listening, parse
 from hyperpod_kit.untrusted.lines import Lines
 from hyperpod_kit.untrusted.message_auth import Seal
-from hyperpod_kit.untrusted.pending_connections import PendingConnection, Unauthenticated
+from hyperpod_kit.untrusted.pending_connections import ConnectionWithFirstLine, Unauthenticated
 
 WIRE_TIMEOUT = 30.0
 """Seconds in which nothing came: the other end is gone."""
@@ -56,10 +56,10 @@ class Wire:
 
     def receive_message(self) -> Dict[str, Any]:
         """The next line. Raises OSError, Untrusted, ValueError."""
-        line = self._lines.next(WIRE_TIMEOUT)
+        line = self._lines.receive_line(WIRE_TIMEOUT)
         if line is None:
             raise ConnectionError("the other end has gone")
-        return parse.json_object(self._incoming.verify_next(line), _LINE)
+        return parse.parse_json_object(self._incoming.verify_next(line), _LINE)
 
     def send_parts_updating_mac(self, parts: Iterator[memoryview], mac: Any, pace: Pace) -> None:
         for part in parts:
@@ -132,9 +132,9 @@ class WireServer:
     ) -> None:
         self._key, self._numbers, self._handle, self._name = key, numbers, handle, name
         try:
-            listeners, self.port = listening.listen(addresses, port)
+            listeners, self.port = listening.listen_on_local_addresses(addresses, port)
         except listening.NoAddress:
-            listeners, self.port = listening.listen([listening.ANYWHERE], port)
+            listeners, self.port = listening.listen_on_local_addresses([listening.ANYWHERE], port)
         most = max(64, 2 * numbers)
         self._strangers = Unauthenticated(
             listeners, most=most, seconds=HANDSHAKE_TIMEOUT, welcome=handshake.build_challenge
@@ -146,12 +146,12 @@ class WireServer:
             poll = select.poll()
             for sock in self._strangers.sockets_to_poll():
                 poll.register(sock, select.POLLIN)
-            due = self._strangers.seconds_until_due
+            due = self._strangers.seconds_until_expiry_or_resume
             poll.poll(None if due is None else max(1.0, due * 1000.0))
-            for guest in self._strangers.accept_and_collect_ready():
+            for guest in self._strangers.accept_expire_and_collect_first_lines():
                 self._authenticate_and_start_thread(guest)
 
-    def _authenticate_and_start_thread(self, guest: PendingConnection) -> None:
+    def _authenticate_and_start_thread(self, guest: ConnectionWithFirstLine) -> None:
         hello = None
         with contextlib.suppress(Exception):  # whatever a stranger says ends nothing but his own connection
             hello = handshake.verify_response(self._key, guest.welcome, guest.line, self._numbers + 1)

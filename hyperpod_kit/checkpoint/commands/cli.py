@@ -58,7 +58,7 @@ def _flush_dead_trainers_memory(args: argparse.Namespace) -> int:
             timeout=args.timeout,
             gid=args.gid,
             max_age=args.max_age * 3600.0,
-            asked_by=_requester(args),
+            asked_by=_describe_flush_requester(args),
         )
     if args.json:
         terminal.print_json([outcome._asdict() for outcome in outcomes])
@@ -71,7 +71,7 @@ def _flush_dead_trainers_memory(args: argparse.Namespace) -> int:
     return flush.exit_code(outcomes)
 
 
-def _requester(args: argparse.Namespace) -> str:
+def _describe_flush_requester(args: argparse.Namespace) -> str:
     job, admin = os.environ.get("SLURM_JOB_ID"), os.environ.get("SUDO_USER")
     if args.uid is not None and job:
         return f"Epilog of job {job}"
@@ -126,7 +126,7 @@ def build_parser(other_commands_for_help: Sequence[str] = ()) -> argparse.Argume
     sub.add_argument("--tensors", action="store_true", help="and where each tensor lies")
     sub = command(
         "get",
-        get.get_tensor,
+        get.write_tensor_to_output_file,
         "write one tensor to a .safetensors or .npy file; every byte of it is verified",
         "/fsx/alice/run1 model.head.weight --output head.npy",
     )
@@ -158,7 +158,7 @@ def build_parser(other_commands_for_help: Sequence[str] = ()) -> argparse.Argume
         "/fsx/alice/run1 --latest 3 --every-steps 1000 --dry-run",
         "/fsx/alice/run1 --latest 3 --best loss:2",
     )
-    keep.add_policies(sub)
+    keep.add_retention_policy_options(sub)
     sub.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
     sub.add_argument("--verify", action="store_true", help="read every byte of the newest before an older one goes")
     sub = command(
@@ -203,13 +203,14 @@ def build_parser(other_commands_for_help: Sequence[str] = ()) -> argparse.Argume
 
 
 def main(argv: List[str], other_commands_for_help: Sequence[str] = ()) -> int:
-    """The exit code, with errors on standard error. `also`: as `perform`'s."""
-    return ending.run(lambda: perform(argv, other_commands_for_help))
+    """Run the command line and return its exit code, with errors on standard error.
+    `other_commands_for_help`: as of `run_command_raising_errors`."""
+    return ending.run(lambda: run_command_raising_errors(argv, other_commands_for_help))
 
 
-def perform(argv: List[str], other_commands_for_help: Sequence[str] = ()) -> int:
-    """Run the command line and return its exit code, with errors raised. `also`: commands that the caller
-    serves, for the help. Raise HyperpodKitError."""
+def run_command_raising_errors(argv: List[str], other_commands_for_help: Sequence[str] = ()) -> int:
+    """Run the command line and return its exit code, with errors raised.
+    `other_commands_for_help`: commands that the caller serves, for the help. Raise HyperpodKitError."""
     try:
         args = build_parser(other_commands_for_help).parse_args(argv)
     except SystemExit as end:
@@ -219,12 +220,12 @@ def perform(argv: List[str], other_commands_for_help: Sequence[str] = ()) -> int
         try:
             return int(args.run(args))
         except BrokenPipeError:
-            return ending.discard_output(0)  # it has seen enough (`ls | head`)
+            return ending.discard_stdout_and_return_code(0)  # it has seen enough (`ls | head`)
 
     root = getattr(args, "root", None)
     if root is not None and is_path(root):
         return ending.run_converting_os_to_kit_errors(
-            lambda: ending.run_bounded_as_user(work, root, _effective_user(args, root)),
+            lambda: ending.run_in_bounded_child_as_uid(work, root, _effective_user(args, root)),
             lambda err: _file_error_ending(err, args),
         )
     return ending.run_converting_os_to_kit_errors(work, lambda err: _file_error_ending(err, args))
@@ -235,9 +236,9 @@ def _effective_user(args: argparse.Namespace, root: str) -> Optional[int]:
     whoever called it."""
     from hyperpod_kit.untrusted import owner  # not every command needs it
 
-    if args.run is get.get_tensor:
+    if args.run is get.write_tensor_to_output_file:
         return None
-    return owner.uid_to_act_as(root)
+    return owner.uid_to_act_as_if_root(root)
 
 
 def _file_error_ending(err: OSError, args: argparse.Namespace) -> ending.Ending:
@@ -245,4 +246,4 @@ def _file_error_ending(err: OSError, args: argparse.Namespace) -> ending.Ending:
 
 
 if __name__ == "__main__":
-    sys.exit(ending.program(lambda: main(sys.argv[1:])))
+    sys.exit(ending.run_program_ending_on_ctrl_c(lambda: main(sys.argv[1:])))

@@ -7,7 +7,7 @@ import itertools
 import json
 from typing import Any, Dict, List, Optional, Tuple
 
-from hyperpod_kit.checkpoint.commands.table import size, table
+from hyperpod_kit.checkpoint.commands.table import format_byte_count, table
 from hyperpod_kit.checkpoint.repository import (
     catalog,
     commit_records,
@@ -25,7 +25,7 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.owners import open_as_owner
 from hyperpod_kit.errors import Absent, CheckpointError, DigestUnavailable, UsageError
 from hyperpod_kit.untrusted import terminal
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 
 def open_existing_root_as_owner(args: argparse.Namespace) -> Store:
@@ -49,7 +49,8 @@ def ls(args: argparse.Namespace) -> int:
     )
     limit = args.limit or None
     rows = [
-        _row(store, entry, pinned, leased, proved) for entry in itertools.islice(catalog.newest_first(store), limit)
+        _read_ls_row(store, entry, pinned, leased, proved)
+        for entry in itertools.islice(catalog.iter_checkpoints_newest_first(store), limit)
     ]
     problem = identity.read_run_file(store).problem
     lost = _lost_commits_if_none_committed(store, rows)
@@ -68,7 +69,7 @@ def ls(args: argparse.Namespace) -> int:
         )
         return 0
     if problem:
-        terminal.print_stdout(_run_problem_line(store, problem))
+        terminal.print_stdout(_run_file_problem_and_repair_line(store, problem))
     for name, reason in commit_records.summarize_lost_commits([commit for commit in lost if not commit.has_directory]):
         terminal.print_stdout(f"{name}: {reason}")
     if lost:
@@ -88,10 +89,10 @@ def _listed_cells(row: Dict[str, Any]) -> Tuple[str, ...]:
     """Return the cells of one line of `ls`."""
     total_bytes, world = "", ""
     if row["bytes"] is not None:
-        total_bytes = size(row["bytes"])
+        total_bytes = format_byte_count(row["bytes"])
     if row["world"] is not None:
         world = str(row["world"])
-    return row["attempt"], str(row["step"]), total_bytes, world, row["time"] or "", _note(row)
+    return row["attempt"], str(row["step"]), total_bytes, world, row["time"] or "", _ls_note_cell(row)
 
 
 def _lost_commits_if_none_committed(store: Store, rows: List[Dict[str, Any]]) -> List[commit_records.LostCommit]:
@@ -102,11 +103,11 @@ def _lost_commits_if_none_committed(store: Store, rows: List[Dict[str, Any]]) ->
     return selection.lost_commits_assuming_no_manifests(store)
 
 
-def _run_problem_line(store: Store, problem: str) -> str:
+def _run_file_problem_and_repair_line(store: Store, problem: str) -> str:
     return f"{problem}: hyperpod-kit checkpoint repair {store.url}"
 
 
-def _row(store: Store, entry: catalog.CheckpointEntry, pinned: Any, leased: Any, proved: Any) -> Dict[str, Any]:
+def _read_ls_row(store: Store, entry: catalog.CheckpointEntry, pinned: Any, leased: Any, proved: Any) -> Dict[str, Any]:
     body = None
     problem: Optional[str] = "never committed"
     if entry.committed:
@@ -119,7 +120,7 @@ def _row(store: Store, entry: catalog.CheckpointEntry, pinned: Any, leased: Any,
             problem = verify.describe_unforeseen(err)
     damaged = None
     if entry.marked:
-        damaged = tombstone.read(store, entry.checkpoint_id)
+        damaged = tombstone.read_damage_reason(store, entry.checkpoint_id)
     return {
         "attempt": entry.checkpoint_id,
         "epoch": entry.name.epoch,
@@ -127,7 +128,7 @@ def _row(store: Store, entry: catalog.CheckpointEntry, pinned: Any, leased: Any,
         "step": entry.name.step,
         "committed": entry.committed,
         "problem": problem,
-        **_manifest_cells(body),
+        **_row_fields_from_manifest(body),
         "pinned": entry.checkpoint_id in pinned,
         "being_read": entry.checkpoint_id in leased,
         "proved": entry.checkpoint_id in proved,
@@ -135,7 +136,7 @@ def _row(store: Store, entry: catalog.CheckpointEntry, pinned: Any, leased: Any,
     }
 
 
-def _manifest_cells(body: Optional[manifest.Manifest]) -> Dict[str, Any]:
+def _row_fields_from_manifest(body: Optional[manifest.Manifest]) -> Dict[str, Any]:
     """Return the fields of a row that come from its manifest, empty ones where it could not be read."""
     if body is None:
         return {"time": None, "bytes": None, "world": None, "digest": None, "metrics": {}}
@@ -148,7 +149,7 @@ def _manifest_cells(body: Optional[manifest.Manifest]) -> Dict[str, Any]:
     }
 
 
-def _note(row: Dict[str, Any]) -> str:
+def _ls_note_cell(row: Dict[str, Any]) -> str:
     notes = [
         row["problem"],
         row["damaged"] and f"BAD: {row['damaged']}",
@@ -163,7 +164,7 @@ def _note(row: Dict[str, Any]) -> str:
 def show(args: argparse.Namespace) -> int:
     """Print one checkpoint: its manifest, its files, and with --tensors where each tensor lies."""
     store = open_existing_root_as_owner(args)
-    checkpoint_id = args.attempt or newest_checkpoint(store)
+    checkpoint_id = args.attempt or newest_committed_checkpoint_id(store)
     pins.require_committed(store, checkpoint_id)
     body = verify.read_manifest(store, checkpoint_id)
     tensors = _tensor_rows_if_requested(store, checkpoint_id, args.tensors)
@@ -180,9 +181,9 @@ def show(args: argparse.Namespace) -> int:
         "step": body.step,
         "time": body.time,
         "epoch, seq": f"{body.epoch}, {body.seq}",
-        "size": f"{size(body.total_bytes)} in {body.world} shards",
+        "size": f"{format_byte_count(body.total_bytes)} in {body.world} shards",
         "tensors": body.tensors,
-        "digest": f"{body.digest}, chunks of {size(body.chunk)}",
+        "digest": f"{body.digest}, chunks of {format_byte_count(body.chunk)}",
         "rebuilt": body.rebuilt,
         "saved after": body.parent and f"seq {body.parent.get('seq')}, step {body.parent.get('step')}",
     }
@@ -190,14 +191,16 @@ def show(args: argparse.Namespace) -> int:
         facts.update({f"{kind} {name}": value for name, value in sorted(values.items())})
     for name, value in facts.items():
         if value is not None:
-            terminal.print_stdout(f"{clean(name):<16} {clean(value, terminal.LONGEST_LINE)}")
+            terminal.print_stdout(f"{clean_one_line(name):<16} {clean_one_line(value, terminal.LONGEST_LINE)}")
     files = [*body.shards, body.extra]
     if body.index:
         files.append(body.index)
     terminal.print_stdout(
         "\n"
         + table(
-            ("FILE", "SIZE", "ROOT"), [(record.file, size(record.size), record.root) for record in files], right=(1,)
+            ("FILE", "SIZE", "ROOT"),
+            [(record.file, format_byte_count(record.size), record.root) for record in files],
+            right=(1,),
         )
     )
     if args.tensors:
@@ -227,7 +230,7 @@ def _tensor_rows_if_requested(store: Store, checkpoint_id: str, is_requested: bo
         raise CheckpointError(f"{checkpoint_id} has no index of its tensors")
     from hyperpod_kit.checkpoint.repository import rows
 
-    pieces_by_name = rows.decode(verify.read_verified_small_file(store, checkpoint_id, body.index))
+    pieces_by_name = rows.decode_index_file(verify.read_verified_small_file(store, checkpoint_id, body.index))
     return [
         {
             "name": name,
@@ -247,9 +250,9 @@ def _tensor_rows_if_requested(store: Store, checkpoint_id: str, is_requested: bo
     ]
 
 
-def newest_checkpoint(store: Store) -> str:
+def newest_committed_checkpoint_id(store: Store) -> str:
     """Return the newest committed checkpoint. Raise NoCheckpoint, NoValidCheckpoint when it is lost."""
-    for entry in selection.iter_committed_newest_first(store):
+    for entry in selection.iter_committed_not_excluded_newest_first(store):
         return entry.checkpoint_id
     raise selection.no_checkpoint_error(store, ())
 
@@ -262,12 +265,14 @@ def verify_checkpoints(args: argparse.Namespace) -> int:
             raise UsageError(
                 f"{checkpoint_id} is no name of a checkpoint", hint=f"hyperpod-kit checkpoint ls {store.url}"
             )
-    checkpoint_ids = args.attempts or [entry.checkpoint_id for entry in selection.iter_committed_newest_first(store)]
+    checkpoint_ids = args.attempts or [
+        entry.checkpoint_id for entry in selection.iter_committed_not_excluded_newest_first(store)
+    ]
     run_record = identity.read_run_file(store)
     results: List[Dict[str, Any]] = []
     foreign = 0
     for checkpoint_id in checkpoint_ids:
-        problem, is_foreign = _problem_and_is_foreign_after_verify(store, checkpoint_id, run_record.identity)
+        problem, is_foreign = _verify_checkpoint_recording_proof(store, checkpoint_id, run_record.identity)
         foreign += is_foreign
         results.append({"attempt": checkpoint_id, "valid": problem is None, "problem": problem})
         if not args.json:
@@ -289,7 +294,7 @@ def verify_checkpoints(args: argparse.Namespace) -> int:
         if not results:
             terminal.print_stdout(selection.no_checkpoint_error(store, ()).message)
         if run_problem:
-            terminal.print_stdout(_run_problem_line(store, run_problem))
+            terminal.print_stdout(_run_file_problem_and_repair_line(store, run_problem))
     if valid_ids and len(valid_ids) == len(results) and not run_problem:
         return 0
     return 1
@@ -302,7 +307,7 @@ def _print_verdict(checkpoint_id: str, problem: Optional[str]) -> None:
         terminal.print_stdout(f"{checkpoint_id}  INVALID: {problem}", flush=True)
 
 
-def _problem_and_is_foreign_after_verify(
+def _verify_checkpoint_recording_proof(
     store: Store, checkpoint_id: str, run_identity: Optional[identity.RunIdentity]
 ) -> Tuple[Optional[str], bool]:
     """Verify one checkpoint and record its proof where possible. Return (why it is invalid, whether only because

@@ -14,8 +14,8 @@ from hyperpod_kit.errors import CheckpointError, UsageError
 from hyperpod_kit.untrusted import terminal
 
 
-def add_policies(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `policy_of` reads."""
+def add_retention_policy_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `retention_policy_of_options` reads."""
     parser.add_argument("--latest", type=int, metavar="N", help="keep the newest N")
     parser.add_argument("--every-steps", type=int, metavar="N", help="keep the first at or after each N steps")
     parser.add_argument("--every-seconds", type=float, metavar="S", help="keep the first in each S seconds")
@@ -24,7 +24,7 @@ def add_policies(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def policy_of(args: argparse.Namespace) -> Policy:
+def retention_policy_of_options(args: argparse.Namespace) -> Policy:
     """Return the policy of the options together: a checkpoint that one of them keeps stays. Raise UsageError."""
     parts: List[Policy] = []
     if args.latest is not None:
@@ -46,7 +46,7 @@ def policy_of(args: argparse.Namespace) -> Policy:
     return rule
 
 
-def _is_intact(store: Store, checkpoint_id: str) -> bool:
+def _is_every_byte_intact(store: Store, checkpoint_id: str) -> bool:
     try:
         verify.verify_checkpoint(store, checkpoint_id)
         return True
@@ -56,7 +56,7 @@ def _is_intact(store: Store, checkpoint_id: str) -> bool:
 
 def prune(args: argparse.Namespace) -> int:
     """Delete what the policy does not keep: 0 done, 1 something was left, or was read back and found to be damaged."""
-    rule = policy_of(args)
+    rule = retention_policy_of_options(args)
     store = open_existing_root_as_owner(args)
     run_identity = identity.read_or_infer_identity(store)
     run_id = ""
@@ -64,7 +64,7 @@ def prune(args: argparse.Namespace) -> int:
         run_id = run_identity.run_id
     sound = None
     if args.verify:
-        sound = _is_intact
+        sound = _is_every_byte_intact
     items = retention.judge_all_checkpoints(store, run_id=run_id, is_complete=sound)
     planned, applied = retention.plan(items, rule), retention.Applied((), ())
     damaged: Tuple[Tuple[str, str], ...] = ()

@@ -10,8 +10,8 @@ from hyperpod_kit.checkpoint.repository.store.open import is_path
 
 def run_with_deadline_on_paths(work: Callable[[], int], locations: Sequence[str]) -> int:
     """Return the exit code of `work`, run in a child with a deadline unless all locations are in buckets. Raise
-    as `ending.run_bounded_as_user` does."""
+    as `ending.run_in_bounded_child_as_uid` does."""
     paths = [location for location in dict.fromkeys(locations) if is_path(location)]
     if paths:
-        return ending.run_bounded_as_user(work, " or ".join(paths))
+        return ending.run_in_bounded_child_as_uid(work, " or ".join(paths))
     return work()

@@ -36,7 +36,7 @@ from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.parse import parse_json_object
 
 _DCP = "dcp"
 """The plan of a checkpoint that torch's own planner has laid out: all its tensors count."""
@@ -122,7 +122,7 @@ def build_manifest_from_proved_files(store: Store, checkpoint_id: str, run_ident
     table = hole_check.read_rejecting_holes(store, f"{checkpoint_id}/{layout.INDEX_FILE}", layout.LARGEST_SMALL)
     names = _verified_tensor_names(shards, table)
     _require_rank_states_and_tensors(store, checkpoint_id, extra, world, names)
-    saved = json_object(extra, len(extra))["shared"].get("save") or {}
+    saved = parse_json_object(extra, len(extra))["shared"].get("save") or {}
     return Manifest(
         run=run_identity.run,
         run_id=run_identity.run_id,
@@ -149,7 +149,7 @@ def build_manifest_from_proved_files(store: Store, checkpoint_id: str, run_ident
 
 def _verified_world_size(extra: bytes, name: layout.CheckpointId) -> int:
     sealed_text.require_intact_seal(extra, layout.EXTRA_FILE)
-    body = json_object(extra, len(extra))
+    body = parse_json_object(extra, len(extra))
     if body.get("attempt") != [name.epoch, name.seq, name.step]:
         raise CheckpointError(f"{layout.EXTRA_FILE} is of another attempt: {str(body.get('attempt'))[:80]}")
     return len(body["ranks"])
@@ -178,7 +178,7 @@ def _verified_shard(store: Store, checkpoint_id: str, rank: int, world: int, run
     finally:
         reader.close()
     parsed = shard.parse(memoryview(head), size)
-    _require_meta(parsed.meta, checkpoint_id, rank, world, run_identity, file)
+    _require_meta_of_checkpoint_and_run(parsed.meta, checkpoint_id, rank, world, run_identity, file)
     verify.verify_shard_file(store, checkpoint_id, record, chunk=parsed.meta["chunk"])
     return _ProvedShard(record, parsed.meta, parsed.tensors)
 
@@ -207,14 +207,14 @@ def _record_from_stored_digests(reader: Any, file: str, meta: Dict[str, Any], ra
     if algorithm not in digest.NAMES or type(chunk) is not int or not 0 < chunk <= digest.CHUNK:
         raise CheckpointError(f"{file} has digests of kind {str(algorithm)[:40]!r} over {str(chunk)[:40]} bytes")
     try:
-        data_end, _ = digest.split_file_size(reader.size, chunk)
+        data_end, _ = digest.split_size_into_data_and_leaf_count(reader.size, chunk)
     except ValueError as err:
         raise CheckpointError(f"{file}: {err}") from None
     leaves = _read_exactly(reader, data_end, reader.size, file)
-    return FileRecord(file, reader.size, digest.root(digest.algorithm(algorithm), leaves, reader.size), rank)
+    return FileRecord(file, reader.size, digest.root_digest(digest.algorithm(algorithm), leaves, reader.size), rank)
 
 
-def _require_meta(
+def _require_meta_of_checkpoint_and_run(
     meta: Dict[str, Any], checkpoint_id: str, rank: int, world: int, run_identity: RunIdentity, file: str
 ) -> None:
     name = layout.parse_checkpoint_id(checkpoint_id)
@@ -236,7 +236,7 @@ def _verified_tensor_names(shards: Sequence[_ProvedShard], table: bytes) -> Set[
         raise CheckpointError("its shards have digests of several kinds")
     built = index.build({rank: proved.tensors for rank, proved in enumerate(shards)})
     coverage.require_full_coverage(built)
-    indexed = rows.decode(table)
+    indexed = rows.decode_index_file(table)
     if {piece for name in indexed for piece in indexed[name]} != set(built.pieces):
         raise CheckpointError(f"{layout.INDEX_FILE} is not of these shards")
     return {piece.spec.name for piece in built.pieces}

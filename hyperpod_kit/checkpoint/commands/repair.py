@@ -9,7 +9,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 from hyperpod_kit.checkpoint.commands import rebuild
 from hyperpod_kit.checkpoint.commands.inspection import open_existing_root_as_owner
 from hyperpod_kit.checkpoint.commands.rebuild import Rebuilt
-from hyperpod_kit.checkpoint.commands.table import size
+from hyperpod_kit.checkpoint.commands.table import format_byte_count
 from hyperpod_kit.checkpoint.repository import catalog, identity, layout, selection
 from hyperpod_kit.checkpoint.repository.commit_records import LostCommit
 from hyperpod_kit.checkpoint.repository.identity import Evidence, RunFile, RunIdentity
@@ -47,8 +47,12 @@ def repair(args: argparse.Namespace) -> int:
     run = _repair_run_file(args, store)
     rebuilt = rebuild.rebuild_lost_manifests(store, run.identity, dry_run=args.dry_run)
     rebuilt_ids = {outcome.checkpoint_id for outcome in rebuilt if not outcome.reason}
-    lost = [commit for commit in _lost_newer_than(store, rebuilt_ids) if commit.checkpoint_id not in rebuilt_ids]
-    _report(args, store, run, rebuilt, lost)
+    lost = [
+        commit
+        for commit in _lost_commits_newer_than_all_present(store, rebuilt_ids)
+        if commit.checkpoint_id not in rebuilt_ids
+    ]
+    _print_repair_report(args, store, run, rebuilt, lost)
     if lost:
         return 1
     return 0
@@ -65,7 +69,7 @@ class RunRepair(NamedTuple):
 def _repair_run_file(args: argparse.Namespace, store: Store) -> RunRepair:
     record, evidence = identity.read_run_file(store), identity.collect_identity_evidence(store)
     problem = run_file_problem(store, record, evidence)
-    chosen = _choose_run(store, args.run_id, evidence)
+    chosen = _run_of_id_prefix_if_given(store, args.run_id, evidence)
     if chosen is None and problem is None and record.identity is not None:
         return RunRepair(record.identity, None, NOTHING)
     if chosen is None and record.identity is not None:
@@ -89,7 +93,7 @@ def _repair_run_file(args: argparse.Namespace, store: Store) -> RunRepair:
     return RunRepair(identity.write_run_file_unless_valid(store, target), problem, WRITTEN)
 
 
-def _lost_newer_than(store: Store, rebuilt: Set[str]) -> List[LostCommit]:
+def _lost_commits_newer_than_all_present(store: Store, rebuilt: Set[str]) -> List[LostCommit]:
     """What was committed and is lost, and is newer than all that is there or `rebuilt`. Raises CheckpointError,
     OSError."""
     names = [
@@ -104,7 +108,7 @@ def _lost_newer_than(store: Store, rebuilt: Set[str]) -> List[LostCommit]:
     return newer
 
 
-def _choose_run(store: Store, run_id_prefix: Optional[str], evidence: Evidence) -> Optional[RunIdentity]:
+def _run_of_id_prefix_if_given(store: Store, run_id_prefix: Optional[str], evidence: Evidence) -> Optional[RunIdentity]:
     if run_id_prefix is None:
         return None
     runs = {candidate_id: run for candidate_id, (run, _) in evidence.runs.items()}
@@ -124,7 +128,7 @@ def _choose_run(store: Store, run_id_prefix: Optional[str], evidence: Evidence) 
     return matching[0]
 
 
-def _report(
+def _print_repair_report(
     args: argparse.Namespace, store: Store, run: RunRepair, rebuilt: Sequence[Rebuilt], lost: Sequence[LostCommit]
 ) -> None:
     if args.json:
@@ -162,6 +166,6 @@ def _report(
         if outcome.reason:
             terminal.print_stdout(f"{outcome.checkpoint_id}  not rebuilt: {outcome.reason}")
         else:
-            terminal.print_stdout(f"{outcome.checkpoint_id}  {verb}: {size(outcome.size)} in {shards}")
+            terminal.print_stdout(f"{outcome.checkpoint_id}  {verb}: {format_byte_count(outcome.size)} in {shards}")
     for commit in lost:
         terminal.print_stdout(f"{commit.id_or_record_file}  LOST: {commit.reason}")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import List, Sequence
 
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
     """Return lines of columns under their heads; the columns in `right` (by index) are aligned to the right."""
-    cells = [list(heads), *[[clean(cell) for cell in row] for row in rows]]
+    cells = [list(heads), *[[clean_one_line(cell) for cell in row] for row in rows]]
     widths = [max(len(row[at]) for row in cells) for at in range(len(heads))]
     lines: List[str] = []
     for row in cells:
@@ -20,7 +20,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequenc
     return "\n".join(lines)
 
 
-def size(value: float) -> str:
+def format_byte_count(value: float) -> str:
     """Return a number of bytes as people read it; powers of 1000."""
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:

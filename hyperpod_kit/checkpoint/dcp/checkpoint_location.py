@@ -37,7 +37,7 @@ def parse(checkpoint_id: str | os.PathLike[str]) -> DcpLocation:
     return DcpLocation(root or "/", last)
 
 
-def is_valid(checkpoint_id: object) -> bool:
+def is_wellformed_root_or_checkpoint(checkpoint_id: object) -> bool:
     """Return whether the text can be opened as a root or a checkpoint in one; nothing on storage is
     looked at."""
     if not isinstance(checkpoint_id, (str, os.PathLike)) or not os.fspath(checkpoint_id):

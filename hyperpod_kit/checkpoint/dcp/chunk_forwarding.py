@@ -31,8 +31,8 @@ Ranges = list[tuple[int, int]]
 
 
 def is_forwarding_too_slow(read_and_forward_seconds: Sequence[tuple[float, float]]) -> bool:
-    """Return whether forwarding takes so long that ranks had better read the rest themselves. `paces`:
-    each rank's seconds of reading and of forwarding."""
+    """Return whether forwarding takes so long that ranks had better read the rest themselves.
+    `read_and_forward_seconds`: each rank's seconds of reading and of forwarding."""
     read, sent = (max(seconds) for seconds in zip(*read_and_forward_seconds))
     return bool(sent > max(_MIN_SLOW_SECONDS, _SLOWDOWN_FACTOR * len(read_and_forward_seconds) * read))
 
@@ -58,13 +58,13 @@ class ChunkForwarder:
 
     def _chunk_byte_range(self, chunk: Chunk) -> tuple[int, int]:
         number, chunk_index = chunk
-        data_end, _ = digest.split_file_size(self._body.shards[number].size, self._body.chunk)
+        data_end, _ = digest.split_size_into_data_and_leaf_count(self._body.shards[number].size, self._body.chunk)
         return chunk_index * self._body.chunk, min((chunk_index + 1) * self._body.chunk, data_end)
 
     def _broadcast_and_list_corrupt(self, share: Share, owned_bytes: memoryview | None) -> list[Chunk]:
         begin, end = self._chunk_byte_range(share.chunk)
         ranges = self._requests.requested_ranges(share.chunk[0], begin, end, common=True)
-        data = torch.empty(_length(ranges) + _DIGEST, dtype=torch.uint8, device="cpu")
+        data = torch.empty(_total_bytes_of_ranges(ranges) + _DIGEST, dtype=torch.uint8, device="cpu")
         if owned_bytes is not None:
             self._pack_with_digest(view_of(data), ranges, owned_bytes, begin)
         self._ranks.broadcast_tensor(data, share.owner)
@@ -78,7 +78,10 @@ class ChunkForwarder:
         needs, requested_chunks = self._plan_needs_and_requested_chunks(part)
         requested_ranges = self._exchange_requests(needs, requested_chunks)
         incoming = {
-            owner: [torch.empty(_length(ranges) + _DIGEST, dtype=torch.uint8, device="cpu") for _, ranges in requests]
+            owner: [
+                torch.empty(_total_bytes_of_ranges(ranges) + _DIGEST, dtype=torch.uint8, device="cpu")
+                for _, ranges in requests
+            ]
             for owner, requests in needs.items()
         }
         transfers = [
@@ -86,7 +89,7 @@ class ChunkForwarder:
         ]
         for rank, requested in requested_chunks.items():
             for chunk, ranges in zip(requested, requested_ranges[rank]):
-                data = torch.empty(_length(ranges) + _DIGEST, dtype=torch.uint8, device="cpu")
+                data = torch.empty(_total_bytes_of_ranges(ranges) + _DIGEST, dtype=torch.uint8, device="cpu")
                 self._pack_with_digest(view_of(data), ranges, chunks[chunk], self._chunk_byte_range(chunk)[0])
                 transfers.append(self._ranks.start_send(data, rank, _DATA))
         _wait(transfers)
@@ -154,18 +157,18 @@ class ChunkForwarder:
             at += last - first
         view[at:] = self._alg.wide(view[:at])
 
-    def _verify_and_deliver(self, number: int, ranges: Ranges, view: memoryview) -> bool:
+    def _verify_and_deliver(self, shard_number: int, ranges: Ranges, view: memoryview) -> bool:
         computed: bytes = self._alg.wide(view[:-_DIGEST])
         if computed != bytes(view[-_DIGEST:]):
             return False
         at = 0
         for first, last in ranges:
-            self._requests.copy_requested_bytes(number, first, view[at : at + last - first])
+            self._requests.copy_requested_bytes(shard_number, first, view[at : at + last - first])
             at += last - first
         return True
 
 
-def _length(ranges: Ranges) -> int:
+def _total_bytes_of_ranges(ranges: Ranges) -> int:
     return sum(last - first for first, last in ranges)
 
 

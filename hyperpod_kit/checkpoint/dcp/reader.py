@@ -111,7 +111,7 @@ class Reader(StorageReader):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         """Whether it can be a root of checkpoints, or an attempt under one."""
-        return checkpoint_location.is_valid(checkpoint_id)
+        return checkpoint_location.is_wellformed_root_or_checkpoint(checkpoint_id)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """All tensors of the checkpoint. Raises NoCheckpoint, NoValidCheckpoint, CheckpointError, OSError."""
@@ -153,7 +153,7 @@ class Reader(StorageReader):
         self._values = {}
         if dcp_tree is not None:
             self._stored_bytes = set(dcp_tree[BYTES])
-            self._subclasses = subclass_parts.records_in(dcp_tree)
+            self._subclasses = subclass_parts.subclass_records_in(dcp_tree)
             self._remove_subclass_part_names()
             return {name: tuple(path) for name, path in dcp_tree["paths"].items()}
         flat, paths = flatten_state_dict({key: _decode_with_placeholders(part) for key, part in tree.items()})
@@ -172,7 +172,7 @@ class Reader(StorageReader):
         """Remove the names of the tensors that a subclass is made of: they are no tensors of the state
         dict."""
         for record in self._subclasses.values():
-            for name in subclass_parts.part_names(record):
+            for name in subclass_parts.stored_part_names(record):
                 self._alias.pop(name, None)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
@@ -243,7 +243,7 @@ class Reader(StorageReader):
                 targets.tensors.append((item, target))
                 requests.add(self._slice_of(item), target)
             elif self._is_stored_in_shards(item):
-                targets.bodies.append((item, requests.add_full(self._alias[name])))
+                targets.bodies.append((item, requests.request_full_in_new_tensor(self._alias[name])))
             elif name in self._subclasses:
                 self._request_subclass(item, value, targets)
         requests.freeze_and_list_own_and_common_chunks(self._checkpoint.manifest.chunk)
@@ -254,7 +254,7 @@ class Reader(StorageReader):
         if isinstance(value, torch.Tensor):
             targets.subclasses.request(item.storage_index.fqn, record, value)
         else:
-            targets.parts.append((item, targets.subclasses.request_new(record)))
+            targets.parts.append((item, targets.subclasses.request_parts_in_new_memory(record)))
 
     def _commit_to_planner(self, plan: LoadPlan, planner: LoadPlanner, targets: _Targets) -> None:
         """Pass the filled tensors and the other values to the planner."""
@@ -263,10 +263,10 @@ class Reader(StorageReader):
         for item, body in targets.bodies:
             planner.load_bytes(item, io.BytesIO(bytes(body.tolist())))
         for item, parts in targets.parts:
-            planner.load_bytes(item, _pickled(parts))
+            planner.load_bytes(item, _torch_saved_stream(parts))
         for item in plan.items:
             if item.type == LoadItemType.BYTE_IO and item.storage_index.fqn in self._values:
-                planner.load_bytes(item, _pickled(self._values[item.storage_index.fqn]))
+                planner.load_bytes(item, _torch_saved_stream(self._values[item.storage_index.fqn]))
 
     def _is_stored_in_shards(self, item: ReadItem) -> bool:
         return item.type == LoadItemType.TENSOR or item.storage_index.fqn in self._stored_bytes
@@ -305,7 +305,7 @@ def _decode_with_placeholders(part: Any) -> Any:
     return codec.decode(part, _TensorPlaceholder, filled_subclasses=subclasses, plain=True)  # type: ignore[arg-type]
 
 
-def _pickled(value: Any) -> io.BytesIO:
+def _torch_saved_stream(value: Any) -> io.BytesIO:
     """Return a value as torch.save writes it, which is what a planner takes for what is no tensor."""
     body = io.BytesIO()
     torch.save(value, body)

@@ -25,8 +25,8 @@ from hyperpod_kit.checkpoint.repository import stream, tombstone, verify
 from hyperpod_kit.checkpoint.repository.chunk_reader import Pump
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
 from hyperpod_kit.checkpoint.repository.rows import Rows
-from hyperpod_kit.checkpoint.repository.rows import decode as read_rows
-from hyperpod_kit.checkpoint.repository.rows import encode as encode_rows
+from hyperpod_kit.checkpoint.repository.rows import decode_index_file as read_rows
+from hyperpod_kit.checkpoint.repository.rows import encode_index_file as encode_rows
 from hyperpod_kit.checkpoint.repository.store.base import Store, StoreReader
 from hyperpod_kit.checkpoint.restore_progress import ignore_bytes
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable
@@ -45,12 +45,12 @@ class OpenCheckpoint:
         self.manifest = body
         self._open: dict[int, tuple[StoreReader, stream.Shard]] = {}
 
-    def shard(self, number: int) -> stream.Shard:
+    def shard(self, shard_number: int) -> stream.Shard:
         """Open a shard, once, and return it. Raises DigestMismatch, CheckpointError, OSError."""
-        if number not in self._open:
-            if number >= self.manifest.world:
-                raise CheckpointError(f"its index names shard {number} of {self.manifest.world}")
-            record = self.manifest.shards[number]
+        if shard_number not in self._open:
+            if shard_number >= self.manifest.world:
+                raise CheckpointError(f"its index names shard {shard_number} of {self.manifest.world}")
+            record = self.manifest.shards[shard_number]
             reader = self.store.open_read(f"{self.name}/{record.file}")
             try:
                 opened_shard = stream.Shard(
@@ -59,8 +59,8 @@ class OpenCheckpoint:
             except BaseException:
                 reader.close()
                 raise
-            self._open[number] = reader, opened_shard
-        return self._open[number][1]
+            self._open[shard_number] = reader, opened_shard
+        return self._open[shard_number][1]
 
     def close(self) -> None:
         for reader, _ in self._open.values():
@@ -79,8 +79,8 @@ class OpenCheckpoint:
             return verify.read_verified_small_file(self.store, self.name, record)
         return encode_rows({number: self._read_shard_header(number) for number in range(len(self.manifest.shards))})
 
-    def _read_shard_header(self, number: int) -> Sequence[shards.Placed]:
-        opened = self.shard(number)
+    def _read_shard_header(self, shard_number: int) -> Sequence[shards.Placed]:
+        opened = self.shard(shard_number)
         first = memoryview(opened.read_verified(0, min(4096, opened.data_end)))
         length = shards.head_size(first)
         if length > opened.data_end:
@@ -98,7 +98,7 @@ def open_checkpoint(store: Store, checkpoint_id: str, body: Manifest) -> Iterato
         checkpoint.close()
 
 
-def broadcast_rows(ranks: Ranks, checkpoint: OpenCheckpoint) -> Rows | Reason:
+def read_and_broadcast_rows(ranks: Ranks, checkpoint: OpenCheckpoint) -> Rows | Reason:
     """Read on rank 0 where every tensor lies, broadcast it and return it on all ranks; or the reason
     why that failed. A collective."""
     encoded: bytes | Reason = b""
@@ -227,5 +227,5 @@ class _ChunkReading:
                 chunk_data[number, begin // opened.chunk] = memoryview(bytearray(view))
 
         with Pump(jobs) as pump:
-            pump.finish(deliver)
+            pump.deliver_all_and_wait(deliver)
         return chunk_data

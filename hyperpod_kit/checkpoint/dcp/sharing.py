@@ -38,7 +38,7 @@ class Work(NamedTuple):
     alone: tuple[tuple[Chunk, ...], ...]
     shared: tuple[Share, ...]
 
-    def read_by(self, rank: int) -> list[Chunk]:
+    def chunks_read_by(self, rank: int) -> list[Chunk]:
         """Return the chunks that this rank reads, or has read."""
         return [*self.alone[rank], *(share.chunk for share in self.shared if share.owner == rank)]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint.dtypes import NAMES, TYPES
-from hyperpod_kit.checkpoint.load import Landing, can_fill_directly, copy_into, empty
+from hyperpod_kit.checkpoint.load import Landing, allocate_host_tensor, can_fill_directly, copy_into
 from hyperpod_kit.checkpoint.repository import index
 from hyperpod_kit.checkpoint.repository.boxes import Runs
 from hyperpod_kit.checkpoint.repository.rows import Rows
@@ -112,40 +112,40 @@ class SliceRequests:
             part = target
             for dim, (at, extent) in enumerate(zip(overlap.offset_in_slice, overlap.extents, strict=True)):
                 part = part.narrow(dim, at, extent)
-            self._add(overlap, part, common)
+            self._request_overlap(overlap, part, common)
 
-    def add_full(self, name: str, *, common: bool = False) -> torch.Tensor:
+    def request_full_in_new_tensor(self, name: str, *, common: bool = False) -> torch.Tensor:
         """Request a whole tensor into new memory, and return that. Raises CheckpointError when the
         checkpoint does not have all of it."""
         rows = self._rows.get(name)
         if not rows:
             raise CheckpointError(f"{name} is in no shard")
         full_shape = rows[0].spec.full_shape
-        target = empty(rows[0].spec._replace(shape=full_shape))
+        target = allocate_host_tensor(rows[0].spec._replace(shape=full_shape))
         self.add(TensorSlice(name, (0,) * len(full_shape), full_shape), target, common=common)
         return target
 
-    def _add(self, overlap: SliceOverlap, part: torch.Tensor, common: bool) -> None:
+    def _request_overlap(self, overlap: SliceOverlap, part: torch.Tensor, common: bool) -> None:
         row = overlap.row
-        landing = self._landings(common).setdefault(row.shard, Landing())
+        landing = self._common_or_own_landings(common).setdefault(row.shard, Landing())
         if overlap.is_contiguous:
             staged = part
             if not can_fill_directly(part) or part.dtype != TYPES[row.spec.dtype]:
-                staged = empty(row.spec._replace(shape=overlap.extents))
+                staged = allocate_host_tensor(row.spec._replace(shape=overlap.extents))
                 self._copies.append(lambda: copy_into(part, staged, row.spec.name))
             landing.add(overlap.begin, overlap.end, staged)
             return
         # The slice is no single run of bytes: the whole saved piece is read, once, and cut afterwards.
         piece = self._full_pieces.get((row.shard, row.begin, common))
         if piece is None:
-            piece = self._full_pieces[row.shard, row.begin, common] = empty(row.spec)
+            piece = self._full_pieces[row.shard, row.begin, common] = allocate_host_tensor(row.spec)
             landing.add(overlap.begin, overlap.end, piece)
         cut = piece
         for dim, (at, extent) in enumerate(zip(overlap.offset_in_piece, overlap.extents, strict=True)):
             cut = cut.narrow(dim, at, extent)
         self._copies.append(lambda: copy_into(part, cut, row.spec.name))
 
-    def _landings(self, common: bool) -> dict[int, Landing]:
+    def _common_or_own_landings(self, common: bool) -> dict[int, Landing]:
         """Return the landings of what all ranks want alike, or of this rank's own."""
         if common:
             return self.common
@@ -165,18 +165,20 @@ class SliceRequests:
         self.common.clear()
         return self.freeze_and_list_own_and_common_chunks(chunk_size)[0]
 
-    def requested_ranges(self, number: int, begin: int, end: int, *, common: bool = False) -> list[tuple[int, int]]:
+    def requested_ranges(
+        self, shard_number: int, begin: int, end: int, *, common: bool = False
+    ) -> list[tuple[int, int]]:
         """Return the requested ranges within the bytes [begin, end) of a shard, each byte once."""
-        landing = self._landings(common).get(number)
+        landing = self._common_or_own_landings(common).get(shard_number)
         if landing is None:
             return []
         return landing.requested_ranges(begin, end)
 
-    def copy_requested_bytes(self, number: int, begin: int, view: memoryview) -> None:
+    def copy_requested_bytes(self, shard_number: int, begin: int, view: memoryview) -> None:
         """Copy what is requested of these bytes of a shard into its targets. Safe for threads."""
         for landings in (self.landings, self.common):
-            if number in landings:
-                landings[number].copy_requested_bytes(begin, view)
+            if shard_number in landings:
+                landings[shard_number].copy_requested_bytes(begin, view)
 
     @property
     def has_written_targets(self) -> bool:
@@ -196,7 +198,7 @@ def _chunks(landings: Mapping[int, Landing], chunk_size: int) -> list[Chunk]:
     return sorted((shard, at) for shard, landing in landings.items() for at in landing.chunk_numbers(chunk_size))
 
 
-def require_fitting_pieces(rows: Rows, pieces: Sequence[TensorPiece]) -> None:
+def require_saved_type_shape_of_pieces(rows: Rows, pieces: Sequence[TensorPiece]) -> None:
     """Raise CheckpointError where the type or whole shape of a piece is not that of the checkpoint,
     before a byte is read."""
     for piece in pieces:

@@ -60,21 +60,21 @@ def split_subclass(name: str, tensor: Any) -> WrittenSubclass | None:
     return WrittenSubclass(record, tuple(parts))
 
 
-def encode_records(records: Mapping[str, Record]) -> str:
+def encode_subclass_records(records: Mapping[str, Record]) -> str:
     """Return the records of a checkpoint as the text that its tree has."""
     return json.dumps(records, separators=(",", ":"), allow_nan=False)
 
 
-def records_in(tree: Mapping[str, Any]) -> dict[str, Record]:
+def subclass_records_in(tree: Mapping[str, Any]) -> dict[str, Record]:
     """Return the records of all subclasses in the tree that a Writer made, by name."""
     return dict(json.loads(tree.get(SUBCLASSES, "{}")))
 
 
-def part_names(record: Record) -> Iterator[str]:
+def stored_part_names(record: Record) -> Iterator[str]:
     """The stored names of all tensors that a subclass is made of."""
     for part in record["parts"].values():
         if part["$"] == "subclass":
-            yield from part_names(part)
+            yield from stored_part_names(part)
         else:
             yield str(part["name"])
 
@@ -111,21 +111,21 @@ class SubclassLoad:
         targets = _PartTargets(record, apart)
         self._filling.match_subclass_parts(record, tensor, apart, targets)
         for stored in targets.stacked:
-            self._stacks[stored] = self._requests.add_full(stored)
+            self._stacks[stored] = self._requests.request_full_in_new_tensor(stored)
         for stored, part in targets.tensors.items():
             self._request_part(stored, part)
         for key, nested in targets.nested.items():
             self.request(f"{name}.{key}", record["parts"][key], nested)
 
-    def request_new(self, record: Record) -> dict[str, Any]:
+    def request_parts_in_new_memory(self, record: Record) -> dict[str, Any]:
         """Request all parts of a subclass that the state dict has no tensor for, whole, in new memory;
         return them by key."""
         parts: dict[str, Any] = {}
         for key, part in record["parts"].items():
             if part["$"] == "subclass":
-                parts[key] = self.request_new(part)
+                parts[key] = self.request_parts_in_new_memory(part)
             else:
-                parts[key] = self._requests.add_full(str(part["name"]))
+                parts[key] = self._requests.request_full_in_new_tensor(str(part["name"]))
         return parts
 
     def _request_part(self, stored: str, tensor: Any) -> None:

@@ -93,7 +93,7 @@ class Writer(StorageWriter):
         self._store = checkpoint_location.DcpLocation(self.checkpoint_id, "").store()
         self._step = step
         self._run = run
-        self._algorithm = digest.requested_algorithm(algorithm)
+        self._algorithm = digest.algorithm_name_or_environment_default(algorithm)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """A `checkpoint_id` is a root. Raises CheckpointError for that of an attempt: each save makes a new one."""
@@ -114,7 +114,7 @@ class Writer(StorageWriter):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         """Whether it can be a root of checkpoints, or an attempt under one."""
-        return checkpoint_location.is_valid(checkpoint_id)
+        return checkpoint_location.is_wellformed_root_or_checkpoint(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """See StorageWriter: the store makes what it needs. Raises CheckpointError for a save without collectives."""
@@ -126,7 +126,7 @@ class Writer(StorageWriter):
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Say which digests this rank can compute."""
-        return replace(plan, storage_data=[name for name, here in digest.available().items() if here])
+        return replace(plan, storage_data=[name for name, here in digest.available_algorithms().items() if here])
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """The coordinator opens the root, names the attempt and chooses the digest. Raises DigestUnavailable."""
@@ -220,7 +220,7 @@ class Writer(StorageWriter):
         except BaseException:
             writer.abort()
             raise
-        return FileRecord(name, shard_layout.size, digest.root(alg, leaves, shard_layout.size), number)
+        return FileRecord(name, shard_layout.size, digest.root_digest(alg, leaves, shard_layout.size), number)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Commit, once every rank's shard is there and every item of every tensor is in exactly one.
@@ -239,12 +239,12 @@ class Writer(StorageWriter):
         names = set(table.tensors())
         taken_apart = _merge_subclass_records(ranks)
         expected = set(metadata.state_dict_metadata) - taken_apart.keys()
-        expected.update(name for record in taken_apart.values() for name in subclass_parts.part_names(record))
+        expected.update(name for record in taken_apart.values() for name in subclass_parts.stored_part_names(record))
         if names != expected:
             missing = sorted(expected - names)
             raise CheckpointError(f"{len(missing)} items are in no shard: {missing[:8]}")
         extra = _encode_extra_json(metadata, placement, taken_apart)
-        entries = rows.encode(placed)
+        entries = rows.encode_index_file(placed)
         records = tuple(file.record for file in shards)
         body = Manifest(
             run=placement.run,
@@ -339,7 +339,7 @@ def _encode_extra_json(metadata: Metadata, placement: _RankPlacement, records: d
     )
     written: dict[str, Any] = {BYTES: names, "paths": {name: list(path) for name, path in paths.items()}}
     if records:
-        written[subclass_parts.SUBCLASSES] = subclass_parts.encode_records(records)
+        written[subclass_parts.SUBCLASSES] = subclass_parts.encode_subclass_records(records)
     shared = {"dcp": written}
     body = {
         "format": layout.EXTRA_FORMAT,

@@ -48,17 +48,17 @@ def main(argv: list[str]) -> int:
     if args.limit < 0:
         raise UsageError(f"--limit {args.limit}: expected 0 (all) or how many lines of a kind")
     return ending.run_converting_os_to_kit_errors(
-        lambda: on_paths.run_with_deadline_on_paths(lambda: _diff(args), (args.before, args.after)),
+        lambda: on_paths.run_with_deadline_on_paths(lambda: _diff_and_print_report(args), (args.before, args.after)),
         lambda err: ending.Ending(str(err), None, ExitCode.ABSENT),
     )
 
 
-def _diff(args: argparse.Namespace) -> int:
+def _diff_and_print_report(args: argparse.Namespace) -> int:
     comparison = diff(*_open_pair(args.before, args.after), progress=TerminalProgress("read and verified"))
     if args.json:
         terminal.print_json(_to_json(comparison))
     else:
-        _print(comparison, args.limit or None)
+        _print_comparison(comparison, args.limit or None)
     if comparison.is_empty:
         return 0
     return 1
@@ -70,14 +70,15 @@ def _open_pair(before: str, after: str) -> tuple[CheckpointAt, CheckpointAt]:
     if not any(roots):
         raise UsageError(f"{before} and {after} are names of checkpoints, and no root is named: ROOT/{before}")
     checkpoints = [
-        _open(location.root or roots[1 - number], location.checkpoint_id) for number, location in enumerate(locations)
+        _open_named_or_newest(location.root or roots[1 - number], location.checkpoint_id)
+        for number, location in enumerate(locations)
     ]
     return checkpoints[0], checkpoints[1]
 
 
-def _open(root: str, checkpoint_id: str) -> CheckpointAt:
+def _open_named_or_newest(root: str, checkpoint_id: str) -> CheckpointAt:
     store = inspection.open_existing_root_as_owner(argparse.Namespace(root=root))
-    chosen_id = checkpoint_id or inspection.newest_checkpoint(store)
+    chosen_id = checkpoint_id or inspection.newest_committed_checkpoint_id(store)
     pins.require_committed(store, chosen_id)
     return CheckpointAt(store, chosen_id)
 
@@ -118,7 +119,7 @@ def _number_or_inf_text(value: float) -> float | str:
     return "inf"
 
 
-def _print(comparison: CheckpointDiff, limit: int | None) -> None:
+def _print_comparison(comparison: CheckpointDiff, limit: int | None) -> None:
     counts = {
         "changed": len(comparison.changed),
         "of another shape or type": len(comparison.reshaped),

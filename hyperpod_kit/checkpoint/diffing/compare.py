@@ -24,7 +24,7 @@ from hyperpod_kit.checkpoint.repository.rows import Rows
 from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 _BLOCK = 16 << 20
 """Bytes of a tensor that are compared at once."""
@@ -124,13 +124,13 @@ def diff(before: CheckpointAt, after: CheckpointAt, progress: Progress = no_prog
             stack.enter_context(reshard.open_checkpoint(before.store, before.checkpoint_id, bodies[0])),
             stack.enter_context(reshard.open_checkpoint(after.store, after.checkpoint_id, bodies[1])),
         )
-        _compare_tensors(
+        _record_tensor_differences(
             checkpoints, [dict(non_tensor_state.tensor_paths_and_names(tree)) for tree in saved], comparison, counted
         )
     return comparison
 
 
-def _compare_tensors(
+def _record_tensor_differences(
     checkpoints: tuple[reshard.OpenCheckpoint, reshard.OpenCheckpoint],
     stored: Sequence[Mapping[non_tensor_state.Path, str]],
     comparison: CheckpointDiff,
@@ -164,7 +164,7 @@ def _differences(
     """Return the differences of tensors that have the same type and shape in both, compared block by block."""
     differences: dict[str, ItemDifference] = dict.fromkeys(comparable, ItemDifference())
     for batch in _batches(rows[0], comparable, forms):
-        before, after = (_read(checkpoints[side], rows[side], batch, side) for side in (0, 1))
+        before, after = (_read_blocks(checkpoints[side], rows[side], batch, side) for side in (0, 1))
         for block, saved_before, saved_after in zip(batch, before, after, strict=True):
             differences[block.name] = differences[block.name].join(compare(saved_before, saved_after))
         counted(2 * sum(block.nbytes for block in batch))
@@ -186,7 +186,8 @@ def _names_tied_in_one(
         for name, forms in zip(names, (before, after), strict=True):
             if name not in forms:
                 raise CheckpointError(
-                    f"{clean(non_tensor_state.dotted_path(path))} is in no shard, under {clean(name)!r}"
+                    f"{clean_one_line(non_tensor_state.dotted_path(path))} is in no shard, under "
+                    f"{clean_one_line(name)!r}"
                 )
         if names.after not in before:
             tied[names.after] = names
@@ -222,7 +223,7 @@ def _shard_offset(pieces: Sequence[Piece]) -> tuple[int, int]:
     return pieces[0].shard, pieces[0].begin
 
 
-def _read(checkpoint: reshard.OpenCheckpoint, rows: Rows, batch: list[_Block], side: int) -> list[torch.Tensor]:
+def _read_blocks(checkpoint: reshard.OpenCheckpoint, rows: Rows, batch: list[_Block], side: int) -> list[torch.Tensor]:
     requests = SliceRequests(rows)
     tensors = [torch.empty(block.shape, dtype=TYPES[block.dtype], device="cpu") for block in batch]
     for block, tensor in zip(batch, tensors, strict=True):

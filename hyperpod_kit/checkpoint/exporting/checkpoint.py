@@ -88,7 +88,7 @@ def export(
             store, attempt, lambda name: _read_state(store, name, to, allocate, progress)
         )
         _WRITERS[to](state, temporary_path, allocate)
-    per_rank_count = to_weights.count_per_rank(state.tensors)
+    per_rank_count = to_weights.count_per_rank_model_tensors(state.tensors)
     return Exported(state.checkpoint_id, state.step, len(state.tensors), state.bytes, rejected, per_rank_count)
 
 
@@ -155,7 +155,7 @@ def _nested_from_dcp_without_pickles(dcp_tree: dict[str, Any], tensors: dict[str
 
     plain_tensors = {name: tensor for name, tensor in tensors.items() if name not in dcp_tree["bytes"]}
     paths = {name: tuple(dcp_tree["paths"].get(name, (name,))) for name in plain_tensors}
-    for name, record in subclass_parts.records_in(dcp_tree).items():
+    for name, record in subclass_parts.subclass_records_in(dcp_tree).items():
         paths.update(subclass_parts.part_paths(record, tuple(dcp_tree["paths"].get(name, (name,)))))
     return dict(unflatten_state_dict(plain_tensors, paths))
 
@@ -169,7 +169,7 @@ def _write_dcp(state: _ExportedState, path: Path, _: TensorAllocator) -> None:
         save(state.nested, storage_writer=FileSystemWriter(str(path)), no_dist=True)
 
 
-def _save(value: object, path: Path) -> None:
+def _torch_save_file(value: object, path: Path) -> None:
     with by_descriptor.open_stream_for_writing(path, "wb") as out:
         torch.save(value, out)
 
@@ -213,8 +213,8 @@ def _with_numbered_params(saved: dict[str, Any]) -> dict[str, Any]:
 
 _WRITERS: dict[str, Callable[[_ExportedState, Path, TensorAllocator], None]] = {
     "dcp": _write_dcp,
-    "lightning": lambda state, path, _: _save(_lightning_state(state), path),
+    "lightning": lambda state, path, _: _torch_save_file(_lightning_state(state), path),
     "megatron": _write_megatron,
-    "torch": lambda state, path, _: _save(state.nested, path),
+    "torch": lambda state, path, _: _torch_save_file(state.nested, path),
 }
 """Those that write what is in memory: torch or Megatron's format, a file or a directory."""

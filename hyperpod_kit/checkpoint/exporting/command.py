@@ -43,12 +43,12 @@ def main(argv: list[str]) -> int:
     """Exit codes: 0 written, 1 not, 2 usage, 3 what is named is not there. Raises HyperpodKitError."""
     args = build_parser().parse_args(argv)
     return ending.run_converting_os_to_kit_errors(
-        lambda: on_paths.run_with_deadline_on_paths(lambda: _export(args), (args.root, args.output)),
+        lambda: on_paths.run_with_deadline_on_paths(lambda: _export_and_print_report(args), (args.root, args.output)),
         lambda err: ending.Ending(str(err), None, ExitCode.PROBLEM),
     )
 
 
-def _export(args: argparse.Namespace) -> int:
+def _export_and_print_report(args: argparse.Namespace) -> int:
     exported = export(
         open_existing_root_as_owner(args),
         args.to,

@@ -16,7 +16,7 @@ import torch
 from hyperpod_kit.checkpoint.atomic_output import directory_after_rename
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.gathered_tensors import TensorAllocator
-from hyperpod_kit.checkpoint.load import empty
+from hyperpod_kit.checkpoint.load import allocate_host_tensor
 from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES, NATIVE, TensorSpec
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 from hyperpod_kit.untrusted import by_descriptor
@@ -103,7 +103,7 @@ def _create_mapped_tensors(
         if spec.nbytes:
             tensors[name] = _tensor_view(storage, offsets[name], spec)
         else:
-            tensors[name] = empty(spec)
+            tensors[name] = allocate_host_tensor(spec)
     return tensors
 
 

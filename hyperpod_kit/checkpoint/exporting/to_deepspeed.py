@@ -59,9 +59,9 @@ def write(store: Store, checkpoint_id: str, path: Path, allocate: TensorAllocato
                 encoded, tensor_tree = tree["words"][name], tree["files"].get(name, {})
                 tensor_names = {*codec.tensor_names(encoded), *codec.tensor_names(tensor_tree)}
                 tensors = gathered_tensors.read_full_tensors_alone(checkpoint, rows, tensor_names, allocate, counted)
-                skeleton = _decode_object(checkpoint_id, codec.decode(encoded, tensors.__getitem__))
+                skeleton = _unpickle_skeleton_of_file(checkpoint_id, codec.decode(encoded, tensors.__getitem__))
                 contents = zero_files.insert_tensors(skeleton, codec.decode(tensor_tree, tensors.__getitem__))
-                _save(contents, folder / os.path.basename(name))
+                _torch_save_file(contents, folder / os.path.basename(name))
                 done.add(name)
                 count += len(tensors)
                 size += sum(tensor.nbytes for tensor in tensors.values())
@@ -69,11 +69,11 @@ def write(store: Store, checkpoint_id: str, path: Path, allocate: TensorAllocato
     return WrittenFiles(checkpoint_id, body.step, count, size)
 
 
-def _decode_object(checkpoint_id: str, encoded: torch.Tensor) -> Any:
+def _unpickle_skeleton_of_file(checkpoint_id: str, encoded: torch.Tensor) -> Any:
     """What a file says, numbers in the places of tensors. Raises UsageError where that takes DeepSpeed, and it is not
     there."""
     try:
-        with torch.serialization.safe_globals(zero_files.available_classes()):
+        with torch.serialization.safe_globals(zero_files.deepspeed_classes_if_installed()):
             return torch_load_with_length(bytes(encoded.numpy()))
     except pickle.UnpicklingError as err:
         raise UsageError(
@@ -95,7 +95,7 @@ def _recreate_directories(path: Path, folder: Path) -> None:
         raise HyperpodKitError(f"cannot make {directory_after_rename(path) / path.name}: {err.strerror}") from err
 
 
-def _save(contents: Any, path: Path) -> None:
+def _torch_save_file(contents: Any, path: Path) -> None:
     try:
         with by_descriptor.open_stream_for_writing(path, "wb") as out:
             torch.save(contents, out)

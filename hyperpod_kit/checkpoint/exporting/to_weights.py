@@ -66,10 +66,10 @@ def write(store: Store, checkpoint_id: str, to: str, path: Path, progress: Progr
             checkpoint, rows, names, scratch_files.safetensors_allocator(file, names), counted
         )
     size = sum(tensor.nbytes for tensor in tensors.values())
-    return WrittenWeights(checkpoint_id, body.step, len(tensors), size, count_per_rank(tensors))
+    return WrittenWeights(checkpoint_id, body.step, len(tensors), size, count_per_rank_model_tensors(tensors))
 
 
-def count_per_rank(names: Iterable[str]) -> int:
+def count_per_rank_model_tensors(names: Iterable[str]) -> int:
     """Count the model's tensors that are each rank's own, so that rank 0's stand for all."""
     return sum(name.startswith(_PER_RANK_MODEL) for name in names)
 

@@ -63,7 +63,7 @@ class ImportedFiles:
 
     def fill(self, path: Path, view: memoryview, at: int) -> None:
         """Fill `view` with the file's bytes from `at` on. Raise CheckpointError when it ends before, OSError."""
-        fd = self._descriptor(path)
+        fd = self._open_or_reuse_descriptor(path)
         done = 0
         while done < len(view):
             count = os.preadv(fd, [view[done:]], at + done)
@@ -77,7 +77,7 @@ class ImportedFiles:
         self.fill(path, memoryview(data), at)
         return data
 
-    def _descriptor(self, path: Path) -> int:
+    def _open_or_reuse_descriptor(self, path: Path) -> int:
         if path not in self._open:
             while len(self._open) >= _MAX_OPEN:
                 os.close(self._open.popitem(last=False)[1])
@@ -117,7 +117,7 @@ def descriptor_path(path: Path) -> Iterator[str]:
 def open_regular_file(path: Path) -> int:
     """Return a descriptor of a regular file. Links are followed: a cache of Hugging Face is made of them. Raise
     CheckpointError for anything else, OSError."""
-    with source_owner.acting_as_source_owner(str(path)):
+    with source_owner.thread_acting_as_source_owner(str(path)):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)

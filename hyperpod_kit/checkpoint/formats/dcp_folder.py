@@ -154,7 +154,7 @@ def _verify_and_locate_entries(files: ImportedFiles, folder: Path, metadata: dcp
             raise CheckpointError(f"{folder / METADATA} does not say where {name} lies", hint=_COPY_HINT)
     size = sum(path.stat().st_size for path in {item_range.path for item_range in ranges.values()})
     more = _require_type(getattr(metadata, "mcore_data", None) or {}, dict, "mcore_data", folder)
-    return DcpFolder(folder, chunks, values, _checked_paths(folder, metadata.planner_data), size, unchecked, more)
+    return DcpFolder(folder, chunks, values, _validated_key_paths(folder, metadata.planner_data), size, unchecked, more)
 
 
 def load_value(files: ImportedFiles, folder: DcpFolder, name: str) -> Any:
@@ -280,7 +280,7 @@ class _Records(RestrictedUnpickler):
         raise pickle.UnpicklingError(f"it names {module}.{name}")
 
 
-def _checked_paths(folder: Path, planner_data: Any) -> dict[str, tuple[str | int, ...]]:
+def _validated_key_paths(folder: Path, planner_data: Any) -> dict[str, tuple[str | int, ...]]:
     if not isinstance(planner_data, dict):
         return {}
     for name, path in planner_data.items():

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from hyperpod_kit.checkpoint.formats.byte_sources import FileBytes, ImportedFiles, ImportedPiece, read_small_file
 from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES, TensorSpec, parse_range, parse_spec
 from hyperpod_kit.errors import Absent, CheckpointError, UsageError
-from hyperpod_kit.untrusted.parse import LARGEST, json_object
+from hyperpod_kit.untrusted.parse import LARGEST, parse_json_object
 
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
@@ -68,7 +68,9 @@ def _locate_indexed_pieces_and_files(
     files: ImportedFiles, folder: Path, index: Path
 ) -> tuple[dict[str, ImportedPiece], set[str]]:
     try:
-        weight_map = json_object(read_small_file(index, _HEADER_LIMIT), _HEADER_LIMIT, distinct=True)["weight_map"]
+        weight_map = parse_json_object(
+            read_small_file(index, _HEADER_LIMIT), _HEADER_LIMIT, refuse_repeated_names=True
+        )["weight_map"]
         file_of = {str(name): str(file) for name, file in weight_map.items()}
     except (ValueError, KeyError, AttributeError) as err:
         raise CheckpointError(f"{index} is damaged: {err}", hint=_COPY_HINT) from None
@@ -116,7 +118,9 @@ def _locate_pieces(files: ImportedFiles, path: Path) -> dict[str, ImportedPiece]
         base = 8 + int.from_bytes(files.read_bytes(path, 0, 8), "little")
         if base > min(size, _HEADER_LIMIT):
             raise ValueError(f"a header of {base - 8} bytes")
-        header = json_object(bytes(files.read_bytes(path, 8, base - 8)), _HEADER_LIMIT, distinct=True)
+        header = parse_json_object(
+            bytes(files.read_bytes(path, 8, base - 8)), _HEADER_LIMIT, refuse_repeated_names=True
+        )
         header.pop("__metadata__", None)
         ranges = sorted((_parse_entry(name, entry) for name, entry in header.items()), key=lambda row: row[1:])
         at = 0

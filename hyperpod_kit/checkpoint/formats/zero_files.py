@@ -28,7 +28,7 @@ def deepspeed_classes() -> list[Any]:
     return [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
 
 
-def available_classes() -> list[Any]:
+def deepspeed_classes_if_installed() -> list[Any]:
     """Return those of `deepspeed_classes`, none where DeepSpeed is not installed."""
     with contextlib.suppress(ImportError):
         return deepspeed_classes()

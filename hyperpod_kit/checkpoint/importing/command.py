@@ -46,13 +46,13 @@ def main(argv: list[str]) -> int:
     """Exit codes: 0 committed (or there already), 1 not, 2 usage, 3 nothing is there. Raises HyperpodKitError."""
     args = build_parser().parse_args(argv)
     return ending.run_converting_os_to_kit_errors(
-        lambda: on_paths.run_with_deadline_on_paths(lambda: _import(args), (args.source, args.output)),
+        lambda: on_paths.run_with_deadline_on_paths(lambda: _import_and_print_report(args), (args.source, args.output)),
         lambda err: ending.Ending(str(err), None, ExitCode.PROBLEM),
     )
 
 
-def _import(args: argparse.Namespace) -> int:
-    with source_owner.reading_as_owner_of([args.source]):
+def _import_and_print_report(args: argparse.Namespace) -> int:
+    with source_owner.opening_sources_as_owner_of([args.source]):
         imported = import_checkpoint(
             args.source,
             args.kind,

@@ -20,7 +20,7 @@ def rank_parts_by_box_number(files: ImportedFiles, folder: DcpFolder) -> Iterato
     imported = ImportedTree()
     items: dict[str, Any] = {name: imported.placeholder(name) for name in folder.chunks}
     items.update((name, dcp_folder.load_value(files, folder, name)) for name in folder.values)
-    tree = imported.encode(_nested(items, folder))
+    tree = imported.encode(_nest_items_by_paths(items, folder))
     for number in range(folder.max_chunks_per_tensor):
         pieces = [boxes[number] for boxes in folder.chunks.values() if number < len(boxes)]
         if number == 0:
@@ -32,7 +32,7 @@ class _PathContainer(dict[Any, Any]):
     """A container of the paths, and not of a value."""
 
 
-def _nested(items: dict[str, Any], folder: DcpFolder) -> dict[Any, Any]:
+def _nest_items_by_paths(items: dict[str, Any], folder: DcpFolder) -> dict[Any, Any]:
     root = _PathContainer()
     for name, item in items.items():
         path = folder.paths.get(name, (name,))

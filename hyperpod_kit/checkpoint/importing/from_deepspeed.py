@@ -46,14 +46,14 @@ def inspect_tag(folder: Path, tag: str | None = None) -> ZeroFolder:
     for what is missing, damaged or does not belong together, OSError.
     """
     if tag is None:
-        chosen, origin = _read_latest(folder), f", which {_LATEST} names"
+        chosen, origin = _read_tag_in_latest_file(folder), f", which {_LATEST} names"
     else:
         chosen, origin = tag, ""
     path = folder / chosen
     if chosen in ("", ".", "..") or "/" in chosen or not path.is_dir():
         raise CheckpointError(
             f"{folder} has no directory {chosen!r}{origin}",
-            hint=f"--tag with one of these: {', '.join(_tags(folder)) or 'there is none'}",
+            hint=f"--tag with one of these: {', '.join(_first_tags_for_hint(folder)) or 'there is none'}",
         )
     files = _files_by_rank(path)
     names = sorted({name for rank_files in files for name in rank_files})
@@ -70,7 +70,7 @@ def rank_states(folder: ZeroFolder) -> Iterator[StateDict]:
         for name in names:
             tensors: list[torch.Tensor] = []
             skeleton = zero_files.extract_tensors(_load_torch_file(folder.path / name), tensors)
-            with torch.serialization.safe_globals(zero_files.available_classes()):
+            with torch.serialization.safe_globals(zero_files.deepspeed_classes_if_installed()):
                 encoded[name] = torch_save_with_length_and_padding(name, skeleton)
             tensors_of[name] = {str(number): tensor for number, tensor in enumerate(tensors)}
         values = {"files": tensors_of, "words": encoded, "generators": {}, "world": len(folder.files)}
@@ -80,21 +80,21 @@ def rank_states(folder: ZeroFolder) -> Iterator[StateDict]:
 # --- which files ------------------------------------------------------------------------------------------------
 
 
-def _read_latest(folder: Path) -> str:
+def _read_tag_in_latest_file(folder: Path) -> str:
     try:
         with open(open_regular_file(folder / _LATEST), "rb") as file:
             return file.read(_LATEST_LIMIT).decode("utf-8", "replace").strip()
     except FileNotFoundError:
         if not folder.is_dir():
             raise Absent(f"{folder} is no directory", hint="name the save_dir of engine.save_checkpoint") from None
-        tags = _tags(folder)
+        tags = _first_tags_for_hint(folder)
         hint = "name what save_checkpoint was given"
         if tags:
             hint = f"--tag with one of these: {', '.join(tags)}"
         raise UsageError(f"{folder} has no file {_LATEST}, which names the checkpoint that counts", hint=hint) from None
 
 
-def _tags(folder: Path) -> list[str]:
+def _first_tags_for_hint(folder: Path) -> list[str]:
     if folder.is_dir():
         return sorted(path.parent.name for path in folder.glob(f"*/*{_MODEL}"))[:8]
     return []
@@ -159,7 +159,7 @@ def _shortened(names: list[str]) -> str:
 
 def _load_torch_file(path: Path) -> Any:
     try:
-        classes = torch.serialization.safe_globals(zero_files.available_classes())
+        classes = torch.serialization.safe_globals(zero_files.deepspeed_classes_if_installed())
         with torch_files.damage_as_checkpoint_error(path, _SAVE_HINT), descriptor_path(path) as open_path, classes:
             return torch.load(open_path, map_location="cpu", mmap=True, weights_only=True)
     except pickle.UnpicklingError as err:

@@ -19,7 +19,7 @@ from hyperpod_kit.checkpoint.repository.shard import TensorSpec
 from hyperpod_kit.checkpoint.sharded_state import stored_name, torch_save_with_length_and_padding
 from hyperpod_kit.checkpoint.tensors import per_rank_name
 from hyperpod_kit.errors import CheckpointError, UsageError
-from hyperpod_kit.untrusted.parse import LARGEST, json_object
+from hyperpod_kit.untrusted.parse import LARGEST, parse_json_object
 
 _CONFIG = "metadata.json"
 _COMMON = "common.pt"
@@ -48,7 +48,7 @@ def inspect_folder(files: ImportedFiles, folder: Path) -> MegatronFolder:
             hint="name its checkpoint_dir: iter_0000100 and the like; of plain torch: --from dcp",
         )
     try:
-        settings = json_object(read_small_file(config, LARGEST))
+        settings = parse_json_object(read_small_file(config, LARGEST))
     except ValueError as err:
         raise CheckpointError(f"{config} is damaged: {err}", hint=from_torch.AGAIN) from None
     if settings.get("sharded_backend") != "torch_dist" or settings.get("common_backend", "torch") != "torch":

@@ -12,7 +12,7 @@ from hyperpod_kit.checkpoint.formats.safetensors_files import PRETRAINED, Weight
 from hyperpod_kit.checkpoint.importing.imported_tree import ImportedTree
 from hyperpod_kit.checkpoint.importing.new_root import RankPart
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.parse import parse_json_object
 
 _STATE = "trainer_state.json"
 _MOST = 1 << 30
@@ -34,7 +34,7 @@ def trainer_step_or_zero(folder: Path) -> int:
     path = folder / _STATE
     if path.is_file():
         try:
-            step = json_object(read_small_file(path, _MOST), _MOST)["global_step"]
+            step = parse_json_object(read_small_file(path, _MOST), _MOST)["global_step"]
         except (ValueError, KeyError) as err:
             raise CheckpointError(f"{path} is damaged: {err!r}", hint="--step says which step it is of") from None
         if type(step) is int and step >= 0:

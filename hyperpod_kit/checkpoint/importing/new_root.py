@@ -55,7 +55,7 @@ def parts_of_states(states: Iterator[State], world: int) -> Iterator[RankPart]:
     """Yield the part of each rank from the states, which come in the ranks' order, as the ranks would have saved
     them. Raise StateNotSerializable, and what `states` raises."""
     for rank, state in zip(range(world), states, strict=True):
-        tensors = state.tensors(_ranks_for(rank, world))
+        tensors = state.tensors(_ranks_without_collectives(rank, world))
         pieces = [
             ImportedPiece(piece.spec, TensorBytes(piece.tensor)) for piece in _pieces_written_by(rank, tensors).values()
         ]
@@ -127,7 +127,7 @@ def write_and_commit(
         extra = extra_state.encode(
             texts, {}, has_pipeline_stages=False, checkpoint_key=(epoch, seq, step), has_typed_records=typed
         )
-        entries = rows.encode(placed)
+        entries = rows.encode_index_file(placed)
         body = Manifest(
             run=run_identity.run,
             run_id=run_identity.run_id,
@@ -154,7 +154,7 @@ def write_and_commit(
     return WrittenRoot(checkpoint_id, body.tensors, body.total_bytes)
 
 
-def _ranks_for(rank: int, world: int) -> Ranks:
+def _ranks_without_collectives(rank: int, world: int) -> Ranks:
     ranks = Ranks(alone=True)
     ranks.rank, ranks.world = rank, world
     return ranks
@@ -162,7 +162,7 @@ def _ranks_for(rank: int, world: int) -> Ranks:
 
 def _pieces_written_by(rank: int, tensors: StateTensors) -> dict[str, Any]:
     """Return what lies in the rank's shard: what it alone has, and its share of what all hold."""
-    owners = replica_assignment.assign_owners(tensors.pieces)
+    owners = replica_assignment.assign_writing_replica_indexes(tensors.pieces)
     return {
         piece.spec.name: piece
         for piece in tensors.pieces
@@ -197,7 +197,7 @@ def _write_shard(
     except BaseException:
         writer.abort()
         raise
-    return FileRecord(name, shard_layout.size, digest.root(alg, bytes(leaves), shard_layout.size), rank)
+    return FileRecord(name, shard_layout.size, digest.root_digest(alg, bytes(leaves), shard_layout.size), rank)
 
 
 class _ShardContent:

@@ -40,7 +40,7 @@ def fingerprint_by_names_sizes_times(source: Path, kind: str, step: int) -> str:
 def find_import_or_require_empty_root(store: Store, source_id: str) -> tuple[str, Manifest] | None:
     """Return the checkpoint that was imported from `source_id`, None for a root in which nothing was ever
     committed. Raise UsageError for a root that has others alone, OSError."""
-    committed = [entry.checkpoint_id for entry in catalog.newest_first(store) if entry.committed]
+    committed = [entry.checkpoint_id for entry in catalog.iter_checkpoints_newest_first(store) if entry.committed]
     for checkpoint_id in reversed(committed):  # the first one, where there is one
         try:
             body = verify.read_manifest(store, checkpoint_id)

@@ -30,7 +30,7 @@ class CheckpointEntry(NamedTuple):
         checkpoint_id: The directory's name.
         name: The same, parsed: seq, step, epoch and nonce.
         committed: Whether a MANIFEST.json is there, whatever is in it.
-        marked: Whether a tombstone is there; `tombstone.read` reads it.
+        marked: Whether a tombstone is there; `tombstone.read_damage_reason` reads it.
     """
 
     checkpoint_id: str
@@ -96,7 +96,7 @@ def _list_since_latest_hint(store: Store) -> Optional[_Tail]:
     return _Tail(names, sort_key(hint), epoch)
 
 
-def newest_first(where: Where) -> Iterator[CheckpointEntry]:
+def iter_checkpoints_newest_first(where: Where) -> Iterator[CheckpointEntry]:
     """The attempts, newest first; each is looked at only when it is asked for. Raises OSError."""
     store = as_store(where)
     if store.capabilities.local:
@@ -124,7 +124,7 @@ def _entry(store: Store, name: layout.CheckpointId, names: _Names) -> Checkpoint
 
 def newest_committed(where: Where) -> Optional[str]:
     """The newest attempt that has a manifest, whatever is in it; None where none has. Raises OSError."""
-    return next((entry.checkpoint_id for entry in newest_first(where) if entry.committed), None)
+    return next((entry.checkpoint_id for entry in iter_checkpoints_newest_first(where) if entry.committed), None)
 
 
 def list_checkpoints(where: Where) -> List[CheckpointEntry]:

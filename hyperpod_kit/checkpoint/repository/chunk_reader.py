@@ -136,7 +136,7 @@ class Pump:
             assert self._first is not None
             return self._first
 
-    def finish(self, deliver: Deliver) -> None:
+    def deliver_all_and_wait(self, deliver: Deliver) -> None:
         """Deliver every chunk through `deliver` and return when all are delivered. Raise what a thread raised; the
         rest is then not delivered."""
         with self._state:
@@ -184,7 +184,7 @@ class Pump:
                 buffer = self._ring.free.pop()
                 self._state.notify_all()  # the next one is to be made ready
             shard, index = self._jobs[number]
-            view = shard.fetch(index, buffer)
+            view = shard.fetch_unverified_chunk(index, buffer)
             with self._state:
                 heapq.heappush(self._read, (number, buffer, view))
                 self._state.notify_all()
@@ -246,7 +246,7 @@ class Pump:
             if number is None:
                 return
             shard, index = self._jobs[number]
-            view = shard.fetch(index, None)
+            view = shard.fetch_unverified_chunk(index, None)
             if (proved or self._verify_and_queue_if_early(number, nothing, view)) and not self._stopped:
                 self._deliver_chunk(number, view)
 
@@ -254,7 +254,7 @@ class Pump:
         """Verify a chunk and return whether it can be delivered now; if not, queue it until `finish` says where to.
         Raise DigestMismatch when it is damaged."""
         shard, index = self._jobs[number]
-        shard.check(index, view)
+        shard.verify_chunk(index, view)
         with self._state:
             if number == 0:
                 self._first = view
@@ -266,7 +266,7 @@ class Pump:
     def _deliver_chunk(self, number: int, view: memoryview) -> None:
         shard, index = self._jobs[number]
         assert self._deliver is not None
-        self._deliver(shard, shard.bounds(index)[0], view)
+        self._deliver(shard, shard.chunk_bounds(index)[0], view)
 
 
 def all_chunks(shard: Shard) -> List[Job]:

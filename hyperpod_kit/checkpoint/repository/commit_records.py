@@ -42,8 +42,8 @@ from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.environment import HPK_FRESH
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.untrusted.parse import json_object
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.parse import parse_json_object
+from hyperpod_kit.untrusted.text import clean_one_line
 
 KIT_KIND = "hyperpod-kit"
 """The kind of a checkpoint of ours, where a job's records name kinds."""
@@ -287,7 +287,7 @@ def _open_job_records(store: Store) -> Optional[Tuple[Store, str]]:
             return None
         if not os.path.isdir(named):
             raise FileNotFoundError(errno.ENOENT, f"the records of its jobs are not there, see {store.url}", named)
-        return PosixStore(named), clean(named)
+        return PosixStore(named), clean_one_line(named)
     if not is_path(store.url):
         return None
     return open_store(os.path.join(store.url, layout.JOBS)), layout.JOBS
@@ -324,7 +324,7 @@ def _records_from_json_file(
 def _json_object_or_empty(text: Any) -> Mapping[str, Any]:
     """A JSON object that another wrote; an empty one for what is none."""
     try:
-        return json_object(text, _LARGEST_RECORD)
+        return parse_json_object(text, _LARGEST_RECORD)
     except ValueError:
         return {}
 
@@ -371,4 +371,4 @@ def _source_if_from_storage(source: Any, tier: Any) -> List[str]:
 
 
 def _sanitized_names_without_none(values: Sequence[Any]) -> List[str]:
-    return [clean(value, 200) for value in values if isinstance(value, str) and value not in ("", "none")]
+    return [clean_one_line(value, 200) for value in values if isinstance(value, str) and value not in ("", "none")]

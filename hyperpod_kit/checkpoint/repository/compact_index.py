@@ -6,7 +6,7 @@
 
 Names are those of shard_table; shards are in the order of their numbers. Its size grows with the number of tensors and
 with the number of shards, not with their product. The other version (index.py) names every piece: it is for shards in
-which tensors have gaps, which this one cannot say. rows.encode chooses.
+which tensors have gaps, which this one cannot say. rows.encode_index_file chooses.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def decode(data: bytes) -> List[ShardTable]:
     if hashlib.blake2b(body, digest_size=_DIGEST).digest() != data[-_DIGEST:]:
         raise CheckpointError(f"{layout.INDEX_FILE} is torn or damaged: its own digest does not match")
     try:
-        return _tables(parse.json_object(_decompress_bounded(body[len(MAGIC) :]), layout.LARGEST_SMALL))
+        return _decode_tables(parse.parse_json_object(_decompress_bounded(body[len(MAGIC) :]), layout.LARGEST_SMALL))
     except (ValueError, TypeError, KeyError, IndexError, zlib.error) as err:
         raise CheckpointError(f"{layout.INDEX_FILE} contradicts itself: {err}") from None
 
@@ -75,7 +75,7 @@ def _decompress_bounded(data: memoryview) -> bytes:
     return text
 
 
-def _tables(body: Dict[str, Any]) -> List[ShardTable]:
+def _decode_tables(body: Dict[str, Any]) -> List[ShardTable]:
     if not isinstance(body["patterns"], list) or not isinstance(body["shards"], list):
         raise ValueError("patterns and shards are lists")
     patterns: List[ShardPattern] = [decode_pattern(pattern) for pattern in body["patterns"]]

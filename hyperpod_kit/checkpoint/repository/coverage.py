@@ -32,7 +32,7 @@ def require_full_coverage(index: Index) -> None:
             raise CheckpointError(f"tensor {name}: {problem}")
 
 
-def covered_table_rows(shards: Sequence[ShardTable]) -> TableRows:
+def table_rows_requiring_full_coverage(shards: Sequence[ShardTable]) -> TableRows:
     """Return the rows of the shards' tables. Raise CheckpointError unless they cover every item of every tensor
     exactly once. Tensors that are cut alike are checked once."""
     names: Dict[int, Set[str]] = {}
@@ -87,7 +87,7 @@ def _coverage_problem(specs: Sequence[Tuple[int, TensorSpec]]) -> str:
             outside = outside or begin + extent > most
             count *= extent
         if outside:
-            return f"shard {shard} has {_text(tuple(box))}, which is outside of {list(full_shape)}"
+            return f"shard {shard} has {_format_box(tuple(box))}, which is outside of {list(full_shape)}"
         covered += count
         boxes += [tuple(box)] if count else []
     items = volume(tuple((0, extent) for extent in full_shape))
@@ -119,7 +119,7 @@ def _describe_overlap(boxes: Sequence[Box], dim: int) -> str:
     if len(boxes) < 2:
         return ""
     if dim == len(boxes[0]):
-        return f"{_text(boxes[0])} is in {len(boxes)} shards"
+        return f"{_format_box(boxes[0])} is in {len(boxes)} shards"
     groups: Dict[Tuple[int, int], List[Box]] = {}
     for box in boxes:
         groups.setdefault(box[dim], []).append(box)
@@ -137,10 +137,10 @@ def _describe_pairwise_overlap(sorted_boxes: Sequence[Box], dim: int) -> str:
         active = [other for other in active if other[dim][1] > box[dim][0]]
         for other in active:
             if all(a[0] < b[1] and b[0] < a[1] for a, b in zip(box, other)):
-                return f"{_text(box)} and {_text(other)} overlap"
+                return f"{_format_box(box)} and {_format_box(other)} overlap"
         active.append(box)
     return ""
 
 
-def _text(box: Box) -> str:
+def _format_box(box: Box) -> str:
     return "[" + ", ".join(f"{begin}:{end}" for begin, end in box) + "]"

@@ -42,7 +42,7 @@ class Algorithm(NamedTuple):
     wide: Callable[[Any], bytes]
 
 
-def requested_algorithm(name: Optional[str]) -> Optional[str]:
+def algorithm_name_or_environment_default(name: Optional[str]) -> Optional[str]:
     """Return the algorithm that the caller names, else the one in HPK_DIGEST; None when neither names one."""
     return name or os.environ.get(HPK_DIGEST) or None
 
@@ -63,7 +63,7 @@ def algorithm(name: str) -> Algorithm:
         try:
             import xxhash
         except ImportError:
-            library = xxh3.load()
+            library = xxh3.load_library_functions()
             if library is None:
                 raise DigestUnavailable(name, f"neither the xxhash package nor {xxh3.LIBRARY} 0.8 is here") from None
             return Algorithm(name, library.leaf, library.wide)
@@ -81,7 +81,7 @@ def leaf_count(data_bytes: int, chunk: int = CHUNK) -> int:
     return -(-data_bytes // chunk)
 
 
-def split_file_size(size: int, chunk: int = CHUNK) -> Tuple[int, int]:
+def split_size_into_data_and_leaf_count(size: int, chunk: int = CHUNK) -> Tuple[int, int]:
     """(bytes of header and data, number of leaves) of a file of `size` bytes.
 
     It follows from the size alone, so a shard is verified before a byte of it is parsed.
@@ -96,7 +96,7 @@ def split_file_size(size: int, chunk: int = CHUNK) -> Tuple[int, int]:
     return data_bytes, count
 
 
-def root(alg: Algorithm, leaves: bytes, size: int) -> str:
+def root_digest(alg: Algorithm, leaves: bytes, size: int) -> str:
     """Root digest of a file of `size` bytes as text, `<algorithm>:<32 hex digits>`."""
     return alg.name + ":" + alg.wide(leaves + struct.pack("<Q", size)).hex()
 
@@ -114,7 +114,7 @@ NAMES = ("xxh3", "blake2b")
 """Fastest first."""
 
 
-def available() -> Dict[str, bool]:
+def available_algorithms() -> Dict[str, bool]:
     """Which algorithms this interpreter can compute, fastest first."""
     is_available = {}
     for name in NAMES:
@@ -133,6 +133,6 @@ def fastest_common_algorithm(*other_ranks: Iterable[str]) -> str:
     """
     return next(
         name
-        for name, is_available in available().items()
+        for name, is_available in available_algorithms().items()
         if name == "blake2b" or (is_available and all(name in names for names in other_ranks))
     )

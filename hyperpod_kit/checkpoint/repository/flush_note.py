@@ -18,7 +18,7 @@ from typing import Any, Dict, Optional, Tuple
 from hyperpod_kit.checkpoint.repository import layout, manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 FORMAT = "hpk-flush/1"
 MOST = 4096
@@ -55,7 +55,7 @@ def node_name() -> str:
     return "".join(char if char.isalnum() else "-" for char in socket.gethostname())[:60]
 
 
-def new_name() -> str:
+def new_note_path() -> str:
     """Return a unique name for a new note of this node."""
     return f"{layout.FLUSHES}/{node_name()}-{secrets.token_hex(6)}{_SUFFIX}"
 
@@ -66,7 +66,7 @@ def write(store: Store, name: str, note: FlushNote) -> None:
     if note.beat == 0:
         store.create(name, data)
     elif store.capabilities.overwrite:
-        store.replace(name, data)
+        store.overwrite_non_atomically(name, data)
 
 
 def try_remove(store: Store, name: str) -> None:
@@ -100,4 +100,9 @@ def _read(store: Store, name: str) -> Optional[FlushNote]:
         return None
     if not all(isinstance(word, str) for word in (note.host, note.job, note.committed)):
         return None
-    return FlushNote(clean(note.host, 80), clean(note.job, 40), *counts, committed=clean(note.committed, 200))
+    return FlushNote(
+        clean_one_line(note.host, 80),
+        clean_one_line(note.job, 40),
+        *counts,
+        committed=clean_one_line(note.committed, 200),
+    )

@@ -17,8 +17,9 @@ _TRIES = 10
 
 
 def record_root_fresh_start(where: Where, *, by: str, last_excluded_epoch: Optional[int] = None) -> FreshStart:
-    """Record on the root that the run begins anew at step 0, which excludes what starts up to `last_epoch` have
-    saved (None: up to the highest epoch), and whatever else the records name. Nothing is deleted.
+    """Record on the root that the run begins anew at step 0, which excludes what starts up to
+    `last_excluded_epoch` have saved (None: up to the highest epoch), and whatever else the records name.
+    Nothing is deleted.
 
     Raise CheckpointError, OSError.
     """
@@ -31,7 +32,7 @@ def record_root_fresh_start(where: Where, *, by: str, last_excluded_epoch: Optio
         epoch = catalog.highest_epoch_and_seq(store)[0]
     else:
         epoch = last_excluded_epoch
-    named = [commit.id_or_record_file for commit in lost if not _is_upto(commit.checkpoint_id, epoch)]
+    named = [commit.id_or_record_file for commit in lost if not _is_of_epoch_up_to(commit.checkpoint_id, epoch)]
     for _ in range(_TRIES):
         try:
             return rollbacks.record_fresh_start(store, epoch, named=named, by=by)
@@ -40,6 +41,6 @@ def record_root_fresh_start(where: Where, *, by: str, last_excluded_epoch: Optio
     raise CheckpointError(f"{store.url}: others go back at the same moment, again and again", hint="look who they are")
 
 
-def _is_upto(checkpoint_id: str, epoch: int) -> bool:
+def _is_of_epoch_up_to(checkpoint_id: str, epoch: int) -> bool:
     name = layout.parse_checkpoint_id(checkpoint_id)
     return name is not None and name.epoch <= epoch

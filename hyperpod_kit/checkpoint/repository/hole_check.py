@@ -12,7 +12,7 @@ from typing import List, Union
 from hyperpod_kit.checkpoint.repository.store.base import SMALL, NotAnObject, Store
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.untrusted.files import too_large
+from hyperpod_kit.untrusted.files import too_large_error
 
 PIECE = 1 << 20
 
@@ -25,7 +25,7 @@ def read_rejecting_holes(store: Store, name: str, max_bytes: int) -> bytes:
     reader = store.open_read(name)
     try:
         if reader.size > max_bytes:
-            raise too_large(name, reader.size, max_bytes, NotAnObject)
+            raise too_large_error(name, reader.size, max_bytes, NotAnObject)
         parts: List[bytes] = []
         done = 0
         while done < reader.size:

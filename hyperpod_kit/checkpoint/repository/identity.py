@@ -110,8 +110,8 @@ def infer_identity(store: Store, *, fallback_run_name: Optional[str] = None) -> 
     """Return whose root it is by everything but RUN.json; None when nothing names a run and nothing was
     committed.
 
-    `name`: the run's name, where only starts identify it. Raise CheckpointError when the root contradicts
-    itself or its checkpoints identify no run, OSError.
+    `fallback_run_name`: the run's name, where only starts identify it. Raise CheckpointError when the root
+    contradicts itself or its checkpoints identify no run, OSError.
     """
     root_evidence = collect_identity_evidence(store)
     problem = read_run_file(store).problem or f"{layout.RUN_FILE} does not count"
@@ -144,7 +144,7 @@ def describe_runs(root_evidence: Evidence) -> str:
 
 
 def fill_missing_run_name(identity: RunIdentity, store: Store, fallback_run_name: Optional[str] = None) -> RunIdentity:
-    """Return the identity with a run name: its own, else `name`, else the last part of the root's path."""
+    """Return the identity with a run name: its own, else `fallback_run_name`, else the last part of the root's path."""
     return RunIdentity(
         identity.run or fallback_run_name or os.path.basename(store.url.rstrip("/")) or "run", identity.run_id
     )

@@ -70,22 +70,22 @@ def encode(index: Index) -> bytes:
     text = b"".join(encoded)
     parts = [
         _HEAD.pack(MAGIC, len(names), len(text), len(kinds), len(pieces), len(extents)),
-        _column(_U32, map(len, encoded)),
+        _encode_column(_U32, map(len, encoded)),
         text,
         kinds,
-        _column(_U32, (names[piece.spec.name] for piece in pieces)),
-        _column(_U32, (types[piece.spec.dtype] for piece in pieces)),
-        _column(_U32, (piece.shard for piece in pieces)),
-        _column(_U32, (len(piece.spec.shape) for piece in pieces)),
-        _column(_U32, (int(bool(piece.spec.full)) for piece in pieces)),
-        _column(_U64, (piece.begin for piece in pieces)),
-        _column(_U64, extents),
+        _encode_column(_U32, (names[piece.spec.name] for piece in pieces)),
+        _encode_column(_U32, (types[piece.spec.dtype] for piece in pieces)),
+        _encode_column(_U32, (piece.shard for piece in pieces)),
+        _encode_column(_U32, (len(piece.spec.shape) for piece in pieces)),
+        _encode_column(_U32, (int(bool(piece.spec.full)) for piece in pieces)),
+        _encode_column(_U64, (piece.begin for piece in pieces)),
+        _encode_column(_U64, extents),
     ]
     body = b"".join(parts)
     return body + hashlib.blake2b(body, digest_size=_DIGEST).digest()
 
 
-def _column(code: str, values: Iterable[int]) -> bytes:
+def _encode_column(code: str, values: Iterable[int]) -> bytes:
     made = array(code, values)
     if sys.byteorder == "big":
         made.byteswap()
@@ -104,7 +104,7 @@ class _Cursor:
         part, self.data = self.data[:size], self.data[size:]
         return part
 
-    def column(self, code: str, count: int) -> array[int]:
+    def take_column(self, code: str, count: int) -> array[int]:
         made = array(code)
         made.frombytes(self.take_bytes(count * made.itemsize))
         if sys.byteorder == "big":
@@ -128,13 +128,13 @@ def decode(data: bytes) -> Index:
 def _decode(body: memoryview) -> Index:
     cursor = _Cursor(body)
     _, name_count, text_size, kind_size, count, extent_count = _HEAD.unpack(cursor.take_bytes(_HEAD.size))
-    lengths = cursor.column(_U32, name_count)
+    lengths = cursor.take_column(_U32, name_count)
     text = _Cursor(cursor.take_bytes(text_size))
     names = [str(text.take_bytes(length), "utf-8") for length in lengths]
     kinds = str(cursor.take_bytes(kind_size), "utf-8").split("\0")
-    name, kind, number, dims, partial = (cursor.column(_U32, count) for _ in range(5))
-    begin = cursor.column(_U64, count)
-    extents = cursor.column(_U64, extent_count)
+    name, kind, number, dims, partial = (cursor.take_column(_U32, count) for _ in range(5))
+    begin = cursor.take_column(_U64, count)
+    extents = cursor.take_column(_U64, extent_count)
     if len(cursor.data):
         raise ValueError(f"{len(cursor.data)} bytes too many")
     at = 0

@@ -26,7 +26,7 @@ def try_write(store: Store, checkpoint_id: str) -> None:
     failpoint("latest.before")
     with contextlib.suppress(OSError, CheckpointError):
         if store.capabilities.overwrite:
-            store.replace(layout.LATEST_FILE, body)
+            store.overwrite_non_atomically(layout.LATEST_FILE, body)
         elif not store.exists(layout.LATEST_FILE):
             store.create(layout.LATEST_FILE, body)
     failpoint("latest.after")

@@ -141,7 +141,7 @@ def report_file(rank: int) -> str:
     return f"report-{rank:05d}.json"
 
 
-def text_file(digest: str) -> str:
+def report_text_file(digest: str) -> str:
     """Beside the reports: a text that several of them name by its digest."""
     return f"text-{digest.partition(':')[2]}.json"
 

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from hyperpod_kit.checkpoint.repository import layout, shard
 from hyperpod_kit.checkpoint.repository.store.base import Store, StoreReader
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.parse import parse_json_object
 
 _LARGEST_HEADER = 1 << 28
 _MOST_DIGESTS = 64 << 20
@@ -43,7 +43,7 @@ def classify_leftover(store: Store, checkpoint_id: str, run_id: str) -> Leftover
     many there are, else COMPLETE or PARTIAL. `run_id` "": of any run. Raise OSError."""
     sizes = store.sizes(checkpoint_id)
     shards = sorted(name for name in sizes if name.endswith(".safetensors") and layout.is_kit_checkpoint_file(name))
-    first = _first_header(store, checkpoint_id, shards)
+    first = _first_readable_shard_header(store, checkpoint_id, shards)
     if first is None:
         return Leftover.PARTIAL
     if run_id not in ("", first.run_id):
@@ -62,16 +62,16 @@ def classify_leftover(store: Store, checkpoint_id: str, run_id: str) -> Leftover
     return Leftover.PARTIAL
 
 
-def _first_header(store: Store, checkpoint_id: str, shards: List[str]) -> Optional[_Header]:
+def _first_readable_shard_header(store: Store, checkpoint_id: str, shards: List[str]) -> Optional[_Header]:
     """The header of one that has one."""
     for name in shards[:_TRIED]:
-        header = _read(store, f"{checkpoint_id}/{name}")
+        header = _read_shard_header(store, f"{checkpoint_id}/{name}")
         if header is not None:
             return header
     return None
 
 
-def _read(store: Store, name: str) -> Optional[_Header]:
+def _read_shard_header(store: Store, name: str) -> Optional[_Header]:
     """Return the header of a shard file; None for what is no shard. Raise OSError."""
     try:
         reader = store.open_read(name)
@@ -81,9 +81,9 @@ def _read(store: Store, name: str) -> Optional[_Header]:
         size = shard.head_size(memoryview(_read_exactly(reader, 0, 8)))
         if not 8 < size <= min(reader.size, _LARGEST_HEADER):
             return None
-        header: Dict[str, Any] = json_object(_read_exactly(reader, 8, size), size)
-        meta = json_object(header["__metadata__"]["hpk"], size)
-        begin, end = header[shard.digests_name(int(meta["rank"]))]["data_offsets"]
+        header: Dict[str, Any] = parse_json_object(_read_exactly(reader, 8, size), size)
+        meta = parse_json_object(header["__metadata__"]["hpk"], size)
+        begin, end = header[shard.digests_tensor_name(int(meta["rank"]))]["data_offsets"]
         return _Header(str(meta["run"]), int(meta["world"]), size + int(begin), size + int(end))
     except (CheckpointError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, EOFError):
         return None
@@ -95,7 +95,7 @@ def _has_full_size_and_nonzero_digests(
     store: Store, checkpoint_id: str, name: str, rank: int, sizes: Dict[str, int]
 ) -> bool:
     """Whether a shard has its size and its digests. A file that was reserved and not filled has zeros there."""
-    header = _read(store, f"{checkpoint_id}/{name}")
+    header = _read_shard_header(store, f"{checkpoint_id}/{name}")
     if header is None or header.end != sizes[name] or header.begin >= header.end:
         return False
     reader = store.open_read(f"{checkpoint_id}/{name}")

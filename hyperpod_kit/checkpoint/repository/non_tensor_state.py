@@ -6,7 +6,7 @@ import json
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 Path = Tuple[Any, ...]
 
@@ -37,7 +37,7 @@ def _validated_records(tree: Any, path: Path, kinds: Tuple[str, ...]) -> Iterato
     try:
         for way, record in _walk_records(tree, path, kinds):
             if not isinstance(record.get("name"), str):
-                raise CheckpointError(f"{clean(dotted_path(way))!r} is a tensor without a name")
+                raise CheckpointError(f"{clean_one_line(dotted_path(way))!r} is a tensor without a name")
             characters += sum(len(str(key)) + 1 for key in way)
             require_names_in_bounds(characters)
             yield way, record
@@ -52,7 +52,9 @@ def _walk_records(tree: Any, path: Path, kinds: Tuple[str, ...]) -> Iterator[Tup
     try:
         children = list(_children(tree))
     except (TypeError, ValueError):
-        raise CheckpointError(f"{clean(dotted_path(path))!r} holds values as no program of ours writes them") from None
+        raise CheckpointError(
+            f"{clean_one_line(dotted_path(path))!r} holds values as no program of ours writes them"
+        ) from None
     for key, item in children:
         yield from _walk_records(item, (*path, key), kinds)
 
@@ -63,10 +65,12 @@ def require_names_in_bounds(characters: int) -> None:
         raise CheckpointError(f"its values have names of more than {MOST_CHARACTERS} characters together")
 
 
-def stored_name(tree: Any, user_name: str) -> Optional[str]:
+def stored_tensor_name(tree: Any, dotted_tensor_path: str) -> Optional[str]:
     """Return the name under which the tensor is stored that a user calls `user_name`; None where there is none.
     Raise CheckpointError."""
-    return next((stored for path, stored in tensor_paths_and_names(tree) if dotted_path(path) == user_name), None)
+    return next(
+        (stored for path, stored in tensor_paths_and_names(tree) if dotted_path(path) == dotted_tensor_path), None
+    )
 
 
 def dotted_path(path: Path) -> str:
@@ -114,7 +118,9 @@ def require_well_formed(tree: Any) -> None:
             if isinstance(value, dict) and kind is not None and not _is_record_well_formed(kind, value):
                 raise ValueError("another form")
         except (TypeError, ValueError, KeyError, RecursionError):
-            raise CheckpointError(f"its tree has a {clean(kind)[:40]} as no program of ours writes it") from None
+            raise CheckpointError(
+                f"its tree has a {clean_one_line(kind)[:40]} as no program of ours writes it"
+            ) from None
         todo += [(item, depth + 1) for item in _contained_values(value, kind)]
 
 

@@ -28,14 +28,14 @@ def record_proof(store: Store, checkpoint_id: str, by: str) -> None:
         "time": manifest.now(),
     }
     with contextlib.suppress(FileExistsError):
-        store.create(_file(checkpoint_id), manifest.seal_json(body))
+        store.create(_proof_file(checkpoint_id), manifest.seal_json(body))
 
 
 def record_proof_if_owner(store: Store, checkpoint_id: str, by: str) -> None:
     """Write the proof where the root belongs to this user and takes it: a directory made by another user would
     keep its owner from writing there. Raise nothing."""
     with contextlib.suppress(CheckpointError, OSError):
-        if _is_owned_by_user(store):
+        if _is_store_owned_by_user(store):
             record_proof(store, checkpoint_id, by)
 
 
@@ -47,14 +47,14 @@ def proved_checkpoints(store: Store) -> Set[str]:
 
 def delete_proof(store: Store, checkpoint_id: str) -> None:
     """Delete the proof of a checkpoint, before that is deleted. Raise CheckpointError, OSError."""
-    store.delete(_file(checkpoint_id))
+    store.delete(_proof_file(checkpoint_id))
 
 
-def _file(checkpoint_id: str) -> str:
+def _proof_file(checkpoint_id: str) -> str:
     return f"{layout.PROOFS}/{checkpoint_id}{_SUFFIX}"
 
 
-def _is_owned_by_user(store: Store) -> bool:
+def _is_store_owned_by_user(store: Store) -> bool:
     """Whether the root belongs to this user, as far as its storage knows owners."""
     if "://" in store.url:
         return True

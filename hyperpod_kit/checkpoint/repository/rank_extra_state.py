@@ -31,8 +31,8 @@ class RankStateLocation(NamedTuple):
 
 
 def reserved_bytes_with_growth_room(text_bytes: int) -> int:
-    """Bytes that a shard keeps for a text of `size` bytes: half as much again, so that one that grows a little from
-    save to save does not make another layout of it each time."""
+    """Return the bytes that a shard keeps for a text of `text_bytes` bytes: half as much again, so that one that
+    grows a little from save to save does not make another layout of it each time."""
     return -(-(text_bytes + text_bytes // 2) // _PAGE) * _PAGE
 
 
@@ -44,7 +44,7 @@ def locate_in_image(image: memoryview, begin: int, end: int) -> RankStateLocatio
 
 def top_level_keys(text: bytes) -> List[str]:
     """Return the top-level keys of the text. Raise ValueError when it is no JSON object."""
-    return list(parse.json_object(text, len(text)))
+    return list(parse.parse_json_object(text, len(text)))
 
 
 def parse_location(body: Any) -> RankStateLocation:
@@ -80,6 +80,6 @@ def read(store: Store, checkpoint_id: str, rank: int, location: RankStateLocatio
     if actual_digest != location.root:
         raise DigestMismatch(f"{name}, its own tree", location.root, actual_digest)
     try:
-        return parse.json_object(data, location.size)
+        return parse.parse_json_object(data, location.size)
     except ValueError as err:
         raise CheckpointError(f"{name}, its own tree: {err}") from None

@@ -94,9 +94,9 @@ def _verify_shard(
         shard = stream.Shard(reader, record.size, record.root, name=record.file, chunk=chunk)
         buffer = stream.Buffer(stream.round_up_to_page(min(shard.chunk, shard.data_end)))
         for index in range(shard.chunks):
-            begin, end = shard.bounds(index)
+            begin, end = shard.chunk_bounds(index)
             _require_continue(may_continue, end - begin)
-            shard.check(index, shard.fetch(index, buffer))
+            shard.verify_chunk(index, shard.fetch_unverified_chunk(index, buffer))
     finally:
         reader.close()
 

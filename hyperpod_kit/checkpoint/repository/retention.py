@@ -154,7 +154,7 @@ def _judge(store: Store, entry: catalog.CheckpointEntry, run_id: str) -> _Judged
         data = store.read(f"{entry.checkpoint_id}/{layout.MANIFEST_FILE}")
         reason = None
         if entry.marked:
-            reason = tombstone.read(store, entry.checkpoint_id)
+            reason = tombstone.read_damage_reason(store, entry.checkpoint_id)
         if reason is not None:
             return _Judged(DAMAGED, None, reason, True)
         try:
@@ -192,9 +192,9 @@ def plan(
 ) -> RetentionPlan:
     """Return which of `items`, which are newest first, `policy` keeps and which are to be deleted.
 
-    `pending_save`: a checkpoint that is being saved and has no room: what the policy would drop together with
-    it goes, and what is known to be damaged even where it is the newest. `abandoned`: attempts of this start
-    whose saves came to nothing.
+    `save_lacking_room`: a checkpoint that is being saved and has no room: what the policy would drop together
+    with it goes, and what is known to be damaged even where it is the newest. `abandoned`: attempts of this
+    start whose saves came to nothing.
     """
     valid = [item for item in items if item.state == VALID]
     newest = None
@@ -288,19 +288,19 @@ def next_to_prove(items: Sequence[Item], planned: RetentionPlan) -> Optional[str
     if newest is None or newest.proved or not planned.delete:
         return None
     if deletions_without_newer_proof(items, planned) or any(
-        _is_sampled(checkpoint_id) for checkpoint_id, _ in planned.delete
+        _is_deletion_sampled_for_proof(checkpoint_id) for checkpoint_id, _ in planned.delete
     ):
         return newest.facts.checkpoint_id
     return None
 
 
-def _is_sampled(checkpoint_id: str) -> bool:
+def _is_deletion_sampled_for_proof(checkpoint_id: str) -> bool:
     """Return whether the deletion of this checkpoint is one of the sample; decided by its name, so that every
     call gives the same result."""
     return zlib.crc32(checkpoint_id.encode()) % SAMPLE == 0
 
 
-def with_finding(items: Sequence[Item], checkpoint_id: str, finding: ReadBack) -> List[Item]:
+def items_with_read_back_finding(items: Sequence[Item], checkpoint_id: str, finding: ReadBack) -> List[Item]:
     """Return `items` with the outcome of the read-back of that checkpoint applied."""
     changes: Dict[ReadBackOutcome, Dict[str, Any]] = {
         ReadBackOutcome.PROVED: {"proved": True},
@@ -319,12 +319,12 @@ def plan_keeping_items(planned: RetentionPlan, items: Sequence[Item], reason: st
     names = {item.facts.checkpoint_id for item in items}
     keep = [*planned.keep, *((checkpoint_id, reason) for checkpoint_id, _ in planned.delete if checkpoint_id in names)]
     return RetentionPlan(
-        tuple(sorted(keep, key=_order_of, reverse=True)),
+        tuple(sorted(keep, key=_sort_key_of_pair, reverse=True)),
         tuple(pair for pair in planned.delete if pair[0] not in names),
     )
 
 
-def _order_of(pair: Tuple[str, str]) -> Tuple[int, int, str]:
+def _sort_key_of_pair(pair: Tuple[str, str]) -> Tuple[int, int, str]:
     name = layout.parse_checkpoint_id(pair[0])
     if name is not None:
         return catalog.sort_key(name)
@@ -378,7 +378,7 @@ def prove_and_plan(
             )
         if finding.outcome is not ReadBackOutcome.PROVED:
             damaged.append((checkpoint_id, finding.reason))
-        items = with_finding(items, checkpoint_id, finding)
+        items = items_with_read_back_finding(items, checkpoint_id, finding)
 
 
 def has_all_files(store: Store, checkpoint_id: str) -> bool:
@@ -476,7 +476,8 @@ def enforce(
     abandoned: FrozenSet[str] = _NOTHING,
 ) -> Applied:
     """Apply the policy to the root: judge, plan, prove what is needed and delete; then delete expired leases.
-    See `plan`; with `pending_save` only the oldest is deleted, and a caller that needs more room calls again.
+    See `plan`; with `save_lacking_room` only the oldest is deleted, and a caller that needs more room calls
+    again.
 
     Raise CheckpointError when the root is another run's, or cannot be judged, OSError where it cannot be
     listed.

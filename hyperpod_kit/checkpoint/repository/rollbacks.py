@@ -119,7 +119,7 @@ def read_active_records(store: Store) -> List[RollbackRecord]:
         path = f"{layout.ROLLBACKS}/{file}"
         try:
             _require_trusted_owner(store, path)
-            records.append(_parse(manifest.parse_sealed_json(store.read(path), path), highest))
+            records.append(_parse_record(manifest.parse_sealed_json(store.read(path), path), highest))
         except (CheckpointError, ValueError) as err:
             raise CheckpointError(
                 f"{store.url}/{path} says which checkpoints were left on purpose, and is not to be trusted: {err}",
@@ -166,7 +166,7 @@ def _require_trusted_owner(store: Store, path: str) -> None:
         raise ValueError(f"it belongs to uid {owner}")
 
 
-def _parse(body: Any, highest_epoch: int) -> RollbackRecord:
+def _parse_record(body: Any, highest_epoch: int) -> RollbackRecord:
     epoch = body.get("epoch")
     if type(epoch) is not int or not 0 <= epoch <= highest_epoch:
         raise ValueError("it is none of ours")

@@ -31,7 +31,7 @@ class Rows(Mapping[str, Sequence[Piece]]):
         """Return the pieces that may overlap that box of the tensor: all that do, and perhaps others."""
 
 
-def encode(by_shard: Mapping[int, Sequence[Placed]]) -> bytes:
+def encode_index_file(by_shard: Mapping[int, Sequence[Placed]]) -> bytes:
     """Return the bytes of index.bin of shards whose layouts are known: by tables, or piece by piece where a
     shard's tensors have gaps."""
     tables = [build_table(by_shard[number]) for number in sorted(by_shard)]
@@ -46,14 +46,14 @@ def encode(by_shard: Mapping[int, Sequence[Placed]]) -> bytes:
     )
 
 
-def decode(data: bytes) -> Rows:
+def decode_index_file(data: bytes) -> Rows:
     """Decode index.bin, of either version. Raise CheckpointError unless every byte is as it was written."""
     if data[: len(compact_index.MAGIC)] == compact_index.MAGIC:
         return TableRows(compact_index.decode(data))
     return PieceRows(index.decode(data).tensors())
 
 
-class _Line:
+class _SortedBoxes:
     """Boxes in order along the dimension in which they are cut most."""
 
     def __init__(self, boxes: Sequence[Tuple[Extents, Extents]]) -> None:
@@ -90,7 +90,7 @@ class PieceRows(Rows):
 
     def __init__(self, pieces: Mapping[str, Sequence[Piece]]) -> None:
         self._pieces = pieces
-        self._lines: Dict[str, _Line] = {}
+        self._lines: Dict[str, _SortedBoxes] = {}
 
     def __getitem__(self, name: str) -> Sequence[Piece]:
         return self._pieces[name]
@@ -104,7 +104,7 @@ class PieceRows(Rows):
     def find_overlap_candidates(self, name: str, offsets: Extents, shape: Extents) -> Sequence[Piece]:
         pieces = self._pieces.get(name, ())
         if name not in self._lines:
-            self._lines[name] = _Line([_box_of(piece.spec) for piece in pieces])
+            self._lines[name] = _SortedBoxes([_box_of(piece.spec) for piece in pieces])
         return [pieces[number] for number in self._lines[name].find_overlap_candidates(offsets, shape)]
 
 
@@ -136,7 +136,7 @@ class TableRows(Rows):
             for position, (_, spec) in enumerate(table.undivided):
                 self._undivided.setdefault(spec.name, []).append((shard, position))
         self._names = list(dict.fromkeys([*self._divided, *self._undivided]))
-        self._lines: Dict[Tuple[int, int], _Line] = {}
+        self._lines: Dict[Tuple[int, int], _SortedBoxes] = {}
         self._offsets: Dict[int, TensorOffsets] = {}
 
     def __iter__(self) -> Iterator[str]:
@@ -193,10 +193,10 @@ class TableRows(Rows):
         """Tensors that lie whole in a shard: (shard, number among its whole ones)."""
         return self._undivided
 
-    def _cached_sorted_boxes(self, pattern: int, kind: int) -> _Line:
+    def _cached_sorted_boxes(self, pattern: int, kind: int) -> _SortedBoxes:
         if (pattern, kind) not in self._lines:
             boxes: List[Box] = [self._shards[shard].boxes[kind] for shard in self._members[pattern]]
-            self._lines[pattern, kind] = _Line([(offsets, shape) for _, shape, offsets, _ in boxes])
+            self._lines[pattern, kind] = _SortedBoxes([(offsets, shape) for _, shape, offsets, _ in boxes])
         return self._lines[pattern, kind]
 
     def _offsets_in(self, shard: int) -> TensorOffsets:

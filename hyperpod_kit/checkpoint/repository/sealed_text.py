@@ -16,9 +16,9 @@ _SEAL = re.compile(rb',"self":"(' + digest.SMALL.encode() + rb':[0-9a-f]{32})"\}
 _LENGTH = len(b',"self":""}\n') + len(digest.small_object_digest(b""))
 
 
-def seal(text: str) -> bytes:
+def seal(json_object_text: str) -> bytes:
     """Return the bytes of a JSON object, `{…}`, that has some keys, with its own digest appended."""
-    body = text.encode()[:-1]
+    body = json_object_text.encode()[:-1]
     return body + b',"self":"' + digest.small_object_digest(body).encode() + b'"}\n'
 
 

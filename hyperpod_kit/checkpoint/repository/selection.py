@@ -54,7 +54,7 @@ class Selection(NamedTuple):
     unread: Tuple[str, ...] = ()
 
 
-def iter_committed_newest_first(
+def iter_committed_not_excluded_newest_first(
     where: Where, *, start_at: Optional[str] = None, also_saved_by_job_attempt: Optional[str] = None
 ) -> Iterator[catalog.CheckpointEntry]:
     """Yield the committed checkpoints, newest first; with `start_at`, that one and the older ones only.
@@ -73,7 +73,7 @@ def iter_committed_newest_first(
     else:
         limit = layout.parse_checkpoint_id(start_at)
     has_passed_first = start_at is None
-    for entry in catalog.newest_first(store):
+    for entry in catalog.iter_checkpoints_newest_first(store):
         if entry.checkpoint_id == start_at and not entry.committed:
             break
         if entry.checkpoint_id != start_at and rollbacks.exclusion_reason(rollback_records, entry.name):
@@ -147,7 +147,7 @@ def _load_newest_of_one_walk(
     candidate; with none where no manifest was listed."""
     walked = _Walk(store, load, skip_unreadable)
     marked: List[catalog.CheckpointEntry] = []
-    for number, entry in enumerate(iter_committed_newest_first(store)):
+    for number, entry in enumerate(iter_committed_not_excluded_newest_first(store)):
         if number == 0:
             walked.rejected += [
                 (lost.checkpoint_id, lost.reason) for lost in lost_commit_named_by_latest(store, entry.name)
@@ -155,7 +155,7 @@ def _load_newest_of_one_walk(
         reason = tried_last_reasons.get(entry.checkpoint_id)
         damage = None
         if entry.marked and reason is None:
-            damage = tombstone.read(store, entry.checkpoint_id)
+            damage = tombstone.read_damage_reason(store, entry.checkpoint_id)
         if damage is not None:
             reason = f"marked as damaged: {damage}"
         if reason is not None:
@@ -185,7 +185,7 @@ def excluded_by_rollback(store: Store) -> List[Tuple[str, str]]:
     that it left to begin anew, after which nothing was ever committed. Raise CheckpointError, OSError."""
     rollback_records = rollbacks.read_active_records(store)
     reasons: List[Tuple[str, str]] = []
-    for entry in catalog.newest_first(store) if rollback_records else ():
+    for entry in catalog.iter_checkpoints_newest_first(store) if rollback_records else ():
         record = None
         if entry.committed:
             record = rollbacks.find_excluding_record(rollback_records, entry.name)

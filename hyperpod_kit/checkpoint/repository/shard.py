@@ -23,7 +23,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.repository import digest, layout
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.parse import parse_json_object
 
 ALIGN = 4096
 RESERVED = "__hpk__."
@@ -137,11 +137,11 @@ class ShardLayout(NamedTuple):
         return bytes(head)
 
 
-def digests_name(rank: int) -> str:
+def digests_tensor_name(rank: int) -> str:
     return f"{RESERVED}digests.{rank:05d}"
 
 
-def tree_name(rank: int) -> str:
+def rank_tree_tensor_name(rank: int) -> str:
     return f"{_TREES}{rank:05d}"
 
 
@@ -164,8 +164,8 @@ def lay_out(
     chunk: int = digest.CHUNK,
     tree_bytes: int = 0,
 ) -> ShardLayout:
-    """Lay out one rank's file. `run` is the run's id, `plan` the fingerprint that all ranks share; `tree_bytes`:
-    room for the rank's extra state.
+    """Lay out one rank's file. `run_id` is the run's id, `plan` the fingerprint that all ranks share;
+    `tree_bytes`: room for the rank's extra state.
 
     Raise CheckpointError when a name is taken twice or reserved.
     """
@@ -193,8 +193,8 @@ def lay_out(
     }
     sharding = {spec.name: {"saved_offsets": spec.as_safetensors()[2]} for spec in ordered}
     if tree_bytes:
-        sharding[tree_name(rank)] = {"saved_offsets": [0]}
-    sharding[digests_name(rank)] = {"saved_offsets": [0]}
+        sharding[rank_tree_tensor_name(rank)] = {"saved_offsets": [0]}
+    sharding[digests_tensor_name(rank)] = {"saved_offsets": [0]}
     count = digest.leaf_count(ALIGN + at, chunk)
     while True:  # the number of leaves depends on the header's length and the other way round
         header: Dict[str, Any] = {
@@ -209,9 +209,9 @@ def lay_out(
             dtype, shape, _ = spec.as_safetensors()
             header[spec.name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
         if tree_bytes:
-            header[tree_name(rank)] = {"dtype": "U8", "shape": [tree_bytes], "data_offsets": [tree_at, at]}
+            header[rank_tree_tensor_name(rank)] = {"dtype": "U8", "shape": [tree_bytes], "data_offsets": [tree_at, at]}
         tail = count * digest.LEAF_BYTES
-        header[digests_name(rank)] = {"dtype": "U8", "shape": [tail], "data_offsets": [at, at + tail]}
+        header[digests_tensor_name(rank)] = {"dtype": "U8", "shape": [tail], "data_offsets": [at, at + tail]}
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-(8 + len(text)) % ALIGN)
         base = 8 + len(text)
@@ -256,10 +256,10 @@ def parse(view: memoryview, size: Optional[int] = None) -> Parsed:
         base = head_size(view)
         if base > min(size, len(view)) or base % ALIGN:
             raise ValueError(f"header of {base} bytes in a file of {size}")
-        header = json_object(bytes(view[8:base]), base)
+        header = parse_json_object(bytes(view[8:base]), base)
         metadata = header.pop("__metadata__")
-        meta = json_object(metadata["hpk"], base)
-        boxes = json_object(metadata["DCP_SHARDING_INFO"], base)
+        meta = parse_json_object(metadata["hpk"], base)
+        boxes = parse_json_object(metadata["DCP_SHARDING_INFO"], base)
         tensors = []
         tree = None
         for name, entry in header.items():

@@ -12,7 +12,7 @@ from typing import Any, Dict, Optional
 from hyperpod_kit.checkpoint.repository import layout, manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 
 def describe_newer_start(store: Store, epoch: int) -> Optional[str]:
@@ -38,6 +38,6 @@ def _describe_start(store: Store, epoch: int) -> str:
         number = job.get("slurm_job_id")
     of_job = ""
     if number:
-        of_job = f", job {clean(number, 40)}"
-    host, pid, time = (clean(body.get(key), 80) for key in ("host", "pid", "time"))
+        of_job = f", job {clean_one_line(number, 40)}"
+    host, pid, time = (clean_one_line(body.get(key), 80) for key in ("host", "pid", "time"))
     return f"epoch {epoch} on {host}, pid {pid}{of_job}, since {time}"

@@ -71,35 +71,35 @@ class Shard:
         if source.size != size:
             raise CheckpointError(f"{name} has {source.size} bytes, expected {size}")
         try:
-            self.data_end, self.chunks = digest.split_file_size(size, chunk)
+            self.data_end, self.chunks = digest.split_size_into_data_and_leaf_count(size, chunk)
         except ValueError as err:
             raise CheckpointError(f"{name}: {err}") from None
         begin = self.data_end // PAGE * PAGE
         tail = Buffer(round_up_to_page(size - begin))
         self._leaves = bytes(self.read_unverified_into(tail.view, begin, size)[self.data_end - begin :])
-        actual_root = digest.root(self._alg, self._leaves, size)
+        actual_root = digest.root_digest(self._alg, self._leaves, size)
         if actual_root != root:
             raise DigestMismatch(f"{name} (digests)", root, actual_root)
 
-    def bounds(self, index: int) -> Tuple[int, int]:
+    def chunk_bounds(self, index: int) -> Tuple[int, int]:
         """[begin, end) of a chunk; the leaves belong to none."""
         return index * self.chunk, min((index + 1) * self.chunk, self.data_end)
 
     def stored_leaf(self, index: int) -> bytes:
         return self._leaves[index * digest.LEAF_BYTES : (index + 1) * digest.LEAF_BYTES]
 
-    def fetch(self, index: int, buffer: Optional[Buffer]) -> memoryview:
+    def fetch_unverified_chunk(self, index: int, buffer: Optional[Buffer]) -> memoryview:
         """Return a chunk's bytes, not verified yet: in the buffer, or in place when the source is mapped."""
-        begin, end = self.bounds(index)
+        begin, end = self.chunk_bounds(index)
         if isinstance(self.source, Mapped) or buffer is None:
             return memoryview(self.source.view)[begin:end]
         return self.read_unverified_into(buffer.view, begin, end)
 
-    def check(self, index: int, view: memoryview) -> None:
+    def verify_chunk(self, index: int, view: memoryview) -> None:
         """Raise DigestMismatch, naming the bytes, unless the view is this chunk."""
         actual_leaf = self._alg.leaf(view)
         if actual_leaf != self.stored_leaf(index):
-            begin, end = self.bounds(index)
+            begin, end = self.chunk_bounds(index)
             raise DigestMismatch(
                 f"{self.name} bytes {begin}..{end}",
                 f"{self._alg.name}:{self.stored_leaf(index).hex()}",
@@ -111,9 +111,9 @@ class Shard:
         parts = []
         buffer = Buffer(round_up_to_page(self.chunk))
         for index in range(begin // self.chunk, -(-end // self.chunk)):
-            view = self.fetch(index, buffer)
-            self.check(index, view)
-            first, last = self.bounds(index)
+            view = self.fetch_unverified_chunk(index, buffer)
+            self.verify_chunk(index, view)
+            first, last = self.chunk_bounds(index)
             parts.append(bytes(view[max(begin, first) - first : min(end, last) - first]))
         return b"".join(parts)
 

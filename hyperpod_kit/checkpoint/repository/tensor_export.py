@@ -21,7 +21,7 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.stream import Shard
 from hyperpod_kit.errors import CheckpointError, HyperpodKitError, UsageError
 from hyperpod_kit.untrusted import parse, walk
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 NPY = {
     "F64": "<f8",
@@ -71,18 +71,20 @@ def export_tensor(store: Store, name: str, path: str, checkpoint_id: Optional[st
     if os.path.lexists(path):
         raise UsageError(f"{path} is there already")
     if checkpoint_id is not None:
-        return _write(store, checkpoint_id, name, path, kind)
-    written, selected = selection.load_newest_accepted(store, lambda each: _write(store, each, name, path, kind))
+        return _export_from_checkpoint(store, checkpoint_id, name, path, kind)
+    written, selected = selection.load_newest_accepted(
+        store, lambda each: _export_from_checkpoint(store, each, name, path, kind)
+    )
     return written._replace(rejected=selected.rejected)
 
 
-def _write(store: Store, checkpoint_id: str, name: str, path: str, kind: str) -> Written:
+def _export_from_checkpoint(store: Store, checkpoint_id: str, name: str, path: str, kind: str) -> Written:
     body = verify.read_manifest(store, checkpoint_id)
     if body.index is None:
         raise CheckpointError(f"{checkpoint_id} has no index of its tensors")
-    tensors = rows.decode(verify.read_verified_small_file(store, checkpoint_id, body.index))
+    tensors = rows.decode_index_file(verify.read_verified_small_file(store, checkpoint_id, body.index))
     if name not in tensors:
-        stored = non_tensor_state.stored_name(_shared_tree(store, checkpoint_id, body.extra), name)
+        stored = non_tensor_state.stored_tensor_name(_read_shared_tree(store, checkpoint_id, body.extra), name)
         if stored not in tensors:
             raise UsageError(
                 f"{checkpoint_id} has no tensor {name!r}", hint=f"hyperpod-kit checkpoint show {store.url} --tensors"
@@ -95,12 +97,12 @@ def _write(store: Store, checkpoint_id: str, name: str, path: str, kind: str) ->
     try:
         for number, shard_pieces in itertools.groupby(pieces, key=lambda piece: piece.shard):
             if number >= body.world:
-                raise CheckpointError(f"{clean(name)} is in shard {number} of {body.world}")
+                raise CheckpointError(f"{clean_one_line(name)} is in shard {number} of {body.world}")
             record = body.shards[number]
             reader = store.open_read(f"{checkpoint_id}/{record.file}")
             try:
                 shard = Shard(reader, record.size, record.root, name=record.file, chunk=body.chunk)
-                _copy(shard, list(shard_pieces), target)
+                _copy_verified_pieces(shard, list(shard_pieces), target)
             finally:
                 reader.close()
         target.sync_and_publish()
@@ -110,11 +112,11 @@ def _write(store: Store, checkpoint_id: str, name: str, path: str, kind: str) ->
     return Written(checkpoint_id, name, spec.dtype, spec.full_shape, full_spec.nbytes)
 
 
-def _shared_tree(store: Store, checkpoint_id: str, record: FileRecord) -> Any:
+def _read_shared_tree(store: Store, checkpoint_id: str, record: FileRecord) -> Any:
     """Return the part of extra.json that the ranks have in common. Raise CheckpointError, OSError."""
     data = verify.read_verified_small_file(store, checkpoint_id, record)
     try:
-        return parse.json_object(data, len(data)).get("shared")
+        return parse.parse_json_object(data, len(data)).get("shared")
     except ValueError as err:
         raise CheckpointError(f"{record.file} is damaged: {err}") from None
 
@@ -147,12 +149,12 @@ class _Output:
     def __init__(self, path: str, head: bytes) -> None:
         self._path = path
         self.begin = len(head)
-        with self._report_write_errors():
+        with self._raising_not_written():
             self._folder, self._name = walk.open_parent(path)
         self._partial = f"{self._name}.partial-{os.getpid()}"
         self._fd = -1
         try:
-            with self._report_write_errors():
+            with self._raising_not_written():
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
                 self._fd = os.open(self._partial, flags, 0o666, dir_fd=self._folder)
                 os.pwrite(self._fd, head, 0)
@@ -162,13 +164,13 @@ class _Output:
 
     def put(self, view: memoryview, at: int) -> None:
         """Write the bytes at that offset of the data. Safe for threads."""
-        with self._report_write_errors():
+        with self._raising_not_written():
             while len(view):
                 done = os.pwrite(self._fd, view, self.begin + at)
                 view, at = view[done:], at + done
 
     def sync_and_publish(self) -> None:
-        with self._report_write_errors():
+        with self._raising_not_written():
             os.fsync(self._fd)
             # What came there meanwhile stays.
             os.link(self._partial, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder, follow_symlinks=False)
@@ -181,14 +183,14 @@ class _Output:
         os.close(self._folder)
 
     @contextlib.contextmanager
-    def _report_write_errors(self) -> Iterator[None]:
+    def _raising_not_written(self) -> Iterator[None]:
         try:
             yield
         except OSError as err:
             raise NotWritten(f"{self._path} could not be written: {err.strerror or err}") from err
 
 
-def _copy(shard: Shard, pieces: List[index.Piece], target: _Output) -> None:
+def _copy_verified_pieces(shard: Shard, pieces: List[index.Piece], target: _Output) -> None:
     targets = [
         (piece.begin, piece.begin + piece.spec.nbytes, _runs_in_full_tensor(piece.spec))
         for piece in pieces
@@ -208,7 +210,7 @@ def _copy(shard: Shard, pieces: List[index.Piece], target: _Output) -> None:
                     target.put(view[view_offset : view_offset + size], dest)
 
     with Pump([(shard, number) for number in sorted(numbers)]) as pump:
-        pump.finish(deliver)
+        pump.deliver_all_and_wait(deliver)
 
 
 def _runs_in_full_tensor(spec: TensorSpec) -> Runs:

@@ -38,7 +38,7 @@ def write(store: Store, checkpoint_id: str, reason: str) -> None:
     failpoint("tombstone.after")
 
 
-def read(store: Store, checkpoint_id: str) -> Optional[str]:
+def read_damage_reason(store: Store, checkpoint_id: str) -> Optional[str]:
     """Return why the checkpoint is damaged; None when it is not marked, or the tombstone itself is torn or
     another's.
 

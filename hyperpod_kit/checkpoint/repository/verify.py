@@ -10,7 +10,7 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
 from hyperpod_kit.system import quota_note
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 
 def verify_shard_file(
@@ -24,7 +24,7 @@ def verify_shard_file(
     try:
         shard = stream.Shard(reader, record.size, record.root, name=record.file, chunk=chunk)
         with Pump(all_chunks(shard)) as pump:
-            pump.finish(lambda shard, begin, view: None)
+            pump.deliver_all_and_wait(lambda shard, begin, view: None)
     finally:
         reader.close()
 
@@ -122,7 +122,7 @@ def describe_failure(err: BaseException) -> str:
 
 def describe_unforeseen(err: BaseException) -> str:
     """Return the reason for a checkpoint that led to an error that no checkpoint should lead to."""
-    return f"cannot be judged: {type(err).__name__}: {clean(err)}"
+    return f"cannot be judged: {type(err).__name__}: {clean_one_line(err)}"
 
 
 def is_storage_failure(err: BaseException) -> bool:

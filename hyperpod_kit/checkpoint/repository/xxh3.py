@@ -66,7 +66,7 @@ def _call_on_buffer(function: Any, data: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1)
-def load() -> Optional[Functions]:
+def load_library_functions() -> Optional[Functions]:
     """The library's functions; None when it is not there or older than the final XXH3."""
     try:
         library = ctypes.CDLL(LIBRARY)

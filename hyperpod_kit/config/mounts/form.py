@@ -53,7 +53,7 @@ class MountForm:
     storage_config: Optional[StorageConfig]
     rules: tuple[Callable[[Settings], Iterable[Finding]], ...]
 
-    def path_of_key(self, at: str, key: str) -> str:
+    def configuration_path_of_key(self, at: str, key: str) -> str:
         """Return the path of `key` of a mount that is written at `at`."""
         if self.short_form is not None and at == self.short_form.first_key:
             return self.short_form.keys.get(key, at)

@@ -68,7 +68,7 @@ def check_prefix_and_write_options(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def check_ids_and_modes(settings: Settings) -> Iterator[Finding]:
+def check_uid_gid_and_world_writable_modes(settings: Settings) -> Iterator[Finding]:
     """Nothing is writable by everybody; ids are ids."""
     for mount, at in settings.mounts_of_kind(S3Mount):
         for key, mode in (("dir_mode", mount.dir_mode), ("file_mode", mount.file_mode)):
@@ -120,7 +120,7 @@ def check_bundle_prefix_not_writable(settings: Settings) -> Iterator[Finding]:
         if mount.prefix.startswith(bundle.prefix) or bundle.prefix.startswith(mount.prefix):
             yield Finding(
                 "HPK-B005",
-                KIND.path_of_key(at, "prefix"),
+                KIND.configuration_path_of_key(at, "prefix"),
                 f"`{mount.name}` can write to s3://{bundle.bucket}/{bundle.prefix}, where the bundle is: whoever may "
                 f"write there is root of every node that is made or replaced afterwards",
                 "Set read_only to true, or use another bucket, or a prefix beside the bundle's",
@@ -171,11 +171,11 @@ KIND = MountForm(
     rules=(
         report_short_form_is_read_only,
         check_prefix_and_write_options,
-        check_ids_and_modes,
+        check_uid_gid_and_world_writable_modes,
         check_some_user_can_write,
         check_bundle_prefix_not_writable,
         options.check_cache_directory,
-        options.check_part_sizes_and_counts,
+        options.check_part_sizes_limits_and_largest_file,
         options.check_storage_class_and_encryption,
     ),  # HPK-S, HPK-B
 )

@@ -77,7 +77,7 @@ def check_cache_directory(settings: Settings) -> Iterator[Finding]:
                 )
 
 
-def check_part_sizes_and_counts(settings: Settings) -> Iterator[Finding]:
+def check_part_sizes_limits_and_largest_file(settings: Settings) -> Iterator[Finding]:
     """Parts and counts are possible, and the largest file fits into the parts."""
     for mount, at in settings.mounts_of_kind(S3Mount):
         smallest, largest = PART_LIMITS

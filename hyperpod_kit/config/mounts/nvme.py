@@ -16,7 +16,7 @@ from hyperpod_kit.model.mounts.nvme import NvmeMount
 MODE = Pattern("HPK-N002", r"0?[0-3]?[0-7]{3}", "`{value}` is not an octal mode", 'Write it like "0755" or "1777"')
 
 
-def check_ids_and_mode(settings: Settings) -> Iterator[Finding]:
+def check_uid_gid_and_world_writable_mode(settings: Settings) -> Iterator[Finding]:
     """Report impossible ids, and modes that let everybody write without `world_writable` or the sticky
     bit."""
     for mount, at in settings.mounts_of_kind(NvmeMount):
@@ -94,5 +94,5 @@ KIND = MountForm(
     nicknames=("scratch", "instance-store"),
     short_form=None,
     storage_config=None,
-    rules=(check_ids_and_mode, check_some_user_can_write, check_groups_have_local_disk),  # HPK-N
+    rules=(check_uid_gid_and_world_writable_mode, check_some_user_can_write, check_groups_have_local_disk),  # HPK-N
 )

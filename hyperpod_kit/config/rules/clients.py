@@ -61,14 +61,14 @@ def check_package_sources(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def check_packages_complete_and_unique(settings: Settings) -> Iterator[Finding]:
+def check_packages_have_client_and_unique(settings: Settings) -> Iterator[Finding]:
     """Each belongs to a client, once, and no client has only what its package needs."""
     first_index: dict[tuple[str, str, str], int] = {}
     files: dict[tuple[str, str, str], int] = {}
     own_packages = {
         (listed.package.client, listed.package.arch)
         for listed in settings.packages
-        if listed.package.client in CLIENTS and listed.package.is_client_package
+        if listed.package.client in CLIENTS and listed.package.is_clients_own_package
     }
     for index, listed in enumerate(settings.packages):
         package, at = listed.package, f"{AT}[{index}]"
@@ -113,7 +113,7 @@ def check_clients_cover_group_architectures(settings: Settings) -> Iterator[Find
     """Where a client is listed for one architecture, no group that needs it has the other one."""
     listed: dict[str, set[str]] = {}
     for package in (entry.package for entry in settings.packages):
-        if package.client in CLIENTS and package.arch in ARCHITECTURES and package.is_client_package:
+        if package.client in CLIENTS and package.arch in ARCHITECTURES and package.is_clients_own_package:
             listed.setdefault(package.client, set()).add(package.arch)
     for index, group in enumerate(settings.cluster.groups):
         needed = {mount.traits.client for mount in settings.mounts if mount.is_carried_by(group.role, group.name)}

@@ -18,7 +18,7 @@ from hyperpod_kit.model.states import LifecycleMode, Role
 DIRECTORY = "slurm_configurations.slurm_shared_directory"
 
 
-def check_several_controllers(settings: Settings) -> Iterator[Finding]:
+def check_several_controllers_mode_state_accounting(settings: Settings) -> Iterator[Finding]:
     """Lifecycle scripts set them up, their state is one, and nothing is asked for that was not seen to work."""
     if settings.controller_count < 2:
         return

@@ -34,7 +34,7 @@ def check_mount_names(settings: Settings) -> Iterator[Finding]:
             first[mount.name] = at
 
 
-def check_mount_roles(settings: Settings) -> Iterator[Finding]:
+def check_mount_node_roles(settings: Settings) -> Iterator[Finding]:
     """A mount names at least one known role."""
     for mount, at in settings.sourced_mounts:
         for index, role in enumerate(mount.roles):

@@ -24,7 +24,7 @@ def check_text_patterns_outside_mounts(settings: Settings) -> Iterator[Finding]:
             continue
         pattern = pattern_at(read.field_path)
         if pattern is not None:
-            for path, text in _texts_with_paths(read):
+            for path, text in _texts_with_configuration_paths(read):
                 if not pattern.fits(text):
                     yield Finding(pattern.code, path, pattern.message.replace("{value}", text), pattern.remedy(text))
 
@@ -39,13 +39,13 @@ def check_mount_text_patterns(settings: Settings) -> Iterator[Finding]:
             if pattern is not None and isinstance(text, str) and not pattern.fits(text):
                 yield Finding(
                     pattern.code,
-                    form.path_of_key(at, key),
+                    form.configuration_path_of_key(at, key),
                     pattern.message.replace("{value}", text),
                     pattern.remedy(text),
                 )
 
 
-def _texts_with_paths(read: KeyRead) -> Iterator[tuple[str, str]]:
+def _texts_with_configuration_paths(read: KeyRead) -> Iterator[tuple[str, str]]:
     """Yield (path, text) of one read key; for a missing one the placeholder, so that it is reported as
     one thing."""
     if read.kind == "texts":

@@ -22,16 +22,16 @@ LONGEST = 1200.0
 def check_names_unique(settings: Settings) -> Iterator[Finding]:
     """Each has a name of its own, which is that of its step and of its directory in the bundle."""
     first: dict[str, int] = {}
-    for index, (script, at) in enumerate(_scripts_with_paths(settings)):
+    for index, (script, at) in enumerate(_scripts_with_configuration_paths(settings)):
         if script.name in first and fits_field_pattern_if_any(f"{AT}[].name", script.name):
             other = f"{AT}[{first[script.name]}]"
             yield Finding("HPK-O002", f"{at}.name", f"`{script.name}` is the name of {other} too", "Rename one of them")
         first.setdefault(script.name, index)
 
 
-def check_place_and_start_file(settings: Settings) -> Iterator[Finding]:
+def check_step_position_and_run_file(settings: Settings) -> Iterator[Finding]:
     """It runs at a place that there is, and starts a file of its own directory."""
-    for script, at in _scripts_with_paths(settings):
+    for script, at in _scripts_with_configuration_paths(settings):
         if script.when not in PLACES:
             near = get_close_matches(script.when, PLACES, 1, 0.5)
             if near:
@@ -52,7 +52,7 @@ def check_place_and_start_file(settings: Settings) -> Iterator[Finding]:
 def check_scripts_name_existing_roles_and_groups(settings: Settings) -> Iterator[Finding]:
     """The roles and instance groups that it names exist, and some node runs it."""
     roles = {group.name: group.role for group in settings.cluster.groups}
-    for script, at in _scripts_with_paths(settings):
+    for script, at in _scripts_with_configuration_paths(settings):
         for index, role in enumerate(script.roles):
             if role not in ROLES:
                 yield Finding("HPK-O005", f"{at}.roles[{index}]", f"`{role}` is not a role", f"Use {', '.join(ROLES)}")
@@ -74,16 +74,18 @@ def check_scripts_name_existing_roles_and_groups(settings: Settings) -> Iterator
             yield Finding("HPK-O007", f"{at}.roles", "no node runs this script", "Correct roles or groups", WARNING)
 
 
-def check_timeouts(settings: Settings) -> Iterator[Finding]:
+def check_timeouts_and_their_group_sums(settings: Settings) -> Iterator[Finding]:
     """What one node runs fits into the time that its creation has."""
     good = True
-    for script, at in _scripts_with_paths(settings):
+    for script, at in _scripts_with_configuration_paths(settings):
         if not 1 <= script.timeout <= LONGEST:
             good = False
             yield Finding("HPK-O008", f"{at}.timeout", f"{script.timeout:g} s", f"Use 1 to {LONGEST:g} seconds")
     for group in settings.cluster.groups if good else ():
         group_scripts = [
-            script for script, _ in _scripts_with_paths(settings) if script.runs_on(group.role, group.name)
+            script
+            for script, _ in _scripts_with_configuration_paths(settings)
+            if script.runs_on(group.role, group.name)
         ]
         seconds = math.fsum(script.timeout for script in group_scripts)
         if seconds > LONGEST:
@@ -97,5 +99,5 @@ def check_timeouts(settings: Settings) -> Iterator[Finding]:
             return
 
 
-def _scripts_with_paths(settings: Settings) -> Iterator[tuple[CustomScript, str]]:
+def _scripts_with_configuration_paths(settings: Settings) -> Iterator[tuple[CustomScript, str]]:
     return ((listed.script, f"{AT}[{index}]") for index, listed in enumerate(settings.scripts))

@@ -12,7 +12,7 @@ from hyperpod_kit.model.states import ROLES
 AT = "hyperpod_kit.secrets"
 
 
-def check_names_and_roles(settings: Settings) -> Iterator[Finding]:
+def check_names_unique_and_node_roles(settings: Settings) -> Iterator[Finding]:
     """Each has a name of its own and a role that fetches it."""
     first: dict[str, int] = {}
     for index, secret in enumerate(settings.secrets):

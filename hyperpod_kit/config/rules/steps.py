@@ -11,7 +11,7 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.accelerators import ACTIONS, efa_count, gpu_count
 from hyperpod_kit.model.clients import CLIENTS
 from hyperpod_kit.model.optional_steps import ENFORCED, LIMITS, LOGIN_USER, PREEMPT_MODES, SCHEMAS
-from hyperpod_kit.model.slurm_state import not_shared_reason
+from hyperpod_kit.model.slurm_state import mount_not_shared_by_all_nodes_reason
 from hyperpod_kit.model.states import ROLES, LifecycleMode, Role
 
 AT = "hyperpod_kit.steps"
@@ -95,7 +95,7 @@ def check_slurm_accounts(settings: Settings) -> Iterator[Finding]:
             yield _out_of_range_finding(f"{at}.fairshare", account.fairshare, "0 to 2147483647")
 
 
-def check_qos(settings: Settings) -> Iterator[Finding]:
+def check_qos_enforce_and_preempt_mode(settings: Settings) -> Iterator[Finding]:
     """Every QOS has its name once, and what it names exists."""
     accounting = settings.steps.accounting
     if accounting is None:
@@ -165,7 +165,7 @@ def check_accounting_database(settings: Settings) -> Iterator[Finding]:
         yield _out_of_range_finding(f"{ACCOUNTING}.database.port", accounting.database.port, "1 to 65535")
 
 
-def check_sssd(settings: Settings) -> Iterator[Finding]:
+def check_sssd_schema_and_bind_secret(settings: Settings) -> Iterator[Finding]:
     """Report errors of sssd: an unknown schema, and a bind_dn whose password's secret is missing or not
     on every node."""
     sssd = settings.steps.sssd
@@ -188,7 +188,7 @@ def check_sssd(settings: Settings) -> Iterator[Finding]:
         yield from _check_secret_fetched_for_root_on_roles(settings, f"{AT}.sssd.secret_arn", sssd.secret_arn, ROLES)
 
 
-def check_device_checks(settings: Settings) -> Iterator[Finding]:
+def check_device_checks_have_gate_and_devices(settings: Settings) -> Iterator[Finding]:
     """Report unknown actions, a diagnostic without its gate, and device checks where no group has
     devices."""
     device_checks = settings.steps.device_checks
@@ -238,7 +238,7 @@ def check_host_key_mount(settings: Settings) -> Iterator[Finding]:
         problem = "no mount is on every node"
     else:
         if mount:
-            problem = not_shared_reason(mount, settings.cluster)
+            problem = mount_not_shared_by_all_nodes_reason(mount, settings.cluster)
         else:
             problem = f"there is no mount `{ssh.mount}`"
     if problem:

@@ -57,7 +57,7 @@ def check_user_names_and_ids(settings: Settings) -> Iterator[Finding]:
         uids.setdefault(user.uid, index)
 
 
-def check_home_gids_and_paths(settings: Settings) -> Iterator[Finding]:
+def check_gids_unique_and_home_paths_short(settings: Settings) -> Iterator[Finding]:
     """EFS takes paths of this length, and every user has a group of their own: it is what opens their home to them."""
     chosen = settings.homes
     if chosen is None:
@@ -72,7 +72,7 @@ def check_home_gids_and_paths(settings: Settings) -> Iterator[Finding]:
                 "Give each user a group of their own",
             )
         groups.setdefault(user.gid, index)
-    for point in chosen.access_points(settings.users, settings.groups):
+    for point in chosen.desired_access_points(settings.users, settings.groups):
         if len(point.root) > ROOT_LIMIT:
             yield Finding(
                 "HPK-U013",

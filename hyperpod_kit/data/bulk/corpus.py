@@ -30,14 +30,23 @@ _FILLER = b'{"id":"","title":"","text":"%s"}\n'
 
 
 def write_random_jsonl_files(
-    out: str, *, files: int, bytes_per_file: int, max_total_bytes: int, seed: int, progress: Callable[[int, int], None]
+    out: str,
+    *,
+    files: int,
+    bytes_per_file: int,
+    refuse_above_total_bytes: int,
+    seed: int,
+    progress: Callable[[int, int], None],
 ) -> tuple[int, int]:
-    """`files` files of `size` bytes each, at most `cap` bytes in all; (files, bytes). One text is written for all of
-    them, each begun at another place: made at the speed of the disk. Raises UsageError beyond the cap."""
-    if files * bytes_per_file > max_total_bytes:
+    """Write `files` files of `bytes_per_file` bytes each; return (files, bytes).
+
+    One text is written for all of them, each begun at another place: made at the speed of the disk.
+    Raises UsageError, before anything is written, if they would be more than `refuse_above_total_bytes`.
+    """
+    if files * bytes_per_file > refuse_above_total_bytes:
         raise UsageError(
             f"{files} files of {bytes_per_file} bytes are {files * bytes_per_file} bytes, and the cap is "
-            f"{max_total_bytes}",
+            f"{refuse_above_total_bytes}",
             hint="--cap",
         )
     by_descriptor.make_directories(out)
@@ -56,7 +65,7 @@ def write_random_jsonl_files(
             body += _FILLER % (b"x" * (rest - len(_FILLER % b"")))
         elif rest:
             body[-1:] = b" " * rest + b"\n"
-        atomic_file.replace(os.path.join(out, f"{number:06d}.jsonl"), bytes(body))
+        atomic_file.write_atomically(os.path.join(out, f"{number:06d}.jsonl"), bytes(body))
         done += len(body)
         progress(done, files * bytes_per_file)
     return files, done

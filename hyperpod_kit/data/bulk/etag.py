@@ -27,7 +27,7 @@ class EtagVerdict(enum.Enum):
     """It is of parts whose sizes are not known."""
 
 
-def compare_with_etag(stream: BinaryIO, size: int, etag: str) -> tuple[EtagVerdict, str]:
+def etag_verdict_and_md5_or_empty(stream: BinaryIO, size: int, etag: str) -> tuple[EtagVerdict, str]:
     """Compare a file with an ETag; return the verdict, and the MD5 of the whole file where it was computed.
 
     Raises OSError.

@@ -23,7 +23,7 @@ from hyperpod_kit.data.reading.local_file import open_regular
 from hyperpod_kit.errors import DataError, NoData, Untrusted
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor, files, parse, source_owner
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 LIST_FILE = "merged.json"
 FORMAT = "hpk-merged/1"
@@ -72,7 +72,7 @@ def merge_into_tars(source: str, out: str, *, size: int, progress: Callable[[int
             filled += files[-1][1] + _HEADER_BYTES
             group.append(files.pop())
         name = f"{number:06d}.tar"
-        with atomic_file.replacing(os.path.join(out, name)) as stream:  # noqa: SIM117  # not in one line on Python 3.8
+        with atomic_file.open_for_atomic_replace(os.path.join(out, name)) as stream:  # noqa: SIM117  # not in one line on Python 3.8
             with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
                 for path, length in group:
                     listed[path] = [name, length, _add_to_tar(archive, source, path)]
@@ -80,7 +80,7 @@ def merge_into_tars(source: str, out: str, *, size: int, progress: Callable[[int
                     progress(done, total)
         number += 1
     made = {"format": FORMAT, "files": listed}
-    atomic_file.replace(os.path.join(out, LIST_FILE), json.dumps(made).encode(), durable=True)
+    atomic_file.write_atomically(os.path.join(out, LIST_FILE), json.dumps(made).encode(), durable=True)
     return MergeReport(len(listed), number, done)
 
 
@@ -90,13 +90,17 @@ def extract_merged_files(merged: str, out: str, *, progress: Callable[[int, int]
     total = sum(entry.size for entry in entries.values())
     done, count, names = 0, 0, sorted({entry.tar for entry in entries.values()})
     for name in names:
-        for path, content in _iterate_listed_members(os.path.join(merged, os.path.basename(name)), entries):
+        for path, content in _iterate_members_requiring_each_listed(
+            os.path.join(merged, os.path.basename(name)), entries
+        ):
             target = os.path.join(out, path)
             by_descriptor.make_parents(target)
-            with atomic_file.replacing(target) as stream:
+            with atomic_file.open_for_atomic_replace(target) as stream:
                 digest = _copy_and_digest(content, stream)
                 if digest != entries[path].digest:
-                    raise DataError(f"{clean(path)} of {name}: expected {entries[path].digest}, found {digest}")
+                    raise DataError(
+                        f"{clean_one_line(path)} of {name}: expected {entries[path].digest}, found {digest}"
+                    )
             done += entries[path].size
             count += 1
             progress(done, total)
@@ -117,8 +121,9 @@ def _read_merged_list(merged: str) -> dict[str, MergedFile]:
     """Read the list of merged files, by their paths below the source. Raises DataError, OSError."""
     try:
         list_path = os.path.join(merged, LIST_FILE)
-        head = parse.json_object(
-            files.read_file_or_pipe(list_path, _MAX_LIST_BYTES, opener=source_owner.open_nonblocking), _MAX_LIST_BYTES
+        head = parse.parse_json_object(
+            files.read_file_or_pipe(list_path, _MAX_LIST_BYTES, opener=source_owner.open_nonblocking_as_source_owner),
+            _MAX_LIST_BYTES,
         )
         rows = head["files"].items()
         listed = {path: MergedFile(str(tar), size, str(digest)) for path, (tar, size, digest) in rows}
@@ -131,7 +136,7 @@ def _read_merged_list(merged: str) -> dict[str, MergedFile]:
             raise NoData(f"{merged} is no directory", hint="name a directory that `data merge` wrote") from None
         raise DataError(f"{merged} has no {LIST_FILE}: what is there was not merged, or not to its end") from None
     except (ValueError, KeyError, TypeError, AttributeError, Untrusted) as err:
-        raise DataError(f"{merged}/{LIST_FILE} is damaged: {clean(err)}") from None
+        raise DataError(f"{merged}/{LIST_FILE} is damaged: {clean_one_line(err)}") from None
     return listed
 
 
@@ -139,7 +144,9 @@ def _is_tar_name(name: str) -> bool:
     return _TAR_NAME.fullmatch(name) is not None
 
 
-def _iterate_listed_members(tar: str, listed: Mapping[str, MergedFile]) -> Iterator[tuple[str, IO[bytes]]]:
+def _iterate_members_requiring_each_listed(
+    tar: str, listed: Mapping[str, MergedFile]
+) -> Iterator[tuple[str, IO[bytes]]]:
     """Yield (path, stream) of each file of a tar; one that is not as listed is an error. Raises DataError, OSError."""
     name = os.path.basename(tar)
     with open_regular(tar) as stream:
@@ -147,15 +154,17 @@ def _iterate_listed_members(tar: str, listed: Mapping[str, MergedFile]) -> Itera
             for archive, member in read_members(stream):
                 if member.name not in listed or os.path.isabs(member.name) or ".." in member.name.split("/"):
                     problem = f"which {LIST_FILE} has not, or which leads elsewhere"
-                    raise DataError(f"{name} has {clean(member.name)!r}, {problem}")
+                    raise DataError(f"{name} has {clean_one_line(member.name)!r}, {problem}")
                 content = None
                 if member.isreg():
                     content = archive.extractfile(member)
                 if content is None or member.size != listed[member.name].size:
-                    raise DataError(f"{clean(member.name)} of {name} is no file of {listed[member.name].size} bytes")
+                    raise DataError(
+                        f"{clean_one_line(member.name)} of {name} is no file of {listed[member.name].size} bytes"
+                    )
                 yield member.name, content
         except ValueError as err:
-            raise DataError(f"{name} is damaged: {clean(err)}") from None
+            raise DataError(f"{name} is damaged: {clean_one_line(err)}") from None
 
 
 def _copy_and_digest(source: IO[bytes], target: IO[bytes]) -> str:
@@ -166,7 +175,7 @@ def _copy_and_digest(source: IO[bytes], target: IO[bytes]) -> str:
             digest.update(part)
             target.write(part)
     except tarfile.ReadError as err:
-        raise DataError(f"a tar ends too early: {clean(err)}") from None
+        raise DataError(f"a tar ends too early: {clean_one_line(err)}") from None
     return digest.hexdigest()
 
 
@@ -179,7 +188,7 @@ def _find_files(source: str) -> Iterator[tuple[str, int]]:
     paths, left_out, waiting, holes = [], SkippedEntries(), [""], 0
     while waiting:
         folder = waiting.pop()
-        with source_owner.acting_as_source_owner(), os.scandir(os.path.join(source, folder)) as entries:
+        with source_owner.thread_acting_as_source_owner(), os.scandir(os.path.join(source, folder)) as entries:
             for entry in entries:
                 path = os.path.join(folder, entry.name)
                 if entry.is_dir(follow_symlinks=False):

@@ -22,7 +22,7 @@ from hyperpod_kit.errors import DataError, Unreachable
 from hyperpod_kit.extras import requirements_install_command
 from hyperpod_kit.system.process import make_parent_death_hook
 from hyperpod_kit.untrusted import by_descriptor, parse
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 _RETRIES = 10
 _WILDCARDS = frozenset("*?[]\\")
@@ -119,7 +119,7 @@ class S5cmd:
             if self._read_twice >= _MAX_ETAG_CHANGES and not self._same:
                 return False
         with open(part_path, "rb") as stream:
-            verdict, digest = etag.compare_with_etag(stream, file.size, file.etag)
+            verdict, digest = etag.etag_verdict_and_md5_or_empty(stream, file.size, file.etag)
         with self._lock:
             if verdict is etag.EtagVerdict.SAME:
                 self._same += 1
@@ -176,7 +176,7 @@ def parse_listing_line(line: str, bucket_url: str, prefix: str) -> StagedFile | 
     is no such line, and for a key that has lines: each is an order of its own to `s5cmd run`.
     """
     try:
-        item = parse.json_object(line, _MAX_LINE)
+        item = parse.parse_json_object(line, _MAX_LINE)
         if item["type"] != "file":
             return None
         url, etag_text, size = item["key"], item.get("etag", ""), item.get("size", 0)
@@ -191,10 +191,14 @@ def parse_listing_line(line: str, bucket_url: str, prefix: str) -> StagedFile | 
             raise ValueError("fields of other types")
         url.encode()
     except (ValueError, KeyError, OverflowError) as err:
-        raise DataError(f"s5cmd listed {clean(line)[:200]!r}: {type(err).__name__}: {clean(err)[:80]}") from None
+        raise DataError(
+            f"s5cmd listed {clean_one_line(line)[:200]!r}: {type(err).__name__}: {clean_one_line(err)[:80]}"
+        ) from None
     key = url[len(bucket_url) :]
     if not url.startswith(bucket_url) or "\n" in key or "\r" in key:
-        raise DataError(f"{clean(url)!r} cannot be staged", hint="name a prefix without it, or rename the object")
+        raise DataError(
+            f"{clean_one_line(url)!r} cannot be staged", hint="name a prefix without it, or rename the object"
+        )
     if not key or key.endswith("/"):
         return None
     return StagedFile(key.removeprefix(prefix), size, when * 10**9, etag_text)
@@ -203,7 +207,7 @@ def parse_listing_line(line: str, bucket_url: str, prefix: str) -> StagedFile | 
 def parse_copied_file_number(line: str) -> int | None:
     """Parse which file of a group a line of `s5cmd --json run` reports as copied; None for any other line."""
     try:
-        report = parse.json_object(line, _MAX_LINE)
+        report = parse.parse_json_object(line, _MAX_LINE)
     except ValueError:
         return None
     part = report.get("destination")
@@ -216,5 +220,5 @@ def parse_error_line(line: str) -> str:
     """Parse the error in a line of s5cmd's; "" for an empty one."""
     message: Any = line.strip()
     with contextlib.suppress(ValueError, KeyError):
-        message = parse.json_object(line, _MAX_LINE)["error"]
-    return clean(message)
+        message = parse.parse_json_object(line, _MAX_LINE)["error"]
+    return clean_one_line(message)

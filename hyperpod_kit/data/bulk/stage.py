@@ -19,11 +19,18 @@ from dataclasses import dataclass
 
 from hyperpod_kit.data.bulk.directory import Directory
 from hyperpod_kit.data.bulk.s5cmd import S5cmd
-from hyperpod_kit.data.bulk.staging import WORK_DIRECTORY, ContentMismatch, FileList, StagedFile, StageEngine, is_staged
+from hyperpod_kit.data.bulk.staging import (
+    WORK_DIRECTORY,
+    ContentMismatch,
+    FileList,
+    StagedFile,
+    StageEngine,
+    is_staged_with_size_and_mtime,
+)
 from hyperpod_kit.data.bulk.throttle import sizes_on_disk_by_inode
 from hyperpod_kit.data.reading.bounded import REPLY_SECONDS
 from hyperpod_kit.errors import DataError, DataUnavailable, NoData
-from hyperpod_kit.system.file_lock import lock_within, try_lock
+from hyperpod_kit.system.file_lock import lock_exclusively_within, try_lock
 from hyperpod_kit.system.wait import BackOff
 from hyperpod_kit.untrusted.owned_directory import OwnedDirectory
 
@@ -72,9 +79,11 @@ def stage(
 ) -> StageReport:
     """Bring all files of `source`, a directory or `s3://BUCKET/PREFIX`, into the directory `out`.
 
-    `rate`: bytes a second; `workers`: files at a time; `wait`: seconds for another one that fills the same directory;
-    `reply_timeout`: seconds after which a mount of the source that gives no answer counts as failed.
-    Raises DataError, DataUnavailable when files do not come, Unreachable for a bucket that cannot be listed, OSError.
+    `rate`: bytes a second; `workers`: files at a time; `lock_timeout`: seconds to wait for another call that
+    fills the same directory; `reply_timeout`: seconds after which a mount of the source that gives no answer
+    counts as failed.
+    Raises DataError, DataUnavailable when files do not come, Unreachable for a bucket that cannot be listed,
+    OSError.
     """
     started_at = time.monotonic()
     engine = open_engine(source, rate=rate, workers=workers, reply_timeout=reply_timeout)
@@ -82,10 +91,10 @@ def stage(
         destination = unfinished = None
         if not dry_run:
             destination = stack.enter_context(StageDestination(out, lock_timeout))
-            unfinished = destination.work_directory.anchor
+            unfinished = destination.work_directory.proc_fd_path
         listed = FileList(stack.enter_context(tempfile.TemporaryFile("w+", dir=unfinished)))
         for file in engine.files():
-            listed.add(file)
+            listed.append_refusing_unsafe_path(file)
         if not listed.files:
             raise NoData(f"{source}: there are no files")
         staging = _Staging(engine, out, destination, listed, progress)
@@ -93,8 +102,8 @@ def stage(
             destination.remove_leftovers_and_require_room(listed)
             stack.enter_context(staging.reporting_progress())
         for group in listed.groups(_FILES, _BYTES):
-            missing = [file for file in group if not is_staged(out, file)]
-            staging.add_present_files(
+            missing = [file for file in group if not is_staged_with_size_and_mtime(out, file)]
+            staging.count_present_files(
                 len(group) - len(missing), sum(file.size for file in group) - sum(file.size for file in missing)
             )
             if dry_run:
@@ -128,7 +137,7 @@ class StageDestination:
             stack.callback(os.close, lock)
             if not try_lock(lock):
                 log.warning("another `data stage` fills %s; it is waited for", out)
-                if not lock_within(lock, wait, BackOff(0.1, 2.0)):
+                if not lock_exclusively_within(lock, wait, BackOff(0.1, 2.0)):
                     raise DataError(f"another `data stage` fills {out}, for more than {wait:.0f} s")
             self._closing = stack.pop_all()
 
@@ -141,8 +150,8 @@ class StageDestination:
     def remove_leftovers_and_require_room(self, listed: FileList) -> None:
         """Delete the parts of a run that was killed. Raises DataError when the disk has no room for what is missing."""
         expected = (file for group in listed.groups(_FILES, _BYTES) for file in group)
-        missing = sum(file.size for file in expected if not is_staged(self.top.path, file))
-        self.work_directory.remove(_PARTS_DIRECTORY)  # of a run that was killed
+        missing = sum(file.size for file in expected if not is_staged_with_size_and_mtime(self.top.path, file))
+        self.work_directory.remove_file_or_tree(_PARTS_DIRECTORY)  # of a run that was killed
         free = self.top.free_bytes()
         if missing > free:
             raise DataError(f"{self.top.path} has {free} bytes free, and {missing} are to come")
@@ -164,14 +173,14 @@ class _Staging:
         self._destination = destination
         self._parts = ""
         if destination is not None:
-            self._parts = os.path.join(destination.work_directory.anchor, _PARTS_DIRECTORY)
+            self._parts = os.path.join(destination.work_directory.proc_fd_path, _PARTS_DIRECTORY)
         self._listed = listed
         self._progress = progress
         self._lock = threading.Lock()
         self._present_bytes = 0
         self.present = self.brought = self.brought_bytes = self.by_size = 0
 
-    def add_present_files(self, files: int, size: int) -> None:
+    def count_present_files(self, files: int, size: int) -> None:
         """Count files that are there already."""
         self.present += files
         self._present_bytes += size
@@ -194,7 +203,7 @@ class _Staging:
     def _fetch_once_and_list_missing(self, group: Sequence[StagedFile]) -> list[StagedFile]:
         """Try a group once and return the files that did not come."""
         assert self._destination is not None
-        self._destination.work_directory.remove(_PARTS_DIRECTORY)
+        self._destination.work_directory.remove_file_or_tree(_PARTS_DIRECTORY)
         with self._destination.work_directory.ensure_directory(_PARTS_DIRECTORY) as parts, ThreadPoolExecutor(
             _VERIFIERS
         ) as pool:
@@ -204,12 +213,12 @@ class _Staging:
                     arrived.number,
                     pool.submit(self._verify_and_place_file, group[arrived.number], parts, str(arrived.number)),
                 )
-                for arrived in self._engine.fetch_skipping_failed(group, parts.anchor)
+                for arrived in self._engine.fetch_skipping_failed(group, parts.proc_fd_path)
             ]
             for number, proof in placed:
                 if proof.result():
                     missing.pop(number, None)
-        self._destination.work_directory.remove(_PARTS_DIRECTORY)
+        self._destination.work_directory.remove_file_or_tree(_PARTS_DIRECTORY)
         return list(missing.values())
 
     def _verify_and_place_file(self, file: StagedFile, parts: OwnedDirectory, part: str) -> bool:
@@ -220,7 +229,7 @@ class _Staging:
             arrived = os.fstat(handle).st_size
             if arrived != file.size:
                 raise ContentMismatch(f"{file.path} has {arrived} bytes, expected {file.size}")
-            verified = self._engine.is_verified_or_raise_on_mismatch(file, os.path.join(parts.anchor, part))
+            verified = self._engine.is_verified_or_raise_on_mismatch(file, os.path.join(parts.proc_fd_path, part))
             os.utime(handle, ns=(file.mtime_ns, file.mtime_ns))
         except ContentMismatch as err:
             log.warning("%s", err)

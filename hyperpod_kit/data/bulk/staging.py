@@ -36,8 +36,8 @@ class StageEngine(Protocol):
         """List all files of the source. Raises DataError, OSError."""
 
     def fetch_skipping_failed(self, group: Sequence[StagedFile], parts_directory: str) -> Iterator[FetchedPart]:
-        """Fetch each file of a group to `parts`/number and yield it when it is whole; one that does not come is left
-        out."""
+        """Fetch each file of a group to `parts_directory`/number and yield it when it is whole; one that cannot be
+        fetched is left out."""
 
     def is_verified_or_raise_on_mismatch(self, file: StagedFile, part_path: str) -> bool:
         """Return whether the bytes are verified to be the source's; False where only the size can be compared.
@@ -62,7 +62,7 @@ class FileList:
         self.files = 0
         self.bytes = 0
 
-    def add(self, file: StagedFile) -> None:
+    def append_refusing_unsafe_path(self, file: StagedFile) -> None:
         """Add a file. Raises DataError for a path that leads out of the source."""
         if any(part in ("", ".", "..") for part in file.path.split("/")) or file.path.split("/")[0] == WORK_DIRECTORY:
             raise DataError(f"{file.path!r} cannot be the path of a file below the destination")
@@ -86,7 +86,7 @@ class FileList:
             yield group
 
 
-def is_staged(out: str, file: StagedFile) -> bool:
+def is_staged_with_size_and_mtime(out: str, file: StagedFile) -> bool:
     """Whether a file is staged: it gets its name when it is verified, and has the source's size and time then."""
     try:
         status = os.stat(os.path.join(out, file.path))

@@ -100,7 +100,7 @@ def make_corpus(args: argparse.Namespace) -> int:
             args.out,
             files=args.files,
             bytes_per_file=args.kib * 1024,
-            max_total_bytes=args.cap * _MIB,
+            refuse_above_total_bytes=args.cap * _MIB,
             seed=args.seed,
             progress=line.show_progress,
         )

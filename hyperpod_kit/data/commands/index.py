@@ -50,7 +50,7 @@ def _build_and_report_index(args: argparse.Namespace) -> int:
         line.clear_line()
     index = outcome.index
     seconds = time.monotonic() - started_at
-    mixing = _measure_default_mixing(index)
+    mixing = _measure_default_mixing_unless_empty(index)
     if args.json:
         counts = {"read": outcome.read, "known": outcome.reused, "passed_over": outcome.passed_over}
         terminal.print_json({**_index_facts(index), **counts, **_mixing_as_json(mixing)})
@@ -79,7 +79,7 @@ class _DefaultMixing(NamedTuple):
     unread: str = ""
 
 
-def _measure_default_mixing(index: SampleIndex) -> _DefaultMixing | None:
+def _measure_default_mixing_unless_empty(index: SampleIndex) -> _DefaultMixing | None:
     """Measure how the default order mixes; None for an index without samples."""
     if not index.samples:
         return None
@@ -169,14 +169,14 @@ def _print_index(args: argparse.Namespace) -> int:
             for file in files
         ]
         terminal.print_json(
-            {**_index_facts(index), **_mixing_as_json(_measure_default_mixing(index)), "first_files": rows}
+            {**_index_facts(index), **_mixing_as_json(_measure_default_mixing_unless_empty(index)), "first_files": rows}
         )
         return 0
     for name, value in _index_facts(index).items():
         if isinstance(value, list):
             value = ", ".join(value)
         terminal.print_stdout(f"{name:8} {value}")
-    _print_mixing(_measure_default_mixing(index))
+    _print_mixing(_measure_default_mixing_unless_empty(index))
     for file in files:
         terminal.print_stdout(f"  {file.samples:>10} {file.format:8} {format_size(file.size):>10}  {file.path}")
     if index.files > len(files):

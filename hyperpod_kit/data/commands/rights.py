@@ -13,7 +13,7 @@ from hyperpod_kit.untrusted import source_owner
 
 
 @contextmanager
-def reading_as_owner(names: Sequence[str], reply_timeout: float = REPLY_SECONDS) -> Iterator[None]:
+def reading_as_owner(source_names: Sequence[str], reply_timeout: float = REPLY_SECONDS) -> Iterator[None]:
     """In the block these sources are opened with the rights of whoever owns them, where this process is root.
 
     `reply_timeout`: seconds after which a mount that gives no answer counts as failed.
@@ -25,5 +25,5 @@ def reading_as_owner(names: Sequence[str], reply_timeout: float = REPLY_SECONDS)
         with storage_errors_as_data_unavailable(path):
             return call_bounded(mounts, path, call)
 
-    with source_owner.reading_as_owner_of(local_base_paths(names), call_about):
+    with source_owner.opening_sources_as_owner_of(local_base_paths(source_names), call_about):
         yield

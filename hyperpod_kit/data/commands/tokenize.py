@@ -17,7 +17,7 @@ from hyperpod_kit.data.dataset import IndexedDataset
 from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.errors import DataError, NoData, Untrusted, UsageError
 from hyperpod_kit.untrusted import by_descriptor, files, source_owner, terminal
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 _DOCUMENTS_PER_TASK = 512
 """Documents of one task."""
@@ -32,11 +32,15 @@ def read_tokenizer_json(path: str) -> str:
     """
     try:
         with reading_as_owner([path]):
-            return files.read_file_or_pipe(path, _MAX_TOKENIZER_BYTES, opener=source_owner.open_nonblocking).decode()
+            return files.read_file_or_pipe(
+                path, _MAX_TOKENIZER_BYTES, opener=source_owner.open_nonblocking_as_source_owner
+            ).decode()
     except FileNotFoundError:
         raise NoData(f"there is no {path}", hint="the tokenizer.json of a model") from None
     except (UnicodeDecodeError, Untrusted) as err:
-        raise UsageError(f"{path} is no tokenizer: {clean(err)}", hint="the tokenizer.json of a model") from None
+        raise UsageError(
+            f"{path} is no tokenizer: {clean_one_line(err)}", hint="the tokenizer.json of a model"
+        ) from None
 
 
 class TextTokenizer:
@@ -122,10 +126,13 @@ def _encode_documents(
         tokenizer_json,
         args.end,
         args.field,
-        source_owner.current_source_uid(),
+        source_owner.process_source_uid_or_none(),
     )
     with ProcessPoolExecutor(
-        min(args.processes or os.cpu_count() or 1, len(runs)), context, _initialize_process, initializer_arguments
+        min(args.processes or os.cpu_count() or 1, len(runs)),
+        context,
+        _initialize_tokenizing_process,
+        initializer_arguments,
     ) as pool:
         for run, documents in zip(runs, pool.map(_encode_range, runs), strict=True):
             line.show_progress(run.stop, len(dataset))
@@ -135,12 +142,17 @@ def _encode_documents(
 _work: list[Any] = []
 
 
-def _initialize_process(
-    dataset: IndexedDataset, path: str, text: str, end: str | None, field: str, reader: int | None
+def _initialize_tokenizing_process(
+    dataset: IndexedDataset,
+    tokenizer_path: str,
+    tokenizer_json: str,
+    end: str | None,
+    field: str,
+    source_uid: int | None,
 ) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core already
-    source_owner.set_process_source_uid(reader)
-    _work[:] = [dataset, TextTokenizer(path, text, end, field)]
+    source_owner.set_process_source_uid(source_uid)
+    _work[:] = [dataset, TextTokenizer(tokenizer_path, tokenizer_json, end, field)]
 
 
 def _encode_range(run: range) -> list[list[int]]:

@@ -109,10 +109,9 @@ def decompress(
     end_offset: int,
     on_member_end: Callable[[int], None],
 ) -> Iterator[bytes]:
-    """Yield the plain text of a file of `size` bytes from the member at `at` on.
+    """Yield the plain text of a file from the member at `member_offset` up to `end_offset`.
 
     `on_member_end(offset)` is called after each member.
-
     Raises ValueError for bytes that cannot be decompressed, that end in the middle, or that give more than text
     does.
     """
@@ -185,7 +184,7 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
         short = (sizes > 0) & (sizes <= longest)
         joined, before = tail + text, len(tail)
         for end, size in zip(newlines[short].tolist(), sizes[short].tolist(), strict=True):
-            if _is_blank(joined[before + end - size : before + end], is_json):
+            if _is_blank_json_or_carriage_return(joined[before + end - size : before + end], is_json):
                 blank.add(end + done)
         if len(newlines):
             previous = int(ends[-1][-1])
@@ -195,7 +194,7 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     if done > previous + 1:  # the last line has no end
         line_ends = np.append(line_ends, done)
         size = done - previous - 1
-        if size <= longest and _is_blank(tail[-size:], is_json):
+        if size <= longest and _is_blank_json_or_carriage_return(tail[-size:], is_json):
             blank.add(done)
     starts, lengths = lines.line_spans_from_ends(line_ends)
     is_sample = (lengths > 0) & ~np.isin(line_ends, sorted(blank))
@@ -206,7 +205,7 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     return Scan(starts[is_sample].astype(np.uint64), lengths[is_sample].astype(np.uint32), pieces.digest(), 0, places)
 
 
-def _is_blank(line: bytes, is_json: bool) -> bool:
+def _is_blank_json_or_carriage_return(line: bytes, is_json: bool) -> bool:
     if is_json:
         return not line.strip()
     return line == b"\r"

@@ -64,7 +64,7 @@ def has_json_name(path: str) -> bool:
 def _unmark_blank_lines(
     file: SourceFile, starts: Numbers, lengths: Numbers, sample_mask: npt.NDArray[np.bool_]
 ) -> None:
-    """Clear `full` for short lines of blanks alone. Lines that are near each other are read at once."""
+    """Clear `sample_mask` for short lines of blanks alone. Lines that are near each other are read at once."""
     short = np.flatnonzero(sample_mask & (lengths <= MAX_BLANK_BYTES))
     for some in np.split(short, np.flatnonzero(np.diff(starts[short] >> _SPAN_BITS)) + 1):
         if not some.size:
@@ -107,7 +107,9 @@ class LineReader(RangeReader):
 
         Long ones are read while the caller goes through them.
         """
-        lines = self.windows.ranges_from_cached_pieces_or_empty(file_by_number, samples, file_numbers, starts, lengths)
+        lines = self.windows.ranges_or_empty_reading_frequent_pieces(
+            file_by_number, samples, file_numbers, starts, lengths
+        )
         if not all(lines):
             return _strip_carriage_returns(
                 self.fill_in_missing_ranges(lines, file_by_number, file_numbers, starts, lengths)

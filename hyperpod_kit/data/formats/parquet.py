@@ -69,7 +69,7 @@ class ParquetReader:
         self._evicted: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._decoded_again_count = 0
 
-    def largest_group(self, file: Any) -> tuple[int, int]:
+    def largest_group_rows_and_bytes(self, file: Any) -> tuple[int, int]:
         """Return (rows, bytes) of the largest row group of a file."""
         return self._cached_file_groups(file).largest_group_rows_and_bytes()
 

@@ -125,7 +125,7 @@ class ParquetGroups:
             raise ValueError("a column that lies beyond the end of the file")
         with self._bytes.caching_columns_if_small(columns, packed):
             most = _SMALL + _MAX_EXPANSION * packed
-            pages = [self._read_checked_pages(column) for column in columns]
+            pages = [self._read_checked_page_headers(column) for column in columns]
             sizes = [self._max_decoded_size(*column_pages, most) for column_pages in zip(columns, pages, strict=True)]
             if sum(sizes) <= most:
                 return self._file.read_row_group(number, use_threads=False)
@@ -140,7 +140,7 @@ class ParquetGroups:
             if sum(sizes) <= most:
                 table = file.read_row_group(number, use_threads=False)
                 return decode_dictionaries_within(table, self._file.schema_arrow, most - sum(sizes))
-            return read_in_batches(file, number, claimed)
+            return read_group_in_batches_limiting_size(file, number, claimed)
 
     def _open_with_dictionary_columns(self, columns: tuple[int, ...]) -> Any:
         """Open the file so that words of these columns stay numbers of a dictionary."""
@@ -148,7 +148,7 @@ class ParquetGroups:
             self._numbered = columns, open_parquet(self._bytes, self._size, columns)
         return self._numbered[1]
 
-    def _read_checked_pages(self, column: ColumnChunk) -> list[ColumnPage]:
+    def _read_checked_page_headers(self, column: ColumnChunk) -> list[ColumnPage]:
         """Read the pages of a column. Raises ValueError for pages that are larger than the file's own index says."""
         end = column.first_page_offset + column.compressed
         pages = list(parquet_pages.read_page_headers(self._bytes.read_range, column.first_page_offset, end))
@@ -226,15 +226,15 @@ def decode_dictionaries_within(table: Any, schema: Any, max_bytes: int) -> Any:
     return table
 
 
-def read_in_batches(file: Any, number: int, claimed: int) -> Any:
+def read_group_in_batches_limiting_size(file: Any, number: int, claimed_bytes: int) -> Any:
     """Read a few rows at a time. Raises ValueError when it becomes too large."""
     import pyarrow
 
     batches, size = [], 0
-    most = _SMALL + _MAX_EXPANSION * claimed
+    most = _SMALL + _MAX_EXPANSION * claimed_bytes
     for batch in file.iter_batches(_ROWS_PER_BATCH, row_groups=[number], use_threads=False):
         batches.append(batch)
         size += batch.nbytes
         if size > most:
-            raise ValueError(f"it decodes to more than {most:,} bytes, and says that it has {claimed:,}")
+            raise ValueError(f"it decodes to more than {most:,} bytes, and says that it has {claimed_bytes:,}")
     return pyarrow.Table.from_batches(batches, file.schema_arrow).combine_chunks()

@@ -43,20 +43,20 @@ class BuildOutcome:
     passed_over: int
 
 
-def default_index_directory(names: Sequence[str]) -> str:
+def default_index_directory(source_names: Sequence[str]) -> str:
     """Choose where an index goes when nobody says: into the source, if it is one directory that can be written, else
     into the user's cache."""
     import hashlib
 
-    if len(names) == 1 and os.path.isdir(names[0]) and os.access(names[0], os.W_OK):
-        return os.path.join(os.path.abspath(names[0]), _INDEX_SUFFIX)
-    key = hashlib.blake2b("\0".join(names).encode(), digest_size=8).hexdigest()
+    if len(source_names) == 1 and os.path.isdir(source_names[0]) and os.access(source_names[0], os.W_OK):
+        return os.path.join(os.path.abspath(source_names[0]), _INDEX_SUFFIX)
+    key = hashlib.blake2b("\0".join(source_names).encode(), digest_size=8).hexdigest()
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return os.path.join(cache, "hyperpod-kit", "data", key)
 
 
 def build_index(
-    names: Sequence[str],
+    source_names: Sequence[str],
     out: str | None = None,
     *,
     format: str | None = None,
@@ -66,19 +66,19 @@ def build_index(
     reply_timeout: float = REPLY_SECONDS,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> BuildOutcome:
-    """Build the index of `names` in `out`. `progress(bytes done, bytes in all)` is called from time to time.
+    """Build the index of `source_names` in `out`; `progress(bytes done, bytes in all)` is called at times.
 
-    Killed and called again, it goes on; called when nothing changed, it reads no file. `check`: each JSON line
-    is decoded, and `on_bad` says whether a bad one raises, or is left out and counted (`skip`). `reply_timeout`:
-    seconds after which a mount that gives no answer counts as failed.
+    Killed and called again, it goes on; called when nothing changed, it reads no file. `check`: each JSON
+    line is decoded, and `on_bad` says whether a bad one raises, or is left out and counted (`skip`).
+    `reply_timeout`: seconds after which a mount that gives no answer counts as failed.
     Raises DataError, BadRecord, DataUnavailable for storage that is gone or does not answer, OSError.
     """
-    directory = out or default_index_directory(names)
+    directory = out or default_index_directory(source_names)
     mounts = SourceMounts(reply_timeout)
-    listing = sources.list_sources(names, mounts, format=format)
+    listing = sources.list_sources(source_names, mounts, format=format)
     by_descriptor.make_directories(directory)
     parts = Parts(os.path.join(directory, "parts"), digests.fastest_algorithm() + (f"-{on_bad}" if check else ""))
-    scans: list[Scan | None] = [parts.read_scan(_scan_key(listing, file)) for file in listing.files]
+    scans: list[Scan | None] = [parts.read_scan_if_intact(_scan_key(listing, file)) for file in listing.files]
     reused = sum(cached is not None for cached in scans)
     total = sum(file.size for file in listing.files)
     count = ByteCount(total, sum(file.size for file, scan in zip(listing.files, scans, strict=True) if scan), progress)
@@ -224,7 +224,7 @@ def _write_index(directory: str, listing: sources.SourceListing, scans: Sequence
     with contextlib.suppress(FileNotFoundError):
         by_descriptor.unlink(os.path.join(directory, layout.HEADER))
     for title, array in arrays.items():
-        with atomic_file.replacing(os.path.join(directory, f"{title}.npy")) as stream:
+        with atomic_file.open_for_atomic_replace(os.path.join(directory, f"{title}.npy")) as stream:
             np.save(stream, array, allow_pickle=False)
     index = SampleIndex(
         directory,
@@ -236,7 +236,7 @@ def _write_index(directory: str, listing: sources.SourceListing, scans: Sequence
         digests.fastest_algorithm(),
         layout.data_digest(rows, paths),
     )
-    atomic_file.replace(os.path.join(directory, layout.HEADER), layout.render_header(index), durable=True)
+    atomic_file.write_atomically(os.path.join(directory, layout.HEADER), layout.render_header(index), durable=True)
     return index
 
 

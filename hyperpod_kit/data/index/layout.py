@@ -26,7 +26,7 @@ from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.deduplication import unique_values
 from hyperpod_kit.errors import DataError, NoData, Untrusted
 from hyperpod_kit.untrusted import files, parse
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 FORMAT = "hpk-data/1"
 HEADER = "index.json"
@@ -141,7 +141,7 @@ class SampleIndex:
         """
         directory = os.fspath(folder)
         try:
-            head = parse.json_object(
+            head = parse.parse_json_object(
                 files.read_file_or_pipe(os.path.join(directory, HEADER), _MAX_HEADER_BYTES), _MAX_HEADER_BYTES
             )
         except FileNotFoundError:
@@ -151,7 +151,7 @@ class SampleIndex:
         except (ValueError, Untrusted) as err:
             raise DataError(f"{directory}/{HEADER} is damaged: {err}", hint="hyperpod-kit data index") from None
         if head.get("format") != FORMAT:
-            raise DataError(f"{directory} is of format {clean(head.get('format'))}, expected {FORMAT!r}")
+            raise DataError(f"{directory} is of format {clean_one_line(head.get('format'))}, expected {FORMAT!r}")
         if not _is_valid_header(head):
             raise DataError(
                 f"{directory}/{HEADER} is none of ours: a field is missing, or odd", hint="hyperpod-kit data index"
@@ -187,7 +187,9 @@ class SampleIndex:
                 array = load_array(path, _KINDS.get(name))
                 self._require_consistent(name, array)
             except (OSError, ValueError, EOFError, MemoryError, OverflowError) as err:
-                raise DataError(f"{path} cannot be read: {clean(err)}", hint="hyperpod-kit data index") from None
+                raise DataError(
+                    f"{path} cannot be read: {clean_one_line(err)}", hint="hyperpod-kit data index"
+                ) from None
             self._arrays[name] = array
         return self._arrays[name]
 

@@ -40,11 +40,11 @@ class Parts:
         self._path = os.path.join(folder, f"scans-{digest}")
         self._locations: dict[str, tuple[int, int]] = {}
         self._stream: IO[bytes] = by_descriptor.open_stream_for_writing(self._path, "a+b")  # closed by flush
-        end = self._load_record_locations()
+        end = self._load_locations_and_find_valid_end()
         self._stream.truncate(end)
         self._flushed = time.monotonic()
 
-    def _load_record_locations(self) -> int:
+    def _load_locations_and_find_valid_end(self) -> int:
         """Note where each record lies; returns where the last whole one ends."""
         self._stream.seek(0)
         at = 0
@@ -64,7 +64,7 @@ class Parts:
             at = begin + length
             self._stream.seek(at)
 
-    def read_scan(self, key: str) -> Scan | None:
+    def read_scan_if_intact(self, key: str) -> Scan | None:
         """Return the scan of a key; None when there is none that is whole."""
         location = self._locations.get(key)
         if location is None:

@@ -115,9 +115,9 @@ def _stat_regular_files(base: str, paths: Sequence[str]) -> list[tuple[str, str,
     return rows
 
 
-def local_base_paths(names: Sequence[str]) -> list[str]:
+def local_base_paths(source_names: Sequence[str]) -> list[str]:
     """List the directories and files of sources that are on mounts of this machine."""
-    local = [name for name in names if not name.startswith("s3://")]
+    local = [name for name in source_names if not name.startswith("s3://")]
     return [
         _directory_above_wildcards(name) if glob.has_magic(name) else name for name in local
     ]  # without a look at a mount

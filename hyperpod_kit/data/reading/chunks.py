@@ -67,7 +67,7 @@ class DiskCache(NamedTuple):
             The chunk; None unless it is there, is complete, and was kept by this user or by root.
         """
         try:
-            data = by_descriptor.read_own_file(self._path(key), length + _CHECKSUM_BYTES)
+            data = by_descriptor.read_own_or_root_file(self._path(key), length + _CHECKSUM_BYTES)
         except (OSError, Untrusted):
             return None
         chunk, check = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
@@ -88,7 +88,7 @@ class DiskCache(NamedTuple):
             path = self._path(key)
             by_descriptor.make_parents(path)
             if shutil.disk_usage(self.folder).free - len(data) >= self.floor:
-                atomic_file.replace(path, data + _chunk_digest(key, data))
+                atomic_file.write_atomically(path, data + _chunk_digest(key, data))
 
     def _path(self, key: str) -> str:
         name = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
@@ -205,7 +205,7 @@ class ChunkedObject:
         return bisect_right(self._cuts, offset) - 1
 
     def _chunk_ranges(self, chunk_index: int, end_offset: int) -> Iterator[tuple[int, int]]:
-        """Yield (begin, end) of the chunks from one on that begin before `end`."""
+        """Yield (begin, end) of the chunks from `chunk_index` on that begin before `end_offset`."""
         cuts = self._cuts
         while cuts[chunk_index] < end_offset:
             yield cuts[chunk_index], cuts[chunk_index + 1]

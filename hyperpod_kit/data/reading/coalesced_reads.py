@@ -57,7 +57,7 @@ class CoalescedReads:
         self._expected: set[int] = set()
         """Pieces of which several ranges come soon."""
 
-    def ranges_from_cached_pieces_or_empty(
+    def ranges_or_empty_reading_frequent_pieces(
         self,
         file_by_number: Callable[[int], FileFacts],
         samples: Numbers,
@@ -114,7 +114,7 @@ class CoalescedReads:
             return None
         self._expected.discard(key)
         self._touched.pop(key, None)
-        bounds = self._cuts.piece_byte_range(sample, key >> PIECE_NUMBER_BITS)
+        bounds = self._cuts.piece_range_if_ordered_and_small(sample, key >> PIECE_NUMBER_BITS)
         if bounds is None or bounds[1] - bounds[0] > self._most:
             return None
         begin, size = bounds[0], bounds[1] - bounds[0]

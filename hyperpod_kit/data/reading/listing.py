@@ -59,10 +59,10 @@ def describe_non_file(entry: os.DirEntry[str]) -> str:
 
 
 def list_files(mounts: SourceMounts, base: str, accepts_name: Callable[[str], bool]) -> Iterator[ListedFile]:
-    """All files below `base`, in the order of their paths in each directory; paths are below it. Names, of files and of
-    directories, that `accept` refuses are passed over, and links to directories are not followed, which the log says.
+    """Yield all files below `base`, in the order of their paths in each directory; paths are below it.
 
-    Raises DataUnavailable, OSError.
+    Names, of files and of directories, that `accepts_name` refuses are passed over, and links to directories are
+    not followed, which is logged. Raises DataUnavailable, OSError.
     """
     waiting = [""]
     left_out = SkippedEntries()

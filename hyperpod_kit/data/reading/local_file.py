@@ -20,7 +20,7 @@ def open_regular(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     Raises DataError for what is no regular file, OSError.
     """
-    with open(path, "rb", opener=source_owner.open_nonblocking) as stream:
+    with open(path, "rb", opener=source_owner.open_nonblocking_as_source_owner) as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise DataError(
                 f"{path} is {files.describe_if_not_regular_file(os.fspath(path)) or 'no file'}, expected a file"
@@ -33,7 +33,7 @@ class LocalFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._handle = source_owner.open_nonblocking(path)
+        self._handle = source_owner.open_nonblocking_as_source_owner(path)
         status = os.fstat(self._handle)
         self.size = status.st_size
         self.mtime_ns = status.st_mtime_ns

@@ -32,7 +32,7 @@ class SourceMounts:
         return calls
 
     @property
-    def has_mounts_that_may_hang(self) -> bool:
+    def has_used_mounts_that_may_hang(self) -> bool:
         """Whether there was a file on such a mount."""
         return bool(self._mounts)
 
@@ -43,7 +43,7 @@ class SourceMounts:
     def _bounded_calls_for_mount(self, path: str) -> BoundedCalls | None:
         # A link may lead to a mount, and to look whether it is one is a call as well.
         real = self._links.call(lambda: os.path.realpath(path))
-        mount = mountinfo.mount_holding(mountinfo.read(), real)
+        mount = mountinfo.mount_containing_path(mountinfo.read_mountinfo(), real)
         if mount is not None and mount.fs_type in mountinfo.DISKS:
             return None
         mount_point = "" if mount is None else mount.path

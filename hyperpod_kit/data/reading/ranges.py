@@ -37,7 +37,9 @@ class RangeReader:
 
         Raises what SourceFiles.read raises.
         """
-        ranges = self.windows.ranges_from_cached_pieces_or_empty(file_by_number, samples, file_numbers, starts, lengths)
+        ranges = self.windows.ranges_or_empty_reading_frequent_pieces(
+            file_by_number, samples, file_numbers, starts, lengths
+        )
         if all(ranges):
             return ranges
         return list(self.fill_in_missing_ranges(ranges, file_by_number, file_numbers, starts, lengths))

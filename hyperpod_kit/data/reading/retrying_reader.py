@@ -57,7 +57,7 @@ class RetryingFiles(SourceFiles):
     def read(self, facts: FileFacts, offset: int, length: int) -> bytes:
         """See SourceFiles. Raises ChangedFile, DataUnavailable, and OSError for what no repair mends."""
         if self._redirected and self._is_redirected(facts.path):
-            return self._read_elsewhere(facts, offset, length, None)
+            return self._read_replica_and_redirect_later_reads(facts, offset, length, None)
         try:
             return super().read(facts, offset, length)
         except OSError as err:
@@ -100,9 +100,11 @@ class RetryingFiles(SourceFiles):
             log.warning("%s is back after %.1f s", facts.path, self._clock() - begin)
             return data
         self.close_and_forget_mount(facts.path)
-        return self._read_elsewhere(facts, offset, length, cause)
+        return self._read_replica_and_redirect_later_reads(facts, offset, length, cause)
 
-    def _read_elsewhere(self, facts: FileFacts, offset: int, length: int, cause: OSError | None) -> bytes:
+    def _read_replica_and_redirect_later_reads(
+        self, facts: FileFacts, offset: int, length: int, cause: OSError | None
+    ) -> bytes:
         description = "its own place was given up"
         if cause is not None:
             description = f"{cause} for {self._patience:.0f} s"
@@ -147,7 +149,7 @@ class RetryingFiles(SourceFiles):
         raise AssertionError("the last try returns or raises")
 
     def _open_replica(self, path: str, facts: FileFacts) -> SourceFile:
-        file = self._files_open_in_this_process().get(path)
+        file = self._open_files_reset_after_fork().get(path)
         if file is None:
             file = self._open_source(path, facts)
             if not self._has_indexed_bytes(file, facts):

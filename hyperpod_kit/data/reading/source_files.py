@@ -46,8 +46,8 @@ class ReadTogether(Protocol):
 
     def piece_keys(self, samples: Numbers, files: Numbers) -> Numbers: ...
     def piece_start_offsets(self, samples: Numbers, files: Numbers) -> Numbers: ...
-    def piece_byte_range(self, sample: int, file: int) -> tuple[int, int] | None: ...
-    def block_start_offsets(self, file: FileFacts) -> Sequence[int]: ...
+    def piece_range_if_ordered_and_small(self, sample: int, file: int) -> tuple[int, int] | None: ...
+    def block_start_offsets_if_worth_cutting(self, file: FileFacts) -> Sequence[int]: ...
 
 
 class SourceFile(Protocol):
@@ -152,7 +152,7 @@ class SourceFiles:
     @property
     def has_slow_sources(self) -> bool:
         """Whether anything that was read is no file of a disk."""
-        return self._chunks is not None or self._mounts.has_mounts_that_may_hang
+        return self._chunks is not None or self._mounts.has_used_mounts_that_may_hang
 
     def prefetch_ranges(self, ranges: Iterable[tuple[FileFacts, int, int]]) -> None:
         """Prefetch the ranges that are read next, (file, offset, length) each.
@@ -162,7 +162,7 @@ class SourceFiles:
         """
         self._ready.clear()
         ranges_of_files: dict[str, list[tuple[int, int]]] = {}
-        opened = self._files_open_in_this_process()
+        opened = self._open_files_reset_after_fork()
         for facts, offset, length in ranges:
             file = opened.get(facts.path)
             if isinstance(file, BoundedFile):
@@ -197,13 +197,13 @@ class SourceFiles:
 
     def close_file(self, path: str) -> None:
         """Close a file that is not read again soon."""
-        file = self._files_open_in_this_process().pop(path, None)
+        file = self._open_files_reset_after_fork().pop(path, None)
         if file is not None:
             file.close()
 
     def close(self) -> None:
         """Close all of them."""
-        for path in list(self._files_open_in_this_process()):
+        for path in list(self._open_files_reset_after_fork()):
             self.close_and_forget_mount(path)
         if self._chunks is not None:
             self._chunks.close()
@@ -229,9 +229,9 @@ class SourceFiles:
             self._chunks = ChunkStore(*self._chunking)
         if self.cuts is None:
             return ChunkedObject(path, self._chunks)
-        return ChunkedObject(path, self._chunks, self.cuts.block_start_offsets(facts))
+        return ChunkedObject(path, self._chunks, self.cuts.block_start_offsets_if_worth_cutting(facts))
 
-    def _files_open_in_this_process(self) -> OrderedDict[str, SourceFile]:
+    def _open_files_reset_after_fork(self) -> OrderedDict[str, SourceFile]:
         """Return what this process has open.
 
         After a fork descriptors are shared with the parent, which may close them, and threads are the parent's alone.
@@ -242,7 +242,7 @@ class SourceFiles:
         return self._open
 
     def _open_unchanged_file(self, facts: FileFacts) -> SourceFile:
-        open_file_of_path = self._files_open_in_this_process().get(facts.path)
+        open_file_of_path = self._open_files_reset_after_fork().get(facts.path)
         if open_file_of_path is not None:
             self._open.move_to_end(facts.path)
             return open_file_of_path

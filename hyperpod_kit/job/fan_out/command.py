@@ -46,7 +46,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         raise NotInAJob(
             "fan-out copies to the nodes of a job, and this is none", hint="call it inside of a batch script or salloc"
         ) from err
-    with source_owner.reading_as_owner_of([source]):
+    with source_owner.opening_sources_as_owner_of([source]):
         files = listing.listed(source)
     if not files:
         raise UsageError(f"{source} has no files")
@@ -61,12 +61,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         return 0
     began = time.monotonic()
     try:
-        process = bare_step.start(
-            args.srun, "fan-out", nodes, ("fan-out", "--part", source, args.target), os.environ, talk=True
+        process = bare_step.start_kit_program_on_nodes(
+            args.srun, "fan-out", nodes, ("fan-out", "--part", source, args.target), os.environ, with_stdin_pipe=True
         )
     except OSError as err:
         raise Unreachable(f"cannot start {args.srun}: {err.strerror}") from err
-    return carry_out(process, files, nodes, as_json=args.json, began=began)
+    return lead_copy_tasks_and_print_result(process, files, nodes, as_json=args.json, began=began)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -92,7 +92,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def carry_out(
+def lead_copy_tasks_and_print_result(
     process: subprocess.Popen[bytes],
     files: Sequence[listing.CopiedFile],
     nodes: Sequence[str],
@@ -111,7 +111,7 @@ def carry_out(
         _tell(process, op="table", rows=[one.places for one in tasks.all])
         size = sum(file.size for file in files)
         while not tasks.until(lambda one: one.done, within=_EVERY):
-            least = min((one.here for one in tasks.all if not one.over), default=0)
+            least = min((one.bytes_on_node for one in tasks.all if not one.over), default=0)
             terminal.print_stderr(f"{len([one for one in tasks.all if one.done])} of {len(nodes)} nodes have "
                 "all of it, every "
                          f"other one at least {least / 1e9:.2f} of {size / 1e9:.2f} GB")  # fmt: skip
@@ -122,7 +122,7 @@ def carry_out(
             process.wait(10.0)
     finally:
         bare_step.end(process)
-    return _said(tasks, files, as_json, time.monotonic() - began)
+    return _print_result_or_raise_if_incomplete(tasks, files, as_json, time.monotonic() - began)
 
 
 def _tell(process: subprocess.Popen[bytes], **said: Any) -> None:
@@ -134,7 +134,9 @@ def _tell(process: subprocess.Popen[bytes], **said: Any) -> None:
         pass  # it has ended: what its tasks have said until then is looked at
 
 
-def _said(tasks: Tasks, files: Sequence[listing.CopiedFile], as_json: bool, seconds: float) -> int:
+def _print_result_or_raise_if_incomplete(
+    tasks: Tasks, files: Sequence[listing.CopiedFile], as_json: bool, seconds: float
+) -> int:
     size = sum(file.size for file in files)
     read = sum(one.read for one in tasks.all)
     failed = [one for one in tasks.all if not one.done]

@@ -55,46 +55,48 @@ class Destination:
         self._whole: Set[int] = set()
         self.found = 0
         """Bytes that an earlier start had brought here, and that are what they were."""
-        before = self._journal(plan.mark)
-        self._room(before)
+        before = self._read_journal_or_clear(plan.digest_of_source_state)
+        self._raise_if_too_little_space(before)
         journal = self._own.open(_JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._log = os.fdopen(journal, "a", encoding="ascii")
         if not before:
-            self._log.write(plan.mark + "\n")
+            self._log.write(plan.digest_of_source_state + "\n")
             self._log.flush()
-        self._take_up(before)
+        self._verify_journaled_chunks(before)
         for number, left in enumerate(self._left):
             if not left and number not in self._whole:
                 self._finish(number)
 
-    def _journal(self, mark: str) -> Dict[int, str]:
+    def _read_journal_or_clear(self, plan_digest: str) -> Dict[int, str]:
         """What an earlier start has noted; of another source nothing is kept."""
         with contextlib.suppress(OSError):
             lines = (
-                owned_directory.read_up_to(self._own, _JOURNAL, _LONGEST_JOURNAL)
+                owned_directory.read_file_cut_at(self._own, _JOURNAL, _LONGEST_JOURNAL)
                 .decode("ascii", "replace")
                 .splitlines()
             )
-            if lines and lines[0] == mark:
+            if lines and lines[0] == plan_digest:
                 noted = [line.split(" ") for line in lines[1:]]
                 return {int(words[0]): words[1] for words in noted if len(words) == 2 and words[0].isdigit()}
         self._own.clear(keep=(_LOCK,))
         return {}
 
-    def _room(self, before: Dict[int, str]) -> None:
-        need = sum(piece.end - piece.begin for number, piece in enumerate(self._plan.pieces) if number not in before)
+    def _raise_if_too_little_space(self, journaled_digests: Dict[int, str]) -> None:
+        need = sum(
+            piece.end - piece.begin for number, piece in enumerate(self._plan.pieces) if number not in journaled_digests
+        )
         free = self._top.free_bytes()
         if need > free:
             raise JobError(f"{self._top.path} has {free} bytes free, and {need} are to come")
 
-    def _take_up(self, before: Dict[int, str]) -> None:
-        for number, digest in sorted(before.items()):
+    def _verify_journaled_chunks(self, journaled_digests: Dict[int, str]) -> None:
+        for number, digest in sorted(journaled_digests.items()):
             if not number < len(self._plan.pieces):
                 continue
             with contextlib.suppress(OSError, Untrusted):
                 data = self.read(number)
                 if digest_of(data) == digest:
-                    self._noted(number, digest)
+                    self._count_chunk_as_present(number, digest)
                     self.found += len(data)
         for file in {self._plan.pieces[number].file for number in self._digests}:
             if self._left[file] and not self._own.status(self._part(file)):
@@ -122,7 +124,7 @@ class Destination:
         piece = self._plan.pieces[number]
         data = bytearray(piece.end - piece.begin)
         at = 0
-        tree, name = self._place(piece.file)
+        tree, name = self._current_directory_and_name(piece.file)
         handle = tree.open(name, os.O_RDONLY)
         try:
             while at < len(data):
@@ -134,7 +136,7 @@ class Destination:
             os.close(handle)
         return memoryview(data)
 
-    def write(self, number: int, data: memoryview) -> None:
+    def write_chunk_and_finish_file(self, number: int, data: memoryview) -> None:
         """A chunk that was compared. Raises OSError."""
         piece = self._plan.pieces[number]
         fd = self._own.open(self._part(piece.file), os.O_WRONLY | os.O_CREAT)
@@ -148,12 +150,12 @@ class Destination:
         with self._lock:
             self._log.write(f"{number} {digest}\n")
             self._log.flush()
-            self._noted(number, digest)
+            self._count_chunk_as_present(number, digest)
             done = not self._left[piece.file]
         if done:
             self._finish(piece.file)
 
-    def _noted(self, number: int, digest: str) -> None:
+    def _count_chunk_as_present(self, number: int, digest: str) -> None:
         if number not in self._digests:
             self._digests[number] = digest
             self._left[self._plan.pieces[number].file] -= 1
@@ -167,12 +169,12 @@ class Destination:
     def _target(self, file: int) -> str:
         return self._plan.files[file].name
 
-    def _place(self, file: int) -> Tuple[OwnedDirectory, str]:
+    def _current_directory_and_name(self, file_number: int) -> Tuple[OwnedDirectory, str]:
         """Where its bytes are at this moment."""
-        part = self._part(file)
-        if file not in self._whole and self._own.status(part):
+        part = self._part(file_number)
+        if file_number not in self._whole and self._own.status(part):
             return self._own, part
-        return self._top, self._target(file)
+        return self._top, self._target(file_number)
 
     def _finish(self, file: int) -> None:
         """All of it is here: it is made durable, and takes its place."""

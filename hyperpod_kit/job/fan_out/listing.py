@@ -56,7 +56,7 @@ def listed(source: str) -> List[CopiedFile]:
         raise err
 
     try:
-        with source_owner.acting_as_source_owner():
+        with source_owner.thread_acting_as_source_owner():
             if not os.path.isdir(source):
                 look("", os.path.basename(os.path.abspath(source)))
             for folder, folders, names in os.walk(source, onerror=raised):
@@ -92,7 +92,7 @@ class CopyPlan(NamedTuple):
     pieces: Sequence[FilePiece]
 
     @property
-    def mark(self) -> str:
+    def digest_of_source_state(self) -> str:
         """Of a source in a certain state: what was begun of it is gone on with, what was begun of another is not."""
         text = json.dumps([os.path.abspath(self.source), CHUNK, *map(list, self.files)])
         return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()

@@ -66,27 +66,27 @@ class FanOutNode:
     def counts(self) -> Counts:
         return Counts(self._read, self._received, self._copy.found)
 
-    def give(self, number: int) -> tuple[memoryview, str]:
+    def chunk_for_peer_reading_if_absent(self, chunk_number: int) -> tuple[memoryview, str]:
         """A chunk for another node: from here, or from storage, once. Raises OSError, HyperpodKitError."""
-        if not 0 <= number < len(self._plan.pieces):
-            raise JobError(f"there is no chunk {number}")
-        self._from_storage(number)
-        data = self._copy.read(number)
+        if not 0 <= chunk_number < len(self._plan.pieces):
+            raise JobError(f"there is no chunk {chunk_number}")
+        self._copy_chunk_from_storage_if_absent(chunk_number)
+        data = self._copy.read(chunk_number)
         return data, digest_of(data)
 
-    def run(self, table: Sequence[Optional[Sequence[Address]]], key: bytes) -> None:
+    def copy_all_chunks(self, peer_addresses: Sequence[Optional[Sequence[Address]]], key: bytes) -> None:
         """Get everything. `table`: where each node is, None for one that never came. Raises what a thread raised."""
-        self._gone |= {number for number, place in enumerate(table) if place is None}
+        self._gone |= {number for number, place in enumerate(peer_addresses) if place is None}
         mine = iter(range(self._here, len(self._plan.pieces), self._count))
         others = iter([(self._here + step) % self._count for step in range(1, self._count)])
 
         def reads() -> None:
-            for number in self._each(mine):
-                self._from_storage(number)
+            for number in self._take_shared_until_error(mine):
+                self._copy_chunk_from_storage_if_absent(number)
 
         def pulls() -> None:
-            for owner in self._each(others):
-                self._pull(range(owner, len(self._plan.pieces), self._count), owner, table, key)
+            for owner in self._take_shared_until_error(others):
+                self._pull(range(owner, len(self._plan.pieces), self._count), owner, peer_addresses, key)
 
         work = [reads] * READERS + [pulls] * min(PULLERS, self._count - 1)
         threads = [threading.Thread(target=self._guarded, args=(one,), daemon=True) for one in work]
@@ -99,7 +99,7 @@ class FanOutNode:
         if not self._copy.complete:
             raise JobError("not all of it is here")
 
-    def _each(self, numbers: Any) -> Any:
+    def _take_shared_until_error(self, numbers: Any) -> Any:
         """The next of what several threads share."""
         while self._error is None:
             with self._guard:
@@ -120,21 +120,21 @@ class FanOutNode:
         with self._guard:
             return self._busy.setdefault(number, threading.Lock())
 
-    def _from_storage(self, number: int) -> None:
+    def _copy_chunk_from_storage_if_absent(self, number: int) -> None:
         with self._lock_of(number):
             if self._copy.has(number):
                 return
-            data = self._stored(self._plan.pieces[number])
-            self._copy.write(number, data)
+            data = self._read_piece_from_storage(self._plan.pieces[number])
+            self._copy.write_chunk_and_finish_file(number, data)
         with self._guard:
             self._read += len(data)
 
-    def _stored(self, piece: FilePiece) -> memoryview:
+    def _read_piece_from_storage(self, piece: FilePiece) -> memoryview:
         """Raises JobError where the file is another one by now, OSError."""
         about = self._plan.files[piece.file]
         path = os.path.join(self._plan.source, about.path) if about.path else self._plan.source
         data = memoryview(bytearray(piece.end - piece.begin))
-        fd = source_owner.open_nonblocking(path)
+        fd = source_owner.open_nonblocking_as_source_owner(path)
         try:
             at = 0
             while at < len(data):
@@ -150,25 +150,27 @@ class FanOutNode:
         return data
 
     def _pull(
-        self, numbers: Sequence[int], owner: int, table: Sequence[Optional[Sequence[Address]]], key: bytes
+        self, numbers: Sequence[int], owner: int, peer_addresses: Sequence[Optional[Sequence[Address]]], key: bytes
     ) -> None:
         peers: Dict[int, ChunkPeer] = {}
         try:
             for number in numbers:
                 if self._error is not None:
                     return
-                if not self._copy.has(number) and not self._asked(number, owner, peers, table, key):
-                    self._from_storage(number)
+                if not self._copy.has(number) and not self._receive_chunk_from_some_peer(
+                    number, owner, peers, peer_addresses, key
+                ):
+                    self._copy_chunk_from_storage_if_absent(number)
         finally:
             for peer in peers.values():
                 peer.close()
 
-    def _asked(
+    def _receive_chunk_from_some_peer(
         self,
         number: int,
         owner: int,
         peers: Dict[int, ChunkPeer],
-        table: Sequence[Optional[Sequence[Address]]],
+        peer_addresses: Sequence[Optional[Sequence[Address]]],
         key: bytes,
     ) -> bool:
         """Whether some other node gave it."""
@@ -176,7 +178,7 @@ class FanOutNode:
         tries = 0
         for step in range(self._count):
             who = (owner + step) % self._count
-            place = table[who]
+            place = peer_addresses[who]
             if who == self._here or tries == _ASKED:
                 return False
             if who in self._gone or place is None:
@@ -189,24 +191,24 @@ class FanOutNode:
                 except (OSError, HyperpodKitError, ValueError) as err:
                     peer.close()
                     if again or isinstance(err, TimeoutError):
-                        self._left(who, err)
+                        self._mark_peer_unavailable(who, err)
                         break
                     time.sleep(0.1)
                     continue
                 with self._lock_of(number):
                     if not self._copy.has(number):
-                        self._copy.write(number, data)
+                        self._copy.write_chunk_and_finish_file(number, data)
                 with self._guard:
                     self._received += size
                 return True
         return False
 
-    def _left(self, who: int, err: Exception) -> None:
+    def _mark_peer_unavailable(self, node_number: int, err: Exception) -> None:
         with self._guard:
-            known = who in self._gone
-            self._gone.add(who)
+            known = node_number in self._gone
+            self._gone.add(node_number)
         if not known:
-            self._say(f"node {who} is not asked any more: {type(err).__name__}: {err}")
+            self._say(f"node {node_number} is not asked any more: {type(err).__name__}: {err}")
 
 
 def table_from(rows: Any, nodes: int) -> List[Optional[Sequence[Address]]]:

@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import Any, Dict, Iterator, List, Mapping, Optional, TextIO
 
-from hyperpod_kit.descriptors import raise_soft_limit
+from hyperpod_kit.descriptors import raise_soft_limit_to_hard
 from hyperpod_kit.errors import HyperpodKitError, JobError
 from hyperpod_kit.job.fan_out import listing, part
 from hyperpod_kit.job.fan_out.destination import Destination
@@ -39,7 +39,7 @@ def main(source: str, target: str, env: Mapping[str, str], heard: Optional[TextI
     voice = _Voice(sys.stdout, int(env["SLURM_PROCID"]))
     lines = _lines(heard or sys.stdin)
     try:
-        with source_owner.reading_as_owner_of([source]):
+        with source_owner.opening_sources_as_owner_of([source]):
             _run(source, os.path.expandvars(target), env, voice, lines)
     except (HyperpodKitError, OSError, ValueError, KeyError, TypeError) as err:
         voice.say(op="failed", why=str(err) or type(err).__name__, hint=getattr(err, "hint", None))
@@ -52,11 +52,11 @@ def main(source: str, target: str, env: Mapping[str, str], heard: Optional[TextI
 
 def _lines(heard: TextIO) -> Iterator[Dict[str, Any]]:
     for line in heard:
-        yield parse.json_object(line, _LONGEST)
+        yield parse.parse_json_object(line, _LONGEST)
 
 
 def _run(source: str, target: str, env: Mapping[str, str], voice: _Voice, lines: Iterator[Dict[str, Any]]) -> None:
-    raise_soft_limit()
+    raise_soft_limit_to_hard()
     here, nodes = int(env["SLURM_PROCID"]), int(env["SLURM_NTASKS"])
     rows: List[Any] = []
     said = next(lines, {})
@@ -84,13 +84,13 @@ def _run(source: str, target: str, env: Mapping[str, str], voice: _Voice, lines:
         addresses = listening.addresses_reachable_from_peers(env.get("SLURMD_NODENAME", ""), said["others"]) or [
             "127.0.0.1"
         ]
-        server = PeerServer(key, nodes, addresses, node[0].give)
+        server = PeerServer(key, nodes, addresses, node[0].chunk_for_peer_reading_if_absent)
         places = [[address, server.port] for address in addresses]
         voice.say(op="hello", node=env.get("SLURMD_NODENAME", ""), places=places)
         said = next(lines, {})
         if said.get("op") != "table":
             raise JobError("the command that started this task has gone")
-        node[0].run(part.table_from(said["rows"], nodes), key)
+        node[0].copy_all_chunks(part.table_from(said["rows"], nodes), key)
         voice.say(op="done", **node[0].counts._asdict())
     finally:
         over.set()

@@ -39,7 +39,7 @@ class TaskState:
         return self.done or self.gone or bool(self.why)
 
     @property
-    def here(self) -> int:
+    def bytes_on_node(self) -> int:
         """Bytes that this node has."""
         return self.read + self.received + self.found
 
@@ -86,10 +86,10 @@ class Tasks:
                 self._ended = True
             elif line:
                 self._hear(line)
-            self._look()
+            self._mark_silent_tasks_gone()
         return True
 
-    def _look(self) -> None:
+    def _mark_silent_tasks_gone(self) -> None:
         """Who has not been heard of. Nobody is gone before the first has come: a step may wait for its nodes."""
         limit = time.monotonic() - self._silence
         for one in self.all:
@@ -98,7 +98,7 @@ class Tasks:
 
     def _hear(self, line: bytes) -> None:
         try:
-            said = parse.json_object(line, _LONGEST)
+            said = parse.parse_json_object(line, _LONGEST)
             task = said["task"]
             if type(task) is not int or not 0 <= task < len(self.all):
                 return

@@ -12,14 +12,14 @@ import zipfile
 from typing import List
 
 from hyperpod_kit.job.foreign.candidate import Incomplete
-from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.parse import parse_json_object
 
 _PIECE = 1 << 20
 _LONGEST_HEADER = 100 << 20
 """The limit of the safetensors library itself."""
 
 
-def prove_torch(path: str) -> str:
+def proof_level_of_torch_file(path: str) -> str:
     """`crc` when every record of a torch.save file is what was written. Raises Incomplete, OSError.
 
     torch.serialization.set_crc32_options(False) writes archives without true sums: when no record at all fits, nothing
@@ -59,7 +59,7 @@ def prove_torch(path: str) -> str:
     return "crc"
 
 
-def prove_safetensors(path: str) -> str:
+def proof_level_of_safetensors_file(path: str) -> str:
     """`complete` when the file is exactly as long as its header says. Raises Incomplete, OSError."""
     name, size = os.path.basename(path), os.path.getsize(path)
     with open(path, "rb") as file:
@@ -68,7 +68,7 @@ def prove_safetensors(path: str) -> str:
         if not 0 < length <= min(_LONGEST_HEADER, size - 8):
             raise Incomplete(f"{name} has no safetensors header")
         try:
-            entries = json_object(file.read(length), _LONGEST_HEADER)
+            entries = parse_json_object(file.read(length), _LONGEST_HEADER)
             ends = [entry["data_offsets"][1] for key, entry in entries.items() if key != "__metadata__"]
             if not all(type(one) is int and 0 <= one < 1 << 63 for one in ends):
                 raise ValueError("a tensor ends nowhere")
@@ -80,12 +80,12 @@ def prove_safetensors(path: str) -> str:
     return "complete"
 
 
-def prove_file(path: str) -> str:
+def proof_level_of_file(path: str) -> str:
     """By the name's ending; a file of another kind only has to be there and not empty (`marker`)."""
     if path.endswith(".safetensors"):
-        return prove_safetensors(path)
+        return proof_level_of_safetensors_file(path)
     if path.endswith((".pt", ".pth", ".bin", ".ckpt", ".distcp")):
-        return prove_torch(path)
+        return proof_level_of_torch_file(path)
     if os.path.getsize(path) == 0:
         raise Incomplete(f"{os.path.basename(path)} is empty")
     return "marker"

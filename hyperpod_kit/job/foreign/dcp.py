@@ -36,7 +36,7 @@ def detect(root: str) -> Iterator[ForeignCandidate]:
             continue
         names = os.listdir(entry.path)
         if METADATA in names or any(name.endswith(".distcp") for name in names):
-            yield ForeignCandidate("dcp", entry.name, step, partial(structure, entry.path))
+            yield ForeignCandidate("dcp", entry.name, step, partial(check_named_files_present, entry.path))
 
 
 def step_of(name: str) -> Optional[int]:
@@ -45,16 +45,16 @@ def step_of(name: str) -> Optional[int]:
     return int(match.group(1)) if match else None
 
 
-def structure(place: str) -> Structure:
+def check_named_files_present(directory: str) -> Structure:
     """`complete` when every file that `.metadata` names is there. Raises Incomplete, OSError."""
-    path = os.path.join(place, METADATA)
+    path = os.path.join(directory, METADATA)
     if not os.path.isfile(path):
         raise Incomplete(f"{METADATA} is missing: the save did not end")
     wanted = named_files(path)
     if not wanted:
         raise Incomplete(f"{METADATA} names no file")
     for name in sorted(wanted):
-        file = os.path.join(place, name)
+        file = os.path.join(directory, name)
         if not os.path.isfile(file):
             raise Incomplete(f"{name} is missing")
         if os.path.getsize(file) == 0:
@@ -65,14 +65,14 @@ def structure(place: str) -> Structure:
 def named_files(path: str) -> Set[str]:
     """Names of data files in a pickle, without running it. Raises Incomplete when it is no whole pickle."""
     try:
-        data = files.read(path, most=_LONGEST)
+        data = files.read_small_regular_file(path, most=_LONGEST)
     except Untrusted as err:
         raise Incomplete(err.message) from err
-    quick = _by_frames(data) if _whole_by_frames(data) else set()
-    return quick or _by_opcodes(data, os.path.basename(path))
+    quick = _find_file_names_by_regex(data) if _has_unbroken_pickle_frames(data) else set()
+    return quick or _find_file_names_by_opcodes(data, os.path.basename(path))
 
 
-def _whole_by_frames(data: bytes) -> bool:
+def _has_unbroken_pickle_frames(data: bytes) -> bool:
     """Whether the pickle's frames (PEP 3154) follow one upon the other to its last opcode, and no page of it is blank.
     Then its names can be found without reading opcode by opcode, which takes 0.2 s of processor a megabyte."""
     at = 2
@@ -83,9 +83,9 @@ def _whole_by_frames(data: bytes) -> bool:
     return at == len(data)
 
 
-def _by_frames(data: bytes) -> Set[str]:
+def _find_file_names_by_regex(pickle_bytes: bytes) -> Set[str]:
     found: Set[str] = set()
-    for match in _UNICODE.finditer(data):
+    for match in _UNICODE.finditer(pickle_bytes):
         length, name = match.group(1, 2) if match.group(1) else match.group(3, 4)
         text = name.decode("utf-8", "replace")
         if int.from_bytes(length, "little") == len(name) and _FILE.search(text):
@@ -93,10 +93,10 @@ def _by_frames(data: bytes) -> Set[str]:
     return found
 
 
-def _by_opcodes(data: bytes, name: str) -> Set[str]:
+def _find_file_names_by_opcodes(pickle_bytes: bytes, name: str) -> Set[str]:
     found: Set[str] = set()
     try:
-        for opcode, value, _ in pickletools.genops(data):
+        for opcode, value, _ in pickletools.genops(pickle_bytes):
             if (
                 isinstance(value, str)
                 and opcode.name in ("BINUNICODE", "SHORT_BINUNICODE", "UNICODE", "BINUNICODE8")

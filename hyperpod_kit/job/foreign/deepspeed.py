@@ -21,12 +21,14 @@ def detect(root: str) -> Iterator[ForeignCandidate]:
     for entry in os.scandir(root):
         match = re.fullmatch(r"global_step(\d+)", entry.name)
         if match and entry.is_dir():
-            yield ForeignCandidate("deepspeed", entry.name, int(match.group(1)), partial(structure, entry.path))
+            yield ForeignCandidate(
+                "deepspeed", entry.name, int(match.group(1)), partial(check_all_rank_files_present, entry.path)
+            )
 
 
-def structure(place: str) -> Structure:
+def check_all_rank_files_present(directory: str) -> Structure:
     """Every rank's file is there. Raises Incomplete, OSError."""
-    names = sorted(os.listdir(place))
+    names = sorted(os.listdir(directory))
     models = {int(match.group(1)) for match in map(_MODEL.match, names) if match}
     if not models:
         raise Incomplete("no mp_rank_*_model_states.pt in it")
@@ -40,7 +42,7 @@ def structure(place: str) -> Structure:
         lacking = _first_lacking(zero.get(part, set()), max(max(ranks) for ranks in zero.values()) + 1)
         if lacking is not None:
             raise Incomplete(f"the optimizer states of data-parallel rank {lacking} are missing")
-    return Structure(tuple(os.path.join(place, name) for name in names if name.endswith(".pt")))
+    return Structure(tuple(os.path.join(directory, name) for name in names if name.endswith(".pt")))
 
 
 def _first_lacking(ranks: Set[int], world: int) -> Optional[int]:

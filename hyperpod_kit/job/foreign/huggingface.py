@@ -29,23 +29,25 @@ def detect(root: str) -> Iterator[ForeignCandidate]:
         match = re.fullmatch(r"checkpoint-(\d+)", entry.name)
         if match and entry.is_dir() and not os.path.exists(os.path.join(entry.path, ".metadata")):
             step = int(match.group(1))
-            yield ForeignCandidate("huggingface", entry.name, step, partial(structure, entry.path, step))
+            yield ForeignCandidate(
+                "huggingface", entry.name, step, partial(check_step_and_files_present, entry.path, step)
+            )
 
 
-def structure(place: str, step: int) -> Structure:
+def check_step_and_files_present(directory: str, step: int) -> Structure:
     """Raises Incomplete, OSError."""
-    state = _json(place, STATE)
+    state = _json(directory, STATE)
     if state.get("global_step") != step:
         raise Incomplete(f"{STATE} says step {state.get('global_step')}")
-    files = _weights(place)
+    files = _weights(directory)
     if not files:
         raise Incomplete("no weights in it")
     # The optimizer may be left out on purpose (save_only_model); what is there must be whole.
-    files += [name for name in sorted(os.listdir(place)) if _BESIDE.fullmatch(name)]
+    files += [name for name in sorted(os.listdir(directory)) if _BESIDE.fullmatch(name)]
     for name in files:
-        if not os.path.isfile(os.path.join(place, name)):
+        if not os.path.isfile(os.path.join(directory, name)):
             raise Incomplete(f"{name} is missing")
-    return Structure(tuple(os.path.join(place, name) for name in files))
+    return Structure(tuple(os.path.join(directory, name) for name in files))
 
 
 def _weights(place: str) -> List[str]:
@@ -60,7 +62,9 @@ def _weights(place: str) -> List[str]:
 
 def _json(place: str, name: str) -> Any:
     try:
-        return parse.json_object(files.read(os.path.join(place, name), most=_LONGEST), _LONGEST)
+        return parse.parse_json_object(
+            files.read_small_regular_file(os.path.join(place, name), most=_LONGEST), _LONGEST
+        )
     except FileNotFoundError:
         raise Incomplete(f"{name} is missing: the save did not end") from None
     except Untrusted as err:

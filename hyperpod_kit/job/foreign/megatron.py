@@ -25,27 +25,29 @@ def detect(root: str) -> Iterator[ForeignCandidate]:
         match = re.fullmatch(r"iter_(\d{7,})", entry.name)
         if match and entry.is_dir():
             step = int(match.group(1))
-            yield ForeignCandidate("megatron", entry.name, step, partial(structure, root, entry.path, step))
+            yield ForeignCandidate(
+                "megatron", entry.name, step, partial(check_save_ended_and_files_present, root, entry.path, step)
+            )
 
 
-def tracked(root: str) -> Optional[int]:
+def iteration_in_tracker_file(root: str) -> Optional[int]:
     """The iteration in the tracker; None when it is not there or holds no number (`release`, a torn write)."""
     try:
-        text = files.read(os.path.join(root, TRACKER), most=4096).decode("ascii", "replace").strip()
+        text = files.read_small_regular_file(os.path.join(root, TRACKER), most=4096).decode("ascii", "replace").strip()
     except (FileNotFoundError, Untrusted):
         return None
     return int(text) if text.isdigit() and len(text) < 20 else None
 
 
-def structure(root: str, place: str, step: int) -> Structure:
+def check_save_ended_and_files_present(root: str, directory: str, step: int) -> Structure:
     """Raises Incomplete, OSError."""
-    if os.path.isfile(os.path.join(place, dcp.METADATA)):  # torch_dist, its own mark inside
-        return dcp.structure(place)
-    last = tracked(root)
+    if os.path.isfile(os.path.join(directory, dcp.METADATA)):  # torch_dist, its own mark inside
+        return dcp.check_named_files_present(directory)
+    last = iteration_in_tracker_file(root)
     if last is None or step > last:
         raise Incomplete(f"{TRACKER} {'names no iteration' if last is None else f'says {last}'}: the save did not end")
     files: List[str] = []
-    for base, _, names in os.walk(place):
+    for base, _, names in os.walk(directory):
         files += [os.path.join(base, name) for name in names if name.endswith((".pt", ".distcp"))]
     ranks = [path for path in files if os.path.basename(path) == "model_optim_rng.pt"]
     if not ranks:

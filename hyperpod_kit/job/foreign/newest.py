@@ -13,7 +13,7 @@ from typing import Callable, List, Mapping, Optional, Tuple
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 from hyperpod_kit.job.foreign import dcp, deepspeed, huggingface, lightning, megatron, proving
 from hyperpod_kit.job.foreign.candidate import MOST_STEPS, Detector, ForeignCandidate, well_named
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 DETECTORS: Tuple[Detector, ...] = (dcp.detect, megatron.detect, deepspeed.detect, huggingface.detect, lightning.detect)
 
@@ -48,13 +48,15 @@ def candidates(root: str) -> List[ForeignCandidate]:
 Prove = Callable[[ForeignCandidate], str]
 
 
-def newest(root: str, passed_over: Mapping[str, str], prove: Optional[Prove] = None) -> Optional[ForeignCheckpoint]:
+def newest_provable_foreign_checkpoint(
+    root: str, passed_over: Mapping[str, str], prove: Optional[Prove] = None
+) -> Optional[ForeignCheckpoint]:
     """None when there is none at all. Raises NoValidCheckpoint when there are some and none is whole. `prove`: how far
     a candidate is proven, by reading all of it here when it is not given.
 
     An OSError is raised and never a verdict: a file system that does not answer must not lead to an older checkpoint.
     """
-    prove = prove or partial(proving.prove, root)
+    prove = prove or partial(proving.read_unproven_files_and_weakest_proof, root)
     rejected: List[Tuple[str, str]] = []
     later: List[ForeignCandidate] = []
     for candidate in candidates(root):
@@ -62,7 +64,7 @@ def newest(root: str, passed_over: Mapping[str, str], prove: Optional[Prove] = N
             # Quoted as no file is called that we would ever act upon.
             rejected.append(
                 (
-                    clean(ascii(candidate.name)),
+                    clean_one_line(ascii(candidate.name)),
                     "no job can be told of such a name: expected letters, digits and . _ - = + @ , :",
                 )
             )
@@ -71,11 +73,13 @@ def newest(root: str, passed_over: Mapping[str, str], prove: Optional[Prove] = N
             rejected.append((candidate.name, passed_over[candidate.name]))
             later.append(candidate)
             continue
-        found = _proved(prove, candidate, rejected)
+        found = _checkpoint_or_append_rejection(prove, candidate, rejected)
         if found is not None:
             return found
     for candidate in later:
-        found = _proved(prove, candidate, [pair for pair in rejected if pair[0] != candidate.name])
+        found = _checkpoint_or_append_rejection(
+            prove, candidate, [pair for pair in rejected if pair[0] != candidate.name]
+        )
         if found is not None:
             return found
     if rejected:
@@ -83,7 +87,9 @@ def newest(root: str, passed_over: Mapping[str, str], prove: Optional[Prove] = N
     return None
 
 
-def _proved(prove: Prove, candidate: ForeignCandidate, rejected: List[Tuple[str, str]]) -> Optional[ForeignCheckpoint]:
+def _checkpoint_or_append_rejection(
+    prove: Prove, candidate: ForeignCandidate, rejected: List[Tuple[str, str]]
+) -> Optional[ForeignCheckpoint]:
     try:
         proof = prove(candidate)
     except (CheckpointError, FileNotFoundError) as err:
@@ -92,6 +98,6 @@ def _proved(prove: Prove, candidate: ForeignCandidate, rejected: List[Tuple[str,
     except OSError:
         raise
     except Exception as err:  # a checkpoint that nobody foresaw must not hide an older one that is whole
-        rejected.append((candidate.name, f"cannot be judged: {type(err).__name__}: {clean(err)}"))
+        rejected.append((candidate.name, f"cannot be judged: {type(err).__name__}: {clean_one_line(err)}"))
         return None
     return ForeignCheckpoint(candidate.name, candidate.step, candidate.kind, proof, tuple(rejected))

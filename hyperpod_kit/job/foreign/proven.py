@@ -46,22 +46,22 @@ class ProvenFiles:
     root: str
     state: str
 
-    def known(self, name: str, files: Iterable[str]) -> Dict[str, str]:
+    def proofs_of_unchanged_files(self, checkpoint_name: str, file_names: Iterable[str]) -> Dict[str, str]:
         """File -> proof, for those of a checkpoint's files that are now as they were then. Raises OSError."""
-        rows = self._read(name)
+        rows = self._read(checkpoint_name)
         found = {}
-        for file in files:
+        for file in file_names:
             size, changed, proof = rows.get(file, (0, 0, ""))
-            if proof and look(os.path.join(self.root, file)) == FileState(size, changed):
+            if proof and file_size_and_mtime_or_none(os.path.join(self.root, file)) == FileState(size, changed):
                 found[file] = proof
         return found
 
-    def add(self, name: str, proofs: Iterable[FileProof]) -> None:
+    def record_file_proofs(self, checkpoint_name: str, proofs: Iterable[FileProof]) -> None:
         """Remember. Raises OSError."""
-        rows = {**self._read(name), **{one.file: [*one.state, one.proof] for one in proofs}}
-        path = by_descriptor.resolve_parent(self._path(name))
+        rows = {**self._read(checkpoint_name), **{one.file: [*one.state, one.proof] for one in proofs}}
+        path = by_descriptor.resolve_parent(self._path(checkpoint_name))
         by_descriptor.make_directories(os.path.dirname(path), 0o750)
-        atomic_file.replace(path, json.dumps({"checkpoint": name, "files": rows}).encode(), 0o640)
+        atomic_file.write_atomically(path, json.dumps({"checkpoint": checkpoint_name, "files": rows}).encode(), 0o640)
 
     def _path(self, name: str) -> str:
         return os.path.join(self.state, FOLDER, hashlib.sha256(name.encode()).hexdigest()[:32] + ".json")
@@ -69,7 +69,7 @@ class ProvenFiles:
     def _read(self, name: str) -> Dict[str, Any]:
         """Nothing where there is no record, or none that we would write."""
         try:
-            value = parse.json_object(files.read(self._path(name), most=_LONGEST), _LONGEST)
+            value = parse.parse_json_object(files.read_small_regular_file(self._path(name), most=_LONGEST), _LONGEST)
         except (OSError, ValueError, Untrusted):
             return {}
         rows = value.get("files")
@@ -89,7 +89,7 @@ def _well_formed(row: Any) -> bool:
     )
 
 
-def look(path: str) -> Optional[FileState]:
+def file_size_and_mtime_or_none(path: str) -> Optional[FileState]:
     """None when there is no such file. Raises OSError when that cannot be told."""
     try:
         found = os.stat(path)

@@ -11,9 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import Callable, Iterable, Iterator, List, Mapping, Optional
 
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.job.foreign.archive import prove_file
+from hyperpod_kit.job.foreign.archive import proof_level_of_file
 from hyperpod_kit.job.foreign.candidate import ForeignCandidate, Incomplete, weakest
-from hyperpod_kit.job.foreign.proven import FileProof, ProvenFiles, look
+from hyperpod_kit.job.foreign.proven import FileProof, ProvenFiles, file_size_and_mtime_or_none
 
 THREADS = 8
 """Files that one process reads at a time: a CRC-32 leaves the interpreter to others."""
@@ -23,7 +23,7 @@ Elsewhere = Callable[[str, Mapping[str, int]], Iterable[FileProof]]
 """elsewhere(name of a checkpoint, its unproven files -> bytes): what others find out. A file may be left out."""
 
 
-def prove(
+def read_unproven_files_and_weakest_proof(
     root: str,
     candidate: ForeignCandidate,
     proven: Optional[ProvenFiles] = None,
@@ -37,18 +37,21 @@ def prove(
     """
     structure = candidate.structure()
     files = [os.path.relpath(path, root) for path in structure.files]
-    known = proven.known(candidate.name, files) if proven else {}
+    known = proven.proofs_of_unchanged_files(candidate.name, files) if proven else {}
     fresh: List[FileProof] = []
     try:
         if elsewhere:
             left = {file: os.path.getsize(os.path.join(root, file)) for file in files if file not in known}
-            _hear(elsewhere(candidate.name, left), fresh)
+            _collect_proofs_or_raise_incomplete(elsewhere(candidate.name, left), fresh)
         heard = {one.file for one in fresh}
-        _hear(read(root, [file for file in files if file not in known and file not in heard], threads), fresh)
+        _collect_proofs_or_raise_incomplete(
+            read_and_prove_files(root, [file for file in files if file not in known and file not in heard], threads),
+            fresh,
+        )
     finally:
         if proven and fresh:
             with contextlib.suppress(OSError):  # then it is read again
-                proven.add(candidate.name, fresh)
+                proven.record_file_proofs(candidate.name, fresh)
     proofs = {**known, **{one.file: one.proof for one in fresh}}
     return weakest((structure.proof, *(proofs[file] for file in files)))
 
@@ -56,11 +59,11 @@ def prove(
 def left_to_prove(root: str, candidate: ForeignCandidate, proven: ProvenFiles) -> List[str]:
     """Files of which nothing is known yet, the largest first. Raises as `prove`."""
     files = {os.path.relpath(path, root): path for path in candidate.structure().files}
-    known = proven.known(candidate.name, files)
+    known = proven.proofs_of_unchanged_files(candidate.name, files)
     return sorted(files.keys() - known.keys(), key=lambda file: (-os.path.getsize(files[file]), file))
 
 
-def read(root: str, files: List[str], threads: int = THREADS) -> Iterator[FileProof]:
+def read_and_prove_files(root: str, files: List[str], threads: int = THREADS) -> Iterator[FileProof]:
     """What the bytes of files below the root say, in no order. Raises OSError."""
     if len(files) < 2:
         yield from (_prove_one(root, file) for file in files)
@@ -78,21 +81,21 @@ def read(root: str, files: List[str], threads: int = THREADS) -> Iterator[FilePr
 def _prove_one(root: str, file: str) -> FileProof:
     """A damaged file is an answer. Raises OSError, also for one that is gone."""
     path = os.path.join(root, file)
-    before = look(path)
+    before = file_size_and_mtime_or_none(path)
     if before is None:
         raise FileNotFoundError(f"{file} is gone")
     try:
-        proof, why = prove_file(path), ""
+        proof, why = proof_level_of_file(path), ""
     except CheckpointError as err:
         proof, why = "", str(err)
-    if look(path) != before:
+    if file_size_and_mtime_or_none(path) != before:
         return FileProof(file, "", before, f"{os.path.basename(file)} changed while it was read")
     return FileProof(file, proof, before, why)
 
 
-def _hear(answers: Iterable[FileProof], into: List[FileProof]) -> None:
+def _collect_proofs_or_raise_incomplete(proofs: Iterable[FileProof], collected: List[FileProof]) -> None:
     """Raises Incomplete at the first damaged file."""
-    for answer in answers:
+    for answer in proofs:
         if not answer.proof:
             raise Incomplete(answer.why)
-        into.append(answer)
+        collected.append(answer)

@@ -22,7 +22,7 @@ from hyperpod_kit.job.goodput.job_time import JobTime
 from hyperpod_kit.job.goodput.time_table import percents
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.untrusted import owner, terminal
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 _HEAD = ("goodput", "GPU-hours")
 _NO_GPUS = "how many GPUs some of these jobs held is not known (`?`): in the shares each of their nodes counts as one"
@@ -71,12 +71,15 @@ def _roots(named: Sequence[str]) -> List[str]:
     if roots:
         return _distinct(roots)
     try:
-        noted = dict.fromkeys(str(row["root"]) for row in ledger.read(job_index.notes()) if row.get("root"))
+        noted = dict.fromkeys(str(row["root"]) for row in ledger.read(job_index.index_file_path()) if row.get("root"))
     except OSError as err:
-        raise Unreachable(f"the jobs that are noted in {job_index.notes()} cannot be read: {err.strerror}") from err
+        raise Unreachable(
+            f"the jobs that are noted in {job_index.index_file_path()} cannot be read: {err.strerror}"
+        ) from err
     if not noted:
         raise Unreachable(
-            f"no job is noted in {job_index.notes()}", hint="hyperpod-kit job goodput --root DIR, for each root"
+            f"no job is noted in {job_index.index_file_path()}",
+            hint="hyperpod-kit job goodput --root DIR, for each root",
         )
     return _distinct(list(noted))
 
@@ -114,7 +117,9 @@ def jobs_of(root: str, now: float) -> List[JobTime]:
         os.stat(root)
     runs = root_time.runs(root)
     names = dict.fromkeys(run.key[0] for run in runs)
-    return [job_time.account(runs, name, now, standing.of(LocalRunner(), name)) for name in names]
+    return [
+        job_time.account(runs, name, now, standing.query_job_standing_or_none(LocalRunner(), name)) for name in names
+    ]
 
 
 def lines(shown: Dict[str, GroupTime], by: str, price: Optional[float]) -> List[str]:
@@ -136,17 +141,17 @@ def _row(name: str, group: GroupTime, columns: Sequence[TimeCause], price: Optio
     shares = percents([table.gpu_seconds.get(cause, 0.0) for cause in columns])
     queue = f"{table.seconds.get(TimeCause.QUEUE, 0.0) / 3600:,.1f}"
     return [
-        clean(name, 40),
+        clean_one_line(name, 40),
         f"{table.goodput:.1%}" if table.goodput is not None else "?",
-        *_hours(group, price),
+        *_gpu_hours_and_dollars_columns(group, price),
         *(f"{share:.1f} %" for share in shares),
         queue,
     ]
 
 
-def _hours(group: GroupTime, price: Optional[float]) -> List[str]:
+def _gpu_hours_and_dollars_columns(group: GroupTime, price: Optional[float]) -> List[str]:
     """GPU-hours, and dollars where a GPU-hour has a price."""
     if not group.counts_gpus:
         return ["?"] if price is None else ["?", "?"]
-    hours = group.table.held / 3600
+    hours = group.table.total_gpu_seconds / 3600
     return [f"{hours:,.1f}"] if price is None else [f"{hours:,.1f}", f"{hours * price:,.2f}"]

@@ -23,7 +23,7 @@ class CountedSeconds:
         self._before = _by_name(before.gpu_seconds)
         self._counted: Dict[str, float] = {}
 
-    def count(self, table: TimeTable) -> Dict[str, float]:
+    def raise_counters_to(self, table: TimeTable) -> Dict[str, float]:
         """GPU-seconds by name, none of them less than before."""
         for name, seconds in _by_name(table.gpu_seconds).items():
             grown = max(0.0, seconds - self._before.get(name, 0.0))

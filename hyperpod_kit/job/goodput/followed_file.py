@@ -48,14 +48,14 @@ class FollowedFile:
         """What was appended since it was last read. Raises FileNotFoundError, Untrusted, OSError; after the first two
         nothing of the file counts as read."""
         try:
-            descriptor, facts = files.open_to_read(self._path)
+            descriptor, facts = files.open_regular_file_to_read(self._path)
         except (FileNotFoundError, Untrusted):
             self._forget()
             raise
         try:
             if facts.st_size > self._most:
                 self._forget()
-                raise files.too_large(self._path, facts.st_size, self._most)
+                raise files.too_large_error(self._path, facts.st_size, self._most)
             identity = (facts.st_dev, facts.st_ino)
             anew = not self._is_the_same(descriptor, identity, facts.st_size)
             if anew:

@@ -61,7 +61,7 @@ def tables(jobs: Sequence[JobTime], by: str, begin: float, end: float) -> Dict[s
     units: Dict[str, Set[str]] = {}
     for job in jobs:
         for piece in within(job.pieces, begin, end):
-            for name, part in by_week(piece) if by == WEEK else [(group_of(job, by), piece)]:
+            for name, part in by_week(piece) if by == WEEK else [(group_name_of_job(job, by), piece)]:
                 pieces.setdefault(name, []).append(part)
                 units.setdefault(name, set()).add(job.unit)
     return {name: GroupTime(table_of(parts), _common(units[name])) for name, parts in sorted(pieces.items())}
@@ -92,7 +92,7 @@ def _common(units: Iterable[str]) -> str:
     return distinct[0] if len(distinct) == 1 else MIXED
 
 
-def group_of(job: JobTime, by: str) -> str:
+def group_name_of_job(job: JobTime, by: str) -> str:
     """The name of the group that a job is in."""
     if by == "job":
         return job.job

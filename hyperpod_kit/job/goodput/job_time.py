@@ -55,7 +55,7 @@ class JobStanding(NamedTuple):
     restart: Optional[int] = None
     started: float = 0.0
 
-    def is_of(self, run: RunLog) -> bool:
+    def may_describe_job_of_run(self, run: RunLog) -> bool:
         """Whether it may be of the job whose last run this is: Slurm gives a number again after it has lost its state,
         and what it says then is of another job."""
         if self.restart is None or self.restart > run.key[2]:
@@ -203,7 +203,7 @@ def account(runs: Sequence[RunLog], job: str, now: float, standing: Optional[Job
     own = _of_newest_life([run for run in runs if run.key[0] == job])
     if not own:
         return JobTime(job)
-    if standing is not None and not standing.is_of(own[-1]):
+    if standing is not None and not standing.may_describe_job_of_run(own[-1]):
         standing = None
     state = _state(own[-1], now, standing)
     ends = [
@@ -211,15 +211,15 @@ def account(runs: Sequence[RunLog], job: str, now: float, standing: Optional[Job
         _last_end(own[-1], now, state, standing),
     ]
     unit = "gpu" if all(run.row is not None and run.row.gpus for run in own) else "node"
-    steps = _StepFacts(_kept(runs), _reports(runs))
+    steps = _StepFacts(_redone_from_step_by_attempt(runs), _reports(runs))
     pieces: List[TimePiece] = []
     at = _submitted(own[0])
     before: Optional[RunLog] = None
     for run, end in zip(own, ends):
         laid = PieceRow(at, max(at, end))
-        laid.until(_begin(run), _waiting_after(before))
+        laid.append_piece_until(_begin(run), _waiting_after(before))
         allocated_at = laid.end
-        _within(laid, run, end, steps, state is JobState.RUNS and run is own[-1])
+        _lay_pieces_of_run(laid, run, end, steps, state is JobState.RUNS and run is own[-1])
         weight = _weight(run, unit)
         pieces += [piece._replace(gpus=weight if piece.start >= allocated_at else 0) for piece in laid.pieces]
         at, before = laid.end, run
@@ -290,56 +290,75 @@ def _waiting_after(before: Optional[RunLog]) -> TimeCause:
     return TimeCause.NODES if lost else TimeCause.QUEUE
 
 
-def _within(laid: PieceRow, run: RunLog, end: float, steps: _StepFacts, running: bool) -> None:
+def _lay_pieces_of_run(piece_row: PieceRow, run: RunLog, end: float, step_facts: _StepFacts, is_running: bool) -> None:
     """While it held its nodes."""
     for number, attempt in enumerate(run.attempts):
-        laid.until(attempt.t, *((TimeCause.BACK_OFF, "") if number else (TimeCause.START_UP, BATCH_SCRIPT)))
+        piece_row.append_piece_until(
+            attempt.t, *((TimeCause.BACK_OFF, "") if number else (TimeCause.START_UP, BATCH_SCRIPT))
+        )
         is_last = number + 1 == len(run.attempts)
         over = attempt.ended if attempt.ended is not None else end if is_last else run.attempts[number + 1].t
-        at_work = running and is_last and attempt.ended is None
-        start = len(laid.pieces)
-        _attempt(laid, attempt, over, steps.kept.get(attempt.name), steps.reports, at_work)
-        laid.pieces[start:] = [
-            piece._replace(attempt=attempt.name, nodes=attempt.nodes) for piece in laid.pieces[start:]
+        at_work = is_running and is_last and attempt.ended is None
+        start = len(piece_row.pieces)
+        _lay_pieces_of_attempt(piece_row, attempt, over, step_facts.kept.get(attempt.name), step_facts.reports, at_work)
+        piece_row.pieces[start:] = [
+            piece._replace(attempt=attempt.name, nodes=attempt.nodes) for piece in piece_row.pieces[start:]
         ]
     if not run.attempts:
-        laid.until(end, TimeCause.START_UP, BATCH_SCRIPT)
-    elif run.word or not running:
-        laid.until(end, TimeCause.CLOSE)
+        piece_row.append_piece_until(end, TimeCause.START_UP, BATCH_SCRIPT)
+    elif run.word or not is_running:
+        piece_row.append_piece_until(end, TimeCause.CLOSE)
     else:
-        laid.until(end, TimeCause.BACK_OFF)
+        piece_row.append_piece_until(end, TimeCause.BACK_OFF)
 
 
-def _attempt(
-    laid: PieceRow, attempt: AttemptLog, end: float, kept: Optional[int], reports: bool, at_work: bool
+def _lay_pieces_of_attempt(
+    piece_row: PieceRow,
+    attempt: AttemptLog,
+    end: float,
+    redone_from_step: Optional[int],
+    any_program_reports: bool,
+    at_work: bool,
 ) -> None:
     ending = LaunchEnd.RUNS if at_work else _launch_end_of(attempt)
     launches = _launches(attempt.rows)
     if not launches:
-        laid.until(end, TimeCause.UNKNOWN)
+        piece_row.append_piece_until(end, TimeCause.UNKNOWN)
         return
     for number, rows in enumerate(launches):
         waited = (TimeCause.NODES, "") if attempt.retried else (TimeCause.BACK_OFF, "")
-        laid.until(rows[0].began, *(waited if number else (TimeCause.START_UP, LAUNCH)))
+        piece_row.append_piece_until(rows[0].began, *(waited if number else (TimeCause.START_UP, LAUNCH)))
         if number + 1 == len(launches):
-            _launch(laid, rows, kept, _how(ending, rows[-1], attempt), end, reports)
+            _lay_pieces_of_launch(
+                piece_row,
+                rows,
+                redone_from_step,
+                _ending_or_peer_lost(ending, rows[-1], attempt),
+                end,
+                any_program_reports,
+            )
         else:
             following = launches[number + 1][0]
             how = LaunchEnd.CRASHED if rows[-1].over or following.node == rows[-1].node else LaunchEnd.LOST
             gone = rows[-1].t if rows[-1].over else min(following.began, rows[-1].t + LONGEST_GAP)
-            _launch(laid, rows, kept, how, gone, reports)
+            _lay_pieces_of_launch(piece_row, rows, redone_from_step, how, gone, any_program_reports)
 
 
-def _launch(
-    laid: PieceRow, rows: Sequence[TimeRow], kept: Optional[int], how: LaunchEnd, end: float, reports: bool
+def _lay_pieces_of_launch(
+    piece_row: PieceRow,
+    rows: Sequence[TimeRow],
+    redone_from_step: Optional[int],
+    ending: LaunchEnd,
+    end: float,
+    any_program_reports: bool,
 ) -> None:
     last = rows[-1]
-    if not last.reports and not _is_starting(last, reports, how):
-        laid.until(end, TimeCause.UNKNOWN)
+    if not last.reports and not _is_starting(last, any_program_reports, ending):
+        piece_row.append_piece_until(end, TimeCause.UNKNOWN)
         return
-    if how is LaunchEnd.RUNS and end - last.t > SILENT:
-        how = LaunchEnd.LOST
-    laid.add(launch_time.pieces_of(rows, kept, how, end, laid.end))
+    if ending is LaunchEnd.RUNS and end - last.t > SILENT:
+        ending = LaunchEnd.LOST
+    piece_row.add(launch_time.pieces_of(rows, redone_from_step, ending, end, piece_row.end))
 
 
 def _launch_end_of(attempt: AttemptLog) -> LaunchEnd:
@@ -348,7 +367,7 @@ def _launch_end_of(attempt: AttemptLog) -> LaunchEnd:
     return kind.launch_end if kind is not None else LaunchEnd.LOST
 
 
-def _how(ending: LaunchEnd, row: TimeRow, attempt: AttemptLog) -> LaunchEnd:
+def _ending_or_peer_lost(ending: LaunchEnd, row: TimeRow, attempt: AttemptLog) -> LaunchEnd:
     """Where `job run` saw the end and rank 0's node was well, a rank wrote all that it did."""
     seen = attempt.ended is not None and row.node not in attempt.lost
     return LaunchEnd.PEER_LOST if ending is LaunchEnd.LOST and seen else ending
@@ -368,7 +387,7 @@ def _launches(rows: Sequence[TimeRow]) -> List[List[TimeRow]]:
     return sorted(launches, key=lambda group: group[0].began)
 
 
-def _kept(runs: Sequence[RunLog]) -> Dict[str, int]:
+def _redone_from_step_by_attempt(runs: Sequence[RunLog]) -> Dict[str, int]:
     """Attempt -> the step from which on a later one did its steps again. What a finished job did has lasted."""
     attempts = [attempt for run in runs for attempt in run.attempts]
     found: Dict[str, int] = {}

@@ -65,24 +65,24 @@ class _Stretch(NamedTuple):
 
 
 def pieces_of(
-    rows: Sequence[TimeRow], kept: Optional[int], ending: LaunchEnd, end: float, start: float
+    rows: Sequence[TimeRow], redone_from_step: Optional[int], ending: LaunchEnd, end: float, start: float
 ) -> List[TimePiece]:
     """`rows`: of one process, in order, one at least; `kept`: the step from which on a later start did them again, None
     where none did; `end`: of the launch, `start`: before which nothing may be laid."""
     laid = PieceRow(max(start, rows[0].began), end)
     stretches = _stretches(rows)
-    compiling = _first_step(rows[-1])
+    compiling = _extra_seconds_of_first_step(rows[-1])
     opened = rows[-1].seconds[time_rows.OPEN_STEP]
-    open_work = _from_the_end([stretch.work for stretch in stretches], opened)
-    tail = _tail(rows[-1], opened, ending)
+    open_work = _take_total_from_last_amounts([stretch.work for stretch in stretches], opened)
+    tail = _causes_of_open_step_seconds(rows[-1], opened, ending)
     for stretch, under_way in zip(stretches, open_work):
         completed = stretch.work - under_way
         compiled = min(completed, compiling)
         compiling -= compiled
-        lasted = _part_that_lasted(stretch, kept)
+        lasted = _part_that_lasted(stretch, redone_from_step)
         judged = completed - compiled + stretch.seconds[Phase.EVALUATION.value]
         share = under_way / opened if opened else 0.0
-        laid.lay(
+        laid.append_pieces_in_proportion_until(
             stretch.end,
             (
                 *((cause, part, stretch.seconds[name]) for name, cause, part in _PHASES),
@@ -125,12 +125,12 @@ def _step_before(rows: Sequence[TimeRow]) -> int:
     return first.step - max(1, first.first[0]) if first is not None and first.step is not None else -1
 
 
-def _from_the_end(amounts: Sequence[float], whole: float) -> List[float]:
+def _take_total_from_last_amounts(amounts: Sequence[float], total: float) -> List[float]:
     """`whole` taken from the last amounts, as far as each goes."""
     taken: List[float] = []
     for amount in reversed(amounts):
-        part = min(amount, whole)
-        whole -= part
+        part = min(amount, total)
+        total -= part
         taken.append(part)
     return taken[::-1]
 
@@ -149,37 +149,39 @@ def usual_step(row: TimeRow) -> Optional[float]:
     return max(0.0, row.seconds[Phase.STEP.value] - row.first[1]) / steps
 
 
-def _first_step(row: TimeRow) -> float:
+def _extra_seconds_of_first_step(row: TimeRow) -> float:
     """Seconds that the first step took beyond the usual: kernels are compiled and caches filled in it."""
     usual = usual_step(row)
     return max(0.0, row.first[1] - usual * row.first[0]) if usual is not None else 0.0
 
 
-def _part_that_lasted(stretch: _Stretch, kept: Optional[int]) -> float:
-    if kept is None:
+def _part_that_lasted(stretch: _Stretch, redone_from_step: Optional[int]) -> float:
+    if redone_from_step is None:
         return 1.0
     if stretch.step == stretch.before:
-        return 1.0 if stretch.step + 1 < kept else 0.0
-    return min(1.0, max(0.0, (kept - 1 - stretch.before) / (stretch.step - stretch.before)))
+        return 1.0 if stretch.step + 1 < redone_from_step else 0.0
+    return min(1.0, max(0.0, (redone_from_step - 1 - stretch.before) / (stretch.step - stretch.before)))
 
 
-def _tail(row: TimeRow, opened: float, ending: LaunchEnd) -> List[Tuple[TimeCause, str, float]]:
+def _causes_of_open_step_seconds(
+    row: TimeRow, open_step_seconds: float, ending: LaunchEnd
+) -> List[Tuple[TimeCause, str, float]]:
     """What the time since the last completed step was, within a step."""
     usual = usual_step(row)
     if ending is LaunchEnd.HUNG:
-        return [(TimeCause.HANG, "", opened)]
+        return [(TimeCause.HANG, "", open_step_seconds)]
     if ending is LaunchEnd.FINISHED:
-        return [(TimeCause.CLOSE, "", opened)]
+        return [(TimeCause.CLOSE, "", open_step_seconds)]
     if row.step is None:
-        return [(TimeCause.START_UP, FIRST_STEP, opened)]
-    stands = opened > max(_LEAST_STAND, STANDS * max(row.slowest, 0.0 if usual else row.first[1]))
+        return [(TimeCause.START_UP, FIRST_STEP, open_step_seconds)]
+    stands = open_step_seconds > max(_LEAST_STAND, STANDS * max(row.slowest, 0.0 if usual else row.first[1]))
     if ending is LaunchEnd.RUNS:
-        return [(TimeCause.HANG if stands else TimeCause.LASTED, "", opened)]
+        return [(TimeCause.HANG if stands else TimeCause.LASTED, "", open_step_seconds)]
     if ending is LaunchEnd.TOLD or (ending is LaunchEnd.CRASHED and not stands):
-        return [(TimeCause.TWICE, "", opened)]
+        return [(TimeCause.TWICE, "", open_step_seconds)]
     # The step was cut short somewhere, and then nobody noticed: half a step is the best guess.
-    cut = min(opened, (usual or row.first[1]) / 2)
-    return [(TimeCause.TWICE, "", cut), (TimeCause.HANG, "", opened - cut)]
+    cut = min(open_step_seconds, (usual or row.first[1]) / 2)
+    return [(TimeCause.TWICE, "", cut), (TimeCause.HANG, "", open_step_seconds - cut)]
 
 
 def _hung_since(pieces: Sequence[TimePiece], since: float) -> List[TimePiece]:
@@ -195,14 +197,14 @@ def _hung_since(pieces: Sequence[TimePiece], since: float) -> List[TimePiece]:
 def _after(rest: PieceRow, row: TimeRow, ending: LaunchEnd, end: float) -> None:
     """From the last row to the end of the launch."""
     if row.over:
-        rest.until(end, AFTER[ending])
+        rest.append_piece_until(end, AFTER[ending])
     elif ending is LaunchEnd.LOST:
-        rest.until(row.t + LONGEST_GAP, TimeCause.UNKNOWN)
-        rest.until(end, TimeCause.HANG)
+        rest.append_piece_until(row.t + LONGEST_GAP, TimeCause.UNKNOWN)
+        rest.append_piece_until(end, TimeCause.HANG)
     elif ending in (LaunchEnd.HUNG, LaunchEnd.PEER_LOST):
-        rest.until(end, TimeCause.HANG)
+        rest.append_piece_until(end, TimeCause.HANG)
     elif row.phase in (Phase.STEP, Phase.EVALUATION):
-        (cause, part, _), *_ = _tail(row, row.seconds[time_rows.OPEN_STEP], ending)
-        rest.until(end, cause, part)
+        (cause, part, _), *_ = _causes_of_open_step_seconds(row, row.seconds[time_rows.OPEN_STEP], ending)
+        rest.append_piece_until(end, cause, part)
     else:
-        rest.until(end, *_CAUSES[row.phase.value])
+        rest.append_piece_until(end, *_CAUSES[row.phase.value])

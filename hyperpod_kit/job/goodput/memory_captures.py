@@ -25,7 +25,9 @@ def newest(env: Mapping[str, str], now: float) -> Optional[MemoryCapture]:
     """Of the job whose environment this is; None where none is in sight. `now`: Unix seconds."""
     try:
         pages = [
-            page for page in _pages(env.get(HPK_SHM_DIR, "")) if page.state in COMPLETE_STATES and _is_of(page, env)
+            page
+            for page in _pages(env.get(HPK_SHM_DIR, ""))
+            if page.state in COMPLETE_STATES and _is_of_same_job_or_root(page, env)
         ]
     except (OSError, Untrusted):
         return None
@@ -39,10 +41,12 @@ def newest(env: Mapping[str, str], now: float) -> Optional[MemoryCapture]:
 def _pages(where: str) -> Iterator[Page]:
     """Of each slot of rank 0 that this user has here; damaged ones are passed over. `where`: the node's shared memory,
     as the job has it. Raises OSError."""
-    for folder in shm_paths.user_directories(where):
+    for folder in shm_paths.own_directories_and_shm_root(where):
         for name in shm_slots.own_slot_names(folder, uid=shm_paths.node_uid(), rank=_RANK):
             try:
-                descriptor, _ = files.open_to_read(os.path.join(folder, name.file("ctl")), owner=os.geteuid())
+                descriptor, _ = files.open_regular_file_to_read(
+                    os.path.join(folder, name.file("ctl")), required_owner_uid=os.geteuid()
+                )
             except (OSError, Untrusted):
                 continue
             try:
@@ -54,7 +58,7 @@ def _pages(where: str) -> Iterator[Page]:
                 yield current[1]
 
 
-def _is_of(page: Page, env: Mapping[str, str]) -> bool:
+def _is_of_same_job_or_root(page: Page, env: Mapping[str, str]) -> bool:
     """Whether this job captured it, or an earlier one on the same root, from which this one can restore."""
     job = env.get("SLURM_JOB_ID")
     if job and page.origin.job.get("slurm_job_id") == job:

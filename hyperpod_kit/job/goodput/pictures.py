@@ -39,15 +39,15 @@ COLOURS: Dict[TimeCause, str] = {
 }
 
 
-def both(time: JobTime) -> str:
+def waterfall_and_gantt_html(job_time: JobTime) -> str:
     """The pictures of one job; "" of one that has had no time."""
-    table = table_of(time.pieces)
+    table = table_of(job_time.pieces)
     if not table.whole:
         return ""
-    begin = clock.strftime("%Y-%m-%d %H:%M %Z", clock.localtime(time.pieces[0].start))
+    begin = clock.strftime("%Y-%m-%d %H:%M %Z", clock.localtime(job_time.pieces[0].start))
     return (
         f"<h3>What the time went into</h3>\n{waterfall(table)}\n"
-        f"<h3>What each node did, from {html.escape(begin)} on</h3>\n{gantt(time)}"
+        f"<h3>What each node did, from {html.escape(begin)} on</h3>\n{gantt(job_time)}"
     )
 
 
@@ -80,7 +80,7 @@ def gantt(time: JobTime) -> str:
     for number, (name, pieces) in enumerate(rows):
         y = number * ROW
         marks.append(f'<text x="{LEFT - 8}" y="{y + 15}" text-anchor="end">{html.escape(name[:28])}</text>')
-        marks += [_block(piece, begin, end, y) for piece in _drawn(pieces, begin, end)]
+        marks += [_block(piece, begin, end, y) for piece in _one_piece_per_column(pieces, begin, end)]
     height = len(rows) * ROW + 18
     marks += [
         f'<text x="{_x(part, 4):.1f}" y="{height - 4}" text-anchor="middle">{duration((end - begin) * part / 4)}</text>'
@@ -100,13 +100,13 @@ def _block(piece: TimePiece, begin: float, end: float, y: int) -> str:
     )
 
 
-def _drawn(pieces: Sequence[TimePiece], begin: float, end: float) -> List[TimePiece]:
+def _one_piece_per_column(pieces: Sequence[TimePiece], begin: float, end: float) -> List[TimePiece]:
     """At most one piece a column of the picture: of a long job there are tens of thousands. What a column does not show
     of its time is carried on to the next ones of the attempt, so that each cause has the width of its time."""
     width = (end - begin) / COLUMNS
     unshown: Dict[Tuple[str, TimeCause], float] = {}
     drawn: List[TimePiece] = []
-    for column, share in enumerate(_shares(pieces, begin, width)):
+    for column, share in enumerate(_seconds_per_column(pieces, begin, width)):
         if not share:
             continue
         for key, seconds in share.items():
@@ -123,14 +123,16 @@ def _drawn(pieces: Sequence[TimePiece], begin: float, end: float) -> List[TimePi
     return drawn
 
 
-def _shares(pieces: Sequence[TimePiece], begin: float, width: float) -> List[Dict[Tuple[str, TimeCause], float]]:
+def _seconds_per_column(
+    pieces: Sequence[TimePiece], begin: float, column_seconds: float
+) -> List[Dict[Tuple[str, TimeCause], float]]:
     """Seconds by attempt and cause in each column."""
     shares: List[Dict[Tuple[str, TimeCause], float]] = [{} for _ in range(COLUMNS)]
     for piece in pieces:
-        first, last = (min(COLUMNS - 1, int((at - begin) / width)) for at in (piece.start, piece.end))
+        first, last = (min(COLUMNS - 1, int((at - begin) / column_seconds)) for at in (piece.start, piece.end))
         for column in range(first, last + 1):
-            start = begin + column * width
-            seconds = min(piece.end, start + width) - max(piece.start, start)
+            start = begin + column * column_seconds
+            seconds = min(piece.end, start + column_seconds) - max(piece.start, start)
             if seconds > 0:
                 key = (piece.attempt, piece.cause)
                 shares[column][key] = shares[column].get(key, 0.0) + seconds

@@ -39,21 +39,21 @@ class PieceRow:
         self.end, self._limit = start, limit
         self.pieces: List[TimePiece] = []
 
-    def until(self, end: float, cause: TimeCause, part: str = "") -> None:
+    def append_piece_until(self, end: float, cause: TimeCause, part: str = "") -> None:
         """From the end of the last piece on."""
         end = min(end, self._limit)
         if end > self.end:
             self.pieces.append(TimePiece(self.end, end, cause, part))
             self.end = end
 
-    def lay(self, end: float, durations: Iterable[Tuple[TimeCause, str, float]]) -> None:
+    def append_pieces_in_proportion_until(self, end: float, durations: Iterable[Tuple[TimeCause, str, float]]) -> None:
         """Several up to `end`, in this proportion."""
         present = [(cause, part, seconds) for cause, part, seconds in durations if seconds > 0]
         whole, start = sum(seconds for _, _, seconds in present), self.end
         passed = 0.0
         for cause, part, seconds in present:
             passed += seconds
-            self.until(start + (end - start) * passed / whole, cause, part)
+            self.append_piece_until(start + (end - start) * passed / whole, cause, part)
 
     def add(self, pieces: Iterable[TimePiece]) -> None:
         """Others, as they are."""

@@ -28,7 +28,7 @@ _TURNED_BACK = 0.1
 """Seconds by which a later count of a phase may be smaller than one before, and be of the same process all the same."""
 
 
-def complete(runs: Sequence[RunLog], state: str, now: float) -> None:
+def append_current_rows_of_local_ranks(runs: Sequence[RunLog], state: str, now: float) -> None:
     """Give each attempt that is at work the row of this moment, where its rank 0 is at hand. `state`: the directory of
     the records, `now`: Unix seconds."""
     for run in runs:
@@ -52,7 +52,7 @@ def _row_of(attempt: str, state: str, last: TimeRow, now: float) -> Optional[Tim
         ):
             continue
         with contextlib.suppress(OSError, ValueError), progress.open_progress(env.get(HPK_PROGRESS, "")) as reported:
-            if reported.clock() is None:
+            if reported.read_phase_clock() is None:
                 return None
             row = RankTime(last.launch, last.node, last.began).row(reported)
             if not _goes_on(last, row):

@@ -16,7 +16,7 @@ from hyperpod_kit.job.goodput.time_rows import RunRow, TimeRow
 
 def runs(root: str) -> List[RunLog]:
     """Every run on the root. Raises OSError; of a root in S3 JobError, CheckpointError."""
-    return runs_in(state_place.of(root))
+    return runs_in(state_place.state_directory_of_root(root))
 
 
 def runs_in(state: str) -> List[RunLog]:

@@ -26,7 +26,7 @@ _GPUS = re.compile(r"(?:^|,)gres/gpu=(\d+)")
 _DEVICE = "/dev/nvidia[0-9]*"
 
 
-def note(
+def append_run_row(
     state: str,
     life: str,
     job: JobEnvironment,
@@ -38,14 +38,14 @@ def note(
     record: Mapping[str, str] = {}
     queued = 0.0
     with contextlib.suppress(HyperpodKitError):
-        record = control.query_job_times(runner, job.id)
+        record = control.query_job_record_with_times(runner, job.id)
         queued = control.query_last_queued_at(runner, job.id)
     row = RunRow(
         job.id.slurm_id,
         job.restart,
         round(now(), 3),
         queued,
-        control.parse_time(record.get("StartTime", "")),
+        control.parse_slurm_time_or_zero(record.get("StartTime", "")),
         gpus_of(record, env, len(job.nodes)),
         job.nodes,
         _owner(record, env),

@@ -44,11 +44,11 @@ def points(time: JobTime) -> List[ScalarPoint]:
     progress = _progress(rows, moments)
     return [
         ScalarPoint(moment, *_values(next(progress), table))
-        for moment, table in zip(moments, _tables(time.pieces, moments))
+        for moment, table in zip(moments, _tables_up_to_each_moment(time.pieces, moments))
     ]
 
 
-def _tables(pieces: Sequence[TimePiece], moments: Sequence[float]) -> Iterator[TimeTable]:
+def _tables_up_to_each_moment(pieces: Sequence[TimePiece], moments: Sequence[float]) -> Iterator[TimeTable]:
     """What the time up to each moment went into; every piece is counted once."""
     seconds: Dict[TimeCause, float] = {}
     gpu_seconds: Dict[TimeCause, float] = {}
@@ -98,16 +98,16 @@ def _values(progress: _Progress, table: TimeTable) -> Tuple[int, Dict[str, float
     return progress.furthest, values
 
 
-def write(directory: str, time: JobTime, now: float) -> str:
+def replace_event_file_of_job(directory: str, job_time: JobTime, now: float) -> str:
     """One file, in a directory of the job's name, which TensorBoard shows as a run; its path. What an earlier call
     wrote there goes: TensorBoard takes the new file in its place while it looks. Raises OSError."""
-    folder = os.path.join(directory, _NOT_IN_NAMES.sub("_", time.job) or "_")
+    folder = os.path.join(directory, _NOT_IN_NAMES.sub("_", job_time.job) or "_")
     by_descriptor.make_parents(os.path.join(folder, "_"))
     earlier = [name for name in os.listdir(folder) if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
     name = f"{_PREFIX}{now:017.6f}.{socket.gethostname()}.{os.getpid()}{_SUFFIX}"
     path = os.path.join(folder, name)
-    scalars = points(time)
-    atomic_file.replace(path, event_file.encoded(scalars, scalars[0].time if scalars else now))
+    scalars = points(job_time)
+    atomic_file.write_atomically(path, event_file.encoded(scalars, scalars[0].time if scalars else now))
     for event_file_name in earlier:
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(os.path.join(folder, event_file_name))

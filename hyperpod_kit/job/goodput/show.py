@@ -42,7 +42,7 @@ def lines(time: JobTime, table: TimeTable, price: Optional[float] = None) -> Lis
         return []
     causes = [cause for cause in TimeCause if table.seconds.get(cause, 0.0) > 0.0]
     shares = percents([table.seconds[cause] for cause in causes])
-    found = [headline(time, table), bar(shares)]
+    found = [goodput_sentence(time, table), bar(shares)]
     unit = _UNITS[time.unit]
     for cause, share in zip(causes, shares):
         hours = table.gpu_seconds.get(cause, 0.0) / 3600
@@ -50,18 +50,18 @@ def lines(time: JobTime, table: TimeTable, price: Optional[float] = None) -> Lis
         places = 1 if hours >= 10 else 3
         spent = f"{LABELS[cause]:18}{duration(table.seconds[cause]):>14}{share:7.1f} %"
         row = f"{spent}{hours:12,.{places}f} {unit}{money}"
-        cure = _cure(cause, table)
+        cure = _remedy_or_start_up_parts(cause, table)
         found.append(f"{row}  {cure}" if cure else row)
     return [*found, *time.unknown]
 
 
-def headline(time: JobTime, table: TimeTable) -> str:
+def goodput_sentence(job_time: JobTime, table: TimeTable) -> str:
     """Goodput, and what it is a part of."""
-    until = "its end" if time.state is JobState.OVER else "now"
-    held = f"{_UNITS[time.unit][:-1].replace('-hour', '')} time that it held"
+    until = "its end" if job_time.state is JobState.OVER else "now"
+    held = f"{_UNITS[job_time.unit][:-1].replace('-hour', '')} time that it held"
     if table.goodput is None:
         return f"goodput is not known, {duration(table.whole)} from its submission to {until}"
-    least = f"at least ({table.unknown:.1%} of it is not known) " if table.unknown >= 0.0005 else ""
+    least = f"at least ({table.unknown_gpu_share:.1%} of it is not known) " if table.unknown_gpu_share >= 0.0005 else ""
     return f"goodput {least}{table.goodput:.1%} of the {held}, {duration(table.whole)} from its submission to {until}"
 
 
@@ -91,7 +91,7 @@ def _age(row: TimeRow, now: float) -> str:
     return f", as of {ago(now - row.t)}" if now - row.t >= _OLD else ""
 
 
-def newest_in_memory(row: TimeRow, now: float) -> str:
+def newest_memory_capture_sentence(row: TimeRow, now: float) -> str:
     """What a crash of a running attempt would go back to, where its nodes are kept. `now`: Unix seconds."""
     capture = row.captured
     if capture is None:
@@ -101,7 +101,7 @@ def newest_in_memory(row: TimeRow, now: float) -> str:
     return f"newest in memory: step {capture.step}{age}{stored}{_age(row, now)}"
 
 
-def _cure(cause: TimeCause, table: TimeTable) -> str:
+def _remedy_or_start_up_parts(cause: TimeCause, table: TimeTable) -> str:
     if cause is TimeCause.START_UP:
         longest = sorted(table.parts.items(), key=lambda part: -part[1])
         return ", ".join(f"{name} {duration(seconds)}" for name, seconds in longest if seconds >= 0.5)

@@ -14,16 +14,16 @@ from hyperpod_kit.slurm import control, job_states
 from hyperpod_kit.slurm.job_id import JobId
 
 
-def of(runner: Runner, job: str) -> Optional[JobStanding]:
+def query_job_standing_or_none(runner: Runner, job: str) -> Optional[JobStanding]:
     """None where Slurm does not answer, or does not know the job any more: then only its own logs say."""
     try:
-        record = control.query_job_times(runner, JobId.parse(job))
+        record = control.query_job_record_with_times(runner, JobId.parse(job))
     except HyperpodKitError:
         return None
     state, restart = record.get("JobState", ""), int(record.get("Restarts") or 0)
-    started = control.parse_time(record.get("StartTime", ""))
+    started = control.parse_slurm_time_or_zero(record.get("StartTime", ""))
     if state in job_states.WAITS:
-        return JobStanding(JobState.WAITS, control.parse_time(record.get("SubmitTime", "")), restart)
+        return JobStanding(JobState.WAITS, control.parse_slurm_time_or_zero(record.get("SubmitTime", "")), restart)
     if state in job_states.RUNS:
         return JobStanding(JobState.RUNS, 0.0, restart, started)
-    return JobStanding(JobState.OVER, control.parse_time(record.get("EndTime", "")), restart, started)
+    return JobStanding(JobState.OVER, control.parse_slurm_time_or_zero(record.get("EndTime", "")), restart, started)

@@ -51,7 +51,7 @@ def append(path: str, line: bytes) -> None:
 class RankMemory(Protocol):
     """What a rank has written of itself: RankProgress."""
 
-    def clock(self) -> Optional[ClockReading]:
+    def read_phase_clock(self) -> Optional[ClockReading]:
         """How it has spent its time; None when it has not said it."""
 
     def state(self) -> RankState:
@@ -81,9 +81,9 @@ class RankTime:
 
     def row(self, progress: RankMemory, over: bool = False) -> TimeRow:
         """As it is now."""
-        reading = progress.clock()
+        reading = progress.read_phase_clock()
         if reading is None:
-            return self._row_of_looks(progress, over)
+            return self._row_from_sampled_state(progress, over)
         if self._process not in (None, reading.process):
             # torchrun has started its workers anew.
             self._start += self._last - self._began
@@ -91,7 +91,7 @@ class RankTime:
         self._process = reading.process
         return self._row(reading, max(0.0, reading.born - self._start), True, over)
 
-    def _row_of_looks(self, progress: RankMemory, over: bool) -> TimeRow:
+    def _row_from_sampled_state(self, progress: RankMemory, over: bool) -> TimeRow:
         state, clock = progress.state(), self._sampled
         if state.phase is not Phase.START and state.begins is not None:
             clock.set_first_step(state.begins)
@@ -144,7 +144,7 @@ class RowSchedule:
         """Whether this one is to be written."""
         return row.over or age >= self.due or self._stage_of(row) is not self._stage
 
-    def written(self, age: float, row: TimeRow) -> None:
+    def schedule_after_written_row(self, age: float, row: TimeRow) -> None:
         """It was."""
         self._stage = self._stage_of(row)
         self.due = age + min(EVERY, max(EARLY, age * PART))
@@ -188,14 +188,14 @@ class TimeLog:
             self._thread.join(_END)
 
     def _watch(self) -> None:
-        self._look(over=False)
+        self._append_row_if_due(over=False)
         while not self._over.wait(LOOK):
-            self._look(over=False)
-        self._look(over=True)
+            self._append_row_if_due(over=False)
+        self._append_row_if_due(over=True)
 
-    def _look(self, over: bool) -> None:
+    def _append_row_if_due(self, over: bool) -> None:
         row, age = self._measured.row(self._progress, over), self._clock() - self._began
         if self._schedule.is_due(age, row):
             with contextlib.suppress(OSError):
                 append(self._path, time_rows.encoded(row._replace(captured=self._captured(row.t))))
-                self._schedule.written(age, row)
+                self._schedule.schedule_after_written_row(age, row)

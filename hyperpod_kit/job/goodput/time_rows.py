@@ -20,7 +20,7 @@ from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.slurm.phase_clock import COUNTED
 from hyperpod_kit.untrusted import files, parse
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 FORMAT, RUN_FORMAT = "hpk-time/1", "hpk-time-run/1"
 FOLDER = "time"
@@ -120,7 +120,7 @@ def encoded_run(row: RunRow) -> bytes:
 def decoded(line: bytes) -> Optional[TimeRow]:
     """A row of an attempt; None for what is none: whoever may write to the root may have written such a line."""
     try:
-        return _time_row(_value(line, FORMAT))
+        return _time_row(_parse_object_of_format(line, FORMAT))
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -128,14 +128,14 @@ def decoded(line: bytes) -> Optional[TimeRow]:
 def decoded_run(line: bytes) -> Optional[RunRow]:
     """A row of a run; None for what is none."""
     try:
-        return _run_row(_value(line, RUN_FORMAT))
+        return _run_row(_parse_object_of_format(line, RUN_FORMAT))
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def _value(line: bytes, form: str) -> Mapping[str, Any]:
-    value = parse.json_object(line.decode("utf-8", "replace"))
-    if value.get("format") != form:
+def _parse_object_of_format(line: bytes, expected_format: str) -> Mapping[str, Any]:
+    value = parse.parse_json_object(line.decode("utf-8", "replace"))
+    if value.get("format") != expected_format:
         raise ValueError("of another format")
     return value
 
@@ -154,7 +154,7 @@ def read_run(state: str, name: str) -> Optional[RunRow]:
 def _lines(state: str, name: str) -> Iterator[bytes]:
     """One at a time: of a file of nothing but ends of lines a list would take eight times its size."""
     try:
-        data = files.read(path(state, name), LARGEST)
+        data = files.read_small_regular_file(path(state, name), LARGEST)
     except (FileNotFoundError, Untrusted, ValueError):
         return
     for line in io.BytesIO(data):
@@ -166,19 +166,19 @@ def _time_row(value: Mapping[str, Any]) -> TimeRow:
     by_kind = value["seconds"]
     if not isinstance(by_kind, dict):
         raise ValueError("no seconds by phase")
-    seconds = {name: _amount(by_kind.get(name, 0.0)) for name in _KINDS}
+    seconds = {name: _require_amount(by_kind.get(name, 0.0)) for name in _KINDS}
     steps, first = value["first"]
     return TimeRow(
-        _text(value["launch"]),
-        _text(value["node"]),
-        _amount(value["began"]),
-        _amount(value["t"]),
+        _require_text(value["launch"]),
+        _require_text(value["node"]),
+        _require_amount(value["began"]),
+        _require_amount(value["t"]),
         Phase(value["phase"]),
-        _amount(value["since"]),
-        _step(value["begins"]),
-        _step(value["step"]),
-        (_step(steps) or 0, _amount(first)),
-        _amount(value["slowest"]),
+        _require_amount(value["since"]),
+        _require_count_or_none(value["begins"]),
+        _require_count_or_none(value["step"]),
+        (_require_count_or_none(steps) or 0, _require_amount(first)),
+        _require_amount(value["slowest"]),
         seconds,
         bool(value["reports"]),
         bool(value["over"]),
@@ -189,38 +189,38 @@ def _time_row(value: Mapping[str, Any]) -> TimeRow:
 def _captured(value: Any) -> Optional[MemoryCapture]:
     if value is None:
         return None
-    step, at = _step(value["step"]), value["at"]
+    step, at = _require_count_or_none(value["step"]), value["at"]
     if step is None:
         raise ValueError("no step")
-    return MemoryCapture(step, None if at is None else _amount(at), bool(value["on_storage"]))
+    return MemoryCapture(step, None if at is None else _require_amount(at), bool(value["on_storage"]))
 
 
 def _run_row(value: Mapping[str, Any]) -> RunRow:
     return RunRow(
-        _text(value["job"]),
-        _step(value["restart"]) or 0,
-        _amount(value["t"]),
-        _amount(value["queued"]),
-        _amount(value["started"]),
-        _step(value["gpus"]),
-        tuple(_text(name) for name in value["nodes"]),
-        *(_text(value.get(name, "")) for name in ("user", "partition", "cluster")),
+        _require_text(value["job"]),
+        _require_count_or_none(value["restart"]) or 0,
+        _require_amount(value["t"]),
+        _require_amount(value["queued"]),
+        _require_amount(value["started"]),
+        _require_count_or_none(value["gpus"]),
+        tuple(_require_text(name) for name in value["nodes"]),
+        *(_require_text(value.get(name, "")) for name in ("user", "partition", "cluster")),
     )
 
 
-def _text(value: Any) -> str:
+def _require_text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("no text")
-    return clean(value, 200)
+    return clean_one_line(value, 200)
 
 
-def _amount(value: Any) -> float:
+def _require_amount(value: Any) -> float:
     if type(value) not in (int, float) or not 0 <= value < _LATEST:
         raise ValueError("no amount")
     return float(value)
 
 
-def _step(value: Any) -> Optional[int]:
+def _require_count_or_none(value: Any) -> Optional[int]:
     if value is None:
         return None
     if type(value) is not int or not 0 <= value < _MOST:

@@ -31,7 +31,7 @@ class TimeTable:
         return sum(self.seconds.values())
 
     @property
-    def held(self) -> float:
+    def total_gpu_seconds(self) -> float:
         """GPU-seconds in all."""
         return sum(self.gpu_seconds.values())
 
@@ -40,19 +40,21 @@ class TimeTable:
         """See above; at least, where some of the time is unknown; None where no step is known to have lasted, and some
         of the time is unknown."""
         unknown, lasted = (self.gpu_seconds.get(cause, 0.0) for cause in (TimeCause.UNKNOWN, TimeCause.LASTED))
-        if self.held <= 0 or (unknown > 0 and not lasted):
+        if self.total_gpu_seconds <= 0 or (unknown > 0 and not lasted):
             return None
-        return goodput_of(lasted, self.held)
+        return goodput_of(lasted, self.total_gpu_seconds)
 
     @property
-    def unknown(self) -> float:
+    def unknown_gpu_share(self) -> float:
         """The part of the GPU time of which nobody knows what it went into."""
-        return self.gpu_seconds.get(TimeCause.UNKNOWN, 0.0) / self.held if self.held > 0 else 0.0
+        return (
+            self.gpu_seconds.get(TimeCause.UNKNOWN, 0.0) / self.total_gpu_seconds if self.total_gpu_seconds > 0 else 0.0
+        )
 
     def to_dict(self) -> Dict[str, Any]:
         return {
             "goodput": round(self.goodput, 4) if self.goodput is not None else None,
-            "unknown": round(self.unknown, 4),
+            "unknown": round(self.unknown_gpu_share, 4),
             "seconds": {cause.value: round(self.seconds.get(cause, 0.0), 1) for cause in TimeCause},
             "gpu_seconds": {cause.value: round(self.gpu_seconds.get(cause, 0.0), 1) for cause in TimeCause},
             "start_up": {part: round(seconds, 1) for part, seconds in self.parts.items()},

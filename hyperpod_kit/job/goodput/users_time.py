@@ -42,7 +42,9 @@ def tables(named: Sequence[str], look: Look, problems: List[str]) -> Dict[str, G
     counted: Set[str] = set()
     for uid, root in _named(named) if named else _noted(problems):
         try:
-            identity, rows = owner.run_as_user(partial(_work, root, look), uid, root, PATIENCE)
+            identity, rows = owner.run_as_user_in_child(
+                partial(_account_root_in_child, root, look), uid, root, PATIENCE
+            )
         except (HyperpodKitError, OSError) as err:
             if named and isinstance(err, Absent):
                 raise
@@ -53,23 +55,23 @@ def tables(named: Sequence[str], look: Look, problems: List[str]) -> Dict[str, G
             counted.add(identity)
             found.append({name: _decoded(row) for name, row in rows.items()})
     if not found:
-        nothing = [] if named else [f"no job is noted in {job_index.notes()}"]
+        nothing = [] if named else [f"no job is noted in {job_index.index_file_path()}"]
         raise Unreachable("; ".join([*nothing, *problems]), hint="hyperpod-kit job goodput --root DIR, for each root")
     return groups.together(found)
 
 
 def _named(roots: Sequence[str]) -> Iterator[Tuple[int, str]]:
     for root in roots:
-        yield (owner.uid_to_act_as(root) if is_path(root) else 0) or 0, root
+        yield (owner.uid_to_act_as_if_root(root) if is_path(root) else 0) or 0, root
 
 
 def _noted(problems: List[str]) -> Iterator[Tuple[int, str]]:
     """(whose note, root) of this user's jobs and of every user's."""
-    files = [(os.getuid(), job_index.notes())]
-    files += [(user.pw_uid, job_index.notes({"HOME": user.pw_dir})) for user in pwd.getpwall()]
+    files = [(os.getuid(), job_index.index_file_path())]
+    files += [(user.pw_uid, job_index.index_file_path({"HOME": user.pw_dir})) for user in pwd.getpwall()]
     for uid, file in dict.fromkeys(files):
         try:
-            roots = owner.run_as_user(partial(_roots_in, file), uid, file, PATIENCE)
+            roots = owner.run_as_user_in_child(partial(_roots_in, file), uid, file, PATIENCE)
         except (NotADirectoryError, PermissionError):
             continue  # the home of a user of the system's, which has none
         except (HyperpodKitError, OSError) as err:
@@ -82,22 +84,22 @@ def _noted(problems: List[str]) -> Iterator[Tuple[int, str]]:
 
 def _roots_in(file: str) -> List[str]:
     """The newest first."""
-    _bound()
+    _limit_own_data_memory()
     return list(dict.fromkeys(str(row["root"]) for row in reversed(ledger.read(file)) if row.get("root")))
 
 
-def _work(root: str, look: Look) -> List[Any]:
-    _bound()
+def _account_root_in_child(root: str, account_root: Look) -> List[Any]:
+    _limit_own_data_memory()
     state_place.require_root(root)
     place = state_place.absolute(root)
-    rows = {name: _encoded(group) for name, group in look(place).items()}
+    rows = {name: _encoded(group) for name, group in account_root(place).items()}
     if not is_path(place):
         return [place, rows]
     facts = os.stat(place)
     return [f"{facts.st_dev}:{facts.st_ino}", rows]
 
 
-def _bound() -> None:
+def _limit_own_data_memory() -> None:
     """Where more is asked for, this child gets a MemoryError, which is its answer."""
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     limit = MEMORY if most == resource.RLIM_INFINITY else min(MEMORY, most)

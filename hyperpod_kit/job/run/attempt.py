@@ -121,9 +121,9 @@ class AttemptRunner:
             start = self._prepare(number, lost, previous)
         begun = time.monotonic()
         observation = self._run_step(start)
-        outcome = self.resumption.seen_by_ranks(classify(observation))
+        outcome = self.resumption.recast_crash_as_storage_if_unreadable(classify(observation))
         self._record_end(start, outcome, round(time.monotonic() - begun, 1))
-        self.failed_launches.note(outcome, start.used)
+        self.failed_launches.update_advice_and_hopelessness(outcome, start.used)
         return outcome
 
     def _prepare(self, number: int, lost: Sequence[str], previous: Optional[Outcome]) -> _Start:
@@ -137,13 +137,13 @@ class AttemptRunner:
         self._proving.nodes = context.job.nodes
         if previous is not None:
             self._end_remaining_steps(lost, previous)
-        rows = context.ledger.rows()
+        rows = context.ledger.valid_rows_of_this_job()
         poison = find_poison_checkpoint(rows)
         choice = self._choose_checkpoint(rows, poison)
         self._refuse_start(rows, poison, choice)
         if choice.kind != checkpoint_choice.OURS:
             self._set_damaged_aside(choice, poison)
-        allocated = self.patience.nodes(context.job)
+        allocated = self.patience.wait_for_answered_allocation(context.job)
         if allocated.ended:
             self._interruptions.stop(explain_run_end(allocated, context.job.restart))
         avoided = (*previous.away, *previous.unlaunched) if previous is not None else ()
@@ -153,26 +153,28 @@ class AttemptRunner:
     def _end_remaining_steps(self, lost: Sequence[str], previous: Outcome) -> None:
         context = self._context
         # A slurmctld that does not answer cannot say which steps are left.
-        self._proving.nodes = self.patience.nodes(context.job).healthy(lost)
+        self._proving.nodes = self.patience.wait_for_answered_allocation(context.job).healthy(lost)
         limit = SWEEP_SECONDS_AFTER_LOSS if lost or previous.cut else SWEEP_SECONDS
-        step.sweep(context.runner, context.job.id, context.signals.pause, context.report, limit=limit)
+        step.sweep(
+            context.runner, context.job.id, context.signals.pause_until_stop_or_warning, context.report, limit=limit
+        )
 
     def _choose_checkpoint(self, rows: Sequence[Row], poison: Optional[PoisonCheckpoint]) -> Choice:
-        """Choose, after a start anew where a person allows one. Raises as Resumption.choice."""
+        """Choose, after a start anew where a person allows one. Raises GaveUp, RunStopped, RunHandedBack, JobError."""
         context = self._context
         try:
-            return self.resumption.choice(rows, poison, context.policy, context.job.restart)
+            return self.resumption.choose_verifying_bytes_if_needed(rows, poison, context.policy, context.job.restart)
         except GaveUp as err:
-            is_allowed = begin_anew.is_due(context.options, rows)
+            is_allowed = begin_anew.is_fresh_start_requested_and_not_yet_used(context.options, rows)
             if not isinstance(err.__cause__, NoValidCheckpoint) or not is_allowed:
                 raise
             self.begin_anew(err)
-        return self.resumption.choice(rows, poison, context.policy, context.job.restart)
+        return self.resumption.choose_verifying_bytes_if_needed(rows, poison, context.policy, context.job.restart)
 
     def begin_anew(self, error: GaveUp) -> None:
         """Leave what was committed and start at step 0 from now on. Raises JobError."""
         context = self._context
-        begin_anew.begin_anew(context.options.root, context.ledger, context.job.id.slurm_id, error.message)
+        begin_anew.record_fresh_start(context.options.root, context.ledger, context.job.id.slurm_id, error.message)
         context.report("fresh", f"--fresh: begins anew at step 0, and leaves what was committed: {error.message}")
 
     def _refuse_start(self, rows: Sequence[Row], poison: Optional[PoisonCheckpoint], choice: Choice) -> None:
@@ -194,7 +196,7 @@ class AttemptRunner:
     def _record_start(self, start: _Start) -> bool:
         """Record and report that the attempt begins; return False where the row could not be written."""
         fields = start.choice.fields()
-        starts = allocation.noted_starts(start.allocation, list(start.used))
+        starts = allocation.node_starts_for_ledger(start.allocation, list(start.used))
         is_written = self._rows.try_append(
             "attempt", attempt=start.attempt, nodes=list(start.used), starts=starts, **fields
         )
@@ -212,7 +214,7 @@ class AttemptRunner:
         own_host = host_of_node.get(context.env.get("SLURMD_NODENAME", ""), "")
         with contextlib.ExitStack() as stack:
             lifelines = stack.enter_context(contextlib.closing(Lifelines(own_host, list(host_of_node.values()))))
-            stack.enter_context(proving_watch.beside(start.choice, context.options.root))
+            stack.enter_context(proving_watch.proving_process_unless_kit_checkpoint(start.choice, context.options.root))
             step_retry = self._listen_to_step_retry(start, stack)
             process = context.start_step(
                 self._plan_step(start), self._step_environment(start, lifelines), context.descriptor_limit
@@ -228,10 +230,14 @@ class AttemptRunner:
             )
             observation = StepSupervision(process, start.attempt, rules, context).run()
         self._record_restores(start.attempt)
-        observation = self.container_starts.seen(observation, list(lifelines.words), start.used)
+        observation = self.container_starts.add_silent_nodes_without_root(
+            observation, list(lifelines.words), start.used
+        )
         self.ranks_were_heard = bool(lifelines.words)
         has_container = context.container is not None
-        return launch_probe.look(observation, has_container, context.options, context.env)
+        return launch_probe.probe_unheard_nodes_if_launch_failed(
+            observation, has_container, context.options, context.env
+        )
 
     def _listen_to_step_retry(self, start: _Start, stack: contextlib.ExitStack) -> Optional[StepRetry]:
         context = self._context
@@ -260,14 +266,14 @@ class AttemptRunner:
         context = self._context
         variables = {
             **start.choice.environment(),
-            **step.tasks(context.env, start.nodes),
+            **step.task_count_variables(context.env, start.nodes),
             **lifelines.environment,
             HPK_ATTEMPT: start.attempt,
             HPK_CHECKPOINT_ROOT: context.options.root,
             HPK_STATE: context.options.state,
         }
         if context.is_hyperpod:
-            variables.update(launches.environment(start.poison, self.resumption.unreadable))
+            variables.update(launches.step_retry_variables(start.poison, self.resumption.unreadable))
         return step.step_environment(context.env, variables)
 
     def _known_silences(self, rows: Sequence[Row]) -> KnownSilences:
@@ -281,9 +287,9 @@ class AttemptRunner:
 
     def _record_restores(self, attempt: str) -> None:
         """Record and report what the ranks restored, launch by launch."""
-        for verdict in self.resumption.verdicts(attempt):
-            self._rows.append("restored", attempt=attempt, **verdict.fields())
-            self._context.report("restored", verdict.sentence(), attempt=attempt, **verdict.fields())
+        for verdict in self.resumption.read_and_remember_verdicts(attempt):
+            self._rows.append("restored", attempt=attempt, **verdict.to_report_fields())
+            self._context.report("restored", verdict.sentence(), attempt=attempt, **verdict.to_report_fields())
 
     def _record_end(self, start: _Start, outcome: Outcome, seconds: float) -> None:
         warned = {"warned": True} if self._context.signals.warned else {}

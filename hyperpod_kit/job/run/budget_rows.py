@@ -42,7 +42,7 @@ class BudgetRows:
             self._ledger.append(event, **fields)
         except JobError:
             self._failures += 1
-            self._signals.pause(CACHE_SECONDS)
+            self._signals.pause_until_stop_or_warning(CACHE_SECONDS)
             if self._storage.outlast():
                 self._failures = 0
             self._interruptions.raise_if_signalled("waiting for storage")

@@ -46,7 +46,7 @@ class Interruptions:
     def raise_if_signalled(self, activity: str) -> None:
         """Raise RunStopped after TERM or INT, RunHandedBack after USR1. `activity`: what was going on meanwhile."""
         if self._signals.stop:
-            nodes = allocation.look(self._runner, self._job)
+            nodes = allocation.query_allocation_else_from_environment(self._runner, self._job)
             self.stop(explain_run_end(nodes, self._job.restart, self._signals.stop))
         if self._signals.warned:
             raise RunHandedBack(OutcomeKind.PREEMPTED, f"warned by USR1 while {activity}")

@@ -20,7 +20,7 @@ from hyperpod_kit.job.run.run_context import RunContext
 from hyperpod_kit.job.run.run_end import RunEnd, explain_run_end
 from hyperpod_kit.job.run.step_machine import StepTrouble
 from hyperpod_kit.job.run.supervision_rules import SupervisionRules
-from hyperpod_kit.job.watch import settle
+from hyperpod_kit.job.watch import wait_until_suspects_answer_or_lost
 
 NO_RANK = 1
 """What stands for srun's code where it exits 0 without having started a rank."""
@@ -48,7 +48,7 @@ class StepEvidence:
     def collect(self, code: Optional[int], trouble: StepTrouble) -> Observation:
         """Return what is known of the step. `code`: of srun; `trouble`: for what it was ended, if for any."""
         lines = self._rules.lines
-        lines.cut()
+        lines.receive_and_list_cut_off_nodes()
         stop = self._context.signals.stop
         away = tuple(lines.without_storage)
         has_failed = code != 0
@@ -61,7 +61,7 @@ class StepEvidence:
         allocated: Optional[Allocation] = None
         if has_failed and not trouble.stalled:
             # srun of a job that Slurm has just ended fails before our own TERM arrives.
-            allocated = allocation.look(self._context.runner, self._context.job)
+            allocated = allocation.query_allocation_else_from_environment(self._context.runner, self._context.job)
             lost = tuple(sorted({*lost, *allocated.down}))
             if allocated.ended and not self._context.signals.warned:
                 stop = stop or allocated.state
@@ -90,7 +90,11 @@ class StepEvidence:
 
     def _settle_suspects(self) -> Tuple[str, ...]:
         seconds = self._context.options.silent_after + SETTLE_SECONDS
-        return tuple(settle(self._rules.nodes, seconds, self._context.signals.pause))
+        return tuple(
+            wait_until_suspects_answer_or_lost(
+                self._rules.nodes, seconds, self._context.signals.pause_until_stop_or_warning
+            )
+        )
 
     def _explain_end(self, allocated: Optional[Allocation], stop: Optional[str]) -> Optional[RunEnd]:
         if allocated is None or not stop:

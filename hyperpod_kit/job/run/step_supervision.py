@@ -10,7 +10,7 @@ from typing import Tuple
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.job import allocation, step_name
-from hyperpod_kit.job.doubt import Doubt, ask_slurmctld
+from hyperpod_kit.job.doubt import Doubt, make_query_of_down_nodes
 from hyperpod_kit.job.run.outcome import Observation
 from hyperpod_kit.job.run.run_context import RunContext
 from hyperpod_kit.job.run.step_evidence import StepEvidence
@@ -52,7 +52,7 @@ class StepSupervision:
         self._stall = StallWatch(options.stall, options.root, rules.storage.answers, known=rules.known)
         self._note = StepNoteWriter(options.state, attempt)
         self._root_watch = AwayWatch(rules.storage.answers)
-        self._doubt = Doubt(rules.nodes.count if rules.nodes else 0, ask_slurmctld(context.runner))
+        self._doubt = Doubt(rules.nodes.count if rules.nodes else 0, make_query_of_down_nodes(context.runner))
         self._launch = rules.lines.launch
         self._has_reported_unasked = False
 
@@ -87,27 +87,27 @@ class StepSupervision:
         """Whether HyperPod reports that it has started the ranks again since the last look."""
         if self._rules.retry is None:
             return False
-        launches = self._rules.retry.listen()
+        launches = self._rules.retry.record_messages_and_count_relaunches()
         for _ in range(launches):
-            self._rules.lines.started_again()
+            self._rules.lines.note_announced_relaunch()
         return launches > 0
 
     def _find_trouble(self) -> StepTrouble:
         lines = self._rules.lines
         lost = self._find_lost_nodes()
         # Also where nothing follows from it: who has connected must be heard.
-        cut = tuple(name for name in lines.cut() if name not in self._doubt.doubted)
+        cut = tuple(name for name in lines.receive_and_list_cut_off_nodes() if name not in self._doubt.doubted)
         for sentence in lines.news():
             self._context.report("lifeline", sentence)
-        hang = self._stall.hang(lines.reports)
-        self._note.put(lines.reports, self._stall.silent)
+        hang = self._stall.reason_to_end_step_or_empty(lines.reports)
+        self._note.write_note_if_due(lines.reports, self._stall.seconds_without_progress)
         away = self._root_watch.lost(lines.without_storage)
         return strongest_trouble(lost, hang, cut, away)
 
     def _find_lost_nodes(self) -> Tuple[str, ...]:
         watch = self._rules.nodes
         lost: Tuple[str, ...] = ()
-        if watch is not None and not watch.due:
+        if watch is not None and not watch.seconds_until_next_probe:
             lost = self._doubt.lost(watch.probe(), watch.suspects)
         for sentence in self._doubt.news():
             self._context.report("doubt", sentence)
@@ -125,10 +125,10 @@ class StepSupervision:
         """Ask HyperPod about a trouble where the machine wants that; return the action that follows."""
         answer = RetryAnswer.WAIT
         if action.kind is StepActionKind.ASK_STEP_RETRY:
-            answer = retry.heed(trouble.reason, trouble.nodes)
+            answer = retry.end_step_or_wait_for_retry(trouble.reason, trouble.nodes)
             action = self._machine.step_retry_answered(answer, trouble)
-        if answer is RetryAnswer.LAUNCHED and not retry.hears:
-            self._rules.lines.started_again()
+        if answer is RetryAnswer.LAUNCHED and not retry.can_hear_relaunches:
+            self._rules.lines.note_announced_relaunch()
         if answer is not RetryAnswer.END:
             self._machine.step_retry_looked(trouble, has_ended_the_step=retry.ended)
         return action
@@ -155,9 +155,9 @@ class StepSupervision:
         watch = self._rules.nodes
         if watch is None:
             return
-        addresses = allocation.look(self._context.runner, self._context.job).addresses
+        addresses = allocation.query_allocation_else_from_environment(self._context.runner, self._context.job).addresses
         if addresses:
-            watch.follow(addresses)
+            watch.replace_addresses_after_relaunch(addresses)
 
     def _end(self, action: StepAction) -> None:
         trouble = action.trouble
@@ -178,10 +178,10 @@ class StepSupervision:
         watch, lines = self._rules.nodes, self._rules.lines
         # Each is asked once: what is due at this moment may not be due any more a moment later.
         dues = (
-            watch.due if watch is not None else None,
-            lines.due,
-            self._root_watch.due,
-            self._stall.due,
+            watch.seconds_until_next_probe if watch is not None else None,
+            lines.seconds_until_due,
+            self._root_watch.seconds_until_next_look,
+            self._stall.seconds_until_next_look,
             self._machine.seconds_to_save(time.monotonic()),
         )
         seconds = min([self._context.options.probe_interval, *(due for due in dues if due is not None)])

@@ -96,22 +96,26 @@ class JobSupervisor:
         with contextlib.closing(JobRunLock(self._options.root)) as lock:
             startup = Beginning(self._options, self._runner, self._report, self._signals, lock)
             with self._signals:
-                job = startup.identify(self._job)
-                if job is None or not startup.prepare(job) or not startup.claim(job):
+                job = startup.wait_until_slurm_confirms_job(self._job)
+                if (
+                    job is None
+                    or not startup.prepare_directories_unless_signalled(job)
+                    or not startup.claim_root_unless_signalled(job)
+                ):
                     return ExitCode.TERMINATED
             return self._run_claimed(startup, job)
 
     def _run_claimed(self, startup: Beginning, job: JobEnvironment) -> int:
         """The root is this job's: bring its records up to date, and go from attempt to attempt."""
         options = self._options
-        ledger = Ledger(options.state, job.id.slurm_id, job.restart, born=life.birth(self._env))
-        job_index.note(job, options.root, self._env)
-        run_log.note(options.state, ledger.life(), job, self._runner, self._env)
-        auto_resume, policy = startup.enabled(job, self._env)
+        ledger = Ledger(options.state, job.id.slurm_id, job.restart, born=life.id_of_batch_script_run(self._env))
+        job_index.append_job_and_root(job, options.root, self._env)
+        run_log.append_run_row(options.state, ledger.life(), job, self._runner, self._env)
+        auto_resume, policy = startup.read_auto_resume_and_retry_policy(job, self._env)
         startup.close_unfinished(ledger)
         startup.go_back(job, ledger)
         self._report_start(job, auto_resume)
-        if startup.one_too_many(job, ledger):
+        if startup.record_if_slurm_requeued_finished_job(job, ledger):
             return ExitCode.OK
         context = RunContext(
             options=options,
@@ -119,8 +123,8 @@ class JobSupervisor:
             job=job,
             groups=self._groups,
             policy=policy,
-            container=container.of(options.srun_args, self._env, options.container_python),
-            is_hyperpod=step.on_hyperpod(self._runner),
+            container=container.container_from_options_or_env(options.srun_args, self._env, options.container_python),
+            is_hyperpod=step.is_hyperpod_step_retry_available(self._runner),
             descriptor_limit=self._descriptor_limit,
             runner=self._runner,
             report=self._report,
@@ -128,7 +132,7 @@ class JobSupervisor:
             ledger=ledger,
             start_step=self._start_step,
         )
-        descriptors.raise_soft_limit()
+        descriptors.raise_soft_limit_to_hard()
         self._warn_about_containers_and_descriptors(context)
         with self._signals, self._watch_batch_host(context, auto_resume):
             return _AttemptLoop(context, auto_resume, self._chooser, self._prover).run()
@@ -149,7 +153,9 @@ class JobSupervisor:
         )
 
     def _warn_about_containers_and_descriptors(self, context: RunContext) -> None:
-        for warning in script_containers.doubts_of(context.container, context.options, step.program()):
+        for warning in script_containers.doubts_of(
+            context.container, context.options, step.path_of_kit_main_on_nodes()
+        ):
             self._report("container", warning)
         shortage = lifeline.shortage(len(context.job.nodes))
         if shortage:
@@ -243,15 +249,17 @@ class _AttemptLoop:
     def _count_spent_budget(self, outcome: Outcome) -> SpentBudget:
         if not outcome.kind.costs_budget and outcome.kind is not OutcomeKind.LAUNCH_FAILED:
             return SpentBudget()
-        return count_spent_budget(self._context.ledger.rows(), None, self._context.job.restart)
+        return count_spent_budget(self._context.ledger.valid_rows_of_this_job(), None, self._context.job.restart)
 
     def _may_begin_anew(self) -> bool:
         if not self._attempts.resumption.none_was_valid:
             return False
-        return begin_anew.is_due(self._context.options, self._context.ledger.rows())
+        return begin_anew.is_fresh_start_requested_and_not_yet_used(
+            self._context.options, self._context.ledger.valid_rows_of_this_job()
+        )
 
     def _find_unreadable(self) -> Optional[UnreadableCheckpoint]:
-        rows, restart = self._context.ledger.rows(), self._context.job.restart
+        rows, restart = self._context.ledger.valid_rows_of_this_job(), self._context.job.restart
         return self._attempts.resumption.find_unreadable(rows, restart)
 
     def _exit(self, decision: RunDecision) -> int:
@@ -277,7 +285,7 @@ class _AttemptLoop:
         if decision.reason:
             seconds = round(decision.pause, 1)
             context.report("retry", decision.reason, seconds=seconds, failures=decision.failures)
-        context.signals.pause(decision.pause)
+        context.signals.pause_until_stop_or_warning(decision.pause)
         self._interruptions.raise_if_signalled("between two attempts")
 
     def _requeue(self, reason: str, kind: OutcomeKind) -> int:
@@ -285,7 +293,7 @@ class _AttemptLoop:
         context = self._context
         if context.signals.stop:
             return ExitCode.TERMINATED
-        spent = count_spent_budget(context.ledger.rows(), None, context.job.restart)
+        spent = count_spent_budget(context.ledger.valid_rows_of_this_job(), None, context.job.restart)
         refusal = refuse_requeue(context.policy, spent)
         if refusal:
             raise self._give_up(GaveUp(f"{reason}; {refusal}"))
@@ -294,7 +302,7 @@ class _AttemptLoop:
         try:
             self._attempts.patience.requeue(context.job)
         except RunError as err:
-            nodes = allocation.look(context.runner, context.job)
+            nodes = allocation.query_allocation_else_from_environment(context.runner, context.job)
             if not nodes.ended and kind.is_handed_back:
                 context.report("requeue_failed", f"cannot requeue: {err}")
                 return ExitCode.AGAIN

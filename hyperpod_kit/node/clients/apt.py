@@ -124,10 +124,10 @@ def install_package_files_only(
             ["apt-get", *options, "--no-remove", "install", *paths], timeout=INSTALL_SECONDS, env=ENVIRONMENT
         )
 
-    run_when_unlocked(node, run, f"install {', '.join(names)}", seconds=seconds)
+    retry_until_package_lock_is_free(node, run, f"install {', '.join(names)}", seconds=seconds)
 
 
-def install_from_sources(node: Node, *names: str, seconds: float = LOCK_SECONDS) -> None:
+def install_from_apt_repositories(node: Node, *names: str, seconds: float = LOCK_SECONDS) -> None:
     """Install packages and what they need from the package sources that this system has; nothing is removed for them.
 
     Raises NodeError when there is no way to them, a package is not there, or the lock is not free in time.
@@ -139,12 +139,12 @@ def install_from_sources(node: Node, *names: str, seconds: float = LOCK_SECONDS)
             ["apt-get", *OPTIONS, *SOURCES, "--no-remove", "install", *names], timeout=INSTALL_SECONDS, env=ENVIRONMENT
         )
 
-    run_when_unlocked(node, run, f"install {', '.join(names)}", seconds=seconds)
+    retry_until_package_lock_is_free(node, run, f"install {', '.join(names)}", seconds=seconds)
 
 
 def hold_packages(node: Node, names: Sequence[str], *, seconds: float) -> None:
     """Keep upgrades away from installed packages. Raises NodeError."""
-    run_when_unlocked(
+    retry_until_package_lock_is_free(
         node,
         lambda: node.runner.run(["apt-mark", "hold", *names], timeout=60, env=ENVIRONMENT),
         f"hold {', '.join(names)}",
@@ -152,7 +152,7 @@ def hold_packages(node: Node, names: Sequence[str], *, seconds: float) -> None:
     )
 
 
-def run_when_unlocked(node: Node, action: Callable[[], T], what: str, *, seconds: float) -> None:
+def retry_until_package_lock_is_free(node: Node, action: Callable[[], T], what: str, *, seconds: float) -> None:
     """Retry `action` until no package lock is in its way; first complete what a killed dpkg has left undone.
 
     Raises NodeError with whoever holds the lock, or with the error that is no lock's.
@@ -161,7 +161,7 @@ def run_when_unlocked(node: Node, action: Callable[[], T], what: str, *, seconds
 
     def try_action() -> Optional[bool]:
         nonlocal holder
-        for step in (action, lambda: _finish_interrupted(node), action):
+        for step in (action, lambda: _finish_interrupted_dpkg(node), action):
             try:
                 step()
             except RunError as err:
@@ -188,7 +188,7 @@ def run_when_unlocked(node: Node, action: Callable[[], T], what: str, *, seconds
         )
 
 
-def _finish_interrupted(node: Node) -> None:
+def _finish_interrupted_dpkg(node: Node) -> None:
     node.runner.run(
         ["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"], timeout=INSTALL_SECONDS, env=ENVIRONMENT
     )
@@ -220,9 +220,9 @@ def unmet_dependencies(output: str) -> List[str]:
     return dependencies
 
 
-def _refuse_other_packages(plan: str, names: Sequence[str]) -> None:
+def _refuse_other_packages(simulated_output: str, names: Sequence[str]) -> None:
     other_packages = []
-    for verb, name, version in re.findall(r"^(Inst|Remv) (\S+) (?:\[\S+\] )?\(?(\S*)", plan, re.MULTILINE):
+    for verb, name, version in re.findall(r"^(Inst|Remv) (\S+) (?:\[\S+\] )?\(?(\S*)", simulated_output, re.MULTILINE):
         if verb == "Remv":
             raise NodeError(
                 f"installing {', '.join(names)} would remove {name}",

@@ -56,14 +56,18 @@ def decide(
     A listed version that is newer than what is there is installed, an older one never. A Lustre client that
     fits the running kernel is kept whatever is listed: its module may be in use.
     """
-    fitting = [package for package in packages if fits(package, requirement.client, machine)]
+    fitting = [
+        package for package in packages if is_package_for_client_and_machine(package, requirement.client, machine)
+    ]
     client_package = find_client_package(requirement, packages, machine)
     problem = installed.problem or _age_problem(requirement, installed.version, client_package)
     if not problem:
         return Keep(installed.version)
     if client_package is not None:
-        return Install((client_package, *(package for package in fitting if not package.is_client_package)), problem)
-    return Missing(problem, _hint(requirement, packages, machine))
+        return Install(
+            (client_package, *(package for package in fitting if not package.is_clients_own_package)), problem
+        )
+    return Missing(problem, _missing_client_hint(requirement, packages, machine))
 
 
 def find_client_package(
@@ -71,19 +75,25 @@ def find_client_package(
 ) -> Optional[Package]:
     """The listed package that is the client itself and fits this machine."""
     return next(
-        (package for package in packages if package.is_client_package and fits(package, requirement.client, machine)),
+        (
+            package
+            for package in packages
+            if package.is_clients_own_package
+            and is_package_for_client_and_machine(package, requirement.client, machine)
+        ),
         None,
     )
 
 
-def fits(package: Package, client: str, machine: Machine) -> bool:
+def is_package_for_client_and_machine(package: Package, client: str, machine: Machine) -> bool:
     """Whether a package is for this client on this machine."""
     if package.client != client or ARCHITECTURES[package.arch] not in (machine.arch, "all"):
         return False
     package_name = CLIENTS[client]
     # Lustre's modules are built for one kernel each: those of another one would bring that kernel with them.
     return (
-        not (package_name.endswith("-") and package.is_client_package) or package.name == package_name + machine.kernel
+        not (package_name.endswith("-") and package.is_clients_own_package)
+        or package.name == package_name + machine.kernel
     )
 
 
@@ -106,7 +116,7 @@ def version_numbers(version: str) -> Tuple[int, ...]:
     return ()
 
 
-def _hint(requirement: RequiredClient, packages: Sequence[Package], machine: Machine) -> str:
+def _missing_client_hint(requirement: RequiredClient, packages: Sequence[Package], machine: Machine) -> str:
     package_name = CLIENTS[requirement.client]
     if package_name.endswith("-"):
         needed = package_name + machine.kernel
@@ -116,7 +126,7 @@ def _hint(requirement: RequiredClient, packages: Sequence[Package], machine: Mac
         {
             f"{package.name} for {package.arch}"
             for package in packages
-            if package.client == requirement.client and package.is_client_package
+            if package.client == requirement.client and package.is_clients_own_package
         }
     )
     listed = ""

@@ -46,7 +46,7 @@ def obtain_verified_file(node: Node, package: Package, *, seconds: float = DOWNL
         return path
     path = f"{node.paths.package_cache}/{package.sha256}.deb"
     if sha256_of(path) != package.sha256:
-        _download(node, package, path, seconds)
+        _download_verified_with_retries(node, package, path, seconds)
     return path
 
 
@@ -73,15 +73,15 @@ def _sha256(stream: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-def _download(node: Node, package: Package, path: str, seconds: float) -> None:
+def _download_verified_with_retries(node: Node, package: Package, path: str, seconds: float) -> None:
     by_descriptor.make_directories(os.path.dirname(path), 0o700)
     end = node.clock.monotonic() + seconds
     errors: List[str] = []
 
     def try_download() -> Optional[bool]:
         try:
-            with atomic_file.replacing(path) as stream:
-                _receive(node, package.url, stream, end)
+            with atomic_file.open_for_atomic_replace(path) as stream:
+                _download_once_into_stream(node, package.url, stream, end)
                 stream.seek(0)
                 digest = _sha256(stream)
                 if digest != package.sha256:
@@ -109,7 +109,7 @@ def _download(node: Node, package: Package, path: str, seconds: float) -> None:
         )
 
 
-def _receive(node: Node, url: str, stream: BinaryIO, end: float) -> None:
+def _download_once_into_stream(node: Node, url: str, stream: BinaryIO, end: float) -> None:
     """Download the URL into the stream, once. Raises OSError or http.client.HTTPException for anything that
     another try may cure.
 

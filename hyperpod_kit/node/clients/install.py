@@ -15,14 +15,14 @@ from hyperpod_kit.model.clients import ARCHITECTURES, Package
 from hyperpod_kit.node.clients import apt
 from hyperpod_kit.node.clients.decide import Decision, Install, Keep, Machine, Missing, decide, find_client_package
 from hyperpod_kit.node.clients.fetch import delete_downloaded_file, obtain_verified_file
-from hyperpod_kit.node.clients.installed import InstalledClient, installed_client
-from hyperpod_kit.node.clients.lustre_hold import hold_lustre, packages_to_hold
+from hyperpod_kit.node.clients.installed import InstalledClient, inspect_installed_client
+from hyperpod_kit.node.clients.lustre_hold import hold_lustre_and_kernel_packages, lustre_and_kernel_packages_to_hold
 from hyperpod_kit.node.clients.required import RequiredClient, required_clients
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.step import Step, StepOutcome
 
 
-def install_clients(node: Node) -> Tuple[bool, str]:
+def install_missing_mount_clients(node: Node) -> Tuple[bool, str]:
     """Install what the mounts of this node need and what is not good already; return (changed, what was done
     or is wrong).
 
@@ -35,9 +35,9 @@ def install_clients(node: Node) -> Tuple[bool, str]:
     errors: List[HyperpodKitError] = []
     for requirement in requirements:
         try:
-            done += _ensure_client(node, requirement)
+            done += _install_client_if_needed_and_describe(node, requirement)
             if requirement.module:
-                done += _hold_lustre_packages(node, notes)
+                done += _hold_lustre_packages_noting_failure(node, notes)
         except HyperpodKitError as err:
             if requirement.required:
                 errors.append(err)
@@ -51,16 +51,16 @@ def install_clients(node: Node) -> Tuple[bool, str]:
 
 
 def describe_pending_changes(node: Node) -> str:
-    """What `install_clients` would do now, "" for nothing. Reads only."""
+    """What `install_missing_mount_clients` would do now, "" for nothing. Reads only."""
     changes = []
     for requirement in required_clients(node.mounts):
-        decision = _decide(node, requirement)
+        decision = _inspect_client_and_decide(node, requirement)
         if isinstance(decision, Install):
             changes.append(f"install {', '.join(package.name for package in decision.packages)}: {decision.reason}")
         elif isinstance(decision, Missing):
             changes.append(f"{decision.reason}: {decision.hint}")
         if requirement.module:
-            names = packages_to_hold(node)
+            names = lustre_and_kernel_packages_to_hold(node)
             if names:
                 changes += [f"hold {', '.join(names)}"]
             else:
@@ -68,8 +68,8 @@ def describe_pending_changes(node: Node) -> str:
     return "; ".join(changes)
 
 
-def _decide(node: Node, requirement: RequiredClient) -> Decision:
-    installed = installed_client(node, requirement)
+def _inspect_client_and_decide(node: Node, requirement: RequiredClient) -> Decision:
+    installed = inspect_installed_client(node, requirement)
     architecture = ""
     if installed.problem or node.config.packages:
         architecture = apt.architecture(node)
@@ -83,16 +83,16 @@ def _decide(node: Node, requirement: RequiredClient) -> Decision:
     return decide(requirement, installed, node.config.packages, machine)
 
 
-def _ensure_client(node: Node, requirement: RequiredClient) -> List[str]:
+def _install_client_if_needed_and_describe(node: Node, requirement: RequiredClient) -> List[str]:
     """Install one client if need be, and return what was done for it."""
-    decision = _decide(node, requirement)
+    decision = _inspect_client_and_decide(node, requirement)
     if isinstance(decision, Missing):
         raise NodeError(decision.reason, hint=decision.hint)
     if isinstance(decision, Keep):
         return []
     client_package = decision.packages[0]
-    install_packages(node, decision.packages, include_held=bool(requirement.module))
-    decision_after = _decide(node, requirement)
+    install_client_package_and_missing_dependencies(node, decision.packages, include_held=bool(requirement.module))
+    decision_after = _inspect_client_and_decide(node, requirement)
     if not isinstance(decision_after, Keep):
         raise NodeError(
             f"{client_package.name} {client_package.version} is installed, and still {decision_after.reason}",
@@ -101,10 +101,10 @@ def _ensure_client(node: Node, requirement: RequiredClient) -> List[str]:
     return [f"installed {client_package.name} {client_package.version}: {decision.reason}"]
 
 
-def _hold_lustre_packages(node: Node, notes: List[str]) -> List[str]:
+def _hold_lustre_packages_noting_failure(node: Node, notes: List[str]) -> List[str]:
     """Hold what belongs to Lustre; what was not possible is a note: the mount works until the next kernel."""
     try:
-        names = hold_lustre(node)
+        names = hold_lustre_and_kernel_packages(node)
     except HyperpodKitError as err:
         notes.append(err.message)
         return []
@@ -113,11 +113,15 @@ def _hold_lustre_packages(node: Node, notes: List[str]) -> List[str]:
     return []
 
 
-def install_packages(node: Node, packages: Sequence[Package], *, include_held: bool = False) -> None:
+def install_client_package_and_missing_dependencies(
+    node: Node, packages: Sequence[Package], *, include_held: bool = False
+) -> None:
     """Obtain the files of a program's own package, the first, and of what it needs and is missing; verify that
     they are what they are listed as, and install them. Raises NodeError, BundleIntegrityError."""
     client_package = packages[0]
-    needed = [package for package in packages if package is client_package or _lacks(node, package)]
+    needed = [
+        package for package in packages if package is client_package or _is_missing_incomplete_or_older(node, package)
+    ]
     files = [obtain_verified_file(node, package) for package in needed]
     for package, path in zip(needed, files):
         _require_listed_package(node, package, path)
@@ -126,7 +130,7 @@ def install_packages(node: Node, packages: Sequence[Package], *, include_held: b
         delete_downloaded_file(node, package)
 
 
-def _lacks(node: Node, package: Package) -> bool:
+def _is_missing_incomplete_or_older(node: Node, package: Package) -> bool:
     """Whether a dependency is not there, not whole, or older than listed: newer ones are never replaced."""
     installed = apt.query_package(node, package.name)
     return installed is None or not installed.complete or apt.is_newer(node, package.version, installed.version)
@@ -145,7 +149,7 @@ def _require_listed_package(node: Node, package: Package, path: str) -> None:
 
 
 def _apply_clients(node: Node) -> StepOutcome:
-    return StepOutcome(*install_clients(node))
+    return StepOutcome(*install_missing_mount_clients(node))
 
 
 STEP = Step("clients", _apply_clients, describe_pending_changes)

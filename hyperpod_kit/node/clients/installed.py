@@ -22,14 +22,14 @@ class InstalledClient:
     version: str = ""
 
 
-def installed_client(node: Node, requirement: RequiredClient) -> InstalledClient:
+def inspect_installed_client(node: Node, requirement: RequiredClient) -> InstalledClient:
     """Inspect one client: whether it is there and runs, and its version. Raises nothing: what cannot be run
     does not work."""
     path = node.paths.under_root(requirement.program)
     if not os.access(path, os.X_OK):
         return InstalledClient(f"{requirement.program} is not there")
     if requirement.module:
-        return _query_module(node, requirement.module)
+        return _inspect_kernel_module(node, requirement.module)
     if not requirement.version_arguments:
         return InstalledClient()
     try:
@@ -39,7 +39,7 @@ def installed_client(node: Node, requirement: RequiredClient) -> InstalledClient
     return InstalledClient(version=parse_version(done.stdout or done.stderr))
 
 
-def _query_module(node: Node, module: str) -> InstalledClient:
+def _inspect_kernel_module(node: Node, module: str) -> InstalledClient:
     if os.path.isdir(node.paths.under_root(f"/sys/module/{module}")):
         return InstalledClient()  # loaded: whatever modinfo would say, it fits
     try:

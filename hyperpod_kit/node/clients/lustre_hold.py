@@ -23,16 +23,16 @@ KERNEL_RELEASE = re.compile(r"-\d+\.\d+\.\d+-\d+")
 """In the name of a package that is one kernel; without it, the package is the moving name of the newest one."""
 
 
-def hold_lustre(node: Node) -> List[str]:
+def hold_lustre_and_kernel_packages(node: Node) -> List[str]:
     """Hold the packages that would move the kernel away from the Lustre client, and return their names. Raises
     NodeError when the package lock is not free."""
-    names = packages_to_hold(node)
+    names = lustre_and_kernel_packages_to_hold(node)
     if names:
         apt.hold_packages(node, names, seconds=HOLD_SECONDS)
     return names
 
 
-def packages_to_hold(node: Node) -> List[str]:
+def lustre_and_kernel_packages_to_hold(node: Node) -> List[str]:
     """Query the packages of the Lustre client, and those that always name the newest kernel, where they are
     installed and not held yet."""
     try:
@@ -41,10 +41,10 @@ def packages_to_hold(node: Node) -> List[str]:
         )
     except RunError:  # no dpkg: nothing of it upgrades anything
         return []
-    return unheld_packages(done.stdout)
+    return parse_unheld_upgradable_packages(done.stdout)
 
 
-def unheld_packages(listing: str) -> List[str]:
+def parse_unheld_upgradable_packages(listing: str) -> List[str]:
     """Names in dpkg-query's listing that an upgrade may move and that are not held yet."""
     names = []
     for line in listing.splitlines():

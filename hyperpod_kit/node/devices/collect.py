@@ -26,7 +26,7 @@ from hyperpod_kit.node.devices.findings import (
 )
 from hyperpod_kit.node.devices.run_tool import ToolOutput, find_program, read_kernel_log, run_tool
 from hyperpod_kit.node.files import read_json, read_text
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 SMI = ("/usr/bin/nvidia-smi", "/usr/local/bin/nvidia-smi")
 FI_INFO = ("/opt/amazon/efa/bin/fi_info", "/usr/bin/fi_info")
@@ -53,7 +53,7 @@ class ToolRunner:
     def __init__(self, node: Node, each: float, end: Optional[float]) -> None:
         self.node, self.each, self.end = node, each, end
 
-    def run_first_installed_if_time_left(self, paths: Tuple[str, ...], *arguments: str) -> Optional[ToolOutput]:
+    def run_first_installed_or_none_without_time(self, paths: Tuple[str, ...], *arguments: str) -> Optional[ToolOutput]:
         """Run the first of these programs that is installed, and return its output; None when no time is left for
         it."""
         if self.end is None:
@@ -71,7 +71,12 @@ class ToolRunner:
 
 
 def observe_devices(
-    node: Node, checks: DeviceChecks, *, each: float = EACH, end: Optional[float] = None, dcgm: bool = False
+    node: Node,
+    checks: DeviceChecks,
+    *,
+    seconds_per_program: float = EACH,
+    monotonic_deadline: Optional[float] = None,
+    dcgm: bool = False,
 ) -> DeviceObservation:
     """Query GPUs and EFA devices that this machine should have; runs no program at all on one without them."""
     node_type = instance_type(node)
@@ -81,19 +86,19 @@ def observe_devices(
         gpus_on_bus=gpus_on_bus(node),
         efas_expected=efa_count(node_type) if checks.efa else None,
     )
-    tools = ToolRunner(node, each, end)
-    if observation.known_gpu_count:
-        observation = _with_kernel_log(_with_gpus(observation, tools), read_kernel_log(node.paths.kernel_log))
+    tools = ToolRunner(node, seconds_per_program, monotonic_deadline)
+    if observation.expected_gpu_count_or_zero:
+        observation = _with_xids_from_kernel_log(_with_gpus(observation, tools), read_kernel_log(node.paths.kernel_log))
     if observation.efas_expected:
         outcome, efas = _outcome_and_parsed(
-            tools.run_first_installed_if_time_left(FI_INFO, "-p", "efa", "-t", "FI_EP_RDM"),
+            tools.run_first_installed_or_none_without_time(FI_INFO, "-p", "efa", "-t", "FI_EP_RDM"),
             parsers.parse_efas,
             NO_NAMES,
         )
         observation = replace(observation, fi_info=outcome, efas=efas)
-    if dcgm and observation.known_gpu_count:
+    if dcgm and observation.expected_gpu_count_or_zero:
         outcome, failed = _outcome_and_parsed(
-            tools.run_first_installed_if_time_left(DCGMI, "diag", "-r", "1", "-j"),
+            tools.run_first_installed_or_none_without_time(DCGMI, "diag", "-r", "1", "-j"),
             parsers.parse_failed_dcgm_tests,
             NO_NAMES,
         )
@@ -101,17 +106,17 @@ def observe_devices(
     return observation
 
 
-def _with_kernel_log(observation: DeviceObservation, records: Optional[str]) -> DeviceObservation:
+def _with_xids_from_kernel_log(observation: DeviceObservation, records: Optional[str]) -> DeviceObservation:
     if records is None:
         return replace(
             observation,
             unread=(*observation.unread, "the kernel's log cannot be read: whether it has Xids is not known"),
         )
-    return replace(observation, xids=parsers.parse_xids(records))
+    return replace(observation, xids=parsers.parse_last_gpu_bus_by_xid(records))
 
 
 def _with_gpus(observation: DeviceObservation, tools: ToolRunner) -> DeviceObservation:
-    output = tools.run_first_installed_if_time_left(
+    output = tools.run_first_installed_or_none_without_time(
         SMI, f"--query-gpu={parsers.GPU_QUERY}", "--format=csv,noheader,nounits"
     )
     outcome, gpus = _outcome_and_parsed(output, parsers.parse_gpus, NO_GPUS)
@@ -119,21 +124,23 @@ def _with_gpus(observation: DeviceObservation, tools: ToolRunner) -> DeviceObser
     if output:
         text = output.text
     if outcome.outcome in (ANSWERED, UNREADABLE) and any(phrase in text for phrase in _NO_DRIVER):
-        outcome = ProgramOutcome(NO_DRIVER, clean(text, 160))
-    elif outcome.outcome == ANSWERED and output and _is_incomplete_gpu_list(output, gpus):
-        outcome = ProgramOutcome(UNREADABLE, f"it ended with code {output.code}: {clean(text, 120)}")
+        outcome = ProgramOutcome(NO_DRIVER, clean_one_line(text, 160))
+    elif outcome.outcome == ANSWERED and output and _failed_without_naming_unreachable_gpu(output, gpus):
+        outcome = ProgramOutcome(UNREADABLE, f"it ended with code {output.code}: {clean_one_line(text, 120)}")
     if outcome.outcome != ANSWERED:
         gpus = NO_GPUS
     observation = replace(observation, smi=outcome, gpus=gpus)
     if outcome.outcome != ANSWERED or not gpus:
         return observation
-    remap_output = tools.run_first_installed_if_time_left(
+    remap_output = tools.run_first_installed_or_none_without_time(
         SMI, f"--query-remapped-rows={parsers.REMAP_QUERY}", "--format=csv,noheader"
     )
-    remap_outcome, remaps = _outcome_and_parsed(remap_output, parsers.parse_remaps, NO_REMAPS, may_be_silent=True)
+    remap_outcome, remaps = _outcome_and_parsed(
+        remap_output, parsers.parse_pending_and_failed_row_remaps, NO_REMAPS, may_be_silent=True
+    )
     link_outcome, links = _outcome_and_parsed(
-        tools.run_first_installed_if_time_left(SMI, "nvlink", "--status"),
-        parsers.parse_links,
+        tools.run_first_installed_or_none_without_time(SMI, "nvlink", "--status"),
+        parsers.parse_nvlinks_up_and_down,
         NO_LINKS,
         may_be_silent=True,
     )
@@ -147,7 +154,7 @@ def _with_gpus(observation: DeviceObservation, tools: ToolRunner) -> DeviceObser
     return replace(observation, remaps=remaps, links=links, unread=tuple(unread))
 
 
-def _is_incomplete_gpu_list(output: ToolOutput, gpus: Tuple[parsers.Gpu, ...]) -> bool:
+def _failed_without_naming_unreachable_gpu(output: ToolOutput, gpus: Tuple[parsers.Gpu, ...]) -> bool:
     """Return whether nvidia-smi failed without saying which GPU it cannot query: that is no list of all of
     them."""
     return output.code not in (0, NO_GPU_FOUND) and not any(gpu.trouble for gpu in gpus)
@@ -175,7 +182,7 @@ def _outcome_and_parsed(
     try:
         return ProgramOutcome(ANSWERED), read(output.text)
     except ValueError as err:
-        return ProgramOutcome(UNREADABLE, clean(err, 160)), nothing
+        return ProgramOutcome(UNREADABLE, clean_one_line(err, 160)), nothing
 
 
 def instance_type(node: Node) -> str:

@@ -15,14 +15,14 @@ from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.model.optional_steps import DeviceChecks
 from hyperpod_kit.node.context import Node, open_node
 from hyperpod_kit.node.devices.collect import observe_devices
-from hyperpod_kit.node.devices.cycle import run_device_cycle
+from hyperpod_kit.node.devices.cycle import check_devices_record_and_update_slurm
 from hyperpod_kit.node.devices.record import DeviceRecord, make_record
 
 if TYPE_CHECKING:
     import argparse
 
 
-def devices_command(args: argparse.Namespace) -> int:
+def check_devices_command(args: argparse.Namespace) -> int:
     """Check GPUs and EFA devices and print what was found; with `--count` also count it, tell Slurm and leave
     metrics. Exit code 0 without a fault, 1 with one, 3 when another check is at it, or nothing says what
     should be here."""
@@ -30,14 +30,14 @@ def devices_command(args: argparse.Namespace) -> int:
     checks = node.config.steps.device_checks or DeviceChecks()
     if not args.count:
         record = make_record(observe_devices(node, checks, dcgm=args.dcgm), None, node.clock.wall())
-        _show(node, record, args.json)
+        _print_record(node, record, args.json)
         if record.faults:
             return ExitCode.PROBLEM
         if record.gpus_expected is None:
             return ExitCode.ABSENT
         return ExitCode.OK
     try:
-        done = run_device_cycle(node, checks)
+        done = check_devices_record_and_update_slurm(node, checks)
     except PermissionError as err:
         raise NodeError(f"{err.filename}: {err.strerror}", hint="sudo hyperpod-kit node devices --count") from err
     if done is None:
@@ -48,20 +48,20 @@ def devices_command(args: argparse.Namespace) -> int:
     for line in done.messages:
         print(line, file=sys.stderr)
     if args.json:
-        _show(node, done.record, True)
+        _print_record(node, done.record, True)
     if done.record.faults:
         return 1
     return 0
 
 
-def _show(node: Node, record: DeviceRecord, as_json: bool) -> None:
+def _print_record(node: Node, record: DeviceRecord, as_json: bool) -> None:
     if as_json:
         findings = [
             {**asdict(device_finding), "cure": device_finding.cure.name.lower()} for device_finding in record.findings
         ]
         print(json.dumps({"node": node.facts.node, **asdict(record), "findings": findings}))
         return
-    print(f"{record.instance_type or 'an instance type that nobody says'}: {record.summary}")
+    print(f"{record.instance_type or 'an instance type that nobody says'}: {record.device_counts_text}")
     for finding in record.findings:
         severity = "notice"
         if finding.is_fault:

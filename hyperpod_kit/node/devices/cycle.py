@@ -33,21 +33,21 @@ class DeviceCycle:
     messages: Tuple[str, ...] = ()
 
 
-def run_device_cycle(node: Node, checks: DeviceChecks) -> Optional[DeviceCycle]:
+def check_devices_record_and_update_slurm(node: Node, checks: DeviceChecks) -> Optional[DeviceCycle]:
     """Check the devices once: save the record, update Slurm and write metrics; None when another check is at
     it."""
     with hold_lock(node, "devices", seconds=0) as locked:
         if locked:
-            return _run_device_cycle(node, checks)
+            return _check_devices_record_and_update_slurm(node, checks)
         return None
 
 
-def _run_device_cycle(node: Node, checks: DeviceChecks) -> DeviceCycle:
-    before = device_record.load(node)
+def _check_devices_record_and_update_slurm(node: Node, checks: DeviceChecks) -> DeviceCycle:
+    before = device_record.load_device_record(node)
     record = make_record(observe_devices(node, checks), before, node.clock.wall())
     messages: List[str] = describe_finding_changes(before, record)
     try:
-        device_record.save(node, record)
+        device_record.save_device_record(node, record)
     except OSError as err:
         messages.append(f"{node.paths.device_record}: {err.strerror}: looks are not counted")
     try:
@@ -61,18 +61,18 @@ def _run_device_cycle(node: Node, checks: DeviceChecks) -> DeviceCycle:
         path = f"{directory}/{METRICS}"
         try:
             # Another may be at home there, and have something mounted that hangs.
-            run_in_child(path, partial(write_volatile, node.paths.under_root(path), metrics(record)), 5.0)
+            run_in_child(path, partial(write_volatile, node.paths.under_root(path), render_metrics(record)), 5.0)
         except NodeError as err:
             messages.append(f"no metrics: {err.message}")
     return DeviceCycle(record, tuple(messages))
 
 
-def metrics(record: DeviceRecord) -> str:
+def render_metrics(record: DeviceRecord) -> str:
     """All series, for the node exporter. Pure."""
-    return "\n".join(_series(record)) + "\n"
+    return "\n".join(_metric_lines(record)) + "\n"
 
 
-def _series(record: DeviceRecord) -> Iterator[str]:
+def _metric_lines(record: DeviceRecord) -> Iterator[str]:
     for name, value, help_text in (
         ("gpus", record.gpus, "GPUs that nvidia-smi lists."),
         ("gpus_expected", record.gpus_expected, "GPUs that this instance type has."),

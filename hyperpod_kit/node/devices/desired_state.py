@@ -48,7 +48,7 @@ class SlurmNote:
         return asdict(self)
 
     @classmethod
-    def of(cls, raw: Any) -> SlurmNote:
+    def parse_or_empty(cls, raw: Any) -> SlurmNote:
         """Make a note of what is stored on disk; an empty one of anything else."""
         none = cls()
         try:
@@ -61,7 +61,7 @@ class SlurmNote:
         return none
 
 
-def desired_reason_or_too_early(
+def desired_reason_or_none_to_leave(
     findings: Sequence[DeviceFinding], action: str, note: SlurmNote, boot: str, now: float
 ) -> Optional[str]:
     """Return the reason that Slurm should hold this node for, CLEAR for none, or None: no fault has lasted

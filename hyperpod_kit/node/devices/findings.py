@@ -76,16 +76,16 @@ class DeviceObservation:
     dcgm_failed: Tuple[str, ...] = ()
 
     @property
-    def expected_gpu_count(self) -> Optional[int]:
+    def expected_or_bus_gpu_count(self) -> Optional[int]:
         """GPUs that there should be: of a type that is not known, as many as the bus lists. None: nobody knows."""
         if self.gpus_expected is None:
             return self.gpus_on_bus
         return self.gpus_expected
 
     @property
-    def known_gpu_count(self) -> int:
+    def expected_gpu_count_or_zero(self) -> int:
         """The expected number of GPUs, 0 where it is not known."""
-        return self.expected_gpu_count or 0
+        return self.expected_or_bus_gpu_count or 0
 
 
 REPLACE_XIDS: Mapping[int, str] = {
@@ -110,15 +110,15 @@ def judge(observation: DeviceObservation) -> Tuple[DeviceFinding, ...]:
     """Everything that is wrong, in the order in which it was asked."""
     return (
         *_gpu_findings(observation),
-        *_kernel_findings(observation),
-        *_link_findings(observation),
+        *_xid_findings(observation),
+        *_nvlink_findings(observation),
         *_efa_findings(observation),
         *_dcgm_findings(observation),
     )
 
 
 def _gpu_findings(observation: DeviceObservation) -> Iterator[DeviceFinding]:
-    expected, smi = observation.known_gpu_count, observation.smi
+    expected, smi = observation.expected_gpu_count_or_zero, observation.smi
     if expected == 0 or smi.outcome == NOT_ASKED:
         return
     if smi.outcome == NOT_INSTALLED:
@@ -140,35 +140,42 @@ def _gpu_findings(observation: DeviceObservation) -> Iterator[DeviceFinding]:
             f"nvidia-smi lists {len(observation.gpus)}, and {_expected_gpus_text(observation)}",
             Cure.REPLACE,
         )
-    yield from _gpu_troubles(observation.gpus)
+    yield from _individual_gpu_findings(observation.gpus)
     failed = [bus for bus, (_, failure) in observation.remaps.items() if failure]
     pending = [bus for bus, (waits, failure) in observation.remaps.items() if waits and not failure]
     if failed:
-        yield DeviceFinding("gpu", "remap_failed", f"memory of {_gpu_list(failed)} cannot be remapped", Cure.REPLACE)
+        yield DeviceFinding(
+            "gpu", "remap_failed", f"memory of {_format_gpus_at_buses(failed)} cannot be remapped", Cure.REPLACE
+        )
     if pending:
         yield DeviceFinding(
-            "gpu", "remap_pending", f"{_gpu_list(pending)} wants a reset to remap its memory", Cure.NOTICE
+            "gpu", "remap_pending", f"{_format_gpus_at_buses(pending)} wants a reset to remap its memory", Cure.NOTICE
         )
     for unread in observation.unread:
         yield DeviceFinding("gpu", UNREADABLE, unread, Cure.NOTICE)
 
 
-def _gpu_troubles(gpus: Tuple[Gpu, ...]) -> Iterator[DeviceFinding]:
+def _individual_gpu_findings(gpus: Tuple[Gpu, ...]) -> Iterator[DeviceFinding]:
     troubled = [gpu for gpu in gpus if gpu.trouble]
     resets = [gpu.bus for gpu in troubled if "reset" in gpu.trouble.lower()]
     unreachable = [gpu for gpu in troubled if gpu.bus not in resets]
     if unreachable:
         yield DeviceFinding(
-            "gpu", "lost", f"{_gpu_list([gpu.bus for gpu in unreachable])}: {unreachable[0].trouble}", Cure.REPLACE
+            "gpu",
+            "lost",
+            f"{_format_gpus_at_buses([gpu.bus for gpu in unreachable])}: {unreachable[0].trouble}",
+            Cure.REPLACE,
         )
     if resets:
-        yield DeviceFinding("gpu", "needs_reset", f"{_gpu_list(resets)} wants a reset", Cure.REBOOT)
+        yield DeviceFinding("gpu", "needs_reset", f"{_format_gpus_at_buses(resets)} wants a reset", Cure.REBOOT)
     errors = [gpu.bus for gpu in gpus if gpu.ecc]
     if errors:
-        yield DeviceFinding("gpu", "ecc", f"uncorrected errors in the memory of {_gpu_list(errors)}", Cure.REBOOT)
+        yield DeviceFinding(
+            "gpu", "ecc", f"uncorrected errors in the memory of {_format_gpus_at_buses(errors)}", Cure.REBOOT
+        )
 
 
-def _kernel_findings(observation: DeviceObservation) -> Iterator[DeviceFinding]:
+def _xid_findings(observation: DeviceObservation) -> Iterator[DeviceFinding]:
     for cure, table in ((Cure.REPLACE, REPLACE_XIDS), (Cure.REBOOT, REBOOT_XIDS)):
         for number in sorted(set(table) & set(observation.xids)):
             yield DeviceFinding(
@@ -176,7 +183,7 @@ def _kernel_findings(observation: DeviceObservation) -> Iterator[DeviceFinding]:
             )
 
 
-def _link_findings(observation: DeviceObservation) -> Iterator[DeviceFinding]:
+def _nvlink_findings(observation: DeviceObservation) -> Iterator[DeviceFinding]:
     """Some of a GPU's links: all of them down is how a GPU without NVLink, or one that is divided (MIG), looks."""
     partly = [str(gpu) for gpu, (up, down) in observation.links.items() if up and down]
     if partly:
@@ -215,7 +222,7 @@ def _expected_gpus_text(observation: DeviceObservation) -> str:
         who = observation.instance_type
     else:
         who = "the bus"
-    return f"{who} has {observation.known_gpu_count} {_gpu_noun(observation.known_gpu_count)}"
+    return f"{who} has {observation.expected_gpu_count_or_zero} {_gpu_noun(observation.expected_gpu_count_or_zero)}"
 
 
 def _gpu_noun(count: int) -> str:
@@ -224,7 +231,7 @@ def _gpu_noun(count: int) -> str:
     return "GPU"
 
 
-def _gpu_list(buses: list[str]) -> str:
+def _format_gpus_at_buses(buses: list[str]) -> str:
     more = ""
     if len(buses) > 4:
         more = f" and {len(buses) - 4} more"

@@ -23,20 +23,26 @@ SHORTEST = 3.0
 """Seconds that a look may take; with less left, what the timer found last counts."""
 
 
-def check_devices_or_refuse(node: Node, checks: DeviceChecks, started_at: float) -> str:
+def refusal_for_device_faults_recording_it(node: Node, checks: DeviceChecks, gate_started_monotonic: float) -> str:
     """Check the devices, and return why no job may start, in one line; "" when one may. A refusal is recorded.
     started_at: of the gate, monotonic."""
     now = node.clock.monotonic()
-    remaining = started_at + WITHIN - now
+    remaining = gate_started_monotonic + WITHIN - now
     if remaining < SHORTEST:
-        before = record.load(node)
+        before = record.load_device_record(node)
         faults: Sequence[DeviceFinding]
         if before:
             faults = before.faults
         else:
             faults = ()
     else:
-        observation = observe_devices(node, checks, each=LONGEST, end=now + min(LONGEST, remaining), dcgm=checks.dcgm)
+        observation = observe_devices(
+            node,
+            checks,
+            seconds_per_program=LONGEST,
+            monotonic_deadline=now + min(LONGEST, remaining),
+            dcgm=checks.dcgm,
+        )
         faults = [finding for finding in judge(observation) if finding.is_fault]
     if not faults:
         return ""

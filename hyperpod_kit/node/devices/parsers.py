@@ -14,8 +14,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from hyperpod_kit.untrusted.parse import json_object
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.parse import parse_json_object
+from hyperpod_kit.untrusted.text import clean_one_line
 
 GPU_QUERY = "index,pci.bus_id,ecc.errors.uncorrected.volatile.total"
 REMAP_QUERY = "gpu_bus_id,remapped_rows.pending,remapped_rows.failure"
@@ -45,19 +45,19 @@ class Gpu:
 def parse_gpus(text: str) -> Tuple[Gpu, ...]:
     """Of `nvidia-smi --query-gpu=GPU_QUERY --format=csv,noheader,nounits`. Raises ValueError."""
     gpus: List[Gpu] = []
-    for line in _lines(text):
+    for line in _bounded_nonempty_lines(text):
         unreachable = _NO_HANDLE.match(line)
         if unreachable:
-            gpus.append(Gpu(unreachable.group(1), trouble=clean(unreachable.group(2), 80) or "no handle"))
+            gpus.append(Gpu(unreachable.group(1), trouble=clean_one_line(unreachable.group(2), 80) or "no handle"))
             continue
         if line == "No devices were found":
             continue
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != 3 or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
-            raise ValueError(f"expected index, bus and errors, found {clean(line, 120)}")
+            raise ValueError(f"expected index, bus and errors, found {clean_one_line(line, 120)}")
         bus, errors = cells[1], cells[2]
         if not _BUS.fullmatch(bus):
-            raise ValueError(f"expected the place of a GPU on the bus, found {clean(bus, 60)}")
+            raise ValueError(f"expected the place of a GPU on the bus, found {clean_one_line(bus, 60)}")
         if errors in _NO_VALUE:
             gpus.append(Gpu(bus))
         elif re.fullmatch(r"[0-9]{1,18}", errors):
@@ -65,20 +65,20 @@ def parse_gpus(text: str) -> Tuple[Gpu, ...]:
         elif errors == "ERR!" or re.fullmatch(r"\[[A-Za-z ]{3,60}\]", errors):
             gpus.append(Gpu(bus, trouble=errors.strip("[]")))
         else:
-            raise ValueError(f"expected a number of errors, found {clean(errors, 60)}")
+            raise ValueError(f"expected a number of errors, found {clean_one_line(errors, 60)}")
     if len({gpu.bus.lower() for gpu in gpus}) != len(gpus):
         raise ValueError("one GPU is listed twice")
     return tuple(gpus)
 
 
-def parse_remaps(text: str) -> Mapping[str, Tuple[bool, bool]]:
+def parse_pending_and_failed_row_remaps(text: str) -> Mapping[str, Tuple[bool, bool]]:
     """Bus -> (a remapping waits for a reset, one has failed), of the GPUs that remap rows: `nvidia-smi
     --query-remapped-rows=REMAP_QUERY --format=csv,noheader`. Raises ValueError."""
     remaps: Dict[str, Tuple[bool, bool]] = {}
-    for line in _lines(text):
+    for line in _bounded_nonempty_lines(text):
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != 3 or not _BUS.fullmatch(cells[0]):
-            raise ValueError(f"expected bus, pending and failure, found {clean(line, 120)}")
+            raise ValueError(f"expected bus, pending and failure, found {clean_one_line(line, 120)}")
         if cells[1] in _NO_VALUE and cells[2] in _NO_VALUE:
             continue
         remaps[cells[0]] = (_parse_flag(cells[1]), _parse_flag(cells[2]))
@@ -91,14 +91,14 @@ def _parse_flag(word: str) -> bool:
         return int(word) > 0
     if word.lower() in ("yes", "no"):
         return word.lower() == "yes"
-    raise ValueError(f"expected a number, Yes or No, found {clean(word, 60)}")
+    raise ValueError(f"expected a number, Yes or No, found {clean_one_line(word, 60)}")
 
 
-def parse_links(text: str) -> Mapping[int, Tuple[int, int]]:
+def parse_nvlinks_up_and_down(text: str) -> Mapping[int, Tuple[int, int]]:
     """GPU -> (NVLinks that are up, that are down): `nvidia-smi nvlink --status`. Raises ValueError."""
     links: Dict[int, Tuple[int, int]] = {}
     gpu = -1
-    for line in _lines(text):
+    for line in _bounded_nonempty_lines(text):
         head = re.match(r"GPU ([0-9]{1,4}): ", line)
         link = re.fullmatch(r"Link [0-9]{1,3}: (<inactive>|[0-9.]{1,12} GB/s)", line)
         if head:
@@ -111,35 +111,35 @@ def parse_links(text: str) -> Mapping[int, Tuple[int, int]]:
             else:
                 links[gpu] = (up + 1, down)
         elif "all links are inactive" not in line.lower() and "NVLink" not in line:
-            raise ValueError(f"expected a GPU or its link, found {clean(line, 120)}")
+            raise ValueError(f"expected a GPU or its link, found {clean_one_line(line, 120)}")
     return links
 
 
 def parse_efas(text: str) -> Tuple[str, ...]:
     """Names of the EFA devices, sorted: `fi_info -p efa -t FI_EP_RDM`, one of them in several domains. Raises
     ValueError."""
-    lines = list(_lines(text))
+    lines = list(_bounded_nonempty_lines(text))
     if any(re.match(r"fi_getinfo: ?-61\b", line) for line in lines):
         return ()  # no data available: no device
     if not any(line.startswith("provider:") for line in lines):
         first = "nothing"
         if lines:
-            first = clean(lines[0], 120)
+            first = clean_one_line(lines[0], 120)
         raise ValueError(f"expected a provider, found {first}")
     names = set()
     for line in lines:
         key, colon, value = line.partition(":")
         if not colon or not re.fullmatch(r"[a-z_]{1,32}", key):
-            raise ValueError(f"expected a key and its value, found {clean(line, 120)}")
+            raise ValueError(f"expected a key and its value, found {clean_one_line(line, 120)}")
         if key == "domain":
             device = re.fullmatch(r"([A-Za-z0-9_.-]{1,60}?)(-rdm|-dgrm)?", value.strip())
             if device is None:
-                raise ValueError(f"expected a domain, found {clean(value, 60)}")
+                raise ValueError(f"expected a domain, found {clean_one_line(value, 60)}")
             names.add(device.group(1))
     return tuple(sorted(names))
 
 
-def parse_xids(kernel: str) -> Mapping[int, str]:
+def parse_last_gpu_bus_by_xid(kernel: str) -> Mapping[int, str]:
     """Number of an Xid -> the bus of the GPU that had it last, of the records of /dev/kmsg.
 
     Only what the driver itself printed counts: a record begins with its words, and no name of a process, which the
@@ -164,18 +164,18 @@ def parse_failed_dcgm_tests(text: str) -> Tuple[str, ...]:
     ValueError, also when no test ran."""
     if "{" in text:
         text = text[text.find("{") :]
-    document = json_object(text)
+    document = parse_json_object(text)
     failed: List[str] = []
     ran = 0
     for test in _iterate_tests(document):
-        name = clean(test.get("name", "a test"), 60)
+        name = clean_one_line(test.get("name", "a test"), 60)
         results = test.get("results")
         for result in results if isinstance(results, list) else []:
             if not isinstance(result, dict) or not isinstance(result.get("status"), str):
                 continue
             ran += 1
             if result["status"].strip().lower() in ("fail", "failed"):
-                failed.append(f"{name}{_gpu_suffix(result)}: {_first_warning(result)}")
+                failed.append(f"{name}{_of_gpu_id_suffix(result)}: {_first_warning(result)}")
     if not ran:
         raise ValueError("no test of the diagnostic has a result")
     return tuple(failed[:MOST])
@@ -192,10 +192,10 @@ def _iterate_tests(document: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
             yield from (test for test in (tests if isinstance(tests, list) else []) if isinstance(test, dict))
 
 
-def _gpu_suffix(result: Dict[str, Any]) -> str:
+def _of_gpu_id_suffix(result: Dict[str, Any]) -> str:
     gpu_ids = result.get("gpu_ids", result.get("gpu_id", result.get("entity_id", "")))
     if gpu_ids != "":
-        return f" of GPU {clean(gpu_ids, 40)}"
+        return f" of GPU {clean_one_line(gpu_ids, 40)}"
     return ""
 
 
@@ -205,10 +205,10 @@ def _first_warning(result: Dict[str, Any]) -> str:
         first = warnings[0]
     else:
         first = warnings
-    return clean(first.get("warning", "") if isinstance(first, dict) else first or "failed", 200)
+    return clean_one_line(first.get("warning", "") if isinstance(first, dict) else first or "failed", 200)
 
 
-def _lines(text: str) -> Iterator[str]:
+def _bounded_nonempty_lines(text: str) -> Iterator[str]:
     """Return the lines that are not empty, stripped. Raises ValueError for more than a node can have."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) > 40 * MOST:

@@ -33,7 +33,7 @@ class DeviceRecord:
         return tuple(finding for finding in self.findings if finding.is_fault)
 
     @property
-    def summary(self) -> str:
+    def device_counts_text(self) -> str:
         """How many devices there are of how many: `8 of 8 GPUs, 32 of 32 EFA devices`."""
         counts = [
             _count_text(self.gpus, self.gpus_expected, "GPUs"),
@@ -57,7 +57,7 @@ def make_record(observation: DeviceObservation, before: Optional[DeviceRecord], 
         now,
         observation.instance_type,
         len(observation.gpus) if observation.smi.outcome == ANSWERED else None,
-        observation.expected_gpu_count,
+        observation.expected_or_bus_gpu_count,
         len(observation.efas) if observation.fi_info.outcome == ANSWERED else None,
         observation.efas_expected,
         tuple(replace(finding, looks=earlier_looks.get(finding.name, 0) + 1) for finding in judge(observation)),
@@ -71,34 +71,34 @@ def describe_finding_changes(before: Optional[DeviceRecord], after: DeviceRecord
     lines = [f"{name}: {finding.detail}" for name, finding in new.items() if name not in old]
     lines += [f"{name}: over" for name in old if name not in new]
     if not lines and before is None:
-        return [after.summary]
+        return [after.device_counts_text]
     return lines
 
 
-def load(node: Node) -> Optional[DeviceRecord]:
+def load_device_record(node: Node) -> Optional[DeviceRecord]:
     """Load the record of the last check; None before the first since boot."""
     raw = read_json(node.paths.device_record)
     if not isinstance(raw, dict):
         return None
     try:
-        findings = tuple(_finding(finding) for finding in raw.pop("findings"))
+        findings = tuple(_parse_finding(finding) for finding in raw.pop("findings"))
         return DeviceRecord(**raw, findings=findings)
     except (KeyError, TypeError, ValueError, OverflowError):
         return None  # of another version
 
 
-def _finding(raw: Dict[str, Any]) -> DeviceFinding:
+def _parse_finding(raw: Dict[str, Any]) -> DeviceFinding:
     return DeviceFinding(
         str(raw["subject"]), str(raw["state"]), str(raw["detail"]), Cure(raw["cure"]), int(raw["looks"])
     )
 
 
-def save(node: Node, record: DeviceRecord) -> None:
+def save_device_record(node: Node, record: DeviceRecord) -> None:
     findings = [{**asdict(finding), "cure": int(finding.cure)} for finding in record.findings]
     write_volatile_json(node.paths.device_record, {**asdict(record), "findings": findings})
 
 
-def warnings(node: Node) -> List[str]:
+def recorded_finding_lines(node: Node) -> List[str]:
     """Return a line for each recorded finding, for reports about the whole node."""
-    record = load(node)
+    record = load_device_record(node)
     return [f"{finding.name}: {finding.detail}" for finding in (record.findings if record else ())]

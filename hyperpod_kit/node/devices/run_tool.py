@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Optional, Sequence, Tuple
 
 from hyperpod_kit.node.files import read_json, try_write_volatile_json
-from hyperpod_kit.system.process import Process, identify, is_alive
+from hyperpod_kit.system.process import Process, identify_unless_gone_or_zombie, is_alive
 from hyperpod_kit.system.readable import wait_until_readable
 from hyperpod_kit.system.wait import fixed_pause, poll_until
 
@@ -46,12 +46,12 @@ def find_program(paths: Sequence[str]) -> str:
     return next((path for path in paths if os.access(path, os.X_OK) and os.path.isfile(path)), "")
 
 
-def run_tool(argv: Sequence[str], seconds: float, stuck_note: str) -> ToolOutput:
+def run_tool(argv: Sequence[str], seconds: float, stuck_process_path: str) -> ToolOutput:
     """Run `argv` for at most `seconds` and return its output; nothing is started while an earlier process is
     stuck. `stuck_note`: file with the process that did not end when it was killed."""
     import subprocess  # not for the checks of mounts, which load what is beside this
 
-    if is_alive(_load_stuck_process(stuck_note)):
+    if is_alive(_read_stuck_process_record(stuck_process_path)):
         return ToolOutput(in_time=False)
     try:
         process = subprocess.Popen(
@@ -76,8 +76,8 @@ def run_tool(argv: Sequence[str], seconds: float, stuck_note: str) -> ToolOutput
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         if poll_until(process.poll, lambda code: code is not None, fixed_pause(0.02), seconds=SLOWEST_END) is None:
-            stuck_process = identify(process.pid)
-            try_write_volatile_json(stuck_note, list(stuck_process) if stuck_process else [])
+            stuck_process = identify_unless_gone_or_zombie(process.pid)
+            try_write_volatile_json(stuck_process_path, list(stuck_process) if stuck_process else [])
     process.stdout.close()
     code = process.poll()
     return ToolOutput(-1 if code is None else code, text, in_time=ended or not complete, complete=complete)
@@ -99,8 +99,8 @@ def _read_text_ended_complete(descriptor: int, end: float) -> Tuple[str, bool, b
             return "", False, False
 
 
-def _load_stuck_process(note: str) -> Process | None:
-    raw = read_json(note)
+def _read_stuck_process_record(stuck_process_path: str) -> Process | None:
+    raw = read_json(stuck_process_path)
     if isinstance(raw, list) and len(raw) == 2 and all(isinstance(number, int) for number in raw):
         return Process(raw[0], raw[1])
     return None

@@ -17,7 +17,7 @@ from hyperpod_kit.node.devices.desired_state import (
     CLEAR,
     SlurmNote,
     decide_update,
-    desired_reason_or_too_early,
+    desired_reason_or_none_to_leave,
 )
 from hyperpod_kit.node.devices.findings import DeviceFinding
 from hyperpod_kit.node.files import read_json, read_text, write_json
@@ -31,24 +31,26 @@ ASKED_BY = "node devices"
 def drain_or_undrain_for_devices(node: Node, findings: Sequence[DeviceFinding], action: str) -> str:
     """Drain or undrain this node in Slurm for its devices where that is due; return what was done, in words,
     "" for nothing. Raises NodeError when Slurm does not respond."""
-    now, boot = node.clock.wall(), _boot(node)
-    note = SlurmNote.of(read_json(node.paths.last_devices_drain_request_note))
-    desired = desired_reason_or_too_early(findings, action, note, boot, now)
-    if desired is None or not _is_due(node, desired, note, now):
+    now, boot = node.clock.wall(), _boot_id(node)
+    note = SlurmNote.parse_or_empty(read_json(node.paths.last_devices_drain_request_note))
+    desired = desired_reason_or_none_to_leave(findings, action, note, boot, now)
+    if desired is None or not _is_slurm_update_due(node, desired, note, now):
         return ""
-    return _apply_desired_reason(node, desired, replace(note, wish=desired, at=now), boot)
+    return _update_slurm_reason_and_save_note(node, desired, replace(note, wish=desired, at=now), boot)
 
 
 def withdraw_device_drain(node: Node) -> str:
     """Take the drain back that this module gave, for a node whose configuration checks no devices any more;
     return what was done. Raises NodeError."""
-    note = SlurmNote.of(read_json(node.paths.last_devices_drain_request_note))
+    note = SlurmNote.parse_or_empty(read_json(node.paths.last_devices_drain_request_note))
     if note.reason == CLEAR:
         return ""
-    return _apply_desired_reason(node, CLEAR, replace(note, wish=CLEAR, at=node.clock.wall()), _boot(node))
+    return _update_slurm_reason_and_save_note(
+        node, CLEAR, replace(note, wish=CLEAR, at=node.clock.wall()), _boot_id(node)
+    )
 
 
-def _apply_desired_reason(node: Node, desired: str, note: SlurmNote, boot: str) -> str:
+def _update_slurm_reason_and_save_note(node: Node, desired: str, note: SlurmNote, boot: str) -> str:
     try:
         slurm_node = drain.query_local_node(node)
         decision = decide_update(
@@ -57,7 +59,9 @@ def _apply_desired_reason(node: Node, desired: str, note: SlurmNote, boot: str) 
             slurm_node.reason,
             holds=HOLDS_BY_REASON.search(slurm_node.state) is not None,
             draining=slurm_node.draining,
-            by_our_gate=drain.is_for_refusal(node, slurm_node, node.paths.devices_gate_refusal_record),
+            by_our_gate=drain.is_prolog_error_for_recorded_refusal(
+                node, slurm_node, node.paths.devices_gate_refusal_record
+            ),
         )
         if decision.update:
             drain.update_local_node(node, *decision.update)
@@ -81,7 +85,7 @@ def _apply_desired_reason(node: Node, desired: str, note: SlurmNote, boot: str) 
     return decision.summary
 
 
-def _is_due(node: Node, desired: str, note: SlurmNote, now: float) -> bool:
+def _is_slurm_update_due(node: Node, desired: str, note: SlurmNote, now: float) -> bool:
     if desired != note.wish or has_unhandled_device_gate_refusal(node):
         return True
     return not note.settled and not 0 <= now - note.at < drain.AGAIN_AFTER
@@ -98,7 +102,7 @@ def record_gate_refusal(node: Node) -> None:
     gate_refusal.record_refusal(node, node.paths.devices_gate_refusal_record)
 
 
-def _boot(node: Node) -> str:
+def _boot_id(node: Node) -> str:
     return (read_text(node.paths.boot_id) or "").strip()
 
 

@@ -38,7 +38,7 @@ class AuditLog:
     def __init__(self, path: str, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._host = socket.gethostname()
-        self._chain, self._number, is_complete = _read_chain_end(path)
+        self._chain, self._number, is_complete = _read_last_digest_number_completeness(path)
         self._descriptor = by_descriptor.open_own_or_root_file(
             path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
@@ -82,28 +82,28 @@ def collect_events(
             if event.pid != os.getpid():
                 identity = identities.read_and_cache_identity(event.pid, program)
             # Answered first: nobody waits for the disk of the log.
-            permission_group.allow(event)
-            _record_open_event(log, event, identity, identities)
+            permission_group.allow_and_close(event)
+            _record_read_or_write_event(log, event, identity, identities)
         for event in name_group.events() if name_group is not None else ():
-            _record_name_event(log, event, identities)
+            _record_create_delete_rename_event(log, event, identities)
     log.write({"op": "ended", "path": path})
 
 
-def _record_open_event(log: AuditLog, event: FileEvent, identity: Any, identities: ProcessTable) -> None:
+def _record_read_or_write_event(log: AuditLog, event: FileEvent, identity: Any, identities: ProcessTable) -> None:
     if event.mask & fanotify.OVERFLOW:
         log.append_gap("the kernel's queue was full")
     elif event.mask & (fanotify.CLOSE_WRITE | fanotify.CLOSE_READ) and event.pid != os.getpid():
-        _record(log, event, identity or identities.current_or_cached_identity(event.pid))
+        _write_record_for_each_operation(log, event, identity or identities.current_or_cached_identity(event.pid))
 
 
-def _record_name_event(log: AuditLog, event: FileEvent, identities: ProcessTable) -> None:
+def _record_create_delete_rename_event(log: AuditLog, event: FileEvent, identities: ProcessTable) -> None:
     if event.mask & fanotify.OVERFLOW:
         log.append_gap("the kernel's queue was full")
     elif event.pid != os.getpid():
-        _record(log, event, identities.current_or_cached_identity(event.pid))
+        _write_record_for_each_operation(log, event, identities.current_or_cached_identity(event.pid))
 
 
-def _record(log: AuditLog, event: FileEvent, identity: Any) -> None:
+def _write_record_for_each_operation(log: AuditLog, event: FileEvent, identity: Any) -> None:
     """One record for each operation: the kernel may put several of one file into one event."""
     for bit, operation in _OPERATIONS:
         if not event.mask & bit:
@@ -125,7 +125,7 @@ def _escape_non_utf8(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _read_chain_end(path: str) -> Tuple[str, int, bool]:
+def _read_last_digest_number_completeness(path: str) -> Tuple[str, int, bool]:
     """Digest and number of the last line, and whether it is whole. A file that ends within a line has lost its end with
     the node's power: a new chain begins behind it, which is seen where it is read."""
     try:

@@ -53,9 +53,9 @@ class PermissionGroup:
     """Asked before each open on the file system of `path`, and before each exec anywhere. Raises OSError."""
 
     def __init__(self, path: str) -> None:
-        self.descriptor = _init(_CLOEXEC | _NONBLOCK | _CONTENT | _UNLIMITED)
+        self.descriptor = _init_fanotify_group(_CLOEXEC | _NONBLOCK | _CONTENT | _UNLIMITED)
         # A FUSE file system has no mark of its own, its mount has.
-        _add_mark_of_either_kind(self.descriptor, OPEN_PERM | CLOSE_WRITE | CLOSE_READ, path)
+        _add_filesystem_or_mount_mark(self.descriptor, OPEN_PERM | CLOSE_WRITE | CLOSE_READ, path)
         _add_mark(self.descriptor, _FILESYSTEM, EXEC_PERM, "/")
 
     def events(self) -> Iterator[FileEvent]:
@@ -69,7 +69,7 @@ class PermissionGroup:
                     path = ""
             yield FileEvent(mask, pid, path, "", descriptor)
 
-    def allow(self, event: FileEvent) -> None:
+    def allow_and_close(self, event: FileEvent) -> None:
         """Let the process that waits for this event go on, and close the event's descriptor."""
         if event.mask & (OPEN_PERM | EXEC_PERM) and event.descriptor >= 0:
             os.write(self.descriptor, struct.pack("=iI", event.descriptor, _ALLOW))
@@ -83,7 +83,7 @@ class NameEventGroup:
 
     def __init__(self, path: str) -> None:
         self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.descriptor = _init(_CLOEXEC | _NONBLOCK | _UNLIMITED | _DFID_NAME)
+        self.descriptor = _init_fanotify_group(_CLOEXEC | _NONBLOCK | _UNLIMITED | _DFID_NAME)
         _add_mark(self.descriptor, _FILESYSTEM, CREATE | DELETE | RENAME | ON_DIRECTORY, path)
 
     def events(self) -> Iterator[FileEvent]:
@@ -136,7 +136,7 @@ def _read_raw_events(descriptor: int) -> Iterator[Tuple[int, int, int, List[Info
         at += length
 
 
-def _init(flags: int) -> int:
+def _init_fanotify_group(flags: int) -> int:
     return _check_call(
         _libc.fanotify_init(flags, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_LARGEFILE", 0)), "fanotify"
     )
@@ -147,7 +147,7 @@ def _add_mark(descriptor: int, kind: int, mask: int, path: str) -> None:
     _check_call(call, f"fanotify on {path}")
 
 
-def _add_mark_of_either_kind(descriptor: int, mask: int, path: str) -> None:
+def _add_filesystem_or_mount_mark(descriptor: int, mask: int, path: str) -> None:
     try:
         _add_mark(descriptor, _FILESYSTEM, mask, path)
     except OSError as err:

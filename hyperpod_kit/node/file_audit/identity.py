@@ -40,7 +40,9 @@ class ProcessTable:
 
     def read_and_cache_identity(self, pid: int, program: str = "") -> Optional[Identity]:
         """Read who a process is now, and cache it; None when it is gone. `program`: what it is about to become."""
-        job, by = self._job_and_source(pid)  # before the state: who is alive after that was alive when it was read
+        job, by = self._slurm_job_id_and_source(
+            pid
+        )  # before the state: who is alive after that was alive when it was read
         try:
             with open(f"{self._proc}/{pid}/status", encoding="utf-8", errors="replace") as file:
                 status = dict(line.split(":", 1) for line in file.read().splitlines() if ":" in line)
@@ -67,7 +69,7 @@ class ProcessTable:
             return now
         return self._identities[pid]._replace(seen="earlier")
 
-    def _job_and_source(self, pid: int) -> tuple[str, str]:
+    def _slurm_job_id_and_source(self, pid: int) -> tuple[str, str]:
         try:
             with open(f"{self._proc}/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
                 match = _JOB.search(file.read())

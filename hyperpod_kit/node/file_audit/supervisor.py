@@ -69,7 +69,7 @@ def _run_collector(path: str, log: str, reason: str, received_signals: List[int]
     if child == 0:
         os.close(reader)
         arm()
-        _collect_in_child(path, log, reason, writer)
+        _collect_as_child_and_exit(path, log, reason, writer)
     os.close(writer)
     try:
         while True:
@@ -91,7 +91,7 @@ def _run_collector(path: str, log: str, reason: str, received_signals: List[int]
         os.close(reader)
 
 
-def _collect_in_child(path: str, log: str, reason: str, heartbeat_descriptor: int) -> None:
+def _collect_as_child_and_exit(path: str, log: str, reason: str, heartbeat_descriptor: int) -> None:
     stopped: List[int] = []
     signal.signal(signal.SIGTERM, lambda caught, frame: stopped.append(caught))
     signal.signal(signal.SIGINT, signal.SIG_IGN)

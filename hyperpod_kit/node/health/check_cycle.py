@@ -25,13 +25,13 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, remove_partials_of_dead_writers, write_volatile
 from hyperpod_kit.node.health import metrics, user_notes
 from hyperpod_kit.node.health import record as health_record
-from hyperpod_kit.node.health.publish import publish_if_due
+from hyperpod_kit.node.health.publish import log_mounts_report_if_due
 from hyperpod_kit.node.health.record import HealthRecord
-from hyperpod_kit.node.health.repair_policy import decide
+from hyperpod_kit.node.health.repair_policy import repair_action_due_after_back_off
 from hyperpod_kit.node.locks import hold_lock, is_locked
 from hyperpod_kit.node.mounts.protect import find_unprotected
 from hyperpod_kit.node.observe import user_access
-from hyperpod_kit.node.observe.check import DEEP, DEEP_EVERY, MountCheck, deep_mode, observe_mounts
+from hyperpod_kit.node.observe.check import DEEP, DEEP_EVERY, MountCheck, deep_probe_mode_letters, observe_mounts
 from hyperpod_kit.node.slurm import munge
 from hyperpod_kit.system.mountinfo import MountEntry
 from hyperpod_kit.untrusted import by_descriptor
@@ -51,38 +51,38 @@ class CheckCycle:
     unkept: str = ""
 
 
-def run_check_cycle(node: Node) -> Optional[CheckCycle]:
+def check_mounts_and_start_repairs(node: Node) -> Optional[CheckCycle]:
     """Check all mounts of this node once: save their records, start repairs and what else is due, write
     metrics and the log line; None when another check is at it."""
     with hold_lock(node, "health", seconds=0) as locked:
         if locked:
-            return _run_check_cycle(node)
+            return _check_mounts_and_start_repairs(node)
         return None
 
 
-def _run_check_cycle(node: Node) -> CheckCycle:
+def _check_mounts_and_start_repairs(node: Node) -> CheckCycle:
     started_at = node.clock.monotonic()
     now = node.clock.wall()
-    before = health_record.load(node)
+    before = health_record.load_health_records(node)
 
     def modes(mount: Mount, entry: MountEntry) -> str:
-        return due_probe_mode(mount, before.get(mount.name), entry.mount_id, now)
+        return due_deep_probe_mode_or_empty(mount, before.get(mount.name), entry.mount_id, now)
 
     looks = observe_mounts(node, node.mounts, modes=modes, nearly_full=health_record.names_of_nearly_full(before))
     records: Dict[str, HealthRecord] = {}
     ordered: List[str] = []
     for mount, mount_check in zip(node.mounts, looks):
         record = with_new_repair_result(
-            node, mount.name, update_record(before.get(mount.name), mount_check, node.config.health)
+            node, mount.name, record_after_check(before.get(mount.name), mount_check, node.config.health)
         )
-        action = decide(mount, mount_check.status, record, node.config.health.interval)
+        action = repair_action_due_after_back_off(mount, mount_check.status, record, node.config.health.interval)
         if action in REPAIRS and not is_locked(node, f"{mount.name}.repair"):
             ordered.append(mount.name)
             record = replace(
                 record, repairs=record.repairs + 1, repairs_total=record.repairs_total + 1, repaired_at=now
             )
         records[mount.name] = record
-    records = probe_as_users(node, before, records, now)
+    records = update_records_by_probing_as_users(node, before, records, now)
     # Before anything is ordered: a repair reads how often its mount has failed.
     unkept = save_records_and_degraded_marks(node, records, now)
     units = [repair_unit(name) for name in ordered]
@@ -92,7 +92,7 @@ def _run_check_cycle(node: Node) -> CheckCycle:
         *(message for message in (unkept, munge_state.message, rules_state.message) if message),
         *describe_health_changes(before, records),
     ]
-    if _is_drain_due(node, records, first=not before):
+    if _is_slurm_drain_update_due(node, records, first=not before):
         units.append(DRAIN_UNIT)
     if units:
         try:
@@ -109,7 +109,7 @@ def _run_check_cycle(node: Node) -> CheckCycle:
             node.clock.monotonic() - started_at,
             records_kept=not unkept,
             is_munged_running=munge_state.runs,
-            saves=user_notes.read_save_notes(node),
+            saves=user_notes.read_checkpoint_save_notes(node),
             jobs=user_notes.read_job_notes(node),
             unprotected_count=len(find_unprotected(node)),
             are_rules_in_force=rules_state.in_force,
@@ -120,13 +120,13 @@ def _run_check_cycle(node: Node) -> CheckCycle:
         except NodeError as err:
             messages.append(f"no metrics: {err.message}")
     try:
-        publish_if_due(node, records, now)
+        log_mounts_report_if_due(node, records, now)
     except OSError as err:
         messages.append(f"nobody outside is told: {err}")
     return CheckCycle(records, tuple(ordered), tuple(messages), unkept)
 
 
-def _is_drain_due(node: Node, records: Mapping[str, HealthRecord], *, first: bool) -> bool:
+def _is_slurm_drain_update_due(node: Node, records: Mapping[str, HealthRecord], *, first: bool) -> bool:
     """Return whether the configuration lets the kit drain this node, and Slurm must be queried for that now."""
     if not node.config.health.drain:
         return False
@@ -135,7 +135,7 @@ def _is_drain_due(node: Node, records: Mapping[str, HealthRecord], *, first: boo
     return drain.is_slurm_update_due(node, records, first=first)
 
 
-def probe_as_users(
+def update_records_by_probing_as_users(
     node: Node, before: Mapping[str, HealthRecord], records: Mapping[str, HealthRecord], now: float
 ) -> Dict[str, HealthRecord]:
     """Return the records with what users cannot write: tried as these users now and then, and at once on a
@@ -171,7 +171,7 @@ def save_records_and_degraded_marks(node: Node, records: Mapping[str, HealthReco
                 if entry.is_dir(follow_symlinks=False):
                     remove_partials_of_dead_writers(entry.path)
             remove_partials_of_dead_writers(directory)
-        health_record.save(node, records, now)
+        health_record.save_health_records(node, records, now)
         write_or_delete_degraded_marks(node, records)
     except OSError as err:
         if isinstance(err, PermissionError):
@@ -183,14 +183,14 @@ def save_records_and_degraded_marks(node: Node, records: Mapping[str, HealthReco
     return ""
 
 
-def update_record(before: Optional[HealthRecord], mount_check: MountCheck, policy: HealthPolicy) -> HealthRecord:
+def record_after_check(before: Optional[HealthRecord], mount_check: MountCheck, policy: HealthPolicy) -> HealthRecord:
     """Return the record after this check of the mount."""
     entry, probed = mount_check.observation.entry, mount_check.observation.probed
     record = before or HealthRecord({})
     if probed is not None and probed.outcome == "not_asked":
         # A node that is too busy to ask has found nothing out: it must not be drained for that.
         return replace(record, status=asdict(mount_check.status))
-    record = record.after(mount_check.status, policy)
+    record = record.after_check(mount_check.status, policy)
     mount_id = 0
     if entry:
         mount_id = entry.mount_id
@@ -206,12 +206,12 @@ def update_record(before: Optional[HealthRecord], mount_check: MountCheck, polic
     return replace(record, mount_id=mount_id, deep_at=deep_at)
 
 
-def due_probe_mode(mount: Mount, record: Optional[HealthRecord], mount_id: int, now: float) -> str:
+def due_deep_probe_mode_or_empty(mount: Mount, record: Optional[HealthRecord], mount_id: int, now: float) -> str:
     """What this check's probe does beyond stat and statvfs: not each time, and to a bucket a write once a mount.
 
     In a versioned bucket every write of a probe would stay behind as a version for ever.
     """
-    mode = deep_mode(mount)
+    mode = deep_probe_mode_letters(mount)
     if record is None or record.mount_id != mount_id or not record.deep_at:
         return mode
     if 0 <= now - record.deep_at < DEEP_EVERY:

@@ -38,7 +38,7 @@ def render_metrics(
 
     When it was made is not among them: the exporter adds it for every file, as node_textfile_mtime_seconds.
     """
-    named = [(_labels(name, record), record) for name, record in records.items()]
+    named = [(_mount_labels(name, record), record) for name, record in records.items()]
     lines: List[str] = []
     lines += _format_metric(
         "hyperpod_kit_mount_state",
@@ -50,7 +50,7 @@ def render_metrics(
         "hyperpod_kit_mount_healthy",
         "gauge",
         "Whether a job can use the mount.",
-        [(labels, record.serves) for labels, record in named],
+        [(labels, record.is_usable_by_jobs) for labels, record in named],
     )
     lines += _format_metric(
         "hyperpod_kit_mount_degraded",
@@ -217,7 +217,7 @@ def _gpu_second_samples(jobs: Sequence[FoundJob]) -> Iterator[Sample]:
             yield {"job_id": job.note.job, "uid": str(job.uid), "cause": cause}, seconds
 
 
-def _labels(name: str, record: HealthRecord) -> Mapping[str, str]:
+def _mount_labels(name: str, record: HealthRecord) -> Mapping[str, str]:
     status = record.status
     return {
         "mount": name,
@@ -241,7 +241,7 @@ def _format_metric(name: str, kind: str, help: str, samples: Iterable[Sample]) -
     yield f"# TYPE {name} {kind}"
     label_sets: Set[str] = set()
     for labels, value in samples:
-        inner = ",".join(f'{key}="{_escape(word)}"' for key, word in labels.items())
+        inner = ",".join(f'{key}="{_escape_label_value(word)}"' for key, word in labels.items())
         if inner in label_sets:
             continue  # two notes of a user may say the same of themselves, and a series twice is an error for all
         label_sets.add(inner)
@@ -251,7 +251,7 @@ def _format_metric(name: str, kind: str, help: str, samples: Iterable[Sample]) -
         yield f"{series} {_format_number(value)}"
 
 
-def _escape(word: str) -> str:
+def _escape_label_value(word: str) -> str:
     return word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

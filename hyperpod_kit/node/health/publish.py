@@ -14,9 +14,9 @@ from typing import Any, Dict, List, Mapping, Sequence
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_volatile
 from hyperpod_kit.node.health.record import HealthRecord
-from hyperpod_kit.node.slurm.guard.report import current_findings
-from hyperpod_kit.node.steplog import append_line, format_timestamp
-from hyperpod_kit.node.warnings import warnings
+from hyperpod_kit.node.slurm.guard.report import recorded_findings_or_guard_silent
+from hyperpod_kit.node.steplog import append_json_line, format_timestamp
+from hyperpod_kit.node.warnings import warning_lines_about_node
 from hyperpod_kit.slurm.findings import SlurmFinding
 
 STEP = "mounts"
@@ -29,22 +29,22 @@ _ROOM = ("used_bytes", "free_bytes", "used_files", "free_files", "nearly_full")
 _KEPT = ("kind", "path", "state", "source", "detail", *_ROOM)
 
 
-def publish_if_due(node: Node, records: Mapping[str, HealthRecord], now: float) -> None:
+def log_mounts_report_if_due(node: Node, records: Mapping[str, HealthRecord], now: float) -> None:
     """Append the report to provisioning.log when a state has changed or EVERY seconds have passed. Raises
     OSError when it cannot be written."""
-    warning_lines = warnings(node)
-    slurm = current_findings(node)
+    warning_lines = warning_lines_about_node(node)
+    slurm = recorded_findings_or_guard_silent(node)
     now_is = {name: [record.state, record.nearly_full] for name, record in records.items()}
     # Details of Slurm's findings hold ages, and a line for each second would be no news.
     states = json.dumps([now_is, warning_lines, [finding.code for finding in slurm]], sort_keys=True)
     published = (read_text(node.paths.last_logged_mounts_line) or "").partition("\n")
     if published[2] == states and 0 <= now - _float_or_zero(published[0]) < EVERY:
         return
-    append_line(node.paths.log, make_report(node, records, now, warning_lines, slurm))
+    append_json_line(node.paths.provisioning_log, make_mounts_report(node, records, now, warning_lines, slurm))
     write_volatile(node.paths.last_logged_mounts_line, f"{now!r}\n{states}")
 
 
-def make_report(
+def make_mounts_report(
     node: Node,
     records: Mapping[str, HealthRecord],
     now: float,
@@ -60,7 +60,7 @@ def make_report(
         if not status.get("required", True):
             entry["required"] = False
         mounts.append(entry)
-    healthy = all(record.serves for record in records.values())
+    healthy = all(record.is_usable_by_jobs for record in records.values())
     report: Dict[str, Any] = {
         "ts": format_timestamp(now),
         "node": node.facts.node,

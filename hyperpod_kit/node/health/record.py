@@ -60,11 +60,11 @@ class HealthRecord:
         return self.status.get("nearly_full") is True
 
     @property
-    def serves(self) -> bool:
+    def is_usable_by_jobs(self) -> bool:
         """Whether a job can use the mount for all that it may want to."""
         return self.failures == 0 and self.state != MountState.FULL
 
-    def after(self, status: MountStatus, policy: HealthPolicy) -> HealthRecord:
+    def after_check(self, status: MountStatus, policy: HealthPolicy) -> HealthRecord:
         """The record after one more check."""
         now = status.checked_at
         if status.state == self.state:
@@ -100,7 +100,7 @@ def seconds_before_next_repair(repairs: int, interval: float) -> float:
     return BackOff(interval, LONGEST_PAUSE).pause_seconds(repairs)
 
 
-def load(node: Node) -> Dict[str, HealthRecord]:
+def load_health_records(node: Node) -> Dict[str, HealthRecord]:
     """The records by name of the mount; empty when there are none that can be read."""
     raw: Optional[Any] = read_json(node.paths.health_records)
     field_names = {field.name for field in fields(HealthRecord)}
@@ -119,7 +119,7 @@ def names_of_nearly_full(records: Mapping[str, HealthRecord]) -> FrozenSet[str]:
     return frozenset(name for name, record in records.items() if record.nearly_full)
 
 
-def save(node: Node, records: Mapping[str, HealthRecord], checked_at: float) -> None:
+def save_health_records(node: Node, records: Mapping[str, HealthRecord], checked_at: float) -> None:
     write_volatile_json(
         node.paths.health_records,
         {

@@ -18,10 +18,10 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import try_write_volatile_json
 from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.record import HealthRecord
-from hyperpod_kit.node.health.repair_policy import requested_action
+from hyperpod_kit.node.health.repair_policy import repair_action_for_state
 from hyperpod_kit.node.locks import hold_lock
-from hyperpod_kit.node.mounts.ensure import await_healthy, clear_dead
-from hyperpod_kit.node.observe.check import check, observe_mounts
+from hyperpod_kit.node.mounts.ensure import await_mounted_or_raise, detach_dead_mount
+from hyperpod_kit.node.observe.check import check_mount, observe_mounts
 from hyperpod_kit.node.timing import wait_for
 
 REVIVED_WITHIN = 15.0
@@ -37,15 +37,15 @@ class RepairOutcome:
     summary: str
 
 
-def repair(node: Node, mount: Mount) -> Optional[RepairOutcome]:
+def repair_if_needed_and_save_outcome(node: Node, mount: Mount) -> Optional[RepairOutcome]:
     """Check the mount again, repair it if that is needed, save how it ended, and start a health check; None
     when another repair of this mount is at it."""
     with hold_lock(node, f"{mount.name}.repair", seconds=0) as locked:
         if not locked:
             return None
         mount_check = observe_mounts(node, [mount])[0]
-        failures = health_record.load(node).get(mount.name, HealthRecord({})).failures
-        action = requested_action(mount, mount_check.status, failures)
+        failures = health_record.load_health_records(node).get(mount.name, HealthRecord({})).failures
+        action = repair_action_for_state(mount, mount_check.status, failures)
         if mount_check.status.healthy:
             result = RepairOutcome(True, "nothing to repair: it serves")
         elif action not in REPAIRS:
@@ -60,7 +60,7 @@ def repair(node: Node, mount: Mount) -> Optional[RepairOutcome]:
         ):
             result = RepairOutcome(True, "its watchdog brought the proxy back")
         else:
-            result = carry_out(node, mount, action)
+            result = carry_out_repair(node, mount, action)
         try_write_volatile_json(
             node.paths.repair_result(mount.name), {"at": node.clock.wall(), "ok": result.ok, "words": result.summary}
         )
@@ -71,7 +71,7 @@ def repair(node: Node, mount: Mount) -> Optional[RepairOutcome]:
 
 def _wait_for_recovery_by_itself(node: Node, mount: Mount) -> bool:
     def check_once() -> Optional[bool]:
-        if check(node, mount).healthy:
+        if check_mount(node, mount).healthy:
             return True
         return None
 
@@ -96,15 +96,15 @@ def _audit_requester(mount: Mount) -> str:
     return f"repair of mount {mount.name}"
 
 
-def carry_out(node: Node, mount: Mount, action: RepairAction) -> RepairOutcome:
+def carry_out_repair(node: Node, mount: Mount, action: RepairAction) -> RepairOutcome:
     """Carry out one of REPAIRS: detach what is dead, start the unit and wait until the mount serves. Only what
     is dead is detached; a unit that serves again by itself is left alone."""
     unit = carrier_unit(mount)
     try:
         BEFORE_START[action](node, mount)
-        clear_dead(node, mount)
+        detach_dead_mount(node, mount)
         # The daemon's own supervision may have been faster than this check.
-        if check(node, mount).healthy:
+        if check_mount(node, mount).healthy:
             return RepairOutcome(True, f"{action}: {unit} was back already")
         # A unit that is just starting must not be thrown back; one that claims to run must be.
         if systemd.is_active(node, unit):
@@ -115,7 +115,7 @@ def carry_out(node: Node, mount: Mount, action: RepairAction) -> RepairOutcome:
             f"{verb}ed", unit, f"{mount.path} does not serve", asked_by=_audit_requester(mount)
         )
         node.runner.run(["systemctl", verb, unit], timeout=260)
-        await_healthy(node, mount, seconds=20)
+        await_mounted_or_raise(node, mount, seconds=20)
         return RepairOutcome(True, f"{action}: {unit} serves again")
     except RunError as err:
         return RepairOutcome(False, f"{action} failed: {systemd.last_log_line(node, unit) or err.message}")

@@ -15,7 +15,7 @@ STRIKES = 2
 """A hung daemon is killed only when two checks in a row say that it hangs."""
 
 
-def requested_action(mount: Mount, status: MountStatus, failures: int) -> RepairAction:
+def repair_action_for_state(mount: Mount, status: MountStatus, failures: int) -> RepairAction:
     """Return the repair that the state calls for; `failures` counts this check."""
     if status.state in ABSENT_OR_STALE:
         return RepairAction.RESTART
@@ -27,10 +27,12 @@ def requested_action(mount: Mount, status: MountStatus, failures: int) -> Repair
     return RepairAction.NONE
 
 
-def decide(mount: Mount, status: MountStatus, record: HealthRecord, interval: float) -> RepairAction:
-    """Return the repair that is due: as `requested_action`, but `wait` also while the back-off lasts.
+def repair_action_due_after_back_off(
+    mount: Mount, status: MountStatus, record: HealthRecord, interval: float
+) -> RepairAction:
+    """Return the repair that is due: as `repair_action_for_state`, but `wait` also while the back-off lasts.
     `record` already counts this check."""
-    action = requested_action(mount, status, record.failures)
+    action = repair_action_for_state(mount, status, record.failures)
     if action not in REPAIRS:
         return action
     # A clock that was set back must not stop repairs for good.

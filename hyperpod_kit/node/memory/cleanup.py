@@ -18,11 +18,11 @@ from hyperpod_kit.node.memory import user_directory
 from hyperpod_kit.node.memory.orphaned_snapshots import (
     NO_JOB,
     OrphanedSnapshots,
-    has_left_node,
+    has_job_left_node,
     jobs_with_stepd,
     list_snapshot_owners,
 )
-from hyperpod_kit.node.slurm.drain import slurm_program
+from hyperpod_kit.node.slurm.drain import slurm_program_path_or_name
 from hyperpod_kit.slurm import records
 from hyperpod_kit.system.wait import BackOff
 
@@ -126,10 +126,12 @@ def _save_and_free_if_ended(node: Node, folder: str, snapshots: OrphanedSnapshot
         # Of all jobs, what is older than MAX_AGE and whose trainers are dead: that is all that a flush takes unasked.
         return _flush_as_owner(folder, snapshots, job="none")
     try:
-        job_records = records.query_squeue(node.runner, snapshots.job, squeue=slurm_program(node, "squeue"))
+        job_records = records.query_squeue(
+            node.runner, snapshots.job, squeue=slurm_program_path_or_name(node, "squeue")
+        )
     except records.UnknownJob:
         job_records = []
-    if not has_left_node(node.facts.node, job_records):
+    if not has_job_left_node(node.facts.node, job_records):
         return None
     if os.path.isdir(node.paths.under_root("/run/systemd/system")):
         # As the Epilog does it: some nodes hold more than a minute can save. One that runs already is not started.

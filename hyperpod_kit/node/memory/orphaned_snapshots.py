@@ -21,7 +21,7 @@ from hyperpod_kit.checkpoint.agent import shm_paths
 from hyperpod_kit.slurm.hostlist import expand
 from hyperpod_kit.slurm.job_states import HAS_NODES
 from hyperpod_kit.system import process
-from hyperpod_kit.untrusted.dirfd import reopen
+from hyperpod_kit.untrusted.dirfd import reopen_path_fd
 
 if TYPE_CHECKING:
     from hyperpod_kit.checkpoint.agent import control_page
@@ -61,7 +61,7 @@ def list_snapshot_owners(folder: str, clock: Optional[Clock] = None) -> List[Orp
         if not re.fullmatch(r"[0-9]{0,10}", job):
             continue
         alive = not is_copy and process.is_alive(page.origin.trainer)
-        if job == NO_JOB and (alive or _may_be_claimed(page, clock)):
+        if job == NO_JOB and (alive or _is_young_enough_to_be_claimed(page, clock)):
             continue
         if job in jobs.setdefault(uid, set()) or len(jobs[uid]) < MOST_JOBS:
             jobs[uid].add(job)
@@ -69,7 +69,7 @@ def list_snapshot_owners(folder: str, clock: Optional[Clock] = None) -> List[Orp
     return [OrphanedSnapshots(uid, job, alive) for (uid, job), alive in sorted(lives.items())]
 
 
-def _may_be_claimed(page: control_page.Page, clock: Optional[Clock]) -> bool:
+def _is_young_enough_to_be_claimed(page: control_page.Page, clock: Optional[Clock]) -> bool:
     """Return whether a snapshot of no job is young enough that somebody may come for it yet. One of unknown
     age is dated by the flush that sees it."""
     from hyperpod_kit.checkpoint.agent import capture_age  # seldom needed, and dear to what runs each minute
@@ -99,7 +99,7 @@ def _read_control_page(name: str, descriptor: int) -> Optional[control_page.Page
     if shm_slots.NAME.fullmatch(name) is None:
         return None
     try:
-        handle = reopen(descriptor, os.O_RDONLY)
+        handle = reopen_path_fd(descriptor, os.O_RDONLY)
     except OSError:
         return None
     try:
@@ -121,7 +121,7 @@ def jobs_with_stepd(proc: str) -> Set[str]:
     kernel's word, so that its command line may be believed: `slurmstepd: [12.batch]`, `slurmstepd: [12.0]`."""
     jobs = set()
     for pid in filter(str.isdigit, os.listdir(proc)):
-        if not process.is_owned_by_root(int(pid), proc):
+        if not process.are_all_uids_root(int(pid), proc):
             continue
         with contextlib.suppress(OSError):
             # A set-user-ID program that has made itself root's altogether has its caller's words still.
@@ -135,16 +135,18 @@ def jobs_with_stepd(proc: str) -> Set[str]:
     return jobs
 
 
-def has_left_node(node: str, records: Iterable[Mapping[str, str]]) -> bool:
+def has_job_left_node(node_name: str, job_records: Iterable[Mapping[str, str]]) -> bool:
     """Return whether a job has nothing to do with this node any more, by slurmctld's records of it; without
     any, Slurm has forgotten it.
 
     More than one is an array's, or a heterogeneous job's: one of them here is enough to wait.
     """
-    return not any(record.get("JobState", "") in HAS_NODES and node in _nodes(record) for record in records)
+    return not any(
+        record.get("JobState", "") in HAS_NODES and node_name in _node_names_or_empty(record) for record in job_records
+    )
 
 
-def _nodes(record: Mapping[str, str]) -> List[str]:
+def _node_names_or_empty(record: Mapping[str, str]) -> List[str]:
     hosts = record.get("NodeList", "")
     try:
         if hosts in ("", "(null)"):

@@ -23,7 +23,7 @@ def ensure_user_directory(node: Node, uid: str, *, asked_by: str) -> None:
     moved = ""
     try:
         with hold_lock(node, "shared-memory", seconds=2) as locked:
-            moved = shm_paths.make_directories_as_root(where, int(uid or -1), move_foreign_aside=locked)
+            moved = shm_paths.make_directories_as_root_reporting_moved(where, int(uid or -1), move_foreign_aside=locked)
     except OSError as err:
         if uid:
             whom = f"uid {uid}"

@@ -22,23 +22,25 @@ PAUSES = BackOff(1.0, 10.0)
 """Seconds; shorter than the TimeoutStopSec of the unit."""
 
 
-def count_start(node: Node, mount: Mount) -> None:
-    """Count one more start of the daemon; `reset_starts` deletes the count."""
-    try_write_volatile_json(node.paths.daemon_start_count(mount.name), {"starts": _starts(node, mount) + 1})
+def count_daemon_start(node: Node, mount: Mount) -> None:
+    """Count one more start of the daemon; `delete_daemon_start_count` deletes the count."""
+    try_write_volatile_json(
+        node.paths.daemon_start_count(mount.name), {"starts": _read_daemon_start_count(node, mount) + 1}
+    )
 
 
-def reset_starts(node: Node, mount: Mount) -> None:
+def delete_daemon_start_count(node: Node, mount: Mount) -> None:
     """Delete the count of starts, once a start has succeeded."""
     with contextlib.suppress(FileNotFoundError):
         by_descriptor.unlink(node.paths.daemon_start_count(mount.name))
 
 
-def seconds_before_next_start(node: Node, mount: Mount) -> float:
+def seconds_before_next_daemon_start(node: Node, mount: Mount) -> float:
     """Seconds to wait before the next start: 0 after one that succeeded, growing from the fourth failure on."""
-    return PAUSES.pause_seconds(_starts(node, mount) - FREE)
+    return PAUSES.pause_seconds(_read_daemon_start_count(node, mount) - FREE)
 
 
-def _starts(node: Node, mount: Mount) -> int:
+def _read_daemon_start_count(node: Node, mount: Mount) -> int:
     raw = read_json(node.paths.daemon_start_count(mount.name))
     starts = 0
     if isinstance(raw, dict):

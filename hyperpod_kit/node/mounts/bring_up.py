@@ -20,11 +20,11 @@ from hyperpod_kit.node import remove_stale, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_json
 from hyperpod_kit.node.mounts import shadowed_homes
-from hyperpod_kit.node.mounts.ensure import await_healthy
+from hyperpod_kit.node.mounts.ensure import await_mounted_or_raise
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.mounts.mount_record import read_record
-from hyperpod_kit.node.mounts.protect import missing_flags, try_set_protective_flags
-from hyperpod_kit.node.observe.check import check
+from hyperpod_kit.node.mounts.protect import missing_protective_flags, try_set_protective_flags
+from hyperpod_kit.node.observe.check import check_mount
 from hyperpod_kit.node.step import MountStep, StepOutcome
 
 
@@ -44,9 +44,11 @@ def plan_unit_verb(node: Node, mount: Mount, unit_text: str) -> MountPlan:
 
     Raises MountFailed when something lives at the path that starting a unit would not change.
     """
-    status = check(node, mount)
+    status = check_mount(node, mount)
     running = systemd.is_active(node, carrier_unit(mount))
-    outdated = running and mount.traits.service.daemon and not was_started_with(node, mount, unit_text)
+    outdated = (
+        running and mount.traits.service.daemon and not was_started_with_unit_or_unrecorded(node, mount, unit_text)
+    )
     if status.state in OCCUPIED and not outdated:
         raise MountFailed(
             f"{mount.path} is {status.state} ({status.source}): {status.detail}",
@@ -62,18 +64,18 @@ def plan_unit_verb(node: Node, mount: Mount, unit_text: str) -> MountPlan:
     return MountPlan(status, verb, outdated)
 
 
-def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
+def start_unit_protect_and_copy_homes(node: Node, mount: Mount) -> Tuple[bool, str]:
     """Start the mount's unit unless it runs and serves, wait until the mount answers, set its protective
     flags, and copy the homes that it hides; return (changed, what is mounted).
 
     Raises MountFailed with the last error of whatever failed, or as `plan_unit_verb`.
     """
-    mount_plan = plan_unit_verb(node, mount, _installed_unit(node, mount))
+    mount_plan = plan_unit_verb(node, mount, _installed_unit_text(node, mount))
     if not mount_plan.verb:
         protected = try_set_protective_flags(node, mount)
         carried = shadowed_homes.copy_homes_missing_on_mount(node, mount)
         parts = [mount_plan.status.source, mount_plan.status.detail]
-        if options_changed(node, mount):
+        if was_mounted_with_other_options(node, mount):
             parts.append("its new options count from the next mount on")
         parts.extend(carried)
         if protected:
@@ -86,7 +88,7 @@ def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
         audit.record_root_action_in_journal(
             "restarted", carrier_unit(mount), reason, asked_by="node apply", owner=mount.owner or ""
         )
-    changed, source = _start_unit_and_record_it(node, mount, mount_plan.verb)
+    changed, source = _start_unit_await_mount_and_record(node, mount, mount_plan.verb)
     try_set_protective_flags(node, mount)
     shadowed_homes.copy_homes_missing_on_mount(node, mount)
     return changed, source
@@ -101,14 +103,14 @@ def describe_pending_changes(node: Node, mount: Mount) -> str:
         return f"{mount_plan.verb} {carrier_unit(mount)}"
     missing = [home.path for home in shadowed_homes.homes_missing_on_mount(node, mount)]
     parts = []
-    if missing_flags(node, mount):
-        parts.append(f"set {' and '.join(missing_flags(node, mount))}")
+    if missing_protective_flags(node, mount):
+        parts.append(f"set {' and '.join(missing_protective_flags(node, mount))}")
     if missing:
         parts.append(f"make {', '.join(missing)}")
     return "; ".join(part for part in parts if part)
 
 
-def _start_unit_and_record_it(node: Node, mount: Mount, verb: str) -> Tuple[bool, str]:
+def _start_unit_await_mount_and_record(node: Node, mount: Mount, verb: str) -> Tuple[bool, str]:
     unit = carrier_unit(mount)
     error: Optional[str] = None
     try:
@@ -120,7 +122,7 @@ def _start_unit_and_record_it(node: Node, mount: Mount, verb: str) -> Tuple[bool
     if error is None or mount.traits.service.daemon:
         seconds = 60.0
     try:
-        status = await_healthy(node, mount, seconds=seconds)
+        status = await_mounted_or_raise(node, mount, seconds=seconds)
     except MountFailed as err:
         kind = kind_of(mount)
         if not os.path.exists(node.paths.under_root(kind.program)):
@@ -129,11 +131,11 @@ def _start_unit_and_record_it(node: Node, mount: Mount, verb: str) -> Tuple[bool
                 hint=f"list {kind.package} under hyperpod_kit.clients, or use another image",
             ) from err
         raise MountFailed(error or err.message, hint=f"on the node: journalctl -u {unit}") from err
-    write_json(node.paths.started_unit_text_record(mount.name), {"unit": unit_digest(node, mount)})
+    write_json(node.paths.started_unit_text_record(mount.name), {"unit": installed_unit_digest(node, mount)})
     return True, status.source
 
 
-def options_changed(node: Node, mount: Mount) -> bool:
+def was_mounted_with_other_options(node: Node, mount: Mount) -> bool:
     """Whether the mount was made with another command than the configuration asks for now.
 
     It is not torn down for that: whoever works in it would lose it.
@@ -141,37 +143,38 @@ def options_changed(node: Node, mount: Mount) -> bool:
     record = read_record(node, mount)
     if record is None or not record.command:
         return False
-    command, requested = tuple(record.command), tuple(kind_of(mount).command(node, mount))
+    command, requested = tuple(record.command), tuple(kind_of(mount).mount_command(node, mount))
     # A mount that lacked the flags has been given them, without being made anew.
     return command != requested and (
-        not mount.expected_protective_flags() or _without_flags(command) != _without_flags(requested)
+        not mount.expected_protective_flags()
+        or _without_protective_flags(command) != _without_protective_flags(requested)
     )
 
 
-def _without_flags(command: Sequence[str]) -> List[str]:
+def _without_protective_flags(command: Sequence[str]) -> List[str]:
     return [",".join(option for option in argument.split(",") if option not in PROTECTED) for argument in command]
 
 
-def _installed_unit(node: Node, mount: Mount) -> str:
+def _installed_unit_text(node: Node, mount: Mount) -> str:
     return read_text(node.paths.unit(carrier_unit(mount))) or ""
 
 
-def unit_digest(node: Node, mount: Mount) -> str:
+def installed_unit_digest(node: Node, mount: Mount) -> str:
     """Digest of the mount's unit as it is installed."""
-    return _digest(_installed_unit(node, mount))
+    return _digest(_installed_unit_text(node, mount))
 
 
 def _digest(unit_text: str) -> str:
     return hashlib.sha256(unit_text.encode()).hexdigest()
 
 
-def was_started_with(node: Node, mount: Mount, unit_text: str) -> bool:
+def was_started_with_unit_or_unrecorded(node: Node, mount: Mount, unit_text: str) -> bool:
     """Whether that is the unit the mount was last brought up with; True when that was at boot, by the unit."""
     record = read_json(node.paths.started_unit_text_record(mount.name))
     return record is None or record["unit"] == _digest(unit_text)
 
 
-def record_running_units(node: Node, mounts: Sequence[Mount]) -> None:
+def record_unit_digests_of_running_mounts(node: Node, mounts: Sequence[Mount]) -> None:
     """Note which unit each running daemon was started with, before another text of it is installed.
 
     A boot starts them without a note, and so does a creation that was killed between the start and the note.
@@ -180,11 +183,11 @@ def record_running_units(node: Node, mounts: Sequence[Mount]) -> None:
         if read_json(node.paths.started_unit_text_record(mount.name)) is None and systemd.is_active(
             node, carrier_unit(mount)
         ):
-            write_json(node.paths.started_unit_text_record(mount.name), {"unit": unit_digest(node, mount)})
+            write_json(node.paths.started_unit_text_record(mount.name), {"unit": installed_unit_digest(node, mount)})
 
 
 def _apply_mount(node: Node, name: str) -> StepOutcome:
-    return StepOutcome(*bring_up(node, node.mount(name)))
+    return StepOutcome(*start_unit_protect_and_copy_homes(node, node.mount(name)))
 
 
 def _describe_pending_mount(node: Node, name: str) -> str:

@@ -14,13 +14,13 @@ from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import MOUNTED, MountState
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.homes import make_mount_point_behind_rules
+from hyperpod_kit.node.homes import set_packet_rules_and_make_mount_point
 from hyperpod_kit.node.locks import hold_lock
 from hyperpod_kit.node.mounts import platform
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
-from hyperpod_kit.node.mounts.mount_record import delete_record, save_record
+from hyperpod_kit.node.mounts.mount_record import delete_record, record_current_mount_as_kits
 from hyperpod_kit.node.mounts.protect import try_set_protective_flags
-from hyperpod_kit.node.observe.check import check
+from hyperpod_kit.node.observe.check import check_mount
 from hyperpod_kit.node.timing import poll_until
 
 MOUNT_WITHIN = 120.0
@@ -30,7 +30,7 @@ COMMAND_SECONDS = 45.0
 """Longest that one run of the mount helper may take."""
 
 
-def clear_dead(node: Node, mount: Mount) -> bool:
+def detach_dead_mount(node: Node, mount: Mount) -> bool:
     """Detach what is left of a dead mount at the path; True when something was. A living mount is never touched.
 
     Raises RunError when it is still there.
@@ -38,12 +38,12 @@ def clear_dead(node: Node, mount: Mount) -> bool:
     cleared = False
     argv = ["umount", "--lazy", mount.path]
     for _ in range(8):  # dead mounts can lie one above the other
-        if check(node, mount).state != MountState.STALE:
+        if check_mount(node, mount).state != MountState.STALE:
             break
         done = node.runner.run(argv, timeout=30, check=False)
         # umount(8) of util-linux also fails after it has unmounted: "filesystem was unmounted, but any subsequent
         # operation failed". What is mounted now says more than its exit status.
-        if done.returncode != 0 and check(node, mount).state == MountState.STALE:
+        if done.returncode != 0 and check_mount(node, mount).state == MountState.STALE:
             raise RunError(argv, done.returncode, done.stdout, done.stderr)
         audit.record_root_action_in_journal(
             "unmounted",
@@ -56,22 +56,22 @@ def clear_dead(node: Node, mount: Mount) -> bool:
     return cleared
 
 
-def prepare_for_daemon(node: Node, mount: Mount) -> None:
+def clear_path_for_mount_daemon(node: Node, mount: Mount) -> None:
     """Make the path ready for a daemon that is about to mount there. Raises MountFailed when something lives there."""
-    with locked_mount(node, mount):
-        clear_dead(node, mount)
-        status = check(node, mount)
+    with hold_mount_lock_or_raise(node, mount):
+        detach_dead_mount(node, mount)
+        status = check_mount(node, mount)
         if status.state != MountState.ABSENT:
             raise MountFailed(
                 f"{mount.name}: {mount.path} is taken by {status.source}: {status.detail}", hint=f"findmnt {mount.path}"
             )
-        reset_and_make_mount_point(node, mount)
+        delete_record_and_prepare_mount_point(node, mount)
 
 
-def await_healthy(node: Node, mount: Mount, *, seconds: float) -> MountStatus:
+def await_mounted_or_raise(node: Node, mount: Mount, *, seconds: float) -> MountStatus:
     """Wait until the mount answers as ours. Raises MountFailed with the last state after `seconds`."""
     mount_status = poll_until(
-        lambda: check(node, mount),
+        lambda: check_mount(node, mount),
         lambda status: status.state in MOUNTED,
         seconds=seconds,
         clock=node.clock,
@@ -91,12 +91,14 @@ def ensure_mounted(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -
     What HyperPod mounts itself is only waited for. Raises MountFailed when something else is there, or after
     `seconds` of trying; the last error of the mount helper is in the message.
     """
-    with locked_mount(node, mount):
-        clear_dead(node, mount)
-        status = check(node, mount)
+    with hold_mount_lock_or_raise(node, mount):
+        detach_dead_mount(node, mount)
+        status = check_mount(node, mount)
         if status.state in MOUNTED:
             if not mount.platform:
-                save_record(node, mount)  # its maker was killed before it could, or somebody mounted the same by hand
+                record_current_mount_as_kits(
+                    node, mount
+                )  # its maker was killed before it could, or somebody mounted the same by hand
             try_set_protective_flags(node, mount)
             return False
         if status.state != MountState.ABSENT:
@@ -108,14 +110,14 @@ def ensure_mounted(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -
             start_and_await_platform_mount(node, mount)
             try_set_protective_flags(node, mount)
             return True
-        reset_and_make_mount_point(node, mount)
-        run_mount_command(node, mount, seconds)
+        delete_record_and_prepare_mount_point(node, mount)
+        retry_mount_command_until_mounted(node, mount, seconds)
         try_set_protective_flags(node, mount)  # whatever the helper made of the options
-        save_record(node, mount, kind_of(mount).command(node, mount))
+        record_current_mount_as_kits(node, mount, kind_of(mount).mount_command(node, mount))
         return True
 
 
-def run_mount_command(node: Node, mount: Mount, seconds: float) -> None:
+def retry_mount_command_until_mounted(node: Node, mount: Mount, seconds: float) -> None:
     """Run the kind's mount command again and again until something is mounted or `seconds` are over. Raises
     MountFailed unless it serves then."""
     error = ""
@@ -123,24 +125,26 @@ def run_mount_command(node: Node, mount: Mount, seconds: float) -> None:
     def try_mount() -> MountStatus:
         nonlocal error
         try:
-            node.runner.run(kind_of(mount).command(node, mount), timeout=COMMAND_SECONDS)
+            node.runner.run(kind_of(mount).mount_command(node, mount), timeout=COMMAND_SECONDS)
         except RunError as err:
             error = err.message
-        return check(node, mount)
+        return check_mount(node, mount)
 
-    mount_status = poll_until(try_mount, _is_present, seconds=seconds, clock=node.clock, first=1.0, longest=15.0)
+    mount_status = poll_until(
+        try_mount, _is_something_mounted, seconds=seconds, clock=node.clock, first=1.0, longest=15.0
+    )
     if mount_status.state not in MOUNTED:
         reason = f"nothing is mounted at {mount.path}"
-        if _is_present(mount_status):
+        if _is_something_mounted(mount_status):
             reason = f"{mount_status.state}: {mount_status.detail}"
         if error:
             reason = error
         raise MountFailed(
-            f"{mount.name}: {reason}", hint=f"on the node: {' '.join(kind_of(mount).command(node, mount))}"
+            f"{mount.name}: {reason}", hint=f"on the node: {' '.join(kind_of(mount).mount_command(node, mount))}"
         )
 
 
-def _is_present(status: MountStatus) -> bool:
+def _is_something_mounted(status: MountStatus) -> bool:
     return status.state != MountState.ABSENT
 
 
@@ -154,12 +158,12 @@ def start_and_await_platform_mount(node: Node, mount: Mount) -> None:
             platform.start_platform_unit(node, mount)
         except MountFailed as err:  # names may not resolve yet
             failed = err
-        return check(node, mount)
+        return check_mount(node, mount)
 
     mount_status = poll_until(
-        start_and_check, _is_present, seconds=platform.WITHIN, clock=node.clock, first=1.0, longest=10.0
+        start_and_check, _is_something_mounted, seconds=platform.WITHIN, clock=node.clock, first=1.0, longest=10.0
     )
-    if not _is_present(mount_status):
+    if not _is_something_mounted(mount_status):
         raise failed or platform.not_mounted_error(mount)
     if mount_status.state not in MOUNTED:
         raise MountFailed(
@@ -168,15 +172,15 @@ def start_and_await_platform_mount(node: Node, mount: Mount) -> None:
         )
 
 
-def reset_and_make_mount_point(node: Node, mount: Mount) -> None:
+def delete_record_and_prepare_mount_point(node: Node, mount: Mount) -> None:
     """Make the mount point and what the kind needs besides; the record of an earlier mount is deleted."""
     delete_record(node, mount)
     kind_of(mount).prepare(node, mount)
-    make_mount_point_behind_rules(node, mount)
+    set_packet_rules_and_make_mount_point(node, mount)
 
 
 @contextlib.contextmanager
-def locked_mount(node: Node, mount: Mount) -> Iterator[None]:
+def hold_mount_lock_or_raise(node: Node, mount: Mount) -> Iterator[None]:
     """Hold the mount's lock. Raises MountFailed when another process keeps it for 30 s."""
     with hold_lock(node, f"{mount.name}.mount", seconds=30) as locked:
         if not locked:

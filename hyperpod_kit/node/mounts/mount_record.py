@@ -49,7 +49,7 @@ def replacement_reason(record: Optional[MountRecord], entry: MountEntry) -> str:
     return "another mount took the place of ours"
 
 
-def save_record(node: Node, mount: Mount, command: Sequence[str] = ()) -> None:
+def record_current_mount_as_kits(node: Node, mount: Mount, command: Sequence[str] = ()) -> None:
     """Record what is mounted at the path now as the kit's, and the command that made it; a record that is
     still true is kept."""
     entry = find_mount_at(read_text(node.paths.mountinfo) or "", mount.path)

@@ -14,7 +14,7 @@ from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.mounts.base import PROTECTED, Mount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
-from hyperpod_kit.system.mountinfo import MountEntry, find_mount_at, parse
+from hyperpod_kit.system.mountinfo import MountEntry, find_mount_at, parse_mountinfo
 
 FOREIGN = (
     "9p",
@@ -83,7 +83,7 @@ def try_set_protective_flags(node: Node, mount: Mount) -> bool:
     return True
 
 
-def missing_flags(node: Node, mount: Mount) -> Tuple[str, ...]:
+def missing_protective_flags(node: Node, mount: Mount) -> Tuple[str, ...]:
     """Return the flags that what lies at the mount's path should have and has not; none while nothing lies
     there."""
     entry = find_mount_at(read_text(node.paths.mountinfo) or "", mount.path)
@@ -99,7 +99,7 @@ def _flags_missing_from(entry: MountEntry, expected: Sequence[str]) -> Tuple[str
 def find_unprotected(node: Node) -> List[Unprotected]:
     """Every mount of this node that others can put programs of root into, the topmost of each place."""
     mounts = {mount.path.rstrip("/"): mount for mount in node.mounts}
-    entries_by_path = {entry.path: entry for entry in parse(read_text(node.paths.mountinfo) or "")}
+    entries_by_path = {entry.path: entry for entry in parse_mountinfo(read_text(node.paths.mountinfo) or "")}
     unprotected_mounts = []
     for path, entry in entries_by_path.items():
         mount = mounts.get(path)

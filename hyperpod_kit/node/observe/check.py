@@ -21,7 +21,7 @@ from hyperpod_kit.node.observe.classify import MountObservation, classify
 from hyperpod_kit.node.observe.probe import Probed, probe_all
 from hyperpod_kit.system import fullness
 from hyperpod_kit.system.mountinfo import MountEntry, find_mount_at
-from hyperpod_kit.system.process import identify
+from hyperpod_kit.system.process import identify_unless_gone_or_zombie
 
 Modes = Callable[[Mount, MountEntry], str]
 """What the probe of a mount may do beyond stat and statvfs, given what is mounted now."""
@@ -36,14 +36,17 @@ DEEP_EVERY = 300.0
 
 @dataclass(frozen=True)
 class MountCheck:
-    """What one look at one mount found. mode: what the probe did beyond stat and statvfs, as `deep_mode` writes it."""
+    """What one look at one mount found.
+
+    mode: what the probe did beyond stat and statvfs, as `deep_probe_mode_letters` writes it.
+    """
 
     status: MountStatus
     observation: MountObservation
     mode: str = ""
 
 
-def check_all(
+def check_mounts(
     node: Node,
     mounts: Sequence[Mount],
     deadline: Optional[float] = None,
@@ -54,14 +57,14 @@ def check_all(
     """Check every mount, and return their states in order; takes `deadline` seconds for all together when all
     of them hang.
 
-    deep: do what `deep_mode` says, but write nothing where it would stay for ever
+    deep: do what `deep_probe_mode_letters` says, but write nothing where it would stay for ever
     (`Traits.keeps_versions`). nearly_full: names of those that were so at the last check.
     """
 
     def modes(mount: Mount, entry: MountEntry) -> str:
         mode = ""
         if deep:
-            mode = deep_mode(mount)
+            mode = deep_probe_mode_letters(mount)
         if mount.traits.keeps_versions:
             return mode.replace("w", "")
         return mode
@@ -69,12 +72,12 @@ def check_all(
     return [mount_check.status for mount_check in observe_mounts(node, mounts, deadline, modes, nearly_full)]
 
 
-def check(node: Node, mount: Mount, deadline: Optional[float] = None) -> MountStatus:
+def check_mount(node: Node, mount: Mount, deadline: Optional[float] = None) -> MountStatus:
     """Check one mount, and return its state."""
-    return check_all(node, [mount], deadline)[0]
+    return check_mounts(node, [mount], deadline)[0]
 
 
-def deep_mode(mount: Mount) -> str:
+def deep_probe_mode_letters(mount: Mount) -> str:
     """What a probe of this mount may do beyond stat and statvfs, as its kind says in model/mounts: `l` list, for
     `Traits.cached_stat`; `w` write and remove a file, for `Mount.probe_may_write`."""
     mode = ""
@@ -85,7 +88,7 @@ def deep_mode(mount: Mount) -> str:
     return mode
 
 
-def shallow_mode(mount: Mount, entry: MountEntry) -> str:
+def no_deep_probe_mode(mount: Mount, entry: MountEntry) -> str:
     """Return the mode of a probe that does nothing more than stat and statvfs."""
     return ""
 
@@ -94,7 +97,7 @@ def observe_mounts(
     node: Node,
     mounts: Sequence[Mount],
     deadline: Optional[float] = None,
-    modes: Modes = shallow_mode,
+    modes: Modes = no_deep_probe_mode,
     nearly_full: Container[str] = (),
 ) -> List[MountCheck]:
     """Probe and classify every mount, in order. `nearly_full`: names of those that were so at the last check.
@@ -112,7 +115,9 @@ def observe_mounts(
         for mount in _remounted(node, changed, checks):
             entry = checks[mount.name].observation.entry
             was_nearly_full = mount.name in nearly_full
-            checks[mount.name] = _make_check(node, mount, entry, Probed("not_asked"), deadline, "", was_nearly_full)
+            checks[mount.name] = _identify_and_classify(
+                node, mount, entry, Probed("not_asked"), deadline, "", was_nearly_full
+            )
     return [checks[mount.name] for mount in mounts]
 
 
@@ -164,7 +169,7 @@ def _observe_once(
         elif probe.outcome == "answered":
             probed[name] = replace(probe, errno=errno.ETIMEDOUT, operation=operation)
     return {
-        mount.name: _make_check(
+        mount.name: _identify_and_classify(
             node,
             mount,
             entries[mount.name],
@@ -177,7 +182,7 @@ def _observe_once(
     }
 
 
-def _make_check(
+def _identify_and_classify(
     node: Node,
     mount: Mount,
     entry: Optional[MountEntry],
@@ -231,10 +236,10 @@ def with_capacity(status: MountStatus, mount: Mount, probed: Probed) -> MountSta
     return replace(measured, nearly_full=fullness.is_nearly_full(measured.used_share, status.nearly_full))
 
 
-def start_time(pid: int) -> Optional[str]:
+def process_start_ticks_or_none(pid: int) -> Optional[str]:
     """When a process started, in the kernel's own count; None when it has ended. Tells a reused id from the old one."""
     try:
-        process_id = identify(pid)
+        process_id = identify_unless_gone_or_zombie(pid)
     except OSError:  # another user's, and /proc is mounted with hidepid
         return None
     if process_id is None:
@@ -247,7 +252,7 @@ def remember_stuck_probe(node: Node, mount: Mount, entry: MountEntry, probed: Pr
     if probed.pid is None:
         started = None
     else:
-        started = start_time(probed.pid)
+        started = process_start_ticks_or_none(probed.pid)
     if started is None:
         return
     operation = ""
@@ -264,6 +269,6 @@ def stuck_probe_operation(node: Node, mount: Mount, entry: MountEntry) -> Option
     """Return the operation in which a recorded prober of this very mount still hangs, "" for stat and statvfs;
     None when none does."""
     noted = read_json(node.paths.stuck_probe_record(mount.name))
-    if noted and noted["mount_id"] == entry.mount_id and start_time(noted["pid"]) == noted["started"]:
+    if noted and noted["mount_id"] == entry.mount_id and process_start_ticks_or_none(noted["pid"]) == noted["started"]:
         return str(noted.get("operation", ""))
     return None

@@ -86,23 +86,23 @@ def probe_all(
     """
     if not targets:
         return []
-    reader, writer = _pipe()
+    reader, writer = _pipe_above_standard_descriptors()
     outputs = [_ProbeOutput() for _ in targets]
     try:
         try:
-            launcher = _launch(writer, probe_file_name, targets)
+            launcher = _spawn_prober(writer, probe_file_name, targets)
         finally:
             os.close(writer)
         try:
             _read_outputs(reader, outputs, [mode for _, mode in targets], deadline)
         finally:
-            _reap(launcher)
+            _reap_or_kill_launcher(launcher)
     finally:
         os.close(reader)
     return [_to_probed_and_kill_unfinished(output, mode, deadline) for output, (_, mode) in zip(outputs, targets)]
 
 
-def _pipe() -> Tuple[int, int]:
+def _pipe_above_standard_descriptors() -> Tuple[int, int]:
     """A pipe that is none of the three standard descriptors, which a caller may have closed."""
     ends = os.pipe()
     high = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3) for end in ends]
@@ -111,7 +111,7 @@ def _pipe() -> Tuple[int, int]:
     return high[0], high[1]
 
 
-def _launch(writer: int, name: str, targets: Sequence[Tuple[str, str]]) -> int:
+def _spawn_prober(writer: int, name: str, targets: Sequence[Tuple[str, str]]) -> int:
     command = [sys.executable or "/usr/bin/python3", "-I", "-S", PROGRAM, name]
     for path, mode in targets:
         command += [mode, path]
@@ -196,7 +196,7 @@ def _kill_unfinished(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _reap(launcher: int) -> None:
+def _reap_or_kill_launcher(launcher: int) -> None:
     """It only starts others and ends: normally long ago."""
     for pause in (0.0, 0.01, 0.05):
         time.sleep(pause)

@@ -76,7 +76,9 @@ def find_user_refusals(node: Node, mounts: Sequence[Mount]) -> Dict[str, str]:
             break
         try:
             refusal = run_in_child(
-                question.path, partial(try_writers, question, node.paths.under_root(question.path)), seconds
+                question.path,
+                partial(describe_refusal_if_none_can_write, question, node.paths.under_root(question.path)),
+                seconds,
             )
         except NodeError:
             continue
@@ -91,7 +93,7 @@ def questions_who_can_write(node: Node, mounts: Sequence[Mount]) -> Iterator[Wri
     if node.facts.role == Role.CONTROLLER:
         return
     configured = {writer.name: writer for writer in configured_writers(node)}
-    users = tuple(known_writers_or_none(node, configured))
+    users = tuple(known_writers_unless_sssd_or_too_many(node, configured))
     for mount in mounts:
         if mount.read_only or not is_on_login_or_compute_nodes(mount):
             continue
@@ -135,7 +137,7 @@ def configured_writers(node: Node) -> Iterator[WritingUser]:
         yield WritingUser(user.name, user.uid, user.gid, tuple(groups))
 
 
-def known_writers_or_none(node: Node, configured: Mapping[str, WritingUser]) -> Sequence[WritingUser]:
+def known_writers_unless_sssd_or_too_many(node: Node, configured: Mapping[str, WritingUser]) -> Sequence[WritingUser]:
     """Return who works on this node: users of the configuration, else people's accounts. None where a
     directory service has the users, or where there are more than can be tried: then a refusal of some says
     nothing of the others."""
@@ -154,10 +156,10 @@ def local_accounts_of_people(node: Node) -> Iterator[WritingUser]:
         if len(fields) != 7 or not (fields[2].isdigit() and fields[3].isdigit()):
             continue
         if int(fields[2]) in ORDINARY_UIDS and os.path.basename(fields[6]) not in NO_LOGIN:
-            yield WritingUser(fields[0], int(fields[2]), int(fields[3]), tuple(_groups_of(node, fields[0])))
+            yield WritingUser(fields[0], int(fields[2]), int(fields[3]), tuple(_supplementary_gids(node, fields[0])))
 
 
-def _groups_of(node: Node, account: str) -> Iterator[int]:
+def _supplementary_gids(node: Node, account: str) -> Iterator[int]:
     for line in (read_text(node.paths.under_root("/etc/group")) or "").splitlines():
         fields = line.split(":")
         if len(fields) == 4 and fields[2].isdigit() and account in fields[3].split(","):
@@ -175,7 +177,7 @@ def _holds_cache(node: Node, mount: Mount) -> bool:
     return any(other.cache_path is not None and other.cache_path.startswith(below) for other in node.mounts)
 
 
-def try_writers(question: WriteQuestion, path: str) -> str:
+def describe_refusal_if_none_can_write(question: WriteQuestion, path: str) -> str:
     """Try as each writer in turn to write, and return why none can, in words; "" when one can, or when that is
     not certain. Runs in a child, as root, which takes the writers' numbers for a moment each; `path`:
     where the question's path is on this machine."""
@@ -204,7 +206,7 @@ def _list_directories(path: str) -> Tuple[List[str], bool]:
     What is mounted there is another mount's affair: a user may have mounted what answers nothing.
     """
     below: List[str] = []
-    mounted = {entry.path for entry in mountinfo.parse(mountinfo.read())}
+    mounted = {entry.path for entry in mountinfo.parse_mountinfo(mountinfo.read_mountinfo())}
     try:
         with os.scandir(path) as entries:
             for entry in entries:
@@ -221,7 +223,7 @@ def _list_directories(path: str) -> Tuple[List[str], bool]:
 def _can_write_or_fails_otherwise(writer: WritingUser, directory: str, probe: str) -> bool:
     """Whether the writer can make files in the directory. What fails for another reason, a full disk for one, is no
     refusal."""
-    _become(writer)
+    _switch_ids_to(writer)
     try:
         if not os.access(directory, os.W_OK | os.X_OK):
             return False
@@ -230,18 +232,18 @@ def _can_write_or_fails_otherwise(writer: WritingUser, directory: str, probe: st
     except OSError as err:
         return err.errno not in REFUSALS
     finally:
-        _become_root()
+        _switch_ids_to_root()
     return True
 
 
-def _become(writer: WritingUser) -> None:
+def _switch_ids_to(writer: WritingUser) -> None:
     """Set this process's ids to the writer's, real ones too: access(2) uses those."""
     os.setgroups(writer.groups)
     os.setresgid(writer.gid, writer.gid, 0)
     os.setresuid(writer.uid, writer.uid, 0)
 
 
-def _become_root() -> None:
+def _switch_ids_to_root() -> None:
     os.setresuid(0, 0, 0)
     os.setresgid(0, 0, 0)
 

@@ -33,7 +33,7 @@ def _ensure_database_and_slurmdbd(node: Node) -> StepOutcome:
     )  # before anything is installed: somebody else's stays
     done = []
     if accounting.database is None:
-        done += [software.ensure_installed(node, database.MARIADB), database.ensure_database_from_last_copy(node)]
+        done += [software.ensure_installed(node, database.MARIADB), database.ensure_mariadb_and_restore_if_new(node)]
     else:
         database.disable_mariadb_if_configured_by_kit(node)
     done.append(software.ensure_installed(node, slurmdbd.SLURMDBD))
@@ -67,8 +67,8 @@ def _stop_database_and_slurmdbd(node: Node) -> str:
 def _ensure_associations_and_copy_database(node: Node) -> StepOutcome:
     accounting = _configuration(node)
     summary = associations.ensure_associations(node, accounting)
-    if summary and accounting.database is None and copies.shared_copy_path(node):
-        summary = f"{summary}; {copies.dump_and_copy_to_shared_mount(node)}"
+    if summary and accounting.database is None and copies.shared_database_copy_path(node):
+        summary = f"{summary}; {copies.dump_accounting_database_to_shared_mount(node)}"
     return StepOutcome(bool(summary), summary)
 
 

@@ -20,7 +20,7 @@ from hyperpod_kit.model.optional_steps import LIMITS, Accounting, SlurmAccount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.slurm.controller import read_slurm_conf
-from hyperpod_kit.node.slurm.hooks import parse_settings
+from hyperpod_kit.node.slurm.hooks import parse_slurm_conf_settings
 from hyperpod_kit.untrusted import by_descriptor
 
 PROGRAMS = ("/opt/slurm/bin/sacctmgr", "/usr/bin/sacctmgr")
@@ -66,9 +66,9 @@ def ensure_associations(node: Node, accounting: Accounting) -> str:
     words, "" for nothing. Raises NodeError with sacctmgr's error."""
     if not describe_pending_changes(node, accounting):
         return ""
-    cluster = parse_settings(read_slurm_conf(node)).get("clustername", node.config.cluster_name).lower()
+    cluster = parse_slurm_conf_settings(read_slurm_conf(node)).get("clustername", node.config.cluster_name).lower()
     if cluster not in _query_names(node, "cluster"):
-        _change(node, "add", "cluster", cluster)
+        _sacctmgr_change(node, "add", "cluster", cluster)
     _ensure_qos(node, accounting)
     users = _ensure_accounts_and_count_users(node, accounting, cluster)
     summary = describe_pending_changes(node, accounting)
@@ -85,11 +85,11 @@ def _ensure_qos(node: Node, accounting: Accounting) -> None:
     existing = _query_names(node, "qos")
     for qos in accounting.qos:
         if qos.name not in existing:
-            _change(node, "add", "qos", qos.name)
+            _sacctmgr_change(node, "add", "qos", qos.name)
     for qos in accounting.qos:  # after all of them are there: one may make room for another
         limits = [f"{LIMITS[key]}={value}" for key, value in qos.limits.items()]
         preempts = ",".join(qos.preempts)
-        _change(
+        _sacctmgr_change(
             node,
             "modify",
             "qos",
@@ -113,23 +113,23 @@ def _ensure_accounts_and_count_users(node: Node, accounting: Accounting, cluster
                 creation = []
             else:
                 creation = [f"Description={name}", "Organization=hyperpod-kit"]
-            _change(node, "add", "account", name, f"Cluster={cluster}", f"Parent={account.parent}", *creation)
+            _sacctmgr_change(node, "add", "account", name, f"Cluster={cluster}", f"Parent={account.parent}", *creation)
         qos = list(account.qos) or [
             BUILT_IN_QOS,
             *(configured.name for configured in accounting.qos if configured.name != BUILT_IN_QOS),
         ]
         attributes = [f"Fairshare={account.fairshare}", f"QOS={','.join(qos)}", f"DefaultQOS={qos[0]}"]
-        _change(node, "modify", "account", "where", f"name={name}", f"cluster={cluster}", "set", *attributes)
+        _sacctmgr_change(node, "modify", "account", "where", f"name={name}", f"cluster={cluster}", "set", *attributes)
         for user in account.users:
             if (name, user) not in existing:
-                _change(node, "add", "user", user, f"Cluster={cluster}", f"Account={name}")
+                _sacctmgr_change(node, "add", "user", user, f"Cluster={cluster}", f"Account={name}")
             users.add(user)
     return len(users)
 
 
 def _query_account_user_pairs(node: Node, cluster: str) -> Set[Tuple[str, str]]:
     """(account, user) of the cluster; user "" for the account itself."""
-    lines = _query(node, "associations", f"cluster={cluster}", "format=account,user")
+    lines = _sacctmgr_show_lines(node, "associations", f"cluster={cluster}", "format=account,user")
     return {(line[0], line[1]) for line in (line.split("|") for line in lines) if len(line) > 1}
 
 
@@ -138,14 +138,14 @@ def _query_names(node: Node, what: str) -> Sequence[str]:
     column = what
     if what == "qos":
         column = "name"
-    return [line.split("|")[0] for line in _query(node, what, f"format={column}")]
+    return [line.split("|")[0] for line in _sacctmgr_show_lines(node, what, f"format={column}")]
 
 
-def _query(node: Node, *arguments: str) -> List[str]:
+def _sacctmgr_show_lines(node: Node, *arguments: str) -> List[str]:
     return _sacctmgr(node, "--noheader", "--parsable2", "show", *arguments).splitlines()
 
 
-def _change(node: Node, *arguments: str) -> None:
+def _sacctmgr_change(node: Node, *arguments: str) -> None:
     _sacctmgr(node, "--immediate", "--quiet", *arguments)
 
 

@@ -37,7 +37,7 @@ LOADS_WITHIN = 600.0
 
 
 def describe_pending_changes(node: Node) -> str:
-    """Return what `ensure_database_from_last_copy` would do, in words; "" for nothing."""
+    """Return what `ensure_mariadb_and_restore_if_new` would do, in words; "" for nothing."""
     parts = []
     if read_text(node.paths.under_root(CONF_PATH)) != CONF:
         parts.append(f"write {CONF_PATH}")
@@ -46,7 +46,7 @@ def describe_pending_changes(node: Node) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def ensure_database_from_last_copy(node: Node) -> str:
+def ensure_mariadb_and_restore_if_new(node: Node) -> str:
     """Configure and start MariaDB, make a database that SlurmUser may work with, filled from the last copy
     where it is new; return what was done, in words.
 
@@ -69,10 +69,10 @@ def ensure_database_from_last_copy(node: Node) -> str:
         ) from err
     user = slurm_user(read_slurm_conf(node))
     if deferred_actions.is_recorded(node, RESTORING):
-        _sql(node, f"DROP DATABASE IF EXISTS `{NAME}`")
-    if not _sql(node, f"SHOW TABLES FROM `{NAME}`", check=False):
+        _run_sql(node, f"DROP DATABASE IF EXISTS `{NAME}`")
+    if not _run_sql(node, f"SHOW TABLES FROM `{NAME}`", check=False):
         done += _create_database_from_last_copy(node)
-    _sql(
+    _run_sql(
         node,
         f"CREATE USER IF NOT EXISTS '{user}'@'localhost' IDENTIFIED VIA unix_socket; "
         f"GRANT ALL ON `{NAME}`.* TO '{user}'@'localhost'",
@@ -91,15 +91,15 @@ def disable_mariadb_if_configured_by_kit(node: Node) -> None:
 
 def _create_database_from_last_copy(node: Node) -> List[str]:
     deferred_actions.record_action(node, RESTORING)
-    _sql(node, f"CREATE DATABASE IF NOT EXISTS `{NAME}`")
-    copy = copies.fetch_copy_from_shared_mount(node)
+    _run_sql(node, f"CREATE DATABASE IF NOT EXISTS `{NAME}`")
+    copy = copies.fetch_accounting_database_copy(node)
     if copy:
         argv = ["bash", "-c", LOAD, "bash", copy, NAME]
         try:
             node.runner.run(argv, timeout=LOADS_WITHIN)
         except RunError as err:
             raise NodeError(
-                f"the copy of Slurm's accounting at {copies.shared_copy_path(node)} cannot be read back: "
+                f"the copy of Slurm's accounting at {copies.shared_database_copy_path(node)} cannot be read back: "
                 f"{err.stderr.strip()}",
                 hint="move it away to begin with an empty database",
             ) from err
@@ -111,7 +111,7 @@ def _create_database_from_last_copy(node: Node) -> List[str]:
     return ["made its database, empty"]
 
 
-def _sql(node: Node, statement: str, *, check: bool = True) -> str:
+def _run_sql(node: Node, statement: str, *, check: bool = True) -> str:
     """Run the statement as root by MariaDB's socket, and return its output. Raises NodeError."""
     try:
         return node.runner.run(

@@ -23,7 +23,7 @@ from hyperpod_kit.untrusted import by_descriptor
 def _check_devices_for_log(node: Node) -> StepOutcome:
     checks = node.config.steps.device_checks or DeviceChecks()
     record = make_record(observe_devices(node, checks), None, node.clock.wall())
-    parts = [record.summary, *(f"{finding.name}: {finding.detail}" for finding in record.findings)]
+    parts = [record.device_counts_text, *(f"{finding.name}: {finding.detail}" for finding in record.findings)]
     return StepOutcome(detail="; ".join(parts))
 
 

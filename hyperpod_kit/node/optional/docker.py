@@ -56,7 +56,7 @@ def _configuration(node: Node) -> Docker:
     return docker
 
 
-def _note(node: Node) -> Dict[str, Any]:
+def _read_change_note(node: Node) -> Dict[str, Any]:
     """Read the note of what the step changed. `ours`: settings that it added; `before`: whether Docker started
     at boot without it; `users`: put into its group."""
     raw = read_json(node.paths.optional_step_done_stamp(STEP.name))
@@ -85,7 +85,7 @@ def _read_daemon_settings(node: Node) -> Dict[str, Any]:
 def _foreign_daemon_settings(node: Node) -> Dict[str, Any]:
     """Return daemon.json without what the kit added."""
     existing = _read_daemon_settings(node)
-    for key, value in _note(node)["ours"].items():
+    for key, value in _read_change_note(node)["ours"].items():
         if key == "runtimes":
             existing[key] = {name: runtime for name, runtime in existing.get(key, {}).items() if name != "nvidia"}
         elif existing.get(key) == value:
@@ -147,7 +147,7 @@ def _users_missing_from_docker_group(node: Node) -> List[str]:
 
 
 def _apply_docker(node: Node) -> StepOutcome:
-    note = _note(node)
+    note = _read_change_note(node)
     if "before" not in note:
         note["before"] = systemd.is_enabled(node, UNIT)
         write_json(node.paths.optional_step_done_stamp(STEP.name), note)
@@ -168,8 +168,8 @@ def _apply_docker(node: Node) -> StepOutcome:
         for name in joining:
             node.runner.run(["usermod", "--append", "--groups", GROUP, name], timeout=30)
         done.append(f"{', '.join(joining)} may use it")
-    if deferred_actions.is_recorded(node, RESTART) or systemd.must_reload(node, [UNIT, CONTAINERD]):
-        systemd.reload(node)
+    if deferred_actions.is_recorded(node, RESTART) or systemd.needs_daemon_reload(node, [UNIT, CONTAINERD]):
+        systemd.daemon_reload(node)
     systemd.enable(node, UNIT)
     try:
         if deferred_actions.is_recorded(node, RESTART):
@@ -205,7 +205,7 @@ def _describe_pending_changes(node: Node) -> str:
 
 
 def _undo_docker(node: Node) -> str:
-    note, existing = _note(node), _foreign_daemon_settings(node)
+    note, existing = _read_change_note(node), _foreign_daemon_settings(node)
     if existing:
         write_if_different(node.paths.under_root(DAEMON), json.dumps(existing, indent=4) + "\n")
     unneeded = [_drop_in_path(node, UNIT), _drop_in_path(node, CONTAINERD)]
@@ -214,7 +214,7 @@ def _undo_docker(node: Node) -> str:
     for path in unneeded:
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(path)
-    systemd.reload(node)
+    systemd.daemon_reload(node)
     for name in note["users"]:
         node.runner.run(["gpasswd", "--delete", name, GROUP], timeout=30, check=False)
     if note.get("before"):

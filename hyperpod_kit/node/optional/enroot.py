@@ -38,7 +38,7 @@ def _data_directory(node: Node) -> str:
     return f"{local_disk.find_local_disk_or_volume_path(node) or WITHOUT_DISK}/enroot"
 
 
-def _files(node: Node) -> Dict[str, str]:
+def _expected_files(node: Node) -> Dict[str, str]:
     """Return path -> text of each file. The directory in /run is made again at boot, before a job can come."""
     return {
         node.paths.under_root(CONF): TEXT.format(runtime=RUNTIME, place=_data_directory(node)),
@@ -48,7 +48,7 @@ def _files(node: Node) -> Dict[str, str]:
 
 def _apply_enroot(node: Node) -> StepOutcome:
     done = []
-    written = [path for path, text in _files(node).items() if write_if_different(path, text)]
+    written = [path for path, text in _expected_files(node).items() if write_if_different(path, text)]
     if written:
         done.append(f"wrote {', '.join(os.path.basename(path) for path in written)}")
     if ensure_directories(node):
@@ -61,7 +61,7 @@ def _apply_enroot(node: Node) -> StepOutcome:
 
 
 def _describe_pending_changes(node: Node) -> str:
-    outdated = [path for path, text in _files(node).items() if read_text(path) != text]
+    outdated = [path for path, text in _expected_files(node).items() if read_text(path) != text]
     parts = []
     if outdated:
         parts.append(f"write {', '.join(outdated)}")
@@ -70,7 +70,7 @@ def _describe_pending_changes(node: Node) -> str:
 
 
 def _undo_enroot(node: Node) -> str:
-    for path in _files(node):
+    for path in _expected_files(node):
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(path)
     return "enroot unpacks to where it did before; what it has unpacked stays"

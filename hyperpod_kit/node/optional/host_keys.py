@@ -23,7 +23,7 @@ from hyperpod_kit.node.bounded import run_in_child
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_if_different, write_json
 from hyperpod_kit.node.slurm import state
-from hyperpod_kit.node.slurm.hooks import with_block
+from hyperpod_kit.node.slurm.hooks import with_kit_block
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -64,7 +64,7 @@ def _public_keys_by_path(node: Node) -> Dict[str, str]:
     return keys
 
 
-def is_published(node: Node) -> bool:
+def are_local_keys_published(node: Node) -> bool:
     """Whether this node's keys, as they are now, have been put where the others find them."""
     return read_text(node.paths.optional_step_done_stamp(NOTE)) == "\n".join(local_known_hosts_lines(node))
 
@@ -112,7 +112,7 @@ def join_published_keys_into_one_file(node: Node, mount: Mount) -> bool:
     return bool(came)
 
 
-def refresh_known_hosts(node: Node, mount: Mount) -> bool:
+def update_known_hosts_from_joined_keys(node: Node, mount: Mount) -> bool:
     """Update this node's known hosts from the gathered keys; True when they changed. Raises NodeError."""
     directory = _shared_directory(node, mount)
     last: Any = _read_seen_keys_stamp(node)
@@ -162,7 +162,7 @@ def _write_known_and_trusted_hosts(node: Node, lines: Sequence[str]) -> bool:
     changed = False
     for path, content in ((KNOWN_HOSTS, lines_of_all), (EQUIVALENT, list(names))):
         real = node.paths.under_root(path)
-        changed = write_if_different(real, with_block(read_text(real) or "", content)) or changed
+        changed = write_if_different(real, with_kit_block(read_text(real) or "", content)) or changed
     return changed
 
 
@@ -185,5 +185,5 @@ def _read_seen_keys_stamp(node: Node) -> Any:
 def _write_if_different(path: str, text: str) -> bool:
     if read_text(path) == text:
         return False
-    atomic_file.replace(path, text.encode("utf-8", "replace"), 0o644)
+    atomic_file.write_atomically(path, text.encode("utf-8", "replace"), 0o644)
     return True

@@ -53,7 +53,7 @@ rotate {keep}
 """
 
 
-def _text(configuration: LogRotation) -> str:
+def _logrotate_conf_text(configuration: LogRotation) -> str:
     return TEXT.format(size=configuration.size, keep=configuration.keep)
 
 
@@ -65,12 +65,12 @@ def _configuration(node: Node) -> LogRotation:
 
 def _apply_log_rotation(node: Node) -> StepOutcome:
     installed = software.ensure_installed(node, LOGROTATE)
-    changed = write_if_different(node.paths.under_root(CONF), _text(_configuration(node)))
+    changed = write_if_different(node.paths.under_root(CONF), _logrotate_conf_text(_configuration(node)))
     return StepOutcome(changed or bool(installed), installed)
 
 
 def _describe_pending_changes(node: Node) -> str:
-    differs = read_text(node.paths.under_root(CONF)) != _text(_configuration(node))
+    differs = read_text(node.paths.under_root(CONF)) != _logrotate_conf_text(_configuration(node))
     parts = [software.describe_pending_install(node, LOGROTATE)]
     if differs:
         parts.append(f"write {CONF}")

@@ -48,7 +48,7 @@ def metrics_directory(node: Node) -> str:
     return node.config.health.textfile_directory or "/var/lib/node_exporter/textfile_collector"
 
 
-def _text(node: Node) -> str:
+def _drop_in_text(node: Node) -> str:
     return DROP_IN.format(
         program=EXPORTER.programs[0], listen=_configuration(node).listen, directory=metrics_directory(node)
     )
@@ -61,12 +61,12 @@ def _drop_in_path(node: Node) -> str:
 def _apply_node_exporter(node: Node) -> StepOutcome:
     done = [software.ensure_installed(node, EXPORTER)]
     by_descriptor.make_directories(node.paths.under_root(metrics_directory(node)), shared=True)
-    if read_text(_drop_in_path(node)) != _text(node):
+    if read_text(_drop_in_path(node)) != _drop_in_text(node):
         deferred_actions.record_action(node, RESTART)
-        write_if_different(_drop_in_path(node), _text(node))
+        write_if_different(_drop_in_path(node), _drop_in_text(node))
         done.append(f"told it of {metrics_directory(node)}")
-    if deferred_actions.is_recorded(node, RESTART) or systemd.must_reload(node, [UNIT]):
-        systemd.reload(node)
+    if deferred_actions.is_recorded(node, RESTART) or systemd.needs_daemon_reload(node, [UNIT]):
+        systemd.daemon_reload(node)
     systemd.enable(node, UNIT)
     try:
         if deferred_actions.is_recorded(node, RESTART):
@@ -83,7 +83,7 @@ def _apply_node_exporter(node: Node) -> StepOutcome:
 def _describe_pending_changes(node: Node) -> str:
     runs = systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)
     parts = [software.describe_pending_install(node, EXPORTER)]
-    if read_text(_drop_in_path(node)) != _text(node):
+    if read_text(_drop_in_path(node)) != _drop_in_text(node):
         parts.append(f"write {_drop_in_path(node)}")
     if not runs:
         parts.append(f"enable and start {UNIT}")
@@ -97,7 +97,7 @@ def _undo_node_exporter(node: Node) -> str:
     for path in (_drop_in_path(node), node.paths.under_root(f"{metrics_directory(node)}/{SLURM_METRICS}")):
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(path)
-    systemd.reload(node)
+    systemd.daemon_reload(node)
     return "the exporter rests"
 
 

@@ -19,7 +19,7 @@ from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.optional import software
 from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.optional.software import Software
-from hyperpod_kit.node.slurm.hooks import with_block, without_block
+from hyperpod_kit.node.slurm.hooks import with_kit_block, without_kit_block
 from hyperpod_kit.node.step import StepOutcome
 
 CONF = "/etc/pam.d/sshd"
@@ -57,22 +57,22 @@ def _expected_text(node: Node, path: str) -> str:
     text = read_text(node.paths.under_root(CONF))
     if text is None:
         raise NodeError(f"{CONF} is not there: sshd asks no module of PAM's", hint="install openssh-server")
-    if "pam_slurm_adopt" in without_block(text):
+    if "pam_slurm_adopt" in without_kit_block(text):
         raise NodeError(
             f"{CONF} names pam_slurm_adopt already, outside of our block",
             hint="remove that line, or hyperpod_kit.steps.pam_slurm_adopt",
         )
     # At the top: SSSD's profile ends the stack for local users (`sufficient pam_localuser.so` in common-account), and
     # what stands behind that is asked of nobody local.
-    return with_block("", pam_lines(_configuration(node).users, _configuration(node).groups, path)) + without_block(
-        text
-    )
+    return with_kit_block(
+        "", pam_lines(_configuration(node).users, _configuration(node).groups, path)
+    ) + without_kit_block(text)
 
 
 def _apply_pam_slurm_adopt(node: Node) -> StepOutcome:
     # Looked at before anything is installed, too: somebody else's stays.
     _expected_text(node, "")
-    _refuse_without_pam(node)
+    _refuse_if_sshd_without_pam(node)
     done = [software.ensure_installed(node, pam_module())]
     path = software.find_program(node, pam_module())
     if path is None:
@@ -86,7 +86,7 @@ def _apply_pam_slurm_adopt(node: Node) -> StepOutcome:
     return StepOutcome(bool(summary), summary)
 
 
-def _refuse_without_pam(node: Node) -> None:
+def _refuse_if_sshd_without_pam(node: Node) -> None:
     """Raise NodeError where sshd does not use PAM at all: the step would promise what is not so."""
     try:
         settings = node.runner.run(["sshd", "-T"], timeout=30).stdout.lower().splitlines()
@@ -107,7 +107,7 @@ def _describe_pending_changes(node: Node) -> str:
 def _undo_pam_slurm_adopt(node: Node) -> str:
     text = read_text(node.paths.under_root(CONF))
     if text is not None:
-        write_if_different(node.paths.under_root(CONF), without_block(text))
+        write_if_different(node.paths.under_root(CONF), without_kit_block(text))
     return "ssh is for everybody again"
 
 

@@ -32,7 +32,7 @@ rootless_storage_path = "{place}/podman/$UID"
 )
 
 
-def _expected_text(node: Node) -> str:
+def _expected_conf_or_empty_if_foreign(node: Node) -> str:
     """Text of storage.conf; "" where there is no such disk, or somebody else has written one."""
     disk = local_disk.find_local_disk_or_volume_path(node)
     current = read_text(node.paths.under_root(CONF))
@@ -42,7 +42,7 @@ def _expected_text(node: Node) -> str:
 
 
 def _apply_podman(node: Node) -> StepOutcome:
-    text = _expected_text(node)
+    text = _expected_conf_or_empty_if_foreign(node)
     done = []
     if text and write_if_different(node.paths.under_root(CONF), text):
         done = ["wrote its storage.conf"]
@@ -56,7 +56,7 @@ def _apply_podman(node: Node) -> StepOutcome:
 
 
 def _describe_pending_changes(node: Node) -> str:
-    text = _expected_text(node)
+    text = _expected_conf_or_empty_if_foreign(node)
     parts = []
     if text and read_text(node.paths.under_root(CONF)) != text:
         parts.append(f"write {CONF}")
@@ -75,7 +75,9 @@ def ensure_directory(node: Node) -> bool:
     """Make the directory in which every user has a directory of their own: the disk is empty again after a
     boot. Raises OSError."""
     disk = local_disk.find_local_disk_or_volume_path(node)
-    return bool(disk and _expected_text(node)) and local_disk.ensure_world_writable_directory(node, f"{disk}/podman")
+    return bool(disk and _expected_conf_or_empty_if_foreign(node)) and local_disk.ensure_world_writable_directory(
+        node, f"{disk}/podman"
+    )
 
 
 STEP = OptionalStep("podman", _apply_podman, _describe_pending_changes, _undo_podman)

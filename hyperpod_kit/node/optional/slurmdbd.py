@@ -106,10 +106,10 @@ def ensure_slurmdbd(node: Node, accounting: Accounting, program: str) -> bool:
     """Write slurmdbd's configuration and units, have `program` run with them, and wait until it answers; True
     when anything changed. Raises NodeError when it does not answer."""
     text, path = expected_conf(node, accounting), node.paths.slurmdbd_conf
-    units = _units(node, program)
+    units = _expected_unit_files(node, program)
     changed = [unit for unit, unit_text in units.items() if write_if_different(node.paths.unit(unit), unit_text)]
-    if changed or systemd.must_reload(node, [UNIT]):
-        systemd.reload(node)
+    if changed or systemd.needs_daemon_reload(node, [UNIT]):
+        systemd.daemon_reload(node)
     running = systemd.is_active(node, UNIT)
     if read_text(path) != text:
         # Stopped before and not restarted after: who is killed in between finds it resting, and starts it.
@@ -119,7 +119,7 @@ def ensure_slurmdbd(node: Node, accounting: Accounting, program: str) -> bool:
         account = getent_entry(node, "passwd", slurm_user(read_slurm_conf(node)))
         if account is None:
             raise NodeError("SlurmUser of slurm.conf does not exist on this node")
-        atomic_file.replace(path, text.encode(), 0o600, owner=(int(account[2]), int(account[3])))
+        atomic_file.write_atomically(path, text.encode(), 0o600, owner=(int(account[2]), int(account[3])))
     systemd.enable(node, UNIT)
     try:
         systemd.start(node, UNIT, timeout=90)
@@ -136,10 +136,10 @@ def stop_slurmdbd_and_delete_files(node: Node) -> None:
     for path in (node.paths.slurmdbd_conf, node.paths.unit(f"{UNIT}.d/hyperpod-kit.conf"), node.paths.unit(UNIT)):
         if "hyperpod-kit" in (read_text(path) or ""):
             by_descriptor.unlink(path)
-    systemd.reload(node)
+    systemd.daemon_reload(node)
 
 
-def _units(node: Node, program: str) -> Dict[str, str]:
+def _expected_unit_files(node: Node, program: str) -> Dict[str, str]:
     units = {f"{UNIT}.d/hyperpod-kit.conf": DROP_IN}
     has_unit = node.runner.run(["systemctl", "cat", UNIT], timeout=20, check=False).returncode == 0
     if not has_unit or "Written by hyperpod-kit" in (read_text(node.paths.unit(UNIT)) or ""):

@@ -13,8 +13,8 @@ from typing import Optional, Tuple
 from hyperpod_kit.errors import HyperpodKitError, NodeError
 from hyperpod_kit.model.clients import CLIENTS, Package
 from hyperpod_kit.node.clients import apt
-from hyperpod_kit.node.clients.decide import Machine, fits
-from hyperpod_kit.node.clients.install import install_packages
+from hyperpod_kit.node.clients.decide import Machine, is_package_for_client_and_machine
+from hyperpod_kit.node.clients.install import install_client_package_and_missing_dependencies
 from hyperpod_kit.node.context import Node
 
 
@@ -38,7 +38,7 @@ def describe_pending_install(node: Node, software: Software) -> str:
     """Return what `ensure_installed` would do, in words; "" for nothing."""
     if _is_completely_installed(node, software):
         return ""
-    listed = _listed(node, software)
+    listed = _listed_packages(node, software)
     names = ", ".join(package.name for package in listed)
     return f"install {names or CLIENTS[software.clients[0]] + ' from the package sources of the node'}"
 
@@ -47,14 +47,14 @@ def ensure_installed(node: Node, software: Software) -> str:
     """Install it unless it is there; what was done, "" for nothing. Raises NodeError, BundleIntegrityError."""
     if _is_completely_installed(node, software):
         return ""
-    listed = _listed(node, software)
+    listed = _listed_packages(node, software)
     if listed:
-        install_packages(node, listed)
+        install_client_package_and_missing_dependencies(node, listed)
         done = f"installed {listed[0].name} {listed[0].version}"
     else:
         name = CLIENTS[software.clients[0]]
         try:
-            apt.install_from_sources(node, name, *software.beside)
+            apt.install_from_apt_repositories(node, name, *software.beside)
         except HyperpodKitError as err:
             raise NodeError(
                 f"{software.programs[0]} is not there, and {err.message}",
@@ -70,19 +70,21 @@ def _is_completely_installed(node: Node, software: Software) -> bool:
     """Whether the program is there, and no package of it was left half installed by a crash."""
     if find_program(node, software) is None:
         return False
-    listed = [package.name for package in _listed(node, software)]
+    listed = [package.name for package in _listed_packages(node, software)]
     installed = [apt.query_package(node, name) for name in listed or [CLIENTS[name] for name in software.clients]]
     return all(installed_package is None or installed_package.complete for installed_package in installed)
 
 
-def _listed(node: Node, software: Software) -> Tuple[Package, ...]:
+def _listed_packages(node: Node, software: Software) -> Tuple[Package, ...]:
     """The packages of the configuration that bring it to this machine, its own first; () without its own."""
     if node.config.packages:
         machine = Machine(apt.architecture(node), os.uname().release)
     else:
         machine = Machine("", "")
     for client in software.clients:
-        fitting = [package for package in node.config.packages if fits(package, client, machine)]
-        if any(package.is_client_package for package in fitting):
-            return tuple(sorted(fitting, key=lambda package: not package.is_client_package))
+        fitting = [
+            package for package in node.config.packages if is_package_for_client_and_machine(package, client, machine)
+        ]
+        if any(package.is_clients_own_package for package in fitting):
+            return tuple(sorted(fitting, key=lambda package: not package.is_clients_own_package))
     return ()

@@ -18,7 +18,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.optional import host_keys
 from hyperpod_kit.node.optional.optional_step import OptionalStep
-from hyperpod_kit.node.slurm.hooks import without_block
+from hyperpod_kit.node.slurm.hooks import without_kit_block
 from hyperpod_kit.node.step import StepOutcome
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -50,7 +50,7 @@ def host_keys_mount(node: Node) -> Mount:
 def _apply_ssh_between_nodes(node: Node) -> StepOutcome:
     mount = host_keys_mount(node)
     changed = host_keys.publish_local_keys(node, mount)
-    changed = host_keys.refresh_known_hosts(node, mount) or changed
+    changed = host_keys.update_known_hosts_from_joined_keys(node, mount) or changed
     for path, text in TEXTS.items():
         if read_text(node.paths.under_root(path)) != text:
             deferred_actions.record_action(node, RELOAD)
@@ -68,7 +68,7 @@ def _describe_pending_changes(node: Node) -> str:
         parts.append(f"write {', '.join(differing)}")
     if deferred_actions.is_recorded(node, RELOAD):
         parts.append("reload sshd")
-    if not host_keys.is_published(node):
+    if not host_keys.are_local_keys_published(node):
         parts.append(f"put this node's host keys on {host_keys_mount(node).path}")
     return "; ".join(part for part in parts if part)
 
@@ -80,8 +80,8 @@ def _undo_ssh_between_nodes(node: Node) -> str:
             by_descriptor.unlink(node.paths.under_root(path))
     for path in (host_keys.KNOWN_HOSTS, host_keys.EQUIVALENT):
         text = read_text(node.paths.under_root(path))
-        if text is not None and without_block(text) != text:
-            write_if_different(node.paths.under_root(path), without_block(text))
+        if text is not None and without_kit_block(text) != text:
+            write_if_different(node.paths.under_root(path), without_kit_block(text))
     host_keys.delete_stamps(node)
     _reload_sshd_if_recorded(node)
     return "passwords or keys again"

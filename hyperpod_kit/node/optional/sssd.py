@@ -113,7 +113,7 @@ def _apply_sssd(node: Node) -> StepOutcome:
         for path in outdated:
             _write_or_delete_if_empty(node, path, files[path])
         done.append(f"wrote {', '.join(outdated)}")
-    if not _makes_homes(node):
+    if not _is_mkhomedir_enabled(node):
         write_if_different(node.paths.optional_step_done_stamp(STEP.name), "mkhomedir\n")
         node.runner.run(["pam-auth-update", "--enable", "mkhomedir"], timeout=60)
         done.append("homes are made at the first login")
@@ -151,10 +151,10 @@ def _write_or_delete_if_empty(node: Node, path: str, text: str) -> None:
     mode = 0o600
     if path == SUDOERS:
         mode = 0o440
-    atomic_file.replace(real, text.encode(), mode)
+    atomic_file.write_atomically(real, text.encode(), mode)
 
 
-def _makes_homes(node: Node) -> bool:
+def _is_mkhomedir_enabled(node: Node) -> bool:
     return "pam_mkhomedir.so" in (read_text(node.paths.under_root(SESSION)) or "")
 
 
@@ -167,7 +167,7 @@ def _describe_pending_changes(node: Node) -> str:
     parts = [software.describe_pending_install(node, SSSD)]
     if outdated:
         parts.append(f"write {', '.join(outdated)}")
-    if not _makes_homes(node):
+    if not _is_mkhomedir_enabled(node):
         parts.append("have homes made at the first login")
     if not runs:
         parts.append(f"enable and start {UNIT}")

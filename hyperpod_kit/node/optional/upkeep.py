@@ -27,7 +27,7 @@ from hyperpod_kit.node.optional import (
 )
 
 
-def run_upkeep(node: Node) -> List[str]:
+def run_upkeep_parts_and_list_failures(node: Node) -> List[str]:
     """Run the recurring part of each optional step, unless another run is at it; return what failed, in words."""
     failed = []
     with hold_lock(node, "upkeep", seconds=0.0) as locked:
@@ -41,11 +41,11 @@ def run_upkeep(node: Node) -> List[str]:
     return failed
 
 
-def upkeep_command() -> int:
+def run_upkeep_command() -> int:
     """Run the recurring parts of the optional steps. Exit code 0, or 1 when something could not be done."""
     from hyperpod_kit.node.context import open_node
 
-    failed = run_upkeep(open_node())
+    failed = run_upkeep_parts_and_list_failures(open_node())
     for line in failed:
         print(f"error: {line}", file=sys.stderr)
     if failed:
@@ -57,15 +57,15 @@ def _update_host_keys(node: Node) -> None:
     mount = ssh_between_nodes.host_keys_mount(node)
     if node.facts.role == Role.CONTROLLER:
         host_keys.join_published_keys_into_one_file(node, mount)
-    host_keys.refresh_known_hosts(node, mount)
+    host_keys.update_known_hosts_from_joined_keys(node, mount)
 
 
 def _end_runaways_and_copy_accounting(node: Node) -> None:
     if deferred_actions.is_recorded(node, associations.RUNAWAYS) and systemd.is_active(node, "slurmctld.service"):
         associations.end_runaway_jobs(node)
         deferred_actions.delete_action_record(node, associations.RUNAWAYS)
-    if copies.is_copy_due_here(node):
-        copies.dump_and_copy_to_shared_mount(node)
+    if copies.is_database_copy_due_on_this_machine(node):
+        copies.dump_accounting_database_to_shared_mount(node)
 
 
 PARTS: Dict[str, Callable[[Node], object]] = {

@@ -79,8 +79,8 @@ def _query_peer(
 ) -> Dict[str, Any]:
     identity, address, name = node
     if identity and identity == local[0]:
-        return {"id": identity, "way": "here", **_run(runner, local[1], question.timeout)}
-    over_ssh = _run(runner, ssh_argv(question, address), question.connect_timeout + question.timeout)
+        return {"id": identity, "way": "here", **_run_to_answer_fields(runner, local[1], question.timeout)}
+    over_ssh = _run_to_answer_fields(runner, ssh_argv(question, address), question.connect_timeout + question.timeout)
     refused = over_ssh.get("returncode") == SSH_FAILED or "error" in over_ssh
     if not refused or over_ssh.get("timeout"):
         return {"id": identity, "way": "ssh", **over_ssh}
@@ -88,7 +88,7 @@ def _query_peer(
     route = slurm.route(name, question.command)
     if route.argv is None:
         return {"id": identity, "way": "ssh", "error": f"from the controller: {ssh_error}; over Slurm: {route.reason}"}
-    over_slurm = _run(runner, route.argv, question.connect_timeout + question.timeout)
+    over_slurm = _run_to_answer_fields(runner, route.argv, question.connect_timeout + question.timeout)
     if "error" in over_slurm or not over_slurm["stdout"].strip():
         slurm_error = over_slurm.get("error") or (over_slurm["stderr"].strip().splitlines() or ["nothing said"])[-1]
         return {"id": identity, "way": "slurm", "error": f"from the controller: {ssh_error}; over Slurm: {slurm_error}"}
@@ -108,7 +108,7 @@ def ssh_argv(question: PeerQuery, address: str) -> List[str]:
     return ["ssh", "-T", *flags, "--", address, " ".join(shlex.quote(word) for word in question.command)]
 
 
-def _run(runner: Runner, argv: Sequence[str], seconds: float) -> Dict[str, Any]:
+def _run_to_answer_fields(runner: Runner, argv: Sequence[str], seconds: float) -> Dict[str, Any]:
     try:
         done = runner.run(argv, timeout=seconds, check=False)
     except RunTimeout:

@@ -15,8 +15,8 @@ from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.node.timing import Clock, wait_for
 from hyperpod_kit.signing.exchange import send_http_request_or_status_zero
-from hyperpod_kit.signing.request import sign
-from hyperpod_kit.signing.role import credentials
+from hyperpod_kit.signing.request import sign_request_headers
+from hyperpod_kit.signing.role import environment_or_node_role_credentials
 
 WITHIN = 60.0
 """Seconds for one secret, all tries together: names and credentials may come late on a fresh node."""
@@ -42,22 +42,22 @@ def fetch(secret: Secret, clock: Clock, environ: Mapping[str, str] = os.environ,
 
     def try_fetch() -> Optional[bytes]:
         nonlocal last
-        role_credentials, last = credentials(environ)
+        role_credentials, last = environment_or_node_role_credentials(environ)
         if role_credentials is None:
             return None
         url = _endpoint(secret, environ)
-        target, request = _request_of(secret)
+        target, request = _target_and_request_fields(secret)
         body = json.dumps(request).encode()
         headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": target}
         digest = hashlib.sha256(body).hexdigest()
-        signed_headers = sign(
+        signed_headers = sign_request_headers(
             role_credentials, secret.service, secret.region, "POST", url, headers, digest, clock.wall()
         )
         response = send_http_request_or_status_zero("POST", url, signed_headers, body)
         if response.status == 200:
-            return _value(secret, response.body)
+            return _parse_secret_value(secret, response.body)
         if response.status:
-            code = _code(response.body)
+            code = _parse_error_code(response.body)
         else:
             code = response.body.decode(errors="replace")
         if response.status:
@@ -93,14 +93,14 @@ def _endpoint(secret: Secret, environ: Mapping[str, str]) -> str:
     return url.rstrip("/") + "/"
 
 
-def _request_of(secret: Secret) -> tuple[str, Dict[str, Any]]:
+def _target_and_request_fields(secret: Secret) -> tuple[str, Dict[str, Any]]:
     """(X-Amz-Target, request). A parameter may be named by its ARN since 2024, with or without a slash in its name."""
     if secret.service == "ssm":
         return "AmazonSSM.GetParameter", {"Name": secret.arn, "WithDecryption": True}
     return "secretsmanager.GetSecretValue", {"SecretId": secret.arn}
 
 
-def _value(secret: Secret, body: bytes) -> bytes:
+def _parse_secret_value(secret: Secret, body: bytes) -> bytes:
     try:
         document = json.loads(body)
         if secret.service == "ssm":
@@ -113,7 +113,7 @@ def _value(secret: Secret, body: bytes) -> bytes:
         raise NodeError(f"{secret.arn}: the answer is none of {secret.service}") from None
 
 
-def _code(body: bytes) -> str:
+def _parse_error_code(body: bytes) -> str:
     """`AccessDeniedException` of an error's body; messages are left out, for they can quote what was asked."""
     try:
         code = str(json.loads(body).get("__type", "")).rpartition("#")[2]

@@ -23,14 +23,14 @@ from hyperpod_kit.untrusted import by_descriptor
 Fetch = Callable[[Secret, Clock], bytes]
 
 
-def secrets_of(node: Node) -> Tuple[Secret, ...]:
+def secrets_for_node_role(node: Node) -> Tuple[Secret, ...]:
     """The secrets that this node is to have."""
     return tuple(secret for secret in node.config.secrets if node.facts.role in secret.roles)
 
 
-def missing_secrets(node: Node) -> List[str]:
+def missing_secret_names(node: Node) -> List[str]:
     """Names of the secrets whose files are not there."""
-    return [secret.name for secret in secrets_of(node) if not os.path.isfile(node.paths.secret(secret.name))]
+    return [secret.name for secret in secrets_for_node_role(node) if not os.path.isfile(node.paths.secret(secret.name))]
 
 
 def fetch_secrets_and_delete_unneeded(node: Node, fetch_secret: Fetch = fetch) -> List[str]:
@@ -39,7 +39,7 @@ def fetch_secrets_and_delete_unneeded(node: Node, fetch_secret: Fetch = fetch) -
 
     Raises NodeError.
     """
-    expected = {secret.name: secret for secret in secrets_of(node)}
+    expected = {secret.name: secret for secret in secrets_for_node_role(node)}
     folder = os.path.dirname(node.paths.secret("x"))
     changed = []
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
@@ -47,7 +47,9 @@ def fetch_secrets_and_delete_unneeded(node: Node, fetch_secret: Fetch = fetch) -
             by_descriptor.unlink(os.path.join(folder, name))
             changed.append(name)
     for name, secret in expected.items():
-        if _write(node.paths.secret(name), fetch_secret(secret, node.clock), *_owner_ids(node, secret)):
+        if _write_secret_if_different(
+            node.paths.secret(name), fetch_secret(secret, node.clock), *_owner_ids(node, secret)
+        ):
             changed.append(name)
     return changed
 
@@ -62,7 +64,7 @@ def _owner_ids(node: Node, secret: Secret) -> Tuple[int, int]:
     return int(account[2]), int(account[3])
 
 
-def _write(path: str, value: bytes, uid: int, gid: int) -> bool:
+def _write_secret_if_different(path: str, value: bytes, uid: int, gid: int) -> bool:
     """Make `path` hold `value` for that owner alone; True when anything changed. At no moment can others read it."""
     folder = os.path.dirname(path)
     by_descriptor.make_directories(folder)
@@ -81,7 +83,7 @@ def _write(path: str, value: bytes, uid: int, gid: int) -> bool:
                 0o400,
             ) and stream.read() == value:
                 return False
-    atomic_file.replace(path, value, 0o400, owner=(uid, gid))
+    atomic_file.write_atomically(path, value, 0o400, owner=(uid, gid))
     return True
 
 
@@ -91,7 +93,7 @@ def _apply_secrets(node: Node) -> StepOutcome:
 
 
 def _describe_pending_changes(node: Node) -> str:
-    names = missing_secrets(node)
+    names = missing_secret_names(node)
     if names:
         return f"fetch {', '.join(names)}"
     return ""

@@ -9,7 +9,7 @@ from typing import Dict
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.slurm.hooks import parse_settings, without_block
+from hyperpod_kit.node.slurm.hooks import parse_slurm_conf_settings, without_kit_block
 
 PORT = 6819
 TYPE = "accounting_storage/slurmdbd"
@@ -35,7 +35,7 @@ def accounting_settings(node: Node, conf: str) -> Dict[str, str]:
     accounting = node.config.steps.accounting
     if accounting is None:
         return {}
-    existing = parse_settings(without_block(conf))
+    existing = parse_slurm_conf_settings(without_kit_block(conf))
     storage_type = existing.get("accountingstoragetype", "")
     host = existing.get("accountingstoragehost", "")
     if storage_type not in NONE:
@@ -66,5 +66,5 @@ def accounting_settings(node: Node, conf: str) -> Dict[str, str]:
 
 def needs_slurmctld_restart(before: str, after: str) -> bool:
     """Whether slurmctld must be started anew to go from one slurm.conf to another."""
-    old, new = parse_settings(before), parse_settings(after)
+    old, new = parse_slurm_conf_settings(before), parse_slurm_conf_settings(after)
     return any(old.get(key) != new.get(key) for key in RESTARTED_FOR)

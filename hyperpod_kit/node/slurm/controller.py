@@ -19,7 +19,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.paths import SPANK_PLUGIN
 from hyperpod_kit.node.slurm import accounting_lines, fence, platform_directory, pyxis_line, running_slurmctld, state
-from hyperpod_kit.node.slurm.hooks import merge_hooks, parse_settings, with_block, without_setting
+from hyperpod_kit.node.slurm.hooks import merge_hooks, parse_slurm_conf_settings, with_kit_block, without_setting
 from hyperpod_kit.node.slurm.saved_state import RunningSlurmctld, StateCopy
 from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
 from hyperpod_kit.node.timing import wait_for
@@ -63,7 +63,7 @@ def expected_files(node: Node) -> Tuple[Dict[str, str], List[str]]:
     hooks = read_text(f"{node.paths.bundle}/slurm/hooks.conf")
     if hooks is None:
         raise NodeError("slurm/hooks.conf is not in the bundle", hint="hyperpod-kit upload with the same version")
-    hyperpod = os.path.isdir(node.paths.hyperpod_mark)
+    hyperpod = os.path.isdir(node.paths.hyperpod_node_directory)
     if "pam_slurm_adopt" in node.config.steps.enabled_step_names:
         # The module asks for the step that stands for a job from its beginning, and there is none without this flag.
         hooks = hooks.replace("PrologFlags=Alloc\n", "PrologFlags=Alloc,Contain\n")
@@ -75,7 +75,7 @@ def expected_files(node: Node) -> Tuple[Dict[str, str], List[str]]:
     if location_on_mount:
         location = location_on_mount.state
     else:
-        location = kit_state_location(conf)
+        location = existing_kit_state_location(conf)
     if location:
         state_setting = {"StateSaveLocation": location}
     else:
@@ -88,7 +88,7 @@ def expected_files(node: Node) -> Tuple[Dict[str, str], List[str]]:
     if hyperpod:
         contexts = " contexts=allocator"
     plugstack_text = read_text(node.paths.plugstack_conf) or ""
-    plugstack = with_block(
+    plugstack = with_kit_block(
         plugstack_text, [f"optional {SPANK_PLUGIN}{contexts}", *pyxis_line.plugstack_lines(node, plugstack_text)]
     )
     files = {
@@ -117,17 +117,17 @@ def read_slurm_conf(node: Node) -> str:
     return conf
 
 
-def slurm_user(conf: str) -> str:
+def slurm_user(slurm_conf_text: str) -> str:
     """Return SlurmUser of slurm.conf, who may do with jobs what the sweep does. Raises NodeError."""
-    user = parse_settings(conf).get("slurmuser", "root")
+    user = parse_slurm_conf_settings(slurm_conf_text).get("slurmuser", "root")
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", user):
         raise NodeError(f"SlurmUser is {user!r} in slurm.conf, expected the name of a user")
     return user
 
 
-def kit_state_location(conf: str) -> str:
+def existing_kit_state_location(slurm_conf_text: str) -> str:
     """Return StateSaveLocation of slurm.conf where the kit has put it on a mount earlier; "" elsewhere."""
-    location = parse_settings(conf).get("statesavelocation", "")
+    location = parse_slurm_conf_settings(slurm_conf_text).get("statesavelocation", "")
     if f"/{state.DIRECTORY}/" in location:
         return location
     return ""
@@ -152,7 +152,7 @@ def pending_state_move(node: Node) -> Optional[StateMove]:
     where = state.shared_state_location(node)
     if where is None:
         return None
-    written = parse_settings(read_slurm_conf(node)).get("statesavelocation", "")
+    written = parse_slurm_conf_settings(read_slurm_conf(node)).get("statesavelocation", "")
     slurmctld = running_slurmctld.query_slurmctld(node)
     if slurmctld:
         location = slurmctld.location
@@ -188,7 +188,7 @@ def describe_pending_hooks_and_state_move(node: Node) -> str:
 
 def _describe_move(node: Node, move: StateMove) -> str:
     kept = f"keep Slurm's state in {move.where.state}"
-    decision = state.decide_copy(
+    decision = state.decide_which_state_copy_goes_on(
         node, move.where, move.current_directory, requested=node.requested_state_copy, running=move.running
     )
     if decision.choice == StateCopy.LOCAL and state.has_saved_state(node, move.where):
@@ -224,10 +224,10 @@ def install_hooks_and_move_state(node: Node) -> Tuple[bool, List[str]]:
         notes.append(platform_directory.replace_by_link_to_shared_state(node, leading, where))
     if not deferred_actions.is_recorded(node, RECONFIGURE) and not deferred_actions.is_recorded(node, RESTART):
         return bool(leading), notes
-    systemd.reload(node)
+    systemd.daemon_reload(node)
     if deferred_actions.is_recorded(node, RESTART):
         start_slurmctld(node)
-        await_response(node)
+        await_slurmctld_response(node)
     # After a restart too: nodes that run already have a copy of the configuration and are told only by this.
     if systemd.is_active(node, UNITS[1]):
         node.runner.run([node.paths.scontrol, "reconfigure"], timeout=60)
@@ -240,12 +240,12 @@ def _move_state(node: Node, move: StateMove) -> List[str]:
     """Stop slurmctld and make the newer copy of its state the shared one; return notes. Raises NodeError:
     slurmctld is started again then, on what it had."""
     # What cannot be decided is known before anything is stopped; what slurmctld saves when it ends is newer still.
-    state.decide_copy(
+    state.decide_which_state_copy_goes_on(
         node, move.where, move.current_directory, requested=node.requested_state_copy, running=move.running
     )
     stop_slurmctld_and_record_restart(node)
     try:
-        decision = state.decide_copy(
+        decision = state.decide_which_state_copy_goes_on(
             node, move.where, move.current_directory, requested=node.requested_state_copy, running=move.running
         )
         if decision.choice == StateCopy.LOCAL and state.has_saved_state(node, move.where):
@@ -297,16 +297,16 @@ def describe_pending_daemon_starts(node: Node) -> str:
     return ""
 
 
-def start_controller(node: Node) -> bool:
+def start_munge_and_slurmctld(node: Node) -> bool:
     """Start munge and slurmctld, now and at boot, and wait until slurmctld answers. Raises NodeError."""
     changed = systemd.enable(node, *UNITS)
     changed = systemd.start(node, UNITS[0], timeout=90) or changed
     changed = start_slurmctld(node) or changed
-    await_response(node)
+    await_slurmctld_response(node)
     return changed
 
 
-def await_response(node: Node) -> None:
+def await_slurmctld_response(node: Node) -> None:
     """Wait until slurmctld answers `scontrol ping`. Raises NodeError."""
 
     def check_response() -> Optional[bool]:
@@ -331,7 +331,7 @@ def _apply_hooks(node: Node) -> StepOutcome:
 
 
 def _apply_controller_start(node: Node) -> StepOutcome:
-    return StepOutcome(start_controller(node))
+    return StepOutcome(start_munge_and_slurmctld(node))
 
 
 HOOKS_STEP = Step(

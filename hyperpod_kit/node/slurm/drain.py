@@ -67,7 +67,7 @@ def is_slurm_update_due(node: Node, records: Mapping[str, HealthRecord], *, firs
     reason = desired_reason_or_too_early(node, records)
     if reason is None or node.facts.role == Role.CONTROLLER:
         return False
-    note = _note(node)
+    note = _read_last_drain_note(node)
     if reason != note.get("wish", None if first else CLEAR) or has_unhandled_gate_refusal(node):
         return True
     return not note.get("settled", True) and not 0 <= node.clock.wall() - note.get("at", 0.0) < AGAIN_AFTER
@@ -94,12 +94,12 @@ def drain_or_undrain_for_mounts(node: Node) -> str:
 
     Raises NodeError when Slurm does not answer or refuses.
     """
-    reason = desired_reason_or_too_early(node, health_record.load(node))
+    reason = desired_reason_or_too_early(node, health_record.load_health_records(node))
     if reason is None:
         return ""
-    note = _note(node)
+    note = _read_last_drain_note(node)
     try:
-        summary, given = _apply_reason(node, reason, note, query_local_node(node))
+        summary, given = _update_slurm_returning_message_and_reason(node, reason, note, query_local_node(node))
     except RunError as err:
         _save_note(node, desired=reason, reason=note.get("reason", ""), agreed=False)
         raise NodeError(
@@ -112,7 +112,9 @@ def drain_or_undrain_for_mounts(node: Node) -> str:
     return summary
 
 
-def _apply_reason(node: Node, reason: str, note: Mapping[str, Any], slurm_node: SlurmNodeStatus) -> Tuple[str, str]:
+def _update_slurm_returning_message_and_reason(
+    node: Node, reason: str, note: Mapping[str, Any], slurm_node: SlurmNodeStatus
+) -> Tuple[str, str]:
     """Drain or undrain the node where the reason requires it; return (message, the reason of the kit's that
     now stands)."""
     given = str(note.get("reason", ""))
@@ -151,23 +153,23 @@ def is_kit_reason(node: Node, slurm_node: SlurmNodeStatus, given: str) -> bool:
     if slurm_node.reason.startswith(PREFIX):
         name, _, state = slurm_node.reason[len(PREFIX) :].rpartition(":")
         return state in STATES and any(mount.name == name for mount in node.mounts)
-    return is_for_refusal(node, slurm_node, node.paths.gate_refusal_record)
+    return is_prolog_error_for_recorded_refusal(node, slurm_node, node.paths.gate_refusal_record)
 
 
-def is_for_refusal(node: Node, slurm_node: SlurmNodeStatus, path: str) -> bool:
+def is_prolog_error_for_recorded_refusal(node: Node, slurm_node: SlurmNodeStatus, refusal_path: str) -> bool:
     """Return whether the reason is Slurm's own text for the refusal that a gate has recorded in
     `path`."""
-    refusal = gate_refusal.read_refusal(path)
+    refusal = gate_refusal.read_refusal(refusal_path)
     if refusal is None:
         return False
-    scontrol = slurm_program(node, "scontrol")
+    scontrol = slurm_program_path_or_name(node, "scontrol")
     return gate_refusal.is_prolog_error_for(node, slurm_node.reason, slurm_node.reason_at, refusal, scontrol)
 
 
 def query_local_node(node: Node, within: float = SECONDS) -> SlurmNodeStatus:
     """Query slurmctld for this node's state, reason and version. Raises RunError, also when it does not know
     this node."""
-    argv = [slurm_program(node, "scontrol"), "--oneliner", "show", "node", node.facts.node]
+    argv = [slurm_program_path_or_name(node, "scontrol"), "--oneliner", "show", "node", node.facts.node]
     # Times in UTC: the controller's zone and ours may differ, and the answer is formatted here.
     done = node.runner.run(argv, timeout=within, env={"TZ": "UTC"})
     fields = node_fields((done.stdout.splitlines() or [""])[0])
@@ -191,7 +193,7 @@ def _split_reason_and_time(text: str) -> Tuple[str, str]:
     return (text.strip(), "")
 
 
-def slurm_program(node: Node, name: str) -> str:
+def slurm_program_path_or_name(node: Node, name: str) -> str:
     """Return the path of a Slurm command: where HyperPod has it, else its name alone, for PATH."""
     path = os.path.join(os.path.dirname(node.paths.scontrol), name)
     if os.path.exists(path):
@@ -202,11 +204,12 @@ def slurm_program(node: Node, name: str) -> str:
 def update_local_node(node: Node, *arguments: str) -> None:
     """Run `scontrol update` for this node with these arguments. Raises RunError."""
     node.runner.run(
-        [slurm_program(node, "scontrol"), "update", f"nodename={node.facts.node}", *arguments], timeout=SECONDS
+        [slurm_program_path_or_name(node, "scontrol"), "update", f"nodename={node.facts.node}", *arguments],
+        timeout=SECONDS,
     )
 
 
-def _note(node: Node) -> Dict[str, Any]:
+def _read_last_drain_note(node: Node) -> Dict[str, Any]:
     note = read_json(node.paths.last_drain_request_note)
     if isinstance(note, dict):
         return note

@@ -22,7 +22,7 @@ def claim_lease_or_require_others_down(node: Node, where: StateLocation) -> None
     """Claim the lease on the shared state, or, with several controllers, require that all others are down.
     Raises NodeError where another slurmctld may work on it. The local one has been stopped."""
     if node.config.controllers > 1:
-        _require_others_down(node)
+        _require_other_controllers_down(node)
         return
     make_state_directories(node, where)
     messages: List[str] = []
@@ -38,7 +38,7 @@ def claim_lease_or_require_others_down(node: Node, where: StateLocation) -> None
         )
 
 
-def _require_others_down(node: Node) -> None:
+def _require_other_controllers_down(node: Node) -> None:
     try:
         pinged = node.runner.run([node.paths.scontrol, "ping"], timeout=60, check=False).stdout
     except RunError as err:

@@ -31,7 +31,7 @@ _AS_OF = re.compile(r"Configuration data as of (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)"
 def record_refusal(node: Node, path: str, **more: str) -> None:
     """Record in `path` that a gate has refused a job just now, with the wall clock's and the monotonic time."""
     try_write_volatile_json(
-        path, {"at": node.clock.wall(), "boot": _boot(node), "monotonic": node.clock.monotonic(), **more}
+        path, {"at": node.clock.wall(), "boot": _boot_id(node), "monotonic": node.clock.monotonic(), **more}
     )
 
 
@@ -46,7 +46,7 @@ def read_refusal(path: str) -> Optional[Mapping[str, Any]]:
 def refusal_age(node: Node, refusal: Mapping[str, Any]) -> float:
     """Seconds since the refusal; by the wall clock where the note does not say more, as builds before 0.1.0."""
     moment = refusal.get("monotonic")
-    if isinstance(moment, (int, float)) and refusal.get("boot") == _boot(node):
+    if isinstance(moment, (int, float)) and refusal.get("boot") == _boot_id(node):
         return node.clock.monotonic() - moment
     return node.clock.wall() - float(refusal["at"])
 
@@ -75,5 +75,5 @@ def _local_time(node: Node) -> float:
     return node.clock.wall()
 
 
-def _boot(node: Node) -> str:
+def _boot_id(node: Node) -> str:
     return (read_text(node.paths.boot_id) or "").strip()

@@ -17,14 +17,14 @@ MERGED = ("prologflags", "requeueexithold", "schedulerparameters")
 """Comma lists: what somebody else wants and what we want are wanted together."""
 
 
-def without_block(text: str) -> str:
+def without_kit_block(text: str) -> str:
     """`text` without our block, byte for byte what it was before the block was added."""
     return re.sub(rf"(?ms)^{re.escape(BEGIN)}$.*?^{re.escape(END)}$\n?", "", text)
 
 
-def with_block(text: str, lines: List[str]) -> str:
+def with_kit_block(text: str, lines: List[str]) -> str:
     """`text` with our block at its end, replacing an earlier one."""
-    base = without_block(text)
+    base = without_kit_block(text)
     if not base or base.endswith("\n"):
         joint = ""
     else:
@@ -32,7 +32,7 @@ def with_block(text: str, lines: List[str]) -> str:
     return "\n".join([f"{base}{joint}{BEGIN}", *lines, END]) + "\n"
 
 
-def block_lines(text: str) -> List[str]:
+def kit_block_lines(text: str) -> List[str]:
     """The lines of our block, its marks left out; empty without one."""
     match = re.search(rf"(?ms)^{re.escape(BEGIN)}$\n(.*?)^{re.escape(END)}$", text)
     if match:
@@ -45,7 +45,7 @@ def without_setting(hooks: str, name: str) -> str:
     return "".join(line for line in hooks.splitlines(keepends=True) if not line.startswith(f"{name}="))
 
 
-def parse_settings(text: str) -> Dict[str, str]:
+def parse_slurm_conf_settings(text: str) -> Dict[str, str]:
     """Parse the simple `Key=Value` lines of a slurm.conf (no NodeName or PartitionName lines); keys in lower
     case."""
     values = {}
@@ -62,7 +62,7 @@ def merge_hooks(slurm_conf: str, hooks: str, kit_settings: Mapping[str, str] = N
 
     Of a setting that is given twice, Slurm takes the last: a joined list in our block, at the end, is what counts.
     """
-    existing = parse_settings(without_block(slurm_conf))
+    existing = parse_slurm_conf_settings(without_kit_block(slurm_conf))
     lines, notes = [], []
     for line in hooks.splitlines():
         match = re.match(r"\s*([A-Za-z]+)\s*=\s*(.*?)\s*$", line)
@@ -77,4 +77,4 @@ def merge_hooks(slurm_conf: str, hooks: str, kit_settings: Mapping[str, str] = N
         elif existing[key] != match.group(2):
             notes.append(f"{match.group(1)} is already {existing[key]} and stays so")
     lines += [f"{key}={value}" for key, value in kit_settings.items()]
-    return with_block(slurm_conf, [line for line in lines if line not in (BEGIN, END)]), notes
+    return with_kit_block(slurm_conf, [line for line in lines if line not in (BEGIN, END)]), notes

@@ -44,7 +44,7 @@ class LeaseOwner:
         return bool(self.instance) and self.instance == other.instance
 
 
-def require_identity(local: LeaseOwner) -> None:
+def require_instance_id(local: LeaseOwner) -> None:
     """Raises NodeError for a machine without an id: it could not be told from another one."""
     if not local.instance:
         raise NodeError(
@@ -54,7 +54,7 @@ def require_identity(local: LeaseOwner) -> None:
         )
 
 
-def generations(directory: str) -> List[int]:
+def list_owner_generations(directory: str) -> List[int]:
     """List the generations of all owners that the directory names, oldest first. Raises OSError."""
     numbers = (name[len("owner-") :] for name in os.listdir(directory) if name.startswith("owner-"))
     return sorted(number for number in map(parse.parse_decimal, numbers) if number is not None)
@@ -65,7 +65,7 @@ def read_owner(directory: str, number: int) -> Optional[LeaseOwner]:
     deleted. Raises OSError."""
     try:
         with open(f"{directory}/owner-{number}", encoding="utf-8") as stream:
-            raw = parse.json_object(stream.read(_LONGEST), _LONGEST)
+            raw = parse.parse_json_object(stream.read(_LONGEST), _LONGEST)
         return LeaseOwner(str(raw["instance"]), str(raw["host"]))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
@@ -76,7 +76,7 @@ def taken_at(directory: str, number: int) -> float:
     return os.stat(f"{directory}/owner-{number}").st_mtime
 
 
-def read_beat(directory: str, number: int) -> str:
+def read_heartbeat(directory: str, number: int) -> str:
     """What a lease's owner wrote last; "" when it never did. Raises OSError."""
     try:
         with open(f"{directory}/beat-{number}", encoding="utf-8") as stream:
@@ -90,7 +90,7 @@ def is_free_to_take_at_once(directory: str, number: int, local: LeaseOwner) -> b
 
     Raises NodeError for a machine that does not know its id, OSError.
     """
-    require_identity(local)
+    require_instance_id(local)
     if not number:
         return True
     current_owner = read_owner(directory, number)
@@ -105,7 +105,7 @@ def try_take_and_delete_older(directory: str, previous_generation: int, local: L
 
     Raises NodeError for a machine that does not know its id, OSError.
     """
-    require_identity(local)
+    require_instance_id(local)
     number = previous_generation + 1
     try:
         handle = by_descriptor.open_own_or_root_file(
@@ -117,8 +117,8 @@ def try_take_and_delete_older(directory: str, previous_generation: int, local: L
         json.dump(asdict(local), stream)
         stream.flush()
         os.fsync(stream.fileno())
-    renew(directory, number, "0")
-    for old in generations(directory):
+    write_heartbeat_if_still_owner(directory, number, "0")
+    for old in list_owner_generations(directory):
         if old < number:
             for kind in ("owner", "beat", "released"):
                 with contextlib.suppress(FileNotFoundError):
@@ -126,10 +126,10 @@ def try_take_and_delete_older(directory: str, previous_generation: int, local: L
     return number
 
 
-def renew(directory: str, number: int, heartbeat: str) -> bool:
+def write_heartbeat_if_still_owner(directory: str, number: int, heartbeat: str) -> bool:
     """Write the heartbeat that shows that the owner lives; False when the lease is somebody else's by now.
     Raises OSError."""
-    if generations(directory)[-1:] != [number]:
+    if list_owner_generations(directory)[-1:] != [number]:
         return False
     with by_descriptor.open_stream_for_writing(f"{directory}/beat-{number}", "w", encoding="utf-8") as stream:
         stream.write(heartbeat)

@@ -22,7 +22,7 @@ from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.node.bounded import NoResponse, run_in_child
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.facts import instance_id_from_metadata_service
-from hyperpod_kit.node.observe.check import check
+from hyperpod_kit.node.observe.check import check_mount
 from hyperpod_kit.node.slurm import lease
 from hyperpod_kit.node.slurm.state import StateLocation, shared_state_location
 
@@ -53,7 +53,7 @@ class LeaseKeeper:
 
         Raises NodeError on a machine that does not know its id.
         """
-        lease.require_identity(self._local_owner)
+        lease.require_instance_id(self._local_owner)
         last_beat: Optional[Any] = None
         since = 0.0
         until = self._node.clock.monotonic() + within
@@ -103,7 +103,7 @@ class LeaseKeeper:
         """When this machine took the lease that it has, Unix seconds; None when it has none. Raises NodeError."""
 
         def work() -> Optional[float]:
-            number = (lease.generations(self._directory) or [0])[-1]
+            number = (lease.list_owner_generations(self._directory) or [0])[-1]
             current_owner = None
             if number:
                 current_owner = lease.read_owner(self._directory, number)
@@ -132,7 +132,7 @@ class LeaseKeeper:
             self._node.clock.sleep(lease.RENEW)
 
     def _is_mount_healthy_or_report(self) -> bool:
-        status = check(self._node, self._where.mount)
+        status = check_mount(self._node, self._where.mount)
         if not status.healthy:
             message = f"waiting for {self._where.mount.path}, which has Slurm's state: it is {status.state}"
             if status.detail:
@@ -141,7 +141,7 @@ class LeaseKeeper:
         return status.healthy
 
     def _read_lease_status(self) -> Any:
-        numbers = lease.generations(self._directory)
+        numbers = lease.list_owner_generations(self._directory)
         number = 0
         if numbers:
             number = numbers[-1]
@@ -155,7 +155,7 @@ class LeaseKeeper:
         return [
             number,
             lease.is_free_to_take_at_once(self._directory, number, self._local_owner),
-            lease.read_beat(self._directory, number),
+            lease.read_heartbeat(self._directory, number),
             who,
         ]
 
@@ -168,7 +168,10 @@ class LeaseKeeper:
             self._count += 1
             requested_at = self._node.clock.monotonic()
             try:
-                if not self._run_bounded("renew", lambda: lease.renew(self._directory, self._number, str(self._count))):
+                if not self._run_bounded(
+                    "renew",
+                    lambda: lease.write_heartbeat_if_still_owner(self._directory, self._number, str(self._count)),
+                ):
                     return self._kill_slurmctld("another machine has taken Slurm's state")
                 last = requested_at
             except NodeError as err:

@@ -14,7 +14,7 @@ import os
 
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.slurm import state
-from hyperpod_kit.node.slurm.hooks import parse_settings, without_block
+from hyperpod_kit.node.slurm.hooks import parse_slurm_conf_settings, without_kit_block
 from hyperpod_kit.untrusted import by_descriptor
 
 
@@ -22,7 +22,7 @@ def directory_to_link(node: Node, conf: str) -> str:
     """Return the directory that is to become a link, "" for none: slurm.conf names no directory on this
     machine's own disk, several controllers share it, or it is a link already. `conf`: the text of
     slurm.conf."""
-    configured = parse_settings(without_block(conf)).get("statesavelocation", "")
+    configured = parse_slurm_conf_settings(without_kit_block(conf)).get("statesavelocation", "")
     where = state.shared_state_location(node)
     if where is None or node.config.controllers > 1 or configured == where.state or configured.count("/") < 3:
         return ""
@@ -57,7 +57,7 @@ def replace_by_link_to_shared_state(node: Node, directory: str, where: state.Sta
         by_descriptor.symlink(where.state, link)
         kept = ""
         if os.path.lexists(path):
-            kept = state.unused_kept_path(path, node.clock.wall())
+            kept = state.unused_set_aside_path(path, node.clock.wall())
             by_descriptor.rename(path, kept)
         by_descriptor.rename(link, path)
         state.remove_oldest_set_aside_copies(path, kept)

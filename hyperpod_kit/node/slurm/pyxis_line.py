@@ -14,7 +14,7 @@ from typing import List
 
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
-from hyperpod_kit.node.slurm.hooks import without_block
+from hyperpod_kit.node.slurm.hooks import without_kit_block
 
 FILE = "spank_pyxis.so"
 # NVIDIA's own package has the first path, one that was built for HyperPod's Slurm the second, `make install` the last.
@@ -32,15 +32,15 @@ def plugstack_lines(node: Node, plugstack: str) -> List[str]:
     load it already."""
     if (
         "pyxis" not in node.config.steps.enabled_step_names
-        or FILE in without_block(plugstack)
-        or _is_named_beside_plugstack_conf(node)
+        or FILE in without_kit_block(plugstack)
+        or _is_pyxis_named_in_plugstack_conf_d(node)
     ):
         return []
     plugin_path = next((path for path in PLUGINS if os.access(node.paths.under_root(path), os.R_OK)), PLUGINS[0])
     return [f"required {plugin_path} runtime_path={RUNTIME}"]
 
 
-def _is_named_beside_plugstack_conf(node: Node) -> bool:
+def _is_pyxis_named_in_plugstack_conf_d(node: Node) -> bool:
     """Whether a file beside plugstack.conf names it, as AWS's script links one into plugstack.conf.d."""
     folder = f"{node.paths.plugstack_conf}.d"
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):

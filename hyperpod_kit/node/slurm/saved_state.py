@@ -81,11 +81,11 @@ def read_saved_state(directory: str) -> Optional[SavedState]:
                 content = stream.read()
         except (FileNotFoundError, NotADirectoryError):
             continue
-        return parse(directory, content)
+        return parse_job_state(directory, content)
     return None
 
 
-def parse(directory: str, content: bytes) -> SavedState:
+def parse_job_state(directory: str, content: bytes) -> SavedState:
     """The state whose job_state has that content."""
     digest = hashlib.sha256(content).hexdigest()
     text = struct.pack(">I", len(VERSION)) + VERSION
@@ -99,12 +99,12 @@ def parse(directory: str, content: bytes) -> SavedState:
     return SavedState(directory, digest, saved_at, next_job, len(content) - end > _BEFORE_JOBS)
 
 
-def choose_copy(
+def choose_state_copy_or_none(
     shared: Optional[SavedState],
     local: Optional[SavedState],
     now: float,
     *,
-    created: bool = False,
+    is_new_controller: bool = False,
     running: Optional[RunningSlurmctld] = None,
 ) -> Optional[StateCopy]:
     """Return which copy goes on, None where their ages cannot be compared. `now`: Unix seconds;
@@ -115,13 +115,13 @@ def choose_copy(
         return StateCopy.SHARED
     if shared is None:
         return StateCopy.LOCAL
-    newer = _newer_of(shared, local, now, running)
-    if newer is None and created:
+    newer = _newer_copy_or_none(shared, local, now, running)
+    if newer is None and is_new_controller:
         return StateCopy.SHARED
     return newer
 
 
-def _newer_of(
+def _newer_copy_or_none(
     shared: SavedState, local: SavedState, now: float, running: Optional[RunningSlurmctld]
 ) -> Optional[StateCopy]:
     """Return the newer copy, which was saved later and gives the higher job number. Where the two contradict

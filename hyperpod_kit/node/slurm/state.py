@@ -29,7 +29,13 @@ from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import Role
 from hyperpod_kit.node.bounded import run_in_child
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.slurm.saved_state import RunningSlurmctld, SavedState, StateCopy, choose_copy, read_saved_state
+from hyperpod_kit.node.slurm.saved_state import (
+    RunningSlurmctld,
+    SavedState,
+    StateCopy,
+    choose_state_copy_or_none,
+    read_saved_state,
+)
 from hyperpod_kit.untrusted import by_descriptor
 
 DIRECTORY = ".hyperpod-kit"
@@ -100,7 +106,7 @@ class StateDecision:
     comparison: str
 
 
-def decide_copy(
+def decide_which_state_copy_goes_on(
     node: Node,
     where: StateLocation,
     local_directory: str,
@@ -127,7 +133,7 @@ def decide_copy(
             raise NodeError(f"slurmctld has saved nothing in {local_directory or 'a directory of this machine'}")
         return StateDecision(requested, "")
     created = not os.path.exists(node.paths.apply_status)
-    choice = choose_copy(shared, local, node.clock.wall(), created=created, running=running)
+    choice = choose_state_copy_or_none(shared, local, node.clock.wall(), is_new_controller=created, running=running)
     if shared is None or local is None or shared.digest == local.digest:
         assert choice is not None, "a copy that is alone is chosen"
         return StateDecision(choice, "")
@@ -251,8 +257,8 @@ def _copy_state_to_seed_directory(base: str, local_directory: str, user: pwd.str
     by_descriptor.set_mode(seed, 0o700)
     for entry in os.scandir(seed):
         if entry.is_file(follow_symlinks=False):
-            _sync(entry.path)
-    _sync(seed)
+            _fsync_path(entry.path)
+    _fsync_path(seed)
     return seed
 
 
@@ -262,16 +268,16 @@ def _replace_state_with_seed(base: str, local_directory: str, seed: str, now: fl
     if _exists(following):
         by_descriptor.remove_tree(following)  # older than the seed, which was copied just now
     by_descriptor.rename(seed, following)
-    _sync(base)
-    kept = unused_kept_path(state, now)
+    _fsync_path(base)
+    kept = unused_set_aside_path(state, now)
     by_descriptor.rename(state, kept)
     by_descriptor.rename(following, state)
-    _sync(base)
+    _fsync_path(base)
     remove_oldest_set_aside_copies(state, kept)
     return f"Slurm's state in {state} is that of {local_directory} now; what was there is kept in {kept}"
 
 
-def unused_kept_path(path: str, now: float) -> str:
+def unused_set_aside_path(path: str, now: float) -> str:
     """Return an unused path beside `path` for a copy that is put aside."""
     first = f"{path}{KEPT}{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}"
     name, number = first, 1
@@ -290,7 +296,7 @@ def remove_oldest_set_aside_copies(path: str, kept: str) -> None:
         by_descriptor.remove_tree(f"{folder}/{name}", ignore_errors=True)
 
 
-def _sync(path: str) -> None:
+def _fsync_path(path: str) -> None:
     """Flush a file or a directory to disk."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -41,7 +41,7 @@ NEVER_STARTED = ("", "None", "Unknown", "N/A")
 UNITS = ("munge.service", "slurmd.service")
 
 
-def drop_in(node: Node) -> Tuple[str, str]:
+def slurmd_drop_in_path_and_text(node: Node) -> Tuple[str, str]:
     """(path, text) of the lines that point slurmd at the controller. Raises NodeError when nobody says where it is."""
     address = node.facts.controller_address
     if not address:
@@ -58,17 +58,17 @@ def drop_in(node: Node) -> Tuple[str, str]:
 def point_slurmd_at_controller(node: Node) -> None:
     """Write the lines that point slurmd at the controller, and record that slurmd is to be restarted. Raises
     NodeError."""
-    path, text = drop_in(node)
+    path, text = slurmd_drop_in_path_and_text(node)
     if read_text(path) != text:
         deferred_actions.record_action(node, RESTART)
         write_if_different(path, text)
     if deferred_actions.is_recorded(node, RESTART):
-        systemd.reload(node)
+        systemd.daemon_reload(node)
 
 
 def describe_pending_changes(node: Node) -> str:
     """Return what `start_worker_and_await_registration` would do, in words. Raises NodeError."""
-    path, text = drop_in(node)
+    path, text = slurmd_drop_in_path_and_text(node)
     resting = [unit for unit in UNITS if not (systemd.is_enabled(node, unit) and systemd.is_active(node, unit))]
     parts = []
     if read_text(path) != text:
@@ -112,7 +112,7 @@ def has_registered(output: str, start_time_before: Optional[str], since: float =
         return False
 
 
-def _query_node(node: Node) -> str:
+def _show_node_output_or_empty(node: Node) -> str:
     """What the controller says of this node; "" where it does not answer."""
     argv = [node.paths.scontrol, "--oneliner", "show", "node", node.facts.node]
     try:
@@ -131,7 +131,7 @@ def start_worker_and_await_registration(node: Node) -> bool:
     if runs_already:
         before = None
     else:
-        before = parse_slurmd_start_time(_query_node(node))
+        before = parse_slurmd_start_time(_show_node_output_or_empty(node))
     wall, start_time = node.clock.wall(), node.clock.monotonic()
     with contextlib.suppress(RunError):  # its unit tries again by itself until the controller answers
         if restart:
@@ -143,7 +143,7 @@ def start_worker_and_await_registration(node: Node) -> bool:
     def check_registration() -> Optional[bool]:
         # The earlier of both, where the clock was set while slurmd was started.
         since = min(wall, node.clock.wall() - (node.clock.monotonic() - start_time))
-        is_registered = has_registered(_query_node(node), before, since)
+        is_registered = has_registered(_show_node_output_or_empty(node), before, since)
         if is_registered and systemd.is_active(node, "slurmd.service"):
             return True
         return None

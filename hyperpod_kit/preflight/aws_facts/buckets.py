@@ -11,7 +11,7 @@ from hyperpod_kit.preflight.mounts.inquiry import BucketOf
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 
 
-def mounted_buckets(settings: Settings) -> list[tuple[BucketOf, Mount]]:
+def mounted_aws_buckets(settings: Settings) -> list[tuple[BucketOf, Mount]]:
     """Return the part of a bucket that each mount shows, with the mount; only buckets that are AWS's."""
     shown_buckets = []
     for mount, at in settings.sourced_mounts:
@@ -30,28 +30,32 @@ def bucket_config_paths(settings: Settings) -> dict[str, str]:
         paths = {settings.bundle.bucket: "hyperpod_kit.bundle.bucket"}
     else:
         paths = {}
-    for shown, _ in mounted_buckets(settings):
+    for shown, _ in mounted_aws_buckets(settings):
         paths.setdefault(shown.bucket, shown.path)
     return paths
 
 
-def read_only_prefix_paths(settings: Settings) -> dict[tuple[str, str], str]:
+def read_only_prefix_config_paths(settings: Settings) -> dict[tuple[str, str], str]:
     """Return (bucket, prefix) of every read-only mount -> its path in the configuration."""
-    return {(shown.bucket, shown.prefix): shown.path for shown, mount in mounted_buckets(settings) if mount.read_only}
+    return {
+        (shown.bucket, shown.prefix): shown.path for shown, mount in mounted_aws_buckets(settings) if mount.read_only
+    }
 
 
 def fetch_head(client: QueryClient, settings: Settings, bucket: str, path: str) -> Queried[BucketHead]:
     """Query whether a bucket exists, whether the caller may list it, and where it is."""
-    calls = client.service(Buckets, settings.cluster.region)
-    return client.query("s3:ListBucket", path, f"whether bucket {bucket} is there", lambda: calls.head(bucket))
+    calls = client.service_client(Buckets, settings.cluster.region)
+    return client.query_or_record_failure(
+        "s3:ListBucket", path, f"whether bucket {bucket} is there", lambda: calls.head(bucket)
+    )
 
 
 def query_prefix_is_empty(
     client: QueryClient, settings: Settings, bucket: str, prefix: str, path: str
 ) -> Queried[bool]:
     """Query whether there is nothing below a prefix."""
-    calls = client.service(Buckets, settings.cluster.region)
-    return client.query(
+    calls = client.service_client(Buckets, settings.cluster.region)
+    return client.query_or_record_failure(
         "s3:ListBucket",
         path,
         f"whether there is anything in s3://{bucket}/{prefix}",

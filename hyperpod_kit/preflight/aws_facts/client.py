@@ -27,7 +27,7 @@ class QueryClient:
         self._lock = threading.Lock()
         self.not_queried: list[NotQueried] = []
 
-    def service(self, service: Callable[..., T], region: str) -> T:
+    def service_client(self, service: Callable[..., T], region: str) -> T:
         """Return the client of a service in a region, made once. Raises Unreachable."""
         with self._lock:
             key = (service, region)
@@ -36,7 +36,9 @@ class QueryClient:
             made: T = self._clients[key]
             return made
 
-    def query(self, action: str, path: str, what: str, call: Callable[[], T]) -> Queried[T]:
+    def query_or_record_failure(
+        self, action: str, config_path: str, unchecked_text: str, call: Callable[[], T]
+    ) -> Queried[T]:
         """Return what `call` returns; when it fails, record and return a NotQueried, which `action`, `path` and
         `what` explain.
 
@@ -45,9 +47,9 @@ class QueryClient:
         try:
             return retry_while_throttled(call, patience=PATIENCE)
         except AwsError as err:
-            failed = NotQueried(action, path, what, _shorten_message(err.message), err.code in DENIED)
+            failed = NotQueried(action, config_path, unchecked_text, _shorten_message(err.message), err.code in DENIED)
         except Unreachable as err:
-            failed = NotQueried(action, path, what, _shorten_message(err.message), False)
+            failed = NotQueried(action, config_path, unchecked_text, _shorten_message(err.message), False)
         with self._lock:
             self.not_queried.append(failed)
         return failed

@@ -23,7 +23,7 @@ class FsxQuery(NamedTuple):
     volumes: bool
 
 
-def parse_fsx_dns_name(dns_name: str, default_region: str) -> tuple[str, str]:
+def parse_fsx_region_and_id(dns_name: str, default_region: str) -> tuple[str, str]:
     """Return (region, id) of `fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com`; `default_region` where the name
     has none."""
     labels = dns_name.lower().split(".")
@@ -40,7 +40,14 @@ def fsx_mounts_with_config_paths(settings: Settings) -> list[tuple[FsxType, Any,
         its = INQUIRIES[mount.kind].fsx
         if its is not None:
             form = FORMS[mount.kind]
-            mounts.append((its, mount, form.path_of_key(at, "dns_name"), form.path_of_key(at, its.part)))
+            mounts.append(
+                (
+                    its,
+                    mount,
+                    form.configuration_path_of_key(at, "dns_name"),
+                    form.configuration_path_of_key(at, its.part),
+                )
+            )
     return mounts
 
 
@@ -48,7 +55,7 @@ def file_system_queries(settings: Settings) -> list[FsxQuery]:
     """Return a query for every FSx file system, once, in the order of the mounts."""
     queries: dict[tuple[str, str], FsxQuery] = {}
     for its, mount, path, _ in fsx_mounts_with_config_paths(settings):
-        key = parse_fsx_dns_name(mount.dns_name, settings.cluster.region)
+        key = parse_fsx_region_and_id(mount.dns_name, settings.cluster.region)
         query = queries.setdefault(key, FsxQuery(*key, path, False))
         if its.volumes(mount):
             queries[key] = query._replace(volumes=True)
@@ -57,8 +64,8 @@ def file_system_queries(settings: Settings) -> list[FsxQuery]:
 
 def fetch_file_system(client: QueryClient, requested: FsxQuery) -> Queried[Optional[FsxFileSystem]]:
     """Describe one file system, None when there is no such one."""
-    calls = client.service(Fsx, requested.region)
-    described = client.query(
+    calls = client.service_client(Fsx, requested.region)
+    described = client.query_or_record_failure(
         "fsx:DescribeFileSystems",
         requested.path,
         f"whether {requested.id} is there, in which network, and what it is mounted by",
@@ -68,7 +75,7 @@ def fetch_file_system(client: QueryClient, requested: FsxQuery) -> Queried[Optio
         return described
     volumes: Queried[Optional[tuple[str, ...]]] = None
     if requested.volumes:
-        volumes = client.query(
+        volumes = client.query_or_record_failure(
             "fsx:DescribeVolumes",
             requested.path,
             f"which volumes {requested.id} has",
@@ -90,8 +97,8 @@ def fetch_file_system(client: QueryClient, requested: FsxQuery) -> Queried[Optio
 def _fetch_endpoints(client: QueryClient, requested: FsxQuery, ids: list[str]) -> Queried[tuple[StorageEndpoint, ...]]:
     if not ids:
         return ()
-    ec2 = client.service(Ec2, requested.region)
-    interfaces = client.query(
+    ec2 = client.service_client(Ec2, requested.region)
+    interfaces = client.query_or_record_failure(
         "ec2:DescribeNetworkInterfaces",
         requested.path,
         f"whether the security groups of {requested.id} let the nodes in",
@@ -99,7 +106,7 @@ def _fetch_endpoints(client: QueryClient, requested: FsxQuery, ids: list[str]) -
     )
     if isinstance(interfaces, NotQueried):
         return interfaces
-    zones = client.query(
+    zones = client.query_or_record_failure(
         "ec2:DescribeSubnets",
         requested.path,
         f"whether {requested.id} is in the nodes' zones",

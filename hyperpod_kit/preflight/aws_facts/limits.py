@@ -13,9 +13,9 @@ from hyperpod_kit.preflight.placement import TYPES
 
 def fetch_quotas(client: QueryClient, settings: Settings) -> Queried[dict[str, Quota]]:
     """Query the quotas that bound this cluster, by name."""
-    calls = client.service(Quotas, settings.cluster.region)
+    calls = client.service_client(Quotas, settings.cluster.region)
     names = [cluster_quota_name(group.instance_type) for group in settings.cluster.groups]
-    return client.query(
+    return client.query_or_record_failure(
         "servicequotas:ListServiceQuotas",
         TYPES,
         "whether the quotas allow so many nodes",
@@ -23,10 +23,10 @@ def fetch_quotas(client: QueryClient, settings: Settings) -> Queried[dict[str, Q
     )
 
 
-def fetch_usage(client: QueryClient, settings: Settings) -> Queried[dict[str, dict[str, int]]]:
+def fetch_node_counts_by_cluster(client: QueryClient, settings: Settings) -> Queried[dict[str, dict[str, int]]]:
     """Query the number of nodes of every cluster, by instance type."""
-    calls = client.service(Quotas, settings.cluster.region)
-    return client.query(
+    calls = client.service_client(Quotas, settings.cluster.region)
+    return client.query_or_record_failure(
         "sagemaker:ListClusters",
         TYPES,
         "how much of the quotas other clusters use",
@@ -34,10 +34,14 @@ def fetch_usage(client: QueryClient, settings: Settings) -> Queried[dict[str, di
     )
 
 
-def secret_exists(client: QueryClient, requested: Secret, path: str) -> Queried[bool]:
+def query_secret_or_parameter_exists(client: QueryClient, requested: Secret, config_path: str) -> Queried[bool]:
     """Query whether a secret or parameter exists."""
-    calls = client.service(Secrets, requested.region)
+    calls = client.service_client(Secrets, requested.region)
     what = f"whether secret `{requested.name}` is there"
     if requested.service == "secretsmanager":
-        return client.query("secretsmanager:DescribeSecret", path, what, lambda: calls.secret_exists(requested.arn))
-    return client.query("ssm:DescribeParameters", path, what, lambda: calls.parameter_exists(requested.arn))
+        return client.query_or_record_failure(
+            "secretsmanager:DescribeSecret", config_path, what, lambda: calls.secret_exists(requested.arn)
+        )
+    return client.query_or_record_failure(
+        "ssm:DescribeParameters", config_path, what, lambda: calls.parameter_exists(requested.arn)
+    )

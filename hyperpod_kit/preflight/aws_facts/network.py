@@ -17,7 +17,7 @@ from hyperpod_kit.preflight.facts import (
     RouteTable,
     Subnet,
 )
-from hyperpod_kit.preflight.placement import CLUSTER, TYPES, placements
+from hyperpod_kit.preflight.placement import CLUSTER, TYPES, network_placements
 from hyperpod_kit.preflight.reachability import SecurityGroup, parse_security_group, referenced_prefix_list_ids
 
 SUBNETS = f"{CLUSTER}.vpc.subnet_ids"
@@ -26,15 +26,15 @@ GROUPS = f"{CLUSTER}.vpc.security_group_ids"
 
 def fetch_subnets(client: QueryClient, settings: Settings) -> Queried[tuple[Subnet, ...]]:
     """Describe those of the configuration's subnets that exist."""
-    subnet_ids = [subnet for placement in placements(settings) for subnet in placement.vpc.subnet_ids]
+    subnet_ids = [subnet for placement in network_placements(settings) for subnet in placement.vpc.subnet_ids]
     if not subnet_ids:
         return ()
-    ec2 = client.service(Ec2, settings.cluster.region)
-    return client.query(
+    ec2 = client.service_client(Ec2, settings.cluster.region)
+    return client.query_or_record_failure(
         "ec2:DescribeSubnets",
         SUBNETS,
         "whether the subnets are there, private and in the zones of the file systems",
-        lambda: tuple(_subnet(entry) for entry in ec2.subnets(subnet_ids)),
+        lambda: tuple(_parse_subnet(entry) for entry in ec2.subnets(subnet_ids)),
     )
 
 
@@ -45,26 +45,26 @@ def fetch_network(
 
     `group_ids`: security groups of nodes and file systems.
     """
-    ec2 = client.service(Ec2, settings.cluster.region)
+    ec2 = client.service_client(Ec2, settings.cluster.region)
     tables: Queried[tuple[RouteTable, ...]] = ()
     endpoints: Queried[tuple[Endpoint, ...]] = ()
     dns: dict[str, Queried[tuple[bool, bool]]] = {}
     if not isinstance(subnet_facts, NotQueried) and subnet_facts:
         vpcs = sorted({subnet.vpc_id for subnet in subnet_facts})
-        tables = client.query(
+        tables = client.query_or_record_failure(
             "ec2:DescribeRouteTables",
             SUBNETS,
             "whether the subnets are private and lead to S3",
-            lambda: tuple(_table(entry) for entry in ec2.route_tables(vpcs)),
+            lambda: tuple(_parse_route_table(entry) for entry in ec2.route_tables(vpcs)),
         )
-        endpoints = client.query(
+        endpoints = client.query_or_record_failure(
             "ec2:DescribeVpcEndpoints",
             SUBNETS,
             "whether there are endpoints for what the nodes fetch",
-            lambda: tuple(_parse_endpoint_blank_if_unavailable(entry) for entry in ec2.vpc_endpoints(vpcs)),
+            lambda: tuple(_parse_endpoint_without_service_if_unavailable(entry) for entry in ec2.vpc_endpoints(vpcs)),
         )
         for vpc_id in vpcs:
-            dns[vpc_id] = client.query(
+            dns[vpc_id] = client.query_or_record_failure(
                 "ec2:DescribeVpcAttribute",
                 SUBNETS,
                 "whether the VPC resolves the names of file systems",
@@ -77,19 +77,22 @@ def fetch_network(
 
 def fetch_instance_types(client: QueryClient, settings: Settings) -> Queried[dict[str, InstanceType]]:
     """Describe the configuration's instance types as EC2 knows them; SageMaker's own are not among them."""
-    ec2 = client.service(Ec2, settings.cluster.region)
-    return client.query(
+    ec2 = client.service_client(Ec2, settings.cluster.region)
+    return client.query_or_record_failure(
         "ec2:DescribeInstanceTypes",
         TYPES,
         "which instance types have an EFA, whose security group needs rules to itself",
-        lambda: {entry["InstanceType"]: _type(entry) for entry in ec2.instance_types(ec2_instance_types(settings))},
+        lambda: {
+            entry["InstanceType"]: _parse_instance_type(entry)
+            for entry in ec2.instance_types(ec2_instance_types(settings))
+        },
     )
 
 
 def fetch_offerings(client: QueryClient, settings: Settings) -> Queried[frozenset[tuple[str, str]]]:
     """Query the (instance type, zone) pairs that EC2 offers of the configuration's types."""
-    ec2 = client.service(Ec2, settings.cluster.region)
-    return client.query(
+    ec2 = client.service_client(Ec2, settings.cluster.region)
+    return client.query_or_record_failure(
         "ec2:DescribeInstanceTypeOfferings",
         TYPES,
         "whether the zones of the subnets have the instance types",
@@ -108,13 +111,15 @@ def _fetch_security_groups(
     if not ids:
         return {}
     what = "the rules of the security groups"
-    described = client.query("ec2:DescribeSecurityGroups", GROUPS, what, lambda: ec2.security_groups(ids))
+    described = client.query_or_record_failure(
+        "ec2:DescribeSecurityGroups", GROUPS, what, lambda: ec2.security_groups(ids)
+    )
     if isinstance(described, NotQueried):
         return dict.fromkeys(ids, described)
     lists: dict[str, Optional[list[str]]] = {}
     for name in sorted({name for entry in described for name in referenced_prefix_list_ids(entry)}):
         what = f"rules that name prefix list {name}"
-        entries = client.query(
+        entries = client.query_or_record_failure(
             "ec2:GetManagedPrefixListEntries",
             GROUPS,
             what,
@@ -128,7 +133,7 @@ def _fetch_security_groups(
     return {group_id: groups_by_id.get(group_id) for group_id in ids}
 
 
-def _subnet(entry: dict[str, Any]) -> Subnet:
+def _parse_subnet(entry: dict[str, Any]) -> Subnet:
     return Subnet(
         entry["SubnetId"],
         entry["VpcId"],
@@ -139,14 +144,14 @@ def _subnet(entry: dict[str, Any]) -> Subnet:
     )
 
 
-def _table(entry: dict[str, Any]) -> RouteTable:
+def _parse_route_table(entry: dict[str, Any]) -> RouteTable:
     links = entry.get("Associations", [])
     return RouteTable(
         entry["RouteTableId"],
         entry["VpcId"],
         any(link.get("Main") for link in links),
         frozenset(link["SubnetId"] for link in links if "SubnetId" in link),
-        tuple(_route(route) for route in entry.get("Routes", [])),
+        tuple(_parse_route(route) for route in entry.get("Routes", [])),
     )
 
 
@@ -164,7 +169,7 @@ TARGETS = (
 )
 
 
-def _route(route: dict[str, Any]) -> Route:
+def _parse_route(route: dict[str, Any]) -> Route:
     destination = next(
         (
             route[key]
@@ -177,7 +182,7 @@ def _route(route: dict[str, Any]) -> Route:
     return Route(destination, target, route.get("State", "active") == "active")
 
 
-def _parse_endpoint_blank_if_unavailable(entry: dict[str, Any]) -> Endpoint:
+def _parse_endpoint_without_service_if_unavailable(entry: dict[str, Any]) -> Endpoint:
     service = entry["ServiceName"].rpartition(".")[2]
     ready = entry.get("State", "available").lower() == "available"
     served = ""
@@ -186,5 +191,5 @@ def _parse_endpoint_blank_if_unavailable(entry: dict[str, Any]) -> Endpoint:
     return Endpoint(entry["VpcId"], served, entry.get("VpcEndpointType", "Gateway"))
 
 
-def _type(entry: dict[str, Any]) -> InstanceType:
+def _parse_instance_type(entry: dict[str, Any]) -> InstanceType:
     return InstanceType(entry["InstanceType"], bool(entry.get("NetworkInfo", {}).get("EfaSupported")))

@@ -14,7 +14,7 @@ from hyperpod_kit.preflight.placement import NodeRole
 
 def fetch_role(client: QueryClient, settings: Settings, node_role: NodeRole) -> Queried[Optional[RoleFacts]]:
     """Describe an execution role, None when there is no such one."""
-    iam = client.service(Iam, settings.cluster.region)
+    iam = client.service_client(Iam, settings.cluster.region)
 
     def fetch() -> Optional[RoleFacts]:
         described = iam.role(node_role.name)
@@ -22,21 +22,25 @@ def fetch_role(client: QueryClient, settings: Settings, node_role: NodeRole) -> 
             return None
         return RoleFacts(described["Arn"], described["AssumeRolePolicyDocument"])
 
-    return client.query("iam:GetRole", node_role.path, "whether the role is there and SageMaker may be it", fetch)
+    return client.query_or_record_failure(
+        "iam:GetRole", node_role.path, "whether the role is there and SageMaker may be it", fetch
+    )
 
 
 def simulate_decisions(
     client: QueryClient, settings: Settings, node_role: NodeRole, permission: Permission
 ) -> Queried[tuple[Decision, ...]]:
     """Simulate what IAM decides about one permission, one entry a triple of action, resource and context."""
-    iam = client.service(Iam, settings.cluster.region)
-    return client.query(
+    iam = client.service_client(Iam, settings.cluster.region)
+    return client.query_or_record_failure(
         "iam:SimulatePrincipalPolicy",
         node_role.path,
         "what the role is allowed",
         lambda: tuple(
             decision
             for context in permission.simulation_contexts()
-            for decision in iam.simulate(node_role.arn, permission.actions, permission.resources, context)
+            for decision in iam.simulate_role_decisions(
+                node_role.arn, permission.actions, permission.resources, context
+            )
         ),
     )

@@ -23,7 +23,7 @@ class FileSystemQuery(NamedTuple):
     mounts: tuple[Mount, ...] = ()
 
     @property
-    def region_path(self) -> str:
+    def region_config_path(self) -> str:
         """Return the path of the region of that mount, if it has one."""
         return self.path.replace(".file_system_id", ".region")
 
@@ -54,7 +54,7 @@ def with_fetched_security_groups(
 
     `action`: the IAM action of that query.
     """
-    groups = client.query(
+    groups = client.query_or_record_failure(
         action,
         requested.path,
         f"whether mount target {endpoint.id} of {requested.id} lets the nodes in",

@@ -48,7 +48,7 @@ def check_region(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             f"bucket `{settings.bundle.bucket}` is in {bundle.region}, the cluster is in {cluster_region}",
             "Use a bucket of the cluster's region: SageMaker reads its inputs there",
         )
-    for (name, _, path), mount in buckets.mounted_buckets(settings):
+    for (name, _, path), mount in buckets.mounted_aws_buckets(settings):
         head = value_or_none(facts.buckets.get(name))
         if head is None or head.region is None:
             continue
@@ -74,7 +74,7 @@ def check_directory_bucket_zones(settings: Settings, facts: AccountFacts) -> Ite
     """A directory bucket lies in one zone: the nodes should be there."""
     subnets = facts.known_subnets
     zones = {subnet.zone for subnet in subnets or ()}
-    for (name, _, path), _ in buckets.mounted_buckets(settings):
+    for (name, _, path), _ in buckets.mounted_aws_buckets(settings):
         lies = directory_bucket_zone(name)
         if zones and lies is not None and lies not in zones:
             yield Finding(
@@ -88,7 +88,7 @@ def check_directory_bucket_zones(settings: Settings, facts: AccountFacts) -> Ite
 
 def check_read_only_mounts_not_empty(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A mount that only reads has something to read."""
-    for (name, prefix), path in buckets.read_only_prefix_paths(settings).items():
+    for (name, prefix), path in buckets.read_only_prefix_config_paths(settings).items():
         head = value_or_none(facts.buckets.get(name))
         if head is not None and head.exists and value_or_none(facts.empty.get((name, prefix))):
             at = path

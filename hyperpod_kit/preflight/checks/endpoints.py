@@ -7,7 +7,7 @@ from typing import Iterator, NamedTuple, Optional, Sequence
 
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts.base import Mount
-from hyperpod_kit.preflight.checks.groups import Members, placement_nodes_with_rules
+from hyperpod_kit.preflight.checks.groups import PlacedNodes, placement_nodes_with_rules
 from hyperpod_kit.preflight.facts import AccountFacts, NotQueried, StorageEndpoint, value_or_none
 from hyperpod_kit.preflight.reachability import Peer, SecurityRule, missing_ports_or_none_if_unknown
 
@@ -28,8 +28,10 @@ def find_ports_blocked_to_endpoints(
     ports: Sequence[int],
 ) -> Iterator[BlockedPorts]:
     """Yield what keeps the nodes that carry the mounts from connecting to the endpoints."""
-    for nodes, endpoint, into_endpoint, _ in _node_endpoint_pairs(settings, facts, mounts, endpoints):
-        yield from _find_blocked(nodes, endpoint, nodes.egress, into_endpoint, ports, ("out to", "in from"))
+    for nodes, endpoint, into_endpoint, _ in _node_endpoint_pairs_with_rules(settings, facts, mounts, endpoints):
+        yield from _find_blocked_on_either_side(
+            nodes, endpoint, nodes.egress, into_endpoint, ports, ("out to", "in from")
+        )
 
 
 def find_ports_blocked_from_endpoints(
@@ -40,17 +42,19 @@ def find_ports_blocked_from_endpoints(
     ports: Sequence[int],
 ) -> Iterator[BlockedPorts]:
     """Yield what keeps the endpoints from connecting to the nodes that carry the mounts."""
-    for nodes, endpoint, _, out_of_endpoint in _node_endpoint_pairs(settings, facts, mounts, endpoints):
-        yield from _find_blocked(nodes, endpoint, nodes.ingress, out_of_endpoint, ports, ("in from", "out to"))
+    for nodes, endpoint, _, out_of_endpoint in _node_endpoint_pairs_with_rules(settings, facts, mounts, endpoints):
+        yield from _find_blocked_on_either_side(
+            nodes, endpoint, nodes.ingress, out_of_endpoint, ports, ("in from", "out to")
+        )
 
 
-def _find_blocked(
-    nodes: Members,
+def _find_blocked_on_either_side(
+    nodes: PlacedNodes,
     endpoint: StorageEndpoint,
-    of_nodes: Sequence[SecurityRule],
-    of_endpoint: Sequence[SecurityRule],
+    node_rules: Sequence[SecurityRule],
+    endpoint_rules: Sequence[SecurityRule],
     ports: Sequence[int],
-    ways: tuple[str, str],
+    direction_words: tuple[str, str],
 ) -> Iterator[BlockedPorts]:
     """Yield the ports that the rules of the nodes or those of the endpoint do not let through.
 
@@ -63,24 +67,24 @@ def _find_blocked(
     else:
         networks = ()
     endpoint_peer = Peer(frozenset(groups), networks)
-    closed = missing_ports_or_none_if_unknown(of_nodes, endpoint_peer, ports)
+    closed = missing_ports_or_none_if_unknown(node_rules, endpoint_peer, ports)
     if closed:
-        where = f"{nodes.group_ids_text} of the nodes, {ways[0]} {endpoint.id}"
+        where = f"{nodes.group_ids_text} of the nodes, {direction_words[0]} {endpoint.id}"
         yield BlockedPorts(where, tuple(sorted(nodes.peer.groups)), tuple(closed))
-    closed = missing_ports_or_none_if_unknown(of_endpoint, nodes.peer, ports)
+    closed = missing_ports_or_none_if_unknown(endpoint_rules, nodes.peer, ports)
     if closed:
         names = ", ".join(groups) or "no security group"
         yield BlockedPorts(
-            f"{names} of {endpoint.id}, {ways[1]} the nodes of {nodes.group_ids_text}", groups, tuple(closed)
+            f"{names} of {endpoint.id}, {direction_words[1]} the nodes of {nodes.group_ids_text}", groups, tuple(closed)
         )
 
 
-def _node_endpoint_pairs(
+def _node_endpoint_pairs_with_rules(
     settings: Settings, facts: AccountFacts, mounts: Sequence[Mount], endpoints: Sequence[StorageEndpoint]
-) -> Iterator[tuple[Members, StorageEndpoint, list[SecurityRule], list[SecurityRule]]]:
+) -> Iterator[tuple[PlacedNodes, StorageEndpoint, list[SecurityRule], list[SecurityRule]]]:
     """Yield each placement that carries the mounts with each endpoint, and the endpoint's rules, in and out."""
     for nodes in placement_nodes_with_rules(settings, facts):
-        if not nodes.placement.carries(mounts):
+        if not nodes.placement.has_node_with_any_mount(mounts):
             continue
         for endpoint in endpoints:
             rules = _ingress_and_egress_rules_if_known(facts, endpoint)
@@ -95,7 +99,7 @@ def _ingress_and_egress_rules_if_known(
     assert facts.network is not None
     if isinstance(endpoint.groups, NotQueried):
         return None
-    groups = [facts.network.group(group_id) for group_id in endpoint.groups]
+    groups = [facts.network.security_group_if_known(group_id) for group_id in endpoint.groups]
     visible = [group for group in groups if group is not None]
     if len(visible) < len(groups):
         return None

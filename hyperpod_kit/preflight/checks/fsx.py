@@ -42,7 +42,7 @@ def check_file_systems_exist_and_available(settings: Settings, facts: AccountFac
 
 def check_type_and_names_match(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Kind, DNS name, mount name and volume are the file system's own."""
-    for its, mount, at, at_name, system in _existing_systems(settings, facts):
+    for its, mount, at, at_name, system in _mounts_of_existing_file_systems(settings, facts):
         if system.kind != its.name:
             yield Finding(
                 "HPK-V503",
@@ -64,7 +64,7 @@ def check_type_and_names_match(settings: Settings, facts: AccountFacts) -> Itera
 def check_vpc_and_zones(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The file system is in the nodes' VPC, and best in their zone."""
     everywhere = facts.known_subnets
-    for _, mount, at, _, system in _existing_systems(settings, facts):
+    for _, mount, at, _, system in _mounts_of_existing_file_systems(settings, facts):
         ids = carrying_subnet_ids(settings, [mount])
         subnets = [subnet for subnet in everywhere or () if subnet.id in ids]
         vpcs, zones = {subnet.vpc_id for subnet in subnets}, {subnet.zone for subnet in subnets}
@@ -98,9 +98,9 @@ def check_vpc_and_zones(settings: Settings, facts: AccountFacts) -> Iterator[Fin
             )
 
 
-def check_efa(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_file_system_has_wanted_efa(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A mount that wants EFA has a file system that has it."""
-    for its, mount, at, _, system in _existing_systems(settings, facts):
+    for its, mount, at, _, system in _mounts_of_existing_file_systems(settings, facts):
         if mount.efa and system.kind == its.name and not system.efa:
             efa_path = at
             if at.endswith(".dns_name"):
@@ -115,7 +115,7 @@ def check_efa(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 
 def check_interfaces_visible(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The network interfaces and their security groups are visible; those of another account are not."""
-    for _, _, at, _, system in _existing_systems(settings, facts):
+    for _, _, at, _, system in _mounts_of_existing_file_systems(settings, facts):
         endpoints = value_or_none(system.endpoints)
         if endpoints is None or facts.network is None:
             continue
@@ -134,7 +134,7 @@ def check_interfaces_visible(settings: Settings, facts: AccountFacts) -> Iterato
 def check_ports(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Security groups let the protocol through, from the nodes to the file system and for Lustre back again."""
     checked_ids: set[str] = set()
-    for its, mount, at, _, system in _existing_systems(settings, facts):
+    for its, mount, at, _, system in _mounts_of_existing_file_systems(settings, facts):
         endpoints = value_or_none(system.endpoints)
         if not endpoints or system.id in checked_ids:
             continue
@@ -166,11 +166,11 @@ def check_ports(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
                 )
 
 
-def _existing_systems(
+def _mounts_of_existing_file_systems(
     settings: Settings, facts: AccountFacts
 ) -> Iterator[tuple[FsxType, Any, str, str, FsxFileSystem]]:
     """Every FSx mount whose file system is there, with the paths of its DNS name and of its mount name or export."""
     for its, mount, at, at_name in fsx.fsx_mounts_with_config_paths(settings):
-        system = value_or_none(facts.fsx.get(fsx.parse_fsx_dns_name(mount.dns_name, settings.cluster.region)))
+        system = value_or_none(facts.fsx.get(fsx.parse_fsx_region_and_id(mount.dns_name, settings.cluster.region)))
         if system is not None:
             yield its, mount, at, at_name, system

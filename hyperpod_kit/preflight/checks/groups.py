@@ -7,9 +7,9 @@ from typing import Iterator, NamedTuple
 
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.preflight.checks.network import needs_s3
+from hyperpod_kit.preflight.checks.network import do_nodes_need_s3
 from hyperpod_kit.preflight.facts import AccountFacts, value_or_none
-from hyperpod_kit.preflight.placement import Placement, placements
+from hyperpod_kit.preflight.placement import NetworkPlacement, network_placements
 from hyperpod_kit.preflight.reachability import (
     Peer,
     SecurityRule,
@@ -22,10 +22,10 @@ SLURM_PORTS = (22, 6817, 6818, 32768, 60999)
 HTTPS = 443
 
 
-class Members(NamedTuple):
+class PlacedNodes(NamedTuple):
     """The nodes of a placement as a peer, with the rules of all their groups."""
 
-    placement: Placement
+    placement: NetworkPlacement
     peer: Peer
     ingress: list[SecurityRule]
     egress: list[SecurityRule]
@@ -36,18 +36,18 @@ class Members(NamedTuple):
         return ", ".join(sorted(self.peer.groups))
 
 
-def placement_nodes_with_rules(settings: Settings, facts: AccountFacts) -> Iterator[Members]:
+def placement_nodes_with_rules(settings: Settings, facts: AccountFacts) -> Iterator[PlacedNodes]:
     """Yield the nodes of every placement whose subnets and security groups are known, with their rules."""
     network = facts.network
     subnets = facts.known_subnets
-    for placement in placements(settings):
+    for placement in network_placements(settings):
         if network is None or not subnets:
             continue
-        groups = [network.group(group_id) for group_id in placement.vpc.security_group_ids]
+        groups = [network.security_group_if_known(group_id) for group_id in placement.vpc.security_group_ids]
         visible = [group for group in groups if group is not None]
         networks = tuple(IPv4Network(subnet.cidr) for subnet in subnets if subnet.id in placement.vpc.subnet_ids)
         if visible and len(visible) == len(groups) and networks:
-            yield Members(
+            yield PlacedNodes(
                 placement,
                 Peer(frozenset(placement.vpc.security_group_ids), networks),
                 [rule for group in visible for rule in group.ingress],
@@ -62,7 +62,7 @@ def check_efa_rules(settings: Settings, facts: AccountFacts) -> Iterator[Finding
         if types and closed:
             yield Finding(
                 "HPK-V311",
-                nodes.placement.groups_path,
+                nodes.placement.security_groups_config_path,
                 f"{nodes.group_ids_text} does not allow all traffic {' and '.join(closed)} from and to itself, "
                 "which the EFA of "
                 f"{', '.join(types)} needs: it is no IP traffic, so rules with address ranges do not allow it",
@@ -76,7 +76,7 @@ def check_slurm_ports_between_nodes(settings: Settings, facts: AccountFacts) -> 
     for source in everywhere:
         for destination in everywhere:
             if source is destination and (
-                source.placement.nodes < 2 or all(_efa_types_and_blocked_directions(facts, source))
+                source.placement.node_count < 2 or all(_efa_types_and_blocked_directions(facts, source))
             ):
                 continue  # the same rule is missing that `check_efa_rules` has named
             closed = [
@@ -98,7 +98,7 @@ def check_slurm_ports_between_nodes(settings: Settings, facts: AccountFacts) -> 
                     hint = "Allow these ports between the two groups, in and out"
                 yield Finding(
                     "HPK-V312",
-                    source.placement.groups_path,
+                    source.placement.security_groups_config_path,
                     f"nodes do not reach each other: {source.group_ids_text} and {whom}, {' and '.join(closed)}",
                     hint,
                 )
@@ -107,24 +107,24 @@ def check_slurm_ports_between_nodes(settings: Settings, facts: AccountFacts) -> 
 def check_s3_egress(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The groups let the nodes out to S3, by HTTPS."""
     endpoints = facts.known_endpoints
-    if endpoints is None or not needs_s3(settings):
+    if endpoints is None or not do_nodes_need_s3(settings):
         return
     for nodes in placement_nodes_with_rules(settings, facts):
-        fitting = [rule for rule in nodes.egress if rule.covers("tcp", HTTPS)]
+        fitting = [rule for rule in nodes.egress if rule.covers_protocol_and_port("tcp", HTTPS)]
         inside = any(endpoint.service == "s3" and endpoint.kind == "Interface" for endpoint in endpoints)
         outward = any(
-            rule.unread or any(_is_internet_network(network) for network in rule.networks) for rule in fitting
+            rule.unread or any(_is_public_or_any_network(network) for network in rule.networks) for rule in fitting
         )
         if not outward and not (inside and fitting):
             yield Finding(
                 "HPK-V313",
-                nodes.placement.groups_path,
+                nodes.placement.security_groups_config_path,
                 f"no rule of {nodes.group_ids_text} lets the nodes out to S3, from which they fetch bundle and data",
                 "Allow TCP 443 out, to 0.0.0.0/0 or to the prefix list of S3",
             )
 
 
-def _efa_types_and_blocked_directions(facts: AccountFacts, nodes: Members) -> tuple[list[str], list[str]]:
+def _efa_types_and_blocked_directions(facts: AccountFacts, nodes: PlacedNodes) -> tuple[list[str], list[str]]:
     """Return the instance types with an EFA there, and the directions in which its traffic is not allowed."""
     types = value_or_none(facts.types) or {}
     names = sorted({group.instance_type.removeprefix("ml.") for group in nodes.placement.groups if group.count})
@@ -133,7 +133,7 @@ def _efa_types_and_blocked_directions(facts: AccountFacts, nodes: Members) -> tu
     return fast, [word for word, rules in directions if not admits_all_traffic_from_any_group(rules, nodes.peer.groups)]
 
 
-def _is_internet_network(network: IPv4Network) -> bool:
+def _is_public_or_any_network(network: IPv4Network) -> bool:
     return network.prefixlen == 0 or not network.is_private
 
 

@@ -46,7 +46,7 @@ def check_quotas(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             yield from _check_quota(TYPES, applied[name], total, used, settings)
 
 
-def check_secrets(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_secrets_exist(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every secret and parameter that nodes fetch is there."""
     for index, secret in enumerate(settings.secrets):
         if facts.secrets.get(secret.arn) is False:
@@ -61,7 +61,7 @@ def check_secrets(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             )
 
 
-def check_name_unused(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_cluster_name_unused(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A cluster of this name is there already: what differs from it is for update-cluster."""
     clusters = value_or_none(facts.used)
     if clusters is not None and settings.cluster.name in clusters:

@@ -10,7 +10,7 @@ from hyperpod_kit.model.secrets import ARN
 from hyperpod_kit.preflight.aws_facts.network import SUBNETS
 from hyperpod_kit.preflight.facts import NOT_QUERIED, AccountFacts, Endpoint, RouteTable, Subnet, value_or_none
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
-from hyperpod_kit.preflight.placement import TYPES, placements, subnet_config_path
+from hyperpod_kit.preflight.placement import TYPES, network_placements, subnet_config_path
 
 EVERYWHERE = ("0.0.0.0/0", "::/0")
 
@@ -20,12 +20,12 @@ def check_subnets_and_groups_exist(settings: Settings, facts: AccountFacts) -> I
     network, region = facts.network, settings.cluster.region
     subnets = facts.known_subnets
     existing_ids = {subnet.id for subnet in subnets or ()}
-    for placement in placements(settings):
+    for placement in network_placements(settings):
         for index, subnet_id in enumerate(placement.vpc.subnet_ids):
             if subnets is not None and subnet_id not in existing_ids:
                 yield Finding(
                     "HPK-V301",
-                    f"{placement.subnets_path}[{index}]",
+                    f"{placement.subnets_config_path}[{index}]",
                     f"there is no subnet `{subnet_id}` in {region} that this account can see",
                     f"aws ec2 describe-subnets --region {region} lists them",
                 )
@@ -33,7 +33,7 @@ def check_subnets_and_groups_exist(settings: Settings, facts: AccountFacts) -> I
             if network is not None and network.groups.get(group_id, NOT_QUERIED) is None:
                 yield Finding(
                     "HPK-V302",
-                    f"{placement.groups_path}[{index}]",
+                    f"{placement.security_groups_config_path}[{index}]",
                     f"there is no security group `{group_id}` in {region} that this account can see",
                     f"aws ec2 describe-security-groups --region {region} lists them",
                 )
@@ -44,22 +44,22 @@ def check_one_vpc(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     if facts.network is None:
         return
     owners = {subnet.id: subnet.vpc_id for subnet in value_or_none(facts.network.subnets) or ()}
-    for placement in placements(settings):
+    for placement in network_placements(settings):
         for group_id in placement.vpc.security_group_ids:
-            group = facts.network.group(group_id)
+            group = facts.network.security_group_if_known(group_id)
             if group is not None:
                 owners[group_id] = group.vpc_id
     if len(set(owners.values())) > 1:
         listed = ", ".join(f"{name} of {owner}" for name, owner in owners.items())
         yield Finding(
             "HPK-V303",
-            placements(settings)[0].path,
+            network_placements(settings)[0].path,
             f"subnets and security groups are of different VPCs: {listed}",
             "Choose them all from one VPC",
         )
 
 
-def check_private(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_subnets_private(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """No subnet sends what leaves it to an internet gateway: nodes have no public address and would reach nothing."""
     for path, subnet, table in _subnets_with_route_tables(settings, facts):
         for route in table.routes:
@@ -95,7 +95,7 @@ def check_s3_route(settings: Settings, facts: AccountFacts) -> Iterator[Finding]
     """A node fetches its bundle from S3: by a route, or through an endpoint of S3, and its groups let it."""
     network = facts.network
     endpoints = facts.known_endpoints
-    if network is None or endpoints is None or not needs_s3(settings):
+    if network is None or endpoints is None or not do_nodes_need_s3(settings):
         return
     for path, subnet, table in _subnets_with_route_tables(settings, facts):
         if (
@@ -147,7 +147,7 @@ def check_service_endpoints(settings: Settings, facts: AccountFacts) -> Iterator
             )
 
 
-def check_dns(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_vpc_dns_enabled(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The VPC resolves names and has host names: file systems are mounted by name."""
     by_name = [mount for mount in settings.mounts if mount.traits.in_vpc]
     if facts.network is None or not by_name:
@@ -172,16 +172,16 @@ def check_free_addresses(settings: Settings, facts: AccountFacts) -> Iterator[Fi
     """The subnets have an address for each node that there is not yet; some types take more than one."""
     subnets = facts.known_subnets
     running = sum((value_or_none(facts.used) or {}).get(settings.cluster.name, {}).values())
-    everywhere = placements(settings)
+    everywhere = network_placements(settings)
     if not subnets or (running and len(everywhere) > 1):
         return  # which network the running nodes are in is not known
     for placement in everywhere:
         free = sum(subnet.free for subnet in subnets if subnet.id in placement.vpc.subnet_ids)
-        if placement.nodes - running > free:
+        if placement.node_count - running > free:
             yield Finding(
                 "HPK-V309",
-                placement.subnets_path,
-                f"the subnets have {free} free addresses for {placement.nodes - running} more nodes",
+                placement.subnets_config_path,
+                f"the subnets have {free} free addresses for {placement.node_count - running} more nodes",
                 "Use larger subnets, or free addresses",
             )
 
@@ -194,7 +194,7 @@ def check_instance_type_zones(settings: Settings, facts: AccountFacts) -> Iterat
     if not subnets or offered is None or types is None:
         return
     reported: set[str] = set()
-    for placement in placements(settings):
+    for placement in network_placements(settings):
         have = {subnet.zone for subnet in subnets if subnet.id in placement.vpc.subnet_ids}
         for group in placement.groups:
             name = group.instance_type.removeprefix("ml.")
@@ -212,7 +212,7 @@ def check_instance_type_zones(settings: Settings, facts: AccountFacts) -> Iterat
             )
 
 
-def needs_s3(settings: Settings) -> bool:
+def do_nodes_need_s3(settings: Settings) -> bool:
     """Whether nodes fetch anything from S3: a bundle, or what a bucket mount shows."""
     return bool(settings.entry_script) or any(INQUIRIES[mount.kind].bucket is not None for mount in settings.mounts)
 

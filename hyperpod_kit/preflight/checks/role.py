@@ -11,14 +11,14 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.preflight.facts import NOT_QUERIED, AccountFacts, NotQueried, RoleFacts, value_or_none
 from hyperpod_kit.preflight.permission import Permission
-from hyperpod_kit.preflight.placement import NodeRole, roles
+from hyperpod_kit.preflight.placement import NodeRole, execution_roles
 from hyperpod_kit.preflight.required_permissions import required_permissions
 from hyperpod_kit.preflight.role_policy import SERVICE, trusts_sagemaker
 
 
 def check_roles_exist_and_trust_sagemaker(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every role exists in the caller's account, and its trust policy names SageMaker."""
-    for role in roles(settings):
+    for role in execution_roles(settings):
         if role.account and role.account != facts.caller.account:
             yield Finding(
                 "HPK-V201",
@@ -52,7 +52,7 @@ def check_roles_exist_and_trust_sagemaker(settings: Settings, facts: AccountFact
 
 def check_permissions(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """IAM would allow every action that the nodes need."""
-    for role in roles(settings):
+    for role in execution_roles(settings):
         role_facts = facts.roles.get(role.arn)
         if role_facts is None or (isinstance(role_facts, RoleFacts) and role_facts.arn != role.arn):
             continue  # no role, another one than the one that was simulated, or no ARN at all
@@ -67,8 +67,9 @@ def check_permissions(settings: Settings, facts: AccountFacts) -> Iterator[Findi
             yield Finding(
                 "HPK-V204",
                 permission.path,
-                f"role {role.name} may not {_actions(refused)} on {_resources(refused)}, and without that there is no "
-                f"{permission.purpose}{_denial_reason(refused)}",
+                f"role {role.name} may not {_denied_actions_text(refused)} on "
+                f"{_denied_resources_text(refused)}, and without that there is no "
+                f"{permission.purpose}{_extra_denial_reason_or_empty(refused)}",
                 "hyperpod-kit policy prints the least policy that the role needs: aws iam put-role-policy takes that",
                 severity,
             )
@@ -93,15 +94,15 @@ def _may_be_allowed_by_efs_policy(
     )
 
 
-def _actions(refused: Sequence[Decision]) -> str:
+def _denied_actions_text(refused: Sequence[Decision]) -> str:
     return ", ".join(sorted({decision.action for decision in refused}))
 
 
-def _resources(refused: Sequence[Decision]) -> str:
+def _denied_resources_text(refused: Sequence[Decision]) -> str:
     return ", ".join(sorted({decision.resource for decision in refused}))
 
 
-def _denial_reason(refused: Sequence[Decision]) -> str:
+def _extra_denial_reason_or_empty(refused: Sequence[Decision]) -> str:
     """Say what besides a missing Allow forbids it: another Allow would not help then."""
     limits = sorted({limit for decision in refused for limit in decision.limits})
     reason: Optional[str] = " and ".join(limits) or None

@@ -46,7 +46,7 @@ def check_file_systems_exist_and_available(settings: Settings, facts: AccountFac
                 )
 
 
-def check_mount_targets(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_mount_target_in_each_node_zone(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Each zone of the nodes has a mount target in their VPC: the file system's name resolves in no other zone."""
     for existing in _existing_systems(settings, facts):
         endpoints, subnets = value_or_none(existing.system.endpoints), _carrying_subnets(settings, facts, existing)
@@ -102,7 +102,7 @@ def check_nfs_port(settings: Settings, facts: AccountFacts) -> Iterator[Finding]
             )
 
 
-def check_access_points(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_access_points_exist_and_match(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every access point exists, is ready and belongs to the file system that is mounted through it."""
     for written, written_at in settings.sourced_mounts:
         mount: Any = written

@@ -23,14 +23,14 @@ from hyperpod_kit.preflight.facts import (
     value_or_none,
 )
 from hyperpod_kit.preflight.mounts.inquiry import MountInquiry, SharedService
-from hyperpod_kit.preflight.permission import Account, Carried, Permission, sid_from_name
-from hyperpod_kit.preflight.placement import NodeRole, roles
+from hyperpod_kit.preflight.permission import Account, Carried, Permission, sid_part_from_name
+from hyperpod_kit.preflight.placement import NodeRole, execution_roles
 
 ONE_BY_ONE = 3
 """Up to so many access points are asked for by id; more come from one listing of their file system."""
 
 
-def permissions(carried: Carried, account: Account, role: NodeRole) -> Iterator[Permission]:
+def required_role_permissions(carried: Carried, account: Account, role: NodeRole) -> Iterator[Permission]:
     """Yield the permissions for EFS that is mounted with IAM, and to find mount targets.
 
     Homes and shares are not here: their file system's own policy lets the role in.
@@ -46,7 +46,7 @@ def permissions(carried: Carried, account: Account, role: NodeRole) -> Iterator[
             point = account.arn("elasticfilesystem", f"access-point/{mount.access_point_id}", mount.region)
             context = {"elasticfilesystem:AccessPointArn": (point,)}
         verbs = tuple(f"elasticfilesystem:Client{verb}" for verb in ("Mount", "Write"))
-        yield Permission(f"Mount{sid_from_name(mount.name)}", f"mount `{mount.name}`", at, verbs, (arn,), context)
+        yield Permission(f"Mount{sid_part_from_name(mount.name)}", f"mount `{mount.name}`", at, verbs, (arn,), context)
     if arns:
         yield Permission(
             "FindMountTargets",
@@ -60,8 +60,8 @@ def permissions(carried: Carried, account: Account, role: NodeRole) -> Iterator[
 
 def fetch_file_system(client: QueryClient, requested: FileSystemQuery) -> Queried[Optional[FileSystem]]:
     """Describe one EFS file system, None when there is no such one."""
-    calls = client.service(Efs, requested.region)
-    described = client.query(
+    calls = client.service_client(Efs, requested.region)
+    described = client.query_or_record_failure(
         "elasticfilesystem:DescribeFileSystems",
         requested.path,
         f"whether {requested.id} is there",
@@ -69,13 +69,13 @@ def fetch_file_system(client: QueryClient, requested: FileSystemQuery) -> Querie
     )
     if described is None or isinstance(described, NotQueried):
         return described
-    targets = client.query(
+    targets = client.query_or_record_failure(
         "elasticfilesystem:DescribeMountTargets",
         requested.path,
         f"whether the nodes reach a mount target of {requested.id}",
         lambda: calls.mount_targets(requested.id),
     )
-    policy = client.query(
+    policy = client.query_or_record_failure(
         "elasticfilesystem:DescribeFileSystemPolicy",
         requested.path,
         f"whether the policy of {requested.id} lets the nodes in",
@@ -122,7 +122,7 @@ def _fetch_access_points(
     action = "elasticfilesystem:DescribeAccessPoints"
     listed: Sequence[AccessPointFacts] = ()
     if len(requested.points) > ONE_BY_ONE:
-        listing = client.query(
+        listing = client.query_or_record_failure(
             action,
             requested.path,
             f"whether the access points of {requested.id} are there",
@@ -134,7 +134,7 @@ def _fetch_access_points(
     points_by_id: dict[str, Queried[Optional[AccessPointFacts]]] = {point.id: point for point in listed}
     for point in requested.points:
         if point not in points_by_id:
-            points_by_id[point] = client.query(
+            points_by_id[point] = client.query_or_record_failure(
                 action,
                 requested.path,
                 f"whether access point {point} is there",
@@ -161,7 +161,7 @@ def _none_on_error_code(code: str, call: Any) -> Any:
         return None
 
 
-def check_policy_admits(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_policy_admits_mounts(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Check that a file system with a policy lets these mounts in: homes by the nodes' role, those without IAM
     as anybody."""
     for mount, at in settings.mounts_of_kind(EfsMount):
@@ -172,7 +172,7 @@ def check_policy_admits(settings: Settings, facts: AccountFacts) -> Iterator[Fin
         if document is None:
             continue
         if at == HOMES_PATH:
-            for role in roles(settings):
+            for role in execution_roles(settings):
                 if any(
                     mount.is_carried_by(group.role, group.name) for group in role.groups
                 ) and not has_allow_statement(document, role.arn, MOUNT):
@@ -183,7 +183,7 @@ def check_policy_admits(settings: Settings, facts: AccountFacts) -> Iterator[Fin
                         "hyperpod-kit users apply puts a policy that lets the cluster's role in",
                     )
         elif not mount.iam and not public_statement_names(document):
-            let_in = any(has_allow_statement(document, role.arn, MOUNT) for role in roles(settings))
+            let_in = any(has_allow_statement(document, role.arn, MOUNT) for role in execution_roles(settings))
             advice = ", and let the role in"
             if let_in:
                 advice = ""
@@ -195,7 +195,7 @@ def check_policy_admits(settings: Settings, facts: AccountFacts) -> Iterator[Fin
             )
 
 
-def check_policy_restricts(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_policy_admits_only_iam_clients(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Warn of each file system that everybody in the network can mount as root: its policy does not ask clients
     for IAM."""
     checked_ids = set()
@@ -225,9 +225,9 @@ def check_policy_restricts(settings: Settings, facts: AccountFacts) -> Iterator[
 
 
 KIND = MountInquiry(
-    permissions=permissions,
+    permissions=required_role_permissions,
     shared=SharedService("EFS", "efs", "aws efs describe-file-systems", fetch_file_system),
     fsx=None,
     bucket=None,
-    checks=(check_policy_admits, check_policy_restricts),  # HPK-V4
+    checks=(check_policy_admits_mounts, check_policy_admits_only_iam_clients),  # HPK-V4
 )

@@ -7,17 +7,17 @@ from typing import Iterator, Optional
 from hyperpod_kit.config.mounts.mountpoint_s3 import KIND as FORM
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.preflight.mounts.inquiry import BucketOf, MountInquiry
-from hyperpod_kit.preflight.permission import Account, Carried, Permission, sid_from_name
+from hyperpod_kit.preflight.permission import Account, Carried, Permission, sid_part_from_name
 from hyperpod_kit.preflight.placement import NodeRole
 
 
-def permissions(carried: Carried, account: Account, role: NodeRole) -> Iterator[Permission]:
+def required_role_permissions(carried: Carried, account: Account, role: NodeRole) -> Iterator[Permission]:
     """Yield the permissions on the bucket of each mount that is behind AWS's own endpoint, and on its KMS key."""
     for mount, at in carried:
         if mount.endpoint_url is not None:
             continue
         bucket = f"arn:{account.partition}:s3:::{mount.bucket}"
-        name, purpose = sid_from_name(mount.name), f"mount `{mount.name}`"
+        name, purpose = sid_part_from_name(mount.name), f"mount `{mount.name}`"
         if mount.bucket.endswith("--x-s3"):
             arn = account.arn("s3express", f"bucket/{mount.bucket}", mount.region)
             yield Permission(f"Mount{name}", purpose, at, ("s3express:CreateSession",), (arn,))
@@ -50,11 +50,13 @@ def _kms_key_permission(key: str, sid: str, purpose: str, at: str, account: Acco
     return Permission(sid, purpose, at, actions, keys, aliases, condition="ForAnyValue:StringEquals")
 
 
-def bucket_at_aws(mount: S3Mount, at: str) -> Optional[BucketOf]:
+def bucket_of_mount_if_aws(mount: S3Mount, at: str) -> Optional[BucketOf]:
     """Return the part of a bucket that a mount shows, None behind an endpoint that is not AWS's."""
     if mount.endpoint_url is not None:
         return None
-    return BucketOf(mount.bucket, mount.prefix, FORM.path_of_key(at, "bucket"))
+    return BucketOf(mount.bucket, mount.prefix, FORM.configuration_path_of_key(at, "bucket"))
 
 
-KIND = MountInquiry(permissions=permissions, shared=None, fsx=None, bucket=bucket_at_aws, checks=())
+KIND = MountInquiry(
+    permissions=required_role_permissions, shared=None, fsx=None, bucket=bucket_of_mount_if_aws, checks=()
+)

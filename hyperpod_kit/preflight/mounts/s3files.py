@@ -9,11 +9,11 @@ from hyperpod_kit.preflight.aws_facts.client import QueryClient
 from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery, with_fetched_security_groups
 from hyperpod_kit.preflight.facts import AccessPointFacts, FileSystem, NotQueried, Queried, StorageEndpoint
 from hyperpod_kit.preflight.mounts.inquiry import MountInquiry, SharedService
-from hyperpod_kit.preflight.permission import Account, Carried, Permission, sid_from_name
+from hyperpod_kit.preflight.permission import Account, Carried, Permission, sid_part_from_name
 from hyperpod_kit.preflight.placement import NodeRole
 
 
-def permissions(carried: Carried, account: Account, role: NodeRole) -> Iterator[Permission]:
+def required_role_permissions(carried: Carried, account: Account, role: NodeRole) -> Iterator[Permission]:
     """Yield the permissions to mount S3 Files, which always asks IAM.
 
     The configuration does not know its bucket, so direct reads of it are not here.
@@ -24,13 +24,13 @@ def permissions(carried: Carried, account: Account, role: NodeRole) -> Iterator[
         if mount.access_point_id is not None:
             context = {"s3files:AccessPointArn": (f"{arn}/access-point/{mount.access_point_id}",)}
         verbs = tuple(f"s3files:Client{verb}" for verb in ("Mount", "Write"))
-        yield Permission(f"Mount{sid_from_name(mount.name)}", f"mount `{mount.name}`", at, verbs, (arn,), context)
+        yield Permission(f"Mount{sid_part_from_name(mount.name)}", f"mount `{mount.name}`", at, verbs, (arn,), context)
 
 
 def fetch_file_system(client: QueryClient, requested: FileSystemQuery) -> Queried[Optional[FileSystem]]:
     """Describe one S3 Files file system, None when there is no such one."""
-    calls = client.service(S3Files, requested.region)
-    described = client.query(
+    calls = client.service_client(S3Files, requested.region)
+    described = client.query_or_record_failure(
         "s3files:GetFileSystem",
         requested.path,
         f"whether {requested.id} is there",
@@ -38,14 +38,14 @@ def fetch_file_system(client: QueryClient, requested: FileSystemQuery) -> Querie
     )
     if described is None or isinstance(described, NotQueried):
         return described
-    targets = client.query(
+    targets = client.query_or_record_failure(
         "s3files:ListMountTargets",
         requested.path,
         f"whether the nodes reach a mount target of {requested.id}",
         lambda: calls.mount_targets(requested.id),
     )
     points = {
-        point: client.query(
+        point: client.query_or_record_failure(
             "s3files:GetAccessPoint",
             requested.path,
             f"whether access point {point} is there",
@@ -84,7 +84,7 @@ def _parse_access_point(entry: Optional[Mapping[str, Any]]) -> Optional[AccessPo
 
 
 KIND = MountInquiry(
-    permissions=permissions,
+    permissions=required_role_permissions,
     shared=SharedService("S3 Files", "s3files", "aws s3files list-file-systems", fetch_file_system),
     fsx=None,
     bucket=None,

@@ -8,7 +8,7 @@ from typing import Any, Mapping
 
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.untrusted import files
-from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.parse import parse_json_object
 
 MAX_FILE_BYTES = 16 << 20
 _KEYS = {"admins", "directories", "sinks"}
@@ -28,12 +28,12 @@ class AlertSinks:
     motd: str = ""
 
     @property
-    def can_alert(self) -> bool:
+    def has_mail_or_sns_sink(self) -> bool:
         """Whether an alert can be sent at all."""
         return bool(self.mail or self.sns)
 
     @property
-    def publishes_state(self) -> bool:
+    def has_quota_state_sink(self) -> bool:
         """Whether the state of a quota check is left anywhere."""
         return bool(self.cloudwatch or self.prometheus or self.motd)
 
@@ -50,7 +50,7 @@ class AlertConfig:
 def load(path: Path) -> AlertConfig:
     """Load `{"admins": [mail…], "directories": {"/fsx/alice": [mail…]}, "sinks": {…}}`. Raises UsageError, OSError."""
     try:
-        body: Mapping[str, Any] = json_object(files.read_file_or_pipe(str(path), MAX_FILE_BYTES), MAX_FILE_BYTES)
+        body: Mapping[str, Any] = parse_json_object(files.read_file_or_pipe(str(path), MAX_FILE_BYTES), MAX_FILE_BYTES)
     except ValueError as err:
         raise UsageError(f"{path}: {err}: expected JSON") from err
     directories = body.get("directories", {})
@@ -59,8 +59,8 @@ def load(path: Path) -> AlertConfig:
     sinks = body.get("sinks", {})
     if not isinstance(sinks, dict):
         raise UsageError(f"{path}: sinks is no object")
-    owners = {name: _require_addresses(path, addresses) for name, addresses in directories.items()}
-    return AlertConfig(owners, _require_addresses(path, body.get("admins", [])), parse_sinks(sinks))
+    owners = {name: _require_mail_addresses(path, addresses) for name, addresses in directories.items()}
+    return AlertConfig(owners, _require_mail_addresses(path, body.get("admins", [])), parse_sinks(sinks))
 
 
 def parse_sinks(body: Mapping[str, Any]) -> AlertSinks:
@@ -78,7 +78,7 @@ def parse_sinks(body: Mapping[str, Any]) -> AlertSinks:
     return AlertSinks(**body)
 
 
-def _require_addresses(path: Path, addresses: Any) -> tuple[str, ...]:
+def _require_mail_addresses(config_path: Path, addresses: Any) -> tuple[str, ...]:
     if not isinstance(addresses, list) or not all(isinstance(address, str) and "@" in address for address in addresses):
-        raise UsageError(f"{path}: {addresses!r} is no list of mail addresses")
+        raise UsageError(f"{config_path}: {addresses!r} is no list of mail addresses")
     return tuple(addresses)

@@ -26,7 +26,7 @@ from hyperpod_kit.storage.alerts.config import AlertSinks
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.system.file_lock import try_lock
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.parse import parse_json_object
 
 FORMAT = "hpk-alerts/1"
 QUOTA_FORMAT = "hpk-quota-state/1"
@@ -59,7 +59,7 @@ class StandingAlert:
             channel for channel in senders.channels_for_alert(sinks, self.alert) if str(channel) not in self.accepted
         ]
 
-    def alert_to_send(self) -> Alert:
+    def alert_marked_if_over(self) -> Alert:
         """Render the alert as it is sent: one that comes late says of when it is."""
         if not self.over:
             return self.alert
@@ -118,9 +118,8 @@ class AlertOutbox:
         self, retained_keys: Sequence[str], observed: Mapping[str, Alert | None], now: float | None = None
     ) -> list[str]:
         """Apply the outcome of an inspection: for each key that could be inspected its alert, or None for no alert.
-
-        What is not `watched` any more is forgotten. Returns the keys that stand since now. Nothing is written yet.
-        """
+        Keys that are not in `retained_keys` are forgotten. Returns the keys that stand since now.
+        Nothing is written yet."""
         now = time.time() if now is None else now
         updated, new_keys = {}, []
         for key in retained_keys:
@@ -153,16 +152,16 @@ class AlertOutbox:
         ):
             sender = senders_of_sinks[sink](self._sinks)
             try:
-                self._send_through(sender, sink, report, clock() + SINK_TIMEOUT, clock)
+                self._send_pending_of_sink_saving_each(sender, sink, report, clock() + SINK_TIMEOUT, clock)
             finally:
                 sender.close()
         self._standing = {
             key: entry for key, entry in self._standing.items() if not entry.over or entry.pending_channels(self._sinks)
         }
         write(self._path, self._standing)
-        self.report_pending(report)
+        self.set_waiting_and_unheard_of(report)
 
-    def report_pending(self, report: AlertReport) -> None:
+    def set_waiting_and_unheard_of(self, report: AlertReport) -> None:
         """Report what waits, and what no channel is configured for."""
         report.waiting = [
             (key, channel) for key, entry in self._standing.items() for channel in entry.pending_channels(self._sinks)
@@ -173,7 +172,7 @@ class AlertOutbox:
             if not entry.over and not senders.channels_for_alert(self._sinks, entry.alert)
         ]
 
-    def _send_through(
+    def _send_pending_of_sink_saving_each(
         self,
         sender: senders.AlertSender,
         sink: str,
@@ -188,7 +187,7 @@ class AlertOutbox:
             if clock() >= until:
                 report.failed.append(f"{sink}: it took {SINK_TIMEOUT:.0f} s; the next check sends the rest")
                 return
-            accepted = sender.send(entry.alert_to_send(), to, entry.message_id)
+            accepted = sender.send(entry.alert_marked_if_over(), to, entry.message_id)
             report.failed += accepted.failed
             if accepted.channels:
                 report.sent += [(key, channel) for channel in accepted.channels]
@@ -219,7 +218,7 @@ def open_outbox(path: Path, sinks: AlertSinks, *, exclusive: bool = True) -> Ite
     Raises UsageError for a file of something else, HyperpodKitError while another check sends, OSError.
     """
     if not exclusive:
-        yield AlertOutbox(path, sinks, read(path))
+        yield AlertOutbox(path, sinks, read_standing_alerts_or_empty(path))
         return
     by_descriptor.make_directories(path.parent)
     lock = by_descriptor.open_own_or_root_file(
@@ -231,7 +230,7 @@ def open_outbox(path: Path, sinks: AlertSinks, *, exclusive: bool = True) -> Ite
                 f"{path}: another check is sending alerts at this moment",
                 hint="wait for it, or look only: the same words with --dry-run",
             )
-        yield AlertOutbox(path, sinks, read(path))
+        yield AlertOutbox(path, sinks, read_standing_alerts_or_empty(path))
     finally:
         os.close(lock)
 
@@ -260,15 +259,15 @@ def inspect_and_send_alerts(
     return report
 
 
-def default_outbox_path(check: str) -> Path:
+def default_outbox_path(check_name: str) -> Path:
     """Return the default file of a check, in its user's home."""
-    return Path.home() / ".local/state/hyperpod-kit/alerts" / f"{check}.json"
+    return Path.home() / ".local/state/hyperpod-kit/alerts" / f"{check_name}.json"
 
 
-def read(path: Path) -> dict[str, StandingAlert]:
+def read_standing_alerts_or_empty(path: Path) -> dict[str, StandingAlert]:
     """Read key -> what stands. Raises UsageError, OSError."""
     try:
-        body = json_object(by_descriptor.read_own_file(path, MAX_FILE_BYTES), MAX_FILE_BYTES)
+        body = parse_json_object(by_descriptor.read_own_or_root_file(path, MAX_FILE_BYTES), MAX_FILE_BYTES)
         if body["format"] == QUOTA_FORMAT:
             return {str(key): StandingAlert(Alert(str(key), "", ""), 0.0) for key in body["above"]}
         if body["format"] != FORMAT:
@@ -283,7 +282,7 @@ def read(path: Path) -> dict[str, StandingAlert]:
 def write(path: Path, standing: Mapping[str, StandingAlert]) -> None:
     """Write what `read` takes back, on disk when this returns. Raises OSError."""
     body = {"format": FORMAT, "alerts": {key: _encode(entry) for key, entry in standing.items()}}
-    atomic_file.replace(path, json.dumps(body).encode() + b"\n", 0o600, durable=True)
+    atomic_file.write_atomically(path, json.dumps(body).encode() + b"\n", 0o600, durable=True)
 
 
 def _encode(entry: StandingAlert) -> dict[str, Any]:

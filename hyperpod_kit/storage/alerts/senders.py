@@ -11,7 +11,7 @@ from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.storage.alerts.alert import Alert, AlertChannel
 from hyperpod_kit.storage.alerts.config import AlertSinks
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 REPLY_TIMEOUT = 20.0
 """For one answer of a mail server."""
@@ -74,7 +74,7 @@ class MailSender:
             # `quit` may wait for the server that has just not answered.
             self._disconnect()
             return DeliveryResult((), [f"mail: {err}"], down=not isinstance(err, _MESSAGE_ERRORS))
-        failed = [f"mail: {address}: {_format_reply(reply)}" for address, reply in refused.items()]
+        failed = [f"mail: {address}: {_format_smtp_reply(reply)}" for address, reply in refused.items()]
         return DeliveryResult([channel for channel in to if channel.address not in refused], failed)
 
     def _connect_once(self) -> smtplib.SMTP:
@@ -86,10 +86,10 @@ class MailSender:
     def _build_message(self, alert: Alert, message_id: str) -> EmailMessage:
         message = EmailMessage()
         message["From"], message["To"] = self._sinks.mail_from, ", ".join(alert.to)
-        message["Subject"] = clean(alert.subject, 200)
+        message["Subject"] = clean_one_line(alert.subject, 200)
         # The same for each try, so that a mail program shows an alert that came twice once.
         message["Message-ID"] = f"<{message_id}@hyperpod-kit>"
-        message.set_content(clean(alert.sentence, MAX_SENTENCE))
+        message.set_content(clean_one_line(alert.sentence, MAX_SENTENCE))
         return message
 
     def _disconnect(self) -> None:
@@ -114,11 +114,11 @@ class TopicSender:
     def send(self, alert: Alert, to: Sequence[AlertChannel], message_id: str) -> DeliveryResult:
         (channel,) = to
         topic = channel.address
-        subject = clean(alert.subject, MAX_SUBJECT).encode("ascii", "replace").decode()[:MAX_SUBJECT]
+        subject = clean_one_line(alert.subject, MAX_SUBJECT).encode("ascii", "replace").decode()[:MAX_SUBJECT]
         try:
             with translate_aws_errors("Publish", topic):
                 self._cached_sns_client(topic).publish(
-                    TopicArn=topic, Subject=subject, Message=clean(alert.sentence, MAX_SENTENCE)
+                    TopicArn=topic, Subject=subject, Message=clean_one_line(alert.sentence, MAX_SENTENCE)
                 )
         except (HyperpodKitError, OSError, ValueError) as err:
             return DeliveryResult((), [f"sns: {err}"], down=not isinstance(err, _MESSAGE_ERRORS))
@@ -139,7 +139,7 @@ SENDERS: Dict[str, Callable[[AlertSinks], AlertSender]] = {"mail": MailSender, "
 """Sink -> what sends there."""
 
 
-def _format_reply(reply: Any) -> str:
+def _format_smtp_reply(reply: Any) -> str:
     code, text = reply
     if isinstance(text, bytes):
         text = text.decode(errors="replace")

@@ -30,7 +30,7 @@ class SlurmJob:
     end: float
 
 
-def parse_sacct_jobs(lines: Iterable[str]) -> Iterator[SlurmJob]:
+def parse_sacct_jobs_per_node(lines: Iterable[str]) -> Iterator[SlurmJob]:
     """Parse one job for each node of each line; lines of what never ran are passed over."""
     for line in lines:
         fields = line.rstrip("\n").split("|")

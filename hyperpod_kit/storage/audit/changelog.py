@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from typing import Iterable, Iterator, NamedTuple
 
 from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry, unreadable_line_gap
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 SOURCE = "lustre-changelog"
 _LINE = re.compile(
@@ -89,20 +89,20 @@ class _Sequence:
             yield from self._drop_out_of_sequence_as_gaps(line)
             self._waiting.append(line)
             if len(self._waiting) > WINDOW:
-                yield from self._yield_oldest_with_gap()
+                yield from self._yield_oldest_after_gap_if_any()
             return
         self._out_of_sequence.append(line)
         if len(self._out_of_sequence) > WINDOW:
-            yield from self._resume_from_out_of_sequence()
+            yield from self._yield_waiting_and_readd_out_of_sequence()
 
     def yield_remaining(self) -> Iterator[Entry]:
         """Return what remains."""
         while self._out_of_sequence:
-            yield from self._resume_from_out_of_sequence()
+            yield from self._yield_waiting_and_readd_out_of_sequence()
         while self._waiting:
-            yield from self._yield_oldest_with_gap()
+            yield from self._yield_oldest_after_gap_if_any()
 
-    def _yield_oldest_with_gap(self) -> Iterator[Entry]:
+    def _yield_oldest_after_gap_if_any(self) -> Iterator[Entry]:
         line = self._waiting.popleft()
         if self._last_number is not None and line.number > self._last_number + 1:
             reason = f"{self._name}: records {self._last_number + 1} to {line.number - 1} are not there"
@@ -110,10 +110,10 @@ class _Sequence:
         self._last_number, self.last = line.number, line.when
         yield line.record
 
-    def _resume_from_out_of_sequence(self) -> Iterator[Entry]:
+    def _yield_waiting_and_readd_out_of_sequence(self) -> Iterator[Entry]:
         """Go on from lines out of sequence: records are missing, or another dump of the same log begins."""
         while self._waiting:
-            yield from self._yield_oldest_with_gap()
+            yield from self._yield_oldest_after_gap_if_any()
         lines, self._out_of_sequence = self._out_of_sequence, []
         for line in lines:
             yield from self.add_and_yield_certain(line)
@@ -134,7 +134,7 @@ class _Sequence:
         reason = (
             f"{self._name}: a line of number {line.number} and one of number {contradicted.number} "
             "contradict each other, and one of them may be a part of a name: "
-            f"{clean(line.text)} | {clean(contradicted.text)}"
+            f"{clean_one_line(line.text)} | {clean_one_line(contradicted.text)}"
         )
         digest = hashlib.blake2b(line.text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
         times = sorted((line.when, contradicted.when))

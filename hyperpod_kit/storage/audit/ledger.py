@@ -19,7 +19,7 @@ from hyperpod_kit.storage import private_database
 from hyperpod_kit.storage.audit.accounting import SlurmJob
 from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry, to_storable_record_or_gap
 from hyperpod_kit.system import hash_chain
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 FORMAT = "hpk-audit/1"
 _FIELDS = tuple(AuditRecord.__dataclass_fields__)
@@ -131,7 +131,7 @@ class AuditLedger:
         for row in cursor:
             yield dict(zip(("seq", *_FIELDS), row))
 
-    def gaps_overlapping(self, since: float, until: float) -> list[AuditGap]:
+    def gaps_overlapping_or_undated(self, since: float, until: float) -> list[AuditGap]:
         """Return the gaps that overlap the time."""
         cursor = self._database.execute(
             "select * from gaps where until >= ? and since <= ? or until = 0 order by since", (since, until)
@@ -153,11 +153,11 @@ class AuditLedger:
             # Numbers have no holes but those that retention made before the first row.
             follows = hash_chain.chain_digest(chain, dict(zip(_FIELDS, row[2:]))) == row[1]
             if not follows or (previous_seq is not None and row[0] != previous_seq + 1):
-                return ChainVerdict(count, int(row[0]), chain, self._removed_count())
+                return ChainVerdict(count, int(row[0]), chain, self._count_of_records_ever_removed())
             previous_seq, chain, count = row[0], row[1], count + 1
-        return ChainVerdict(count, None, chain, self._removed_count())
+        return ChainVerdict(count, None, chain, self._count_of_records_ever_removed())
 
-    def delete_older_than(self, earliest: float, *, dry_run: bool = False) -> int:
+    def delete_older_records_gaps_and_jobs(self, earliest: float, *, dry_run: bool = False) -> int:
         """Remove the oldest rows, up to the first that is not older than `earliest`, and gaps and jobs; returns how
         many."""
         with self._transaction():
@@ -173,7 +173,10 @@ class AuditLedger:
             self._database.execute("delete from records where seq < ?", (bound,))
             self._database.execute("delete from gaps where until < ? and until > 0", (earliest,))
             self._database.execute('delete from jobs where "end" < ?', (earliest,))
-            for name, value in (("kept from chain", chain), ("removed", str(self._removed_count() + count))):
+            for name, value in (
+                ("kept from chain", chain),
+                ("removed", str(self._count_of_records_ever_removed() + count)),
+            ):
                 self._database.execute("insert or replace into about values (?, ?)", (name, value))
         return count
 
@@ -183,7 +186,7 @@ class AuditLedger:
             return str(row[0])
         return self._read_metadata("kept from chain") or hash_chain.START
 
-    def _removed_count(self) -> int:
+    def _count_of_records_ever_removed(self) -> int:
         return int(self._read_metadata("removed") or 0)
 
     def _read_metadata(self, name: str) -> Optional[str]:
@@ -206,7 +209,9 @@ def _conflict_gap(later: AuditRecord, stored: Mapping[str, Any]) -> AuditGap:
     body = later.to_dict()
     differing = [name for name in _FIELDS if body[name] != stored[name]]
     first, second = ({name: value[name] for name in differing} for value in (stored, body))
-    reason = f"{later.id}: two different records: {clean(json.dumps(first))} | {clean(json.dumps(second))}"
+    reason = (
+        f"{later.id}: two different records: {clean_one_line(json.dumps(first))} | {clean_one_line(json.dumps(second))}"
+    )
     digest = hashlib.blake2b(json.dumps(body).encode(), digest_size=8).hexdigest()
     since, until = sorted((float(stored["time"]), later.time))
     return AuditGap(since, until, later.source, f"{later.id}:{digest}", reason, later.host)

@@ -69,7 +69,7 @@ def run_query(ledger: AuditLedger, query: AuditQuery) -> AuditResult:
         if len(matches) > query.limit:
             break
     shown = matches[: query.limit]
-    return AuditResult(shown, ledger.gaps_overlapping(query.since, query.until), len(matches) > len(shown))
+    return AuditResult(shown, ledger.gaps_overlapping_or_undated(query.since, query.until), len(matches) > len(shown))
 
 
 def join_accounting(ledger: AuditLedger, row: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Iterable, Iterator, Protocol, Union
 
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ def to_storable_record_or_gap(entry: Entry) -> Entry:
         times = (entry.since, entry.until)
         if not all(map(math.isfinite, times)):
             times = (0.0, 0.0)
-        return replace(entry, since=times[0], until=times[1], **_encodable_texts(entry))
+        return replace(entry, since=times[0], until=times[1], **_text_fields_with_surrogates_escaped(entry))
     if not math.isfinite(entry.time) or not (-1 <= entry.uid < 1 << 32) or not (0 <= entry.pid < 1 << 31):
         reason = "a record has no possible time, user or process"
         return to_storable_record_or_gap(AuditGap(0.0, 0.0, entry.source, entry.id, reason, entry.host))
-    return replace(entry, **_encodable_texts(entry))
+    return replace(entry, **_text_fields_with_surrogates_escaped(entry))
 
 
-def _encodable_texts(entry: Entry) -> dict[str, Any]:
+def _text_fields_with_surrogates_escaped(entry: Entry) -> dict[str, Any]:
     return {
         name: value.encode("utf-8", "backslashreplace").decode()
         for name, value in vars(entry).items()
@@ -89,5 +89,5 @@ def _encodable_texts(entry: Entry) -> dict[str, Any]:
 
 def unreadable_line_gap(source: str, log_name: str, number: int, text: str, time: float) -> AuditGap:
     """Make the gap for a line that cannot be read. `time`: of the last line before it."""
-    reason = f"{log_name}, line {number}, cannot be read: {clean(text, 200)}"
+    reason = f"{log_name}, line {number}, cannot be read: {clean_one_line(text, 200)}"
     return AuditGap(time, time, source, f"{log_name}:{number}:{text[:200]}", reason, "")

@@ -52,9 +52,9 @@ def parse_entries_with_best_effort_gap(lines: Iterable[str], log_name: str) -> I
             SOURCE,
             f"{request}:{operation}:{key}",
             _OPERATIONS.get(operation, operation),
-            f"s3://{bucket}/{unquote(unquote(_field_or_empty(key)))}",
+            f"s3://{bucket}/{unquote(unquote(_empty_if_dash(key)))}",
             host=host,
-            user=_field_or_empty(requester),
+            user=_empty_if_dash(requester),
             command=command,
             result="" if status.startswith("2") else status,
         )
@@ -62,6 +62,6 @@ def parse_entries_with_best_effort_gap(lines: Iterable[str], log_name: str) -> I
         yield AuditGap(first, last, SOURCE, f"{log_name}:best-effort", BEST_EFFORT, "")
 
 
-def _field_or_empty(field: str) -> str:
+def _empty_if_dash(field: str) -> str:
     """Return a field, "" for the dash that stands for nothing."""
     return "" if field == "-" else field

@@ -65,10 +65,12 @@ def read_entries_marking_damage(kind: str, path: Path) -> Iterator[Entry]:
             stream = gzip.GzipFile(fileobj=raw)  # type: ignore[assignment]
         yield from source.importer(_read_lines_replacing_overlong(stream, source, damage), path.name)
     if damage:
-        yield AuditGap(0.0, 0.0, source_name(kind), f"{path.name}:damaged", f"{path.name} is damaged: {damage[0]}", "")
+        yield AuditGap(
+            0.0, 0.0, record_source_of_kind(kind), f"{path.name}:damaged", f"{path.name} is damaged: {damage[0]}", ""
+        )
 
 
-def source_name(kind: str) -> str:
+def record_source_of_kind(kind: str) -> str:
     """Return what its records call their source."""
     return {"changelog": changelog.SOURCE}.get(kind, kind)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from hyperpod_kit.errors import RunError, RunTimeout
 from hyperpod_kit.storage.bench.streams import StreamSample
-from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.parse import parse_json_object
 
 TIMEOUT = 600.0
 
@@ -51,5 +51,5 @@ def measure_with_fio(directory: Path, kind: str, streams: int, file_size: int) -
 
 def parse_report(kind: str, streams: int, printed: str) -> StreamSample:
     """Parse fio's JSON. Warnings may stand before it. Raises ValueError, KeyError."""
-    body: dict[str, Any] = json_object(printed[printed.index("{") :])["jobs"][0][kind]
+    body: dict[str, Any] = parse_json_object(printed[printed.index("{") :])["jobs"][0][kind]
     return StreamSample(kind, streams, int(body["io_bytes"]), float(body["runtime"]) / 1000, False)

@@ -53,12 +53,12 @@ class MountReport:
     saves: list[Sample] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
-    def fit_stream_shape(self, kind: str) -> StreamShape | None:
+    def fit_stream_shape(self, write_or_read: str) -> StreamShape | None:
         """Fit the shape of own streams; `kind`: write or read."""
-        return fit_shape([sample for sample in self.streams if sample.kind == kind])
+        return fit_shape([sample for sample in self.streams if sample.kind == write_or_read])
 
-    def _shape_json(self, kind: str) -> dict[str, Any] | None:
-        stream_shape = self.fit_stream_shape(kind)
+    def _shape_json(self, write_or_read: str) -> dict[str, Any] | None:
+        stream_shape = self.fit_stream_shape(write_or_read)
         return None if stream_shape is None else stream_shape._asdict()
 
     def to_json(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def parse_mount(text: str) -> BenchMount:
     path, _, kind = text.partition("=")
     if not os.path.isdir(path):
         raise Absent(f"{path} is no directory here")
-    entry = mountinfo.mount_holding(mountinfo.read(), os.path.realpath(path))
+    entry = mountinfo.mount_containing_path(mountinfo.read_mountinfo(), os.path.realpath(path))
     file_system, source = "unknown", ""
     options: list[str] = []
     if entry is not None:
@@ -103,8 +103,8 @@ def parse_mount(text: str) -> BenchMount:
 
 def measure_mount(
     mount: BenchMount,
-    budget: float,
-    counts: tuple[int, ...],
+    byte_budget: float,
+    stream_counts: tuple[int, ...],
     replay_request: ReplayRequest | None,
     progress: Callable[[str], None],
 ) -> MountReport:
@@ -120,16 +120,16 @@ def measure_mount(
         except OSError as err:
             report.left_out.append(f"{what}: {err.strerror or err}")
 
-    with Scratch(mount.path, budget) as scratch:
+    with Scratch(mount.path, byte_budget) as scratch:
         try_measurement("what it can do", partial(_measure_probes, scratch, report))
-        share = budget
+        share = byte_budget
         if replay_request is not None:
             share -= replays.SAVES * replay_request.size * len(replay_request.writers)
         share = min(share, scratch.remaining)
         if fio.is_installed():
             share *= 0.5
-        file_size = _stream_bytes_within_budget(share, counts)
-        for count, size in _list_stream_steps(counts, file_size):
+        file_size = _stream_bytes_within_budget(share, stream_counts)
+        for count, size in _list_stream_steps(stream_counts, file_size):
             try_measurement(
                 f"{count} streams of {size / 1e6:.0f} MB", partial(_measure_streams, scratch, report, count, size)
             )
@@ -152,16 +152,16 @@ def to_calibration(reports: list[MountReport]) -> Calibration:
     return Calibration(f"storage bench on {platform.node()}", samples, about)
 
 
-def _stream_bytes_within_budget(byte_budget: float, counts: tuple[int, ...]) -> int:
-    """Compute the bytes of a stream, in whole blocks: all steps together write no more than `share`."""
-    parts = sum(counts) + 1 / 8
+def _stream_bytes_within_budget(byte_budget: float, stream_counts: tuple[int, ...]) -> int:
+    """Compute the bytes of a stream, in whole blocks: all steps together write no more than `byte_budget`."""
+    parts = sum(stream_counts) + 1 / 8
     return max(BLOCK, min(MAX_STREAM_BYTES, int(byte_budget / parts)) // BLOCK * BLOCK)
 
 
-def _list_stream_steps(counts: tuple[int, ...], file_size: int) -> list[tuple[int, int]]:
+def _list_stream_steps(stream_counts: tuple[int, ...], file_size: int) -> list[tuple[int, int]]:
     """List (streams, bytes of each): one stream of an eighth too, for the time to the first byte."""
     eighth = max(BLOCK, file_size // 8 // BLOCK * BLOCK)
-    steps = [(count, file_size) for count in counts]
+    steps = [(count, file_size) for count in stream_counts]
     if eighth < file_size:
         steps.insert(0, (1, eighth))
     return steps

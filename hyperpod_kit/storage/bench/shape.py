@@ -22,7 +22,7 @@ class StreamShape(NamedTuple):
     error: float
 
     def predict_seconds(self, streams: int, total_bytes: float) -> float:
-        """Predict the seconds of `streams` streams with `size` bytes in all."""
+        """Predict the seconds of `streams` streams with `total_bytes` bytes in all."""
         rate = self.stream * streams
         if self.whole is not None:
             rate = min(rate, self.whole)
@@ -51,12 +51,14 @@ def fit_shape(samples: Sequence[StreamSample]) -> StreamShape | None:
     return fitted._replace(error=worst)
 
 
-def _find_rate_limit(first: float, stream: float, samples: Sequence[StreamSample]) -> float | None:
+def _find_rate_limit(latency_seconds: float, stream_rate: float, samples: Sequence[StreamSample]) -> float | None:
     """Find the rate that many streams do not exceed, None when each still has its own rate."""
     rates = [
-        (sample.streams, sample.size / max(sample.seconds - first, 1e-9)) for sample in samples if sample.streams > 1
+        (sample.streams, sample.size / max(sample.seconds - latency_seconds, 1e-9))
+        for sample in samples
+        if sample.streams > 1
     ]
-    limited = [rate for count, rate in rates if rate < NO_GAIN * count * stream]
+    limited = [rate for count, rate in rates if rate < NO_GAIN * count * stream_rate]
     if not limited:
         return None
     return max(rate for _, rate in rates)

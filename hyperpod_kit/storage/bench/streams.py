@@ -56,7 +56,7 @@ def write_streams(directory: Path, streams: int, file_size: int) -> StreamSample
             finally:
                 os.close(fd)  # Mountpoint uploads here, and here it says that it failed
 
-        seconds = _run_threads(write_file, streams)
+        seconds = _run_threads_and_time(write_file, streams)
     return StreamSample("write", streams, streams * file_size, seconds, all(direct))
 
 
@@ -79,7 +79,7 @@ def read_streams(directory: Path, streams: int) -> StreamSample:
         finally:
             os.close(fd)
 
-    seconds = _run_threads(read_file, streams)
+    seconds = _run_threads_and_time(read_file, streams)
     return StreamSample("read", streams, sum(sizes), seconds, all(direct), max(cached, default=0.0))
 
 
@@ -96,7 +96,7 @@ def _open_direct_or_cached(path: Path, flags: int) -> tuple[int, bool]:
         return by_descriptor.open_own_or_root_file(path, flags, 0o600), False
 
 
-def _run_threads(work: Callable[[int, threading.Event], None], count: int) -> float:
+def _run_threads_and_time(work: Callable[[int, threading.Event], None], count: int) -> float:
     """Run threads; returns the seconds from when all may begin until the last is done. Raises what one of them raised.
 
     When the wait for them ends early (Ctrl-C), they are told to stop and waited for: what they write to is removed

@@ -16,7 +16,7 @@ from typing import Any, Iterable, NamedTuple
 from hyperpod_kit.errors import Absent, ConfigError
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import files
-from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.parse import parse_json_object
 
 FORMAT = "hpk-storage-calibration"
 VERSION = 1
@@ -147,13 +147,13 @@ def compare_samples_with_predictions(calibration: Calibration) -> list[Calibrati
 
 def save(calibration: Calibration, path: Path) -> None:
     """Write the file, whole or not at all. Raises OSError."""
-    atomic_file.replace(path, (json.dumps(calibration.to_json(), indent=2) + "\n").encode())
+    atomic_file.write_atomically(path, (json.dumps(calibration.to_json(), indent=2) + "\n").encode())
 
 
 def load(path: Path) -> Calibration:
     """Read the file. Raises ConfigError that names what is wrong with it, Absent when it is not there."""
     try:
-        body = json_object(files.read(str(path), MAX_FILE_BYTES), MAX_FILE_BYTES)
+        body = parse_json_object(files.read_small_regular_file(str(path), MAX_FILE_BYTES), MAX_FILE_BYTES)
     except FileNotFoundError:
         raise Absent(f"there is no {path}", hint=f"hyperpod-kit storage bench MOUNT --output {path}") from None
     except ValueError as err:

@@ -175,13 +175,13 @@ def _part_bytes(kind: StorageKind, facts: JobFacts, size: CheckpointSize, file_b
     return float(part_size(math.ceil(file_bytes)))
 
 
-def _min_request_seconds(kind: StorageKind, facts: JobFacts, count: int) -> float:
+def _min_request_seconds(kind: StorageKind, facts: JobFacts, request_count: int) -> float:
     """Compute the least time that so many requests take."""
     if kind.puts is None:
         return 0.0
     if kind.whole_bucket:
-        return count / kind.puts
-    return count / (kind.puts * facts.prefixes)
+        return request_count / kind.puts
+    return request_count / (kind.puts * facts.prefixes)
 
 
 def _count_writing_nodes(facts: JobFacts) -> int:
@@ -402,7 +402,7 @@ def _list_refusals(choice: StorageChoice, facts: JobFacts, size: CheckpointSize)
     """List every reason why it cannot be taken."""
     return (
         *_writer_refusals(choice.kind, facts),
-        *_part_refusals(choice.kind, facts, size),
+        *_part_size_and_memory_refusals(choice.kind, facts, size),
         *_rhythm_refusals(choice),
         *_cost_refusals(choice, facts),
     )
@@ -417,7 +417,7 @@ def _writer_refusals(kind: StorageKind, facts: JobFacts) -> Iterator[str]:
         yield f"{facts.writer.value} writes files, and there is no mount"
 
 
-def _part_refusals(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> Iterator[str]:
+def _part_size_and_memory_refusals(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> Iterator[str]:
     if not kind.parts:
         return
     part = facts.mountpoint_part_mib or size.part_mib

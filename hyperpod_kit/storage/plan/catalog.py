@@ -198,29 +198,32 @@ class LustreSize:
         return float(self.capacity)
 
 
-def smallest_lustre_size(bytes_per_second: float, min_bytes: float, throughput: int, efa: bool = False) -> LustreSize:
-    """Choose the smallest file system of that throughput with `bandwidth` bytes a second and `min_bytes` bytes."""
-    capacity = max(bytes_per_second / (throughput * MB) * 1000, min_bytes / 2**30)
+def smallest_lustre_size(
+    bytes_per_second: float, min_bytes: float, mb_per_second_per_tib: int, efa: bool = False
+) -> LustreSize:
+    """Choose the smallest file system of that throughput with a bandwidth of `bytes_per_second` and room for
+    `min_bytes`."""
+    capacity = max(bytes_per_second / (mb_per_second_per_tib * MB) * 1000, min_bytes / 2**30)
     if efa:
-        step = EFA_STEPS[throughput]
-        return LustreSize(max(1, math.ceil(capacity / step)) * step, throughput, efa)
+        step = EFA_STEPS[mb_per_second_per_tib]
+        return LustreSize(max(1, math.ceil(capacity / step)) * step, mb_per_second_per_tib, efa)
     if capacity <= 1200:
-        return LustreSize(1200, throughput)
-    return LustreSize(math.ceil(capacity / FSX_STEP) * FSX_STEP, throughput)
+        return LustreSize(1200, mb_per_second_per_tib)
+    return LustreSize(math.ceil(capacity / FSX_STEP) * FSX_STEP, mb_per_second_per_tib)
 
 
 def lustre_sizes_up_to_bandwidth(
-    bytes_per_second: float, min_bytes: float, throughput: int, efa: bool = False
+    bytes_per_second: float, min_bytes: float, mb_per_second_per_tib: int, efa: bool = False
 ) -> list[LustreSize]:
     """List the sizes from the smallest that has the room to the one that is no bottleneck, each about twice as large
     as the last."""
     first, last = (
-        smallest_lustre_size(0, min_bytes, throughput, efa),
-        smallest_lustre_size(bytes_per_second, min_bytes, throughput, efa),
+        smallest_lustre_size(0, min_bytes, mb_per_second_per_tib, efa),
+        smallest_lustre_size(bytes_per_second, min_bytes, mb_per_second_per_tib, efa),
     )
     sizes = [first]
     while sizes[-1].capacity * 2 < last.capacity:
-        sizes.append(smallest_lustre_size(0, sizes[-1].capacity_bytes * 2, throughput, efa))
+        sizes.append(smallest_lustre_size(0, sizes[-1].capacity_bytes * 2, mb_per_second_per_tib, efa))
     if sizes[-1].capacity < last.capacity:
         sizes.append(last)
     return sizes

@@ -12,7 +12,7 @@ from typing import Any, Mapping, NamedTuple
 
 from hyperpod_kit.errors import Absent, ConfigError
 from hyperpod_kit.untrusted import files
-from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.parse import parse_json_object
 
 MAX_FILE_BYTES = 1 << 20
 
@@ -56,10 +56,10 @@ PRICES: Mapping[str, Price] = {
 }
 
 
-def load_prices(path: Path) -> dict[str, Price]:
+def load_prices_over_defaults(path: Path) -> dict[str, Price]:
     """Load `{"fsx-lustre-250": {"usd": 0.2, "date": "2026-11-01"}}` over PRICES. Raises ConfigError, Absent."""
     try:
-        body: Mapping[str, Any] = json_object(files.read_file_or_pipe(str(path), MAX_FILE_BYTES), MAX_FILE_BYTES)
+        body: Mapping[str, Any] = parse_json_object(files.read_file_or_pipe(str(path), MAX_FILE_BYTES), MAX_FILE_BYTES)
     except FileNotFoundError:
         raise Absent(f"there is no {path}") from None
     except ValueError as err:

@@ -58,7 +58,7 @@ def checkpoint_size(facts: JobFacts) -> CheckpointSize:
 
 
 def min_part_mib(file_bytes: float) -> int:
-    """Compute the least whole number of MiB, 8 or more, of which 10,000 hold `file` bytes."""
+    """Compute the least whole number of MiB, 8 or more, of which 10,000 hold `file_bytes`."""
     return max(DEFAULT_PART_MIB, math.ceil(file_bytes / MAX_PARTS / MIB))
 
 

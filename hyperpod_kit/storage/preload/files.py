@@ -114,7 +114,7 @@ def open_file(file: PreloadFile) -> int:
         return os.open(file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     descriptor = _open_trusted_path_descriptor(file.path)
     try:
-        return dirfd.reopen(descriptor, os.O_RDONLY)
+        return dirfd.reopen_path_fd(descriptor, os.O_RDONLY)
     finally:
         os.close(descriptor)
 
@@ -136,10 +136,10 @@ def _open_trusted_path_descriptor(path: str) -> int:
 
     A process that has become a user for root does not enter what that user serves. Raises Untrusted, OSError.
     """
-    parent, name = walk.open_parent(path, follow=True, own_mounts=False)
+    parent, name = walk.open_parent(path, follow=True, enter_own_mounts=False)
     try:
         descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-        walk.require_trusted_mount(descriptor, parent, name, path, own_mounts=False)
+        walk.require_trusted_mount_else_close(descriptor, parent, name, path, own_mounts=False)
         return descriptor
     finally:
         os.close(parent)
@@ -176,13 +176,13 @@ class FilesBelow:
         try:
             if depth > MAX_DEPTH:
                 raise OSError(errno.ELOOP, f"more than {MAX_DEPTH} directories one in another")
-            with owner.acting(uid):
+            with owner.acting_as_user_if_root(uid):
                 handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)
         except OSError as err:
             self._report([_UNREAD, f"{path}: {err.strerror}"])
             return
         try:
-            with owner.acting(uid):
+            with owner.acting_as_user_if_root(uid):
                 below = self._report_files_and_list_subdirectories(handle, path, real)
             for name in below:
                 self._report_subdirectory(handle, uid, name, path, real, depth)
@@ -191,7 +191,7 @@ class FilesBelow:
 
     def _report_subdirectory(self, handle: int, uid: int, name: str, path: str, real: str, depth: int) -> None:
         try:
-            with owner.acting(uid):
+            with owner.acting_as_user_if_root(uid):
                 descriptor = self._open_entry_descriptor(handle, name, path)
         except (OSError, Untrusted) as err:
             self._report([_UNREAD, f"{path}/{name}: {getattr(err, 'strerror', None) or err}"])
@@ -235,7 +235,7 @@ class FilesBelow:
         """Open a descriptor that names an entry. Raises Untrusted, OSError."""
         descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
         if self._as_root:
-            walk.require_trusted_mount(descriptor, handle, name, path)
+            walk.require_trusted_mount_else_close(descriptor, handle, name, path)
         return descriptor
 
 

@@ -157,7 +157,7 @@ def restore_and_wait(
         elif clock() - changed_at > patience:
             result.failed.update({path: f"still released after {patience:.0f} s without a change" for path in waiting})
             break
-        _request_lost_again(runner, waiting, result, access_check)
+        _repeat_dropped_requests_or_give_up(runner, waiting, result, access_check)
     progress(len(result.here))
     return result
 
@@ -172,7 +172,9 @@ def _request_restore(runner: Runner, waiting: dict[str, int], result: HsmResult,
     _drop_failed(waiting, result)
 
 
-def _request_lost_again(runner: Runner, waiting: dict[str, int], result: HsmResult, access_check: AccessCheck) -> None:
+def _repeat_dropped_requests_or_give_up(
+    runner: Runner, waiting: dict[str, int], result: HsmResult, access_check: AccessCheck
+) -> None:
     """Request again what Lustre has dropped, and give up what was requested often enough."""
     idle = [
         path

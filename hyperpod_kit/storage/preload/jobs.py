@@ -56,7 +56,7 @@ def build_dependent_job_argv_and_script_copy(
     None where the script is submitted as it is. Raises UsageError.
     """
     line = submit.parse(sbatch_args)
-    copy, requested_restarts = submit.rewrite(line)
+    copy, requested_restarts = submit.copy_script_without_auto_resume(line)
     argv = submit.command(line, requested_restarts, copy)
     dependency_options = ["--parsable", f"--dependency=afterok:{preload_job_id}", "--kill-on-invalid-dep=yes"]
     argv = [argv[0], *dependency_options, *argv[1:]]
@@ -65,11 +65,11 @@ def build_dependent_job_argv_and_script_copy(
     return argv, copy
 
 
-def submit_jobs(runner: Runner, preload_command: Sequence[str], job_args: Sequence[str]) -> SubmittedJobs:
+def submit_jobs(runner: Runner, preload_sbatch_argv: Sequence[str], job_args: Sequence[str]) -> SubmittedJobs:
     """Submit both, or neither. Raises PreloadError, RunError, UsageError."""
     if job_args:
         submit.parse(job_args)
-    preload = _parse_job_id(runner.run(preload_command, timeout=SECONDS).stdout)
+    preload = _parse_job_id(runner.run(preload_sbatch_argv, timeout=SECONDS).stdout)
     if not job_args:
         return SubmittedJobs(preload, None)
     copy = None

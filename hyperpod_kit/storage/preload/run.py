@@ -43,15 +43,17 @@ class PreloadResult:
         return {**vars(self), "failed": listed, "failed_files": len(self.failed), "whole": self.is_complete}
 
 
-def group_files_by_way(listed: PreloadList, mounts: Optional[str] = None) -> dict[str, list[PreloadFile]]:
+def group_files_by_hsm_or_read_through(
+    listed: PreloadList, mountinfo_text: Optional[str] = None
+) -> dict[str, list[PreloadFile]]:
     """Choose a way for each file: way -> files. `mounts`: the text of mountinfo, this machine's by default."""
-    mounts = mountinfo.read() if mounts is None else mounts
+    mountinfo_text = mountinfo.read_mountinfo() if mountinfo_text is None else mountinfo_text
     by_way: dict[str, list[PreloadFile]] = {LUSTRE: [], READ_THROUGH: []}
     kinds: dict[str, str] = {}
     for file in listed.files:
         directory = file.folder or os.path.dirname(file.path)
         if directory not in kinds:
-            entry = mountinfo.mount_holding(mounts, file.folder or os.path.realpath(directory))
+            entry = mountinfo.mount_containing_path(mountinfo_text, file.folder or os.path.realpath(directory))
             kinds[directory] = "" if entry is None else entry.fs_type
         way = LUSTRE if kinds[directory] == "lustre" else READ_THROUGH
         by_way[way].append(file)

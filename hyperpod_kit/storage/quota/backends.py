@@ -72,7 +72,10 @@ def read_usage(directory: str, runner: Runner) -> QuotaUsed:
 def choose_backend(target: QuotaDirectory, runner: Runner, project: int | None = None) -> QuotaBackend:
     """Choose the backend by the type of the file system. Raises QuotaError where nothing can."""
     number = dirfd.mount_id_of(target.descriptor)
-    mount = next((entry for entry in mountinfo.parse(mountinfo.read()) if str(entry.mount_id) == number), None)
+    mount = next(
+        (entry for entry in mountinfo.parse_mountinfo(mountinfo.read_mountinfo()) if str(entry.mount_id) == number),
+        None,
+    )
     if mount is not None and mount.fs_type == "lustre":
         return Lustre(runner, mount.path, project)
     if mount is not None and mount.fs_type == "btrfs":
@@ -94,5 +97,7 @@ def apply_limits_and_write_note(
     commands = backend.build_limit_commands(target.proc_fd_path, limits, grace)
     for argv in commands:
         runner.run(argv, timeout=TIMEOUT)
-    quota_note.write(target.path, {"bytes": limits.hard_bytes, "files": limits.hard_files}, target.descriptor)
+    quota_note.write_quota_note(
+        target.path, {"bytes": limits.hard_bytes, "files": limits.hard_files}, target.descriptor
+    )
     return target.commands_with_real_path(commands)

@@ -61,7 +61,7 @@ def check_quotas_and_alert(
     with outboxes.open_outbox(outbox_path, config.sinks, exclusive=not dry_run) as outbox:
         previous_keys = outbox.standing_keys()
         alerts = {
-            row.directory: thresholds.quota_alert(
+            row.directory: thresholds.quota_alert_if_nearly_full(
                 row, row.directory in previous_keys, _recipients(config, row.directory)
             )
             for row in used
@@ -69,7 +69,7 @@ def check_quotas_and_alert(
         above = [alert for alert in alerts.values() if alert is not None]
         report.new = outbox.apply_observations_and_list_new_keys(list(config.directories), alerts, now)
         if dry_run:
-            outbox.report_pending(report)
+            outbox.set_waiting_and_unheard_of(report)
             return QuotaOutcome(used, above, report)
         report.failed += notifiers.publish_quota_state(config.sinks, used, above)
         outbox.send_pending_and_save(report)

@@ -24,7 +24,7 @@ class PolicyOwner(Protocol):
     def put_policy(self, file_system_id: str, policy: str) -> None: ...
 
 
-def stopped_arns(policy: dict[str, Any] | None) -> list[str]:
+def access_point_arns_denied_writing(policy: dict[str, Any] | None) -> list[str]:
     """List the ARNs of the access points that a policy keeps from writing."""
     for statement in (policy or {}).get("Statement", []):
         if statement.get("Sid") == SID:
@@ -33,7 +33,7 @@ def stopped_arns(policy: dict[str, Any] | None) -> list[str]:
     return []
 
 
-def policy_with_stopped(policy: dict[str, Any] | None, arns: Iterable[str]) -> dict[str, Any]:
+def policy_denying_writes_by_access_points(policy: dict[str, Any] | None, arns: Iterable[str]) -> dict[str, Any]:
     """Make the policy with exactly these stopped; statements of others stay as they are, in their places."""
     kit_statements: list[dict[str, Any]] = []
     names = sorted(set(arns))
@@ -68,10 +68,10 @@ def update_stopped_access_points(
                 f"{file_system_id} has no policy, so everybody in the network may write, with no access point too",
                 hint="hyperpod-kit policy --help prints one; a stop without it would be the only statement",
             )
-        desired = sorted((set(stopped_arns(policy)) | stop) - resume)
-        if desired == sorted(stopped_arns(policy)):
+        desired = sorted((set(access_point_arns_denied_writing(policy)) | stop) - resume)
+        if desired == sorted(access_point_arns_denied_writing(policy)):
             return desired
-        changed_policy = policy_with_stopped(policy, desired)
+        changed_policy = policy_denying_writes_by_access_points(policy, desired)
         if not changed_policy["Statement"]:
             raise QuotaError(
                 f"{file_system_id}: nothing would be left of its policy", hint="put a policy of yours first"
@@ -84,7 +84,7 @@ def update_stopped_access_points(
                 hint="let go those that have made room: hyperpod-kit storage quota resume",
             )
         efs.put_policy(file_system_id, text)
-        if sorted(stopped_arns(efs.policy(file_system_id))) == desired:
+        if sorted(access_point_arns_denied_writing(efs.policy(file_system_id))) == desired:
             return desired
     raise QuotaError(
         f"{file_system_id}: somebody else keeps changing its policy; ours did not stay {MAX_ATTEMPTS} times"

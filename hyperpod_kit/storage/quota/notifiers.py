@@ -10,8 +10,8 @@ from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.storage.alerts.alert import Alert
 from hyperpod_kit.storage.alerts.config import AlertSinks
 from hyperpod_kit.storage.quota.limits import QuotaUsed
-from hyperpod_kit.system.atomic_file import replace
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.system.atomic_file import write_atomically
+from hyperpod_kit.untrusted.text import clean_one_line
 
 NAMESPACE = "HyperpodKit/Storage"
 
@@ -21,11 +21,11 @@ def publish_quota_state(sinks: AlertSinks, usages: Sequence[QuotaUsed], above: S
     failed = []
     if sinks.prometheus:
         failed += _call_and_list_failures(
-            "prometheus", lambda: replace(sinks.prometheus, _format_prometheus_series(usages).encode(), 0o644)
+            "prometheus", lambda: write_atomically(sinks.prometheus, _format_prometheus_series(usages).encode(), 0o644)
         )
     if sinks.motd:
-        lines = "".join(clean(alert.sentence) + "\n" for alert in above)
-        failed += _call_and_list_failures("motd", lambda: replace(sinks.motd, lines.encode(), 0o644))
+        lines = "".join(clean_one_line(alert.sentence) + "\n" for alert in above)
+        failed += _call_and_list_failures("motd", lambda: write_atomically(sinks.motd, lines.encode(), 0o644))
     if sinks.cloudwatch and usages:
         failed += _call_and_list_failures("cloudwatch", lambda: _put_cloudwatch_metrics(usages))
     return failed
@@ -43,7 +43,7 @@ def _put_cloudwatch_metrics(usages: Sequence[QuotaUsed]) -> None:
     points = [
         {
             "MetricName": "QuotaUsed",
-            "Dimensions": [{"Name": "Directory", "Value": clean(directory.directory, 250)}],
+            "Dimensions": [{"Name": "Directory", "Value": clean_one_line(directory.directory, 250)}],
             "Value": directory.share * 100,
             "Unit": "Percent",
         }
@@ -65,7 +65,7 @@ def _format_prometheus_series(usages: Sequence[QuotaUsed]) -> str:
     ):
         lines.append(f"# TYPE hyperpod_kit_quota_{name} gauge")
         for usage, value in zip(usages, values):
-            label = clean(usage.directory).replace("\\", "\\\\").replace('"', '\\"')
+            label = clean_one_line(usage.directory).replace("\\", "\\\\").replace('"', '\\"')
             if value is not None:
                 lines.append(f'hyperpod_kit_quota_{name}{{directory="{label}"}} {value}')
     return "\n".join(lines) + "\n"

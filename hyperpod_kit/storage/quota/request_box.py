@@ -24,11 +24,11 @@ from hyperpod_kit.storage.quota.requests import (
     decode_request,
     encode_request,
 )
-from hyperpod_kit.system.atomic_file import replace
+from hyperpod_kit.system.atomic_file import write_atomically
 from hyperpod_kit.system.file_lock import try_lock
 from hyperpod_kit.untrusted import walk
-from hyperpod_kit.untrusted.dirfd import mount_id_of, open_as_path_unless_mounted, reopen
-from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.dirfd import mount_id_of, open_path_fd_refusing_mount, reopen_path_fd
+from hyperpod_kit.untrusted.parse import parse_json_object
 
 NAME = ".hyperpod-kit-requests"
 DECIDED = "decided"
@@ -80,17 +80,19 @@ class RequestBox:
 
     def add_request(self, request: QuotaRequest) -> PendingRequest:
         """Put a request of this user's. Raises QuotaError when too many of his wait, OSError."""
-        own_requests = [waiting for waiting in self.list_pending_and_refused()[0] if waiting.uid == os.geteuid()]
+        own_requests = [
+            waiting for waiting in self.list_pending_and_refusal_reasons()[0] if waiting.uid == os.geteuid()
+        ]
         if len(own_requests) >= MAX_OF_USER:
             raise QuotaError(
                 f"{len(own_requests)} requests of yours wait already, {MAX_OF_USER} may",
                 hint=f"rm {os.path.join(self.path, own_requests[0].file)}, or wait for an answer",
             )
         name, data = os.urandom(8).hex() + ".json", encode_request(request)
-        replace(name, data, 0o600, directory_fd=self._folder, durable=True)
+        write_atomically(name, data, 0o600, directory_fd=self._folder, durable=True)
         return PendingRequest(_request_id(os.geteuid(), data), os.geteuid(), name, request)
 
-    def list_pending_and_refused(self) -> tuple[list[PendingRequest], list[str]]:
+    def list_pending_and_refusal_reasons(self) -> tuple[list[PendingRequest], list[str]]:
         """List what can be read and was not decided, and why the rest was not taken: one line each. Raises OSError.
 
         Every name is looked at, however many one user has laid there: what waits of the others is found behind them.
@@ -148,7 +150,7 @@ class RequestBox:
 
     def _read_file_owner(self, name: str, mount: str) -> _FileOwner:
         """Read the owner of a name. Raises Untrusted, OSError."""
-        descriptor = open_as_path_unless_mounted(name, self._folder, mount)
+        descriptor = open_path_fd_refusing_mount(name, self._folder, mount)
         try:
             status = os.fstat(descriptor)
             return _FileOwner(status.st_uid, stat.S_ISREG(status.st_mode) and status.st_nlink == 1)
@@ -157,7 +159,7 @@ class RequestBox:
 
     def _read_request(self, name: str, mount: str) -> PendingRequest:
         """Read a request. Raises Untrusted, ValueError, OSError."""
-        descriptor = open_as_path_unless_mounted(name, self._folder, mount)
+        descriptor = open_path_fd_refusing_mount(name, self._folder, mount)
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
@@ -166,7 +168,7 @@ class RequestBox:
                 )
             if status.st_size > MAX_FILE_BYTES:
                 raise Untrusted(f"{status.st_size} bytes, expected at most {MAX_FILE_BYTES}")
-            with open(reopen(descriptor, os.O_RDONLY), "rb") as stream:
+            with open(reopen_path_fd(descriptor, os.O_RDONLY), "rb") as stream:
                 data = stream.read(MAX_FILE_BYTES + 1)
             return PendingRequest(_request_id(status.st_uid, data), status.st_uid, name, decode_request(data))
         finally:
@@ -174,7 +176,7 @@ class RequestBox:
 
     def find_pending(self, request_id: str) -> PendingRequest:
         """Find a request that waits. Raises QuotaError, OSError."""
-        for request in self.list_pending_and_refused()[0]:
+        for request in self.list_pending_and_refusal_reasons()[0]:
             if request.id == request_id:
                 return request
         raise QuotaError(
@@ -198,7 +200,7 @@ class RequestBox:
         folder = self._open_decided_directory()
         try:
             body = json.dumps(decision.to_json()).encode() + b"\n"
-            replace(f"{decision.id}.json", body, 0o644, directory_fd=folder, durable=True)
+            write_atomically(f"{decision.id}.json", body, 0o644, directory_fd=folder, durable=True)
         finally:
             os.close(folder)
         with suppress(OSError):  # an answered request is not read again
@@ -232,7 +234,7 @@ class RequestBox:
                 with open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder), "rb") as stream:
                     data = stream.read()
                 with suppress(ValueError, KeyError, TypeError):  # damaged: the others can be shown
-                    body = json_object(data)
+                    body = parse_json_object(data)
                     body.pop("state")
                     decisions.append(QuotaDecision(**body))
             return decisions
@@ -244,10 +246,10 @@ def make_request_box(parent: str) -> str:
     """Make the box of a directory. Idempotent. Raises QuotaError, Untrusted, OSError."""
     folder = walk.open_directory(parent)
     try:
-        box = _make_or_open_user_directory(NAME, folder)
+        box = _make_or_open_own_directory(NAME, folder)
         try:
             # Before anybody may write there: the name could be taken.
-            decided = _make_or_open_user_directory(DECIDED, box)
+            decided = _make_or_open_own_directory(DECIDED, box)
             os.fchmod(decided, 0o755)
             os.close(decided)
             os.fchmod(box, 0o1777)
@@ -258,7 +260,7 @@ def make_request_box(parent: str) -> str:
     return os.path.join(parent, NAME)
 
 
-def _make_or_open_user_directory(name: str, folder: int) -> int:
+def _make_or_open_own_directory(name: str, folder: int) -> int:
     with suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=folder)
     descriptor = _open_directory(name, folder)

@@ -14,7 +14,7 @@ from typing import Any
 from hyperpod_kit.errors import Absent
 from hyperpod_kit.storage.quota.limits import QuotaError, QuotaLimits
 from hyperpod_kit.untrusted import dirfd
-from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.parse import parse_json_object
 
 FORMAT = "hpk-quota-request/1"
 MAX_FILE_BYTES = 8192
@@ -43,7 +43,7 @@ def encode_request(request: QuotaRequest) -> bytes:
 
 def decode_request(data: bytes) -> QuotaRequest:
     """Decode a request from anything. Raises ValueError unless its values are in their bounds."""
-    body = json_object(data, MAX_FILE_BYTES)
+    body = parse_json_object(data, MAX_FILE_BYTES)
     if body.pop("format", None) != FORMAT or set(body) != set(QuotaRequest.__dataclass_fields__):
         raise ValueError(f"no request of format {FORMAT}")
     for name, kind in (("directory", str), ("why", str), ("bytes", int), ("files", int), ("at", (int, float))):
@@ -97,7 +97,7 @@ def open_requestable_directory(parent: str, directory: str, uid: int) -> int:
 
 def _open_child_unless_mounted(name: str, folder: int, path: str) -> int:
     try:
-        return dirfd.open_as_path_unless_mounted(name, folder)
+        return dirfd.open_path_fd_refusing_mount(name, folder)
     except OSError as err:
         if err.errno != errno.EXDEV:
             raise

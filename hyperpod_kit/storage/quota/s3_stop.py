@@ -39,7 +39,7 @@ def split_prefix_url(url: str) -> tuple[str, str]:
     return bucket, prefix.rstrip("/") + "/"
 
 
-def stopped_arns(policy: dict[str, Any] | None) -> list[str]:
+def prefix_arns_denied_writing(policy: dict[str, Any] | None) -> list[str]:
     """List the ARNs, each with `*` at its end, below which nothing can be put."""
     for statement in (policy or {}).get("Statement", []):
         if statement.get("Sid") == SID:
@@ -48,7 +48,7 @@ def stopped_arns(policy: dict[str, Any] | None) -> list[str]:
     return []
 
 
-def policy_with_stopped(policy: dict[str, Any] | None, arns: Iterable[str]) -> dict[str, Any]:
+def policy_denying_writes_below_prefixes(policy: dict[str, Any] | None, arns: Iterable[str]) -> dict[str, Any]:
     """Make the policy with exactly these stopped; statements of others stay as they are, in their places."""
     names = sorted(set(arns))
     body = dict(policy or {"Version": "2012-10-17"})
@@ -72,10 +72,10 @@ def update_stopped_prefixes(
     remove = {buckets.arn(bucket, f"{prefix}*") for prefix in resume}
     for _ in range(MAX_ATTEMPTS):
         policy = buckets.policy(bucket)
-        desired = sorted((set(stopped_arns(policy)) | add) - remove)
-        if desired == sorted(stopped_arns(policy)):
+        desired = sorted((set(prefix_arns_denied_writing(policy)) | add) - remove)
+        if desired == sorted(prefix_arns_denied_writing(policy)):
             return desired
-        changed_policy = policy_with_stopped(policy, desired)
+        changed_policy = policy_denying_writes_below_prefixes(policy, desired)
         text = json.dumps(changed_policy, separators=(",", ":"))
         if len(text.encode()) > MAX_POLICY:
             raise QuotaError(
@@ -87,6 +87,6 @@ def update_stopped_prefixes(
             buckets.put_policy(bucket, text)
         else:
             buckets.delete_policy(bucket)
-        if sorted(stopped_arns(buckets.policy(bucket))) == desired:
+        if sorted(prefix_arns_denied_writing(buckets.policy(bucket))) == desired:
             return desired
     raise QuotaError(f"s3://{bucket}: somebody else keeps changing its policy; ours did not stay {MAX_ATTEMPTS} times")

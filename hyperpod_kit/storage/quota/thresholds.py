@@ -7,7 +7,7 @@ from hyperpod_kit.storage.quota.limits import QuotaUsed
 from hyperpod_kit.system.fullness import is_nearly_full
 
 
-def quota_alert(used: QuotaUsed, was_standing: bool, to: tuple[str, ...]) -> Alert | None:
+def quota_alert_if_nearly_full(used: QuotaUsed, was_standing: bool, to: tuple[str, ...]) -> Alert | None:
     """Make the alert of a directory that is nearly full; `was_standing`: whether it was so at the last look."""
     if not is_nearly_full(used.share, was_standing):
         return None

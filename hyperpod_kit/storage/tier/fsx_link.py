@@ -34,7 +34,7 @@ class LinkedRoot(NamedTuple):
 
 
 def locate_linked_roots(
-    fsx: FsxTasks, file_system: str, roots: Sequence[str], mounts: Optional[str] = None
+    fsx: FsxTasks, file_system: str, roots: Sequence[str], mountinfo_text: Optional[str] = None
 ) -> dict[str, LinkedRoot]:
     """Locate roots on FSx: root -> where it is.
 
@@ -42,7 +42,7 @@ def locate_linked_roots(
 
     Raises UsageError for a root that is not on that file system or in no directory that is linked, AwsError.
     """
-    mounts = mountinfo.read() if mounts is None else mounts
+    mountinfo_text = mountinfo.read_mountinfo() if mountinfo_text is None else mountinfo_text
     description = fsx.file_system(file_system)
     lustre = (description or {}).get("LustreConfiguration")
     if not lustre:
@@ -54,7 +54,7 @@ def locate_linked_roots(
     ]
     linked_roots = {}
     for root in roots:
-        path = _path_on_file_system(root, mounts, file_system, str(lustre.get("MountName", "")))
+        path = _path_on_file_system(root, mountinfo_text, file_system, str(lustre.get("MountName", "")))
         covering = [
             association
             for association in associations
@@ -70,9 +70,9 @@ def locate_linked_roots(
     return linked_roots
 
 
-def _path_on_file_system(root: str, mounts: str, file_system: str, mount_name: str) -> str:
+def _path_on_file_system(root: str, mountinfo_text: str, file_system: str, mount_name: str) -> str:
     """Compute the path from the file system's root: what is mounted may be a directory of it, and a part of that."""
-    entry = mountinfo.mount_holding(mounts, root)
+    entry = mountinfo.mount_containing_path(mountinfo_text, root)
     if entry is None or entry.fs_type != "lustre":
         raise UsageError(f"{root} is not on Lustre, as it is mounted here")
     name, _, inside = entry.source.rpartition(":/")[2].partition("/")

@@ -183,7 +183,7 @@ class FsxRelease:
 
     @staticmethod
     def _run_as_owner(item: TierItem, work: Callable[[], Any]) -> Any:
-        return owner.run_as_owner(item.root, work, LFS)
+        return owner.run_as_owner_in_child_if_root(item.root, work, LFS)
 
     def _read_hsm_flags_of_files(self, item: TierItem) -> dict[str, int]:
         """Read the HSM flags of each file in it that has bytes."""

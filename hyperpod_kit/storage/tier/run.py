@@ -56,7 +56,7 @@ def make_plan(roots: Sequence[str], rule: TierRule, now: float) -> TierPlan:
     failed = []
     for root in roots:
         try:
-            tier_root, pool = survey.survey_as_owner(root, rule.keep)
+            tier_root, pool = survey.survey_root_and_pool_as_owner(root, rule.keep)
         except (HyperpodKitError, OSError) as err:
             # Of several roots one user's must not end the others' turn.
             if isinstance(err, (Absent, UsageError)) and len(roots) == 1:
@@ -94,12 +94,12 @@ def apply_plan(planned: TierPlan, rule: TierRule, to: str | None, on_removed: Ca
 
 def _remove_or_move(root: TierRoot, item: TierItem, to: str | None, rule: TierRule) -> None:
     if to is None:
-        owner.run_as_owner(
+        owner.run_as_owner_in_child_if_root(
             root.store.url, lambda: migration.delete_or_raise_if_retained(root.store, item.attempt, root.run, rule.keep)
         )
         return
     with open_archive_root(root, to) as target:
-        owner.run_as_owner(
+        owner.run_as_owner_in_child_if_root(
             root.store.url,
             lambda: migration.migrate_checkpoint_returning_if_copied(
                 root.store, target, item.attempt, root.run, rule.keep
@@ -149,10 +149,10 @@ def _make_directory_with_owner_of_source(path: str, above: int, source: str) -> 
 
     Raises CheckpointError when it is another's, UntrustedPlace.
     """
-    uid = owner.uid_to_act_as(source)
+    uid = owner.uid_to_act_as_if_root(source)
     gid, mode = os.getegid(), by_descriptor.DIRECTORY_MODE
     if uid is not None:
-        gid, mode = owner.run_as_user(
+        gid, mode = owner.run_as_user_in_child(
             lambda: [os.stat(source).st_gid, stat.S_IMODE(os.stat(source).st_mode)], uid, source
         )
     name = os.path.basename(path)

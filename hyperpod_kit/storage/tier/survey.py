@@ -33,7 +33,7 @@ def is_intact(store: Store, checkpoint_id: str) -> bool:
         return False
 
 
-def survey_root(root: str, keep: int) -> TierRoot:
+def survey_root_verifying_newest(root: str, keep: int) -> TierRoot:
     """Survey a root.
 
     The `keep` newest valid checkpoints are read whole: what is damaged of them stays, and does not count.
@@ -73,15 +73,15 @@ def survey_root(root: str, keep: int) -> TierRoot:
     return TierRoot(store, run, tuple(items), tuple(stay))
 
 
-def survey_as_owner(root: str, keep: int) -> tuple[TierRoot, Pool]:
+def survey_root_and_pool_as_owner(root: str, keep: int) -> tuple[TierRoot, Pool]:
     """Survey a root, and its file system, as the owner of the root where this process is root: no mount of a user's
     holds it up for longer than its deadline, and nothing is read that the owner could not read.
 
-    Raises as `survey_root`, Unreachable.
+    Raises as `survey_root_verifying_newest`, Unreachable.
     """
 
     def work() -> list[Any]:
-        surveyed = survey_root(root, keep)
+        surveyed = survey_root_verifying_newest(root, keep)
         return [
             surveyed.store.url,
             list(surveyed.run),
@@ -92,7 +92,7 @@ def survey_as_owner(root: str, keep: int) -> tuple[TierRoot, Pool]:
 
     if not is_path(root):
         raise UsageError(f"{root}: expected a directory with a run's checkpoints", hint="for S3: lifecycle rules of S3")
-    url, run, items, stay, file_system = owner.run_as_owner(root, work)
+    url, run, items, stay, file_system = owner.run_as_owner_in_child_if_root(root, work)
     tier_items = tuple(TierItem(**item) for item in items)
     surveyed = TierRoot(
         open_store(url), identity.RunIdentity(*run), tier_items, tuple((name, reason) for name, reason in stay)
@@ -116,7 +116,7 @@ def _mark_damaged_among_newest(store: Store, checkpoints: list[retention.Item], 
 def reason_to_retain(store: Store, run: identity.RunIdentity, checkpoint_id: str, keep: int) -> str:
     """Return why a checkpoint may not go by now, "" when it may: checked again just before it is deleted.
 
-    Raises as `survey_root`.
+    Raises as `survey_root_verifying_newest`.
     """
     planned = retention.plan(retention.judge_all_checkpoints(store, run_id=run.run_id), Latest(keep))
     if checkpoint_id not in dict(planned.delete):

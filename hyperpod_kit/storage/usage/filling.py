@@ -11,7 +11,7 @@ SOON, LATER = 14.0, 21.0
 """Days to the day when it is likely full, at which it is alerted of, and above which that is over."""
 
 
-def fullness_alert(report: UsageReport, forecast: Forecast | None, was_standing: bool) -> Alert | None:
+def alert_if_full_or_full_soon(report: UsageReport, forecast: Forecast | None, was_standing: bool) -> Alert | None:
     """Make the alert for the admins; `was_standing`: whether it stood at the last look.
 
     None while there is room, and for a bucket, which has no end.

@@ -83,7 +83,7 @@ def fit_growth(days: Sequence[SizedDay]) -> Growth | None:
     return Growth(slopes[low], statistics.median(slopes), slopes[high], count, span)
 
 
-def forecast_full(growth: Growth, free: int) -> Forecast:
+def forecast_days_until_full(growth: Growth, free: int) -> Forecast:
     """Forecast when `free` bytes are used up."""
     return Forecast(*(_days_until_full(free, rate) for rate in (growth.high, growth.likely, growth.low)))
 

@@ -13,7 +13,7 @@ from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.storage.usage.report import UsageReport
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.parse import parse_json_object
 
 FORMAT = "hpk-usage-history/1"
 MAX_FILE_BYTES = 16 << 20
@@ -81,10 +81,10 @@ def default_history_path(root: str) -> Path:
     return Path.home() / ".local/state/hyperpod-kit/usage" / f"{digest}.history.json"
 
 
-def read(path: Path) -> UsageHistory:
+def read_history_or_empty(path: Path) -> UsageHistory:
     """Read the history, empty where there is none. Raises HistoryError, Untrusted, OSError."""
     try:
-        body = json_object(by_descriptor.read_own_file(path, MAX_FILE_BYTES), MAX_FILE_BYTES)
+        body = parse_json_object(by_descriptor.read_own_or_root_file(path, MAX_FILE_BYTES), MAX_FILE_BYTES)
         if body["format"] != FORMAT:
             raise ValueError(f"format {body['format']!r}")
         root, days = str(body["root"]), [_decode_day(row) for row in body["days"]]
@@ -99,7 +99,7 @@ def write(path: Path, history: UsageHistory) -> None:
     """Write what `read` takes back, whole or not at all. Raises Untrusted, OSError."""
     by_descriptor.make_directories(path.parent)
     body = {"format": FORMAT, "root": history.root, "days": [asdict(row) for row in history.days]}
-    atomic_file.replace(path, json.dumps(body).encode() + b"\n", 0o600, durable=True)
+    atomic_file.write_atomically(path, json.dumps(body).encode() + b"\n", 0o600, durable=True)
 
 
 def record_day(path: Path, report: UsageReport, now: float | None = None) -> UsageHistory:
@@ -107,7 +107,7 @@ def record_day(path: Path, report: UsageReport, now: float | None = None) -> Usa
 
     Raises HistoryError, Untrusted, OSError.
     """
-    history = read(path)
+    history = read_history_or_empty(path)
     if history.days and history.root != report.root:
         raise HistoryError(f"{path} has sizes of {history.root}, not of {report.root}", hint="--history ANOTHER-FILE")
     history = replace(history, root=report.root).with_day(day_from_report(report, now))

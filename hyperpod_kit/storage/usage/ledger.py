@@ -135,9 +135,8 @@ class UsageLedger:
 
     def claim_task(self, max_directories: int, processes: int) -> tuple[int, list[WalkDirectory]] | None:
         """Claim a task: directories that no process has, the newest first, so that few wait.
-
-        There are `limit` of them, or so many that `processes` processes get as many. None when there is none.
-        """
+        There are `max_directories` of them, or so many that `processes` processes get as many.
+        None when there is none."""
         query = (
             "select id, path, level, place, run from todo where of_task is null and taken = 0 order by id desc limit ?"
         )

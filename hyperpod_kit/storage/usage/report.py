@@ -110,9 +110,7 @@ class UsageReport:
 
 def make_report(root: str, ledger: UsageLedger, access_point_names: Iterable[str] = ()) -> UsageReport:
     """Make the report from the sums of a walk or a count that has ended.
-
-    `names`: of access points, which are no directories.
-    """
+    `access_point_names`: names of access points, which are no directories."""
     users: dict[str, Total] = {}
     groups: dict[str, Total] = {}
     directories: dict[str, Total] = {}
@@ -134,7 +132,7 @@ def make_report(root: str, ledger: UsageLedger, access_point_names: Iterable[str
             directories[path] = directories.get(path, Total()) + row
     room = None
     if not root.startswith("s3://"):
-        total_room, free = owner.run_as_owner(root, lambda: shutil.disk_usage(root)[::2])
+        total_room, free = owner.run_as_owner_in_child_if_root(root, lambda: shutil.disk_usage(root)[::2])
         room = (total_room, free)
     return UsageReport(
         root,
@@ -163,7 +161,7 @@ def _has_reliable_access_times(root: str) -> bool:
         return False
     table = [
         entry
-        for entry in mountinfo.parse(mountinfo.read())
+        for entry in mountinfo.parse_mountinfo(mountinfo.read_mountinfo())
         if mountinfo.is_same_or_below(root, entry.path) or entry.path == root
     ]
     mount = max(table, key=lambda entry: len(entry.path), default=None)

@@ -33,7 +33,10 @@ def list_deletable(runs: Iterable[str], keep: int) -> list[Deletable]:
     checkpoints: list[Deletable] = []
     for run in sorted(runs):
         try:
-            checkpoints += [Deletable(*row) for row in owner.run_as_owner(run, partial(_deletable_of_run, run, keep))]
+            checkpoints += [
+                Deletable(*row)
+                for row in owner.run_as_owner_in_child_if_root(run, partial(_deletable_of_run, run, keep))
+            ]
         except (HyperpodKitError, OSError) as err:
             checkpoints.append(Deletable(run, "", "", 0, verify.describe_failure(err)))
     return checkpoints

@@ -150,10 +150,8 @@ class TreeScan:
         os.close(handle)
 
     def scan_until_limit(self, directories: list[WalkDirectory], max_entries: int) -> Iterator[dict[str, Any]]:
-        """Scan `directories` and what is below, until `limit` entries were counted; what is left then is in `left`.
-
-        Yields parts of the report; the last one has `end`.
-        """
+        """Scan `directories` and what is below, until `max_entries` were counted; what is left then is in `left`.
+        Yields parts of the report; the last one has `end`."""
         sums = Sums()
         self._ages = Ages(self._now)
         stack, unread, seen_entries = list(directories), [], 0

@@ -62,7 +62,7 @@ def walk_tree_into_ledger(request: WalkRequest, ledger: UsageLedger, progress: C
     File systems that are mounted below the root are not entered. Raises HyperpodKitError when the processes that look
     keep dying, Unreachable when they keep hanging, OSError when the root is no directory.
     """
-    owner.run_as_owner(
+    owner.run_as_owner_in_child_if_root(
         request.root, lambda: os.close(os.open(request.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     )
     if not ledger.resumed:
@@ -97,7 +97,7 @@ class _Worker:
 
     def update_progress_and_is_hanging(self) -> bool:
         """Return whether the worker has a task and has shown no progress for HANG_SECONDS."""
-        now, progress = time.monotonic(), owner.process_progress(self.process.pid)
+        now, progress = time.monotonic(), owner.process_io_bytes_and_cpu_seconds(self.process.pid)
         if self.task is None or progress != self._last_progress:
             self._last_progress, self._progress_at = progress, now
         return now - self._progress_at > HANG_SECONDS
@@ -148,7 +148,7 @@ class _Pool:
         """Make the configuration with the mounts of now; after a hang each entry is looked at with care, which takes
         three times as long."""
         root = self._request.root
-        table = mountinfo.parse(mountinfo.read())
+        table = mountinfo.parse_mountinfo(mountinfo.read_mountinfo())
         config = {
             "root": root,
             "depth": self._request.depth,
@@ -171,7 +171,7 @@ class _Pool:
         committed = time.monotonic()
         while self._assign_tasks_and_is_busy():
             for key, _ in self._selector.select(COMMIT_SECONDS):
-                self._receive_parts(key.data)
+                self._record_parts_or_replace_dead_worker(key.data)
             for worker in [key.data for key in self._selector.get_map().values()]:
                 if worker.update_progress_and_is_hanging():
                     self._replace_hung_worker(worker)
@@ -192,7 +192,7 @@ class _Pool:
             worker.send_line(json.dumps({"id": worker.task, "directories": directories, "limit": limit}))
         return len(self._idle) < len(self._selector.get_map())
 
-    def _receive_parts(self, worker: _Worker) -> None:
+    def _record_parts_or_replace_dead_worker(self, worker: _Worker) -> None:
         lines = worker.read_complete_lines()
         if lines is None:
             self._replace_dead_worker(worker)

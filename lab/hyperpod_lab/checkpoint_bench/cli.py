@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
         "version": version(),
         "torch": torch.__version__,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": machine.describe(args.dir, shm_paths.shared_memory_root()),
+        "machine": machine.describe_machine_and_file_systems(args.dir, shm_paths.shared_memory_root()),
         "repeat": args.repeat,
         "patience": args.patience,
         "errors": [],
@@ -69,11 +69,11 @@ def main(argv: list[str]) -> int:
         kinds = list(itertools.product(args.sizes, args.modes))
         pace = run.TimeShare(begin, len(kinds) * len({"save", *args.phases} - {"overlap"}))
         for each in [run.Run(scratch, size, mode, args.repeat, pace, say) for size, mode in kinds]:
-            if _run_or_note_error(report, partial(each.measure, args.phases)):
+            if _run_or_note_error(report, partial(each.measure_saves_and_restores, args.phases)):
                 measured.append(each)
 
         def train_all() -> None:
-            report["left_out"] += run.train_all(measured, pace, say)
+            report["left_out"] += run.train_in_time_listing_left_out(measured, pace, say)
 
         if "overlap" in args.phases:
             _run_or_note_error(report, train_all)
@@ -103,14 +103,14 @@ def _run_or_note_error(report: dict[str, Any], work: Callable[[], None]) -> bool
         return False
 
 
-def _format_figure(values: dict[str, Any], label: str, seconds: str, ratio: str | None) -> str:
-    line = f"  {label:32} {values[seconds]:8.3f} s "
-    if seconds in _NO_RATE:
+def _format_figure(values: dict[str, Any], label: str, seconds_key: str, ratio_key: str | None) -> str:
+    line = f"  {label:32} {values[seconds_key]:8.3f} s "
+    if seconds_key in _NO_RATE:
         line += " " * 13
     else:
-        line += f"{values['bytes'] / 1e9 / values[seconds]:8.2f} GB/s"
-    if ratio is not None:
-        line += f"   {ratio} {values[ratio]:.3f}"
+        line += f"{values['bytes'] / 1e9 / values[seconds_key]:8.2f} GB/s"
+    if ratio_key is not None:
+        line += f"   {ratio_key} {values[ratio_key]:.3f}"
     return line
 
 

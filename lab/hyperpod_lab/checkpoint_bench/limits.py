@@ -52,9 +52,9 @@ class MemoryFloor:
             at += size
         counts = range(1, threads + 1)
         self.ways = [f"memmove {count}" for count in counts] + [f"torch {count}" for count in counts]
-        self._shares = {count: _split_copies(self._pairs, count) for count in counts}
+        self._shares = {count: _split_copies_into_address_shares(self._pairs, count) for count in counts}
 
-    def measure_copy(self, way: str) -> float:
+    def time_copy(self, way: str) -> float:
         """Copy all bytes once in the given way and return the seconds."""
         kind, count = way.split()
         if kind == "torch":
@@ -74,7 +74,7 @@ class MemoryFloor:
 
         return _time_in_threads(copy_share, int(count))
 
-    def measure_digest_and_copy(self, threads: int, algorithm: str) -> float:
+    def time_digest_and_copy(self, threads: int, algorithm: str) -> float:
         """Digest each chunk and then copy it, all bytes, by `threads` threads, and return the seconds: what a
         restore that proves every byte cannot go below."""
         alg, shares = digest.algorithm(algorithm), self._shares[threads]
@@ -89,7 +89,7 @@ class MemoryFloor:
         return _time_in_threads(digest_and_copy_share, threads)
 
 
-def ways_worth_measuring(ways: dict[str, list[float]]) -> list[str]:
+def ways_that_may_be_fastest(ways: dict[str, list[float]]) -> list[str]:
     """Return the ways to reach a limit that may still be the fastest: those far behind after one sample, or
     behind after two, are left out. `ways` has the samples of each so far."""
     most = max(len(samples) for samples in ways.values())
@@ -102,7 +102,9 @@ def ways_worth_measuring(ways: dict[str, list[float]]) -> list[str]:
     return [way for way, samples in ways.items() if len(samples) == most and min(samples) <= far * best]
 
 
-def _split_copies(pairs: list[tuple[torch.Tensor, torch.Tensor]], count: int) -> list[list[tuple[int, int, int]]]:
+def _split_copies_into_address_shares(
+    pairs: list[tuple[torch.Tensor, torch.Tensor]], count: int
+) -> list[list[tuple[int, int, int]]]:
     """Return (target, source, bytes) for each of `count` threads: equal shares, cut only between two shares."""
     total = sum(target.numel() * target.element_size() for target, _ in pairs)
     shares: list[list[tuple[int, int, int]]] = [[] for _ in range(count)]
@@ -150,7 +152,7 @@ def _page_aligned_ranges(size: int, count: int) -> list[tuple[int, int]]:
     return list(zip(bounds, bounds[1:], strict=False))
 
 
-def measure_write(source: mmap.mmap, size: int, directory: Path, name: str, threads: int) -> float:
+def time_write_and_fsync(source: mmap.mmap, size: int, directory: Path, name: str, threads: int) -> float:
     """Write and fsync `size` bytes (whole pages) of `source` into `threads` new files, which are removed again;
     return the seconds."""
     ranges = _page_aligned_ranges(size // _PAGE * _PAGE, threads)
@@ -158,7 +160,7 @@ def measure_write(source: mmap.mmap, size: int, directory: Path, name: str, thre
 
     def write_range(number: int) -> None:
         begin, end = ranges[number]
-        fd = _open_direct(directory / f"{name}-{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        fd = _open_direct_or_buffered(directory / f"{name}-{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             for at in range(begin, end, BLOCK):
                 part = view[at : min(at + BLOCK, end)]
@@ -176,7 +178,7 @@ def measure_write(source: mmap.mmap, size: int, directory: Path, name: str, thre
             by_descriptor.unlink(directory / f"{name}-{number}", missing_ok=True)
 
 
-def measure_read(files: list[Path], threads: int) -> float:
+def time_read(files: list[Path], threads: int) -> float:
     """Read all bytes of `files` once and return the seconds; the caller has emptied the page cache.
 
     In requests and into memory of the size that a restore uses: into small pages a disk takes more and
@@ -186,7 +188,7 @@ def measure_read(files: list[Path], threads: int) -> float:
     for path in files:
         parts += [(path, at) for at in range(0, path.stat().st_size, digest.CHUNK)]
     parts.reverse()
-    descriptors = {path: _open_direct(path, os.O_RDONLY) for path in files}
+    descriptors = {path: _open_direct_or_buffered(path, os.O_RDONLY) for path in files}
     buffers = [stream.Buffer(digest.CHUNK).view for _ in range(threads)]
     for buffer in buffers:
         buffer[:] = bytes(len(buffer))
@@ -206,7 +208,7 @@ def measure_read(files: list[Path], threads: int) -> float:
             os.close(fd)
 
 
-def _open_direct(path: Path, flags: int) -> int:
+def _open_direct_or_buffered(path: Path, flags: int) -> int:
     try:
         return by_descriptor.open_own_or_root_file(path, flags | _DIRECT, 0o600)
     except OSError:

@@ -20,7 +20,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def describe(directory: Path, shared: str) -> dict[str, Any]:
+def describe_machine_and_file_systems(directory: Path, shared_memory_directory: str) -> dict[str, Any]:
     """Return processor, cores, memory (bytes), kernel, and the file systems of the two directories."""
     info = Path("/proc/cpuinfo").read_text()
     model = next((line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")), "")
@@ -32,20 +32,20 @@ def describe(directory: Path, shared: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "directory": str(directory),
         "file_system": _file_system(directory),
-        "shared_memory": shared,
-        "shared_memory_file_system": _file_system(Path(shared)),
+        "shared_memory": shared_memory_directory,
+        "shared_memory_file_system": _file_system(Path(shared_memory_directory)),
     }
 
 
 def _file_system(path: Path) -> str:
     """Return the type of the file system that holds `path`."""
-    entry = mountinfo.mount_holding(mountinfo.read(), os.path.realpath(path))
+    entry = mountinfo.mount_containing_path(mountinfo.read_mountinfo(), os.path.realpath(path))
     if entry is None:
         return "unknown"
     return entry.fs_type
 
 
-def _busy_seconds() -> float:
+def _busy_core_seconds_since_boot() -> float:
     """Return the processor seconds of all cores that were not idle, since boot."""
     fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
@@ -67,17 +67,17 @@ class QuietWait:
         begin = time.monotonic()
         end = begin + min(_EACH, self.remaining)
         while True:
-            busy, sampled_at = _busy_seconds(), time.monotonic()
+            busy, sampled_at = _busy_core_seconds_since_boot(), time.monotonic()
             time.sleep(_SAMPLE_SECONDS)
             now = time.monotonic()
-            calm = (_busy_seconds() - busy) / (now - sampled_at) <= _QUIET_CORES
+            calm = (_busy_core_seconds_since_boot() - busy) / (now - sampled_at) <= _QUIET_CORES
             if calm or now > end:
                 # The look itself is no waiting: a quiet machine spends nothing.
                 self.remaining = max(0.0, self.remaining - (now - begin - _SAMPLE_SECONDS))
                 return calm
 
 
-def empty_page_cache(files: list[Path]) -> str:
+def empty_page_cache_and_name_method(files: list[Path]) -> str:
     """Make the next read of `files` cold; returns how: `dropped` (root, everything) or `fadvise` (those files)."""
     os.sync()
     try:

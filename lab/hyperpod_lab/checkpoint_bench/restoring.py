@@ -46,7 +46,7 @@ def measure_restore(
     start = peers.max_over_ranks(time.perf_counter() - begin)
     how = "not emptied"
     if tier == "storage" and peers.rank == 0:
-        how = machine.empty_page_cache(newest_shard_files(root))
+        how = machine.empty_page_cache_and_name_method(newest_shard_files(root))
     if peers.rank == 0:
         patience.wait_until_quiet()
     peers.barrier()
@@ -63,11 +63,11 @@ def measure_restore(
     result["floor"] = {}
     for way in floor.ways:
         peers.barrier()
-        result["floor"][way] = [peers.max_over_ranks(floor.measure_copy(way))]
+        result["floor"][way] = [peers.max_over_ranks(floor.time_copy(way))]
     result["proof"] = {}
     for count in range(1, threads + 1):
         peers.barrier()
-        result["proof"][str(count)] = [peers.max_over_ranks(floor.measure_digest_and_copy(count, manager.algorithm))]
+        result["proof"][str(count)] = [peers.max_over_ranks(floor.time_digest_and_copy(count, manager.algorithm))]
     return result
 
 

@@ -32,7 +32,7 @@ class TimeShare:
         self._count = count
         self._taken = 0
 
-    def next_phase_deadline(self) -> float:
+    def begin_next_phase_and_return_deadline(self) -> float:
         """Begin the next phase and return its deadline."""
         self._taken += 1
         return self.begin + _SAMPLES_SECONDS * self._taken / self._count
@@ -52,32 +52,33 @@ class Run:
         self.bench, self.size, self.mode, self.repeat, self.pace, self.say = bench, size, mode, repeat, pace, say
         self.samples: dict[str, Any] = {"size": size, "mode": mode, "phase_seconds": {}}
 
-    def measure(self, phases: tuple[str, ...]) -> None:
+    def measure_saves_and_restores(self, phases: tuple[str, ...]) -> None:
         """Measure saves, then the restores of `phases`. Raises BenchError."""
         directory = self.bench.make_directory(f"{self.size}-{self.mode}")
         self._run_and_record(
-            "save", lambda: self._run_phase("save", directory, self.repeat, self.pace.next_phase_deadline())
+            "save",
+            lambda: self._run_phase("save", directory, self.repeat, self.pace.begin_next_phase_and_return_deadline()),
         )
         if "cold" in phases:
             self._run_and_record("cold", lambda: self._measure_cold_restores(directory))
         if "hot" in phases:
             self._run_and_record("hot", lambda: self._measure_hot_restores(directory))
-        self.bench.remove_run_files(directory)
+        self.bench.end_agents_and_remove_run_files(directory)
 
-    def train(self) -> None:
+    def measure_training_loop(self) -> None:
         """Measure the training loop, overlapped and blocking. Raises BenchError."""
         directory = self.bench.make_directory(f"{self.size}-{self.mode}-training")
         self._run_and_record(
             "train", lambda: self._run_phase("train", directory, self.repeat, self.pace.training_deadline)
         )
-        self.bench.remove_run_files(directory)
+        self.bench.end_agents_and_remove_run_files(directory)
 
     def _run_phase(self, name: str, directory: Path, repeat: int = 1, deadline: float = 0.0) -> dict[str, Any]:
         return self.bench.run_phase(name, self.size, self.mode, repeat, directory, deadline)
 
     def _sample_numbers(self) -> Iterator[int]:
         """Yield sample numbers as long as there is time for another sample."""
-        deadline = self.pace.next_phase_deadline()
+        deadline = self.pace.begin_next_phase_and_return_deadline()
         for number in range(self.repeat):
             if number >= LEAST and time.monotonic() > deadline:
                 return
@@ -89,13 +90,13 @@ class Run:
         files = restoring.newest_shard_files(directory / "root")
         for _ in self._sample_numbers():
             figures = self._run_phase("cold", directory)
-            self._check_digests(figures["digests"], self.samples["save"]["digests"], "the restored state")
+            self._require_equal_digests(figures["digests"], self.samples["save"]["digests"], "the restored state")
             for name in ("seconds", "start"):
                 taken[name].append(figures[name])
-            for way in limits.ways_worth_measuring(taken["limit"]):
-                taken["page_cache"] = machine.empty_page_cache(files)
+            for way in limits.ways_that_may_be_fastest(taken["limit"]):
+                taken["page_cache"] = machine.empty_page_cache_and_name_method(files)
                 self.bench.patience.wait_until_quiet()
-                taken["limit"][way].append(limits.measure_read(files, int(way)))
+                taken["limit"][way].append(limits.time_read(files, int(way)))
         return taken
 
     def _measure_hot_restores(self, directory: Path) -> dict[str, Any]:
@@ -105,7 +106,7 @@ class Run:
         taken: dict[str, Any] = {"seconds": [], "start": [], "floor": {}, "proof": {}}
         for _ in self._sample_numbers():
             figures = self._run_phase("hot", directory)
-            self._check_digests(figures["digests"], digests, "the state restored from memory")
+            self._require_equal_digests(figures["digests"], digests, "the state restored from memory")
             for name in ("seconds", "start"):
                 taken[name].append(figures[name])
             for limit in ("floor", "proof"):
@@ -113,7 +114,7 @@ class Run:
                     taken[limit].setdefault(way, []).extend(samples)
         return taken
 
-    def _check_digests(self, restored: list[str], saved: list[str], what: str) -> None:
+    def _require_equal_digests(self, restored: list[str], saved: list[str], what: str) -> None:
         if restored != saved:
             raise BenchError(f"{self.size} {self.mode}: {what} is not the saved one")
 
@@ -124,7 +125,7 @@ class Run:
         self.samples["phase_seconds"][name] = time.monotonic() - begin
 
 
-def train_all(runs: list[Run], pace: TimeShare, say: Callable[[str], None]) -> list[str]:
+def train_in_time_listing_left_out(runs: list[Run], pace: TimeShare, say: Callable[[str], None]) -> list[str]:
     """Run the training loops of all runs as far as time permits; return those that were left out, with the
     reason.
 
@@ -139,6 +140,6 @@ def train_all(runs: list[Run], pace: TimeShare, say: Callable[[str], None]) -> l
             left_out.append(f"{run.size} {run.mode}: training loop left out, it would take about {expected:.0f} s more")
             say(left_out[-1])
             continue
-        run.train()
+        run.measure_training_loop()
         rate = max(rate, run.samples["phase_seconds"]["train"] / size)
     return left_out

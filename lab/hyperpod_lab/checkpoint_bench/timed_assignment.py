@@ -21,7 +21,7 @@ class TimedAssignment(Assignment):
     deadline: float
     patience: float
 
-    def has_enough_samples(self, taken: int, slowest: Callable[[float], float]) -> bool:
+    def has_enough_samples(self, taken: int, max_over_ranks: Callable[[float], float]) -> bool:
         """Whether `taken` samples are enough. All ranks call this together; `slowest` returns the largest of their
         values."""
-        return taken >= self.repeat or (taken >= LEAST and slowest(time.monotonic()) > self.deadline)
+        return taken >= self.repeat or (taken >= LEAST and max_over_ranks(time.monotonic()) > self.deadline)

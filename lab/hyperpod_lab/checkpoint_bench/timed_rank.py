@@ -39,9 +39,9 @@ def _run_phase(assignment: TimedAssignment) -> dict[str, Any]:
     work = TrainedWorkload(assignment.size, assignment.mode, peers, seed=seed, zeros=zeros)
     root = directory / "root"
     if assignment.phase == "save":
-        figures = saving.Saving(peers, work, directory, assignment, patience).run()
+        figures = saving.Saving(peers, work, directory, assignment, patience).take_all_samples()
     elif assignment.phase == "train":
-        figures = training.measure(peers, work, directory, assignment)
+        figures = training.measure_overlapped_and_blocking_training(peers, work, directory, assignment)
     elif assignment.phase == "leave":
         figures = restoring.save_and_leave_in_memory(work, root)
     elif assignment.phase == "cold":

@@ -18,21 +18,23 @@ _IDLE_STEPS = 1
 _MOST_STEPS = 200
 
 
-def measure(peers: Peers, work: TrainedWorkload, directory: Path, assignment: TimedAssignment) -> dict[str, Any]:
+def measure_overlapped_and_blocking_training(
+    peers: Peers, work: TrainedWorkload, directory: Path, assignment: TimedAssignment
+) -> dict[str, Any]:
     """Run the training loop in both modes and return the samples: `overlap` and `block`, `floor`, and
     `forward_backward` that was made long enough."""
     memory = limits.MemoryFloor(work.tensors, assignment.threads)
     copies: list[float] = []
     for way in memory.ways:
-        copies += [peers.max_over_ranks(memory.measure_copy(way)) for _ in range(2)]
+        copies += [peers.max_over_ranks(memory.time_copy(way)) for _ in range(2)]
     floor = min(copies)
     del memory
     length = work.lengthen_batch(2.0 * floor, peers)
     return {
         "floor": floor,
         "forward_backward": length,
-        "overlap": Training(peers, work, directory / "overlap", assignment, overlap=True).run(),
-        "block": Training(peers, work, directory / "block", assignment, overlap=False).run(),
+        "overlap": Training(peers, work, directory / "overlap", assignment, overlap=True).take_all_samples(),
+        "block": Training(peers, work, directory / "block", assignment, overlap=False).take_all_samples(),
     }
 
 
@@ -45,7 +47,7 @@ class Training:
         self.peers, self.work, self.root, self.assignment, self.overlap = peers, work, root, assignment, overlap
         self.samples: dict[str, Any] = {"step": [], "save": [], "fence": [], "lost": [], "window": [], "steps": []}
 
-    def run(self) -> dict[str, Any]:
+    def take_all_samples(self) -> dict[str, Any]:
         """Train with one save in every few steps and return the samples; the manager is closed afterwards."""
         manager = Manager(self.root, overlap=self.overlap)
         state = State(self.work.model, self.work.optimizer)
@@ -54,7 +56,7 @@ class Training:
         while not self.assignment.has_enough_samples(len(self.samples["lost"]), self.peers.max_over_ranks):
             number = len(self.samples["lost"])
             for _ in range(_IDLE_STEPS):
-                self.samples["step"].append(self._step(manager)[0])
+                self.samples["step"].append(self._time_step_and_fence(manager)[0])
             self._save_and_train_until_durable(manager, state, number + 1)
         idle = statistics.median(self.samples["step"])
         self.samples["inflation"] = [
@@ -64,7 +66,7 @@ class Training:
             raise RuntimeError("the manager did not close cleanly")
         return self.samples
 
-    def _step(self, manager: Manager) -> tuple[float, float]:
+    def _time_step_and_fence(self, manager: Manager) -> tuple[float, float]:
         """Run one training step and return its seconds and those of waiting in the fence."""
         self.peers.barrier()
         begin = time.perf_counter()
@@ -84,7 +86,7 @@ class Training:
         saved = self.peers.max_over_ranks(time.perf_counter() - begin)
         total, fences, steps = saved, 0.0, 0
         while steps < _MOST_STEPS:
-            spent, waited = self._step(manager)
+            spent, waited = self._time_step_and_fence(manager)
             total, fences, steps = total + spent, fences + waited, steps + 1
             if self.peers.all_ranks_true(handle.final):
                 break

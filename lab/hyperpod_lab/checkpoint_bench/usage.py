@@ -10,7 +10,7 @@ from typing import Any
 _PERIOD = 0.02
 
 
-def find_agents() -> list[int]:
+def find_child_agent_pids() -> list[int]:
     """Return the pids of the agents that this process has started."""
     trainer_pid = os.getpid()
     pids = []
@@ -32,7 +32,7 @@ def _parent_pid(entry: Path) -> int:
         return 0
 
 
-def private_bytes(pid: int) -> int:
+def anonymous_memory_bytes(pid: int) -> int:
     """Return the memory that is the process's own: anonymous pages, not the shared segments, not files."""
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -50,10 +50,10 @@ def descriptor_count(pid: int) -> int:
         return 0
 
 
-def segment_bytes(shared: str) -> int:
+def shared_memory_segment_bytes(shared_memory_directory: str) -> int:
     """Return how many bytes this user's segments take in shared memory."""
     total = 0
-    for entry in os.scandir(shared):
+    for entry in os.scandir(shared_memory_directory):
         if entry.name.startswith("hpk-"):
             total += entry.stat().st_blocks * 512
     return total
@@ -76,7 +76,7 @@ class Watch:
             now = {pid: descriptor_count(pid) for pid in self._pids}
             self.together = max(self.together, sum(now.values()))
             for pid in self._pids:
-                self.private[pid] = max(self.private[pid], private_bytes(pid))
+                self.private[pid] = max(self.private[pid], anonymous_memory_bytes(pid))
                 self.descriptors[pid] = max(self.descriptors[pid], now[pid])
 
     def __enter__(self) -> Watch:

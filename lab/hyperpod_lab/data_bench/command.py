@@ -20,7 +20,7 @@ def _format_row(row: BenchRow) -> str:
         return row.what
     return (
         f"{row.what:40} {row.samples:>10} samples {format_size(row.bytes):>11} {row.seconds:9.3f} s "
-        f"{row.samples / max(row.seconds, 1e-9):>11.0f} samples/s {format_size(row.rate):>11}/s "
+        f"{row.samples / max(row.seconds, 1e-9):>11.0f} samples/s {format_size(row.bytes_per_second):>11}/s "
         f"{row.processor / max(row.samples, 1) * 1e6:>9.2f} us of processor a sample"
     )
 
@@ -54,5 +54,5 @@ def bench(args: argparse.Namespace) -> int:
             if not args.json:
                 terminal.print_stdout(_format_row(row))
     if args.json:
-        terminal.print_json([{**row._asdict(), "bytes_a_second": round(row.rate)} for row in measured_rows])
+        terminal.print_json([{**row._asdict(), "bytes_a_second": round(row.bytes_per_second)} for row in measured_rows])
     return 0

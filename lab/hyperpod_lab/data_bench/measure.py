@@ -39,7 +39,7 @@ class BenchRow(NamedTuple):
     processor: float = 0.0
 
     @property
-    def rate(self) -> float:
+    def bytes_per_second(self) -> float:
         """Bytes a second."""
         return self.bytes / max(self.seconds, 1e-9)
 
@@ -58,7 +58,7 @@ class PlainLines(Dataset[Any]):
 
     def __getitem__(self, number: int) -> Any:
         file, start, length = self._where[number]
-        with open(self._files[file].path, "rb", opener=source_owner.open_nonblocking) as stream:
+        with open(self._files[file].path, "rb", opener=source_owner.open_nonblocking_as_source_owner) as stream:
             stream.seek(start)
             return decode_record(stream.read(length), self._files[file], number, start)
 
@@ -68,7 +68,7 @@ def forget_pages(paths: Sequence[str]) -> bool:
     objects."""
     if any(path.startswith("s3://") for path in paths):
         return False
-    with source_owner.acting_as_source_owner():
+    with source_owner.thread_acting_as_source_owner():
         page_cache.drop_cached_pages(paths)
     return True
 
@@ -270,7 +270,7 @@ def read_all(paths: list[str]) -> None:
     """Read every byte, one file after another, and drop it."""
     buffer = bytearray(_PIECE)
     for path in paths:
-        with open(path, "rb", buffering=0, opener=source_owner.open_nonblocking) as stream:
+        with open(path, "rb", buffering=0, opener=source_owner.open_nonblocking_as_source_owner) as stream:
             while stream.readinto(buffer):
                 pass
 

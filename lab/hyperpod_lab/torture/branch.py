@@ -51,7 +51,7 @@ def _roll_back_and_check(here: Ground, seed: int, dice: random.Random, part: Par
             env=((HPK_RESUME_FROM, target.checkpoint_id), (HPK_RESUME_MEMORY, "0")),
         )
     )
-    back = _restored_event(branch_events)
+    back = _restored_event_or_wrong(branch_events)
     if (back.get("epoch"), back.get("step")) != (1, to) or back["wrong"]:
         return f"told to go back to step {to} of epoch 1, it restored {back}"
     killed = dice.random() < 0.5
@@ -67,7 +67,7 @@ def _roll_back_and_check(here: Ground, seed: int, dice: random.Random, part: Par
             )
         )
         here.kill_agents()
-    got = _restored_event(_run_life(replace(order, saves=0, events=str(here.disk / "after"))))
+    got = _restored_event_or_wrong(_run_life(replace(order, saves=0, events=str(here.disk / "after"))))
     if killed:
         part.counts["killed on the new branch"] += 1
     else:
@@ -85,6 +85,6 @@ def _run_life(order: LifeSpec) -> list[dict[str, Any]]:
     return life.read_events(order.events)
 
 
-def _restored_event(events: list[dict[str, Any]]) -> dict[str, Any]:
+def _restored_event_or_wrong(events: list[dict[str, Any]]) -> dict[str, Any]:
     """What a life has restored; {} with the reason when it has not."""
     return next((event for event in events if event["what"] == "restored"), {"wrong": events})

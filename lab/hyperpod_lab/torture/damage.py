@@ -78,7 +78,7 @@ def _run_case(
 ) -> None:
     case_result = inspector.inspect(str(scene.write_damaged_root(template, kind)))
     part.done += 1
-    outcome = _outcome(case_result)
+    outcome = _restore_outcome_text(case_result)
     part.counts[f"{scene.name}: {outcome}"] += 1
     part.counts["MB at most"] = max(part.counts["MB at most"], case_result.memory >> 20)
     for wrong in _find_violations(kind, case_result):
@@ -88,7 +88,7 @@ def _run_case(
         )
 
 
-def _outcome(case_result: CaseResult) -> str:
+def _restore_outcome_text(case_result: CaseResult) -> str:
     if case_result.restored is None and case_result.declared:
         return f"refused, {case_result.error.partition(':')[0]}"
     if case_result.restored is None:
@@ -99,7 +99,7 @@ def _outcome(case_result: CaseResult) -> str:
 
 
 def _find_violations(kind: DamageKind, case_result: CaseResult) -> Iterator[str]:
-    outcome = _outcome(case_result)
+    outcome = _restore_outcome_text(case_result)
     if not case_result.declared:
         yield case_result.error
         return
@@ -135,7 +135,7 @@ class _Disk:
         if kind.change:
             objects = kind.change(objects)
         for name, content in objects.items():
-            _write(root / name, content)
+            _create_file_with_parents(root / name, content)
         if kind.special is not None:
             kind.special(root)
         return root
@@ -155,7 +155,7 @@ class _Mount:
         assert kind.change is not None
         root = self._directory / f"damaged-{template.world}"
         before, desired = self._objects_by_root.get(root, {}), kind.change(template.objects)
-        present = {str(path.relative_to(root)) for path in _files(root)}
+        present = {str(path.relative_to(root)) for path in _list_files_recursively(root)}
         # What the last look has written or mended is not what was put there.
         touched = {name for name in before if before[name] != template.objects.get(name)}
         kept = {
@@ -164,7 +164,7 @@ class _Mount:
         for name in sorted(present - kept):
             by_descriptor.unlink(root / name)
         for name in sorted(set(desired) - kept):
-            _write(root / name, desired[name])
+            _create_file_with_parents(root / name, desired[name])
         self._objects_by_root[root] = desired
         return root
 
@@ -173,14 +173,14 @@ _Scene = _Disk | _Mount
 """Where damage is done."""
 
 
-def _files(root: Path) -> list[Path]:
+def _list_files_recursively(root: Path) -> list[Path]:
     paths: list[Path] = []
     for folder, _, names in os.walk(root):
         paths += [Path(folder) / name for name in names]
     return paths
 
 
-def _write(path: Path, data: bytes) -> None:
+def _create_file_with_parents(path: Path, data: bytes) -> None:
     by_descriptor.make_parents(path)
     with by_descriptor.open_stream_for_writing(path, "xb") as file:
         file.write(data)
@@ -213,7 +213,7 @@ def _create_template(here: Ground, seed: int, world: int) -> _Template:
     root = Path(made.root)
     with contextlib.suppress(FileNotFoundError):
         by_descriptor.remove_tree(root / "leases")
-    objects = {str(path.relative_to(root)): path.read_bytes() for path in _files(root)}
+    objects = {str(path.relative_to(root)): path.read_bytes() for path in _list_files_recursively(root)}
     with contextlib.closing(RootInspector(seed)) as inspector:
         case_result = inspector.inspect(made.root)
     if (case_result.verify, case_result.restored, case_result.wrong, case_result.rejected) != (

@@ -54,7 +54,7 @@ class RootNames:
     def newest_attempt_files(self) -> list[str]:
         return [f"{self.attempts[0]}/{file}" for file in self.files]
 
-    def expected_outcome(self, name: str) -> str:
+    def expected_outcome_of_damaged_object(self, name: str) -> str:
         """Return what a restore must come to when that one object is damaged."""
         if name == layout.RUN_FILE:
             return ANY  # the newest where RUN.json can be written again, refused in words elsewhere
@@ -62,7 +62,7 @@ class RootNames:
             return OLDER
         return NEWEST
 
-    def expected_outcome_of_attempt(self, index: int) -> str:
+    def expected_outcome_of_useless_attempt(self, index: int) -> str:
         """Return what a restore must come to when that one attempt is useless."""
         if index == 0:
             return OLDER
@@ -76,14 +76,14 @@ def object_damage_kinds(objects: Objects, dice: random.Random) -> list[DamageKin
     every = [*names.newest_attempt_files(), *names.beside]
     return [
         *_byte_damage_kinds(objects, names, every, dice),
-        *_exchange_damage_kinds(objects, names, every),
+        *_deletion_and_exchange_damage_kinds(objects, names, every),
         *_attempt_damage_kinds(names),
         *_pair_damage_kinds(objects, names, dice),
         *_manifest_field_damage_kinds(objects, names),
     ]
 
 
-def _edit(name: str, edit: Callable[[bytes], bytes], objects: Objects) -> Objects:
+def _with_edited_object(name: str, edit: Callable[[bytes], bytes], objects: Objects) -> Objects:
     return {**objects, name: edit(objects[name])}
 
 
@@ -121,7 +121,7 @@ def _byte_damage_kinds(
 ) -> Iterator[DamageKind]:
     """Yield flipped bits, truncation, growth and zeros of each object."""
     for name in every:
-        data, expected = objects[name], names.expected_outcome(name)
+        data, expected = objects[name], names.expected_outcome_of_damaged_object(name)
         drawn_offsets = 60
         if name.endswith(".safetensors"):
             drawn_offsets = 100
@@ -130,7 +130,9 @@ def _byte_damage_kinds(
         for at in sorted(offset for offset in offsets if 0 <= offset < len(data)):
             mask = dice.randrange(1, 256)
             yield DamageKind(
-                f"byte {at} of {name} ^ {mask:#04x}", expected, partial(_edit, name, partial(_flipped, at, mask))
+                f"byte {at} of {name} ^ {mask:#04x}",
+                expected,
+                partial(_with_edited_object, name, partial(_flipped, at, mask)),
             )
         for to in sorted(
             {
@@ -150,13 +152,15 @@ def _byte_damage_kinds(
             }
         ):
             if 0 <= to < len(data):
-                yield DamageKind(f"{name} cut to {to} bytes", expected, partial(_edit, name, partial(_truncated, to)))
+                yield DamageKind(
+                    f"{name} cut to {to} bytes", expected, partial(_with_edited_object, name, partial(_truncated, to))
+                )
         tails = (b"\n", b"\0", b"x", b"}", bytes(7), bytes(8), bytes(4096), bytes(1 << 20), data, data[-8:], data[:1])
         for tail in tails:
             yield DamageKind(
                 f"{name} with {len(tail)} bytes more, {tail[:1]!r}",
                 expected,
-                partial(_edit, name, partial(_grown, tail)),
+                partial(_with_edited_object, name, partial(_grown, tail)),
             )
         for _ in range(10):
             begin = dice.randrange(len(data))
@@ -165,17 +169,17 @@ def _byte_damage_kinds(
                 yield DamageKind(
                     f"{name} with zeros from {begin} to {end}",
                     expected,
-                    partial(_edit, name, partial(_with_zeros, begin, end)),
+                    partial(_with_edited_object, name, partial(_with_zeros, begin, end)),
                 )
-        yield DamageKind(f"{name} all zeros", expected, partial(_edit, name, _zeros))
-        yield DamageKind(f"{name} reversed", expected, partial(_edit, name, _reversed))
+        yield DamageKind(f"{name} all zeros", expected, partial(_with_edited_object, name, _zeros))
+        yield DamageKind(f"{name} reversed", expected, partial(_with_edited_object, name, _reversed))
 
 
-def _put(name: str, data: bytes, objects: Objects) -> Objects:
+def _with_object(name: str, data: bytes, objects: Objects) -> Objects:
     return {**objects, name: data}
 
 
-def _without(removed: tuple[str, ...], objects: Objects) -> Objects:
+def _without_objects(removed: tuple[str, ...], objects: Objects) -> Objects:
     return {name: data for name, data in objects.items() if name not in removed}
 
 
@@ -183,22 +187,28 @@ def _without_attempt(attempt: str, objects: Objects) -> Objects:
     return {name: data for name, data in objects.items() if not name.startswith(attempt + "/")}
 
 
-def _swapped(first: str, second: str, objects: Objects) -> Objects:
+def _with_objects_swapped(first: str, second: str, objects: Objects) -> Objects:
     return {**objects, first: objects[second], second: objects[first]}
 
 
-def _exchange_damage_kinds(objects: Objects, names: RootNames, every: Sequence[str]) -> Iterator[DamageKind]:
+def _deletion_and_exchange_damage_kinds(
+    objects: Objects, names: RootNames, every: Sequence[str]
+) -> Iterator[DamageKind]:
     """Yield files that are gone, or that have another file's bytes: of another attempt, of another rank, of
     another kind; a half of each."""
     manifest = f"{names.attempts[0]}/{layout.MANIFEST_FILE}"
     for name in every:
         # Without its manifest it was never committed: the older one is right, and verify has nothing to say.
-        yield DamageKind(f"{name} deleted", names.expected_outcome(name), partial(_without, (name,)))
+        yield DamageKind(
+            f"{name} deleted", names.expected_outcome_of_damaged_object(name), partial(_without_objects, (name,))
+        )
         for other in sorted(objects):
             if other == name or objects[other] == objects[name]:
                 continue
             yield DamageKind(
-                f"{name} with the bytes of {other}", names.expected_outcome(name), partial(_put, name, objects[other])
+                f"{name} with the bytes of {other}",
+                names.expected_outcome_of_damaged_object(name),
+                partial(_with_object, name, objects[other]),
             )
         twin = f"{names.attempts[1]}/{name.partition('/')[2]}"
         if twin in objects and objects[twin] != objects[name]:
@@ -207,30 +217,32 @@ def _exchange_damage_kinds(objects: Objects, names: RootNames, every: Sequence[s
                 if _torn_from(at, objects[twin], objects[name]) != objects[name]:
                     yield DamageKind(
                         f"{name} from byte {at} on that of the older one",
-                        names.expected_outcome(name),
-                        partial(_edit, name, partial(_torn_from, at, objects[twin])),
+                        names.expected_outcome_of_damaged_object(name),
+                        partial(_with_edited_object, name, partial(_torn_from, at, objects[twin])),
                     )
     for first in names.newest_attempt_files():
         for second in names.newest_attempt_files():
             if first < second and objects[first] != objects[second]:
-                yield DamageKind(f"{first} and {second} exchanged", OLDER, partial(_swapped, first, second))
+                yield DamageKind(
+                    f"{first} and {second} exchanged", OLDER, partial(_with_objects_swapped, first, second)
+                )
         removed = tuple(name for name in names.newest_attempt_files() if name != first)
-        yield DamageKind(f"nothing left of the newest but {first}", OLDER, partial(_without, removed))
+        yield DamageKind(f"nothing left of the newest but {first}", OLDER, partial(_without_objects, removed))
         yield DamageKind(
             f"only {first} of the newest, and no {layout.LATEST_FILE}",
             OLDER,
-            partial(_without, (*removed, layout.LATEST_FILE)),
+            partial(_without_objects, (*removed, layout.LATEST_FILE)),
         )
         if first != manifest:
             yield DamageKind(
-                f"{first} gone and {layout.RUN_FILE} too", ANY, partial(_without, (first, layout.RUN_FILE))
+                f"{first} gone and {layout.RUN_FILE} too", ANY, partial(_without_objects, (first, layout.RUN_FILE))
             )
 
 
-def _renamed(old: str, new: str, keep: bool, objects: Objects) -> Objects:
+def _with_attempt_renamed(old: str, new: str, keep_old: bool, objects: Objects) -> Objects:
     """Return the objects with an attempt under another name, or (`keep`) under both."""
     moved = {name.replace(old, new, 1): data for name, data in objects.items() if name.startswith(old + "/")}
-    rest = {name: data for name, data in objects.items() if keep or not name.startswith(old + "/")}
+    rest = {name: data for name, data in objects.items() if keep_old or not name.startswith(old + "/")}
     return {**rest, **moved}
 
 
@@ -239,7 +251,7 @@ def _attempt_damage_kinds(names: RootNames) -> Iterator[DamageKind]:
     for index, attempt in enumerate(names.attempts):
         name = layout.parse_checkpoint_id(attempt)
         assert name is not None
-        expected = names.expected_outcome_of_attempt(index)
+        expected = names.expected_outcome_of_useless_attempt(index)
         yield DamageKind(f"attempt {index} deleted", expected, partial(_without_attempt, attempt))
         other_ids = [name._replace(seq=name.seq + more) for more in (1, 100, 10**6)]
         other_ids += [
@@ -251,15 +263,19 @@ def _attempt_damage_kinds(names: RootNames) -> Iterator[DamageKind]:
         for other in other_ids:
             if str(other) in names.attempts:
                 continue
-            renamed = partial(_renamed, attempt, str(other), False)
+            renamed = partial(_with_attempt_renamed, attempt, str(other), False)
             yield DamageKind(f"attempt {index} renamed to {other}", expected, renamed)
-            copied = partial(_renamed, attempt, str(other), True)
+            copied = partial(_with_attempt_renamed, attempt, str(other), True)
             yield DamageKind(f"attempt {index} copied to {other}", NEWEST, copied)
         for strange in ("seq-1.step-2.e3-zz", "SEQ", attempt + ".BAD", attempt + "~", "." + attempt, attempt + ".old"):
             yield DamageKind(
-                f"attempt {index} renamed to {strange}", expected, partial(_renamed, attempt, strange, False)
+                f"attempt {index} renamed to {strange}",
+                expected,
+                partial(_with_attempt_renamed, attempt, strange, False),
             )
-            yield DamageKind(f"attempt {index} copied to {strange}", NEWEST, partial(_renamed, attempt, strange, True))
+            yield DamageKind(
+                f"attempt {index} copied to {strange}", NEWEST, partial(_with_attempt_renamed, attempt, strange, True)
+            )
     newest = names.attempts[0]
     for added_name, added_data in (
         (f"{newest}.BAD", b"{}"),
@@ -348,12 +364,12 @@ def _manifest_field_damage_kinds(objects: Objects, names: RootNames) -> Iterator
     key_paths += [("shards", 0, key) for key in body["shards"][0]]
     for key_path in key_paths:
         for odd in (*_ODD_VALUES, _REMOVED):
-            changed = _with_field(body, key_path, odd)
+            changed = _with_field_set_or_removed(body, key_path, odd)
             if changed != body:
                 yield DamageKind(
                     f"{layout.MANIFEST_FILE} whose {'.'.join(map(str, key_path))} is {_odd_value_as_text(odd)}",
                     ANY,
-                    partial(_put, name, manifest.seal_json(changed)),
+                    partial(_with_object, name, manifest.seal_json(changed)),
                 )
 
 
@@ -366,7 +382,7 @@ def _odd_value_as_text(odd: object) -> str:
     return repr(odd)[:20]
 
 
-def _with_field(body: Any, key_path: Sequence[Any], value: object) -> Any:
+def _with_field_set_or_removed(body: Any, key_path: Sequence[Any], value: object) -> Any:
     copy = json.loads(json.dumps(body))
     inner = copy
     for key in key_path[:-1]:

@@ -25,7 +25,7 @@ def file_system_damage_kinds(objects: Objects) -> list[DamageKind]:
     return [*special_kinds, *_mode_and_owner_kinds(names, every)]
 
 
-def _replace_file(name: str, make: Callable[[Path], None], root: Path) -> None:
+def _move_file_outside_and_replace(name: str, make: Callable[[Path], None], root: Path) -> None:
     """Move the file `name` beside the root, as `copy`, and call `make` for its place."""
     path = root / name
     path.rename(_path_beside_root(path, "copy"))
@@ -120,7 +120,9 @@ def _special_file_kinds(names: RootNames, every: Sequence[str]) -> Iterator[Dama
     for name in every:
         for how, make in ways:
             yield DamageKind(
-                f"{name} is {how}", names.expected_outcome(name), special=partial(_replace_file, name, make)
+                f"{name} is {how}",
+                names.expected_outcome_of_damaged_object(name),
+                special=partial(_move_file_outside_and_replace, name, make),
             )
 
         def hard(root: Path, name: str = name) -> None:
@@ -130,13 +132,13 @@ def _special_file_kinds(names: RootNames, every: Sequence[str]) -> Iterator[Dama
     for directory in (layout.LEASES, layout.PINS):
         for how, make in ways:
             yield DamageKind(
-                f"{directory} is {how}", NEWEST, special=partial(_create_and_replace_file, directory, make)
+                f"{directory} is {how}", NEWEST, special=partial(_create_file_then_replace_it, directory, make)
             )
 
 
-def _create_and_replace_file(name: str, make: Callable[[Path], None], root: Path) -> None:
+def _create_file_then_replace_it(name: str, make: Callable[[Path], None], root: Path) -> None:
     (root / name).write_bytes(b"")
-    _replace_file(name, make, root)
+    _move_file_outside_and_replace(name, make, root)
 
 
 def _add_linked_attempt(target: str, root: Path) -> None:
@@ -145,7 +147,7 @@ def _add_linked_attempt(target: str, root: Path) -> None:
 
 def _linked_attempt_kinds(names: RootNames) -> Iterator[DamageKind]:
     for index, attempt in enumerate(names.attempts):
-        expected = names.expected_outcome_of_attempt(index)
+        expected = names.expected_outcome_of_useless_attempt(index)
 
         def moved(root: Path, attempt: str = attempt) -> None:
             (root / attempt).rename(root.parent / "archive")
@@ -169,7 +171,9 @@ def _linked_attempt_kinds(names: RootNames) -> Iterator[DamageKind]:
                 shown = "itself"
             yield DamageKind(f"attempt {index} is a link to {shown}", expected, special=elsewhere)
         for how, make in (("fifo", os.mkfifo), ("file", Path.touch)):
-            yield DamageKind(f"attempt {index} is a {how}", expected, special=partial(_replace_file, attempt, make))
+            yield DamageKind(
+                f"attempt {index} is a {how}", expected, special=partial(_move_file_outside_and_replace, attempt, make)
+            )
     for target in (".", "..", "/proc", "seq-000099.step-0000000099.e9-abcd"):
         yield DamageKind(
             f"one more attempt, a link to {target}",

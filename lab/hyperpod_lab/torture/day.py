@@ -19,7 +19,7 @@ def backdate_run(folder: str, seconds: float = DAY) -> None:
     """Set the times of a run's slots in memory back, as if the run had begun so much earlier; its captures keep
     their age."""
     for directory in (folder, partner_memory.copies_directory(folder)):
-        for name in partner_memory.names(directory):
+        for name in partner_memory.copy_slot_names(directory):
             for suffix in ("ctl", "img"):
                 path = os.path.join(directory, name.file(suffix))
                 if os.path.exists(path):
@@ -31,7 +31,7 @@ def backdate_captures(folder: str, seconds: float = DAY) -> None:
     """Set the moment at which every capture was sealed back, and the run's too; a capture without a moment keeps
     none."""
     for directory in (folder, partner_memory.copies_directory(folder)):
-        for slot in shm_slots.attached(directory, partner_memory.names(directory)):
+        for slot in shm_slots.attach_each_mappable(directory, partner_memory.copy_slot_names(directory)):
             page, moment = slot.page, capture_age.now()
             if page is not None:
                 age = capture_age.seconds_since_sealing(page, moment)

@@ -87,7 +87,7 @@ def play_day_scenes(here: Ground, seed: int, part: PartOutcome, budget: Budget) 
     while part.done < part.requested and not budget.over:
         event = list(DayEvent)[part.done % len(DayEvent)]
         scene = DayScene(event, dice.choice(list(DayWay)), dice.choice((0, 5)), dice.choice((1, 1, 1, 2)))
-        outcome = play(here.make_subground(str(part.done)), seed + part.done, scene)
+        outcome = play_one_day_scene(here.make_subground(str(part.done)), seed + part.done, scene)
         part.done += 1
         part.counts[scene.event.value] += 1
         part.counts["captures"] += outcome.captures
@@ -98,14 +98,16 @@ def play_day_scenes(here: Ground, seed: int, part: PartOutcome, budget: Budget) 
     part.seconds = time.monotonic() - begin
 
 
-def play(here: Ground, seed: int, scene: DayScene, pass_day: Callable[[str], None] = day.backdate_run) -> DayOutcome:
+def play_one_day_scene(
+    here: Ground, seed: int, scene: DayScene, pass_day: Callable[[str], None] = day.backdate_run
+) -> DayOutcome:
     """Play one run from its start to what is left of it.
 
     `pass_day`: what a day does to a node's memory while the run goes on.
     """
     nodes = [here.make_subground(f"node-{rank}") for rank in range(scene.world)]
     try:
-        return _DayRun(here, nodes, seed, scene, pass_day).play()
+        return _DayRun(here, nodes, seed, scene, pass_day).play_scene_and_judge()
     finally:
         for node in nodes:
             node.kill_agents_and_remove()
@@ -140,15 +142,17 @@ class _DayRun:
             for rank, node in enumerate(nodes)
         ]
 
-    def play(self) -> DayOutcome:
+    def play_scene_and_judge(self) -> DayOutcome:
         events_by_rank = self._train_and_kill()
         for event in itertools.chain.from_iterable(events_by_rank):
             if event["what"] in ("error", "save raised"):
                 return DayOutcome(0, 0, 0, False, f"it could not begin: {event}")
-        before = self._uncommitted_pages(self._nodes)
-        copies = sum(len(_complete_pages(partner_memory.copies_directory(str(node.shm)))) for node in self._nodes)
+        before = self._uncommitted_captures(self._nodes)
+        copies = sum(
+            len(_pages_of_complete_captures(partner_memory.copies_directory(str(node.shm)))) for node in self._nodes
+        )
         self._apply_event()
-        lost = self._lost_pages(before)
+        lost = self._lost_captures(before)
         loss_reported = any(outcome.lost for outcome in self._outcomes)
         wrong = self._find_violations(events_by_rank, before, lost, loss_reported)
         return DayOutcome(len(before) * self._scene.world, copies, len(lost), loss_reported, wrong)
@@ -181,7 +185,7 @@ class _DayRun:
         now = capture_age.now()
         pages: list[Page] = []
         for node in self._nodes:
-            pages += _complete_pages(str(node.shm))
+            pages += _pages_of_complete_captures(str(node.shm))
         return all(capture_age.seconds_since_sealing(page, now) is not None for page in pages)
 
     def _committed_saves(self) -> set[tuple[int, int]]:
@@ -189,17 +193,17 @@ class _DayRun:
             (entry.name.epoch, entry.name.seq) for entry in catalog.list_checkpoints(self._here.root) if entry.committed
         }
 
-    def _uncommitted_pages(self, nodes: list[Ground]) -> dict[Key, Page]:
+    def _uncommitted_captures(self, nodes: list[Ground]) -> dict[Key, Page]:
         """Return the whole captures of all ranks that storage has not, by key."""
         newest = max(self._committed_saves(), default=(0, 0))
-        pages_by_node = [{page.key: page for page in _complete_pages(str(node.shm))} for node in nodes]
+        pages_by_node = [{page.key: page for page in _pages_of_complete_captures(str(node.shm))} for node in nodes]
         return {
             key: page
             for key, page in pages_by_node[0].items()
             if key[:2] > newest and all(key in pages for pages in pages_by_node[1:])
         }
 
-    def _lost_pages(self, before: dict[Key, Page]) -> dict[Key, Page]:
+    def _lost_captures(self, before: dict[Key, Page]) -> dict[Key, Page]:
         """Return those that storage has not now either, unless it has a newer one and they were for memory."""
         committed = self._committed_saves()
         return {
@@ -218,15 +222,16 @@ class _DayRun:
             elif event is DayEvent.DAY_PASSES_AWAY:
                 day.backdate_captures(str(node.shm), 2 * day.DAY)  # when copies are given up as well
             elif event is DayEvent.CLOCK_SET:
-                _set_foreign_clock(str(node.shm))
+                _redate_captures_by_foreign_clock(str(node.shm))
         if event is DayEvent.ANOTHER_RUN:
             self._play_another_run()
         if event in (DayEvent.STORAGE_AWAY, DayEvent.DAY_PASSES_AWAY, DayEvent.CLOCK_SET):
             _make_storage_unavailable(self._here.root)
-            self._flush()
+            self._flush_nodes_and_keep_outcomes()
             _make_storage_available(self._here.root)
-        self._flush()
-        self._flush()  # a copy on one node is of no more use once the other node's flush has committed
+        self._flush_nodes_and_keep_outcomes()
+        # A copy on one node is of no more use once the other node's flush has committed.
+        self._flush_nodes_and_keep_outcomes()
 
     def _play_another_run(self) -> None:
         """Run another run to its end in each node's memory; it leaves the captures that are there."""
@@ -245,10 +250,10 @@ class _DayRun:
             process = life.start_life(other)
             process.join(_SECONDS)
 
-    def _flush(self) -> None:
+    def _flush_nodes_and_keep_outcomes(self) -> None:
         clock = capture_age.now
         if self._scene.way is DayWay.CLOCK and self._scene.event is not DayEvent.DAY_PASSES:
-            clock = _clock_before_expiry
+            clock = _moment_an_hour_before_expiry
         for node in self._nodes:
             self._outcomes += flush.flush(folder=str(node.shm), timeout=10.0, clock=clock)
 
@@ -275,7 +280,7 @@ class _DayRun:
         wrong += self._restart_and_check(max((key[:2] for key in before if key not in lost), default=(1, 1)))
         return "; ".join(wrong)
 
-    def _restart_and_check(self, floor: tuple[int, int]) -> list[str]:
+    def _restart_and_check(self, oldest_allowed_capture: tuple[int, int]) -> list[str]:
         """Start all ranks again and return what is wrong: each must restore that capture or a newer one, bit by bit."""
         last = [
             replace(order, events=order.events + ".last", store=order.store + ".last", saves=0, pauses=())
@@ -288,12 +293,12 @@ class _DayRun:
         for order in last:
             events = life.read_events(order.events)
             got = next((event for event in events if event["what"] == "restored"), None)
-            if got is None or got["wrong"] or (got["epoch"], got["seq"]) < floor:
-                wrong.append(f"rank {order.rank} restored {got or events}, expected {floor} or newer")
+            if got is None or got["wrong"] or (got["epoch"], got["seq"]) < oldest_allowed_capture:
+                wrong.append(f"rank {order.rank} restored {got or events}, expected {oldest_allowed_capture} or newer")
         return wrong
 
 
-def _clock_before_expiry() -> capture_age.BootMoment:
+def _moment_an_hour_before_expiry() -> capture_age.BootMoment:
     """Return a time an hour before what was captured just now is too old."""
     now = capture_age.now()
     return now._replace(seconds=now.seconds + capture_age.MAX_AGE - 3600.0)
@@ -305,9 +310,9 @@ def _is_waiting(events: Events, saves: int) -> bool:
     return started_saves == saves and bool(events[-1]["what"] == "waiting")
 
 
-def _complete_pages(folder: str) -> list[Page]:
+def _pages_of_complete_captures(folder: str) -> list[Page]:
     pages = []
-    for slot in shm_slots.attached(folder, partner_memory.names(folder)):
+    for slot in shm_slots.attach_each_mappable(folder, partner_memory.copy_slot_names(folder)):
         page = slot.page
         slot.close()
         if page is not None and page.state in COMPLETE_STATES:
@@ -320,10 +325,12 @@ def _slot_files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder.parent)) for path in slots)
 
 
-def _set_foreign_clock(folder: str) -> None:
+def _redate_captures_by_foreign_clock(folder: str) -> None:
     """As if each capture had been sealed in a time to come, or by a clock that nobody here knows."""
     for directory in (folder, partner_memory.copies_directory(folder)):
-        for number, slot in enumerate(shm_slots.attached(directory, partner_memory.names(directory))):
+        for number, slot in enumerate(
+            shm_slots.attach_each_mappable(directory, partner_memory.copy_slot_names(directory))
+        ):
             page, now = slot.page, capture_age.now()
             if page is not None and page.state in COMPLETE_STATES:
                 other = now._replace(clock="another")

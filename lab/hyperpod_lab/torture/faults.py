@@ -72,7 +72,9 @@ def sweep_faults(here: Ground, seed: int, part: PartOutcome, budget: Budget, *, 
                 title = f"{name} system calls"
             for kind in kinds:
                 first = dice.randrange(min(every, 10))
-                _sweep(_Sweep(here, template, make, kind, calls, title, first, every), part, until)
+                _fail_each_operation_in_turn(
+                    _Sweep(here, template, make, kind, calls, title, first, every), part, until
+                )
     part.requested = max(part.requested, part.done)
     part.seconds = time.monotonic() - begin
 
@@ -89,7 +91,7 @@ class _Sweep:
     every: int
 
 
-def _sweep(sweep: _Sweep, part: PartOutcome, budget: Budget) -> None:
+def _fail_each_operation_in_turn(sweep: _Sweep, part: PartOutcome, budget: Budget) -> None:
     """Let operation n = 1, 2, … of a flush fail, until nothing fails any more; record violations."""
     at = sweep.first + 1 - sweep.every
     while True:
@@ -120,10 +122,10 @@ def _sweep(sweep: _Sweep, part: PartOutcome, budget: Budget) -> None:
 def _flush_with_fault(store: Store, sweep: _Sweep, memory: Path, at: int) -> tuple[list[str], flush.FlushOutcome]:
     """Flush with the fault and return what failed and what came of it."""
     if sweep.calls:
-        with _replace_opened_stores(store), FaultyCalls(store.url, sweep.kind, at) as faulty:
+        with _patch_open_store_to_give(store), FaultyCalls(store.url, sweep.kind, at) as faulty:
             return faulty.failed, _flush(memory)
     broken = FaultyStore(store, sweep.kind, at)
-    with _replace_opened_stores(broken):
+    with _patch_open_store_to_give(broken):
         return broken.failed, _flush(memory)
 
 
@@ -135,21 +137,21 @@ def _flush(memory: Path) -> flush.FlushOutcome:
 def _retry_and_find_violations(
     store: Store, template: Template, outcome: flush.FlushOutcome, memory: Path
 ) -> Iterator[str]:
-    newest = _newest_valid_seq(store, template)
+    newest = _newest_valid_seq_or_problem(store, template)
     if isinstance(newest, str):
         yield newest
         return
     if newest != NEW and (outcome.attempt or outcome.removed):
         yield f"{outcome}, but the newest valid checkpoint is seq {newest}"
-    with _replace_opened_stores(store):
+    with _patch_open_store_to_give(store):
         if any(memory.glob("*.img")):
             again = _flush(memory)
-            newest = _newest_valid_seq(store, template)
+            newest = _newest_valid_seq_or_problem(store, template)
             if newest != NEW:
                 yield f"tried again: {again}, and the newest valid is {newest}"
 
 
-def _newest_valid_seq(store: Store, template: Template) -> int | str:
+def _newest_valid_seq_or_problem(store: Store, template: Template) -> int | str:
     """Return the seq of the newest valid checkpoint, or what is wrong with it."""
     try:
         checkpoint = selection.newest_valid(store)
@@ -187,7 +189,7 @@ _ENGINE = tuple(f"hyperpod_kit.checkpoint.{part}" for part in ("repository", "ag
 
 
 @contextlib.contextmanager
-def _replace_opened_stores(store: object) -> Iterator[None]:
+def _patch_open_store_to_give(store: object) -> Iterator[None]:
     """Make the engine get this store, whatever root it opens, until the block ends."""
     names: list[tuple[ModuleType, str]] = []
     for module in list(sys.modules.values()):

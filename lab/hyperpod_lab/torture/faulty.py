@@ -55,7 +55,7 @@ class FaultyStore:
     def capabilities(self) -> Capabilities:
         return self.inner.capabilities
 
-    def _is_due(self) -> bool:
+    def _must_last_counted_operation_fail(self) -> bool:
         """Whether the operation that is counted last is one that fails."""
         if not self.at:
             return False
@@ -66,7 +66,7 @@ class FaultyStore:
     def run_or_fail(self, what: str, work: Callable[[], Any], half: Callable[[], Any] | None = None) -> Any:
         """Count one operation; run it, or fail in it as `kind` says."""
         self.operations += 1
-        if not self._is_due():
+        if not self._must_last_counted_operation_fail():
             return work()
         self.failed.append(what)
         if self.kind.leaves == "all":
@@ -112,11 +112,11 @@ class FaultyStore:
     def sync(self, folder: str) -> None:
         self.run_or_fail(f"sync {folder}", lambda: self.inner.sync(folder))
 
-    def replace(self, name: str, data: bytes) -> None:
+    def overwrite_non_atomically(self, name: str, data: bytes) -> None:
         self.run_or_fail(
             f"replace {name}",
-            lambda: self.inner.replace(name, data),
-            lambda: self.inner.replace(name, data[: len(data) // 2]),
+            lambda: self.inner.overwrite_non_atomically(name, data),
+            lambda: self.inner.overwrite_non_atomically(name, data[: len(data) // 2]),
         )
 
     def delete(self, name: str) -> None:

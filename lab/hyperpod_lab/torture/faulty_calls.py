@@ -35,9 +35,9 @@ class FaultyCalls:
     def __enter__(self) -> FaultyCalls:
         for name in (*_ON_PATHS, *_ON_DESCRIPTORS, "close", "link"):
             self._real[name] = getattr(os, name)
-            setattr(os, name, self._counted_call(name))
+            setattr(os, name, self._wrap_call_to_count_and_fail(name))
         self._open = builtins.open
-        builtins.open = self._counted_open
+        builtins.open = self._open_counting_or_failing
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -58,7 +58,7 @@ class FaultyCalls:
             return False
         return os.fspath(args[0]).startswith(self._folder)
 
-    def _counted_call(self, name: str) -> Callable[..., Any]:
+    def _wrap_call_to_count_and_fail(self, name: str) -> Callable[..., Any]:
         real = self._real[name]
 
         def call(*args: Any, **keywords: Any) -> Any:
@@ -78,12 +78,12 @@ class FaultyCalls:
 
         return call
 
-    def _counted_open(self, file: Any, *args: Any, **keywords: Any) -> Any:
+    def _open_counting_or_failing(self, file: Any, *args: Any, **keywords: Any) -> Any:
         if isinstance(file, (str, os.PathLike)) and os.fspath(file).startswith(self._folder):
             return self._run_or_fail("open", (file,), lambda: self._open(file, *args, **keywords))
         return self._open(file, *args, **keywords)
 
-    def _is_due(self, number: int) -> bool:
+    def _must_operation_fail(self, number: int) -> bool:
         """Whether the operation of that number is one that fails."""
         if not self.at:
             return False
@@ -101,7 +101,7 @@ class FaultyCalls:
             self.at += 1
             half = memoryview(args[1])[: max(1, len(args[1]) // 2)]
             return self._real[name](args[0], half, *args[2:])
-        if not self._is_due(now):
+        if not self._must_operation_fail(now):
             return work()
         self.failed.append(name)
         if kind.leaves == "all":

@@ -93,7 +93,7 @@ class _Target:
             if layout.parse_tombstone(name) is not None:
                 by_descriptor.unlink(self.root / name)
 
-    def verify_and_describe(self, file: str) -> str:
+    def verify_and_judge_if_file_named(self, file: str) -> str:
         """Verify the checkpoint; return `named`, or what was said instead of naming the damaged file."""
         try:
             verify.verify_checkpoint(str(self.root), self.attempt)
@@ -104,7 +104,7 @@ class _Target:
             return f"the reason does not name {file}: {reason}"
         return "passed"
 
-    def stretches(self) -> list[Stretch]:
+    def list_byte_stretches_of_checkpoint(self) -> list[Stretch]:
         """Return a stretch for every kind of byte that a checkpoint consists of."""
         folder = self.root / self.attempt
         out = []
@@ -116,7 +116,7 @@ class _Target:
             with open(path, "rb") as file:
                 length = int.from_bytes(file.read(8), "little")
                 text = len(file.read(length).rstrip(b" "))
-            json_end, data, data_end = 8 + text, 8 + length, digest.split_file_size(size)[0]
+            json_end, data, data_end = 8 + text, 8 + length, digest.split_size_into_data_and_leaf_count(size)[0]
             out += [
                 Stretch("shard length", path, 0, 8),
                 Stretch("shard header", path, 8, json_end),
@@ -132,19 +132,19 @@ def flip_checkpoint_bytes(here: Ground, seed: int, part: PartOutcome, budget: Bu
     """Flip bytes until `part.requested` are done or the budget is over; record what was not detected."""
     begin = time.monotonic()
     dice = random.Random(f"flips/{seed}")
-    with _shared_memory_in(here), warnings.catch_warnings():
+    with _shm_environment_pointing_at(here), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         targets: list[_Target] = []
-        for algorithm, older in itertools.product(_available_algorithms(), (True, False)):
+        for algorithm, older in itertools.product(_available_digest_algorithms(), (True, False)):
             ground = here.make_subground(f"{algorithm}-{older}")
             targets.append(_Target(ground, seed, older=older, algorithm=algorithm))
         try:
             plan: list[tuple[_Target, Stretch]] = []
             for target in targets:
-                plan += [(target, stretch) for stretch in target.stretches()]
+                plan += [(target, stretch) for stretch in target.list_byte_stretches_of_checkpoint()]
             while part.done < part.requested and not budget.over:
                 target, stretch = plan[part.done % len(plan)]
-                _flip_one(target, stretch, dice, part, seed)
+                _flip_byte_and_check_detected(target, stretch, dice, part, seed)
         finally:
             for target in targets:
                 target.close()
@@ -159,11 +159,13 @@ def _outcome_of_restore(description: str) -> str:
     return "wrong"
 
 
-def _flip_one(target: _Target, stretch: Stretch, dice: random.Random, part: PartOutcome, seed: int) -> None:
+def _flip_byte_and_check_detected(
+    target: _Target, stretch: Stretch, dice: random.Random, part: PartOutcome, seed: int
+) -> None:
     at, mask = dice.randrange(stretch.begin, stretch.end), dice.randrange(1, 256)
     flip_byte(stretch.file, at, mask)
     try:
-        verdict = target.verify_and_describe(stretch.file.name)
+        verdict = target.verify_and_judge_if_file_named(stretch.file.name)
         restored = target.restore_and_describe()
     finally:
         flip_byte(stretch.file, at, mask)
@@ -192,7 +194,7 @@ def flip_byte(path: Path, at: int, mask: int) -> None:
         file.write(bytes([byte ^ mask]))
 
 
-def _available_algorithms() -> list[str]:
+def _available_digest_algorithms() -> list[str]:
     names = []
     for name in ("blake2b", "xxh3"):
         try:
@@ -204,7 +206,7 @@ def _available_algorithms() -> list[str]:
 
 
 @contextmanager
-def _shared_memory_in(here: Ground) -> Iterator[None]:
+def _shm_environment_pointing_at(here: Ground) -> Iterator[None]:
     """Have this process's agents keep their slots in the torture's own shared memory until the block ends."""
     before = os.environ.get(HPK_SHM_DIR)
     os.environ[HPK_SHM_DIR] = str(here.shm)

@@ -35,21 +35,21 @@ class Ground:
     def root(self) -> str:
         return str(self.disk / "root")
 
-    def agents(self) -> list[Process]:
+    def find_living_agents(self) -> list[Process]:
         """Return the living agents that hold a lock here."""
-        holders = [lock.holder(str(path)) for path in sorted(self.shm.glob("*.lock"))]
+        holders = [lock.read_agent_and_trainer(str(path)) for path in sorted(self.shm.glob("*.lock"))]
         return [holder[0] for holder in holders if holder is not None and process.is_alive(holder[0])]
 
     def kill_agents(self) -> int:
         """Kill the agents by SIGKILL and wait until they are gone; return how many there were."""
-        doomed = self.agents()
+        doomed = self.find_living_agents()
         for agent in doomed:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(agent.pid, signal.SIGKILL)
         wait_until(lambda: not any(process.is_alive(agent) for agent in doomed), 10.0)
         return len(doomed)
 
-    def wipe_memory(self) -> None:
+    def wipe_shared_memory(self) -> None:
         """Delete all files in the shared memory, as the loss of a node does."""
         for path in self.shm.iterdir():
             by_descriptor.unlink(path)

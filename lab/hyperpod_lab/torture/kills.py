@@ -79,7 +79,7 @@ class Campaign:
         while self._part.done < self._part.requested and not budget.over:
             here = self._top.make_subground(f"run-{runs}")
             try:
-                self._play_run(here, budget)
+                self._play_run_of_killed_lives(here, budget)
             finally:
                 here.kill_agents_and_remove()
             runs += 1
@@ -89,7 +89,7 @@ class Campaign:
                 self._part.counts[f"never reached: {failpoint}"] = self._tries[failpoint]
         self._part.seconds = time.monotonic() - begin
 
-    def _draw_options(self, disk: Path) -> tuple[tuple[str, Any], ...]:
+    def _draw_manager_options(self, disk: Path) -> tuple[tuple[str, Any], ...]:
         """Arguments for a Manager: little retention, sometimes overlapped copies, sometimes a local tier on `disk`."""
         options: dict[str, Any] = {
             "keep": policy.Latest(self._dice.choice(_KEEP)),
@@ -99,23 +99,23 @@ class Campaign:
             options["local"] = str(disk)
         return tuple(options.items())
 
-    def _play_run(self, here: Ground, budget: Budget) -> None:
+    def _play_run_of_killed_lives(self, here: Ground, budget: Budget) -> None:
         ledger = RootHistory()
         world = self._dice.choice(self._worlds)
         self._part.counts[f"runs of {world} ranks"] += 1
         width = 32
         if self._dice.random() < 0.05:
             width = 800
-        self._options = self._draw_options(here.disk / "node-local")
+        self._options = self._draw_manager_options(here.disk / "node-local")
         last: Scene | None = None
         for lives in range(LIVES_PER_RUN + 1):
             # The last life is not killed: it shows that the run still comes to a good end.
             final = lives == LIVES_PER_RUN or self._part.done >= self._part.requested or budget.over
             scene = self._draw_scene(world, width, final)
-            events_by_rank, deaths = self._play(here, scene)
-            for wrong in ledger.find_violations(events_by_rank[0], excused=bool(deaths)):
+            events_by_rank, deaths = self._play_life_of_all_ranks(here, scene)
+            for wrong in ledger.find_violations(events_by_rank[0], was_killed=bool(deaths)):
                 self._part.record_violation(f"seed {self._seed}, {scene}, after {last}: {wrong}")
-            positions = _restored_positions(events_by_rank)
+            positions = _restored_epochs_and_seqs(events_by_rank)
             if len(positions) > 1:
                 self._part.record_violation(f"seed {self._seed}, {scene}: the ranks restored {sorted(positions)}")
             self._count_life(events_by_rank, deaths)
@@ -128,7 +128,7 @@ class Campaign:
                         f"{[e for e in events_by_rank[0] if e['what'] in ('error', 'save raised', 'closed')]}"
                     )
                 return
-            self._apply_afterwards(here, scene, ledger)
+            self._apply_event_after_death(here, scene, ledger)
             last = scene
 
     def _draw_scene(self, world: int, width: int, final: bool) -> Scene:
@@ -136,7 +136,7 @@ class Campaign:
         dice = self._dice
         failpoint = ""
         if not final:
-            failpoint = self._next_failpoint()
+            failpoint = self._choose_and_count_next_failpoint()
         if failpoint.endswith(_OFTEN) and dice.random() < 0.5:
             nth = dice.randrange(1, 60)
         else:
@@ -157,7 +157,7 @@ class Campaign:
         is_never_reached = self._tries[failpoint] > _TRIES and not self._hits[failpoint]
         return is_never_reached, self._tries[failpoint]
 
-    def _next_failpoint(self) -> str:
+    def _choose_and_count_next_failpoint(self) -> str:
         """Return the failpoint tried least; one tried often and never reached (a tier that nobody uses here) is left
         out."""
         failpoint = min(self._failpoints, key=self._failpoint_sort_key)
@@ -166,7 +166,7 @@ class Campaign:
 
     # --- one life ---------------------------------------------------------------------------------------------------
 
-    def _play(self, here: Ground, scene: Scene) -> tuple[list[list[dict[str, Any]]], list[str]]:
+    def _play_life_of_all_ranks(self, here: Ground, scene: Scene) -> tuple[list[list[dict[str, Any]]], list[str]]:
         """Play one life of all ranks; return the events by rank and the place of each death."""
         victim = self._dice.randrange(scene.world)
         trace = here.disk / f"trace-{scene.number}"
@@ -193,7 +193,7 @@ class Campaign:
             where = "\n".join(_abort_and_describe(rank, path) for rank, path in zip(ranks, paths, strict=True))
             self._part.record_violation(f"seed {self._seed}, {scene}: still running after {_LIFE_SECONDS:g} s: {where}")
         self._wait_or_kill_ranks(ranks)
-        return [life.read_events(path) for path in paths], _read_deaths(trace)
+        return [life.read_events(path) for path in paths], _read_failpoints_of_deaths(trace)
 
     @staticmethod
     def _wait_or_kill_ranks(ranks: list[BaseProcess]) -> None:
@@ -207,20 +207,20 @@ class Campaign:
                 rank.kill()
                 rank.join(10.0)
 
-    def _apply_afterwards(self, here: Ground, scene: Scene, ledger: RootHistory) -> None:
+    def _apply_event_after_death(self, here: Ground, scene: Scene, ledger: RootHistory) -> None:
         if scene.afterwards in ("agent too", "node lost"):
             self._part.counts["agents killed besides"] += here.kill_agents()
         if scene.afterwards == "node lost":
-            here.wipe_memory()
+            here.wipe_shared_memory()
             by_descriptor.remove_tree(here.disk / "node-local", ignore_errors=True)
-            ledger.forget_memory()
+            ledger.forget_captures_not_durable()
         if scene.afterwards in ("agent finishes", "epilog"):
             # An agent that waits for the agent of a dead rank is no error, so the wait is short and its end not asked.
-            wait_until(lambda: not here.agents(), 3.0)
+            wait_until(lambda: not here.find_living_agents(), 3.0)
         if scene.afterwards == "epilog":
             trace = here.disk / f"trace-{scene.number}-epilog"
             life.flush_with_failpoint(str(here.shm), f"{self._dice.choice(self._failpoints)}@1", str(trace))
-            self._count_deaths([f"{failpoint} of a flush" for failpoint in _read_deaths(trace)])
+            self._count_deaths([f"{failpoint} of a flush" for failpoint in _read_failpoints_of_deaths(trace)])
         if scene.afterwards == "pruned":
             trace = here.disk / f"trace-{scene.number}-prune"
             prefixes = ("retention.", "store.file_deleted")
@@ -228,7 +228,7 @@ class Campaign:
                 [failpoint for failpoint in self._failpoints if failpoint.startswith(prefixes)]
             )
             life.prune_with_failpoint(here.root, f"{failpoint}@{self._dice.choice((1, 1, 2, 4))}", str(trace))
-            self._count_deaths(_read_deaths(trace))
+            self._count_deaths(_read_failpoints_of_deaths(trace))
 
     def _count_deaths(self, deaths: list[str]) -> None:
         self._part.done += len(deaths)
@@ -255,13 +255,13 @@ def _abort_and_describe(rank: BaseProcess, path: str) -> str:
     return f"{life.read_events(path)[-6:]}\n{stacks[-6000:]}"
 
 
-def _restored_positions(events_by_rank: list[list[dict[str, Any]]]) -> set[tuple[int, int]]:
+def _restored_epochs_and_seqs(events_by_rank: list[list[dict[str, Any]]]) -> set[tuple[int, int]]:
     """Return (epoch, seq) of each restore that a rank reports."""
     events = itertools.chain.from_iterable(events_by_rank)
     return {(event["epoch"], event["seq"]) for event in events if event["what"] == "restored"}
 
 
-def _read_deaths(trace: Path) -> list[str]:
+def _read_failpoints_of_deaths(trace: Path) -> list[str]:
     """The places of which processes have died, as they left them in the trace."""
     if not trace.exists():
         return []

@@ -18,7 +18,7 @@ class RootHistory:
         self.sealed: Order = (0, 0)
         self.durable: Order = (0, 0)
 
-    def forget_memory(self) -> None:
+    def forget_captures_not_durable(self) -> None:
         """Note that the node's memory is lost: only what was durable must come back."""
         self.captured = self.sealed = self.durable
 
@@ -36,14 +36,15 @@ class RootHistory:
                 if what == SaveState.DURABLE:
                     self.durable = max(self.durable, at)
 
-    def find_violations(self, events: list[dict[str, Any]], *, excused: bool) -> list[str]:
-        """What is wrong with the restore that these events report; call it before they are folded.
+    def find_violations(self, events: list[dict[str, Any]], *, was_killed: bool) -> list[str]:
+        """Return what is wrong with the restore that these events report; call it before `add_events` of them.
 
-        `excused`: this life was killed, which may show as a start that fails because its agent has died.
+        `was_killed`: a process of this life was killed, which may show as a start that fails because its agent
+        has died.
         """
         for event in events:
             if event["what"] == "error":
-                if excused and event["kind"] == "CheckpointError":
+                if was_killed and event["kind"] == "CheckpointError":
                     return []
                 return [f"the start failed: {event['kind']}: {event['why']}"]
             if event["what"] == "fresh":

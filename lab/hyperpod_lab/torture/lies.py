@@ -106,7 +106,7 @@ def save_on_lying_disk(here: Ground, seed: int, part: PartOutcome, budget: Budge
     while part.done < part.requested and not budget.over:
         ground = here.make_subground(f"root-{roots}")
         try:
-            _play_root(ground, seed, dice, part, budget)
+            _play_lives_on_root(ground, seed, dice, part, budget)
         finally:
             ground.kill_agents_and_remove()
         roots += 1
@@ -114,7 +114,7 @@ def save_on_lying_disk(here: Ground, seed: int, part: PartOutcome, budget: Budge
     part.seconds = time.monotonic() - begin
 
 
-def _play_root(here: Ground, seed: int, dice: random.Random, part: PartOutcome, budget: Budget) -> None:
+def _play_lives_on_root(here: Ground, seed: int, dice: random.Random, part: PartOutcome, budget: Budget) -> None:
     site, page = here.disk / "site", here.disk / "page"
     by_descriptor.make_directory(site)
     by_descriptor.write_text(site / "sitecustomize.py", _SITE)
@@ -138,21 +138,21 @@ def _play_root(here: Ground, seed: int, dice: random.Random, part: PartOutcome, 
         what = f"seed {seed}, keep {first.keep}, life {number}"
         expected = ""
         if number:
-            expected = newest_intact(here.root)
-        events = _play(played)
+            expected = wait_for_newest_intact_checkpoint_id(here.root)
+        events = _run_lying_life(played)
         for wrong in _find_violations(events, expected):
             part.record_violation(f"{what}: {wrong}")
         part.done += sum(event["dropped_writes"] for event in events if event["what"] == "saved")
         part.counts["saves"] += sum(event["what"] == "saved" for event in events)
         # A new node: nothing but the root is left.
         here.kill_agents()
-        here.wipe_memory()
-        if not newest_intact(here.root):
+        here.wipe_shared_memory()
+        if not wait_for_newest_intact_checkpoint_id(here.root):
             part.record_violation(f"{what}: at its end no checkpoint is whole")
             return
 
 
-def _play(order: LyingLife) -> list[dict[str, Any]]:
+def _run_lying_life(order: LyingLife) -> list[dict[str, Any]]:
     process = life.spawn(_train_and_exit, (order,))
     process.join(_LIFE_SECONDS)
     if process.exitcode is None:
@@ -161,7 +161,7 @@ def _play(order: LyingLife) -> list[dict[str, Any]]:
     return life.read_events(order.events)
 
 
-def _find_violations(events: list[dict[str, Any]], expected: str) -> list[str]:
+def _find_violations(events: list[dict[str, Any]], expected_checkpoint_id: str) -> list[str]:
     wrong = [f"{event['kind']}: {event['why']}" for event in events if event["what"] == "error"]
     wrong += [f"after step {event['step']} no checkpoint was whole" for event in events if event.get("whole") == ""]
     restored = next((event for event in events if event["what"] == "restored"), None)
@@ -169,22 +169,22 @@ def _find_violations(events: list[dict[str, Any]], expected: str) -> list[str]:
         return [*wrong, "nothing was restored, and nothing said"]
     if restored["wrong"]:
         wrong.append(f"{restored['attempt']} was restored with other bytes: {restored['wrong'][:3]}")
-    if restored["attempt"] != expected:
-        wrong.append(f"{restored['attempt'] or 'nothing'} was restored, expected {expected or 'nothing'}")
+    if restored["attempt"] != expected_checkpoint_id:
+        wrong.append(f"{restored['attempt'] or 'nothing'} was restored, expected {expected_checkpoint_id or 'nothing'}")
     if not any(event["what"] == "end" for event in events):
         wrong.append(f"it did not come to its end: {events[-1]}")
     return wrong
 
 
-def newest_intact(root: str) -> str:
+def wait_for_newest_intact_checkpoint_id(root: str) -> str:
     """Return the newest attempt of which every byte is as it was committed; "" where none is.
 
     While one is being deleted, the next one is there already: so it is tried again for some seconds.
     """
-    return str(poll_until(lambda: _find_newest_intact(root), bool, fixed_pause(0.01), seconds=5.0) or "")
+    return str(poll_until(lambda: _newest_intact_checkpoint_id(root), bool, fixed_pause(0.01), seconds=5.0) or "")
 
 
-def _find_newest_intact(root: str) -> str:
+def _newest_intact_checkpoint_id(root: str) -> str:
     store = open_store(root)
     for entry in catalog.list_checkpoints(store):
         try:
@@ -258,7 +258,13 @@ def _restore_and_save(order: LyingLife, write_event: Any) -> None:
         handle.wait(SaveState.DURABLE, 60.0)
         _, hits = struct.unpack("<qq", page[:16])
         page[:8] = bytes(8)
-        write_event("saved", step=step, state=handle.state, dropped_writes=bool(hits), whole=newest_intact(order.root))
+        write_event(
+            "saved",
+            step=step,
+            state=handle.state,
+            dropped_writes=bool(hits),
+            whole=wait_for_newest_intact_checkpoint_id(order.root),
+        )
     if dice.random() < 0.5:
         manager.close()
     write_event("end")

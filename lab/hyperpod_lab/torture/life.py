@@ -198,12 +198,12 @@ def _restore_and_save(order: LifeSpec, event_log: _EventLog) -> None:
 
 def flush_with_failpoint(shm: str, failpoint: str, trace: str) -> None:
     """Flush as the epilog does, in a process of its own that may be killed on the way."""
-    _join_or_kill(spawn(_flush, (shm, failpoint, trace)))
+    _join_or_kill(spawn(_flush_and_exit, (shm, failpoint, trace)))
 
 
 def prune_with_failpoint(root: str, failpoint: str, trace: str) -> None:
     """Prune to the last two, as `checkpoint prune`, in a process of its own that may be killed on the way."""
-    _join_or_kill(spawn(_prune, (root, failpoint, trace)))
+    _join_or_kill(spawn(_prune_to_two_and_exit, (root, failpoint, trace)))
 
 
 def _join_or_kill(process: BaseProcess) -> None:
@@ -213,7 +213,7 @@ def _join_or_kill(process: BaseProcess) -> None:
         process.join()
 
 
-def _flush(shm: str, failpoint: str, trace: str) -> None:
+def _flush_and_exit(shm: str, failpoint: str, trace: str) -> None:
     os.environ.update({HPK_FAILPOINT: failpoint, HPK_FAILPOINT_TRACE: trace})
     from hyperpod_kit.checkpoint.agent import flush as repository_flush
 
@@ -221,7 +221,7 @@ def _flush(shm: str, failpoint: str, trace: str) -> None:
     os._exit(0)
 
 
-def _prune(root: str, failpoint: str, trace: str) -> None:
+def _prune_to_two_and_exit(root: str, failpoint: str, trace: str) -> None:
     os.environ.update({HPK_FAILPOINT: failpoint, HPK_FAILPOINT_TRACE: trace})
     from hyperpod_kit.checkpoint.repository import identity, policy, retention
     from hyperpod_kit.checkpoint.repository.store.open import open_store

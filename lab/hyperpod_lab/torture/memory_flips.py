@@ -30,7 +30,7 @@ class _MemoryTemplate:
     order: LifeSpec
     kept: Path
 
-    def restore(self) -> None:
+    def copy_back_disk_and_memory(self) -> None:
         """Put disk and memory back to what they were."""
         for name, path in (("root", Path(self.here.root)), ("shm", self.here.shm)):
             by_descriptor.remove_tree(path, ignore_errors=True)
@@ -44,7 +44,7 @@ def flip_memory_bytes(here: Ground, seed: int, part: PartOutcome, budget: Budget
     dice = random.Random(f"memory/{seed}")
     template = _create_template(here, seed)
     while part.done < part.requested and not budget.over:
-        template.restore()
+        template.copy_back_disk_and_memory()
         path = dice.choice(sorted(template.here.shm.glob("hpk-*.img")) + sorted(template.here.shm.glob("hpk-*.ctl")))
         size = _PAGE
         if path.suffix == ".img":

@@ -18,7 +18,7 @@ from hyperpod_lab.torture.report import Budget, PartOutcome
 def run_competing_jobs(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
     """Let jobs meet until `part.requested` did or the budget is over; record what was wrong."""
     begin = time.monotonic()
-    meetings = (_same_node, _another_run, _other_nodes)
+    meetings = (_compete_on_same_node, _compete_under_other_run_name, _compete_from_other_node)
     while part.done < part.requested and not budget.over:
         meet = meetings[part.done % len(meetings)]
         wrong = meet(here.make_subground(str(part.done)), seed)
@@ -29,7 +29,7 @@ def run_competing_jobs(here: Ground, seed: int, part: PartOutcome, budget: Budge
     part.seconds = time.monotonic() - begin
 
 
-def _first_job(here: Ground, seed: int) -> LifeSpec:
+def _first_job_spec(here: Ground, seed: int) -> LifeSpec:
     return LifeSpec(
         root=here.root,
         shm=str(here.shm),
@@ -53,63 +53,65 @@ def _run_together(first: LifeSpec, second: LifeSpec) -> tuple[list[dict[str, Any
     return life.read_events(first.events), life.read_events(second.events)
 
 
-def _check_refused(events: list[dict[str, Any]]) -> str:
+def _describe_unless_refused(events: list[dict[str, Any]]) -> str:
     error = next((event for event in events if event["what"] == "error"), None)
     if error is None or error["kind"] != "RunIsOwned":
         return f"the second job was not refused with RunIsOwned: {error or events}"
     return ""
 
 
-def _check_undamaged(first: LifeSpec, first_events: list[dict[str, Any]], *other_events: list[dict[str, Any]]) -> str:
+def _check_clean_end_and_restart(
+    first: LifeSpec, first_events: list[dict[str, Any]], *other_events: list[dict[str, Any]]
+) -> str:
     """Return what is wrong, "" when the first job came to a good end and what is there afterwards restores."""
     if not any(event["what"] == "closed" and event["clean"] for event in first_events):
         return f"the first job did not end well: {first_events[-3:]}"
     return _restart_and_check(first, first_events, *other_events)
 
 
-def _check_refused_and_undamaged(
+def _check_refused_and_restart(
     first: LifeSpec, first_events: list[dict[str, Any]], second_events: list[dict[str, Any]]
 ) -> str:
-    violation = _check_refused(second_events)
+    violation = _describe_unless_refused(second_events)
     if violation:
         return violation
-    return _check_undamaged(first, first_events)
+    return _check_clean_end_and_restart(first, first_events)
 
 
-def _restart_and_check(first: LifeSpec, *jobs: list[dict[str, Any]]) -> str:
+def _restart_and_check(first: LifeSpec, *events_of_jobs: list[dict[str, Any]]) -> str:
     """Start again and return what is wrong, "" when it finds what these jobs have saved."""
     ledger = RootHistory()
-    for events in jobs:
+    for events in events_of_jobs:
         ledger.add_events(events)
     after = replace(first, events=first.events + ".after", saves=1, holds="")
     process = life.start_life(after)
     process.join(60.0)
-    wrong = ledger.find_violations(life.read_events(after.events), excused=False)
+    wrong = ledger.find_violations(life.read_events(after.events), was_killed=False)
     return "; ".join(wrong)
 
 
-def _same_node(here: Ground, seed: int) -> str:
-    first = _first_job(here, seed)
+def _compete_on_same_node(here: Ground, seed: int) -> str:
+    first = _first_job_spec(here, seed)
     first_events, second = _run_together(first, replace(first, events=str(here.disk / "second")))
-    return _check_refused_and_undamaged(first, first_events, second)
+    return _check_refused_and_restart(first, first_events, second)
 
 
-def _another_run(here: Ground, seed: int) -> str:
+def _compete_under_other_run_name(here: Ground, seed: int) -> str:
     """A job of another name; it would not even have to meet the first one."""
-    first = _first_job(here, seed)
+    first = _first_job_spec(here, seed)
     first_events, second = _run_together(
         first, replace(first, events=str(here.disk / "second"), options=(("run", "another"),))
     )
-    return _check_refused_and_undamaged(first, first_events, second)
+    return _check_refused_and_restart(first, first_events, second)
 
 
-def _other_nodes(here: Ground, seed: int) -> str:
+def _compete_from_other_node(here: Ground, seed: int) -> str:
     """Two nodes do not see each other's memory: `job run` keeps them apart by its claim.
 
     Started without it, the younger start has the root: the older one hears so at its next save, is told that nothing
     more is durable, and nothing is mixed or lost.
     """
-    first = _first_job(here, seed)
+    first = _first_job_spec(here, seed)
     elsewhere = here.shm / "other-node"
     by_descriptor.make_directory(elsewhere)
     second = replace(first, events=str(here.disk / "second"), shm=str(elsewhere))

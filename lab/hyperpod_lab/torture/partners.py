@@ -90,7 +90,7 @@ def _lose_nodes_and_check(ground: Ground, nodes: Sequence[Ground], seed: int, lo
         for rank, node in enumerate(nodes)
     ]
     ranks = [life.start_life(order) for order in first]
-    wait_until(lambda: _have_saved(first, loss.saves) or _have_ended(ranks), _SECONDS)
+    wait_until(lambda: _have_sealed_saves(first, loss.saves) or _have_ended(ranks), _SECONDS)
     # Agents first: those that live when trainers have died bring the newest to storage, and a lost node's do not.
     for number, node in enumerate(nodes):
         if loss.agents or number in loss.nodes:
@@ -128,7 +128,7 @@ def _lose_nodes_and_check(ground: Ground, nodes: Sequence[Ground], seed: int, lo
     violation = _find_violations(second_events, floor, part)
     if violation:
         return violation
-    return _check_memory_empty(nodes)
+    return _await_agents_and_describe_leftovers(nodes)
 
 
 def _has_copied_everything(node: Ground) -> bool:
@@ -147,7 +147,7 @@ def _is_last_save_sealed(events: Events) -> bool:
     return bool(events) and events[-1]["what"] != "saving"
 
 
-def _have_saved(orders: Sequence[LifeSpec], saves: int) -> bool:
+def _have_sealed_saves(orders: Sequence[LifeSpec], saves: int) -> bool:
     """Whether each life has sealed so many saves."""
     return all(_count_sealed_saves(life.read_events(order.events)) >= saves for order in orders)
 
@@ -167,7 +167,7 @@ def _oldest_allowed_seq(events_by_rank: Sequence[Events], nodes: Sequence[Ground
     return max((event["seq"] for event in events if event["what"] in levels), default=0)
 
 
-def _find_violations(events_by_rank: Sequence[Events], floor: int, part: PartOutcome) -> str:
+def _find_violations(events_by_rank: Sequence[Events], oldest_allowed_seq: int, part: PartOutcome) -> str:
     start_events = [
         next((event for event in events if event["what"] in ("restored", "fresh")), None) for events in events_by_rank
     ]
@@ -179,17 +179,19 @@ def _find_violations(events_by_rank: Sequence[Events], floor: int, part: PartOut
     positions = {(event.get("epoch", 0), event.get("seq", 0)) for event in restored}
     if len(positions) > 1:
         wrong.append(f"the ranks restored {sorted(positions)}")
-    if min(seq for _, seq in positions) < floor:
-        wrong.append(f"restored {sorted(positions)}, expected seq {floor} or later: {restored[0]['rejected']}")
+    if min(seq for _, seq in positions) < oldest_allowed_seq:
+        wrong.append(
+            f"restored {sorted(positions)}, expected seq {oldest_allowed_seq} or later: {restored[0]['rejected']}"
+        )
     if not all(events[-1]["what"] == "closed" and events[-1]["clean"] for events in events_by_rank):
         wrong.append(f"it did not end well: {[events[-1] for events in events_by_rank]}")
     return "; ".join(wrong)
 
 
-def _check_memory_empty(nodes: Sequence[Ground]) -> str:
+def _await_agents_and_describe_leftovers(nodes: Sequence[Ground]) -> str:
     """Wait for the agents to end and return what is left in the nodes' memory; a run that has ended well leaves
     nothing."""
-    wait_until(lambda: not any(node.agents() for node in nodes), 20.0)
+    wait_until(lambda: not any(node.find_living_agents() for node in nodes), 20.0)
     remaining_names: list[str] = []
     for node in nodes:
         for _, _, names in os.walk(node.shm):

@@ -70,7 +70,7 @@ def _run_rank(
     torch.set_num_threads(1)
     try:
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
-        outcome = _save_or_compare(root, seed, save)
+        outcome = _save_or_compare_returning_verdict(root, seed, save)
     except Exception as err:
         outcome = f"{type(err).__name__}: {str(err)[:600]}"
     by_descriptor.write_text(outcome_path, json.dumps(outcome))
@@ -83,7 +83,7 @@ def _read_outcome(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def _save_or_compare(root: str, seed: int, save: bool) -> str:
+def _save_or_compare_returning_verdict(root: str, seed: int, save: bool) -> str:
     from hyperpod_kit.checkpoint import Manager, Restored, State
 
     model, optimizer = _make_sharded_model()
@@ -91,7 +91,7 @@ def _save_or_compare(root: str, seed: int, save: bool) -> str:
     manager = Manager(root)
     got = manager.restore(state)
     if save:
-        _fill(model, optimizer, seed)
+        _fill_with_expected_tensors(model, optimizer, seed)
         saved = manager.save(_STEP, state, on_busy="wait").wait(SaveState.DURABLE, timeout=60.0)
         wrong = []
         if not saved or not manager.close():
@@ -139,7 +139,7 @@ _BUFFERS: dict[str, tuple[str, tuple[int, ...]]] = {
 }
 
 
-def _tensors(model: Any, optimizer: Any) -> dict[str, Any]:
+def _named_tensors(model: Any, optimizer: Any) -> dict[str, Any]:
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     for name, parameter in model.named_parameters():
         tensors |= {f"{name}:{key}": value for key, value in optimizer.state[parameter].items() if key != "step"}
@@ -157,7 +157,7 @@ def _expected_tensor(seed: int, name: str, tensor: Any) -> Any:
     return expected
 
 
-def _fill(model: Any, optimizer: Any, seed: int) -> None:
+def _fill_with_expected_tensors(model: Any, optimizer: Any, seed: int) -> None:
     import torch
     from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -166,7 +166,7 @@ def _fill(model: Any, optimizer: Any, seed: int) -> None:
             step=torch.tensor(3.0), exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter)
         )
     with torch.no_grad():
-        for name, tensor in _tensors(model, optimizer).items():
+        for name, tensor in _named_tensors(model, optimizer).items():
             expected = _expected_tensor(seed, name, tensor)
             if isinstance(tensor, DTensor):
                 tensor.to_local().copy_(distribute_tensor(expected, tensor.device_mesh, tensor.placements).to_local())
@@ -180,7 +180,7 @@ def _find_differences(model: Any, optimizer: Any, seed: int) -> list[str]:
     from hyperpod_lab.torture.subject import get_bytes
 
     wrong = []
-    tensors = _tensors(model, optimizer)
+    tensors = _named_tensors(model, optimizer)
     if len(tensors) != 3 + len(_BUFFERS) + 1 + 3 * 2:
         wrong.append(f"{len(tensors)} tensors")
     if model.tied is not model.table:

@@ -59,7 +59,7 @@ class Subject:
         self.extra: dict[str, Any] = {}
         self.state = State(self.model, self.optimizer, extra=self.extra, rng=False)
 
-    def _tensors(self) -> dict[str, torch.Tensor]:
+    def _named_tensors(self) -> dict[str, torch.Tensor]:
         tensors = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
         for name, parameter in self.model.named_parameters():
             for key, value in self.optimizer.state[parameter].items():
@@ -80,7 +80,7 @@ class Subject:
                 )
         self.extra.setdefault("own", torch.zeros(50 + self._rank))
         self.extra["stamp"] = [epoch, step, self._rank]
-        for name, tensor in self._tensors().items():
+        for name, tensor in self._named_tensors().items():
             put_bytes(tensor, self._expected_bytes(epoch, step, name, tensor.numel() * tensor.element_size()))
 
     def find_differences(self, epoch: int, step: int) -> list[str]:
@@ -88,7 +88,7 @@ class Subject:
         wrong = []
         if self.extra.get("stamp") != [epoch, step, self._rank]:
             wrong.append(f"stamp {self.extra.get('stamp')}")
-        names = self._tensors()
+        names = self._named_tensors()
         if len(names) != 6 + 3 * 4 + 1:
             wrong.append(f"{len(names)} tensors")
         if self.model.head is not self.model.embed:
@@ -100,6 +100,6 @@ class Subject:
 
     def clear(self) -> None:
         """Zero all tensors and forget `extra`, so that nothing can look restored that was not."""
-        for tensor in self._tensors().values():
+        for tensor in self._named_tensors().values():
             put_bytes(tensor, bytes(tensor.numel() * tensor.element_size()))
         self.extra.clear()

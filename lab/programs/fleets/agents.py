@@ -163,7 +163,7 @@ class Peers:
 
 
 def main(world: int, root: str) -> None:
-    descriptors.raise_soft_limit()
+    descriptors.raise_soft_limit_to_hard()
     meter = Meter()
     base = memory_mb("VmRSS")
     rank0 = Rank0(world, root)

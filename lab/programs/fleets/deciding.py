@@ -21,7 +21,7 @@ from hyperpod_kit import descriptors
 from hyperpod_kit.checkpoint.repository import commit, digest, identity, layout, manifest
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.job import exits
-from hyperpod_kit.job.checkpoint_choice import newest_whole
+from hyperpod_kit.job.checkpoint_choice import newest_complete_kit_else_foreign
 from hyperpod_kit.slurm import hostlist, reach
 
 NODES_AT_ONCE = 32
@@ -93,12 +93,12 @@ def measure_node_check(meter: Meter, nodes: int) -> None:
 
 
 def main(world: int, root: str) -> None:
-    descriptors.raise_soft_limit()  # as `job run` does
+    descriptors.raise_soft_limit_to_hard()  # as `job run` does
     meter = Meter()
     write_committed_checkpoint(root, world)
     with meter.measure_phase("decision") as row:
         before = bytes_read_so_far()
-        if newest_whole(root, {}).step != 10:
+        if newest_complete_kit_else_foreign(root, {}).step != 10:
             raise SystemExit("another checkpoint was decided on")
         row["bytes_in"] = bytes_read_so_far() - before
     nodes = max(1, world // NODE)

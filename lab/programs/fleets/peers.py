@@ -142,7 +142,7 @@ class Fleet:
 
 
 def main(arguments: List[str]) -> None:
-    descriptors.raise_soft_limit()
+    descriptors.raise_soft_limit_to_hard()
     fleet = Fleet(int(arguments[0]), arguments[1], int(arguments[2]), arguments[3], arguments[4])
     for line in sys.stdin:
         name, *numbers = line.split()

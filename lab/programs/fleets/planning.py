@@ -76,7 +76,7 @@ def plan_restore(ranks: Ranks, root: str, run_id: str) -> ProvedHeader:
     """What all ranks do before they read their own shards."""
     store = open_store(root)
     local_copies = ranks.gather(candidates.local_copies([], None, run_id, ranks.rank))
-    candidate = next(candidates.newest_first(ranks, store, local_copies, candidates.NO_DECISION))
+    candidate = next(candidates.iter_candidates_newest_first(ranks, store, local_copies, candidates.NO_DECISION))
     run = CandidateRun(ranks, store, NearerTiers(run_id, (), None, 1), candidate)
     try:
         header = run.try_tiers([], lambda header: header)
@@ -113,7 +113,7 @@ def main(world: int, root: str) -> None:
         attempt = reshard.OpenCheckpoint(
             open_store(root), f"seq-000002.step-0000000020.e1-{model.INCARNATION}", header.body
         )
-        table = reshard.broadcast_rows(ranks, attempt)
+        table = reshard.read_and_broadcast_rows(ranks, attempt)
         row["bytes_in"] = ranks.wire.received
     assert not isinstance(table, Reason)
     middle = half // 2
@@ -127,7 +127,7 @@ def main(world: int, root: str) -> None:
         moved = [[(shard + 2 * (rank - middle), chunk) for shard, chunk in needed] for rank in range(half)]
         work = sharing.assign_readers([[chunk for chunk in chunks if 0 <= chunk[0] < world] for chunks in moved])
         read = [*itertools.chain.from_iterable(work.alone), *(share.chunk for share in work.shared)]
-        sizes = [digest.split_file_size(record.size)[0] for record in header.body.shards]
+        sizes = [digest.split_size_into_data_and_leaf_count(record.size)[0] for record in header.body.shards]
         read_bytes = sum(min(digest.CHUNK, sizes[shard] - chunk_index * digest.CHUNK) for shard, chunk_index in read)
         row["amplification"] = read_bytes / sum(sizes)
     meter.record_peak_memory()

@@ -35,7 +35,7 @@ def write_status(state: str, message: str = "") -> None:
     """Write the node's state (Pending, Running or Failed) to the status file that the control plane reads."""
     by_descriptor.make_directories(os.path.dirname(STATUS))
     content = json.dumps({"state": state, "message": message, "at": time.time()})
-    atomic_file.replace(STATUS, content.encode())
+    atomic_file.write_atomically(STATUS, content.encode())
 
 
 def is_already_created() -> bool:
@@ -56,14 +56,14 @@ def read_log_tail(path: str, lines: int = TAIL_LINES) -> str:
         return ""
 
 
-def tail_script_logs() -> str:
+def read_tails_of_script_and_provisioning_logs() -> str:
     """Return the last lines of the script's log, followed by those of the provisioning log that are not in it."""
     printed = set(read_log_tail(LOG, 50 * TAIL_LINES).splitlines())
     noted = [line for line in read_log_tail(PROVISION_LOG).splitlines() if line not in printed]
     return "\n".join([*read_log_tail(LOG).splitlines(), *noted])
 
 
-def download_lifecycle_scripts(endpoint: str, uri: str, script: str) -> str:
+def download_scripts_and_install_provisioning_parameters(endpoint: str, uri: str, entry_script: str) -> str:
     """Download the bundle to /tmp/<bucket>/<prefix>/ and return that directory. Raises Failed."""
     bucket, prefix = split_uri(uri)
     target = os.path.join(STAGING, bucket, prefix)
@@ -72,8 +72,8 @@ def download_lifecycle_scripts(endpoint: str, uri: str, script: str) -> str:
         count = download_prefix(access_key_from_environment(os.environ), endpoint, uri, target)
     except S3ClientError as err:
         raise Failed(f"cannot download the lifecycle scripts from {uri}: {err}") from err
-    if not os.path.isfile(os.path.join(target, script)):
-        raise Failed(f"{script} was not found under {uri} ({count} objects there)")
+    if not os.path.isfile(os.path.join(target, entry_script)):
+        raise Failed(f"{entry_script} was not found under {uri} ({count} objects there)")
     parameters = os.path.join(target, "provisioning_parameters.json")
     if os.path.isfile(parameters):
         by_descriptor.make_directories(ML_CONFIG)
@@ -81,16 +81,16 @@ def download_lifecycle_scripts(endpoint: str, uri: str, script: str) -> str:
     return target
 
 
-def run_script(directory: str, script: str, timeout: float) -> None:
+def run_lifecycle_script(directory: str, entry_script: str, timeout: float) -> None:
     """Run the entry script as root in its directory. Raises Failed when it does not exit 0 in time."""
-    by_descriptor.set_mode(os.path.join(directory, script), 0o755)
+    by_descriptor.set_mode(os.path.join(directory, entry_script), 0o755)
     for log_file in (LOG, PROVISION_LOG):
         by_descriptor.make_directories(os.path.dirname(log_file))
     environment = dict(os.environ, HOME="/root", SAGEMAKER_RESOURCE_CONFIG_PATH=ML_CONFIG + "/resource_config.json")
     with by_descriptor.open_stream_for_writing(LOG, "ab") as log:
         try:
             code = subprocess.run(
-                ["/bin/bash", os.path.join(directory, script)],
+                ["/bin/bash", os.path.join(directory, entry_script)],
                 cwd=directory,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -99,25 +99,30 @@ def run_script(directory: str, script: str, timeout: float) -> None:
                 timeout=timeout,
             ).returncode
         except subprocess.TimeoutExpired:
-            raise Failed(f"{script} did not end within {timeout:.0f} s\n{read_log_tail(LOG)}") from None
+            raise Failed(f"{entry_script} did not end within {timeout:.0f} s\n{read_log_tail(LOG)}") from None
     if code != 0:
-        raise Failed(f"{script} exited {code}; the end of its log:\n{tail_script_logs() or '(nothing)'}")
+        raise Failed(
+            f"{entry_script} exited {code}; the end of its "
+            f"log:\n{read_tails_of_script_and_provisioning_logs() or '(nothing)'}"
+        )
 
 
-def create_node(config: Dict[str, Any]) -> None:
+def provision_this_node(config: Dict[str, Any]) -> None:
     """Do what the node's lifecycle configuration asks for. Raises Failed."""
     lifecycle = config.get("lifecycle") or {}
     if config.get("step_retry") and config.get("slurm_role"):
         try:
-            step_retry.install_retry_plugin(config["slurm_role"] == "Controller")
+            step_retry.compile_retry_plugin_and_set_up_controller(config["slurm_role"] == "Controller")
         except (OSError, subprocess.SubprocessError) as err:
             raise Failed(f"the plugin that retries steps was not installed: {err}") from err
     if lifecycle.get("OnCreate"):
-        directory = download_lifecycle_scripts(config["endpoint"], lifecycle["SourceS3Uri"], lifecycle["OnCreate"])
-        run_script(directory, lifecycle["OnCreate"], config["timeout"])
+        directory = download_scripts_and_install_provisioning_parameters(
+            config["endpoint"], lifecycle["SourceS3Uri"], lifecycle["OnCreate"]
+        )
+        run_lifecycle_script(directory, lifecycle["OnCreate"], config["timeout"])
         return
     try:
-        managed_storage.mount_and_record_in_fstab(config.get("storage") or [])
+        managed_storage.mount_fsx_and_record_in_fstab(config.get("storage") or [])
     except (OSError, subprocess.SubprocessError) as err:
         raise Failed(f"FSx was not mounted: {err}") from err
     if config.get("slurm_role"):
@@ -126,10 +131,10 @@ def create_node(config: Dict[str, Any]) -> None:
         except subprocess.SubprocessError as err:
             raise Failed(f"Slurm did not start: {err}") from err
     if lifecycle.get("OnInitComplete"):
-        directory = download_lifecycle_scripts(
+        directory = download_scripts_and_install_provisioning_parameters(
             config["endpoint"], lifecycle["SourceS3Uri"], lifecycle["OnInitComplete"]
         )
-        run_script(directory, lifecycle["OnInitComplete"], config["timeout"])
+        run_lifecycle_script(directory, lifecycle["OnInitComplete"], config["timeout"])
 
 
 def main(argv: List[str]) -> int:
@@ -141,7 +146,7 @@ def main(argv: List[str]) -> int:
         return 0
     write_status("Pending")
     try:
-        create_node(config)
+        provision_this_node(config)
     except Failed as err:
         write_status("Failed", str(err))
         return 1

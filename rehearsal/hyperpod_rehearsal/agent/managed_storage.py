@@ -16,9 +16,9 @@ LUSTRE_OPTIONS = "noatime,flock,_netdev"
 NFS_OPTIONS = "nfsvers=4.2,nconnect=16,_netdev"
 
 
-def fstab_line(entry: Mapping[str, Any]) -> str:
+def fstab_line_of_fsx_storage(storage_config: Mapping[str, Any]) -> str:
     """The fstab line of one InstanceStorageConfig; "" for storage that is no mount of a file system."""
-    lustre, zfs = entry.get("FsxLustreConfig"), entry.get("FsxOpenZfsConfig")
+    lustre, zfs = storage_config.get("FsxLustreConfig"), storage_config.get("FsxOpenZfsConfig")
     if lustre:
         source = f"{lustre['DnsName']}@tcp:/{lustre['MountName']}"
         return f"{source} {lustre.get('MountPath') or '/fsx'} lustre {LUSTRE_OPTIONS} 0 0"
@@ -27,12 +27,12 @@ def fstab_line(entry: Mapping[str, Any]) -> str:
     return ""
 
 
-def mount_and_record_in_fstab(storage: Sequence[Mapping[str, Any]], fstab: str = FSTAB) -> None:
+def mount_fsx_and_record_in_fstab(storage_configs: Sequence[Mapping[str, Any]], fstab: str = FSTAB) -> None:
     """Mount every FSx file system of an instance group, now and at later boots.
 
     Raises subprocess.SubprocessError. Other kinds of storage have no stand-in and are passed over.
     """
-    for line in filter(None, map(fstab_line, storage)):
+    for line in filter(None, map(fstab_line_of_fsx_storage, storage_configs)):
         path = line.split()[1]
         with by_descriptor.open_stream_for_writing(fstab, "a+") as file:
             file.seek(0)

@@ -17,7 +17,7 @@ GRES = "/opt/slurm/etc/gres.conf"
 UNIT = "sagemaker-cluster-agent.service"
 
 
-def install_retry_plugin(is_controller: bool) -> None:
+def compile_retry_plugin_and_set_up_controller(is_controller: bool) -> None:
     """Compile the step retry plugin; on the controller also configure Slurm and start the cluster agent.
 
     Must run before any Slurm daemon starts. Raises subprocess.SubprocessError, OSError.

@@ -10,7 +10,12 @@ from typing import Tuple
 import click
 
 from hyperpod_kit.cli import output
-from hyperpod_rehearsal.cli.output import Progress, format_sandbox_result, print_fidelity, print_status
+from hyperpod_rehearsal.cli.output import (
+    Progress,
+    format_sandbox_result,
+    print_fidelity_table_and_implemented_calls,
+    print_status,
+)
 from hyperpod_rehearsal.layout import DEFAULT_NAME
 from hyperpod_rehearsal.profiles import PROFILES
 
@@ -102,7 +107,7 @@ def up(
         )
     _, data = boot.require_running(name)
     if not quiet:
-        print_fidelity()
+        print_fidelity_table_and_implemented_calls()
     warning = host.other_users_warning(host.other_login_users())
     if warning:
         output.print_to_stderr(warning)
@@ -132,7 +137,7 @@ def env(name: str) -> None:
 
     layout, data = boot.require_running(name)
     for key, value in targets.shell_environment(layout, data).items():
-        output.print_document(f"export {key}={shlex.quote(value)}")
+        output.print_unchanged_unless_terminal(f"export {key}={shlex.quote(value)}")
 
 
 @rehearse.command()
@@ -275,7 +280,7 @@ def break_mount(name: str, fault: str, node: str, paths: Tuple[str, ...], undo: 
         raise click.UsageError(f"{fault} is not taken back: the node repairs it")
     layout, data = boot.require_running(name)
     for path in paths:
-        at = mount_faults.find_mount_point(layout, targets.find_node(data, node), path)
+        at = mount_faults.mount_point_of_running_node(layout, targets.find_node(data, node), path)
         table = mount_faults.FAULTS
         if undo:
             table = mount_faults.UNDO
@@ -347,7 +352,7 @@ def down(name: str, everything: bool) -> None:
     from hyperpod_rehearsal import boot, cleanup
 
     if everything:
-        for removed in cleanup.stop_and_remove_all():
+        for removed in cleanup.stop_and_remove_all_returning_names():
             output.print_text(f"rehearsal {removed} is down")
     elif boot.take_down_rehearsal(name):
         output.print_text(f"rehearsal {name} is down")

@@ -43,7 +43,7 @@ class Progress:
         self._last = text
 
 
-def print_fidelity() -> None:
+def print_fidelity_table_and_implemented_calls() -> None:
     """Print what is real, a stand-in, absent, as a table; below it the calls that the endpoint implements."""
     from rich.table import Table
 
@@ -109,12 +109,12 @@ def print_status(data: dict[str, Any]) -> None:
 
 def format_sandbox_result(result: SandboxResult) -> Iterator[str]:
     """A sandbox run for a person: output and recorded commands per role, then what was not exercised."""
-    from hyperpod_rehearsal.sandbox import is_query
+    from hyperpod_rehearsal.sandbox import is_read_only_command
 
     for run in result.runs:
         yield f"{result.script} of bundle {result.bundle_id} on a {run.role} node ({run.group}): exit {run.exit_code}"
         yield from (f"  {line}" for line in run.output.splitlines())
-        changes = [command for command in run.commands if not is_query(command)]
+        changes = [command for command in run.commands if not is_read_only_command(command)]
         question_count = len(run.commands) - len(changes)
         yield f"  {len(changes)} commands were recorded instead of run (and {question_count} that only ask):"
         yield from (f"    {shlex.join(command)}" for command in changes)

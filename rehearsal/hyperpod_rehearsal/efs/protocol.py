@@ -47,15 +47,15 @@ def _route_call(service: EfsService, method: str, target: str, body: bytes) -> t
             key: int(value) if key in NUMBERS and value.isdigit() else value
             for key, value in parse_qsl(url.query, keep_blank_values=True)
         }
-        request = {**query, **_parse_object(body), **match.groupdict()}
-        refused = request_shape.problems("efs", operation, request)
+        request = {**query, **_parse_json_object(body), **match.groupdict()}
+        refused = request_shape.find_request_problems("efs", operation, request)
         if refused:
             raise EfsError(400, "BadRequest", "; ".join(map(str, refused)))
         return status, service.execute_operation(operation, request)
     raise EfsError(400, "BadRequest", f"the rehearsal does not implement {method} {url.path}")
 
 
-def _parse_object(body: bytes) -> dict[str, Any]:
+def _parse_json_object(body: bytes) -> dict[str, Any]:
     try:
         request = json.loads(body or b"{}")
     except ValueError as err:

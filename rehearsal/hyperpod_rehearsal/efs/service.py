@@ -52,7 +52,7 @@ class EfsService:
             return self._operations[operation](request)
 
     def _read_registry(self) -> dict[str, Any]:
-        return {"access_points": {}, "policies": {}, **(state.read_json(self._path) or {})}
+        return {"access_points": {}, "policies": {}, **(state.read_own_json_object_or_none(self._path) or {})}
 
     def _write_registry(self, registry: Mapping[str, Any]) -> None:
         state.write_json(self._path, registry, 0o644)
@@ -160,13 +160,13 @@ class EfsService:
         return {}
 
 
-def _describe_access_point(name: str, point: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_access_point(access_point_id: str, point: Mapping[str, Any]) -> dict[str, Any]:
     named = next((tag["Value"] for tag in point.get("Tags", []) if tag["Key"] == "Name"), None)
     return {
         **point,
         **({"Name": named} if named else {}),
-        "AccessPointId": name,
+        "AccessPointId": access_point_id,
         "OwnerId": OWNER,
-        "AccessPointArn": f"{file_system_policy.ARN}:access-point/{name}",
+        "AccessPointArn": f"{file_system_policy.ARN}:access-point/{access_point_id}",
         "LifeCycleState": "available",
     }

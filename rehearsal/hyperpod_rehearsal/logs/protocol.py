@@ -37,7 +37,7 @@ def _route_call(service: LogsService, name: str, body: bytes) -> dict[str, Any]:
         raise LogsError("SerializationException", str(err)) from None
     if not isinstance(request, dict):
         raise LogsError("SerializationException", "the request is no object")
-    refused = request_shape.problems("logs", name, request)
+    refused = request_shape.find_request_problems("logs", name, request)
     if refused:
         raise LogsError("InvalidParameterException", "; ".join(map(str, refused)))
     return operation(service, request)

@@ -43,7 +43,7 @@ class LogEvent:
     at: int
     message: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_api_output_event(self) -> dict[str, Any]:
         return {"timestamp": self.at, "ingestionTime": self.at, "message": self.message}
 
 
@@ -73,7 +73,7 @@ class LogsService:
         start = _parse_next_token(request.get("nextToken"))
         stop = start + request.get("limit", PAGE)
         page = [
-            {"logStreamName": event.stream, "eventId": str(start + number), **event.to_dict()}
+            {"logStreamName": event.stream, "eventId": str(start + number), **event.to_api_output_event()}
             for number, event in enumerate(events[start:stop])
         ]
         return {"events": page, **({"nextToken": str(stop)} if stop < len(events) else {})}
@@ -90,7 +90,7 @@ class LogsService:
             page = events[:limit]
         else:
             page = events[-limit:]
-        shown = [event.to_dict() for event in page]
+        shown = [event.to_api_output_event() for event in page]
         return {"events": shown, "nextForwardToken": f"f/{len(events)}", "nextBackwardToken": "b/0"}
 
     def _cluster_of_log_group(self, group: str) -> RehearsedCluster:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, empty_registry
+from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, empty_file_system_registry
 
 KIND = RehearsedMount(
     data="",
-    registry=empty_registry,
+    registry=empty_file_system_registry,
     directories={},
     clients=(),
     shown={},

@@ -28,17 +28,19 @@ class RehearsedMount:
     substitute_command: Callable[[str, List[str]], Optional[List[str]]]
 
 
-def empty_registry(gateway: str) -> Mapping[str, Any]:
+def empty_file_system_registry(gateway: str) -> Mapping[str, Any]:
     """Return an empty registry, for kinds that need none."""
     return {}
 
 
-def make_substitute_command(fs_type: str, *arguments: str) -> Callable[[str, List[str]], Optional[List[str]]]:
+def foreign_mount_command_builder(
+    fs_type: str, *mount_arguments: str
+) -> Callable[[str, List[str]], Optional[List[str]]]:
     """A `substitute_command` for mounts of that file system type: `mount -t ARGUMENTS`."""
-    return lambda mounted_type, serving: ["/usr/bin/mount", "-t", *arguments] if mounted_type == fs_type else None
+    return lambda mounted_type, serving: ["/usr/bin/mount", "-t", *mount_arguments] if mounted_type == fs_type else None
 
 
-def trainer_access_point(access_point_id: str, file_system: str) -> Dict[str, Any]:
+def access_point_of_user_trainer(access_point_id: str, file_system: str) -> Dict[str, Any]:
     """Return the access point of the ordinary user `trainer`, in the form of EFS's API."""
     return {
         access_point_id: {

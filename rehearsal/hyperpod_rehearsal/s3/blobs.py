@@ -36,7 +36,7 @@ class BlobDirectory:
         by_descriptor.make_parents(path)
         return name, by_descriptor.open_stream_for_writing(path, "xb", buffering=0)
 
-    def link(self, source: BlobDirectory, segment: Segment) -> Segment:
+    def hard_link_segment(self, source: BlobDirectory, segment: Segment) -> Segment:
         """Hard-link a segment's bytes under a new name, so that each object owns its bytes."""
         name = uuid.uuid4().hex
         path = self.path(name)
@@ -56,10 +56,10 @@ class BlobDirectory:
                 by_descriptor.unlink(path, missing_ok=True)
 
 
-def write_document(path: Path, content: Any) -> None:
+def write_json_document(path: Path, content: Any) -> None:
     """Replace a JSON document atomically."""
     by_descriptor.make_parents(path)
-    atomic_file.replace(path, json.dumps(content).encode())
+    atomic_file.write_atomically(path, json.dumps(content).encode())
 
 
 def delete_partials_and_read_documents(root: Path, pattern: str) -> list[tuple[Path, Any]]:

@@ -74,7 +74,7 @@ class RequestBody:
             parts.append(chunk)
         return b"".join(parts)
 
-    def drain(self) -> bool:
+    def drain_for_connection_reuse(self) -> bool:
         """Read and discard the rest of the body; False when the connection cannot be used again."""
         start = self.read_bytes
         try:

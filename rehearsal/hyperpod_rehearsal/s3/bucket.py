@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_rehearsal.s3.blobs import BlobDirectory, delete_partials_and_read_documents, write_document
+from hyperpod_rehearsal.s3.blobs import BlobDirectory, delete_partials_and_read_documents, write_json_document
 from hyperpod_rehearsal.s3.errors import S3Error, no_such_key, precondition_failed
 from hyperpod_rehearsal.s3.multipart import Uploads
 from hyperpod_rehearsal.s3.objects import Attributes, Checksums, ObjectInfo, Segment
@@ -90,7 +90,7 @@ class StoredBucket:
         with self._lock:
             current = self._objects.get(key)
             require_write_conditions(conditions, current)
-            write_document(self._document_path(key), info.to_json())
+            write_json_document(self._document_path(key), info.to_json())
             if current is None:
                 bisect.insort(self._keys, key)
             self._objects[key] = info
@@ -134,7 +134,7 @@ class StoredBucket:
         """Hard-link the bytes of object `key` of `source` into this bucket; returns it and the new segments."""
         with source._lock:
             info = source.get(key)
-            return info, tuple(self.blobs.link(source.blobs, segment) for segment in info.segments)
+            return info, tuple(self.blobs.hard_link_segment(source.blobs, segment) for segment in info.segments)
 
     def delete_bucket_or_raise_if_not_empty(self) -> None:
         """Delete the bucket. Raises S3Error BucketNotEmpty."""
@@ -154,7 +154,7 @@ def _read_or_record_creation_time(path: Path) -> float:
         return float(json.loads(path.read_text()))
     except (OSError, ValueError):
         now = time.time()
-        write_document(path, now)
+        write_json_document(path, now)
         return now
 
 

@@ -20,7 +20,7 @@ CONTROL_PREFIX = "_rehearsal"
 """First part of the path; no bucket can have this name."""
 
 
-def handle_control_request(store: StoredBuckets, request: S3Request) -> Response:
+def handle_fault_or_request_log_call(store: StoredBuckets, request: S3Request) -> Response:
     """Execute a request on faults or the request log.
 
     Responds with JSON: 200, 400 for what is not a fault, 404 for anything else.

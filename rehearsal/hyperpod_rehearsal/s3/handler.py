@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from hyperpod_rehearsal.front_door import FrontDoor
 from hyperpod_rehearsal.s3.body import RequestBody
 from hyperpod_rehearsal.s3.bucket_requests import handle_bucket_request, list_buckets
-from hyperpod_rehearsal.s3.control_requests import CONTROL_PREFIX, handle_control_request
+from hyperpod_rehearsal.s3.control_requests import CONTROL_PREFIX, handle_fault_or_request_log_call
 from hyperpod_rehearsal.s3.errors import S3Error
 from hyperpod_rehearsal.s3.faults import Effect, LoggedRequest, Throttle
 from hyperpod_rehearsal.s3.messages import Response, S3Request, xml_response
@@ -70,7 +70,7 @@ class S3Handler(FrontDoor):
             if not self.is_admin_or_send_refusal("rehearsal:Control"):
                 self.close_connection = True
                 return
-            self.send_s3_response(handle_control_request(self.store, request), Effect())
+            self.send_s3_response(handle_fault_or_request_log_call(self.store, request), Effect())
             return
         effect = self.store.faults.consume_matching(self.command, path)
         request.body.throttle = Throttle(effect.bandwidth)
@@ -80,7 +80,7 @@ class S3Handler(FrontDoor):
             time.sleep(effect.delay)
             response = self.execute_and_build_response(request, effect)
             status = response.status
-            if not request.body.drain():
+            if not request.body.drain_for_connection_reuse():
                 self.close_connection = True
             sent = self.send_s3_response(response, effect)
         except OSError:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Sequence
 
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_rehearsal.s3.blobs import BlobDirectory, delete_partials_and_read_documents, write_document
+from hyperpod_rehearsal.s3.blobs import BlobDirectory, delete_partials_and_read_documents, write_json_document
 from hyperpod_rehearsal.s3.errors import S3Error
 from hyperpod_rehearsal.s3.objects import Attributes, Received, UploadPart
 
@@ -50,11 +50,11 @@ class Uploads:
         """The blobs that open uploads hold."""
         return {part.segment.blob for upload in self._open.values() for part in upload.parts.values()}
 
-    def create(self, key: str, attributes: Attributes, algorithm: str, kind: str) -> Upload:
+    def create_upload(self, key: str, attributes: Attributes, algorithm: str, kind: str) -> Upload:
         """Open an upload for `key`."""
         upload = Upload(uuid.uuid4().hex, key, time.time(), attributes, algorithm, kind)
         with self._lock:
-            write_document(self._root / upload.upload_id / "upload.json", {**asdict(upload), "parts": {}})
+            write_json_document(self._root / upload.upload_id / "upload.json", {**asdict(upload), "parts": {}})
             self._open[upload.upload_id] = upload
         return upload
 
@@ -81,14 +81,14 @@ class Uploads:
         part = UploadPart(number, received.md5, time.time(), received.segment, received.checksums)
         with self._lock:
             self.find_open_upload(upload.upload_id, upload.key)
-            write_document(self._root / upload.upload_id / f"part-{number}.json", part.to_json())
+            write_json_document(self._root / upload.upload_id / f"part-{number}.json", part.to_json())
             replaced = upload.parts.get(number)
             upload.parts[number] = part
         if replaced is not None:
             self._blobs.delete_blobs([replaced.segment.blob])
         return part
 
-    def select_parts(self, upload: Upload, requested: Sequence[tuple[int, str]]) -> list[UploadPart]:
+    def select_and_validate_parts(self, upload: Upload, requested: Sequence[tuple[int, str]]) -> list[UploadPart]:
         """The parts that a completion names as (number, ETag). Raises S3Error where S3 would refuse."""
         if not requested:
             raise S3Error(400, "MalformedXML", "You must specify at least one part")

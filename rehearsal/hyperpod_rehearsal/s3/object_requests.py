@@ -31,7 +31,7 @@ def handle_object_request(store: StoredBuckets, request: S3Request) -> Response:
     if "uploads" in request.query or "uploadId" in request.query:
         return handle_upload_request(store, bucket, request)
     if "tagging" in request.query:
-        return _handle_tagging_request(bucket, request)
+        return _respond_to_tagging_without_storing(bucket, request)
     if request.method == "PUT":
         if "x-amz-copy-source" in request.headers:
             return copy_object(store, bucket, request)
@@ -194,7 +194,7 @@ def _parse_http_date(date: str) -> float:
         raise S3Error(400, "InvalidArgument", f"not an HTTP date: {date}") from None
 
 
-def _handle_tagging_request(bucket: StoredBucket, request: S3Request) -> Response:
+def _respond_to_tagging_without_storing(bucket: StoredBucket, request: S3Request) -> Response:
     """Respond to a tagging request. Tags are accepted and not stored."""
     bucket.get(request.key)
     request.body.read()

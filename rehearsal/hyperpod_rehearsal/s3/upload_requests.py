@@ -47,7 +47,7 @@ def _initiate_upload(bucket: StoredBucket, request: S3Request) -> Response:
     kind = request.headers.get("x-amz-checksum-type", "").upper() or (
         "FULL_OBJECT" if algorithm == "crc64nvme" else "COMPOSITE"
     )
-    upload = bucket.uploads.create(request.key, request.object_attributes(), algorithm, kind)
+    upload = bucket.uploads.create_upload(request.key, request.object_attributes(), algorithm, kind)
     headers = {}
     if algorithm:
         headers = {"x-amz-checksum-algorithm": algorithm.upper(), "x-amz-checksum-type": kind}
@@ -111,7 +111,7 @@ def _complete_upload(bucket: StoredBucket, upload: Upload, request: S3Request) -
         if number is None or not number.isdigit() or etag is None:
             raise S3Error(400, "MalformedXML", "Each UploadPart needs a PartNumber and an ETag")
         requested.append((int(number), etag))
-    parts = bucket.uploads.select_parts(upload, requested)
+    parts = bucket.uploads.select_and_validate_parts(upload, requested)
     conditions = request.write_conditions()
     require_write_conditions(conditions, bucket.find(upload.key))  # before the bytes are looked at once more
     sums = _object_checksums(bucket, upload, parts, request)

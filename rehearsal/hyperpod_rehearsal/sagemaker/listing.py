@@ -76,9 +76,9 @@ def tag_page(tags: Sequence[Mapping[str, str]], request: Mapping[str, Any]) -> d
     return _build_page("Tags", tags, request)
 
 
-def _is_within_times(time: float, request: Mapping[str, Any], kind: str = "CreationTime") -> bool:
-    after: float = request.get(f"{kind}After", time)
-    before: float = request.get(f"{kind}Before", time)
+def _is_within_times(time: float, request: Mapping[str, Any], parameter_prefix: str = "CreationTime") -> bool:
+    after: float = request.get(f"{parameter_prefix}After", time)
+    before: float = request.get(f"{parameter_prefix}Before", time)
     return after <= time <= before
 
 

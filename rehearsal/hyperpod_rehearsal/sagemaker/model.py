@@ -19,7 +19,7 @@ def request_violations(operation: str, request: Mapping[str, Any]) -> list[str]:
     return list(_violation_messages(service_model("sagemaker").operation_model(operation).input_shape, request))
 
 
-def response_violations(operation: str, response: Mapping[str, Any]) -> list[str]:
+def response_shape_violations(operation: str, response: Mapping[str, Any]) -> list[str]:
     """Where an answer is not of the model's shape: members it does not know, required ones absent, wrong enum values.
 
     Raises WrongType.

@@ -11,7 +11,7 @@ from hyperpod_rehearsal.sagemaker.listing import cluster_page, event_page, find_
 from hyperpod_rehearsal.sagemaker.model import (
     WrongType,
     request_violations,
-    response_violations,
+    response_shape_violations,
     validation_message,
 )
 
@@ -82,7 +82,7 @@ def execute_call(control: ControlPlane, target: str, body: bytes) -> Mapping[str
         raise ApiError("ValidationException", validation_message(violations))
     result = operation(control, request)
     try:
-        wrong = response_violations(name, result)
+        wrong = response_shape_violations(name, result)
     except WrongType as err:
         wrong = [str(err)]
     if wrong:

@@ -43,9 +43,11 @@ class EndpointHandler(S3Handler):
                 self._serve_efs(self.efs, body)
         elif service == "logs" and self.logs is not None and target.startswith(logs_protocol.TARGET_PREFIX):
             if self.is_admin_or_send_refusal(f"logs:{target[len(logs_protocol.TARGET_PREFIX) :]}"):
-                self._send(*_json_1_1_response(logs_protocol.handle_call(self.logs, target, body)))
+                self._send_response_with_request_id(
+                    *_json_1_1_response(logs_protocol.handle_call(self.logs, target, body))
+                )
         else:
-            self._send(*unsupported_services.unsupported_service_response(headers, body))
+            self._send_response_with_request_id(*unsupported_services.unsupported_service_response(headers, body))
 
     def read_only_prefixes(self, bucket: str) -> Sequence[str]:
         """Return, for a node's request, the prefixes of lifecycle scripts.
@@ -63,13 +65,13 @@ class EndpointHandler(S3Handler):
             response = 400, b'{"__type": "UnknownOperationException", "message": "no control plane here"}'
         else:
             response = handle_call(self.control, target, body)
-        self._send(*_json_1_1_response(response))
+        self._send_response_with_request_id(*_json_1_1_response(response))
 
     def _serve_efs(self, service: EfsService, body: bytes) -> None:
         status, more, data = efs_protocol.handle_call(service, self.command, self.path, body)
-        self._send(status, {"Content-Type": "application/json", **more}, data)
+        self._send_response_with_request_id(status, {"Content-Type": "application/json", **more}, data)
 
-    def _send(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
+    def _send_response_with_request_id(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
         self.send_response(status)
         self.send_header("x-amzn-RequestId", str(uuid.uuid4()))
         for name, value in headers.items():

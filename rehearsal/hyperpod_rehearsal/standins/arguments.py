@@ -101,7 +101,7 @@ def data_directory(kind: str) -> str:
     return os.path.join(os.environ.get(DATA_VARIABLE, "/hpk"), kind)
 
 
-def read_registry(kind: str) -> Dict[str, Any]:
+def read_file_system_registry(kind: str) -> Dict[str, Any]:
     """registry.json of a kind: which file systems there are, in that kind's own form. Raises StartFailed."""
     path = os.path.join(data_directory(kind), "registry.json")
     try:

@@ -18,13 +18,13 @@ from hyperpod_rehearsal.standins.access_point import SHOWN, mount_denied_error, 
 from hyperpod_rehearsal.standins.arguments import (
     data_directory,
     parse_efs_arguments,
-    read_registry,
+    read_file_system_registry,
     run_mount_helper,
     unknown_options,
 )
 from hyperpod_rehearsal.standins.fuse.background import StartFailed
 from hyperpod_rehearsal.standins.passthrough.identity import PosixIdentity
-from hyperpod_rehearsal.standins.passthrough.start import mount_directory
+from hyperpod_rehearsal.standins.passthrough.start import serve_directory_as_fuse_mount
 from hyperpod_rehearsal.standins.proxy_state import ProxyState
 
 VERSION = "mount.efs Version: 2.0.0+standin (hyperpod-kit rehearsal stand-in, not amazon-efs-utils)"
@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
 def _mount_from_arguments(argv: Sequence[str]) -> int:
     file_system, path, target, options = parse_efs_arguments(argv, "mount.efs", SOURCE)
     _check_options(options, path)
-    registry = read_registry("efs")
+    registry = read_file_system_registry("efs")
     if file_system not in registry["file_systems"]:
         raise StartFailed(
             f'Failed to resolve "{file_system}.efs.{options.get("region", "us-east-1")}.amazonaws.com" - '
@@ -93,7 +93,7 @@ def _mount_from_arguments(argv: Sequence[str]) -> int:
         )
     details = {"fsId": file_system, "useIam": "iam" in options, "accessPoint": options.get("accesspoint")}
     state = ProxyState(file_system, target, details if "tls" in options else {})
-    return mount_directory(
+    return serve_directory_as_fuse_mount(
         directory,
         target,
         program="mount.efs",

@@ -12,12 +12,12 @@ from typing import Sequence
 from hyperpod_rehearsal.standins.arguments import (
     data_directory,
     parse_mount_arguments,
-    read_registry,
+    read_file_system_registry,
     run_mount_helper,
     unknown_options,
 )
 from hyperpod_rehearsal.standins.fuse.background import StartFailed
-from hyperpod_rehearsal.standins.passthrough.start import mount_directory
+from hyperpod_rehearsal.standins.passthrough.start import serve_directory_as_fuse_mount
 
 VERSION = "mount.lustre 2.15.0+standin (hyperpod-kit rehearsal stand-in, not the Lustre client)"
 SUPPORTED_OPTIONS = (
@@ -59,7 +59,7 @@ def _mount_from_arguments(argv: Sequence[str]) -> int:
             22,
         )
     server, name = match[1], match[2]
-    file_system = read_registry("fsx").get(name)
+    file_system = read_file_system_registry("fsx").get(name)
     if file_system is None or server not in (file_system["dns"], file_system["ip"]):
         raise StartFailed(
             f"mount.lustre: mount {source} at {target} failed: No such file or directory\n"
@@ -68,7 +68,7 @@ def _mount_from_arguments(argv: Sequence[str]) -> int:
         )
     if not os.path.isdir(target):
         raise StartFailed(f"mount.lustre: {target} inaccessible: No such file or directory", 1)
-    return mount_directory(
+    return serve_directory_as_fuse_mount(
         os.path.join(data_directory("fsx"), name),
         target,
         program="mount.lustre",

@@ -12,12 +12,12 @@ from typing import Sequence
 from hyperpod_rehearsal.standins.arguments import (
     data_directory,
     parse_mount_arguments,
-    read_registry,
+    read_file_system_registry,
     run_mount_helper,
     unknown_options,
 )
 from hyperpod_rehearsal.standins.fuse.background import StartFailed
-from hyperpod_rehearsal.standins.passthrough.start import mount_directory
+from hyperpod_rehearsal.standins.passthrough.start import serve_directory_as_fuse_mount
 
 VERSION = "mount.nfs: (linux nfs-utils 2.6.2+standin; hyperpod-kit rehearsal stand-in, no NFS)"
 SUPPORTED_OPTIONS = (
@@ -87,7 +87,7 @@ def _mount_from_arguments(argv: Sequence[str]) -> int:
             f" ({unsupported[0] if unsupported else f'nfsvers={version},nconnect={connections}'})",
             32,
         )
-    file_system = read_registry("openzfs").get(server)
+    file_system = read_file_system_registry("openzfs").get(server)
     if file_system is None:
         raise StartFailed(f"mount.nfs: Failed to resolve server {server}: Name or service not known", 32)
     if export not in file_system["exports"]:
@@ -95,7 +95,7 @@ def _mount_from_arguments(argv: Sequence[str]) -> int:
     if not os.path.isdir(target):
         raise StartFailed(f"mount.nfs: mount point {target} does not exist", 32)
     directory = os.path.join(data_directory("openzfs"), server.split(".")[0], export.strip("/"))
-    return mount_directory(
+    return serve_directory_as_fuse_mount(
         directory,
         target,
         program="mount.nfs",

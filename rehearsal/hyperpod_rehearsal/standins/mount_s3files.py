@@ -15,13 +15,13 @@ from hyperpod_rehearsal.standins.access_point import SHOWN, mount_denied_error, 
 from hyperpod_rehearsal.standins.arguments import (
     data_directory,
     parse_efs_arguments,
-    read_registry,
+    read_file_system_registry,
     run_mount_helper,
     unknown_options,
 )
 from hyperpod_rehearsal.standins.fuse.background import StartFailed
 from hyperpod_rehearsal.standins.passthrough.identity import PosixIdentity
-from hyperpod_rehearsal.standins.passthrough.start import mount_directory
+from hyperpod_rehearsal.standins.passthrough.start import serve_directory_as_fuse_mount
 from hyperpod_rehearsal.standins.proxy_state import ProxyState
 
 VERSION = "mount.s3files Version: 3.1.1+standin (hyperpod-kit rehearsal stand-in, not amazon-efs-utils)"
@@ -78,7 +78,7 @@ def _mount_from_arguments(argv: Sequence[str]) -> int:
     point = options.get("accesspoint")
     if point is not None and not ACCESS_POINT.fullmatch(point):
         raise StartFailed(f"Access Point ID {point} is malformed")
-    registry = read_registry("s3files")
+    registry = read_file_system_registry("s3files")
     if file_system not in registry["file_systems"]:
         raise StartFailed(f'Failed to resolve "{file_system}.s3files.{options.get("region", "us-east-1")}.on.aws"')
     if not os.path.isdir(target):
@@ -91,7 +91,7 @@ def _mount_from_arguments(argv: Sequence[str]) -> int:
     if not os.path.isdir(directory):
         raise mount_denied_error()
     state = ProxyState(file_system, target, {"fsId": file_system, "useIam": True, "accessPoint": point})
-    return mount_directory(
+    return serve_directory_as_fuse_mount(
         directory,
         target,
         program="mount.s3files",

@@ -46,7 +46,7 @@ def test_aws_chunked_in_any_framing(chunks, signed, nested):
     body = RequestBody(io.BytesIO(wire), headers)
     assert body.read() == b"".join(chunks)
     assert body.trailers() == {"x-amz-checksum-crc32": "AAAAAA=="}
-    assert body.drain()
+    assert body.drain_for_connection_reuse()
 
 
 def test_a_chunk_header_that_is_none():
@@ -57,4 +57,4 @@ def test_a_chunk_header_that_is_none():
 
 def test_a_long_unwanted_body_costs_the_connection():
     body = RequestBody(io.BytesIO(bytes(20 << 20)), {"content-length": str(20 << 20)})
-    assert not body.drain()
+    assert not body.drain_for_connection_reuse()

@@ -1,6 +1,11 @@
 import pytest
 
-from hyperpod_rehearsal.sagemaker.model import WrongType, request_violations, response_violations, validation_message
+from hyperpod_rehearsal.sagemaker.model import (
+    WrongType,
+    request_violations,
+    response_shape_violations,
+    validation_message,
+)
 
 NODES = {"ClusterName": "demo", "NodeIds": ["i-0123456789abcdef0"]}
 
@@ -81,7 +86,7 @@ def test_a_boolean_is_no_number():
 
 
 def test_answers():
-    assert response_violations("BatchReplaceClusterNodes", {"Successful": [], "Failed": []}) == []
-    assert response_violations("DeleteCluster", {}) == [failed("null", "clusterArn", "not be null")]
+    assert response_shape_violations("BatchReplaceClusterNodes", {"Successful": [], "Failed": []}) == []
+    assert response_shape_violations("DeleteCluster", {}) == [failed("null", "clusterArn", "not be null")]
     with pytest.raises(WrongType):
-        response_violations("ListClusters", {"ClusterSummaries": "none"})
+        response_shape_violations("ListClusters", {"ClusterSummaries": "none"})

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.aws.policies import file_system_policy, without_public_statements
+from hyperpod_kit.aws.policies import merge_cluster_into_file_system_policy, without_public_statements
 from hyperpod_rehearsal.standins.file_system_policy import ARN, Client, Granted, UnsupportedPolicy, evaluate_policy
 from rehearsal_tests.standins.conftest import EFS, OTHER_USER, POINT, USER, mount_line, needs_mounts, refused
 
@@ -27,7 +27,7 @@ OPEN = {
 
 
 def generated(existing: Any = None) -> dict[str, Any]:
-    return file_system_policy(
+    return merge_cluster_into_file_system_policy(
         cluster="demo",
         file_system_arn=f"{ARN}:file-system/{EFS}",
         role_arn=ROLE,

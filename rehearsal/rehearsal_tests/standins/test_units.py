@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hyperpod_rehearsal.standins.arguments import parse_mount_arguments, unknown_options
 from hyperpod_rehearsal.standins.fuse import wire
-from hyperpod_rehearsal.standins.mountpoint_s3.options import arguments_from_fstab, parse_options
+from hyperpod_rehearsal.standins.mountpoint_s3.options import arguments_from_mount_helper_argv, parse_options
 from hyperpod_rehearsal.standins.mountpoint_s3.settings import load_settings
 from hyperpod_rehearsal.standins.passthrough.identity import PosixIdentity, may_access
 from hyperpod_rehearsal.standins.sigv4 import EMPTY_SHA256, AccessKey, sign_request_headers
@@ -58,7 +58,7 @@ def test_settings_come_from_the_environment_before_the_files(tmp_path):
 
 
 def test_the_form_of_fstab_becomes_a_command_line():
-    argv = arguments_from_fstab(
+    argv = arguments_from_mount_helper_argv(
         ["s3://bucket/pre/fix/", "/mnt", "-o", "rw,_netdev,nofail,allow-other,uid=5,x-systemd.automount", "-o", "ro"]
     )
     assert argv == ["--allow-other", "--uid=5", "--read-only", "s3://bucket/pre/fix/", "/mnt"]

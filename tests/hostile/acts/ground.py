@@ -56,13 +56,15 @@ class Ground:
 
         def put() -> None:
             with contextlib.closing(request_box.RequestBox(str(self.fsx))) as box:
-                for earlier in [one for one in box.list_pending_and_refused()[0] if one.uid == uid]:
+                for earlier in [one for one in box.list_pending_and_refusal_reasons()[0] if one.uid == uid]:
                     os.unlink(os.path.join(box.path, earlier.file))  # unanswered: ten of them would be the most
                 box.add_request(requests.QuotaRequest(str(mine), 1 << 30, 0, "please", 1.7e9))
 
-        owner.run_as_user(put, uid, str(mine))
+        owner.run_as_user_in_child(put, uid, str(mine))
         with contextlib.closing(request_box.RequestBox(str(self.fsx))) as box:
-            return next(one.id for one in box.list_pending_and_refused()[0] if one.request.directory == str(mine))
+            return next(
+                one.id for one in box.list_pending_and_refusal_reasons()[0] if one.request.directory == str(mine)
+            )
 
     def _victims_tree(self, folder: Path, uid: int) -> None:
         (folder / "run").mkdir(parents=True)

@@ -21,7 +21,7 @@ from random import Random
 from typing import Any, Dict, Iterator, List
 
 import hyperpod_kit
-from hyperpod_kit.cli.main import run as run_command
+from hyperpod_kit.cli.main import run_command_line as run_command
 from hyperpod_kit.storage.preload import run as preloading
 from hyperpod_kit.storage.usage import walk as walking
 from hyperpod_kit.untrusted import owner
@@ -146,7 +146,7 @@ def _run(words: List[str], uid: int, place: Path) -> tuple[int | None, str]:
             os.environ.update(HOME=str(place), AWS_EC2_METADATA_DISABLED="true", AWS_DEFAULT_REGION="us-east-1")
             os.chdir(place)
             if uid:
-                owner.become(uid)
+                owner.become_user_permanently(uid)
                 os.environ["HOME"] = str(place)
             _short_patience()
             code = run_command(words)
@@ -162,7 +162,12 @@ def _run(words: List[str], uid: int, place: Path) -> tuple[int | None, str]:
 
 
 def _short_patience() -> None:
-    for function in (owner.run_as_owner, owner.uid_to_act_as, owner.run_as_user, owner.run_as_user_with_reports):
+    for function in (
+        owner.run_as_owner_in_child_if_root,
+        owner.uid_to_act_as_if_root,
+        owner.run_as_user_in_child,
+        owner.run_as_user_with_reports,
+    ):
         function.__defaults__ = (QUICK,)
     preloading.LFS = QUICK
     walking.HANG_SECONDS = 3.0
@@ -194,7 +199,7 @@ def _deed(name: str, here: Ground, mine: Path, uid: int, rng: Random) -> Iterato
             quiet = os.open("/dev/null", os.O_RDWR)
             for stream in (0, 1, 2):
                 os.dup2(quiet, stream)
-            owner.become(uid)
+            owner.become_user_permanently(uid)
             DEEDS[name](mine, here.fsx, Random(seed))
         os._exit(0)
     if name in ONCE:

@@ -13,7 +13,7 @@ from typing import Dict, Iterable, Iterator, List, Tuple
 import pytest
 
 from hyperpod_kit.aws import back_off, responses
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from tests.hostile.aws import objects
 from tests.hostile.aws.service import AT_ONCE, Liar
 from tests.support.rows import share
@@ -71,7 +71,7 @@ def asked(argv: List[str], capfd: pytest.CaptureFixture[str]) -> Tuple[int, str]
     """The exit code and all that was said."""
     capfd.readouterr()
     try:
-        code = run(argv)
+        code = run_command_line(argv)
     except SystemExit as err:
         code = int(err.code or 0)
     out, told = capfd.readouterr()

@@ -112,7 +112,7 @@ def test_an_object_ends(liar: Liar) -> None:
             return b"x" * most
 
     with pytest.raises(UnreadableAnswer, match="larger than 1 MiB"):
-        responses.read_all(Endless(), "GetObject", largest=1 << 20, seconds=5.0)
+        responses.read_bounded_body(Endless(), "GetObject", largest=1 << 20, seconds=5.0)
 
 
 def test_what_fails_fails_as_it_is() -> None:

@@ -191,9 +191,9 @@ def read_latest_and_starts(data: bytes) -> None:
             f"{layout.PINS}/{ATTEMPT}.json": data,
         }
     )
-    list(catalog.newest_first(store))
+    list(catalog.iter_checkpoints_newest_first(store))
     catalog.highest_epoch_and_seq(store)
-    tombstone.read(store, ATTEMPT)
+    tombstone.read_damage_reason(store, ATTEMPT)
     pins.pinned_checkpoints(store)
     identity._identity_in_epoch_file(store, layout.epoch_file(2))
 
@@ -207,7 +207,7 @@ def read_names(data: bytes) -> None:
         if name and not name.startswith("/") and ".." not in name.split("/") and "" not in name.split("/")
     ]
     store._objects.update({name: b"" for name in names})
-    list(catalog.newest_first(store))
+    list(catalog.iter_checkpoints_newest_first(store))
     catalog.highest_epoch_and_seq(store)
     lease.leased_checkpoints(store)
     pins.pinned_checkpoints(store)
@@ -268,7 +268,7 @@ def a_compact_index() -> Parser:
         return body + hashlib.blake2b(body, digest_size=16).digest()
 
     def read(data: bytes) -> None:
-        found = rows.decode(data)
+        found = rows.decode_index_file(data)
         for name in found:
             for piece in found[name]:
                 use(piece.spec.nbytes, piece.spec.full_shape, piece.spec.is_at_origin, piece.begin)

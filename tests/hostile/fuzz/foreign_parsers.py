@@ -69,7 +69,7 @@ def read_foreign(data: bytes) -> None:
     for detector in (dcp, huggingface, megatron, deepspeed, lightning):
         for candidate in detector.detect(root):
             try:
-                proving.prove(root, candidate)
+                proving.read_unproven_files_and_weakest_proof(root, candidate)
             except (CheckpointError, FileNotFoundError) as err:
                 failed = err
     if failed is not None:
@@ -94,13 +94,13 @@ PARSERS = [
     ),
     foreign(
         "foreign: torch archive (zip)",
-        lambda data: archive.prove_torch(file_of(data, "a.pt")),
+        lambda data: archive.proof_level_of_torch_file(file_of(data, "a.pt")),
         [a_zip()],
         [b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"],
     ),
     foreign(
         "foreign: safetensors",
-        lambda data: archive.prove_safetensors(file_of(data, "a.safetensors")),
+        lambda data: archive.proof_level_of_safetensors_file(file_of(data, "a.safetensors")),
         [struct.pack("<Q", 2) + b"{}"],
         [],
         a_safetensors,

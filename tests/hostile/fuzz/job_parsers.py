@@ -46,14 +46,16 @@ def read_ledger(data: bytes) -> None:
     status.table(found, sums)
     if len(data) % 8 == 0:
         status_page.page("x", found, sums, 2e9)
-    rows = ledger.Ledger(os.path.dirname(path), "7", 1).rows()
+    rows = ledger.Ledger(os.path.dirname(path), "7", 1).valid_rows_of_this_job()
     budget.count_spent_budget(rows, (2, 5), 1)
     budget.find_poison_checkpoint(rows)
 
 
 def read_decision(data: bytes) -> None:
     file_of(data, "state/decisions/7.0.0.0.json")
-    record = shared_decision.agree(folder("state"), "7.0.0.0", lambda: {"from": None}, patience=0.0, head_start=0.0)
+    record = shared_decision.read_or_make_shared_record(
+        folder("state"), "7.0.0.0", lambda: {"from": None}, patience=0.0, head_start=0.0
+    )
     for line in shared_decision.task_prolog_lines(record, "0"):
         if not line.isprintable():
             raise AssertionError(f"a line for the environment: {line!r}")
@@ -78,7 +80,7 @@ def read_steps(data: bytes) -> None:
     reports = {one.rank: one for one in step_report.decoded(data.decode("ascii"), "n1")}
     watch.observe(1.0, reports)
     if reports:
-        hang.where(reports)
+        hang.describe_positions_of_ranks(reports)
 
 
 PROVEN = {"checkpoint": "10", "files": {"10/__0_0.pt": [8, 5, "crc"]}}
@@ -90,10 +92,12 @@ def read_proofs(data: bytes) -> None:
     named = hashlib.sha256(b"10").hexdigest()[:32]
     path = file_of(data, f"proven/.hpk/proven/{named}.json")
     root = os.path.dirname(os.path.dirname(os.path.dirname(path)))
-    for proof in ProvenFiles(root, os.path.join(root, ".hpk")).known("10", ["10/__0_0.pt", "10/a"]).values():
+    for proof in (
+        ProvenFiles(root, os.path.join(root, ".hpk")).proofs_of_unchanged_files("10", ["10/__0_0.pt", "10/a"]).values()
+    ):
         if proof not in PROOFS:
             raise AssertionError(f"proven: {proof!r}")
-    proving_part.answer(parse.json_object(data, 1 << 16))
+    proving_part.parse_file_proof_or_none(parse.parse_json_object(data, 1 << 16))
 
 
 DECIDED = {
@@ -123,7 +127,7 @@ def read_verdicts(data: bytes) -> None:
     file_of(data, "state/verdicts/7.0.0/restored.json")
     for one in verdict.read_last_verdict_per_launch(folder("state"), "7.0.0"):
         one.sentence()
-        assert not ledger_row.problem({"event": "restored", "attempt": "7.0.0", **one.fields()})
+        assert not ledger_row.problem({"event": "restored", "attempt": "7.0.0", **one.to_report_fields()})
 
 
 NODE = (
@@ -284,7 +288,7 @@ VERDICT = {
 
 TIME = time_rows.TimeRow("7.0.0", "n1", 1.7e9, 1.7e9 + 60, Phase.STEP, 1.7e9 + 9, 1, 40, (1, 8.0), 0.5, {"step": 50.0})
 RUN_TIME = time_rows.RunRow("7", 0, 1.7e9, 1.7e9 - 60, 1.7e9 - 9, 8, ("n1",), "ada", "gpu", "c")
-TIMES = [parse.json_object(time_rows.encoded(TIME)), parse.json_object(time_rows.encoded_run(RUN_TIME))]
+TIMES = [parse.parse_json_object(time_rows.encoded(TIME)), parse.parse_json_object(time_rows.encoded_run(RUN_TIME))]
 
 
 def read_times(data: bytes) -> None:

@@ -61,7 +61,7 @@ def read_parts(data: bytes) -> None:
     parts = Parts(folder("parts"), "x")
     try:
         for key in list(parts._locations):
-            found = parts.read_scan(key)
+            found = parts.read_scan_if_intact(key)
             if found is not None:
                 assert len(found.starts) == len(found.lengths) and found.points.shape[1] == 2
                 found.digest.encode()
@@ -72,7 +72,7 @@ def read_parts(data: bytes) -> None:
         return
     parts = Parts(folder("parts"), "x")
     try:
-        again = parts.read_scan("new")
+        again = parts.read_scan_if_intact("new")
     finally:
         parts.flush_and_close()
     assert again is not None and again.digest == SCAN.digest
@@ -125,16 +125,16 @@ GUARD = GuardRecord(
 
 def read_guard(data: bytes) -> None:
     """As all who report do, and as the guard goes on from it."""
-    record = findings.read_record(file_of(data, "slurm.json"))
+    record = findings.read_guard_record(file_of(data, "slurm.json"))
     for now in (NOW, NOW + 1e6):
         for finding in findings.findings_or_guard_silent(record, now):
             finding.message.split()
     mended = cycle.mended_from_record(record)
     mend.findings_about_mending(mended, NOW)
     for tries in mended.notes.values():
-        tries.is_due(NOW)
+        tries.is_next_try_due(NOW)
         tries.after_nothing_to_do(NOW).after_try(NOW, "x")
-    cycle.metrics(record or GuardRecord(NOW), 1.0)
+    cycle.render_metrics(record or GuardRecord(NOW), 1.0)
     if record is not None:
         cycle.describe_finding_changes((), record.findings)
     json.dumps(mended.to_dict())

@@ -173,12 +173,12 @@ PARSERS = [
         Parser(f"node: devices ({name})", read_devices(read), (ValueError,), words_of(seed), (seed,))
         for name, read, seed in (
             ("nvidia-smi", parsers.parse_gpus, GPUS),
-            ("remapped rows", parsers.parse_remaps, REMAPS),
-            ("NVLink", parsers.parse_links, LINKS),
+            ("remapped rows", parsers.parse_pending_and_failed_row_remaps, REMAPS),
+            ("NVLink", parsers.parse_nvlinks_up_and_down, LINKS),
             ("fi_info", parsers.parse_efas, EFAS),
         )
     ),
-    Parser("node: devices (kernel)", read_devices(parsers.parse_xids), (), words_of(KERNEL), (KERNEL,)),
+    Parser("node: devices (kernel)", read_devices(parsers.parse_last_gpu_bus_by_xid), (), words_of(KERNEL), (KERNEL,)),
     Parser(
         "node: devices (dcgmi)",
         read_devices(parsers.parse_failed_dcgm_tests),
@@ -188,7 +188,7 @@ PARSERS = [
     ),
     Parser(
         "node: mount report",
-        lambda data: report_parser.read_report(text_of(data)),
+        lambda data: report_parser.parse_mount_report(text_of(data)),
         (report_parser.NoReport,),
         of_json(MOUNTS),
         (js(MOUNTS),),

@@ -89,7 +89,7 @@ def a_node_log(rng: Random) -> bytes:
 
 
 def read_accounts(data: bytes) -> None:
-    for job in accounting.parse_sacct_jobs(text_of(data).split("\n")):
+    for job in accounting.parse_sacct_jobs_per_node(text_of(data).split("\n")):
         assert job.uid >= 0 and job.start <= 1e18
 
 
@@ -131,15 +131,15 @@ ALERTED = {"admins": ["a@b"], "directories": {"/fsx/ada": ["ada@b"]}, "sinks": {
 
 
 def read_history(data: bytes) -> None:
-    days = history.read(Path(file_of(data, "history.json"))).days
+    days = history.read_history_or_empty(Path(file_of(data, "history.json"))).days
     grown = growth.fit_growth(days)
     if grown is not None:
-        growth.forecast_full(grown, 1 << 30)
+        growth.forecast_days_until_full(grown, 1 << 30)
 
 
 def read_standing(data: bytes) -> None:
-    for entry in outbox.read(Path(file_of(data, "alerts.json"))).values():
-        assert len(entry.message_id) == 32 and entry.alert_to_send().sentence is not None
+    for entry in outbox.read_standing_alerts_or_empty(Path(file_of(data, "alerts.json"))).values():
+        assert len(entry.message_id) == 32 and entry.alert_marked_if_over().sentence is not None
 
 
 def read_alerted(data: bytes) -> None:

@@ -76,7 +76,7 @@ def _put(store: MemoryStore, attempt: str, content: Dict[str, Any]) -> None:
     records = {
         "extra": FileRecord(layout.EXTRA_FILE, len(extra), digest.small_object_digest(extra)).to_json(),
         "index": FileRecord(layout.INDEX_FILE, len(places), digest.small_object_digest(places)).to_json(),
-        "shards": [FileRecord(layout.shard_file(0), size, digest.root(ALGORITHM, leaves, size), 0).to_json()],
+        "shards": [FileRecord(layout.shard_file(0), size, digest.root_digest(ALGORITHM, leaves, size), 0).to_json()],
     }
     facts = {"run": "x", "run_id": "0" * 32, "plan": "p", "digest": "blake2b", "time": "2026-11-20T23:58:03Z"}
     counts = {"epoch": 2, "seq": name.seq, "step": name.step, "world": 1, "total_bytes": size, "tensors": 2}
@@ -124,15 +124,15 @@ def _compare(store: MemoryStore) -> None:
     made = diff(CheckpointAt(store, ATTEMPTS[0]), CheckpointAt(store, ATTEMPTS[1]))
     json.dumps(command._to_json(made))
     with contextlib.redirect_stdout(open(os.devnull, "w")):
-        command._print(made, 50)
+        command._print_comparison(made, 50)
 
 
 def _match(store: MemoryStore) -> None:
     live = {"w": torch.zeros(2, 3), "box": torch.zeros(2, 4, dtype=torch.bfloat16), "more": torch.zeros(1)}
-    found = weight_sources.read(store, ATTEMPTS[1], "model")
+    found = weight_sources.read_saved_tensors_or_problem(store, ATTEMPTS[1], "model")
     if isinstance(found, str):
         raise CheckpointError(found)
-    made = weight_sources.match(live, found, None, None)
+    made = weight_sources.match_tensors_by_name(live, found, None, None)
     str(made.problem)
     [weight_sources.is_of_other_dtype(live[here], found[there]) for here, there in made.pairs]
 

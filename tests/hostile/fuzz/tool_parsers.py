@@ -55,7 +55,7 @@ def read_s5cmd(data: bytes) -> None:
     if file is None:
         return
     listed = FileList(io.StringIO())
-    listed.add(file)
+    listed.append_refusing_unsafe_path(file)
     [[again]] = listed.groups(10, 1 << 30)
     assert again == file and "\n" not in file.path
 
@@ -183,7 +183,7 @@ def read_lease(data: bytes) -> None:
         os.rename(file_of(b"", "lease/other"), os.path.join(place, f"owner-{text_of(data[:40])}"))
     for name in os.listdir(place):
         if name not in ("owner-7", "other"):
-            assert 7 in lease.generations(place)
+            assert 7 in lease.list_owner_generations(place)
             os.unlink(os.path.join(place, name))
     lease.read_owner(place, 7)
 
@@ -216,7 +216,7 @@ PARSERS = [
     ),
     a_tool(
         "bundle: Debian packages",
-        packages.read_control_fields_empty_if_unreadable,
+        packages.parse_deb_fields_empty_if_unreadable,
         (),
         of_bytes(DEBS, [packages.AR_MAGIC, b"`\n", b"debian-binary", b"ustar\x0000", b"\xfd7zXZ\x00"]),
         DEBS,

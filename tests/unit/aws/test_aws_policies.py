@@ -33,7 +33,7 @@ CONSOLE = {
 
 
 def made(existing: Any = None, cluster: str = "demo", points: Any = POINTS) -> dict[str, Any]:
-    return policies.file_system_policy(
+    return policies.merge_cluster_into_file_system_policy(
         cluster=cluster, file_system_arn=FILE_SYSTEM, role_arn=ROLE, access_point_arns=points, existing=existing
     )
 
@@ -59,7 +59,9 @@ def test_statements_of_others_stay_and_ours_are_replaced() -> None:
     first = made({"Version": "2008-10-17", "Statement": FOREIGN}, points=POINTS[:1])
     second = made(first)
     assert second["Statement"][0] == FOREIGN and len(second["Statement"]) == 4
-    assert policies.is_same(second, made(second)) and not policies.is_same(first, second)
+    assert policies.are_policies_equivalent(second, made(second)) and not policies.are_policies_equivalent(
+        first, second
+    )
 
 
 def test_two_clusters_share_a_file_system() -> None:
@@ -99,8 +101,10 @@ def test_the_same_policy_written_otherwise() -> None:
     policy = made()
     turned = {**policy, "Id": "x", "Statement": policy["Statement"][::-1]}
     turned["Statement"][-1] = {**turned["Statement"][-1], "Principal": {"AWS": [ROLE]}}
-    assert policies.is_same(policy, turned) and not policies.is_same(policy, None)
-    assert policies.is_same(made(points=POINTS[:1]), json.loads(policies.to_compact_json(made(points=POINTS[:1]))))
+    assert policies.are_policies_equivalent(policy, turned) and not policies.are_policies_equivalent(policy, None)
+    assert policies.are_policies_equivalent(
+        made(points=POINTS[:1]), json.loads(policies.to_compact_json(made(points=POINTS[:1])))
+    )
 
 
 def test_as_many_users_as_fit_and_not_one_more() -> None:

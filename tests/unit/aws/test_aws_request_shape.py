@@ -10,7 +10,7 @@ from typing import Any
 import botocore
 import pytest
 
-from hyperpod_kit.aws.request_shape import field_constraints, problems
+from hyperpod_kit.aws.request_shape import field_constraints, find_request_problems
 
 ROLE = "arn:aws:iam::111122223333:role/R"
 
@@ -45,13 +45,16 @@ def request(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_one_problem(changes: dict[str, Any], problem: str) -> None:
-    found = problems("sagemaker", "CreateCluster", request(**changes))
+    found = find_request_problems("sagemaker", "CreateCluster", request(**changes))
     assert len(found) == 1 and str(found[0]).startswith(problem), found
 
 
 def test_a_right_request() -> None:
-    assert problems("sagemaker", "CreateCluster", request()) == []
-    assert problems("sagemaker", "CreateCluster", {**request(), "Tags": [{"Key": "größe", "Value": "x"}]}) == []
+    assert find_request_problems("sagemaker", "CreateCluster", request()) == []
+    assert (
+        find_request_problems("sagemaker", "CreateCluster", {**request(), "Tags": [{"Key": "größe", "Value": "x"}]})
+        == []
+    )
 
 
 def test_botocore_refuses_what_its_own_validator_refuses_too() -> None:
@@ -68,7 +71,7 @@ def test_botocore_refuses_what_its_own_validator_refuses_too() -> None:
     )
     for changes in wrong:
         assert ParamValidator().validate(request(**changes), shape).has_errors()
-        assert problems("sagemaker", "CreateCluster", request(**changes))
+        assert find_request_problems("sagemaker", "CreateCluster", request(**changes))
 
 
 def test_limits_are_those_of_the_installed_model() -> None:
@@ -89,9 +92,9 @@ def test_a_field_that_the_installed_botocore_lacks_is_named(tmp_path: Path, monk
     place.write_text(json.dumps(model))
     new = {"LifeCycleConfig": {"SourceS3Uri": "s3://sagemaker-x/", "OnInitComplete": "a.sh"},
            "SlurmConfig": {"NodeType": "Controller"}}  # fmt: skip
-    assert problems("sagemaker", "CreateCluster", request(**new)) == []
+    assert find_request_problems("sagemaker", "CreateCluster", request(**new)) == []
     monkeypatch.setenv("AWS_DATA_PATH", str(tmp_path))
-    found = problems("sagemaker", "CreateCluster", request(**new))
+    found = find_request_problems("sagemaker", "CreateCluster", request(**new))
     assert [problem.path for problem in found] == [
         "InstanceGroups[0].LifeCycleConfig.OnInitComplete",
         "InstanceGroups[0].SlurmConfig",

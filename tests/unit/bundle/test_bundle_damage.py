@@ -12,7 +12,7 @@ from typing import Callable
 
 import pytest
 
-from hyperpod_kit.bundle.render import Bundle, file_mode, render, replace_bundle_directory
+from hyperpod_kit.bundle.render import Bundle, bundle_file_mode_from_name, render, replace_bundle_directory
 from hyperpod_kit.config.load import load
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
@@ -158,7 +158,7 @@ def test_the_untouched_bundle_is_installed_with_its_mode_bits(download: Download
     current = other.root / "opt/hyperpod-kit/current"
     installed = download.bundle.installed_files
     bits = {place: (current / place).stat().st_mode & 0o777 for place in installed}
-    assert bits == {place: file_mode(place) for place in installed}
+    assert bits == {place: bundle_file_mode_from_name(place) for place in installed}
     assert {place: (current / place).read_bytes() for place in bits} == installed
     assert not (current / "lib.tar.gz").exists()
     assert bits["on_create.sh"] == bits["bin/hyperpod-kit"] == 0o755 and bits["node_config.json"] == 0o644

@@ -9,7 +9,7 @@ import pytest
 
 from hyperpod_kit.bundle.templates import (
     escape_unit_line,
-    make_environment,
+    make_jinja_environment,
     render_template,
     shell_quote,
     systemd_quote,
@@ -28,7 +28,7 @@ def env(tmp_path: Path) -> jinja2.Environment:
         "undefined": "X={{ nobody }}\n",
     }.items():
         (tmp_path / name).write_text(text)
-    return make_environment(tmp_path)
+    return make_jinja_environment(tmp_path)
 
 
 @pytest.mark.parametrize(

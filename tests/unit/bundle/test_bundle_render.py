@@ -223,15 +223,15 @@ def test_sources_that_would_not_run(
 
 
 def test_packages_are_their_vendors_bytes() -> None:
-    portable.require_portable("packages/x86_64/mount-s3_1.23.0+b~1_amd64.deb", b"!<arch>\n\r\n\x00")
+    portable.require_bundle_file_fit_for_nodes("packages/x86_64/mount-s3_1.23.0+b~1_amd64.deb", b"!<arch>\n\r\n\x00")
     with pytest.raises(BundleError, match="Windows line ends"):
-        portable.require_portable("units/a.service", b"[Unit]\r\n")
+        portable.require_bundle_file_fit_for_nodes("units/a.service", b"[Unit]\r\n")
 
 
 @pytest.mark.parametrize("place", ["../x", "/x", "a//b", ".hidden", "units/.x", "a\nb", "a\\x2db", "ü", "-rf", "a/"])
 def test_names_that_somebody_would_read_differently(place: str) -> None:
     with pytest.raises(BundleError, match="cannot be the name"):
-        portable.require_portable(place, b"")
+        portable.require_bundle_file_fit_for_nodes(place, b"")
 
 
 def test_a_directory_is_compared_byte_for_byte(config: Settings, origin: sources.Sources, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ TRIALS: Mapping[str, Callable[[Path], int]] = {
 
 @pytest.mark.parametrize("door", DOORS, ids=NAMED)
 def test_a_door_is_in_the_bundle_and_opens(door: Door, shipped: Bundle, node: Path) -> None:
-    assert (door.path in shipped.installed_files) == door.on_nodes
+    assert (door.installed_file_path in shipped.installed_files) == door.on_nodes
     assert TRIALS[door.name](node) == 0
 
 

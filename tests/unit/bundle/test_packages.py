@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from hyperpod_kit.bundle.packages import describe_package_file, read_control_fields_empty_if_unreadable
+from hyperpod_kit.bundle.packages import make_client_entry_for_deb_file, parse_deb_fields_empty_if_unreadable
 from hyperpod_kit.bundle.render import render
 from hyperpod_kit.cli.package_command import describe_package
 from hyperpod_kit.config.load import check, load
@@ -115,16 +115,16 @@ def test_a_page_that_says_access_denied_is_no_package(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compression", ["gzip", "xz", "none"])
 def test_control_fields_are_read_without_dpkg(tmp_path: Path, compression: str) -> None:
     data = deb(tmp_path, compression=compression).read_bytes()
-    fields = read_control_fields_empty_if_unreadable(data)
+    fields = parse_deb_fields_empty_if_unreadable(data)
     assert fields is not None
     assert (fields["Package"], fields["Version"], fields["Architecture"]) == ("mount-s3", "1:1.22.0-1", "arm64")
     for size in (0, 7, 8, 60, 90, len(data) // 2):
-        assert read_control_fields_empty_if_unreadable(data[:size]) is None, size
+        assert parse_deb_fields_empty_if_unreadable(data[:size]) is None, size
 
 
 def test_an_archive_that_python_cannot_read_is_left_to_the_node(tmp_path: Path) -> None:
     data = deb(tmp_path).read_bytes()
-    assert read_control_fields_empty_if_unreadable(data.replace(b"control.tar.gz  ", b"control.tar.zst ")) == {}
+    assert parse_deb_fields_empty_if_unreadable(data.replace(b"control.tar.gz  ", b"control.tar.zst ")) == {}
 
 
 def test_a_package_behind_a_url_is_not_in_the_bundle(tmp_path: Path) -> None:
@@ -156,15 +156,15 @@ def test_the_entry_of_a_file(tmp_path: Path) -> None:
     packages = [place for place in render(load(path)).files if place.startswith("packages/")]
     assert packages == ["packages/all/libfuse2_2.9.9-5_all.deb", PLACE]
     with pytest.raises(BundleError, match="armel"):
-        describe_package_file(deb(tmp_path, name="x", arch="armel"))
+        make_client_entry_for_deb_file(deb(tmp_path, name="x", arch="armel"))
     with pytest.raises(BundleError, match="is not a Debian package"):
-        describe_package_file(path)
+        make_client_entry_for_deb_file(path)
     with pytest.raises(Absent, match="No such file"):
-        describe_package_file(tmp_path / "nowhere.deb")
+        make_client_entry_for_deb_file(tmp_path / "nowhere.deb")
     unreadable = tmp_path / "zstd.deb"
     unreadable.write_bytes(file.read_bytes().replace(b"control.tar.gz  ", b"control.tar.zst "))
     with pytest.raises(BundleError, match="only dpkg-deb can read"):
-        describe_package_file(unreadable)
+        make_client_entry_for_deb_file(unreadable)
 
 
 def test_findings_name_the_line(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class Trainer:
         self._process = subprocess.Popen(
             [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
         )
-        owner = process.identify(self._process.pid)
+        owner = process.identify_unless_gone_or_zombie(self._process.pid)
         assert owner is not None
         self.owner = owner
 
@@ -163,7 +163,7 @@ def abandon(manager: Any) -> None:
 def states(shm: Path) -> List[str]:
     """The states of all slots."""
     found = []
-    for slot in shm_slots.attached(str(shm), shm_slots.own_slot_names(str(shm))):
+    for slot in shm_slots.attach_each_mappable(str(shm), shm_slots.own_slot_names(str(shm))):
         found.append(slot.page.state if slot.page is not None else "damaged")
         slot.close()
     return sorted(found)

@@ -61,7 +61,7 @@ def first() -> None:
         page is not None and (page.step, page.state) == (2, SlotState.SEALED)
         for page in (
             slot.page
-            for slot in shm_slots.attached(
+            for slot in shm_slots.attach_each_mappable(
                 shm_paths.ensure_user_directory(), shm_slots.own_slot_names(shm_paths.ensure_user_directory())
             )
         )

@@ -53,7 +53,7 @@ def put_checkpoint(
             total_bytes=size,
             tensors=1,
             time=time,
-            shards=(FileRecord(layout.shard_file(0), size, digest.root(alg, leaves, size), 0),),
+            shards=(FileRecord(layout.shard_file(0), size, digest.root_digest(alg, leaves, size), 0),),
             extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small_object_digest(extra)),
             metrics=metrics or {},
             **more,
@@ -75,7 +75,7 @@ def put_tensors(store: Store, seq: int) -> str:
     store.create(f"{attempt}/{layout.shard_file(0)}", data + leaves)
     tree = {"model": {spec.name: {"$": "tensor", "name": spec.name} for spec in specs}, "extra": {"seen": seq}}
     extra = json.dumps({"format": layout.EXTRA_FORMAT, "shared": tree, "ranks": [{}]}).encode()
-    index = rows.encode({0: laid.tensors})
+    index = rows.encode_index_file({0: laid.tensors})
     identity.write_run_file_unless_valid(store, SMALL_RUN)
     commit.commit(
         store,
@@ -93,7 +93,7 @@ def put_tensors(store: Store, seq: int) -> str:
             total_bytes=laid.size,
             tensors=len(specs),
             time="2026-11-20T23:58:03Z",
-            shards=(FileRecord(layout.shard_file(0), laid.size, digest.root(alg, leaves, laid.size), 0),),
+            shards=(FileRecord(layout.shard_file(0), laid.size, digest.root_digest(alg, leaves, laid.size), 0),),
             extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small_object_digest(extra)),
             index=FileRecord(layout.INDEX_FILE, len(index), digest.small_object_digest(index)),
         ),

@@ -102,7 +102,7 @@ def test_an_agent_killed_anywhere_loses_nothing(start, capture, shm: Path, place
     assert run.links[0]._process.wait(15) == -signal.SIGKILL
     run.kill_trainers()
     run.kill_agents()
-    hot = [slot.page for slot in shm_slots.attached(str(shm), shm_slots.own_slot_names(str(shm)))]
+    hot = [slot.page for slot in shm_slots.attach_each_mappable(str(shm), shm_slots.own_slot_names(str(shm)))]
     kept = [page for page in hot if page is not None and page.state in (SlotState.SEALED, SlotState.CAPTURED)]
     newest = max(page.key for page in kept)
     again = start(world=2)
@@ -271,7 +271,10 @@ def test_segments_of_dead_runs_that_hold_nothing_go_and_captures_stay(start, cap
     run.until("durable")
     until(lambda: not any((shm / name.file("ctl")).exists() for name in gone))
     assert all((shm / name.file("img")).exists() for name in stay)
-    assert shm_cleanup.remove_dead_segments(str(shm), excluded_run=shm_slots.run_hash(run.identity.run_id)) == []
+    assert (
+        shm_cleanup.remove_empty_segments_of_dead_runs(str(shm), excluded_run=shm_slots.run_hash(run.identity.run_id))
+        == []
+    )
     assert run.close()
 
 

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
 from hyperpod_kit.checkpoint import Best, Latest, Manager, State  # noqa: E402
-from hyperpod_kit.checkpoint.arguments import checked_metrics, checked_step  # noqa: E402
+from hyperpod_kit.checkpoint.arguments import checked_step, validate_and_encode_metrics  # noqa: E402
 from hyperpod_kit.checkpoint.commands import cli  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog, policy, verify  # noqa: E402
 from hyperpod_kit.errors import RunIsOwned  # noqa: E402
@@ -55,7 +55,7 @@ def test_nothing_else_is(step: Any) -> None:
 
 
 def test_every_real_number_is_a_metric() -> None:
-    assert checked_metrics(
+    assert validate_and_encode_metrics(
         {
             "a": 1,
             "b": numpy.float32(0.5),
@@ -71,9 +71,9 @@ def test_every_real_number_is_a_metric() -> None:
     ) == {"a": 1.0, "b": 0.5, "c": 2.0, "d": 0.25, "e": 0.125, "f": "nan", "g": "inf", "h": "-inf", "i": 1.0, "j": 1.0}
     for bad in ({"a": "x"}, {"a": "7"}, {"a": None}, {"a": 1j}, {"a": torch.ones(2)}, {"a": [1]}):
         with pytest.raises(TypeError, match=r"metric 'a' is .*, expected a number"):
-            checked_metrics(bad)
+            validate_and_encode_metrics(bad)
     with pytest.raises(TypeError, match="name of a metric is 7"):
-        checked_metrics({7: 1.0})  # type: ignore[dict-item]
+        validate_and_encode_metrics({7: 1.0})  # type: ignore[dict-item]
 
 
 def test_nan_is_kept_and_the_worst(shm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -126,7 +126,7 @@ def test_a_hint_that_has_another_name_too_is_not_written_over(store: PosixStore,
     put_checkpoint(store, 1)
     assert (tmp_path / "diary").read_text() == "dear"
     with pytest.raises(NotAnObject, match="LATEST has 2 names"):
-        store.replace(layout.LATEST_FILE, b"x")
+        store.overwrite_non_atomically(layout.LATEST_FILE, b"x")
 
 
 def test_a_real_error_is_no_damage(store: PosixStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_pins_that_are_a_link_to_nowhere_are_not_no_pins(store: PosixStore) -> N
 
 def test_a_lock_that_is_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "lock")
-    assert lock.holder(str(tmp_path / "lock")) is None
+    assert lock.read_agent_and_trainer(str(tmp_path / "lock")) is None
 
 
 def test_a_hostile_root_costs_no_memory_and_no_time(store: PosixStore) -> None:

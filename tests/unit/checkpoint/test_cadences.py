@@ -38,7 +38,7 @@ def state_of(step: int) -> State:
 
 
 def committed(root: str) -> list[int]:
-    return [entry.name.step for entry in catalog.newest_first(root) if entry.committed]
+    return [entry.name.step for entry in catalog.iter_checkpoints_newest_first(root) if entry.committed]
 
 
 def test_with_two_cadences_a_save_is_due_at_either_and_goes_to_storage_at_the_longer_one() -> None:
@@ -132,7 +132,7 @@ def test_where_agents_die_too_the_flush_saves_the_newest_alone_or_the_next_start
     dies_at(0, "memory", "memory")
     pages = [
         slot.page
-        for slot in shm_slots.attached(
+        for slot in shm_slots.attach_each_mappable(
             shm_paths.shared_memory_root(), shm_slots.own_slot_names(shm_paths.shared_memory_root())
         )
     ]

@@ -52,7 +52,7 @@ def test_the_age_is_what_the_clock_has_counted_since_the_sealing(age: float, lim
     sealed = capture_age.dated(page(), NOW._replace(seconds=NOW.seconds - age))
     found = capture_age.seconds_since_sealing(sealed, NOW)
     assert found == pytest.approx(age, abs=0.001)
-    assert capture_age.is_expired(sealed, limit, NOW) is (found is not None and found > limit)
+    assert capture_age.is_known_to_be_expired(sealed, limit, NOW) is (found is not None and found > limit)
     assert sealed.origin.job["slurm_job_id"] == "7"
 
 
@@ -85,7 +85,7 @@ UNKNOWN: List[object] = [
 @pytest.mark.parametrize("word", UNKNOWN, ids=str)
 def test_what_says_no_moment_of_this_boot_that_has_been_is_of_unknown_age_and_never_too_old(word: object) -> None:
     assert capture_age.seconds_since_sealing(page(word), NOW) is None
-    assert not capture_age.is_expired(page(word), -1.0, NOW)
+    assert not capture_age.is_known_to_be_expired(page(word), -1.0, NOW)
     assert capture_age.youngest_age_if_all_known([page(word), page("boot.ns/1.0")], NOW) is None
     assert capture_age.seconds_since_sealing(capture_age.dated(page(word), NOW), NOW) == 0.0
 
@@ -120,7 +120,9 @@ def test_a_sealing_is_dated_on_the_page_and_by_the_files_time(capture: Any, shm:
     assert age is not None and 0 <= age < 600 and slot.page == sealed
     assert abs(path.stat().st_mtime - before) < 600
     day.backdate_run(str(shm))
-    assert path.stat().st_mtime < before - MAX_AGE and not capture_age.is_expired(sealed, 3600.0, capture_age.now())
+    assert path.stat().st_mtime < before - MAX_AGE and not capture_age.is_known_to_be_expired(
+        sealed, 3600.0, capture_age.now()
+    )
 
 
 def test_no_manifest_has_the_moment(capture: Any, shm: Path, tmp_path: Path) -> None:
@@ -166,14 +168,14 @@ def test_nothing_whole_goes_but_by_a_flush_that_says_so(
         word = None if age is None else str(NOW._replace(seconds=NOW.seconds - age))
         lay(folder, root, word, captured=captured)
         day.backdate_run(folder, 400 * MAX_AGE)
-        shm_cleanup.remove_dead_segments(folder, excluded_run="")
+        shm_cleanup.remove_empty_segments_of_dead_runs(folder, excluded_run="")
         assert len(os.listdir(folder)) == 2, "only a flush removes what is whole"
         if away:
             os.rename(root, f"{top}/away")
             os.mkdir(root)
         outcomes = flush.flush(folder=folder, job="7" if ours else "8", max_age=limit, clock=lambda: NOW)
         gone = os.listdir(folder) == []
-        old = age is not None and capture_age.is_expired(page(word), limit, NOW)
+        old = age is not None and capture_age.is_known_to_be_expired(page(word), limit, NOW)
         assert gone is (old or (ours and not away))
         if gone and not away:
             assert selection.newest_valid(root).step == 10 and flush.exit_code(outcomes) == 0
@@ -213,7 +215,7 @@ def test_a_page_without_room_for_a_moment_stays_until_storage_takes_it(
 
     root = tmp_path / "root"
     lay(str(shm), str(root), None)
-    monkeypatch.setattr(shm_slots.Slot, "write_dated", refused)
+    monkeypatch.setattr(shm_slots.Slot, "write_page_dated_now", refused)
     root.rename(tmp_path / "away")
     for _ in range(3):
         (outcome,) = flush.flush(max_age=-1.0)
@@ -259,7 +261,7 @@ def test_a_damaged_page_is_no_empty_slot(capture: Any, shm: Path) -> None:
     name = capture().name
     with open(shm / name.file("ctl"), "r+b") as stream:
         stream.write(b"x" * 4096)
-    assert shm_cleanup.remove_dead_segments(str(shm), excluded_run="") == [] and len(os.listdir(shm)) == 2
+    assert shm_cleanup.remove_empty_segments_of_dead_runs(str(shm), excluded_run="") == [] and len(os.listdir(shm)) == 2
     (outcome,) = flush.flush()
     assert outcome.removed and name.file("ctl") in outcome.lost
 
@@ -269,7 +271,10 @@ def test_a_slot_whose_maker_died_before_it_had_a_page_holds_nothing(capture: Any
     name = capture().name
     with open(shm / name.file("ctl"), "r+b") as stream:
         stream.write(bytes(2048) + (b"HPKSLOT1" * 40)[:written].ljust(2048, b"\0"))
-    assert shm_cleanup.remove_dead_segments(str(shm), excluded_run="") == [name.run] and os.listdir(shm) == []
+    assert (
+        shm_cleanup.remove_empty_segments_of_dead_runs(str(shm), excluded_run="") == [name.run]
+        and os.listdir(shm) == []
+    )
 
 
 def test_the_loss_comes_out_of_the_users_child(capture: Any, shm: Path, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_the_newest_of_ten_thousand_takes_few_listings(crowd: Remote) -> None:
 
 
 def test_all_are_there_when_they_are_asked_for(crowd: Remote) -> None:
-    found = [entry.name.seq for entry in selection.iter_committed_newest_first(crowd)]
+    found = [entry.name.seq for entry in selection.iter_committed_not_excluded_newest_first(crowd)]
     assert found == list(range(10_001, 0, -1))
 
 
@@ -86,7 +86,7 @@ def test_a_hint_in_doubt_costs_listings_and_nothing_else(spoil: str) -> None:
     newest = put_checkpoint(store, 2, epoch=2)
     latest.try_write(store, str(layout.CheckpointId(3, 3, 1, "abcd")))
     if spoil == "torn":
-        store.replace(layout.LATEST_FILE, store.read(layout.LATEST_FILE)[:-3])
+        store.overwrite_non_atomically(layout.LATEST_FILE, store.read(layout.LATEST_FILE)[:-3])
     elif spoil == "gone":
         store.delete(layout.LATEST_FILE)
     elif spoil == "elsewhere":
@@ -95,8 +95,8 @@ def test_a_hint_in_doubt_costs_listings_and_nothing_else(spoil: str) -> None:
         store.create(layout.epoch_file(2), b"torn")
     else:
         start(store, 2, None)
-    assert next(catalog.newest_first(store)).checkpoint_id == newest
-    assert [entry.name.seq for entry in catalog.newest_first(store)] == [2, 7, 6, 5, 4, 3, 2, 1]
+    assert next(catalog.iter_checkpoints_newest_first(store)).checkpoint_id == newest
+    assert [entry.name.seq for entry in catalog.iter_checkpoints_newest_first(store)] == [2, 7, 6, 5, 4, 3, 2, 1]
 
 
 def test_long_numbers_are_not_sought_by_name() -> None:
@@ -104,7 +104,12 @@ def test_long_numbers_are_not_sought_by_name() -> None:
     for seq in (999_998, 999_999, 1_000_000, 1_000_001):
         put_checkpoint(store, seq)
     latest.try_write(store, str(layout.CheckpointId(999_998, 999_998, 1, "abcd")))
-    assert [entry.name.seq for entry in catalog.newest_first(store)] == [1_000_001, 1_000_000, 999_999, 999_998]
+    assert [entry.name.seq for entry in catalog.iter_checkpoints_newest_first(store)] == [
+        1_000_001,
+        1_000_000,
+        999_999,
+        999_998,
+    ]
     assert catalog.highest_epoch_and_seq(store) == (1, 1_000_001)
 
 
@@ -129,7 +134,7 @@ def test_the_short_way_finds_what_the_long_way_finds(dice: random.Random) -> Non
     for name in made:
         if dice.random() < 0.2:
             store.delete(f"{name}/{layout.MANIFEST_FILE}")
-    short = list(catalog.newest_first(store))
+    short = list(catalog.iter_checkpoints_newest_first(store))
     assert short == catalog.list_checkpoints(store)
     # The listing of a directory that is gone is no proof that its numbers were never used.
     assert catalog.highest_epoch_and_seq(store)[1] >= max([0, *(entry.name.seq for entry in short)])
@@ -151,9 +156,9 @@ def test_what_is_marked_is_passed_over_unless_nothing_else_is_valid() -> None:
     found = selection.newest_valid(store)
     assert found.checkpoint_id == old
     assert found.rejected == ((new, "marked as damaged: shard-00000: expected a, found b"),)
-    store.replace(f"{old}/{layout.MANIFEST_FILE}", b"torn")
+    store.overwrite_non_atomically(f"{old}/{layout.MANIFEST_FILE}", b"torn")
     assert selection.newest_valid(store).checkpoint_id == new
-    store.replace(f"{new}/{layout.EXTRA_FILE}", b"damaged")
+    store.overwrite_non_atomically(f"{new}/{layout.EXTRA_FILE}", b"damaged")
     with pytest.raises(NoValidCheckpoint) as caught:
         selection.newest_valid(store)
     assert [name for name, _ in caught.value.reasons] == [new, old]
@@ -168,9 +173,9 @@ def test_a_tombstone_that_is_damaged_says_nothing() -> None:
         for bit in range(8):
             damaged = bytearray(data)
             damaged[at] ^= 1 << bit
-            store.replace(layout.tombstone_file(attempt), bytes(damaged))
-            assert tombstone.read(store, attempt) is None
-    store.replace(layout.tombstone_file(other), data)  # copied to a sound one
+            store.overwrite_non_atomically(layout.tombstone_file(attempt), bytes(damaged))
+            assert tombstone.read_damage_reason(store, attempt) is None
+    store.overwrite_non_atomically(layout.tombstone_file(other), data)  # copied to a sound one
     assert selection.newest_valid(store).checkpoint_id == other
     assert [layout.parse_tombstone(name) for name in (f"{other}.BAD", "x.BAD", other)] == [other, None, None]
 
@@ -199,7 +204,7 @@ def test_a_commit_leaves_the_hint_and_one_that_cannot_be_written_is_no_failure()
     assert str(latest.read(store)) == attempt
 
     class Full(MemoryStore):
-        def replace(self, name: str, data: bytes) -> None:
+        def overwrite_non_atomically(self, name: str, data: bytes) -> None:
             raise OSError(28, "No space left on device", name)
 
     full = Full("memory://full")

@@ -89,7 +89,7 @@ def test_show(store: PosixStore, capsys: pytest.CaptureFixture[str]) -> None:
 def test_verify_says_how_bad_it_is(store: PosixStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = put_checkpoint(store, 1), put_checkpoint(store, 2)
     assert answer(capsys, "verify", store.url)["newest_valid"] == new
-    store.replace(f"{new}/{layout.EXTRA_FILE}", b"{?")
+    store.overwrite_non_atomically(f"{new}/{layout.EXTRA_FILE}", b"{?")
     found = answer(capsys, "verify", store.url, code=1)
     assert found["newest_valid"] == old and "extra.json" in found["attempts"][0]["problem"]
     assert f"{old}  valid" in said(capsys, "verify", store.url, old)
@@ -125,7 +125,7 @@ def test_prune_says_first_and_deletes_then(store: PosixStore, capsys: pytest.Cap
 def test_prune_verifies_when_asked(store: PosixStore, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = put_checkpoint(store, 1), put_checkpoint(store, 2)
     data = store.read(f"{new}/{layout.shard_file(0)}")
-    store.replace(f"{new}/{layout.shard_file(0)}", b"?" + data[1:])
+    store.overwrite_non_atomically(f"{new}/{layout.shard_file(0)}", b"?" + data[1:])
     assert answer(capsys, "prune", store.url, "--latest", "1", "--verify")["deleted"] == []
     found = answer(capsys, "prune", store.url, "--latest", "1", code=1)
     assert found["deleted"] == [] and list(found["damaged"]) == [new]  # never the last good one
@@ -197,7 +197,7 @@ def test_tables_and_sizes() -> None:
     assert table.table(("A", "NUMBER"), [("x", "1"), ("long", "23")], right=(1,)) == (
         "A     NUMBER\nx          1\nlong      23"
     )
-    assert [table.size(n) for n in (0, 999, 1000, 12_345_678, 5 * 10**13)] == [
+    assert [table.format_byte_count(n) for n in (0, 999, 1000, 12_345_678, 5 * 10**13)] == [
         "0 B",
         "999 B",
         "1.0 kB",

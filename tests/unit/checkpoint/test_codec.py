@@ -290,8 +290,8 @@ def test_every_byte_has_one_owner_and_the_load_is_balanced() -> None:
         ]
 
     both = pieces((), "w") + pieces((2, 5, 8, 11), "s")
-    owners = replica_assignment.assign_owners(both)
-    assert owners == replica_assignment.assign_owners(both[::-1])
+    owners = replica_assignment.assign_writing_replica_indexes(both)
+    assert owners == replica_assignment.assign_writing_replica_indexes(both[::-1])
     assert set(owners) == {piece.spec.name for piece in both} and owners["w3"] == owners["s3"] == 0
     for names in "ws":
         load = [

@@ -73,24 +73,24 @@ def test_what_one_rank_cannot_seal_is_of_no_use_even_if_storage_has_it_half() ->
 def test_a_rank_that_died_in_mid_copy_ends_the_wait() -> None:
     brain = Coordinator(2)
     brain.captured(0, key(1))
-    orders = brain.done(1, "its trainer is gone")
+    orders = brain.rank_done(1, "its trainer is gone")
     assert kinds(orders) == [OrderKind.DROPPED] and "rank 1" in orders[0].note
     assert kinds(brain.captured(0, key(2))) == [OrderKind.DROPPED]
-    assert kinds(brain.done(0, "")) == [OrderKind.SHUTDOWN]
+    assert kinds(brain.rank_done(0, "")) == [OrderKind.SHUTDOWN]
 
 
 def test_a_lost_agent_ends_what_it_had_not_written() -> None:
     brain = Coordinator(2)
     captured(brain, 1)
-    brain.done(0, "")
-    assert kinds(brain.lost(1)) == [OrderKind.FAILED, OrderKind.SHUTDOWN]
+    brain.rank_done(0, "")
+    assert kinds(brain.rank_lost(1)) == [OrderKind.FAILED, OrderKind.SHUTDOWN]
 
 
 def test_a_lost_agent_that_had_written_its_part_does_no_harm() -> None:
     brain = Coordinator(2)
     captured(brain, 1)
     brain.persisted(1, key(1), "b")
-    assert brain.lost(1) == []
+    assert brain.rank_lost(1) == []
     assert kinds(brain.persisted(0, key(1), "a")) == [OrderKind.COMMIT]
 
 
@@ -101,10 +101,10 @@ def test_ranks_that_are_done_are_not_missing_what_they_have_not_said_again() -> 
     captured(brain, 1)
     for rank in range(3):
         brain.sealed(rank, key(1))
-    assert brain.done(1, "") == [] and brain.done(2, "") == []
+    assert brain.rank_done(1, "") == [] and brain.rank_done(2, "") == []
     brain.forget_all_unfinished_captures(0)
     assert brain.captured(0, key(1), from_earlier_start=True) == []
-    assert brain.captured(1, key(1), from_earlier_start=True) == [] and brain.done(1, "") == []
+    assert brain.captured(1, key(1), from_earlier_start=True) == [] and brain.rank_done(1, "") == []
     assert brain.captured(2, key(1), from_earlier_start=True) == [Order(OrderKind.CHECK_COMMITTED, key(1))]
 
 
@@ -113,10 +113,10 @@ def test_what_a_rank_may_hold_whose_agent_is_gone_stays_in_the_others_memory() -
     captured(brain, 1)
     brain.forget_all_unfinished_captures(0)
     brain.captured(0, key(1), from_earlier_start=True)
-    assert kinds(brain.lost(2)) == [OrderKind.FAILED]
+    assert kinds(brain.rank_lost(2)) == [OrderKind.FAILED]
     assert kinds(brain.captured(1, key(1), from_earlier_start=True)) == [OrderKind.FAILED]
     brain = Coordinator(3)
-    brain.lost(2)
+    brain.rank_lost(2)
     assert kinds(brain.captured(0, key(1), from_earlier_start=True)) == [OrderKind.FAILED]
     assert kinds(brain.captured(0, key(2))) == [OrderKind.DROPPED], "made after it: its part can be nowhere"
 
@@ -124,7 +124,7 @@ def test_what_a_rank_may_hold_whose_agent_is_gone_stays_in_the_others_memory() -
 def test_the_end_waits_for_the_commit() -> None:
     brain = Coordinator(1)
     brain.captured(0, key(1))
-    assert brain.done(0, "") == []
+    assert brain.rank_done(0, "") == []
     assert kinds(brain.persisted(0, key(1), "a")) == [OrderKind.COMMIT]
     assert kinds(brain.committed(key(1))) == [OrderKind.COMMITTED, OrderKind.SHUTDOWN]
 
@@ -133,7 +133,7 @@ def test_what_an_earlier_start_captured_is_looked_for_on_storage_first() -> None
     brain = Coordinator(2)
     brain.captured(0, key(1), from_earlier_start=True)
     assert brain.captured(1, key(1), from_earlier_start=True) == [Order(OrderKind.CHECK_COMMITTED, key(1))]
-    assert brain.done(0, "") == [] and brain.done(1, "") == []
+    assert brain.rank_done(0, "") == [] and brain.rank_done(1, "") == []
     assert kinds(brain.storage_checked(key(1), True)) == [OrderKind.COMMITTED, OrderKind.SHUTDOWN]
     brain = Coordinator(1)
     brain.captured(0, key(1), from_earlier_start=True)
@@ -171,7 +171,7 @@ def test_a_full_local_disk_costs_the_local_tier_only() -> None:
 def test_the_end_waits_for_the_upload() -> None:
     brain = Coordinator(1, local=True)
     brain.captured(0, key(1))
-    assert brain.done(0, "") == []
+    assert brain.rank_done(0, "") == []
     assert kinds(brain.local_written(0, key(1), True)) == [OrderKind.LOCAL, OrderKind.UPLOAD]
     assert kinds(brain.persisted(0, key(1), "a")) == [OrderKind.COMMIT]
     assert kinds(brain.committed(key(1))) == [OrderKind.COMMITTED, OrderKind.SHUTDOWN]
@@ -244,7 +244,7 @@ def test_any_interleaving_commits_exactly_what_all_ranks_captured(data: st.DataO
         # An agent says `done` after its trainer has ended; what is still to be written is written after that too.
         if rank not in done and not any(what in ("capture", "skip") for what, _ in todo[rank]):
             done.add(rank)
-            obey(brain.done(rank, "end"))
+            obey(brain.rank_done(rank, "end"))
         else:
             step(rank)
     whole = {key(seq) for seq in range(1, saves + 1) if not any((rank, seq) in skips for rank in range(world))}

@@ -122,13 +122,13 @@ def test_large_tensors_are_compared_in_blocks(shm: Path, tmp_path: Path, monkeyp
     monkeypatch.setattr(compare, "_BLOCK", 4096)
     monkeypatch.setattr(compare, "_BATCH", 8192)
     held: list[int] = []
-    read = compare._read
+    read = compare._read_blocks
 
     def seen(attempt: Any, rows: Any, batch: Any, side: int) -> Any:
         held.append(sum(block.nbytes for block in batch))
         return read(attempt, rows, batch, side)
 
-    monkeypatch.setattr(compare, "_read", seen)
+    monkeypatch.setattr(compare, "_read_blocks", seen)
     one = {"large": torch.arange(40_000.0).view(200, 200), "row": torch.zeros(1, 5000), "n": torch.zeros(3)}
     two = {name: tensor.clone() for name, tensor in one.items()}
     two["large"][199, 199] = two["large"][0, 0] = -1.0

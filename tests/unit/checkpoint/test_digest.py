@@ -15,13 +15,16 @@ from hyperpod_kit.errors import DigestUnavailable
 def test_the_size_alone_says_where_the_leaves_begin(data_bytes: int, chunk: int) -> None:
     count = digest.leaf_count(data_bytes, chunk)
     assume(count * digest.LEAF_BYTES <= digest.MOST_LEAVES)
-    assert digest.split_file_size(data_bytes + count * digest.LEAF_BYTES, chunk) == (data_bytes, count)
+    assert digest.split_size_into_data_and_leaf_count(data_bytes + count * digest.LEAF_BYTES, chunk) == (
+        data_bytes,
+        count,
+    )
 
 
 def test_sizes_that_no_shard_has_are_refused() -> None:
     for size in (0, 1, 8, digest.CHUNK + 8 + 4):
         with pytest.raises(ValueError):
-            digest.split_file_size(size)
+            digest.split_size_into_data_and_leaf_count(size)
 
 
 def test_leaves_are_those_of_standard_tools_and_do_not_depend_on_threads() -> None:
@@ -36,7 +39,7 @@ def test_leaves_are_those_of_standard_tools_and_do_not_depend_on_threads() -> No
 def without_xxh3(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the package nor the library."""
     monkeypatch.setitem(sys.modules, "xxhash", None)
-    monkeypatch.setattr(xxh3, "load", lambda: None)
+    monkeypatch.setattr(xxh3, "load_library_functions", lambda: None)
 
 
 def test_without_xxh3_the_reader_says_that_it_cannot_verify(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,13 +47,16 @@ def test_without_xxh3_the_reader_says_that_it_cannot_verify(monkeypatch: pytest.
     with pytest.raises(DigestUnavailable, match=r"xxh3.*neither the xxhash package nor libxxhash") as caught:
         digest.algorithm("xxh3")
     assert caught.value.exit_code == 3
-    assert digest.available() == {"blake2b": True, "xxh3": False} and digest.fastest_common_algorithm() == "blake2b"
+    assert (
+        digest.available_algorithms() == {"blake2b": True, "xxh3": False}
+        and digest.fastest_common_algorithm() == "blake2b"
+    )
     with pytest.raises(DigestUnavailable):
         digest.algorithm("sha1")
 
 
 def test_the_best_is_what_all_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digest, "available", lambda: {"xxh3": True, "blake2b": True})
+    monkeypatch.setattr(digest, "available_algorithms", lambda: {"xxh3": True, "blake2b": True})
     assert digest.fastest_common_algorithm() == digest.fastest_common_algorithm(["xxh3", "blake2b"]) == "xxh3"
     assert digest.fastest_common_algorithm(["xxh3", "blake2b"], ["blake2b"]) == "blake2b"
 
@@ -61,7 +67,7 @@ needs_library = pytest.mark.needs("xxhash-library")
 @needs_library
 @given(st.binary(max_size=5000))
 def test_the_library_and_the_package_agree(data: bytes) -> None:
-    package, library = pytest.importorskip("xxhash"), xxh3.load()
+    package, library = pytest.importorskip("xxhash"), xxh3.load_library_functions()
     assert library is not None
     writable = memoryview(bytearray(b"x" + data))[1:]
     for given_data in (data, memoryview(data), bytearray(data), writable):
@@ -85,8 +91,8 @@ def test_a_library_that_does_not_do_is_none(monkeypatch: pytest.MonkeyPatch, wha
         monkeypatch.setattr(xxh3, "FINAL", 10**6)
     else:
         monkeypatch.setattr(xxh3, "LIBRARY", "libnothing.so.0" if what == "absent" else "libc.so.6")
-    xxh3.load.cache_clear()
+    xxh3.load_library_functions.cache_clear()
     try:
-        assert xxh3.load() is None
+        assert xxh3.load_library_functions() is None
     finally:
-        xxh3.load.cache_clear()
+        xxh3.load_library_functions.cache_clear()

@@ -73,7 +73,7 @@ def test_a_part_that_was_begun_and_never_finished_is_written_anew(capture, shm: 
     slot = capture(rank=1, world=2, seq=4)
     page = slot.page
     assert page is not None
-    torn = tmp_path / "root" / partial_commit.checkpoint_id_of(page) / "shard-00001.safetensors"
+    torn = tmp_path / "root" / partial_commit.shared_flush_checkpoint_id(page) / "shard-00001.safetensors"
     torn.parent.mkdir()
     torn.write_bytes(b"half")
     (outcome,) = flush.flush()

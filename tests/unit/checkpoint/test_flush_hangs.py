@@ -73,7 +73,7 @@ def root(tmp_path: Path) -> Iterator[HangingRoot]:
 def whole_captures(folder: Path) -> List[Tuple[str, int]]:
     """(root, step) of every whole capture in memory."""
     captures = []
-    for slot in shm_slots.attached(str(folder), shm_slots.own_slot_names(str(folder))):
+    for slot in shm_slots.attach_each_mappable(str(folder), shm_slots.own_slot_names(str(folder))):
         if slot.page is not None and slot.page.state in COMPLETE_STATES:
             captures.append((slot.page.origin.root, slot.page.step))
         slot.close()

@@ -61,7 +61,7 @@ def flush_killed_before(number: int, said: Path) -> bool:
 
 def whole_ranks(shm: Path) -> List[int]:
     ranks = []
-    for slot in shm_slots.attached(str(shm), shm_slots.own_slot_names(str(shm))):
+    for slot in shm_slots.attach_each_mappable(str(shm), shm_slots.own_slot_names(str(shm))):
         if slot.page is not None and slot.page.state in COMPLETE_STATES:
             ranks.append(slot.page.origin.rank)
         slot.close()

@@ -17,7 +17,7 @@ import torch
 from hyperpod_kit.checkpoint import Manager, Restored, State
 from hyperpod_kit.checkpoint.repository import catalog, layout, selection, verify
 from hyperpod_kit.checkpoint.repository.policy import Best, EverySteps, Latest
-from hyperpod_kit.checkpoint.root_capacity import keeps_one
+from hyperpod_kit.checkpoint.root_capacity import keeps_only_newest_checkpoint
 from hyperpod_kit.errors import CheckpointError
 from tests.support.rows import full
 
@@ -131,5 +131,9 @@ def test_keeping_one_where_there_is_room_for_one_is_refused(tmp_path: Path, shm:
 
 
 def test_which_policies_keep_one() -> None:
-    assert keeps_one(Latest(1)) and keeps_one(EverySteps(100)) and keeps_one(Latest(1) | Best("loss"))
-    assert not keeps_one(Latest(2)) and not keeps_one(Latest(1) | EverySteps(1))
+    assert (
+        keeps_only_newest_checkpoint(Latest(1))
+        and keeps_only_newest_checkpoint(EverySteps(100))
+        and keeps_only_newest_checkpoint(Latest(1) | Best("loss"))
+    )
+    assert not keeps_only_newest_checkpoint(Latest(2)) and not keeps_only_newest_checkpoint(Latest(1) | EverySteps(1))

@@ -56,8 +56,8 @@ def test_the_newest_is_written_when_training_ends() -> None:
     for seq in (1, 2):
         captured(brain, seq, memory=True)
         sealed(brain, seq)
-    assert said(brain.done(1, "killed")) == [(OrderKind.PERSIST, key(2))]
-    assert brain.done(0, "") == []
+    assert said(brain.rank_done(1, "killed")) == [(OrderKind.PERSIST, key(2))]
+    assert brain.rank_done(0, "") == []
     assert [order.kind for order in written(brain, 2)] == [OrderKind.COMMITTED, OrderKind.SHUTDOWN]
 
 
@@ -66,13 +66,13 @@ def test_what_is_becoming_whole_is_waited_for() -> None:
     brain = Coordinator(2)
     captured(brain, 1, memory=True)
     brain.captured(0, key(2), is_memory_only=True)
-    assert brain.done(0, "") == []
+    assert brain.rank_done(0, "") == []
     assert said(brain.captured(1, key(2), is_memory_only=True)) == [(OrderKind.PERSIST, key(2))]
     brain = Coordinator(2)
     captured(brain, 1, memory=True)
     brain.captured(0, key(2), is_memory_only=True)
-    brain.done(0, "")
-    assert said(brain.done(1, "killed")) == [(OrderKind.DROPPED, key(2)), (OrderKind.PERSIST, key(1))]
+    brain.rank_done(0, "")
+    assert said(brain.rank_done(1, "killed")) == [(OrderKind.DROPPED, key(2)), (OrderKind.PERSIST, key(1))]
 
 
 def test_one_that_cannot_be_sealed_leaves_it_to_the_one_before() -> None:
@@ -80,7 +80,7 @@ def test_one_that_cannot_be_sealed_leaves_it_to_the_one_before() -> None:
     captured(brain, 1, memory=True)
     sealed(brain, 1)
     captured(brain, 2, memory=True)
-    assert said(brain.done(0, "killed")) == [(OrderKind.PERSIST, key(2))]
+    assert said(brain.rank_done(0, "killed")) == [(OrderKind.PERSIST, key(2))]
     orders = brain.skipped(0, key(2), "its page is damaged")
     assert said(orders) == [(OrderKind.DROPPED, key(2)), (OrderKind.PERSIST, key(1))]
     assert [order.kind for order in written(brain, 1)] == [OrderKind.COMMITTED, OrderKind.SHUTDOWN]
@@ -88,7 +88,7 @@ def test_one_that_cannot_be_sealed_leaves_it_to_the_one_before() -> None:
 
 def test_a_hurry_writes_the_newest_now_and_what_comes_after_it() -> None:
     brain = Coordinator(1)
-    assert brain.start_persisting_memory_saves() == []
+    assert brain.set_hurried_and_persist_newest_in_memory() == []
     assert said(captured(brain, 1, memory=True)) == [(OrderKind.PERSIST, key(1))]
     assert captured(brain, 2, memory=True) == [] and captured(brain, 3, memory=True) == []  # one at a time
     sealed(brain, 2)
@@ -119,8 +119,8 @@ def test_a_lost_agent_ends_what_was_held_and_memory_has_it_still() -> None:
     brain = Coordinator(2)
     captured(brain, 1, memory=True)
     sealed(brain, 1)
-    assert said(brain.lost(1)) == [(OrderKind.FAILED, key(1))]
-    assert [order.kind for order in brain.done(0, "")] == [OrderKind.SHUTDOWN]
+    assert said(brain.rank_lost(1)) == [(OrderKind.FAILED, key(1))]
+    assert [order.kind for order in brain.rank_done(0, "")] == [OrderKind.SHUTDOWN]
 
 
 def test_an_agent_that_came_in_anothers_place_tells_again_and_nothing_is_written_for_it() -> None:
@@ -130,7 +130,7 @@ def test_an_agent_that_came_in_anothers_place_tells_again_and_nothing_is_written
     brain.forget_all_unfinished_captures(1)
     for rank in (0, 1):
         assert brain.captured(rank, key(1), from_earlier_start=True, is_memory_only=True) == []
-    assert said(brain.done(0, "")) == [(OrderKind.CHECK_COMMITTED, key(1))]  # it may have got there before
+    assert said(brain.rank_done(0, "")) == [(OrderKind.CHECK_COMMITTED, key(1))]  # it may have got there before
 
 
 def test_a_rank_that_wants_it_on_storage_is_heard() -> None:
@@ -199,11 +199,11 @@ def test_any_interleaving_brings_the_newest_whole_one_to_storage(data: st.DataOb
     while len(done) < world or any(todo.values()):
         hurry -= 1
         if hurry == 0:
-            obey(brain.start_persisting_memory_saves())
+            obey(brain.set_hurried_and_persist_newest_in_memory())
         rank = data.draw(st.sampled_from([r for r in range(world) if todo[r] or r not in done]))
         if rank not in done and not any(what in ("capture", "skip") for what, _ in todo[rank]):
             done.add(rank)
-            obey(brain.done(rank, "end"))
+            obey(brain.rank_done(rank, "end"))
         else:
             step(rank)
     whole = {key(seq) for seq in range(1, saves + 1) if not any((rank, seq) in skips for rank in range(world))}

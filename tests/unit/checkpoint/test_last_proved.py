@@ -63,7 +63,9 @@ def test_four_bad_saves_do_not_take_the_good_one_away() -> None:
         drop_a_write(store, bad)
         done = retention.enforce(store, Latest(3), SMALL_RUN)
         assert good in whole(store) and good not in done.deleted
-    assert [name for name, _ in done.damaged] == [bad] and "read back" in (tombstone.read(store, bad) or "")
+    assert [name for name, _ in done.damaged] == [bad] and "read back" in (
+        tombstone.read_damage_reason(store, bad) or ""
+    )
     newest = put_checkpoint(store, 6)
     done = retention.enforce(store, Latest(3), SMALL_RUN)
     assert good in done.deleted and newest in proofs.proved_checkpoints(store) and whole(store)[0] == newest
@@ -85,7 +87,7 @@ def test_one_read_back_serves_until_its_checkpoint_is_to_go() -> None:
         names.append(put_checkpoint(store, seq))
         retention.enforce(store, Latest(4), SMALL_RUN, prover=prover)
         assert left(store) == names[::-1][:4]
-    sampled = [name for name in names[:36] if retention._is_sampled(name)]
+    sampled = [name for name in names[:36] if retention._is_deletion_sampled_for_proof(name)]
     assert 36 / 4 <= len(reads) <= 36 / 4 + len(sampled)
 
 
@@ -130,7 +132,7 @@ def test_one_bad_read_condemns_nothing() -> None:
     assert found.outcome is ReadBackOutcome.DOUBTFUL and "only the second time" in found.reason
     Shaky.shaken = store.shaken = 1
     assert retention.enforce(store, Latest(1), SMALL_RUN).deleted == ()
-    assert tombstone.read(store, names[1]) is None
+    assert tombstone.read_damage_reason(store, names[1]) is None
     assert retention.enforce(store, Latest(1), SMALL_RUN).deleted == (names[0],)
 
 

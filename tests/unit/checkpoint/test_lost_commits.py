@@ -64,7 +64,7 @@ def put_json(store: Store, file: str, **value: object) -> None:
 
 
 def put_latest(store: Store, attempt: str) -> None:
-    store.replace("LATEST", manifest.seal_json({"format": "hpk-latest/1", "attempt": attempt}))
+    store.overwrite_non_atomically("LATEST", manifest.seal_json({"format": "hpk-latest/1", "attempt": attempt}))
 
 
 def put_note(store: Store, attempt: str) -> None:
@@ -128,7 +128,7 @@ def test_whatever_record_survives_nothing_begins_at_step_0(tmp_path: Path, gone:
             with pytest.raises(NoCheckpoint):
                 selection.newest_complete(store)
             assert (
-                checkpoint_choice.choose_there(
+                checkpoint_choice.choose_requiring_root_present(
                     store.url, f"{store.url}/{STATE}", selection.newest_complete, {}, {}
                 ).step
                 == 0
@@ -137,7 +137,9 @@ def test_whatever_record_survives_nothing_begins_at_step_0(tmp_path: Path, gone:
         with pytest.raises(NoValidCheckpoint) as refused:
             selection.newest_complete(store)
         with pytest.raises(NoValidCheckpoint):
-            checkpoint_choice.choose_there(store.url, f"{store.url}/{STATE}", selection.newest_complete, {}, {})
+            checkpoint_choice.choose_requiring_root_present(
+                store.url, f"{store.url}/{STATE}", selection.newest_complete, {}, {}
+            )
         assert [name for name, _ in refused.value.reasons] == [attempt]
         reason = refused.value.reasons[0][1]
         assert reason.endswith(gone)
@@ -377,7 +379,7 @@ def test_everybody_refuses_and_deletes_nothing(tmp_path: Path, capsys: pytest.Ca
     with refused:
         huggingface.get_last_checkpoint(root)
     with refused:
-        inspection.newest_checkpoint(open_store(str(root)))
+        inspection.newest_committed_checkpoint_id(open_store(str(root)))
     record = shared_decision.decide(str(root), str(root / STATE), "0@n1")
     assert (record["from"], record["error"]) == (None, "NoValidCheckpoint")
     assert [entry.checkpoint_id for entry in catalog.list_checkpoints(str(root))] == names
@@ -451,4 +453,4 @@ def look_repaired(root: Path) -> List[str]:
     whose = identity.read_or_infer_identity(store)
     assert whose is not None
     rebuild.rebuild_lost_manifests(store, whose, dry_run=False)
-    return [entry.checkpoint_id for entry in selection.iter_committed_newest_first(store)]
+    return [entry.checkpoint_id for entry in selection.iter_committed_not_excluded_newest_first(store)]

@@ -68,7 +68,7 @@ def segments() -> list[str]:
 
 def disown() -> None:
     """Let the slots belong to a process that is dead."""
-    for slot in shm_slots.attached(
+    for slot in shm_slots.attach_each_mappable(
         shm_paths.shared_memory_root(), shm_slots.own_slot_names(shm_paths.shared_memory_root())
     ):
         page = slot.page
@@ -103,8 +103,8 @@ def test_the_wrapper_knows_in_which_phase_the_rank_is(root: str, monkeypatch: py
     monkeypatch.setenv(HPK_PROGRESS, memory.path)
     monkeypatch.setattr(
         ProgressWriter,
-        "enter",
-        lambda teller, phase, enter=ProgressWriter.enter: (seen.append(phase), enter(teller, phase)),
+        "report_phase",
+        lambda teller, phase, enter=ProgressWriter.report_phase: (seen.append(phase), enter(teller, phase)),
     )
     job, manager = Job(), Manager(root, every=2)
     manager.restore(job.state)
@@ -266,7 +266,7 @@ def test_the_agent_ends_by_itself_when_its_trainer_is_gone(root: str) -> None:
     manager._agent.detach()  # what the kernel does when the trainer dies
     assert manager._agent.wait_exit(10)
     assert [entry.committed for entry in catalog.list_checkpoints(root)] == [True]
-    assert process.identify(manager._agent.pid) is None and handle.seq == 1
+    assert process.identify_unless_gone_or_zombie(manager._agent.pid) is None and handle.seq == 1
     from hyperpod_kit.checkpoint.commands import cli
 
     disown()

@@ -31,7 +31,7 @@ def root(shm: Path, tmp_path: Path) -> str:
 def pretend(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Large tensors lie on a device from now on. How many of them were settled, each time."""
     settled: list[int] = []
-    empty, move = load.empty, memory_copy.copy_memory
+    empty, move = load.allocate_host_tensor, memory_copy.copy_memory
 
     def made(spec: Any) -> Any:
         assert spec.nbytes <= LARGE, f"{spec.name} would be on the host a second time"
@@ -43,8 +43,8 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(device, "is_on_cuda", lambda tensor: tensor.nbytes > LARGE)
     monkeypatch.setattr(device, "synchronize", lambda tensors: settled.append(sum(map(device.is_on_cuda, tensors))))
-    monkeypatch.setattr(device, "register", lambda memory: True)
-    monkeypatch.setattr(load, "empty", made)
+    monkeypatch.setattr(device, "register_slot_with_cuda_driver", lambda memory: True)
+    monkeypatch.setattr(load, "allocate_host_tensor", made)
     monkeypatch.setattr(slices, "empty", made)
     monkeypatch.setattr(memory_copy, "copy_memory", moved)
     return settled
@@ -97,6 +97,6 @@ def test_a_device_that_fails_is_not_the_checkpoint_s_fault(root: str, monkeypatc
     def fails(target: Any, view: memoryview) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(device, "fill", fails)
+    monkeypatch.setattr(device, "copy_from_host_and_wait", fails)
     with pytest.raises(CheckpointError, match="could not be filled: RuntimeError: CUDA error"):
         saved.restore(root, State(model(0.0)))

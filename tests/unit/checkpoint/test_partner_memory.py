@@ -15,7 +15,7 @@ from hyperpod_kit.checkpoint.agent import flush, lock, partner_memory, partner_w
 from hyperpod_kit.checkpoint.agent.control_page import SEALED_AT, Page, SlotState
 from hyperpod_kit.checkpoint.agent.persist import Pace
 from hyperpod_kit.checkpoint.partner_link import plan_fetches
-from hyperpod_kit.checkpoint.partners import RankNode, assign_partners, switch_of
+from hyperpod_kit.checkpoint.partners import RankNode, assign_partners, network_switch_of_node
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.system import process
 from hyperpod_lab.torture import day
@@ -36,7 +36,9 @@ def test_partners_are_on_other_nodes_and_below_other_switches_where_there_are_an
     for rank, other in enumerate(assign_partners(on(*names))):
         assert other is not None and names[other][0] != names[rank][0]
     assert sorted(other for other in assign_partners(on(*names)) if other is not None) == list(range(24))
-    assert switch_of({"SLURM_TOPOLOGY_ADDR": "s0.s4.node7"}) == "s0.s4" and switch_of({}) == ""
+    assert (
+        network_switch_of_node({"SLURM_TOPOLOGY_ADDR": "s0.s4.node7"}) == "s0.s4" and network_switch_of_node({}) == ""
+    )
 
 
 def test_what_is_fetched_is_the_newest_that_all_ranks_can_have() -> None:
@@ -76,8 +78,8 @@ def undated(page: Page | None) -> Page:
 
 def test_a_capture_goes_there_and_comes_back_as_it_was(served: Any, shm: Path, tmp_path: Path) -> None:
     slot, page, node, server = served
-    to(server).put(slot, page)
-    to(server).put(slot, page)  # the next one takes its place
+    to(server).send_sealed_copy(slot, page)
+    to(server).send_sealed_copy(slot, page)  # the next one takes its place
     assert copies(node, slot.name.run) == [undated(page)]
     back = tmp_path / "back"
     back.mkdir()
@@ -90,18 +92,18 @@ def test_a_capture_goes_there_and_comes_back_as_it_was(served: Any, shm: Path, t
     partner_wire.fetch_capture([("127.0.0.1", server.port)], "token", page.origin.run_id, 1, page.key, make)
     again = shm_slots.attach(str(back), slot.name)
     assert undated(again.page) == undated(page) and bytes(again.image) == bytes(slot.image)
-    assert again.extra(page.shard.extra_size) == slot.extra(page.shard.extra_size)
+    assert again.read_extra(page.shard.extra_size) == slot.extra(page.shard.extra_size)
     with pytest.raises(CheckpointError, match="not here any more"):
         partner_wire.fetch_capture([("127.0.0.1", server.port)], "token", page.origin.run_id, 0, page.key, make)
 
 
 def test_copies_are_no_captures_of_the_node_that_has_them_and_go_with_the_run(served: Any, shm: Path) -> None:
     slot, page, node, server = served
-    to(server).put(slot, page)
+    to(server).send_sealed_copy(slot, page)
     assert shm_slots.own_slot_names(str(node)) == []
-    partner_memory.remove(str(node), slot.name.run, keep=lambda found: found.key == page.key)
+    partner_memory.remove_copies(str(node), slot.name.run, keep=lambda found: found.key == page.key)
     assert copies(node, slot.name.run) == [undated(page)]
-    partner_memory.remove(str(node), slot.name.run)
+    partner_memory.remove_copies(str(node), slot.name.run)
     assert copies(node, slot.name.run) == []
 
 
@@ -109,11 +111,13 @@ def test_a_copy_waits_for_storage_and_is_given_up_aloud(
     served: Any, shm: Path, capture: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slot, page, node, server = served
-    to(server).put(slot, page)
+    to(server).send_sealed_copy(slot, page)
     monkeypatch.setenv("HPK_SHM_DIR", str(node))
     (stays,) = flush.flush(job="7")
     assert not stays.removed and stays.again and "step 10 (seq 5), not on storage yet" in stays.note
-    assert flush.flush(job="8") == [] and shm_cleanup.remove_dead_segments(str(node), excluded_run="") == []
+    assert (
+        flush.flush(job="8") == [] and shm_cleanup.remove_empty_segments_of_dead_runs(str(node), excluded_run="") == []
+    )
     assert len(copies(node, slot.name.run)) == 1
     (gone,) = flush.flush(job="8", max_age=-1.0)
     assert gone.removed and "rank 1 captured on another node, step 10 (seq 5)" in gone.lost
@@ -124,7 +128,7 @@ def test_a_copy_waits_for_storage_and_is_given_up_aloud(
 def test_a_copy_outlives_the_capture_whose_node_may_save_it_yet(served: Any, capture: Any, tmp_path: Path) -> None:
     """A day later, and this node's flush comes first."""
     slot, page, node, server = served
-    to(server).put(slot, page)
+    to(server).send_sealed_copy(slot, page)
     day.backdate_captures(str(node))
     (stays,) = flush.flush(folder=str(node))
     assert not stays.removed and not stays.lost
@@ -138,7 +142,7 @@ def test_a_copy_goes_once_storage_has_the_capture(
     served: Any, capture: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slot, page, node, server = served
-    to(server).put(slot, page)
+    to(server).send_sealed_copy(slot, page)
     capture(rank=0, world=2, seq=5)
     (saved,) = flush.flush(job="7")
     assert saved.attempt, "both ranks' own captures lie in one memory here"
@@ -148,13 +152,13 @@ def test_a_copy_goes_once_storage_has_the_capture(
 
 def test_copies_of_a_living_run_are_its_agents_however_old_they_are(served: Any, shm: Path) -> None:
     slot, page, node, server = served
-    to(server).put(slot, page)
+    to(server).send_sealed_copy(slot, page)
     agent = lock.acquire_ending_stale_agent(
         str(node / shm_slots.lock_file_name(slot.name.uid, slot.name.run, 0)), process.this_process()
     )
     assert (
         flush.flush(folder=str(node), max_age=-1.0) == []
-        and shm_cleanup.remove_dead_segments(str(node), excluded_run="") == []
+        and shm_cleanup.remove_empty_segments_of_dead_runs(str(node), excluded_run="") == []
     )
     assert copies(node, slot.name.run) == [undated(page)]
     agent.release()
@@ -171,22 +175,22 @@ def test_a_half_copy_goes_with_the_next_agent_of_any_run(served: Any, shm: Path,
             (node / "partners" / slot.name.file(suffix)).touch()
     else:
         partner_memory.reserve_slot(str(node), slot.name.run, page, 0, page.shard.extra_size).close()
-    assert len(partner_memory.names(partner_memory.copies_directory(str(node)))) == 1
-    shm_cleanup.remove_dead_segments(str(node), excluded_run=slot.name.run)
-    assert len(partner_memory.names(partner_memory.copies_directory(str(node)))) == 1
-    shm_cleanup.remove_dead_segments(str(node), excluded_run="")
-    assert partner_memory.names(partner_memory.copies_directory(str(node))) == []
+    assert len(partner_memory.copy_slot_names(partner_memory.copies_directory(str(node)))) == 1
+    shm_cleanup.remove_empty_segments_of_dead_runs(str(node), excluded_run=slot.name.run)
+    assert len(partner_memory.copy_slot_names(partner_memory.copies_directory(str(node)))) == 1
+    shm_cleanup.remove_empty_segments_of_dead_runs(str(node), excluded_run="")
+    assert partner_memory.copy_slot_names(partner_memory.copies_directory(str(node))) == []
 
 
 def test_who_has_not_the_token_or_is_another_rank_gives_nothing_and_gets_nothing(served: Any) -> None:
     slot, page, node, server = served
     with pytest.raises(ConnectionError):
-        to(server, token="guessed").put(slot, page)
+        to(server, token="guessed").send_sealed_copy(slot, page)
     with pytest.raises(CheckpointError, match="no sealed capture of that rank"):
-        to(server, rank=0).put(slot, page)
+        to(server, rank=0).send_sealed_copy(slot, page)
     with socket.create_connection(("127.0.0.1", server.port)) as stranger:
         stranger.sendall(b"\0\xff" * 1000 + b"\n")
-    to(server).put(slot, page)
+    to(server).send_sealed_copy(slot, page)
     assert copies(node, slot.name.run) == [undated(page)]
 
 
@@ -218,5 +222,5 @@ def test_what_was_changed_on_its_way_is_no_copy(served: Any, what: str) -> None:
 
         threading.Thread(target=serve, daemon=True).start()
         with pytest.raises((CheckpointError, OSError)):
-            to(server, port=between.getsockname()[1]).put(slot, page)
+            to(server, port=between.getsockname()[1]).send_sealed_copy(slot, page)
     assert copies(node, slot.name.run) == []

@@ -79,7 +79,7 @@ def lost(whole: Path, tmp_path: Path) -> Path:
 
 
 def repair(root: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Dict[str, Any]]:
-    code = cli.perform(["repair", str(root), "--json", *words])
+    code = cli.run_command_raising_errors(["repair", str(root), "--json", *words])
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -120,7 +120,7 @@ def test_all_are_rebuilt_and_restored_bit_for_bit(lost: Path, whole: Path, capsy
     for here, there in zip(state.model.state_dict().values(), expected.model.state_dict().values(), strict=True):
         assert torch.equal(here, there)
     assert state.extra == expected.extra
-    assert cli.perform(["show", str(lost)]) == 0
+    assert cli.run_command_raising_errors(["show", str(lost)]) == 0
     assert "rebuilt" in capsys.readouterr().out
 
 
@@ -231,15 +231,15 @@ def test_nothing_but_a_name_is_left(lost: Path, capsys: pytest.CaptureFixture[st
         shutil.rmtree(lost / name)
     code, told = repair(lost, capsys)
     assert (code, told["manifests"], [one["attempt"] for one in told["lost"]]) == (1, [], [newest])
-    assert cli.perform(["ls", str(lost)]) == 0
+    assert cli.run_command_raising_errors(["ls", str(lost)]) == 0
     out = capsys.readouterr().out
     assert f"{newest}: it was committed, as LATEST says, and all of it is gone" in out and "--fresh" in out
-    assert cli.perform(["repair", str(lost)]) == 1
+    assert cli.run_command_raising_errors(["repair", str(lost)]) == 1
     assert f"{newest}  LOST" in capsys.readouterr().out
 
 
 def test_ls_says_of_each_what_is_lost(lost: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.perform(["ls", str(lost), "--json"]) == 0
+    assert cli.run_command_raising_errors(["ls", str(lost), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [one["attempt"] for one in told["lost"]] == names(lost)
     problems = [row["problem"] for row in told["attempts"]]
@@ -247,7 +247,7 @@ def test_ls_says_of_each_what_is_lost(lost: Path, capsys: pytest.CaptureFixture[
     newest = names(lost)[0]
     assert problems[1:] == [f"it was committed, as {newest}/ says, and its MANIFEST.json is gone"] * 2
     with pytest.raises(NoValidCheckpoint):
-        cli.perform(["show", str(lost)])
+        cli.run_command_raising_errors(["show", str(lost)])
 
 
 def test_what_was_left_to_begin_anew_can_be_rebuilt_and_stays_left(

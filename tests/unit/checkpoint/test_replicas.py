@@ -19,10 +19,14 @@ KEY = (1, 1, "a")
 def test_the_text_of_a_capture_carries_them_last_and_somebodys_own_key_of_that_name_is_not_taken_for_them() -> None:
     for tree in ({}, {"extra": {"replicas": {"all": "x"}}}, {"replicas_": 1, "rng": ["replicas", {"replicas": {}}]}):
         text = json.dumps(tree, separators=(",", ":")).encode()
-        assert replicas.digests_in_text(text) == {} and replicas.with_replicas(text, {}) == text
+        assert replicas.digests_by_holders_in_extra(text) == {} and replicas.append_replica_digests(text, {}) == text
         if tree:
-            told = replicas.with_replicas(text, {"all": "d"})
-            assert replicas.digests_in_text(told) == {"all": "d"} == replicas.digests_in_tree(json.loads(told))
+            told = replicas.append_replica_digests(text, {"all": "d"})
+            assert (
+                replicas.digests_by_holders_in_extra(told)
+                == {"all": "d"}
+                == replicas.digests_by_holders_in_tree(json.loads(told))
+            )
             assert {k: v for k, v in json.loads(told).items() if k != "replicas"} == tree
 
 
@@ -53,10 +57,10 @@ def test_only_ranks_that_hold_the_same_set_are_compared_and_one_that_did_not_com
 )
 def test_the_reason_names_the_tensor_the_ranks_and_the_way_out(second: List[Tuple[str, str, str]], text: str) -> None:
     first = [("model.a", "F32 [2]", "1"), ("model.b", "F32 [3]", "2")]
-    said = replicas.explain(Difference("all", (0, 3), 5, 8), first, second)
+    said = replicas.explain_difference(Difference("all", (0, 3), 5, 8), first, second)
     assert said.startswith(text) and "5 of 8 ranks differ from rank 0" in said
     assert ("restore()" if "and not on" in text else "State(own=['model.") in said
-    assert "rank 0 and rank 3" in replicas.explain(Difference("all", (0, 3), 5, 8), first, None)
+    assert "rank 0 and rank 3" in replicas.explain_difference(Difference("all", (0, 3), 5, 8), first, None)
 
 
 # --- rank 0's agent -------------------------------------------------------------------------------------------------
@@ -80,9 +84,9 @@ def test_two_of_the_ranks_that_differ_are_asked_and_nothing_of_it_counts() -> No
     assert (order.kind, order.note, order.ranks) == (OrderKind.COMPARE, "all", (0, 2))
     # Sealed by all, and still not: an older capture must not be given up for it.
     assert [order.kind for rank in range(4) for order in brain.sealed(rank, KEY)] == []
-    assert brain.failed(1, KEY, "no space") == [] and brain.done(0, "end") == []
-    assert brain.replica_tensors_reported(0, KEY, [("w", "F32 [1]", "1")]) == []
-    (order,) = brain.replica_tensors_reported(2, KEY, [("w", "F32 [1]", "2")])
+    assert brain.failed(1, KEY, "no space") == [] and brain.rank_done(0, "end") == []
+    assert brain.refuse_capture_once_replica_tensors_reported(0, KEY, [("w", "F32 [1]", "1")]) == []
+    (order,) = brain.refuse_capture_once_replica_tensors_reported(2, KEY, [("w", "F32 [1]", "2")])
     assert order.kind == OrderKind.REFUSED and order.note.startswith("w has other bytes on rank 0 than on rank 2")
     assert brain.persisted(0, KEY, "x") == [] and brain.skipped(1, KEY, "late") == [] and brain.sealed(3, KEY) == []
 
@@ -91,7 +95,9 @@ def test_two_of_the_ranks_that_differ_are_asked_and_nothing_of_it_counts() -> No
 def test_who_can_not_be_asked_any_more_is_not_waited_for(how: str) -> None:
     brain = Coordinator(2)
     _captured(brain, {"all": "a"}, {"all": "b"})
-    (order, *_) = brain.replica_tensors_reported(1, KEY, None) if how == "trainer" else brain.lost(1)
+    (order, *_) = (
+        brain.refuse_capture_once_replica_tensors_reported(1, KEY, None) if how == "trainer" else brain.rank_lost(1)
+    )
     assert order.kind == OrderKind.REFUSED and "not known any more" in order.note
 
 
@@ -99,7 +105,10 @@ def test_what_a_rank_cannot_seal_is_dropped_while_the_others_are_asked() -> None
     brain = Coordinator(2)
     _captured(brain, {"all": "a"}, {"all": "b"})
     assert [order.kind for order in brain.skipped(1, KEY, "damaged")] == [OrderKind.DROPPED]
-    assert brain.replica_tensors_reported(0, KEY, []) == [] and brain.replica_tensors_reported(1, KEY, []) == []
+    assert (
+        brain.refuse_capture_once_replica_tensors_reported(0, KEY, []) == []
+        and brain.refuse_capture_once_replica_tensors_reported(1, KEY, []) == []
+    )
 
 
 def test_a_save_in_which_not_all_compared_goes_its_way() -> None:

@@ -49,7 +49,7 @@ def test_a_piece_that_is_not_in_exactly_one_shard_is_named(
     world = len(shards)
     tables = [replicate.build_shard_table(pieces(rank, names, world), here) for rank, here in enumerate(shards)]
     ranks: Any = Gathered([None] * (world - 1))
-    answer = replicate.replicate(ranks, pieces(0, names, world), tables, "blake2b")
+    answer = replicate.broadcast_read_pieces_to_holders(ranks, pieces(0, names, world), tables, "blake2b")
     assert words in str(answer.problems[0]) and not answer.any_lost
 
 
@@ -59,5 +59,5 @@ def test_ranks_with_other_names_for_what_they_hold_alike_are_refused() -> None:
         replicate.build_shard_table(pieces(1, ["a", "c"]), ["c"]),
     ]
     ranks: Any = Gathered([None])
-    answer = replicate.replicate(ranks, pieces(0, ["a", "b"]), tables, "blake2b")
+    answer = replicate.broadcast_read_pieces_to_holders(ranks, pieces(0, ["a", "b"]), tables, "blake2b")
     assert all(answer.problems) and "other tensors" in str(answer.problems[0])

@@ -55,7 +55,7 @@ class Site:
         place = local.open_local_store(str(self.local), shm_slots.run_hash(self.run_id))
         Path(place.url, self.attempt).mkdir(parents=True)
         shutil.copy(self.root / self.attempt / record.file, Path(place.url, self.attempt))
-        for slot in shm_slots.attached(
+        for slot in shm_slots.attach_each_mappable(
             shm_paths.shared_memory_root(), shm_slots.own_slot_names(shm_paths.shared_memory_root())
         ):
             page = slot.page
@@ -75,7 +75,7 @@ class Site:
         ranks, state = Ranks(), self.state()
         slots = (
             list(
-                shm_slots.attached(
+                shm_slots.attach_each_mappable(
                     shm_paths.shared_memory_root(), shm_slots.own_slot_names(shm_paths.shared_memory_root())
                 )
             )
@@ -126,7 +126,7 @@ def test_damage_is_marked_once_proved_and_the_mark_decides_nothing(site: Site, s
     site.flip(site.root / site.attempt, "shard-*")
     got, weight = site.restored(memory=False)
     assert (got.step, weight) == (0, 0.0) and "shard-00000.safetensors bytes" in got.rejected[0][1]
-    assert "shard-00000" in str(tombstone.read(open_store(str(site.root)), site.attempt))
+    assert "shard-00000" in str(tombstone.read_damage_reason(open_store(str(site.root)), site.attempt))
 
     got, weight = site.restored(memory=False)
     assert (got.step, weight) == (0, 0.0) and got.rejected[0][1].startswith("marked as damaged")
@@ -159,7 +159,7 @@ def test_an_io_error_of_the_root_is_no_reason_to_go_back(site: Site, monkeypatch
     assert site.restored()[0].tier == "memory"
     older = next(
         entry.checkpoint_id
-        for entry in selection.iter_committed_newest_first(str(site.root))
+        for entry in selection.iter_committed_not_excluded_newest_first(str(site.root))
         if entry.checkpoint_id != site.attempt
     )
     got, weight = site.restored(memory=False, first=older)
@@ -170,14 +170,18 @@ def test_a_checkpoint_above_the_choice_is_not_called_one_that_was_never_committe
     """A part of what is committed and was passed over by `job run` is left on a node's disk."""
     older = next(
         entry.checkpoint_id
-        for entry in selection.iter_committed_newest_first(str(site.root))
+        for entry in selection.iter_committed_not_excluded_newest_first(str(site.root))
         if entry.checkpoint_id != site.attempt
     )
     parts = local.open_local_store(str(site.local), shm_slots.run_hash(site.run_id))
     held = candidates.local_copies([], str(site.local), site.run_id, 0)
     assert [one.checkpoint_id for one in held] == [site.attempt] and parts.list()
     ranks = Ranks()
-    found = list(candidates.newest_first(ranks, open_store(str(site.root)), [held, []], candidates.ResumeFrom(older)))
+    found = list(
+        candidates.iter_candidates_newest_first(
+            ranks, open_store(str(site.root)), [held, []], candidates.ResumeFrom(older)
+        )
+    )
     assert [one.checkpoint_id for one in found] == [site.attempt, older]
     assert found[0].skip_reason == f"newer than {older}, which this run was told of, and not saved by this attempt"
 

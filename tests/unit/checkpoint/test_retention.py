@@ -202,7 +202,7 @@ def test_without_a_valid_one_nothing_is_deleted() -> None:
     store = store_of()
     names = [put_checkpoint(store, seq) for seq in (1, 2)]
     for name in names:
-        store.replace(f"{name}/{layout.MANIFEST_FILE}", b"torn")
+        store.overwrite_non_atomically(f"{name}/{layout.MANIFEST_FILE}", b"torn")
     put_checkpoint(store, 1, epoch=1, committed=False, nonce="beef")
     assert retention.enforce(store, Latest(1), SMALL_RUN).deleted == () and len(left(store)) == 3
 
@@ -210,7 +210,7 @@ def test_without_a_valid_one_nothing_is_deleted() -> None:
 def test_damaged_ones_do_not_count_and_go_when_a_newer_one_is_valid() -> None:
     store = store_of()
     good, torn, marked = (put_checkpoint(store, seq) for seq in (1, 2, 3))
-    store.replace(f"{torn}/{layout.MANIFEST_FILE}", b"torn")
+    store.overwrite_non_atomically(f"{torn}/{layout.MANIFEST_FILE}", b"torn")
     tombstone.write(store, marked, "flipped")
     retention.enforce(store, Latest(1), SMALL_RUN)
     assert left(store) == [marked, torn, good]  # newer than the newest valid one: evidence
@@ -357,9 +357,11 @@ def test_the_newest_valid_one_survives_any_policy_and_any_crash(
             store, seq, epoch=epoch, step=step, committed=state != "uncommitted", metrics={"loss": float(step)}
         )
         if state == "torn":
-            store.replace(f"{name}/{layout.MANIFEST_FILE}", store.read(f"{name}/{layout.MANIFEST_FILE}")[:-5])
+            store.overwrite_non_atomically(
+                f"{name}/{layout.MANIFEST_FILE}", store.read(f"{name}/{layout.MANIFEST_FILE}")[:-5]
+            )
         elif state == "marked":
-            store.replace(f"{name}/{layout.EXTRA_FILE}", b"[]")
+            store.overwrite_non_atomically(f"{name}/{layout.EXTRA_FILE}", b"[]")
             tombstone.write(store, name, "flipped")
         elif state == "short":
             store._objects.pop(f"{name}/{layout.shard_file(0)}")

@@ -36,7 +36,10 @@ def test_what_is_newer_is_left_and_what_comes_after_is_not(store: Store) -> None
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3, 4)]
     back(store, names[1], "alice")
     assert newest(store) == names[1]
-    assert [entry.checkpoint_id for entry in selection.iter_committed_newest_first(store)] == [names[1], names[0]]
+    assert [entry.checkpoint_id for entry in selection.iter_committed_not_excluded_newest_first(store)] == [
+        names[1],
+        names[0],
+    ]
     # A capture of the branch that was left, which a flush commits late.
     late = put_checkpoint(store, 5)
     assert newest(store) == names[1]
@@ -50,7 +53,9 @@ def test_what_is_newer_is_left_and_what_comes_after_is_not(store: Store) -> None
 def test_whoever_names_one_that_was_left_is_heard(store: Store) -> None:
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
     back(store, names[0])
-    assert [entry.checkpoint_id for entry in selection.iter_committed_newest_first(store, start_at=names[2])] == [
+    assert [
+        entry.checkpoint_id for entry in selection.iter_committed_not_excluded_newest_first(store, start_at=names[2])
+    ] == [
         names[2],
         names[0],
     ]
@@ -61,7 +66,7 @@ def test_going_on_from_one_that_was_left_takes_the_step_back_away(store: Store) 
     back(store, names[0])
     back(store, names[2])
     assert newest(store) == names[2]
-    assert [entry.checkpoint_id for entry in selection.iter_committed_newest_first(store)] == [
+    assert [entry.checkpoint_id for entry in selection.iter_committed_not_excluded_newest_first(store)] == [
         names[2],
         names[1],
         names[0],
@@ -75,7 +80,7 @@ def test_two_steps_back_leave_two_branches(store: Store) -> None:
     back(store, first[1])
     second = [put_checkpoint(store, seq, epoch=2) for seq in (3, 4)]
     back(store, second[0])
-    assert [entry.checkpoint_id for entry in selection.iter_committed_newest_first(store)] == [
+    assert [entry.checkpoint_id for entry in selection.iter_committed_not_excluded_newest_first(store)] == [
         second[0],
         first[1],
         first[0],
@@ -122,7 +127,10 @@ def test_three_steps_back_do_not_bring_back_what_was_left_twice(store: Store) ->
     other = put_checkpoint(store, 2, epoch=2)
     back(store, first[1])
     back(store, other)
-    assert [entry.checkpoint_id for entry in selection.iter_committed_newest_first(store)] == [other, first[0]]
+    assert [entry.checkpoint_id for entry in selection.iter_committed_not_excluded_newest_first(store)] == [
+        other,
+        first[0],
+    ]
 
 
 @pytest.mark.parametrize("change", [{"epoch": 10**17}, {"order": [1, 0]}, {"attempt": "seq-1"}, {"epoch": True}])

@@ -69,9 +69,13 @@ def the_note(folder: Path) -> Note:
 def test_rank_0_counts_what_is_of_its_start_and_each_save_once(shm: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     heard = counted(shm, root)
-    heard.count_ended_save(Order(OrderKind.COMMITTED, (1, 3, "other0"), str(CheckpointId(3, 30, 1, "other0"))))
-    heard.count_ended_save(Order(OrderKind.OVERTAKEN, (2, 4, "abc123"), "seq 5 goes to storage in its place"))
-    heard.count_ended_save(Order(OrderKind.SEALED, (2, 4, "abc123"), ""))
+    heard.count_ended_save_and_write_note(
+        Order(OrderKind.COMMITTED, (1, 3, "other0"), str(CheckpointId(3, 30, 1, "other0")))
+    )
+    heard.count_ended_save_and_write_note(
+        Order(OrderKind.OVERTAKEN, (2, 4, "abc123"), "seq 5 goes to storage in its place")
+    )
+    heard.count_ended_save_and_write_note(Order(OrderKind.SEALED, (2, 4, "abc123"), ""))
     assert not failure_note.read_all(str(shm))  # nothing has ended: nothing is said
     for seq, kind in (
         (5, OrderKind.FAILED),
@@ -80,11 +84,13 @@ def test_rank_0_counts_what_is_of_its_start_and_each_save_once(shm: Path, tmp_pa
         (7, OrderKind.FAILED),
         (8, OrderKind.FAILED),
     ):
-        heard.count_ended_save(Order(kind, (2, seq, "abc123"), f"why {seq}\x1b[31m"))
+        heard.count_ended_save_and_write_note(Order(kind, (2, seq, "abc123"), f"why {seq}\x1b[31m"))
     assert the_note(shm) == Note("run", str(root), "", None, None, 4, "why 8 [31m")
     assert sorted(os.listdir(root / ".hpk")) == [f"saves-e000002-00000{seq}.json" for seq in (5, 6, 8)]
     assert failure_rows.read_newest(str(root)) == Row(2, 8, 4, "why 8 [31m", 5000.0)
-    heard.count_ended_save(Order(OrderKind.COMMITTED, (2, 9, "abc123"), str(CheckpointId(9, 90, 2, "abc123"))))
+    heard.count_ended_save_and_write_note(
+        Order(OrderKind.COMMITTED, (2, 9, "abc123"), str(CheckpointId(9, 90, 2, "abc123")))
+    )
     assert the_note(shm) == Note("run", str(root), "", 90, 5000.0, 0, "")
     (info,) = [os.stat(shm / name) for name in os.listdir(shm)]
     assert info.st_size == note_page.PAGE and info.st_mode & 0o777 == 0o600
@@ -95,14 +101,14 @@ def test_what_the_root_did_not_take_is_said_with_the_next_loss(shm: Path, tmp_pa
     heard = counted(shm, root, worker)
     os.rename(root, tmp_path / "away")
     root.mkdir()  # another's, or a mount point without its mount: nothing is put there
-    heard.count_ended_save(Order(OrderKind.FAILED, (1, 1, "abc123"), "gone"))
+    heard.count_ended_save_and_write_note(Order(OrderKind.FAILED, (1, 1, "abc123"), "gone"))
     heard.on_row_written(worker.why[-1])
     assert "no RUN.json" in worker.why[-1] and not os.listdir(root)
-    heard.count_ended_save(Order(OrderKind.FAILED, (1, 2, "abc123"), "gone"))
+    heard.count_ended_save_and_write_note(Order(OrderKind.FAILED, (1, 2, "abc123"), "gone"))
     heard.on_row_written(worker.why[-1])
     root.rmdir()
     os.rename(tmp_path / "away", root)
-    heard.count_ended_save(Order(OrderKind.FAILED, (1, 3, "abc123"), "full"))  # the third is no doubling
+    heard.count_ended_save_and_write_note(Order(OrderKind.FAILED, (1, 3, "abc123"), "full"))  # the third is no doubling
     heard.on_row_written(worker.why[-1])
     assert worker.why[-1] == "" and failure_rows.read_newest(str(root)) == Row(1, 3, 3, "full", 5000.0)
 
@@ -110,13 +116,13 @@ def test_what_the_root_did_not_take_is_said_with_the_next_loss(shm: Path, tmp_pa
 def test_saves_that_are_lost_by_turns_do_not_fill_the_root(shm: Path, tmp_path: Path) -> None:
     heard = counted(shm, tmp_path / "root")
     for seq in range(1, 401, 2):
-        heard.count_ended_save(Order(OrderKind.DROPPED, (1, seq, "abc123"), "no slot was free"))
-        heard.count_ended_save(
+        heard.count_ended_save_and_write_note(Order(OrderKind.DROPPED, (1, seq, "abc123"), "no slot was free"))
+        heard.count_ended_save_and_write_note(
             Order(OrderKind.COMMITTED, (1, seq + 1, "abc123"), str(CheckpointId(seq + 1, seq, 1, "abc123")))
         )
     assert len(os.listdir(tmp_path / "root/.hpk")) == 100
     for seq in range(401, 405):
-        heard.count_ended_save(Order(OrderKind.DROPPED, (1, seq, "abc123"), "no slot was free"))
+        heard.count_ended_save_and_write_note(Order(OrderKind.DROPPED, (1, seq, "abc123"), "no slot was free"))
     found = failure_rows.read_newest(str(tmp_path / "root"))
     assert found is not None and (found.seq, found.lost_in_row) == (404, 4)
 
@@ -206,7 +212,10 @@ def test_dead_runs_leave_no_note_behind(shm: Path, capture: Any) -> None:
     assert not os.listdir(shm)
     capture(seq=2, state="writing")
     failure_note.write(str(path), NOTE)
-    assert shm_cleanup.remove_dead_segments(str(shm), excluded_run="") == [slot.name.run] and not path.exists()
+    assert (
+        shm_cleanup.remove_empty_segments_of_dead_runs(str(shm), excluded_run="") == [slot.name.run]
+        and not path.exists()
+    )
 
 
 @pytest.mark.parametrize(
@@ -249,8 +258,8 @@ def test_a_word_on_the_root_is_only_ever_created(tmp_path: Path, kind: str) -> N
     assert failure_rows.read_newest(where) is None
     rows = [Row(1, seq, count, f"why {seq}", 5.0) for seq, count in ((2, 1), (3, 2), (1_000_005, 4))]
     for row in rows:
-        failure_rows.write_row(where, whose, row)
-        failure_rows.write_row(where, whose, row._replace(why="said again by the next agent"))
+        failure_rows.create_row_file_on_owned_root(where, whose, row)
+        failure_rows.create_row_file_on_owned_root(where, whose, row._replace(why="said again by the next agent"))
     assert failure_rows.read_newest(where) == rows[-1]
     assert catalog.list_checkpoints(where) == [] and retention.enforce(where, policy.Latest(1), whose).remaining == ()
 

@@ -44,7 +44,7 @@ def test_what_a_job_commits_during_the_walk_is_not_lost(
     root, attempt = committed(seq=1)
     manifest, away = Path(root, attempt, layout.MANIFEST_FILE), tmp_path / "away"
     manifest.rename(away)
-    newest_first = catalog.newest_first
+    newest_first = catalog.iter_checkpoints_newest_first
 
     def listed_before_the_commit(where: Any) -> Any:
         entries = list(newest_first(where))
@@ -52,7 +52,7 @@ def test_what_a_job_commits_during_the_walk_is_not_lost(
             away.rename(manifest)
         return iter(entries)
 
-    monkeypatch.setattr(catalog, "newest_first", listed_before_the_commit)
+    monkeypatch.setattr(catalog, "iter_checkpoints_newest_first", listed_before_the_commit)
     assert selection.newest_valid(root).checkpoint_id == attempt
 
 
@@ -141,12 +141,14 @@ def test_walks_back_with_a_reason_for_each(committed) -> None:
 def test_told_where_to_begin(committed) -> None:
     names = [committed(seq=seq)[1] for seq in (1, 2, 3)]
     root = committed(seq=4)[0]
-    assert [entry.checkpoint_id for entry in selection.iter_committed_newest_first(root, start_at=names[1])] == [
+    assert [
+        entry.checkpoint_id for entry in selection.iter_committed_not_excluded_newest_first(root, start_at=names[1])
+    ] == [
         names[1],
         names[0],
     ]
     with pytest.raises(CheckpointError, match="not a committed checkpoint"):
-        list(selection.iter_committed_newest_first(root, start_at="seq-000099.step-0000000010.e1-abcd"))
+        list(selection.iter_committed_not_excluded_newest_first(root, start_at="seq-000099.step-0000000010.e1-abcd"))
 
 
 def test_an_attempt_that_is_started_again_goes_on_from_what_it_has_saved_itself(
@@ -164,7 +166,9 @@ def test_an_attempt_that_is_started_again_goes_on_from_what_it_has_saved_itself(
     def given(own: Optional[str]) -> List[str]:
         return [
             entry.checkpoint_id
-            for entry in selection.iter_committed_newest_first(store, start_at=told, also_saved_by_job_attempt=own)
+            for entry in selection.iter_committed_not_excluded_newest_first(
+                store, start_at=told, also_saved_by_job_attempt=own
+            )
         ]
 
     assert given("7.0.1") == [own[1], own[0], told, before]
@@ -201,7 +205,7 @@ def test_a_digest_that_cannot_be_computed_is_no_verdict(committed, monkeypatch: 
     root, newest = committed(seq=2, algorithm="xxh3")
     assert selection.newest_valid(root).checkpoint_id == newest
     monkeypatch.setitem(sys.modules, "xxhash", None)
-    monkeypatch.setattr(xxh3, "load", lambda: None)
+    monkeypatch.setattr(xxh3, "load_library_functions", lambda: None)
     with pytest.raises(DigestUnavailable):
         selection.newest_valid(root)
 

@@ -31,7 +31,7 @@ def test_tensors_are_aligned_and_without_gaps() -> None:
         assert placed.begin % shard.ITEM_BYTES[placed.spec.dtype] == 0
         at = placed.end
     assert at == made.data_end
-    assert digest.split_file_size(made.size) == (made.data_end, 1)
+    assert digest.split_size_into_data_and_leaf_count(made.size) == (made.data_end, 1)
     page = next(p for p in made.tensors if p.spec.name == "page")
     assert page.begin % 4096 == 0
 
@@ -92,7 +92,10 @@ def test_safetensors_and_torch_read_a_shard_without_us(capture, tmp_path: Path) 
         path = tmp_path / "out" / layout.shard_file(rank)
         path.write_bytes(slot.image[: page.shard.size])
         loaded = safetensors.load_file(path)
-        assert loaded[shard.digests_name(rank)].numel() == 8 * digest.split_file_size(page.shard.size, 4096)[1]
+        assert (
+            loaded[shard.digests_tensor_name(rank)].numel()
+            == 8 * digest.split_size_into_data_and_leaf_count(page.shard.size, 4096)[1]
+        )
         for placed in shard.parse(slot.image).tensors:
             ours = torch.frombuffer(bytearray(slot.image[placed.begin : placed.end]), dtype=torch.float32)
             assert torch.equal(loaded[placed.spec.name].view(torch.int32), ours.view(torch.int32))

@@ -37,7 +37,7 @@ def gate(shm: Path, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 def test_the_first_save_does_not_wait_for_the_second_slot(gate: threading.Event) -> None:
     pool = SlotPool("run", 0, 2)
     pool.make_slots_in_thread(lambda: (LAYOUT, 100))
-    pool.wait_until_planned()
+    pool.wait_until_layout_is_known()
     first = pool.acquire(LAYOUT, 100)
     assert first is not None and first.number == 0 and not gate.is_set()
     first.memory.write_page(Page().transition(SlotState.WRITING))
@@ -63,7 +63,7 @@ def test_after_a_first_save_that_makes_its_slot_the_others_are_made_too(shm: Pat
     first.memory.write_page(Page().transition(SlotState.WRITING))
     pool.make_lacking_slots_in_thread(first)
     pool.join()
-    assert [slot.capacity[0] >= LARGER.size for slot in pool.slots] == [True] * 3
+    assert [slot.image_and_extra_capacity[0] >= LARGER.size for slot in pool.slots] == [True] * 3
     made = {id(slot) for slot in pool.slots}
     pool.make_lacking_slots_in_thread(first)
     assert pool._thread is None, "there was nothing left to make"
@@ -126,8 +126,8 @@ def registered(shm: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
             known.append(memory.name.slot)
         return True
 
-    monkeypatch.setattr(device, "register", register)
-    monkeypatch.setattr(device, "unregister", lambda memory: known.remove(memory.name.slot))
+    monkeypatch.setattr(device, "register_slot_with_cuda_driver", register)
+    monkeypatch.setattr(device, "unregister_slot_from_cuda_driver", lambda memory: known.remove(memory.name.slot))
     return known
 
 
@@ -156,7 +156,7 @@ def test_slots_that_hold_captures_of_an_earlier_start_are_registered_too(registe
 def test_memory_that_the_driver_does_not_take_is_said_once(
     shm: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(device, "register", lambda memory: False)
+    monkeypatch.setattr(device, "register_slot_with_cuda_driver", lambda memory: False)
     pool = SlotPool("run", 0, 2)
     pool.make_slots_in_thread(lambda: (LAYOUT, 100), pin=True)
     assert pool.acquire(LAYOUT, 100) is not None

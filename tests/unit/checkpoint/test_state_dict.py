@@ -110,8 +110,10 @@ def test_of_the_weights_alone_nothing_else_is_read(shm: Path, tmp_path: Path, mo
         manager.restore(state)
         manager.save(1, state)
     asked = []
-    whole = SliceRequests.add_full
-    monkeypatch.setattr(SliceRequests, "add_full", lambda self, name: asked.append(name) or whole(self, name))
+    whole = SliceRequests.request_full_in_new_tensor
+    monkeypatch.setattr(
+        SliceRequests, "request_full_in_new_tensor", lambda self, name: asked.append(name) or whole(self, name)
+    )
     other = torch.nn.Linear(3, 2)
     extra: dict[str, Any] = {}
     load_state(tmp_path / "root", State(other, extra=extra, rng=False))

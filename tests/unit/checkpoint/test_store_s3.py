@@ -221,9 +221,9 @@ def test_two_writers_of_one_object_the_first_to_finish_has_it(own: Store) -> Non
 
 
 def test_an_object_that_changes_under_a_reader_is_an_error(own: Store) -> None:
-    own.replace("x", b"1" * 100)
+    own.overwrite_non_atomically("x", b"1" * 100)
     reader = own.open_read("x")
-    own.replace("x", b"2" * 100)
+    own.overwrite_non_atomically("x", b"2" * 100)
     with pytest.raises(OSError):
         reader.read_into(memoryview(bytearray(100)), 0)
 

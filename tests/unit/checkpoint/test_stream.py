@@ -24,7 +24,7 @@ def _shard(damaged: Optional[int] = None, file: Optional[Path] = None) -> "tuple
     whole = bytearray(data) + leaves
     if damaged is not None:
         whole[damaged * CHUNK + 7] ^= 1
-    root = digest.root(alg, leaves, len(whole))
+    root = digest.root_digest(alg, leaves, len(whole))
     source: stream.Source = stream.Mapped(memoryview(whole))
     if file is not None:
         file.write_bytes(whole)
@@ -42,19 +42,19 @@ def test_all_chunks_are_handed_on_once_whether_proved_before_or_after(file: Opti
     shard, data = _shard(file=file)
     before = READERS + 2 + 1 if file is not None and not ahead else shard.chunks
     proved = threading.Semaphore(0)
-    check = shard.check
+    check = shard.verify_chunk
 
     def counted(index: int, view: memoryview) -> None:
         check(index, view)
         proved.release()
 
-    shard.check = counted  # type: ignore[method-assign]
+    shard.verify_chunk = counted  # type: ignore[method-assign]
     with Pump(all_chunks(shard), workers=2, ahead=ahead) as moving:
         for _ in range(before):
             assert proved.acquire(timeout=60)  # nobody has said where to
         assert bytes(moving.wait_for_first_chunk()) == data[:CHUNK]
         taken = []
-        moving.finish(lambda _, begin, view: taken.append((begin, bytes(view))))
+        moving.deliver_all_and_wait(lambda _, begin, view: taken.append((begin, bytes(view))))
     assert b"".join(part for _, part in sorted(taken)) == data and len(taken) == shard.chunks
     for _ in range(shard.chunks - before):
         assert proved.acquire(blocking=False)
@@ -74,7 +74,7 @@ def test_once_it_is_known_where_to_no_more_memory_is_made_ready_than_goes_round(
     monkeypatch.setattr(stream.Buffer, "fault_in", fault_in)
     taken: list[tuple[int, bytes]] = []
     with Pump(all_chunks(shard), workers=1, ahead=2 * SIZE) as moving:
-        moving.finish(lambda _, begin, view: taken.append((begin, bytes(view))))
+        moving.deliver_all_and_wait(lambda _, begin, view: taken.append((begin, bytes(view))))
     assert b"".join(part for _, part in sorted(taken)) == data
     assert len(made) <= 2 < shard.chunks - READERS  # with those of the readers: one in work, and one more
 
@@ -85,7 +85,7 @@ def test_a_damaged_chunk_is_never_handed_on(damaged: int, file: Optional[Path]) 
     taken = []
     with pytest.raises(DigestMismatch, match=f"bytes {damaged * CHUNK}"), Pump(all_chunks(shard), workers=2) as moving:
         moving.wait_for_first_chunk()
-        moving.finish(lambda _, begin, view: taken.append(begin))
+        moving.deliver_all_and_wait(lambda _, begin, view: taken.append(begin))
     assert damaged * CHUNK not in taken
 
 

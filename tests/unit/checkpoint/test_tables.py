@@ -73,25 +73,25 @@ def test_both_versions_of_the_index_say_the_same(pieces: List[Tuple[Placed, ...]
         table = shard_table.build_table(one)
         assert table is not None and shard_table.place_tensors(table) == one
     whole = index.build(dict(enumerate(pieces)))
-    old, new = rows.decode(index.encode(whole)), rows.decode(encoded(pieces))
+    old, new = rows.decode_index_file(index.encode(whole)), rows.decode_index_file(encoded(pieces))
     assert as_sets(new) == as_sets(old) == as_sets(whole.tensors())
     assert len(new) == len(old)
     coverage.require_full_coverage(whole)
-    coverage.covered_table_rows(compact_index.decode(encoded(pieces)))
-    assert rows.encode(dict(enumerate(pieces))) == encoded(pieces)
+    coverage.table_rows_requiring_full_coverage(compact_index.decode(encoded(pieces)))
+    assert rows.encode_index_file(dict(enumerate(pieces))) == encoded(pieces)
 
 
 def test_shards_with_gaps_have_the_index_that_names_every_piece() -> None:
     pieces = (Placed(TensorSpec("a", "U8", (4,)), 64, 68), Placed(TensorSpec("b", "U8", (4,)), 72, 76))
-    written = rows.encode({0: pieces})
+    written = rows.encode_index_file({0: pieces})
     assert written.startswith(index.MAGIC)
-    assert as_sets(rows.decode(written)) == as_sets(index.build({0: pieces}).tensors())
+    assert as_sets(rows.decode_index_file(written)) == as_sets(index.build({0: pieces}).tensors())
 
 
 @given(shards(), some.randoms(use_true_random=False))
 def test_what_is_near_a_box_has_all_that_meets_it(pieces: List[Tuple[Placed, ...]], dice: random.Random) -> None:
     whole = index.build(dict(enumerate(pieces)))
-    for found in (rows.decode(index.encode(whole)), rows.decode(encoded(pieces))):
+    for found in (rows.decode_index_file(index.encode(whole)), rows.decode_index_file(encoded(pieces))):
         for name, every in found.items():
             low = tuple(dice.randrange(extent + 1) for extent in every[0].spec.full_shape)
             shape = tuple(dice.randrange(extent - at + 1) for extent, at in zip(every[0].spec.full_shape, low))
@@ -123,7 +123,9 @@ def _two(**changed: Any) -> List[Tuple[Placed, ...]]:
 )
 def test_tables_that_do_not_make_up_a_tensor_are_refused(changed: Any, said: str) -> None:
     with pytest.raises(CheckpointError, match="tensor w: ") as refused:
-        coverage.covered_table_rows([one for one in map(shard_table.build_table, _two(**changed)) if one is not None])
+        coverage.table_rows_requiring_full_coverage(
+            [one for one in map(shard_table.build_table, _two(**changed)) if one is not None]
+        )
     assert said in str(refused.value)
 
 
@@ -133,7 +135,7 @@ def test_a_tensor_that_is_twice_in_a_shard_is_refused() -> None:
         table = shard_table.build_table((*one, Placed(again, one[-1].end, one[-1].end + again.nbytes)))
         assert table is not None
         with pytest.raises(CheckpointError, match="tensor w is twice in shard 0"):
-            coverage.covered_table_rows([table])
+            coverage.table_rows_requiring_full_coverage([table])
 
 
 def test_tensors_with_gaps_between_them_have_no_table() -> None:
@@ -151,10 +153,10 @@ def test_an_index_with_one_byte_changed_is_damaged() -> None:
     data = encoded(_two())
     for at in range(len(data)):
         with pytest.raises(CheckpointError):
-            rows.decode(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+            rows.decode_index_file(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
     for size in range(len(data)):
         with pytest.raises(CheckpointError):
-            rows.decode(data[:size])
+            rows.decode_index_file(data[:size])
 
 
 @pytest.mark.parametrize(
@@ -177,12 +179,12 @@ def test_an_index_with_one_byte_changed_is_damaged() -> None:
 )
 def test_an_index_that_contradicts_itself_is_refused(patterns: Any, shards_: Any) -> None:
     with pytest.raises(CheckpointError, match="contradicts itself"):
-        rows.decode(_index(json.dumps({"patterns": patterns, "shards": shards_}).encode()))
+        rows.decode_index_file(_index(json.dumps({"patterns": patterns, "shards": shards_}).encode()))
 
 
 def test_few_bytes_that_say_too_much_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     data = _index(b'{"patterns":[],"shards":[]}' + b" " * 100_000)
-    assert not rows.decode(data)
+    assert not rows.decode_index_file(data)
     monkeypatch.setattr(layout, "LARGEST_SMALL", 50_000)
     with pytest.raises(CheckpointError, match="contradicts itself"):
-        rows.decode(data)
+        rows.decode_index_file(data)

@@ -25,7 +25,7 @@ def state_of(step: int) -> State:
 
 
 def committed(root: str) -> list[int]:
-    return sorted(entry.name.step for entry in catalog.newest_first(root) if entry.committed)
+    return sorted(entry.name.step for entry in catalog.iter_checkpoints_newest_first(root) if entry.committed)
 
 
 @pytest.fixture

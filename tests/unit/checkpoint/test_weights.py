@@ -66,7 +66,7 @@ def test_whatever_a_tree_is_the_older_checkpoint_is_taken(shm: Path, tmp_path: P
     """Whoever may write to the root seals what he wants: no rank may leave the others waiting over it."""
     saved(tmp_path, saves=2)
     store = PosixStore(str(tmp_path))
-    newest, older = [entry.checkpoint_id for entry in catalog.newest_first(store)]
+    newest, older = [entry.checkpoint_id for entry in catalog.iter_checkpoints_newest_first(store)]
     folder = tmp_path / newest
     body = manifest.parse_sealed_json((folder / layout.MANIFEST_FILE).read_bytes(), layout.MANIFEST_FILE)
     body["extra"].update(size=len(extra), root=digest.small_object_digest(extra))

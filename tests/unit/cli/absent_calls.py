@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from docs_build.commands import all_commands
-from hyperpod_kit.cli.main import SECTIONS, run
+from hyperpod_kit.cli.main import SECTIONS, run_command_line
 from hyperpod_kit.data import cli as data_cli
 from hyperpod_kit.environment import HPK_ROOT, HPK_SHM_DIR
 from hyperpod_kit.job import cli as job_cli
@@ -159,7 +159,7 @@ def _ground(place: Path) -> Dict[str, Path]:
 
 def _run(words: List[str]) -> int:
     if words[0] != NODE:
-        return run(words)
+        return run_command_line(words)
     try:
         return node_cli.run(words[1:])
     except SystemExit as end:  # of argparse

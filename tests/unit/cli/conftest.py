@@ -221,11 +221,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def hk(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """hk("upload", "--json") runs one command line in this process."""
-    from hyperpod_kit.cli.main import run
+    from hyperpod_kit.cli.main import run_command_line
 
     def call(*words: str) -> Outcome:
         capsys.readouterr()
-        code = run(list(words))
+        code = run_command_line(list(words))
         captured = capsys.readouterr()
         return Outcome(code, captured.out, captured.err, list(words))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hyperpod_kit.config import yaml_text
 from hyperpod_kit.config.access_points import write_access_points
 from hyperpod_kit.config.decode import decode_settings
-from hyperpod_kit.config.effective import as_yaml
+from hyperpod_kit.config.effective import render_yaml_marking_defaults
 from hyperpod_kit.config.load import load
 from hyperpod_kit.config.schema_recorder import KeyRead, build_effective_values
 from tests.property.every_field import ACCESS_POINTS, document
@@ -83,7 +83,7 @@ VALUES = st.recursive(
 @examples(100)
 @given(value=st.dictionaries(st.sampled_from(["a", "no", "x y", "~", "1"]), VALUES, max_size=4))
 def test_any_values_come_back_from_the_text(value: Any) -> None:
-    assert yaml_text.parse_yaml(as_yaml(value, set()))[0] == (value or None)
+    assert yaml_text.parse_yaml(render_yaml_marking_defaults(value, set()))[0] == (value or None)
 
 
 def test_keys_with_dots_stay_what_they_are() -> None:

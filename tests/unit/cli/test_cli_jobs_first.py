@@ -87,14 +87,14 @@ def fewer(project: Path, count: int = 2) -> None:
 
 def restarted(queue: SlurmQueue, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     """The nodes come back as soon as AWS was asked."""
-    orders = node_jobs.query_slurmd_start_times
+    orders = node_jobs.query_slurmd_start_times_of_up_nodes
 
     def looked(*given: Any) -> Any:
         if sent(cloud):
             queue.served_since = "2026-11-26T23:00:00"
         return orders(*given)
 
-    monkeypatch.setattr(node_jobs, "query_slurmd_start_times", looked)
+    monkeypatch.setattr(node_jobs, "query_slurmd_start_times_of_up_nodes", looked)
     update = cloud.control.update_cluster_software
 
     def updated(request: Any) -> str:

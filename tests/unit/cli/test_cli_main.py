@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import pytest
 
-from hyperpod_kit.cli.main import SECTIONS, cli, run
+from hyperpod_kit.cli.main import SECTIONS, cli, run_command_line
 from hyperpod_kit.errors import GaveUp, HyperpodKitError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def test_every_word_is_passed_on(monkeypatch: pytest.MonkeyPatch, group: str, mo
     seen: list[list[str]] = []
     fake(monkeypatch, module, lambda argv: (seen.append(argv), 75)[1])
     words = ["run", "--stall", "5", "-x", "--json", "--", "python", "train.py", "--help", "--", "-v"]
-    assert run([group, *words]) == 75
+    assert run_command_line([group, *words]) == 75
     assert seen == [words]
 
 

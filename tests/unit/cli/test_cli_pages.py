@@ -11,7 +11,7 @@ from typing import Dict, List, Optional, Tuple
 import pytest
 
 from hyperpod_kit.cli import fleet_page, usage_page
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote.fleet_status import FleetStatus
@@ -85,7 +85,7 @@ def test_a_directory_has_an_area_as_large_as_it_is(tmp_path: Path) -> None:
         (tmp_path / "in" / name / "f").write_bytes(b"x" * (mebibytes << 20))
     target = tmp_path / "usage.html"
     words = ["storage", "usage", str(tmp_path / "in"), "--html", str(target), "--state", str(tmp_path / "state")]
-    assert run(words) == 0
+    assert run_command_line(words) == 0
     page = is_whole(target.read_text())
     areas = [
         float(attributes["width"] or 0) * float(attributes["height"] or 0)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.storage.plan import calibration, seeds
 
 PLAN = ("storage", "plan")
 
 
 def test_the_published_tables_are_printed_beside_the_predictions(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*PLAN, "--calibration", "seed"]) == 0
+    assert run_command_line([*PLAN, "--calibration", "seed"]) == 0
     shown = capsys.readouterr()
     for text in ("Optimizer (Sharded)", "63.00", "60.40", "-4.1%", "27,281,250", "0.0566%"):
         assert text in shown.out
@@ -22,7 +22,7 @@ def test_the_published_tables_are_printed_beside_the_predictions(capsys: pytest.
 
 
 def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*PLAN, "--calibration", "seed", "--json"]) == 0
+    assert run_command_line([*PLAN, "--calibration", "seed", "--json"]) == 0
     body = json.loads(capsys.readouterr().out)
     assert len(body["cells"]) == 14 and max(abs(one["error"]) for one in body["cells"]) < 0.07
     assert len(body["streamed"]) == 2
@@ -30,13 +30,13 @@ def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_calibration_of_ones_own_has_no_published_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     calibration.save(seeds.CHECKPOINTS, tmp_path / "own.json")
-    assert run([*PLAN, "--calibration", str(tmp_path / "own.json")]) == 0
+    assert run_command_line([*PLAN, "--calibration", str(tmp_path / "own.json")]) == 0
     assert "27,281,250" not in capsys.readouterr().out
 
 
 def test_a_plan_says_sizes_choice_price_and_configuration(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--parameters", "8.03B", "--writer", "torch-save", "--every", "4h", "--calibration", "seed"]
-    assert run([*PLAN, *words]) == 0
+    assert run_command_line([*PLAN, *words]) == 0
     shown = capsys.readouterr()
     for text in (
         "a checkpoint: 89.74 GiB (model 29.91 GiB, optimizer 59.83 GiB)",
@@ -49,14 +49,14 @@ def test_a_plan_says_sizes_choice_price_and_configuration(capsys: pytest.Capture
 
 
 def test_without_a_calibration_the_plan_warns_and_prints_bands(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*PLAN, "--parameters", "70B", "--ranks", "64", "--nodes", "8"]) == 0
+    assert run_command_line([*PLAN, "--parameters", "70B", "--ranks", "64", "--nodes", "8"]) == 0
     shown = capsys.readouterr()
     assert "not calibrated" in shown.err and " to " in shown.out and "/dev/shm of each node" in shown.out
 
 
 def test_nothing_that_can_be_taken_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--parameters", "70B", "--ranks", "64", "--nodes", "8", "--writer", "torch-save", "--every", "60s"]
-    assert run([*PLAN, *words, "--json"]) == 1
+    assert run_command_line([*PLAN, *words, "--json"]) == 1
     body = json.loads(capsys.readouterr().out)
     assert body["chosen"] is None and all(one["refused"] for one in body["candidates"])
 
@@ -76,7 +76,7 @@ def test_what_cannot_be_meant_is_exit_code_2(
     words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run([*PLAN, *words]) == 2
+    assert run_command_line([*PLAN, *words]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -85,7 +85,7 @@ def test_a_file_that_is_not_there_is_exit_code_3(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run([*PLAN, "--parameters", "8B", option, "none.json"]) == 3
+    assert run_command_line([*PLAN, "--parameters", "8B", option, "none.json"]) == 3
     assert "there is no none.json" in capsys.readouterr().err
 
 
@@ -94,7 +94,7 @@ def test_help_of_the_program_imports_none_of_it() -> None:
     import sys
 
     code = (
-        "import sys; from hyperpod_kit.cli.main import run; run(['--help']); "
+        "import sys; from hyperpod_kit.cli.main import run_command_line; run_command_line(['--help']); "
         "sys.exit(any(name.startswith('hyperpod_kit.storage') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0

@@ -51,11 +51,11 @@ def settings(aws: Any) -> Settings:
     return replace(load(EXAMPLE), homes=Homes(made), users=(ALICE, BOB))
 
 
-def observe(settings: Settings) -> homes.Observed:
-    return homes.observe_homes(Efs(REGION), settings)
+def observe(settings: Settings) -> homes.ObservedHomes:
+    return homes.observe_homes_and_plan_changes(Efs(REGION), settings)
 
 
-def apply(settings: Settings) -> homes.Observed:
+def apply(settings: Settings) -> homes.ObservedHomes:
     return homes.create_access_points_and_put_policy(Efs(REGION), observe(settings), sleep=lambda seconds: None)
 
 
@@ -64,7 +64,7 @@ def fs(settings: Settings) -> str:
     return settings.homes.file_system_id
 
 
-def actions(observed: homes.Observed) -> dict[str, str]:
+def actions(observed: homes.ObservedHomes) -> dict[str, str]:
     return {item.desired.user: item.action for item in observed.items}
 
 
@@ -100,9 +100,9 @@ def test_the_policy_names_exactly_these_access_points(aws: Any, settings: Settin
     # Whoever leaves the configuration may not be mounted any more; access point and files stay.
     fewer = replace(settings, users=(ALICE,))
     done = apply(fewer)
-    assert len(done.access_point_arns) == 1 and len(points(aws, settings)) == 2
+    assert len(done.existing_access_point_arns) == 1 and len(points(aws, settings)) == 2
     assert [found.user for found in observe(fewer).orphans] == ["bob"]
-    assert done.access_point_arns[0] in str(Efs(REGION).policy(fs(settings)))
+    assert done.existing_access_point_arns[0] in str(Efs(REGION).policy(fs(settings)))
 
 
 def test_fifty_users_twice_are_fifty_access_points(aws: Any, settings: Settings) -> None:
@@ -161,7 +161,7 @@ def test_what_would_give_files_to_another_number_is_refused(
     observed = observe(replace(settings, **change))
     assert why in observed.conflicts[0].detail
     with pytest.raises(ConfigError) as caught:
-        homes.require_no_conflicts(observed, remove_open=False)
+        homes.require_no_conflicts_or_public_policy(observed, will_remove_public_statements=False)
     assert why in caught.value.findings[0]
     assert len(points(aws, settings)) == 2
 
@@ -176,9 +176,9 @@ def test_a_policy_that_lets_everyone_in_is_not_left_standing(aws: Any, settings:
     other = {**statement, "Sid": "backup", "Principal": {"AWS": "arn:aws:iam::111122223333:role/Backup"}}
     Efs(REGION).put_policy(fs(settings), f'{{"Statement": {[statement, other]}}}'.replace("'", '"'))
     with pytest.raises(ConfigError) as caught:
-        homes.require_no_conflicts(observe(settings), remove_open=False)
+        homes.require_no_conflicts_or_public_policy(observe(settings), will_remove_public_statements=False)
     assert caught.value.findings == ("statement console",)
-    homes.require_no_conflicts(observe(settings), remove_open=True)
+    homes.require_no_conflicts_or_public_policy(observe(settings), will_remove_public_statements=True)
     apply(settings)
     policy = Efs(REGION).policy(fs(settings))
     assert policy is not None and public_statement_names(policy) == []
@@ -198,16 +198,21 @@ def test_a_file_system_that_is_not_there(aws: Any, settings: Settings) -> None:
 
 def test_requests_are_what_the_api_takes(settings: Settings) -> None:
     longest = User("a" * 32, 60000, 60000)
-    for point in Homes("fs-0123456789abcdef0", directory="/" + "d" * 60).access_points([ALICE, longest], [VISION]):
+    for point in Homes("fs-0123456789abcdef0", directory="/" + "d" * 60).desired_access_points(
+        [ALICE, longest], [VISION]
+    ):
         assert (
-            request_shape.problems("efs", "CreateAccessPoint", access_points.create_access_point_request(point)) == []
+            request_shape.find_request_problems(
+                "efs", "CreateAccessPoint", access_points.create_access_point_request(point)
+            )
+            == []
         )
 
 
 def test_a_group_has_an_access_point_that_leaves_everyone_who_he_is(aws: Any, settings: Settings) -> None:
     settings = replace(settings, groups=(VISION, Group("speech", 3002, mounts=("fsx",))))
     done = apply(settings)
-    assert len(done.access_point_arns) == 3
+    assert len(done.existing_access_point_arns) == 3
     (made,) = [one for one in aws.describe_access_points()["AccessPoints"] if one["Tags"][1]["Value"] == "group:vision"]
     assert "PosixUser" not in made
     assert made["RootDirectory"] == {
@@ -219,10 +224,10 @@ def test_a_group_has_an_access_point_that_leaves_everyone_who_he_is(aws: Any, se
     # Archived, it is mounted by nobody; its access point and every file stay, and it can be taken back.
     archived = apply(replace(settings, groups=(replace(VISION, archived=True),)))
     assert [found.point.owner_description for found in archived.orphans] == ["the group vision"] and len(
-        archived.access_point_arns
+        archived.existing_access_point_arns
     ) == 2
     assert made["AccessPointArn"] not in str(archived.policy)
-    assert len(apply(settings).access_point_arns) == 3
+    assert len(apply(settings).existing_access_point_arns) == 3
 
 
 def test_the_number_of_a_group_is_given_to_no_other(aws: Any, settings: Settings) -> None:
@@ -244,7 +249,7 @@ POINT = {
     "PosixUser": {"Uid": 2001, "Gid": 2001},
     "RootDirectory": {"Path": "/home/alice"},
 }
-WANTED = Homes("fs-0123456789abcdef0").access_points([ALICE], [])[0]
+WANTED = Homes("fs-0123456789abcdef0").desired_access_points([ALICE], [])[0]
 
 
 def described(number: int, **fields: Any) -> dict[str, Any]:
@@ -275,20 +280,20 @@ def test_of_two_admins_at_once_both_get_the_same_access_point() -> None:
     with Stubber(efs._client) as stub:
         stub.add_client_error("create_access_point", "AccessPointAlreadyExists", http_status_code=409)
         stub.add_response("describe_access_points", {"AccessPoints": [described(1, ClientToken="other"), theirs]})
-        assert efs.create_access_point(request)["AccessPointId"] == theirs["AccessPointId"]
+        assert efs.create_or_find_access_point(request)["AccessPointId"] == theirs["AccessPointId"]
         stub.add_client_error("create_access_point", "AccessPointLimitExceeded", http_status_code=403)
         with pytest.raises(AwsError, match="AccessPointLimitExceeded"):
-            efs.create_access_point(request)
+            efs.create_or_find_access_point(request)
 
 
 def test_a_new_access_point_is_waited_for_with_a_bound() -> None:
     efs, clock = Efs(REGION), FakeClock()
-    observed = homes.Observed(
-        "demo", "arn:aws:iam::1:role/R", "arn:aws:efs:fs-1", access_points.plan_changes([WANTED], []), (), None
+    observed = homes.ObservedHomes(
+        "demo", "arn:aws:iam::1:role/R", "arn:aws:efs:fs-1", access_points.plan_user_changes([WANTED], []), (), None
     )
     creating = described(1, LifeCycleState="creating")
 
-    def run() -> homes.Observed:
+    def run() -> homes.ObservedHomes:
         return homes.create_access_points_and_put_policy(efs, observed, clock=clock, sleep=clock.sleep)
 
     with Stubber(efs._client) as stub:
@@ -296,7 +301,7 @@ def test_a_new_access_point_is_waited_for_with_a_bound() -> None:
         for point in (creating, creating, described(1)):
             stub.add_response("describe_access_points", {"AccessPoints": [point]})
         stub.add_response("put_file_system_policy", {})
-        assert run().access_point_arns and 1 < clock.now < 10
+        assert run().existing_access_point_arns and 1 < clock.now < 10
         stub.assert_no_pending_responses()
         stub.add_response("create_access_point", creating)
         for _ in range(100):
@@ -310,5 +315,5 @@ def test_which_of_several_is_taken_is_always_the_same() -> None:
     there = [access_points.parse_access_point(described(number)) for number in (9, 3)]
     ours = access_points.parse_access_point(described(12, Tags=[{"Key": USER_TAG, "Value": "alice"}]))
     dying = access_points.parse_access_point(described(1, LifeCycleState="deleting"))
-    assert access_points.plan_changes([WANTED], [*there, dying])[0].existing == there[1]
-    assert access_points.plan_changes([WANTED], [*there, ours])[0].existing == ours
+    assert access_points.plan_user_changes([WANTED], [*there, dying])[0].existing == there[1]
+    assert access_points.plan_user_changes([WANTED], [*there, ours])[0].existing == ours

@@ -42,7 +42,7 @@ class Fleet(SageMaker):
 
 def test_addresses_come_from_the_description_or_the_host_name() -> None:
     nodes = list_nodes(Fleet(), "demo")
-    assert [(node.group, node.instance_id, node.address, node.removed) for node in nodes] == [
+    assert [(node.group, node.instance_id, node.address, node.is_shutting_down_or_gone) for node in nodes] == [
         ("c", "i-0", "", True),
         ("w", "i-1", "10.0.0.9", False),
         ("w", "i-2", "10.0.0.10", False),

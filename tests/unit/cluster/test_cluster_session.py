@@ -98,7 +98,7 @@ def test_ssh_straight_to_the_address() -> None:
 def test_ssh_itself_reads_the_configuration(tmp_path: Path, direct: bool) -> None:
     """`ssh -G` prints what ssh makes of it. An index counts what is listed, gone nodes too, as NODE does."""
     access = SshLogin("ubuntu", "/my keys/id")
-    wanted = [one.instance_id for one in NODES if not one.removed]
+    wanted = [one.instance_id for one in NODES if not one.is_shutting_down_or_gone]
     file = tmp_path / "config"
     file.write_text(
         render_ssh_config("demo", "us-west-2", NODES, wanted, access, program="/opt/a b/hyperpod-kit", direct=direct)

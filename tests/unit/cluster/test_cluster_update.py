@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.aws import request_shape
-from hyperpod_kit.cluster.update import IMPOSSIBLE, IN_PLACE, NEW_NODES, plan_update, require_sendable
+from hyperpod_kit.cluster.update import IMPOSSIBLE, IN_PLACE, NEW_NODES, plan_update, require_aws_would_accept_update
 from hyperpod_kit.errors import ClusterError, ConfigError
 
 WANTED: dict[str, Any] = {
@@ -50,7 +50,7 @@ def live(**changes: Any) -> dict[str, Any]:
 
 def test_nothing_to_change() -> None:
     found = plan_update(live(), WANTED)
-    assert found.changes == () and found.possible and found.destroys == 0
+    assert found.changes == () and found.can_api_do_all and found.destroyed_node_count == 0
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_a_group_that_differs(changes: dict[str, Any], field: str | None, how: s
         assert found.changes == ()  # said by AWS, not asked for by us
         return
     [change] = found.changes
-    assert (change.where, change.field, change.how, found.destroys) == ("work", field, how, destroys)
-    assert found.possible is (how != IMPOSSIBLE)
+    assert (change.where, change.field, change.how, found.destroyed_node_count) == ("work", field, how, destroys)
+    assert found.can_api_do_all is (how != IMPOSSIBLE)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_groups_come_and_go_and_the_request_is_one_that_aws_takes() -> None:
         ("old", "the group goes", 2),
     ]
     assert found.request["InstanceGroupsToDelete"] == ["old"] and "VpcConfig" not in found.request
-    assert request_shape.problems("sagemaker", "UpdateCluster", found.request) == []
+    assert request_shape.find_request_problems("sagemaker", "UpdateCluster", found.request) == []
 
 
 def wanted(**changes: Any) -> dict[str, Any]:
@@ -157,15 +157,15 @@ def test_from_the_legacy_file_to_slurm_config_and_on_to_continuous_provisioning(
     for group in legacy["InstanceGroups"]:
         group.pop("SlurmConfig")
     found = plan_update(legacy, WANTED)
-    assert {change.field for change in found.changes} == {"Orchestrator", "NodeType"} and found.possible
+    assert {change.field for change in found.changes} == {"Orchestrator", "NodeType"} and found.can_api_do_all
     back = copy.deepcopy(WANTED)
     back.pop("Orchestrator")
-    assert not plan_update(live(), back).possible
+    assert not plan_update(live(), back).can_api_do_all
     continuous = {**copy.deepcopy(WANTED), "NodeProvisioningMode": "Continuous", "Orchestrator": {"Slurm": {}}}
     found = plan_update(live(), continuous)
     assert [(change.field, change.how) for change in found.changes] == [("NodeProvisioningMode", IN_PLACE)]
     assert found.request["Orchestrator"] == {"Slurm": {}} and found.request["NodeProvisioningMode"] == "Continuous"
-    assert request_shape.problems("sagemaker", "UpdateCluster", found.request) == []
+    assert request_shape.find_request_problems("sagemaker", "UpdateCluster", found.request) == []
 
 
 def test_fields_that_are_only_passed_on() -> None:
@@ -188,12 +188,12 @@ def test_what_is_to_be_replaced_and_what_there_will_be() -> None:
 def test_a_change_that_aws_would_turn_away_is_not_sent(status: str) -> None:
     found = plan_update(live(TargetCount=2), wanted())
     with pytest.raises(ClusterError, match=f"cluster demo is {status}: broke; AWS takes a change") as caught:
-        require_sendable({**live(), "ClusterStatus": status, "FailureMessage": "broke"}, found)
+        require_aws_would_accept_update({**live(), "ClusterStatus": status, "FailureMessage": "broke"}, found)
     verb = "diagnose" if status == "Failed" else "wait"
     assert caught.value.hint == f"hyperpod-kit {verb} --cluster demo, then again"
-    require_sendable({**live(), "ClusterStatus": "InService"}, found)
-    require_sendable({**live(), "ClusterStatus": status, "NodeProvisioningMode": "Continuous"}, found)
+    require_aws_would_accept_update({**live(), "ClusterStatus": "InService"}, found)
+    require_aws_would_accept_update({**live(), "ClusterStatus": status, "NodeProvisioningMode": "Continuous"}, found)
     found.request["InstanceGroups"][0]["New"] = 1
     with pytest.raises(ConfigError) as refused:
-        require_sendable({**live(), "ClusterStatus": "InService"}, found)
+        require_aws_would_accept_update({**live(), "ClusterStatus": "InService"}, found)
     assert "InstanceGroups[0].New" in refused.value.findings[0]

@@ -15,7 +15,7 @@ import pytest
 
 from hyperpod_kit.bundle.render import render
 from hyperpod_kit.config.decode import decode_settings
-from hyperpod_kit.config.emit import create_cluster_request
+from hyperpod_kit.config.emit import build_create_cluster_request
 from hyperpod_kit.config.findings import ERROR, WARNING
 from hyperpod_kit.config.load import check, load
 from hyperpod_kit.config.validate import validate
@@ -152,7 +152,7 @@ def test_a_lifecycle_config_is_whole_and_the_legacy_file_never_beside_slurm_conf
     file.write_text(json.dumps(values))
     settings = load(file)
     bundle = render(settings) if settings.entry_script else None
-    request = create_cluster_request(settings, bundle.source_s3_uri if bundle else "")
+    request = build_create_cluster_request(settings, bundle.source_s3_uri if bundle else "")
     for group in request["InstanceGroups"]:
         hooks = set(group.get("LifeCycleConfig", {})) - {"SourceS3Uri"}
         assert len(hooks) == (mode != "ami_only") and ("SlurmConfig" in group) == (mode != "on_create")

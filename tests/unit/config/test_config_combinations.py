@@ -18,8 +18,8 @@ import pytest
 from botocore.session import get_session
 from botocore.validate import ParamValidator
 
-from hyperpod_kit.aws.request_shape import problems
-from hyperpod_kit.config.emit import create_cluster_request, provisioning_parameters_json
+from hyperpod_kit.aws.request_shape import find_request_problems
+from hyperpod_kit.config.emit import build_create_cluster_request, provisioning_parameters_json_if_on_create
 from hyperpod_kit.config.findings import select_errors
 from tests.unit.config.combinations import COMBINATIONS, URI, allowed, settings_of
 
@@ -43,13 +43,15 @@ def test_every_combination() -> None:
     assert len(COMBINATIONS) == 3 * 2 * 4 * 2 * 6 * 2 * 2
     for chosen in COMBINATIONS:
         settings, found = settings_of(chosen)
-        request = create_cluster_request(settings, URI)
+        request = build_create_cluster_request(settings, URI)
         assert not ParamValidator().validate(request, shape).has_errors(), chosen
-        assert problems("sagemaker", "CreateCluster", request) == [], chosen
+        assert find_request_problems("sagemaker", "CreateCluster", request) == [], chosen
         assert (not select_errors(found)) == allowed(chosen), (chosen, found)
         # HyperPod rolls a cluster back that has both.
         slurm = any("SlurmConfig" in group for group in request["InstanceGroups"])
-        assert slurm != (provisioning_parameters_json(settings) is not None) and slurm == ("Orchestrator" in request)
+        assert slurm != (provisioning_parameters_json_if_on_create(settings) is not None) and slurm == (
+            "Orchestrator" in request
+        )
         assert (
             request.get("NodeProvisioningMode") == chosen["provisioning"] and ("VpcConfig" in request) == chosen["vpc"]
         )
@@ -115,7 +117,7 @@ def test_awss_command_line_sends_every_allowed_request_as_it_is(
     for chosen in filter(allowed, COMBINATIONS):
         if chosen["extras"] != chosen["vpc"] or (chosen["recovery"] == "None" and chosen["storage"] in SAME_SHAPES):
             continue  # a third of the time, and every field that there is is sent with every other
-        request = create_cluster_request(settings_of(chosen)[0], URI)
+        request = build_create_cluster_request(settings_of(chosen)[0], URI)
         if request in asked:
             continue
         asked.append(request)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.aws.request_shape import problems
-from hyperpod_kit.config.emit import create_cluster_request, provisioning_parameters_json
+from hyperpod_kit.aws.request_shape import find_request_problems
+from hyperpod_kit.config.emit import build_create_cluster_request, provisioning_parameters_json_if_on_create
 from hyperpod_kit.config.load import load
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.config.sourced import SourcedMount
@@ -29,7 +29,7 @@ def configuration(mode: str, **changes: Any) -> Settings:
 
 
 def test_on_create_leaves_everything_to_our_script() -> None:
-    request = create_cluster_request(configuration("on_create"), URI)
+    request = build_create_cluster_request(configuration("on_create"), URI)
     assert request == {
         "ClusterName": "demo",
         "InstanceGroups": [
@@ -45,11 +45,11 @@ def test_on_create_leaves_everything_to_our_script() -> None:
         "NodeRecovery": "Automatic",
         "VpcConfig": {"SecurityGroupIds": ["sg-0123456789abcdef0"], "Subnets": ["subnet-0123456789abcdef0"]},
     }
-    assert problems("sagemaker", "CreateCluster", request) == []
+    assert find_request_problems("sagemaker", "CreateCluster", request) == []
 
 
 def test_on_init_complete_lets_hyperpod_make_slurm_and_lustre() -> None:
-    request = create_cluster_request(configuration("on_init_complete"), URI)
+    request = build_create_cluster_request(configuration("on_init_complete"), URI)
     controller, worker = request["InstanceGroups"]
     assert controller["LifeCycleConfig"] == {"SourceS3Uri": URI, "OnInitComplete": "on_init_complete.sh"}
     assert controller["SlurmConfig"] == {"NodeType": "Controller"}
@@ -65,30 +65,30 @@ def test_on_init_complete_lets_hyperpod_make_slurm_and_lustre() -> None:
     ]
     # Merge: our hooks in slurm.conf are no drift.
     assert request["Orchestrator"] == {"Slurm": {"SlurmConfigStrategy": "Merge"}}
-    assert problems("sagemaker", "CreateCluster", request) == []
+    assert find_request_problems("sagemaker", "CreateCluster", request) == []
 
 
 def test_a_login_group_and_tags() -> None:
     config = configuration("on_init_complete")
     groups = (*config.cluster.groups, InstanceGroup("login", "ml.c5.large", 1, "login"))
     config = replace(config, cluster=replace(config.cluster, groups=groups, tags=(("team", "vision"),)))
-    request = create_cluster_request(config, URI)
+    request = build_create_cluster_request(config, URI)
     assert request["InstanceGroups"][2]["SlurmConfig"] == {"NodeType": "Login"}
     assert request["Tags"] == [{"Key": "team", "Value": "vision"}]
-    assert problems("sagemaker", "CreateCluster", request) == []
+    assert find_request_problems("sagemaker", "CreateCluster", request) == []
 
 
 def test_ami_only_has_no_lifecycle_script() -> None:
-    request = create_cluster_request(configuration("ami_only"), "")
+    request = build_create_cluster_request(configuration("ami_only"), "")
     assert all("LifeCycleConfig" not in group and "SlurmConfig" in group for group in request["InstanceGroups"])
-    assert problems("sagemaker", "CreateCluster", request) == []
+    assert find_request_problems("sagemaker", "CreateCluster", request) == []
 
 
 def test_the_legacy_file_has_awss_keys_only() -> None:
     config = configuration("on_create")
     passthrough = {"slurm_configurations": {"a": 1}}
     config = replace(config, parameters=replace(config.parameters, login_group="login", passthrough=passthrough))
-    text = provisioning_parameters_json(config)
+    text = provisioning_parameters_json_if_on_create(config)
     assert text is not None
     assert json.loads(text) == {
         "version": "1.0.0",
@@ -104,7 +104,7 @@ def test_the_legacy_file_has_awss_keys_only() -> None:
 
 @pytest.mark.parametrize("mode", ["on_init_complete", "ami_only"])
 def test_the_legacy_file_is_not_written_beside_slurm_config(mode: str) -> None:
-    assert provisioning_parameters_json(configuration(mode)) is None
+    assert provisioning_parameters_json_if_on_create(configuration(mode)) is None
 
 
 def test_hyperpod_makes_one_fsx_of_each_kind_in_a_group_and_never_in_on_create() -> None:
@@ -117,7 +117,8 @@ def test_hyperpod_makes_one_fsx_of_each_kind_in_a_group_and_never_in_on_create()
         config = replace(config, sourced_mounts=(*config.sourced_mounts, *more))
         assert {mount.name for mount in config.node_config().mounts if mount.platform} == theirs
         controller, worker = (
-            group.get("InstanceStorageConfigs", []) for group in create_cluster_request(config, URI)["InstanceGroups"]
+            group.get("InstanceStorageConfigs", [])
+            for group in build_create_cluster_request(config, URI)["InstanceGroups"]
         )
         assert [next(iter(entry)) for entry in controller] == ["FsxLustreConfig"] * bool(theirs)
         assert [next(iter(entry)) for entry in worker] == ["FsxLustreConfig", "FsxOpenZfsConfig"] * bool(theirs)

@@ -114,7 +114,7 @@ def test_the_file_of_ids_is_written_once_and_only_when_it_changes(config: Path) 
     assert access_points.write_access_points(config, [A_B, ALICE]) and not access_points.write_access_points(
         config, [ALICE, A_B]
     )
-    assert access_points.read_access_points(config) == {"alice": ALICE, "a_b": A_B}
+    assert access_points.read_access_points_or_empty(config) == {"alice": ALICE, "a_b": A_B}
     assert sorted(path.name for path in config.parent.iterdir()) == [
         "parameters.access-points.json",
         "parameters.json",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.config.decode import decode_settings
-from hyperpod_kit.config.emit import create_cluster_request, provisioning_parameters_json
+from hyperpod_kit.config.emit import build_create_cluster_request, provisioning_parameters_json_if_on_create
 from hyperpod_kit.config.findings import select_errors
 from hyperpod_kit.config.from_aws import first_lifecycle_scripts_uri, import_configuration
 from hyperpod_kit.config.init_answers import Answers
@@ -53,12 +53,12 @@ def test_every_request_comes_back_as_it_was() -> None:
         if not allowed(chosen) or chosen["recovery"] != "Automatic":
             continue
         settings = settings_of(chosen)[0]
-        request = create_cluster_request(settings, URI)
-        legacy = provisioning_parameters_json(settings)
+        request = build_create_cluster_request(settings, URI)
+        legacy = provisioning_parameters_json_if_on_create(settings)
         found = import_configuration(request, json.loads(legacy) if legacy else None)
         again, problems = decode_settings(copy_with_answers_and_defaults(found.values, Answers(region="us-east-1")))
         assert problems == [] and select_errors(validate(again)) == [], (chosen, problems, validate(again))
-        assert create_cluster_request(again, URI) == request, chosen
+        assert build_create_cluster_request(again, URI) == request, chosen
         assert all("the lifecycle scripts at s3://" in note for note in found.notes), (chosen, found.notes)
 
 
@@ -217,7 +217,7 @@ def test_what_is_no_cluster(cluster: Any, parameters: Any, message: str) -> None
 def test_odd_values_never_break_it() -> None:
     """Each value of a request in turn by something else: values and findings, or one clear error; no exception."""
     chosen = next(one for one in COMBINATIONS if one["storage"] == "all" and one["extras"] and allowed(one))
-    full = create_cluster_request(settings_of(chosen)[0], URI)
+    full = build_create_cluster_request(settings_of(chosen)[0], URI)
 
     def places(value: Any, key_path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -338,7 +338,7 @@ def test_the_input_of_several_controllers_as_aws_documents_it() -> None:
         assert (settings.controller_count, settings.cluster.lifecycle_mode) == (2, "on_create")
         assert settings.slurm_state_mount_name and settings.node_config().controllers == 2
         assert settings.steps.accounting is None
-        assert json.loads(provisioning_parameters_json(settings) or "")["slurm_configurations"] == slurm
+        assert json.loads(provisioning_parameters_json_if_on_create(settings) or "")["slurm_configurations"] == slurm
         notes = " ".join(found.notes)
         assert "below /fsx/aws/hyperpod is not taken over" in notes and "nobody is told of a failover" in notes
         assert "slurm_database_endpoint: there is no accounting" in notes

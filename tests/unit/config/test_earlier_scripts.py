@@ -10,7 +10,7 @@ import pytest
 from hyperpod_kit.config.decode import decode_settings
 from hyperpod_kit.config.findings import select_errors
 from hyperpod_kit.config.legacy_scripts import classify_scripts
-from hyperpod_kit.config.starter import add_legacy_scripts
+from hyperpod_kit.config.starter import add_legacy_scripts_users_and_steps
 from hyperpod_kit.config.validate import validate
 from tests.property.every_field import document
 
@@ -77,7 +77,7 @@ def test_a_script_that_would_fail_on_every_node_is_left_out(mounts: list[tuple[s
     listed = [{"kind": kind, "name": path[1:], "path": path} for kind, path in mounts]
     values: dict[str, Any] = {"hyperpod_kit": {"mounts": listed}}
     earlier = replace(classify_scripts(AWS, {"config.py": CONFIG}, "earlier"), steps={})
-    assert add_legacy_scripts(values, earlier) == left_out
+    assert add_legacy_scripts_users_and_steps(values, earlier) == left_out
     names = [script["name"] for script in values["hyperpod_kit"]["scripts"]]
     assert ("ubuntu-home" in names) is not bool(left_out) and "enroot" in names
 
@@ -86,7 +86,9 @@ def test_steps_of_ours_take_the_place_of_awss_scripts_where_they_can() -> None:
     earlier = classify_scripts([*AWS, "observability/install_node_exporter.sh"], {"config.py": b""}, "earlier")
     values = document()
     del values["hyperpod_kit"]["steps"]
-    assert add_legacy_scripts(values, earlier) == ["your script `ubuntu-home`: homes lie on the mount at /home"]
+    assert add_legacy_scripts_users_and_steps(values, earlier) == [
+        "your script `ubuntu-home`: homes lie on the mount at /home"
+    ]
     assert set(values["hyperpod_kit"]["steps"]) == set(earlier.steps)
     settings, _ = decode_settings(values)
     assert [one for one in select_errors(validate(settings)) if "steps" in one.path] == []
@@ -96,7 +98,7 @@ def test_steps_of_ours_take_the_place_of_awss_scripts_where_they_can() -> None:
         bare["hyperpod_kit"].pop(key, None)
     for key in ("fsx_dns_name", "fsx_mountname", "fsx_openzfs_dns_name", "bucketname"):
         bare.pop(key)
-    [_, left_out] = add_legacy_scripts(bare, earlier)
+    [_, left_out] = add_legacy_scripts_users_and_steps(bare, earlier)
     assert left_out.startswith("hyperpod_kit.steps.ssh_between_nodes: nodes cannot find each other's host keys")
     assert "ssh_between_nodes" not in bare["hyperpod_kit"]["steps"]
 

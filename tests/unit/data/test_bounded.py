@@ -28,7 +28,7 @@ def waiting(path, _flags=0):
 @pytest.fixture(autouse=True)
 def every_mount_may_hang(monkeypatch):
     monkeypatch.setattr(mountinfo, "DISKS", frozenset())
-    monkeypatch.setattr(source_owner, "open_nonblocking", waiting)
+    monkeypatch.setattr(source_owner, "open_nonblocking_as_source_owner", waiting)
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ from hyperpod_kit.data import ElasticLoader, IndexedDataset, SampleIndex
 from hyperpod_kit.data.reading import mounts
 from hyperpod_kit.untrusted import source_owner
 mounts.mountinfo.DISKS = frozenset()
-source_owner.open_nonblocking = lambda path, _flags=0: os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+source_owner.open_nonblocking_as_source_owner = lambda path, _flags=0: os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 data = IndexedDataset(SampleIndex.open(sys.argv[1]), answer=0.1, patience=0.1)
 for batch in ElasticLoader(data, 4, num_workers=int(sys.argv[2])):
     pass

@@ -12,7 +12,7 @@ import struct
 import numpy as np
 import pytest
 
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, PackedDataset, ShuffledOrder
 from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.megatron import MegatronTokens, write_documents
@@ -21,7 +21,7 @@ from hyperpod_kit.errors import ChangedFile, DataError, DataUnavailable
 
 def test_records_of_a_made_corpus_make_batches(tmp_path):
     """Each has the keys of the others, also the last of a file, which fills it up."""
-    assert run(["data", "make-corpus", str(tmp_path / "c"), "--files", "5", "--kib", "13"]) == 0
+    assert run_command_line(["data", "make-corpus", str(tmp_path / "c"), "--files", "5", "--kib", "13"]) == 0
     data = IndexedDataset(build_index([str(tmp_path / "c")]).index)
     keys = {tuple(data[number]) for number in range(len(data))}
     assert keys == {("id", "title", "text")}
@@ -30,14 +30,22 @@ def test_records_of_a_made_corpus_make_batches(tmp_path):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_corpus_has_its_size_and_is_jsonl(tmp_path, seed):
-    assert run(["data", "make-corpus", str(tmp_path / "c"), "--files", "3", "--kib", "9", "--seed", str(seed)]) == 0
+    assert (
+        run_command_line(
+            ["data", "make-corpus", str(tmp_path / "c"), "--files", "3", "--kib", "9", "--seed", str(seed)]
+        )
+        == 0
+    )
     for path in (tmp_path / "c").iterdir():
         assert path.stat().st_size == 9 * 1024
         assert all(json.loads(line)["text"] for line in path.read_text().splitlines())
 
 
 def test_a_cap_is_kept(tmp_path, capsys):
-    assert run(["data", "make-corpus", str(tmp_path / "c"), "--files", "3", "--kib", "1024", "--cap", "2"]) == 2
+    assert (
+        run_command_line(["data", "make-corpus", str(tmp_path / "c"), "--files", "3", "--kib", "1024", "--cap", "2"])
+        == 2
+    )
     assert "the cap is 2097152" in capsys.readouterr().err and not (tmp_path / "c").exists()
 
 
@@ -53,10 +61,10 @@ def small(tmp_path):
 
 
 def test_small_files_and_back(small, tmp_path, capsys):
-    assert run(["data", "merge", str(small), str(tmp_path / "tars"), "--mib", "1", "--json"]) == 0
+    assert run_command_line(["data", "merge", str(small), str(tmp_path / "tars"), "--mib", "1", "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert made["files"] == 121 and 2 <= made["tars"] <= 5
-    assert run(["data", "split", str(tmp_path / "tars"), str(tmp_path / "back")]) == 0
+    assert run_command_line(["data", "split", str(tmp_path / "tars"), str(tmp_path / "back")]) == 0
     for folder in small.iterdir():
         names = [path.name for path in folder.iterdir()]
         assert filecmp.cmpfiles(folder, tmp_path / "back" / folder.name, names, shallow=False) == (names, [], [])
@@ -65,16 +73,16 @@ def test_small_files_and_back(small, tmp_path, capsys):
 
 
 def test_what_was_damaged_is_not_split(small, tmp_path, capsys):
-    assert run(["data", "merge", str(small), str(tmp_path / "tars"), "--mib", "1"]) == 0
-    assert run(["data", "merge", str(small), str(tmp_path / "tars"), "--mib", "1"]) == 1
+    assert run_command_line(["data", "merge", str(small), str(tmp_path / "tars"), "--mib", "1"]) == 0
+    assert run_command_line(["data", "merge", str(small), str(tmp_path / "tars"), "--mib", "1"]) == 1
     assert "has merged files already" in capsys.readouterr().err
     path = tmp_path / "tars" / "000001.tar"
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
     path.write_bytes(raw)
-    assert run(["data", "split", str(tmp_path / "tars"), str(tmp_path / "back")]) == 1
+    assert run_command_line(["data", "split", str(tmp_path / "tars"), str(tmp_path / "back")]) == 1
     (tmp_path / "tars" / "merged.json").unlink()
-    assert run(["data", "split", str(tmp_path / "tars"), str(tmp_path / "back")]) == 1
+    assert run_command_line(["data", "split", str(tmp_path / "tars"), str(tmp_path / "back")]) == 1
     assert "not to its end" in capsys.readouterr().err
 
 
@@ -155,9 +163,9 @@ def test_tokenize_by_a_tokenizers_file(tmp_path, capsys):
     (tmp_path / "corpus" / "a.jsonl").write_text("".join(lines))
     words = ["data", "tokenize", str(tmp_path / "corpus"), "--tokenizer", str(tmp_path / "tokenizer.json")]
     words += ["--out", str(tmp_path / "out" / "c"), "--processes", "2"]
-    assert run([*words, "--field", "body", "--end", "<end>", "--json"]) == 0
+    assert run_command_line([*words, "--field", "body", "--end", "<end>", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["documents"] == 1200
     found = MegatronTokens(str(tmp_path / "out" / "c"))
     assert [found[n].tolist() for n in (0, 1001)] == [[4, 0], [2, 3, 4, 0]]
-    assert run(words) == 1 and "no text in 'text'" in capsys.readouterr().err
-    assert run([*words, "--field", "body", "--end", "</s>"]) == 2
+    assert run_command_line(words) == 1 and "no text in 'text'" in capsys.readouterr().err
+    assert run_command_line([*words, "--field", "body", "--end", "</s>"]) == 2

@@ -260,12 +260,12 @@ def test_objects_are_fetched_by_blocks(tmp_path, monkeypatch):
     """A chunk is a block; of a long one several, and of little data as long as can be."""
     index = lines_of(tmp_path / "lines", 5000, 50)
     cuts = BlockCuts(index)
-    assert list(cuts.block_start_offsets(index.file(0))) == []
+    assert list(cuts.block_start_offsets_if_worth_cutting(index.file(0))) == []
     monkeypatch.setattr(block_cuts, "MEMORY_BYTES", 1000)
     monkeypatch.setattr(block_cuts, "BLOCK_BYTES", 1)
     cuts.set_samples_per_block(700)
     starts = index.places(np.arange(0, 5000, 700))[0].tolist()
-    assert list(cuts.block_start_offsets(index.file(0))) == starts
+    assert list(cuts.block_start_offsets_if_worth_cutting(index.file(0))) == starts
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 30_000)
     found = list(chunks.chunk_begin_offsets_and_size(index.file(0).size, starts))
     assert found == sorted({*starts, *(start + 30_000 for start in starts[:-1]), index.file(0).size})

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.data import IndexedDataset
 from hyperpod_kit.data.bulk.stage import stage
 from hyperpod_kit.data.index.build import build_index
@@ -48,9 +48,9 @@ def test_an_index_says_it(odd, tmp_path, caplog):
 
 
 def test_merge_says_it_and_follows_links_to_files(odd, tmp_path, caplog):
-    assert run(["data", "merge", str(odd), str(tmp_path / "merged")]) == 0
+    assert run_command_line(["data", "merge", str(odd), str(tmp_path / "merged")]) == 0
     assert len(said(caplog)) == 1
-    assert run(["data", "split", str(tmp_path / "merged"), str(tmp_path / "again")]) == 0
+    assert run_command_line(["data", "split", str(tmp_path / "merged"), str(tmp_path / "again")]) == 0
     files = {path.relative_to(tmp_path / "again").as_posix(): path for path in (tmp_path / "again").rglob("*.txt")}
     assert {name: path.read_text() for name, path in files.items()} == {
         "real.txt": "two\n",
@@ -60,8 +60,8 @@ def test_merge_says_it_and_follows_links_to_files(odd, tmp_path, caplog):
     links = tmp_path / "links"
     links.mkdir()
     (links / "a").symlink_to(tmp_path / "blobs" / "1f")
-    assert run(["data", "merge", str(links), str(tmp_path / "of-links")]) == 0
-    assert run(["data", "merge", str(links / "a"), str(tmp_path / "of-a-file")]) == 3
+    assert run_command_line(["data", "merge", str(links), str(tmp_path / "of-links")]) == 0
+    assert run_command_line(["data", "merge", str(links / "a"), str(tmp_path / "of-a-file")]) == 3
 
 
 def test_stage_says_it_and_keeps_holes(odd, tmp_path, caplog):
@@ -82,8 +82,8 @@ def test_merge_says_where_holes_become_zeros(tmp_path, caplog):
     folder = tmp_path / "corpus"
     folder.mkdir()
     (folder / "whole.bin").write_bytes(os.urandom(3 << 20))
-    assert run(["data", "merge", str(folder), str(tmp_path / "first")]) == 0 and "holes" not in caplog.text
+    assert run_command_line(["data", "merge", str(folder), str(tmp_path / "first")]) == 0 and "holes" not in caplog.text
     with open(folder / "holes.bin", "wb") as stream:
         stream.truncate(5 << 20)
-    assert run(["data", "merge", str(folder), str(tmp_path / "second")]) == 0
+    assert run_command_line(["data", "merge", str(folder), str(tmp_path / "second")]) == 0
     assert "1 files below" in caplog.text and "have holes, which are zeros in a tar" in caplog.text

@@ -9,7 +9,7 @@ import tarfile
 
 import pytest
 
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.data import SampleIndex, SequentialOrder, ShuffledOrder
 from hyperpod_kit.data.index.build import build_index
 from hyperpod_kit.data.mixing import Mixing, detect_fields_data_is_sorted_by, measure_mixing
@@ -69,13 +69,13 @@ def test_so_are_directories(tmp_path):
 def test_the_commands_say_both(tmp_path, capsys):
     corpus(tmp_path / "sorted", [{"topic": f"t{n // 100}"} for n in range(2000)])
     for words in (["index", str(tmp_path / "sorted")], ["show", str(tmp_path / "sorted" / ".hpk-index")]):
-        assert run(["data", *words]) == 0
+        assert run_command_line(["data", *words]) == 0
         said = capsys.readouterr().out
         assert "mixing   a batch of 1,024 has samples from 256 of 256 parts of the data" in said
         assert "order    blocks of 6 samples, 384 side by side, by default" in said
         assert "warning: the data is sorted by 'topic': " in said
         assert "hint:" not in said, "it is small, and mixed well"
-        assert run(["data", *words, "--json"]) == 0
+        assert run_command_line(["data", *words, "--json"]) == 0
         facts = json.loads(capsys.readouterr().out)
         assert (facts["block"], facts["lanes"]) == (6, 384)
         assert facts["mixing"]["batch"] == 1024 and facts["sorted_by"][0]["name"] == "'topic'"
@@ -84,7 +84,7 @@ def test_the_commands_say_both(tmp_path, capsys):
 def test_data_that_cannot_be_read_keeps_neither_back(tmp_path, capsys):
     corpus(tmp_path / "gone", [{"topic": n} for n in range(1000)])
     (tmp_path / "gone" / "a.jsonl").unlink()
-    assert run(["data", "show", str(tmp_path / "gone" / ".hpk-index")]) == 0
+    assert run_command_line(["data", "show", str(tmp_path / "gone" / ".hpk-index")]) == 0
     assert "whether the data is sorted is not known: " in capsys.readouterr().out
 
 
@@ -96,6 +96,8 @@ def test_more_lanes_are_advised_where_they_help(tmp_path, capsys, monkeypatch):
     (tmp_path / "b" / "b.txt").write_bytes(lines)
     monkeypatch.setattr(SampleIndex, "block_for", lambda self, size=0: 20)
     for source, advised in (("a.txt.gz", True), ("b", False)):
-        assert run(["data", "index", str(tmp_path / source), "--out", str(tmp_path / "index" / source)]) == 0
+        assert (
+            run_command_line(["data", "index", str(tmp_path / source), "--out", str(tmp_path / "index" / source)]) == 0
+        )
         said = capsys.readouterr().out
         assert ("hint:" in said and "order=SpreadOrder(len(data), seed, block=20, lanes=384)" in said) == advised, said

@@ -142,7 +142,7 @@ def sizes_of(raw):
     groups = groups_of(raw)
     columns = groups._footer.columns_of_group(0)
     return sum(
-        groups._max_decoded_size(one, groups._read_checked_pages(one), 0) for one in columns
+        groups._max_decoded_size(one, groups._read_checked_page_headers(one), 0) for one in columns
     ), parquet.read_table(io.BytesIO(raw)).nbytes
 
 

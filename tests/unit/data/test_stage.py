@@ -25,7 +25,7 @@ boto3 = pytest.importorskip("boto3", reason="the package boto3 is not installed"
 
 from boto3.s3.transfer import TransferConfig  # noqa: E402
 
-from hyperpod_kit.cli.main import run  # noqa: E402
+from hyperpod_kit.cli.main import run_command_line  # noqa: E402
 from hyperpod_kit.data import IndexedDataset, SampleIndex  # noqa: E402
 from hyperpod_kit.data.bulk import directory, etag, s5cmd  # noqa: E402
 from hyperpod_kit.data.bulk.stage import stage  # noqa: E402
@@ -66,15 +66,15 @@ def source(tmp_path):
 def test_a_directory_is_staged_once(source, tmp_path, capsys):
     out = tmp_path / "out"
     words = ["data", "stage", str(source), str(out), "--json"]
-    assert run([*words, "--dry-run"]) == 0 and not out.exists()
+    assert run_command_line([*words, "--dry-run"]) == 0 and not out.exists()
     assert json.loads(capsys.readouterr().out)["brought"] == 42
-    assert run(words) == 0
+    assert run_command_line(words) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["files"], found["brought"], found["by_size"], found["known"]) == (42, 42, 0, 0)
     names = [str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()]
     assert same(source, out, names)
     (source / "top.txt").write_text("other")
-    assert run(words[:-1]) == 0
+    assert run_command_line(words[:-1]) == 0
     assert capsys.readouterr().out.startswith("1 files, 5 B, into") and (out / "top.txt").read_text() == "other"
 
 
@@ -164,16 +164,16 @@ def test_a_prefix_is_staged_with_proof(bucket, source, tmp_path, capsys):
     data = put_in_parts(client, "run/large.bin", 12 * MIB, 5 * MIB)
     out = tmp_path / "out"
     words = ["data", "stage", "s3://corpus/run", str(out), "--json"]
-    assert run([*words, "--dry-run"]) == 0 and not out.exists()
-    assert run(words) == 0
+    assert run_command_line([*words, "--dry-run"]) == 0 and not out.exists()
+    assert run_command_line(words) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (found["brought"], found["by_size"]) == (43, 0)
     assert (out / "large.bin").read_bytes() == data
     assert same(source, out, [str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()])
-    assert run(words) == 0 and json.loads(capsys.readouterr().out)["known"] == 43
+    assert run_command_line(words) == 0 and json.loads(capsys.readouterr().out)["known"] == 43
     client.put_object(Bucket=BUCKET, Key="run/top.txt", Body=b"other")
-    assert run(words) == 0 and json.loads(capsys.readouterr().out)["brought"] == 1
-    assert run(["data", "stage", "s3://corpus/run/top.txt", str(tmp_path / "one")]) == 0
+    assert run_command_line(words) == 0 and json.loads(capsys.readouterr().out)["brought"] == 1
+    assert run_command_line(["data", "stage", "s3://corpus/run/top.txt", str(tmp_path / "one")]) == 0
     assert [path.name for path in (tmp_path / "one").iterdir() if path.is_file()] == ["top.txt"]
     index = build_index(["s3://corpus/run/d0"], str(tmp_path / "index"), format="whole").index
     copy = IndexedDataset(SampleIndex.open(index.folder, sources=(str(out / "d0"),)))
@@ -282,14 +282,14 @@ def test_an_etag_that_is_no_digest(bucket, source, tmp_path, monkeypatch):
     """As of objects under SSE-KMS: they come twice, until it is known that no ETag is one."""
     _, client, _ = bucket
     put(client, source, "run/")
-    real = etag.compare_with_etag
+    real = etag.etag_verdict_and_md5_or_empty
     asked = []
 
     def compare(stream, size, tag):
         asked.append(tag)
         return real(stream, size, tag[::-1])
 
-    monkeypatch.setattr(etag, "compare_with_etag", compare)
+    monkeypatch.setattr(etag, "etag_verdict_and_md5_or_empty", compare)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     found = stage("s3://corpus/run", str(tmp_path / "out"))
     assert found.brought == found.by_size == 42 and len(asked) < 2 * 42

@@ -13,11 +13,16 @@ import yaml
 from cfnlint.api import lint
 from cfnlint.config import ManualArgs
 
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.config.load import load
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.infra.network import allocate_subnet_blocks
-from hyperpod_kit.infra.template import as_yaml, build_parts, cloudformation_template, describe_omissions
+from hyperpod_kit.infra.template import (
+    build_template_parts,
+    cloudformation_template,
+    describe_omissions,
+    to_yaml_without_aliases,
+)
 from hyperpod_kit.infra.terraform import terraform_configuration
 from hyperpod_kit.infra.terraform_types import TYPES
 from tests.unit.infra.cloud import make
@@ -53,7 +58,7 @@ def every_mount() -> Dict[str, Any]:
 
 
 def linted(template: Any) -> list[str]:
-    return [match.rule.id for match in lint(as_yaml(template), config=ManualArgs(regions=[REGION]))]
+    return [match.rule.id for match in lint(to_yaml_without_aliases(template), config=ManualArgs(regions=[REGION]))]
 
 
 @pytest.mark.full
@@ -81,7 +86,7 @@ def test_what_it_makes_is_what_validate_asks_for(
     kit["cluster"]["instance_groups"][1]["instance_type"] = "ml.p4d.24xlarge"  # with an EFA
     config = tmp_path / "provisioning_parameters.json"
     config.write_text(json.dumps(values))
-    assert run(["infra", "template", str(config), "--check", "--json"]) == 1
+    assert run_command_line(["infra", "template", str(config), "--check", "--json"]) == 1
     before = json.loads(capsys.readouterr().out)
     assert {row["part"].split()[0]: row["state"] for row in before["parts"]} == {
         "network": "missing",
@@ -92,7 +97,7 @@ def test_what_it_makes_is_what_validate_asks_for(
         "role": "missing",
     }
 
-    assert run(["infra", "template", str(config), "--output", str(tmp_path / "infra.yaml")]) == 0
+    assert run_command_line(["infra", "template", str(config), "--output", str(tmp_path / "infra.yaml")]) == 0
     said = capsys.readouterr().err
     assert "--parameter-overrides Zone1=ZONE" in said
     outputs = make(empty, yaml.safe_load((tmp_path / "infra.yaml").read_text()), {"Zone1": "us-east-1a"})
@@ -100,10 +105,10 @@ def test_what_it_makes_is_what_validate_asks_for(
         put(values, place, value)
     empty.client("s3").put_object(Bucket="sagemaker-hyperpod-kit-data", Key="corpus/0", Body=b"x")
     config.write_text(json.dumps(values))
-    assert run(["infra", "template", str(config), "--check", "--json"]) == 0, capsys.readouterr().out
+    assert run_command_line(["infra", "template", str(config), "--check", "--json"]) == 0, capsys.readouterr().out
     after = json.loads(capsys.readouterr().out)
     assert {row["state"] for row in after["parts"]} == {"ok"}
-    assert run(["validate", str(config), "--aws", "--json", "--suppress", "HPK-V602"]) == 0
+    assert run_command_line(["validate", str(config), "--aws", "--json", "--suppress", "HPK-V602"]) == 0
     report = json.loads(capsys.readouterr().out)
     # Quotas are no part of a template.
     assert [one for one in report["findings"] if not one["code"].startswith("HPK-V6")] == []
@@ -112,7 +117,7 @@ def test_what_it_makes_is_what_validate_asks_for(
     empty.shut(group)
     endpoint = empty.client("ec2").describe_vpc_endpoints()["VpcEndpoints"][0]["VpcEndpointId"]
     empty.client("ec2").delete_vpc_endpoints(VpcEndpointIds=[endpoint])
-    assert run(["infra", "template", str(config), "--check"]) == 1
+    assert run_command_line(["infra", "template", str(config), "--check"]) == 1
     shown = " ".join(capsys.readouterr().out.split())
     assert "HPK-V311" in shown and "has no endpoint of S3" in shown
 
@@ -121,7 +126,7 @@ def test_terraform_has_the_same_resources_with_no_reference_into_nothing(tmp_pat
     path = tmp_path / "provisioning_parameters.json"
     path.write_text(json.dumps(every_mount()))
     settings = load(path)
-    found = build_parts(settings)
+    found = build_template_parts(settings)
     made = terraform_configuration(REGION, found)
     resources = made["resource"]
     assert {one["Type"] for part in found for one in part.resources.values()} <= set(TYPES)

@@ -71,7 +71,7 @@ class Rank:
         if kind not in PHASES:
             self._wait(seconds, hangs)
             return
-        with self._teller.phase(PHASES[kind]):
+        with self._teller.report_phase_during(PHASES[kind]):
             end = time.monotonic() + seconds
             while kind in MOVES and not hangs and time.monotonic() < end:
                 self._teller.report_phase_advance()
@@ -100,7 +100,7 @@ class Rank:
                 self._teller.report_completed_step(step)
                 step += 1
         self._pair.meet()
-        self._teller.enter(Phase.OVER)
+        self._teller.report_phase(Phase.OVER)
 
 
 def main() -> int:

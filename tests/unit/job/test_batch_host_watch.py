@@ -12,7 +12,7 @@ from typing import Callable, List
 import pytest
 
 from hyperpod_kit.job import storage, sweep
-from hyperpod_kit.job.batch_host_watch import BatchHostWatch, held_alone
+from hyperpod_kit.job.batch_host_watch import BatchHostWatch, is_drained_for_mount_unlike_most
 from hyperpod_kit.job.storage import LOOKS_INSIDE, Probe, RootWatch
 from hyperpod_kit.slurm.environment import JobEnvironment
 from tests.support.runner import RecordingRunner
@@ -39,7 +39,7 @@ def shown(**reasons: str) -> str:
     ],
 )
 def test_only_a_node_that_is_drained_for_its_mount_is_left(reasons: dict[str, str], alone: bool) -> None:
-    assert held_alone(RecordingRunner({"scontrol -o show node": shown(**reasons)}), "n1") is alone
+    assert is_drained_for_mount_unlike_most(RecordingRunner({"scontrol -o show node": shown(**reasons)}), "n1") is alone
 
 
 def test_a_reason_that_has_outlived_its_drain_does_not_count() -> None:
@@ -47,9 +47,9 @@ def test_a_reason_that_has_outlived_its_drain_does_not_count() -> None:
     reasons = dict.fromkeys(("n1", "n2", "n3"), "hyperpod-kit:mount:fsx:hung")
     own, *others = shown(**reasons).splitlines()
     since = [line.replace("+DRAIN", "") for line in others]
-    assert held_alone(RecordingRunner({"scontrol -o show node": "\n".join([own, *since])}), "n1")
+    assert is_drained_for_mount_unlike_most(RecordingRunner({"scontrol -o show node": "\n".join([own, *since])}), "n1")
     since.append(own.replace("+DRAIN", ""))
-    assert not held_alone(RecordingRunner({"scontrol -o show node": "\n".join(since)}), "n1")
+    assert not is_drained_for_mount_unlike_most(RecordingRunner({"scontrol -o show node": "\n".join(since)}), "n1")
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_leaving_takes_the_children_along(tmp_path: Path) -> None:
     program = (
         "import subprocess, threading; from hyperpod_kit.job import batch_host_watch\n"
         "print(subprocess.Popen(['sleep', '600']).pid, flush=True)\n"
-        "threading.Thread(target=batch_host_watch.leave, args=(74,)).start()\n"
+        "threading.Thread(target=batch_host_watch.kill_children_and_exit, args=(74,)).start()\n"
         "threading.Event().wait(60)"
     )
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=30)

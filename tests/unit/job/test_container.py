@@ -33,9 +33,9 @@ def mounted_job(job: Job) -> Iterator[Job]:
 
 
 def test_a_step_is_in_a_container_when_srun_or_pyxis_is_told_so() -> None:
-    assert container.of(["--mpi=none"], {}) is None
-    assert container.of(["--container-mounts=/fsx"], {}) is None, "no image and no name"
-    found = container.of(
+    assert container.container_from_options_or_env(["--mpi=none"], {}) is None
+    assert container.container_from_options_or_env(["--container-mounts=/fsx"], {}) is None, "no image and no name"
+    found = container.container_from_options_or_env(
         [
             IMAGE,
             "--container-mounts=/fsx:/data:ro,/opt/train",
@@ -46,7 +46,9 @@ def test_a_step_is_in_a_container_when_srun_or_pyxis_is_told_so() -> None:
         {"PYXIS_CONTAINER_WORKDIR": "/other"},
     )
     assert found is not None and (found.mounts, found.workdir) == (("/data", "/opt/train", "/b"), "/data")
-    by_variables = container.of([], {"PYXIS_CONTAINER_IMAGE": "a", "PYXIS_CONTAINER_UNSHARE": "ipc,pid"})
+    by_variables = container.container_from_options_or_env(
+        [], {"PYXIS_CONTAINER_IMAGE": "a", "PYXIS_CONTAINER_UNSHARE": "ipc,pid"}
+    )
     assert by_variables == container.Container(unshare=("ipc", "pid"))
 
 
@@ -55,13 +57,15 @@ def test_what_will_not_work_inside_is_said_with_the_option_to_add(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
-    (tmp_path / "50.fstab").write_text(f"# all\n/opt/hyperpod-kit {Path(step.program()).parents[2]} none ro 0 -1\n")
+    (tmp_path / "50.fstab").write_text(
+        f"# all\n/opt/hyperpod-kit {Path(step.path_of_kit_main_on_nodes()).parents[2]} none ro 0 -1\n"
+    )
     fstabs = [str(tmp_path)]
 
     def doubts(*options: str, root: str = "/fsx/me/run", command: str = "train.py") -> list[str]:
-        found = container.of([IMAGE, *options], {})
+        found = container.container_from_options_or_env([IMAGE, *options], {})
         assert found is not None
-        return list(found.doubts((root,), ["python", command], step.program(), fstabs))
+        return list(found.doubts((root,), ["python", command], step.path_of_kit_main_on_nodes(), fstabs))
 
     first, second = doubts()
     assert "/fsx/me/run is in none of the container's mounts" in first
@@ -95,7 +99,7 @@ def test_the_first_python_that_is_new_enough_is_taken(tmp_path: Path) -> None:
     for path in (old, other):
         path.chmod(0o755)
     found = container.Container(python=str(old))
-    script = found.command([])[2].replace(f"in {old};", f"in /no/python3 {old} {other};")
+    script = found.command_running_python_inside([])[2].replace(f"in {old};", f"in /no/python3 {old} {other};")
     done = subprocess.run(
         ["/bin/sh", "-c", script, "x", "-c", "print('it runs')"], text=True, capture_output=True, timeout=30
     )
@@ -153,7 +157,7 @@ def test_a_container_that_does_not_come_up_on_a_node_without_the_root_costs_no_b
 
 def test_a_node_says_whether_the_root_answers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for place in (tmp_path, tmp_path / "none"):
-        assert container_starts.main([str(place)], {"SLURMD_NODENAME": "n1"}) == 0
+        assert container_starts.print_whether_root_serves_here([str(place)], {"SLURMD_NODENAME": "n1"}) == 0
     assert capfd.readouterr().out == "n1 serves\nn1 away\n"
 
 
@@ -163,14 +167,18 @@ def test_what_is_mounted_is_read_and_not_asked(tmp_path: Path) -> None:
         "21 1 0:1 / / ro - overlay o rw\n22 21 0:2 / /fsx rw - lustre l rw\n23 21 0:3 / /a\\040b rw - nfs n rw\n"
     )
     seen = [
-        path for path in ("/fsx", "/fsx/me/run", "/fsx2/run", "/a b/c", "/tmp/x") if container.mounted(path, str(table))
+        path
+        for path in ("/fsx", "/fsx/me/run", "/fsx2/run", "/a b/c", "/tmp/x")
+        if container.is_at_or_below_mount_except_root(path, str(table))
     ]
     assert seen == ["/fsx", "/fsx/me/run", "/a b/c"]
     table.write_text(f"22 21 0:2 / {tmp_path} rw - tmpfs t rw\n")
-    assert container.mounted(str(tmp_path), str(table))
-    assert not container.mounted(str(tmp_path / "root"), str(table)), "the container's own, which does not hold it"
-    assert container.mounted("/fsx", str(tmp_path / "none")), "unknown is no reason to refuse"
-    assert container.mounted("/proc/self", "/proc/self/mountinfo") and os.path.ismount("/proc")
+    assert container.is_at_or_below_mount_except_root(str(tmp_path), str(table))
+    assert not container.is_at_or_below_mount_except_root(str(tmp_path / "root"), str(table)), (
+        "the container's own, which does not hold it"
+    )
+    assert container.is_at_or_below_mount_except_root("/fsx", str(tmp_path / "none")), "unknown is no reason to refuse"
+    assert container.is_at_or_below_mount_except_root("/proc/self", "/proc/self/mountinfo") and os.path.ismount("/proc")
 
 
 def test_a_container_that_the_script_starts_is_known_by_its_command() -> None:
@@ -179,7 +187,7 @@ def test_a_container_that_the_script_starts_is_known_by_its_command() -> None:
 
     whole = "podman run --rm --env-host --ipc=host --pid host --net=host -v /fsx:/fsx:rw image python3 train.py"
     assert doubts(whole) == [] and doubts("python3 podman.py run") == [] and doubts("echo podman run") == []
-    assert script_containers.of(f"/usr/bin/env A=1 {whole}".split()) is not None
+    assert script_containers.container_started_by_command(f"/usr/bin/env A=1 {whole}".split()) is not None
     assert doubts(f"/usr/bin/env -i A=1 /usr/bin/{whole}") == []
     bare = doubts("podman run image python3 train.py")
     assert "/fsx/me/run is in none of podman's mounts; add -v /fsx:/fsx" in bare

@@ -16,7 +16,7 @@ from hyperpod_kit.job import cli, cli_look, doctor, doctor_look, sweep
 from hyperpod_kit.run import Completed
 from hyperpod_kit.slurm import findings, running_config
 from hyperpod_kit.slurm.findings import SlurmFinding
-from hyperpod_kit.slurm.unanswered import Barrier, diagnose
+from hyperpod_kit.slurm.unanswered import Barrier, diagnose_slurm_command_failure
 from tests.support.runner import RecordingRunner
 
 GOOD = doctor_look.SlurmFacts(
@@ -151,8 +151,8 @@ def test_limits_of_a_newer_slurm_are_two_settings() -> None:
 
 def test_a_newer_slurm_prints_two_limits_where_they_differ_and_one_where_they_do_not(tmp_path: Path) -> None:
     apart, alike = (examined(f"slurm-26.05.5{mark}", tmp_path / f"hooks{mark}") for mark in ("-apart", ""))
-    assert running_config.hook_timeout_settings(apart[1].config) == ("prologtimeout", "epilogtimeout")
-    assert running_config.hook_timeout_settings(alike[1].config) == ("prologepilogtimeout",)
+    assert running_config.hook_timeout_setting_names(apart[1].config) == ("prologtimeout", "epilogtimeout")
+    assert running_config.hook_timeout_setting_names(alike[1].config) == ("prologepilogtimeout",)
     assert "S006" not in apart[0] + alike[0] and apart[1].untold == alike[1].untold == ()
 
 
@@ -204,7 +204,7 @@ def examined(name: str, place: Path) -> tuple[list[str], doctor_look.SlurmFacts]
             "srun --help": "--container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH",
         }
     )
-    facts = doctor_look.look(runner, hooks=str(place), mark=str(place / "none"))
+    facts = doctor_look.look(runner, hook_directory=str(place), hyperpod_directory=str(place / "none"))
     return [finding.code for finding in doctor.examine(facts)], facts
 
 
@@ -240,17 +240,17 @@ def test_a_hook_that_is_not_set_is_missed_in_each_form(name: str, tmp_path: Path
 def test_somebody_elses_hook_is_named_in_each_form(tmp_path: Path) -> None:
     assert examined("slurm-22.05.8-twice", tmp_path / "hooks")[1].hooks["epilog"] == "is /bin/ls"
     config = {"prolog[0]": "/bin/a", "prolog[1]": "/bin/b"}
-    assert running_config.hook_entries(config, "prolog", (24, 11)) == ["/bin/a", "/bin/b"]
+    assert running_config.hook_programs_or_none_if_unknown_form(config, "prolog", (24, 11)) == ["/bin/a", "/bin/b"]
     # Where one hook is a list, another without a line is not set; TaskProlog has always had its line.
-    assert running_config.hook_entries(config, "epilog", (26, 5)) == []
-    assert running_config.hook_entries(config, "taskprolog", (26, 5)) is None
+    assert running_config.hook_programs_or_none_if_unknown_form(config, "epilog", (26, 5)) == []
+    assert running_config.hook_programs_or_none_if_unknown_form(config, "taskprolog", (26, 5)) is None
 
 
 def test_what_a_slurm_prints_in_no_known_form_is_not_called_missing(tmp_path: Path) -> None:
     text = (PRINTED / "slurm-24.11.5").read_text().replace("24.11.5", "29.02.0").replace("Prolog[0]", "PrologList")
     text = text.replace("Epilog[0]", "EpilogList").replace("PrologFlags", "PrologOptions")
     runner = RecordingRunner({"scontrol show config": text.replace("PrologEpilogTimeout", "HookTimeout")})
-    facts = doctor_look.look(runner, hooks=str(tmp_path), mark=str(tmp_path / "none"))
+    facts = doctor_look.look(runner, hook_directory=str(tmp_path), hyperpod_directory=str(tmp_path / "none"))
     found = doctor.examine(facts)
     assert not {"S002", "S003", "S004", "S006"} & {finding.code for finding in found}
     [said] = [finding for finding in found if finding.code == "S015"]
@@ -297,13 +297,13 @@ slurm_load_ctl_conf error: Protocol authentication error
     ],
 )
 def test_a_slurm_that_does_not_answer(stderr: str, message: str, hint: str) -> None:
-    why = diagnose(RunError(["scontrol", "show", "config"], 1, "", stderr)).error()
+    why = diagnose_slurm_command_failure(RunError(["scontrol", "show", "config"], 1, "", stderr)).to_unreachable_error()
     assert message in why.message and hint in (why.hint or "") and why.exit_code == 3
 
 
 def test_another_key_is_told_from_a_controller_that_is_away() -> None:
     def barrier(stderr: str, returncode: int = 1) -> Barrier:
-        return diagnose(RunError(["scontrol"], returncode, "", stderr)).barrier
+        return diagnose_slurm_command_failure(RunError(["scontrol"], returncode, "", stderr)).barrier
 
     assert barrier(NO_MUNGE) is Barrier.NO_MUNGED
     assert barrier("slurm_load_node error: Zero Bytes were transmitted or received") is Barrier.CREDENTIAL
@@ -322,7 +322,9 @@ sbatch: error: spank: /opt/other.so: Dlopen of plugin file failed
 def test_a_plugin_of_another_slurm_is_told_from_one_that_nobody_asked_for(tmp_path: Path) -> None:
     runner = RecordingRunner({"scontrol show config": (PRINTED / "slurm-22.05.8").read_text()})
     runner.answers["sbatch --help"] = Completed(("sbatch",), 0, "Parallel run options:\n", NOT_LOADED)
-    facts = doctor_look.look(runner, hooks=str(tmp_path), mark=str(tmp_path), record=str(tmp_path / "r"))
+    facts = doctor_look.look(
+        runner, hook_directory=str(tmp_path), hyperpod_directory=str(tmp_path), guard_record=str(tmp_path / "r")
+    )
     [finding] = [one for one in doctor.examine(facts) if one.code == "S001"]
     assert "Incompatible Slurm plugin" in finding.message and "version (25.11.0)" in finding.message
     assert "not in plugstack.conf" not in finding.message and finding.severity == "error"
@@ -335,7 +337,9 @@ def test_the_doctor_reads_what_the_guard_of_its_node_has_seen(tmp_path: Path) ->
         if record is not None:
             path.write_text(json.dumps(record.to_dict()))
         runner = RecordingRunner({"scontrol show config": (PRINTED / "slurm-22.05.8").read_text()})
-        facts = doctor_look.look(runner, hooks=str(tmp_path), mark=str(tmp_path), record=str(path))
+        facts = doctor_look.look(
+            runner, hook_directory=str(tmp_path), hyperpod_directory=str(tmp_path), guard_record=str(path)
+        )
         return [f"{one.severity} {one.message}" for one in doctor.examine(facts) if one.code == "S020"]
 
     munge = SlurmFinding("munge-decode", "munged refuses its own", "restart it")

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.job.doubt import FEW, PATIENCE, Doubt, ask_slurmctld
+from hyperpod_kit.job.doubt import FEW, PATIENCE, Doubt, make_query_of_down_nodes
 from hyperpod_kit.run import Completed
 from tests.support.clock import FakeClock
 
@@ -79,6 +79,6 @@ def test_what_slurmctld_says_of_them() -> None:
     states = {"n00": "ALLOCATED", "n01": "ALLOCATED*", "n02": "DOWN+DRAIN", "n03": "MIXED"}
     runner = mock.Mock()
     runner.run.return_value = Completed((), 0, "".join(lines.format(*pair) for pair in states.items()), "")
-    assert ask_slurmctld(runner)([*states, "n04"]) == {"n01", "n02", "n04"}
+    assert make_query_of_down_nodes(runner)([*states, "n04"]) == {"n01", "n02", "n04"}
     runner.run.side_effect = RunError(["scontrol"], 1, "", "Unable to contact slurm controller")
-    assert ask_slurmctld(runner)(["n00"]) is None
+    assert make_query_of_down_nodes(runner)(["n00"]) is None

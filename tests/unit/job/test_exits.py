@@ -142,7 +142,7 @@ def test_the_command_hears_a_signal_of_its_task_where_slurm_tells_only_that(tmp_
     ]
     code = (
         "import os, sys; from hyperpod_kit.job import rank; from hyperpod_kit.slurm import tracking\n"
-        f"tracking.process_cgroups = lambda: {cgroups!r}\n"
+        f"tracking.read_own_cgroup_text = lambda: {cgroups!r}\n"
         f"sys.exit(rank.run_rank({command!r}, os.environ))"
     )
     process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "HPK_STATE": "", "HPK_ATTEMPT": ""})

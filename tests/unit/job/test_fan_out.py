@@ -141,7 +141,7 @@ def test_a_source_that_changes_meanwhile_is_an_error_and_no_mixture(tmp_path: Pa
     node = part.FanOutNode(plan, destination.Destination(str(tmp_path / "dst"), plan), 0, 1, print)
     (tmp_path / "src" / "a").write_bytes(b"2" * 1000)
     with pytest.raises(JobError, match="was changed while it was copied"):
-        node.run([[("127.0.0.1", 1)]], b"k")
+        node.copy_all_chunks([[("127.0.0.1", 1)]], b"k")
     assert not (tmp_path / "dst" / "a").exists()
 
 

@@ -39,7 +39,7 @@ START: Row = {"event": "attempt", "restart": 0, "attempt": "7.0.0"}
 def test_a_run_is_one_too_many_behind_a_run_that_finished_a_warned_job(
     rows: List[Row], restart: int, found: bool
 ) -> None:
-    last = finished_before.finished(rows, restart)
+    last = finished_before.end_of_previous_run_finished_after_warning(rows, restart)
     assert (last is not None) is found
     assert last is None or last is rows[-1]
 
@@ -49,7 +49,7 @@ def test_a_run_is_one_too_many_behind_a_run_that_finished_a_warned_job(
     [(1001.0, True), (1050.0, True), (999.0, True), (1000.0 + finished_before.WITHIN + 1, False), (0.0, False)],
 )
 def test_slurm_queues_it_at_once_and_a_person_later(queued: float, by_slurm: bool) -> None:
-    assert finished_before.by_slurm(end("done", 1), queued) is by_slurm
+    assert finished_before.is_requeued_within_minute_of_end(end("done", 1), queued) is by_slurm
 
 
 def stamp(seconds_from_now: float) -> str:

@@ -137,7 +137,7 @@ def test_every_flipped_byte_of_a_record_is_found(tmp_path: Path) -> None:
     for at in random.Random(5).sample(range(begin, begin + len(weights)), 60):
         path.write_bytes(good[:at] + bytes([good[at] ^ 16]) + good[at + 1 :])
         with pytest.raises(Incomplete, match="damaged"):
-            archive.prove_torch(str(path))
+            archive.proof_level_of_torch_file(str(path))
 
 
 def test_an_archive_written_without_sums_is_not_called_damaged(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_an_archive_written_without_sums_is_not_called_damaged(tmp_path: Path) -
         path = make_lightning(tmp_path, 5)
     finally:
         torch.serialization.set_crc32_options(True)
-    assert archive.prove_torch(str(path)) in ("complete", "crc")
+    assert archive.proof_level_of_torch_file(str(path)) in ("complete", "crc")
 
 
 def test_nothing_is_unpickled(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
             return open, (str(canary), "w")
 
     (place / ".metadata").write_bytes(pickle.dumps(["__0_0.distcp", Bomb()]))
-    assert dcp.structure(str(place)).proof == "complete" and not canary.exists()
+    assert dcp.check_named_files_present(str(place)).proof == "complete" and not canary.exists()
 
 
 def test_a_root_that_cannot_be_read_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_a_root_that_cannot_be_read_is_no_verdict(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr("hyperpod_kit.job.foreign.proving.prove_file", broken)
     with pytest.raises(OSError, match="Input/output"):
-        newest.newest(str(tmp_path), {})
+        newest.newest_provable_foreign_checkpoint(str(tmp_path), {})
 
 
 def test_what_ended_every_run_is_taken_only_when_there_is_nothing_else(tmp_path: Path) -> None:

@@ -13,7 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.errors import UsageError
-from hyperpod_kit.job.hang import NEVER, PATIENCE, HangWatch, KnownSilences, StallRule, Watched, furthest, rows, where
+from hyperpod_kit.job.hang import (
+    NEVER,
+    PATIENCE,
+    HangWatch,
+    KnownSilences,
+    StallRule,
+    Watched,
+    describe_positions_of_ranks,
+    furthest,
+    rank_positions_for_report,
+)
 from hyperpod_kit.job.stall_watch import StallWatch
 from hyperpod_kit.job.step_report import WINDOW, RankMeter, StepReport
 from hyperpod_kit.slurm.phase import Phase
@@ -103,7 +113,7 @@ def test_a_restart_of_the_ranks_begins_anew() -> None:
     assert silence(watch, now, 59) is None
     watch.restart()
     assert silence(watch, now) == 60
-    watch.excuse()
+    watch.reset_silence()
     assert watch.observe(1.0, now).watched is Watched.SILENT
 
 
@@ -145,14 +155,17 @@ def test_seconds_are_taken_as_they_are_and_never_is_never() -> None:
 
 def test_the_sentence_says_where_each_rank_is() -> None:
     same = reports(*[(1234, Phase.STEP)] * 16)
-    assert where(same) == "all of 16 ranks at step 1234 in a step"
+    assert describe_positions_of_ranks(same) == "all of 16 ranks at step 1234 in a step"
     odd = {**same, 3: StepReport(3, "n2", 1233, Phase.SAVE, 0, 1.0)}
-    assert where(odd) == "15 of 16 ranks at step 1234 in a step, rank 3 on n2 at step 1233 saving"
-    assert where(reports((None, Phase.RESTORE))) == "the rank at no step restoring"
+    assert describe_positions_of_ranks(odd) == "15 of 16 ranks at step 1234 in a step, rank 3 on n2 at step 1233 saving"
+    assert describe_positions_of_ranks(reports((None, Phase.RESTORE))) == "the rank at no step restoring"
     many = reports(*[(9, Phase.STEP)] * 20, *[(8, Phase.STEP)] * 12)
-    assert where(many).endswith("and 4 more") and where(many).count("rank 2") == 8
+    assert (
+        describe_positions_of_ranks(many).endswith("and 4 more")
+        and describe_positions_of_ranks(many).count("rank 2") == 8
+    )
     assert furthest(odd) == 1234 and furthest(reports((None, Phase.RESTORE))) is None
-    assert rows(odd)[0] == [3, "n2", 1233, "save"] and len(rows(many, 5)) == 5
+    assert rank_positions_for_report(odd)[0] == [3, "n2", 1233, "save"] and len(rank_positions_for_report(many, 5)) == 5
 
 
 # --- learnt from the run --------------------------------------------------------------------------------------------
@@ -318,7 +331,7 @@ class Watching(FakeClock):
             self.now += 1
             if prints:
                 self.log.write_text(self.log.read_text() + "still waiting\n")
-            reason = self.watch.hang(now)
+            reason = self.watch.reason_to_end_step_or_empty(now)
             if reason:
                 return f"{second}: {reason}"
         return None
@@ -357,5 +370,8 @@ def test_storage_that_is_away_is_no_hang(log: Path) -> None:
 
 
 def test_never_means_that_nobody_looks(log: Path) -> None:
-    assert Watching(NEVER, log).watch.due is None and Watching(StallRule.parse("2"), log).watch.due == 0.5
-    assert Watching(StallRule(), log).watch.due == 1.0
+    assert (
+        Watching(NEVER, log).watch.seconds_until_next_look is None
+        and Watching(StallRule.parse("2"), log).watch.seconds_until_next_look == 0.5
+    )
+    assert Watching(StallRule(), log).watch.seconds_until_next_look == 1.0

@@ -81,7 +81,7 @@ def test_a_wrapper_that_is_not_there_is_no_crash_of_a_checkpoint(job: Job, monke
     """As it was with a bundle that a replaced node had never had."""
     _, newest = committed(job)
     absent = "/opt/hyperpod-kit/0123456789abcdef/lib/hyperpod_kit/job/__main__.py"
-    monkeypatch.setattr(step, "program", lambda: absent)
+    monkeypatch.setattr(step, "path_of_kit_main_on_nodes", lambda: absent)
     with pytest.raises(GaveUp) as caught:
         job.run("--steps", "30")
     blamed_nothing(job, newest)
@@ -121,7 +121,7 @@ def test_records_are_read_as_they_were_written_and_nothing_else(tmp_path: Path) 
 def test_what_a_probed_node_says_counts_and_nothing_else() -> None:
     printed = "hello from a prolog\nhpk-launch-probe n2 absent /opt/a b\nhpk-launch-probe n2 absent /usr/bin/python3\n"
     printed += "hpk-launch-probe n9 absent /x\nhpk-launch-probe n1 odd /x\nhpk-launch-probe n1 forbidden /y\n"
-    assert launch_probe.parse(printed, ["n1", "n2"]) == [
+    assert launch_probe.parse_first_absence_per_node(printed, ["n1", "n2"]) == [
         LaunchFailure("n1", "/y", "Permission denied"),
         LaunchFailure("n2", "/opt/a b", "No such file or directory"),
     ]

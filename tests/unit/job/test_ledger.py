@@ -16,7 +16,7 @@ from hyperpod_kit.job.timeline import attempts, totals
 def test_rows_of_other_jobs_are_not_ours(tmp_path: Path) -> None:
     Ledger(str(tmp_path), "7", 0, clock=lambda: 1.0).append("attempt", attempt="7.0.0")
     Ledger(str(tmp_path), "8", 1).append("attempt", attempt="8.1.0")
-    assert [row["attempt"] for row in Ledger(str(tmp_path), "7", 1).rows()] == ["7.0.0"]
+    assert [row["attempt"] for row in Ledger(str(tmp_path), "7", 1).valid_rows_of_this_job()] == ["7.0.0"]
     assert read(str(tmp_path / "attempts.jsonl"))[0] == {
         "t": 1.0,
         "job": "7",
@@ -33,14 +33,14 @@ def test_a_job_number_that_comes_again_is_another_job(tmp_path: Path) -> None:
     first = Ledger(str(state), "7", 0, born="aaaaaa")
     first.append("attempt", attempt=first.name(0))
     requeued = Ledger(str(state), "7", 1, born="bbbbbb")
-    assert [row["attempt"] for row in requeued.rows()] == ["7-aaaaaa.0.0"]
+    assert [row["attempt"] for row in requeued.valid_rows_of_this_job()] == ["7-aaaaaa.0.0"]
     assert requeued.name(0) == "7-aaaaaa.1.0"
     requeued.append("gave_up", why="three failures")
     again = Ledger(str(state), "7", 0, born="cccccc")
-    assert again.rows() == [] and again.name(0) == "7-cccccc.0.0"
+    assert again.valid_rows_of_this_job() == [] and again.name(0) == "7-cccccc.0.0"
     again.append("requeue", why="a node is gone")
-    assert [row["event"] for row in Ledger(str(state), "7", 1, born="dddddd").rows()] == ["requeue"]
-    assert [row["event"] for row in first.rows()] == ["attempt", "gave_up"]
+    assert [row["event"] for row in Ledger(str(state), "7", 1, born="dddddd").valid_rows_of_this_job()] == ["requeue"]
+    assert [row["event"] for row in first.valid_rows_of_this_job()] == ["attempt", "gave_up"]
     assert [one.then for one in attempts(str(tmp_path), "7")] == [
         "",
         "gave_up: three failures",
@@ -51,10 +51,19 @@ def test_a_job_number_that_comes_again_is_another_job(tmp_path: Path) -> None:
 def test_one_run_of_a_batch_script_has_one_name(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as other:
         ours, theirs = ({"SLURM_TASK_PID": str(pid), "SLURMD_NODENAME": "n1"} for pid in (os.getpid(), other.pid))
-        assert life.birth(ours) == life.birth(ours) != ""
-        assert life.birth(theirs) != life.birth(ours) != life.birth({**ours, "SLURMD_NODENAME": "n2"})
+        assert life.id_of_batch_script_run(ours) == life.id_of_batch_script_run(ours) != ""
+        assert (
+            life.id_of_batch_script_run(theirs)
+            != life.id_of_batch_script_run(ours)
+            != life.id_of_batch_script_run({**ours, "SLURMD_NODENAME": "n2"})
+        )
         other.kill()
-    assert life.birth({}) == life.birth({"SLURM_TASK_PID": "none"}) == life.birth(theirs) == ""
+    assert (
+        life.id_of_batch_script_run({})
+        == life.id_of_batch_script_run({"SLURM_TASK_PID": "none"})
+        == life.id_of_batch_script_run(theirs)
+        == ""
+    )
 
 
 def test_a_torn_last_line_costs_nothing_else(tmp_path: Path) -> None:
@@ -63,7 +72,7 @@ def test_a_torn_last_line_costs_nothing_else(tmp_path: Path) -> None:
     with open(ledger.path, "a") as file:
         file.write('{"t": 3, "job"')
     ledger.append("ended", attempt="7.0.0", **{"class": "crash"})
-    assert [row["event"] for row in ledger.rows()] == ["attempt", "ended"]
+    assert [row["event"] for row in ledger.valid_rows_of_this_job()] == ["attempt", "ended"]
 
 
 def test_a_ledger_that_cannot_be_written_stops_the_job(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ class Ends:
     def after_traffic(self) -> List[str]:
         self.now += 0.25  # strangers are looked at now and then
         select.select(self.here.files, [], [], 5)
-        return self.here.cut()
+        return self.here.receive_and_list_cut_off_nodes()
 
 
 def test_a_node_that_ends_in_order_is_not_missed() -> None:
@@ -40,7 +40,7 @@ def test_a_node_that_ends_in_order_is_not_missed() -> None:
     line.end(BYE)
     ends.after_traffic()
     ends.now += 60
-    assert ends.here.cut() == [] and ends.here.words == {"n1": BYE}
+    assert ends.here.receive_and_list_cut_off_nodes() == [] and ends.here.words == {"n1": BYE}
 
 
 def test_a_connection_that_breaks_gives_slurm_time_to_notice() -> None:
@@ -48,11 +48,11 @@ def test_a_connection_that_breaks_gives_slurm_time_to_notice() -> None:
     line = Lifeline(ends.environment, "n2")
     assert ends.after_traffic() == []
     ends.now += 1
-    assert ends.here.due is None
+    assert ends.here.seconds_until_due is None
     line._socket.close()  # type: ignore[union-attr]  # as the kernel does for a process that was killed
-    assert ends.after_traffic() == [] and ends.here.due == UNNOTICED
+    assert ends.after_traffic() == [] and ends.here.seconds_until_due == UNNOTICED
     ends.now += UNNOTICED
-    assert ends.here.cut() == ["n2"]
+    assert ends.here.receive_and_list_cut_off_nodes() == ["n2"]
 
 
 def test_who_is_gone_is_forgotten_when_hyperpod_has_started_the_ranks_again() -> None:
@@ -62,15 +62,15 @@ def test_who_is_gone_is_forgotten_when_hyperpod_has_started_the_ranks_again() ->
     old._socket.close()  # type: ignore[union-attr]
     ends.after_traffic()
     ends.now += UNNOTICED
-    assert ends.here.cut() == ["n2"]
-    ends.here.started_again()
-    assert ends.here.cut() == [] and ends.here.launch == 2
+    assert ends.here.receive_and_list_cut_off_nodes() == ["n2"]
+    ends.here.note_announced_relaunch()
+    assert ends.here.receive_and_list_cut_off_nodes() == [] and ends.here.launch == 2
     new = Lifeline(ends.environment, "n3")
     assert ends.after_traffic() == [] and ends.here.launch == 2
     new._socket.close()  # type: ignore[union-attr]
     ends.after_traffic()
     ends.now += UNNOTICED
-    assert ends.here.cut() == ["n3"], "of the new ranks a loss is noticed"
+    assert ends.here.receive_and_list_cut_off_nodes() == ["n3"], "of the new ranks a loss is noticed"
 
 
 def test_ranks_that_are_faster_than_hyperpods_words_are_not_taken_for_those_before() -> None:
@@ -80,12 +80,12 @@ def test_ranks_that_are_faster_than_hyperpods_words_are_not_taken_for_those_befo
     new = Lifeline(ends.environment, "n2")
     ends.after_traffic()
     assert ends.here.launch == 2
-    ends.here.started_again()
+    ends.here.note_announced_relaunch()
     assert ends.here.launch == 2
     new._socket.close()  # type: ignore[union-attr]
     ends.after_traffic()
     ends.now += UNNOTICED
-    assert ends.here.cut() == ["n2"]
+    assert ends.here.receive_and_list_cut_off_nodes() == ["n2"]
 
 
 def test_launches_that_hyperpod_speaks_of_late_are_counted() -> None:
@@ -97,15 +97,15 @@ def test_launches_that_hyperpod_speaks_of_late_are_counted() -> None:
     new = Lifeline(ends.environment, "n2")
     ends.after_traffic()
     assert ends.here.launch == 3
-    ends.here.started_again()
-    ends.here.started_again()
+    ends.here.note_announced_relaunch()
+    ends.here.note_announced_relaunch()
     assert ends.here.launch == 3
     new._socket.close()  # type: ignore[union-attr]
     ends.after_traffic()
     ends.now += UNNOTICED
-    assert ends.here.cut() == ["n2"]
-    ends.here.started_again()
-    assert ends.here.launch == 4 and ends.here.cut() == []
+    assert ends.here.receive_and_list_cut_off_nodes() == ["n2"]
+    ends.here.note_announced_relaunch()
+    assert ends.here.launch == 4 and ends.here.receive_and_list_cut_off_nodes() == []
 
 
 def test_a_rank_without_slurmstepd_and_a_node_without_storage_say_so() -> None:
@@ -114,7 +114,7 @@ def test_a_rank_without_slurmstepd_and_a_node_without_storage_say_so() -> None:
     Lifeline(ends.environment, "n2").end(STORAGE)
     while len(ends.here.words) < 2:
         ends.after_traffic()
-    assert ends.here.cut() == ["n1"] and ends.here.without_storage == ["n2"]
+    assert ends.here.receive_and_list_cut_off_nodes() == ["n1"] and ends.here.without_storage == ["n2"]
 
 
 def test_strangers_are_not_heard_and_only_one_rank_a_node_speaks() -> None:
@@ -127,16 +127,16 @@ def test_strangers_are_not_heard_and_only_one_rank_a_node_speaks() -> None:
     Lifeline({**ends.environment, "SLURM_LOCALID": "1"}, "n2").end(LOST)
     Lifeline({}, "n3").end(LOST)
     ends.now += 60
-    assert ends.here.cut() == [] and ends.here.words == {}
+    assert ends.here.receive_and_list_cut_off_nodes() == [] and ends.here.words == {}
 
 
 def test_no_address_no_listener() -> None:
     lines = Lifelines("")
-    assert lines.environment[HPK_LIFELINE] == "" and lines.files == [] and lines.cut() == []
+    assert lines.environment[HPK_LIFELINE] == "" and lines.files == [] and lines.receive_and_list_cut_off_nodes() == []
 
 
 def _hears(ends: Ends, word: str) -> bool:
-    ends.here.cut()
+    ends.here.receive_and_list_cut_off_nodes()
     return ends.here.words.get("n1") == word
 
 
@@ -146,19 +146,19 @@ def test_a_node_may_complain_in_mid_step_take_it_back_and_still_break_off() -> N
     for word, complaining in ((STORAGE, ["n1"]), (SERVES, []), (STORAGE, ["n1"]), (SERVES, [])):
         line.say(word)
         until(partial(_hears, ends, word), what=word)
-        assert ends.here.without_storage == complaining and ends.here.cut() == []
+        assert ends.here.without_storage == complaining and ends.here.receive_and_list_cut_off_nodes() == []
     line._socket.close()  # type: ignore[union-attr]
     assert ends.after_traffic() == []
     ends.now += UNNOTICED
-    assert ends.here.cut() == ["n1"] and ends.here.without_storage == []
+    assert ends.here.receive_and_list_cut_off_nodes() == ["n1"] and ends.here.without_storage == []
 
 
 def lost_with(slurmstepd: subprocess.Popen[bytes], ends: Ends) -> None:
     """Once n1 is connected its slurmstepd is killed; n1 says that it is lost."""
-    until(lambda: (ends.here.cut(), len(ends.here._lines) > 0)[1], what="line")
+    until(lambda: (ends.here.receive_and_list_cut_off_nodes(), len(ends.here._lines) > 0)[1], what="line")
     slurmstepd.kill()
     slurmstepd.wait(10)
-    until(lambda: ends.here.cut() == ["n1"], what="last word")
+    until(lambda: ends.here.receive_and_list_cut_off_nodes() == ["n1"], what="last word")
     assert ends.here.words == {"n1": LOST}
 
 
@@ -221,7 +221,11 @@ def test_a_node_of_an_older_release_has_no_line_and_is_named(capfd: pytest.Captu
         older.sendall(f"{name} n7\n".encode())
         ends.after_traffic()
     [sentence] = ends.here.news()
-    assert sentence.startswith("n7 runs an older release") and ends.here.news() == [] and ends.here.cut() == []
+    assert (
+        sentence.startswith("n7 runs an older release")
+        and ends.here.news() == []
+        and ends.here.receive_and_list_cut_off_nodes() == []
+    )
     Lifeline({HPK_LIFELINE: f"127.0.0.1:{port}:0123456789abcdef"}, "n8").end(BYE)
     assert "`job run` is of an older release than n8" in capfd.readouterr().err
 

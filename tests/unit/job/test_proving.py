@@ -20,7 +20,7 @@ import torch
 from hyperpod_kit.errors import CheckpointError, NoSuchCheckpoint
 from hyperpod_kit.job import checkpoint_choice, cli, proving_step, proving_watch, step
 from hyperpod_kit.job.foreign import dcp, newest, proven, proving
-from hyperpod_kit.job.foreign.archive import prove_file
+from hyperpod_kit.job.foreign.archive import proof_level_of_file
 from hyperpod_kit.job.foreign.proven import ProvenFiles
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.proving_step import ProvingStep
@@ -40,7 +40,7 @@ RECORDS = "*.json"
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Files whose bytes were read."""
     names: list[str] = []
-    real = prove_file
+    real = proof_level_of_file
 
     def counted(path: str) -> str:
         names.append(os.path.basename(path))
@@ -52,7 +52,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def choose(root: Path) -> checkpoint_choice.Choice:
     state = root / ".hpk"
-    return checkpoint_choice.choose(str(root), checkpoint_choice.remembering(str(root), str(state)))
+    return checkpoint_choice.choose(str(root), checkpoint_choice.chooser_reusing_foreign_proofs(str(root), str(state)))
 
 
 @pytest.mark.parametrize("make", [make_megatron, make_deepspeed, make_huggingface, make_lightning])
@@ -88,12 +88,12 @@ def test_what_was_read_before_the_end_is_not_read_again(tmp_path: Path, reads: l
     broken.write_bytes(good[:-100])
     [candidate] = newest.candidates(str(tmp_path))
     with pytest.raises(CheckpointError, match="no whole archive"):
-        proving.prove(str(tmp_path), candidate, state, threads=1)
+        proving.read_unproven_files_and_weakest_proof(str(tmp_path), candidate, state, threads=1)
     files = [os.path.relpath(path, tmp_path) for path in candidate.structure().files]
-    known = state.known(candidate.name, files)
+    known = state.proofs_of_unchanged_files(candidate.name, files)
     broken.write_bytes(good)
     reads.clear()
-    assert proving.prove(str(tmp_path), candidate, state) == "crc"
+    assert proving.read_unproven_files_and_weakest_proof(str(tmp_path), candidate, state) == "crc"
     assert len(reads) == 3 - len(known) and broken.name in reads
 
 
@@ -145,7 +145,9 @@ def test_names_are_found_by_frames_as_by_opcodes(count: int, tmp_path: Path) -> 
     names = [f"__{number}_{number % 7}.distcp" for number in range(count)]
     names[-1] = "shard-00001-model-00001-of-00002.safetensors"
     data = metadata(names, tmp_path).read_bytes()
-    assert dcp._whole_by_frames(data) and dcp._by_frames(data) == dcp._by_opcodes(data, "") == set(names)
+    assert dcp._has_unbroken_pickle_frames(data) and dcp._find_file_names_by_regex(
+        data
+    ) == dcp._find_file_names_by_opcodes(data, "") == set(names)
 
 
 def test_a_pickle_that_is_torn_or_has_a_blank_page_is_read_opcode_by_opcode(tmp_path: Path) -> None:
@@ -154,14 +156,14 @@ def test_a_pickle_that_is_torn_or_has_a_blank_page_is_read_opcode_by_opcode(tmp_
     dice = random.Random(3)
     for end in [1, 2, 10, 11, len(whole) - 1, *(dice.randrange(len(whole)) for _ in range(20))]:
         path.write_bytes(whole[:end])
-        assert not dcp._whole_by_frames(whole[:end])
+        assert not dcp._has_unbroken_pickle_frames(whole[:end])
         with pytest.raises(CheckpointError, match="torn"):
             dcp.named_files(str(path))
     for at in (512, 4096, 16384):
         path.write_bytes(whole[:at] + bytes(512) + whole[at + 512 :])
         with pytest.raises(CheckpointError, match="torn"):
             dcp.named_files(str(path))
-    assert not dcp._whole_by_frames(pickle.dumps("__0_0.distcp", protocol=2))
+    assert not dcp._has_unbroken_pickle_frames(pickle.dumps("__0_0.distcp", protocol=2))
 
 
 # --- by the nodes of a step -----------------------------------------------------------------------------------------
@@ -277,10 +279,12 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         f"import sys; sys.path[:0] = [{str(Path(cli.__file__).parents[2])!r}]\n"
         "from hyperpod_kit.job import cli, proving_watch\nproving_watch.INTERVAL = 0.05\ncli.main(sys.argv[1:])\n"
     )
-    monkeypatch.setattr(step, "program", lambda: str(program))
+    monkeypatch.setattr(step, "path_of_kit_main_on_nodes", lambda: str(program))
     root = tmp_path / "root"
     root.mkdir()
-    with proving_watch.beside(checkpoint_choice.Choice(checkpoint_choice.NONE, 0), str(root)):
+    with proving_watch.proving_process_unless_kit_checkpoint(
+        checkpoint_choice.Choice(checkpoint_choice.NONE, 0), str(root)
+    ):
         yield root
 
 
@@ -306,9 +310,11 @@ def test_the_watch_ends_with_its_block_and_leaves_our_own_roots_alone(tmp_path: 
             ["ps", "-ww", "--no-headers", "--ppid", str(os.getpid()), "-o", "args"], text=True, stdout=subprocess.PIPE
         ).stdout
 
-    with proving_watch.beside(ours, str(root)):
+    with proving_watch.proving_process_unless_kit_checkpoint(ours, str(root)):
         assert "prove --watch" not in children()
-    with proving_watch.beside(checkpoint_choice.Choice("iter_0000010", 10, kind="megatron"), str(root)):
+    with proving_watch.proving_process_unless_kit_checkpoint(
+        checkpoint_choice.Choice("iter_0000010", 10, kind="megatron"), str(root)
+    ):
         assert f"prove --watch {root}" in children()
     assert "prove --watch" not in children()
     (root / "seq-000001.step-0000000001.e1-abcd").mkdir()
@@ -339,7 +345,7 @@ def test_a_checkpoint_that_is_being_written_is_left_for_later(tmp_path: Path, re
     with pytest.raises(Over):
         proving_watch.watch(str(tmp_path), state, pause)
     name = "checkpoints/epoch=1-step=10.ckpt"
-    assert state.known(name, [name]) == {name: "crc"}
+    assert state.proofs_of_unchanged_files(name, [name]) == {name: "crc"}
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
@@ -361,6 +367,9 @@ def test_the_command_says_what_was_read_and_what_is_wrong(tmp_path: Path, capsys
 
 def test_another_time_of_change_is_another_file(tmp_path: Path) -> None:
     torch.save([1], tmp_path / "a.pt")
-    before = proven.look(str(tmp_path / "a.pt"))
+    before = proven.file_size_and_mtime_or_none(str(tmp_path / "a.pt"))
     os.utime(tmp_path / "a.pt", ns=(1, 1))
-    assert before != proven.look(str(tmp_path / "a.pt")) and proven.look(str(tmp_path / "b.pt")) is None
+    assert (
+        before != proven.file_size_and_mtime_or_none(str(tmp_path / "a.pt"))
+        and proven.file_size_and_mtime_or_none(str(tmp_path / "b.pt")) is None
+    )

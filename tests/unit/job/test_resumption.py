@@ -32,15 +32,17 @@ def unreadable(root: Path, name: str, attempt: str) -> RestoreVerdict:
 
 
 def row(found: RestoreVerdict, restart: int) -> dict[str, Any]:
-    return {"event": "restored", "restart": restart, **found.fields()}
+    return {"event": "restored", "restart": restart, **found.to_report_fields()}
 
 
 def test_a_checkpoint_that_cannot_be_read_is_passed_over_when_other_nodes_could_not_either(tmp_path: Path) -> None:
     found = unreadable(tmp_path, "seq-000002", "7.0.0")
     first = resumption(tmp_path)
-    assert first.verdicts("7.0.0") and first.find_unreadable([row(found, 0)], 0) is None, "other nodes are tried"
+    assert first.read_and_remember_verdicts("7.0.0") and first.find_unreadable([row(found, 0)], 0) is None, (
+        "other nodes are tried"
+    )
     second = resumption(tmp_path)
-    second.verdicts("7.0.0")
+    second.read_and_remember_verdicts("7.0.0")
     checkpoint = second.find_unreadable([row(found, 0)], 1)
     assert checkpoint is not None
     second.pass_over(checkpoint)
@@ -64,6 +66,6 @@ def test_shared_memory_that_can_never_be_enough_ends_the_job(tmp_path: Path) -> 
     found = RestoreVerdict("", error="NotEnoughSharedMemory", why="/dev/shm holds 67 MB: --shm-size=1g")
     verdict.write_verdict_if_under_job_run({"HPK_STATE": str(tmp_path / ".hpk"), "HPK_ATTEMPT": "7.0.0"}, found)
     tried = resumption(tmp_path)
-    tried.verdicts("7.0.0")
+    tried.read_and_remember_verdicts("7.0.0")
     given = tried.nothing_left(Outcome(OutcomeKind.CRASH, 1))
     assert given is not None and "--shm-size=1g" in given.message

@@ -19,7 +19,9 @@ JOB = JobEnvironment(JobId("2"), 0, ("n1", "n2"), 2)
 
 
 def look(record: str) -> allocation.Allocation:
-    return allocation.look(RecordingRunner({"squeue job 2": record, "scontrol -o show node": NODES}), JOB)
+    return allocation.query_allocation_else_from_environment(
+        RecordingRunner({"squeue job 2": record, "scontrol -o show node": NODES}), JOB
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,9 +95,9 @@ def test_a_run_that_has_been_requeued_before_can_still_be_cancelled() -> None:
 
 def test_what_cannot_be_known_is_unknown() -> None:
     away = RecordingRunner({"s": (1, "slurm_load_jobs error: Unable to contact slurm controller")})
-    assert explain_run_end(allocation.look(away, JOB), 0).kind is OutcomeKind.UNKNOWN
+    assert explain_run_end(allocation.query_allocation_else_from_environment(away, JOB), 0).kind is OutcomeKind.UNKNOWN
     forgot = RecordingRunner({"s": (1, "slurm_load_jobs error: Invalid job id specified")})
-    end = explain_run_end(allocation.look(forgot, JOB), 0)
+    end = explain_run_end(allocation.query_allocation_else_from_environment(forgot, JOB), 0)
     assert end.kind is OutcomeKind.UNKNOWN and "slurmctld has lost its state" in end.words
 
 
@@ -111,8 +113,10 @@ def test_a_node_that_was_started_anew_is_lost_whatever_the_batch_hosts_clock_say
     """Of an attempt without an end: what the ledger noted of its nodes is compared, not two machines' clocks."""
     first = "NodeName=n1 NodeAddr=a State=IDLE BootTime=2026-11-22T01:28:54 SlurmdStartTime=2026-11-22T01:29:20"
     again = "NodeName=n1 NodeAddr=a State=IDLE BootTime=2026-11-22T03:10:00 SlurmdStartTime=2026-11-22T03:10:20"
-    seen = allocation.look(RecordingRunner({"squeue job 2": "", "scontrol -o show node": first}), JOB)
-    starts = allocation.noted_starts(seen, ["n1", "n2"])
+    seen = allocation.query_allocation_else_from_environment(
+        RecordingRunner({"squeue job 2": "", "scontrol -o show node": first}), JOB
+    )
+    starts = allocation.node_starts_for_ledger(seen, ["n1", "n2"])
     assert starts[1] == [0, 0] and ledger_row.problem({"event": "attempt", "starts": starts}) == ""
     when = starts[0][0] + 1800.0 + ahead
     for shown, lost in ((first, ()), (again, ("n1",))):

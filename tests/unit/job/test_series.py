@@ -28,7 +28,7 @@ held = LockedNote(sys.argv[1], int(sys.argv[2]), sys.argv[3])
 for line in sys.stdin:
     held.put(JobNote(*json.loads(line)))
     print("put", flush=True)
-held.close()
+held.remove_file_and_unlock()
 """
 
 
@@ -62,12 +62,12 @@ def holder(tmp_path: Path) -> Iterator[Holder]:
 
 
 def notes(folder: Path) -> List[JobNote]:
-    return [one.note for one in job_note.read_all(str(folder))]
+    return [one.note for one in job_note.read_notes_of_live_jobs(str(folder))]
 
 
 def test_a_note_counts_as_long_as_its_job_run_lives(tmp_path: Path, holder: Holder) -> None:
     holder.put(NOTE)
-    (found,) = job_note.read_all(str(tmp_path))
+    (found,) = job_note.read_notes_of_live_jobs(str(tmp_path))
     assert (found.uid, found.note) == (UID, NOTE)
     path = tmp_path / f"hpk-{UID}-7.job"
     assert path.stat().st_size == note_page.PAGE and path.stat().st_mode & 0o777 == 0o600

@@ -32,7 +32,11 @@ def race(tmp_path: Path, ranks: int = 8) -> list[dict[str, object]]:
 
     def rank(number: int) -> None:
         barrier.wait()
-        told.append(shared_decision.agree(str(tmp_path), "7.0.0.1", lambda: {"from": f"seq-{number}", "step": number}))
+        told.append(
+            shared_decision.read_or_make_shared_record(
+                str(tmp_path), "7.0.0.1", lambda: {"from": f"seq-{number}", "step": number}
+            )
+        )
 
     threads = [threading.Thread(target=rank, args=(number,)) for number in range(ranks)]
     for thread in threads:
@@ -116,7 +120,9 @@ def test_one_node_decides_and_the_others_wait_for_it(tmp_path: Path) -> None:
         return {"from": "none", "step": 0}
 
     with ThreadPoolExecutor(8) as nodes:
-        records = list(nodes.map(lambda _: shared_decision.agree(str(tmp_path), "7.0.0", decide), range(8)))
+        records = list(
+            nodes.map(lambda _: shared_decision.read_or_make_shared_record(str(tmp_path), "7.0.0", decide), range(8))
+        )
     assert len(asked) == 1 and all(record["from"] == "none" for record in records)
 
 
@@ -125,11 +131,13 @@ def test_where_the_first_dies_in_its_decision_another_decides(tmp_path: Path) ->
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        shared_decision.agree(str(tmp_path), "7.0.0", dies)
-    record = shared_decision.agree(str(tmp_path), "7.0.0", lambda: {"from": "none", "step": 0}, head_start=0.2)
+        shared_decision.read_or_make_shared_record(str(tmp_path), "7.0.0", dies)
+    record = shared_decision.read_or_make_shared_record(
+        str(tmp_path), "7.0.0", lambda: {"from": "none", "step": 0}, head_start=0.2
+    )
     assert record["from"] == "none"
 
 
 def test_the_key_tells_hyperpods_retries_of_a_step_apart() -> None:
-    assert shared_decision.key(RANK) == "7.0.0.4242"
-    assert shared_decision.key({**RANK, "SLURM_STEP_LAUNCHER_PORT": "4243"}) != shared_decision.key(RANK)
+    assert shared_decision.launch_key(RANK) == "7.0.0.4242"
+    assert shared_decision.launch_key({**RANK, "SLURM_STEP_LAUNCHER_PORT": "4243"}) != shared_decision.launch_key(RANK)

@@ -39,7 +39,7 @@ def root(request: pytest.FixtureRequest) -> str:
 
 def test_a_directory_holds_its_own_and_nothing_else_is_asked(kinds: Dict[str, Any]) -> None:
     assert state_place.absolute("runs/../run") == os.path.join(os.getcwd(), "run")
-    assert state_place.chosen("/fsx/run", "", {}) == state_place.of("/fsx/run") == "/fsx/run/.hpk"
+    assert state_place.chosen("/fsx/run", "", {}) == state_place.state_directory_of_root("/fsx/run") == "/fsx/run/.hpk"
     with pytest.raises(JobError, match="holds the records of its jobs itself"):
         state_place.chosen("/fsx/run", "/fsx/elsewhere", {})
 
@@ -63,12 +63,12 @@ def test_one_that_all_nodes_share_is_found_and_said(kinds: Dict[str, Any]) -> No
 
 def test_two_jobs_cannot_keep_records_of_one_root_in_two_places(root: str, tmp_path: Path) -> None:
     with pytest.raises(JobError, match="no job has ever kept records"):
-        state_place.of(root)
-    state_place.take(root, "/fsx/a/run")
-    state_place.take(root, "/fsx/a/run")
-    assert state_place.of(root) == "/fsx/a/run"
+        state_place.state_directory_of_root(root)
+    state_place.record_state_directory_at_root(root, "/fsx/a/run")
+    state_place.record_state_directory_at_root(root, "/fsx/a/run")
+    assert state_place.state_directory_of_root(root) == "/fsx/a/run"
     with pytest.raises(JobError, match="are in /fsx/a/run, and this job would keep them in /fsx/b/run") as refused:
-        state_place.take(root, "/fsx/b/run")
+        state_place.record_state_directory_at_root(root, "/fsx/b/run")
     assert (refused.value.hint or "").startswith("--state /fsx/a")
 
 
@@ -83,18 +83,18 @@ def test_two_at_the_same_moment_on_mountpoint(root: str, monkeypatch: pytest.Mon
     create = store.create
     monkeypatch.setattr(store, "create", refused)
     monkeypatch.setattr(state_place, "open_store", lambda url: store)
-    state_place.take(root, "/fsx/a/run")
+    state_place.record_state_directory_at_root(root, "/fsx/a/run")
     with pytest.raises(JobError, match="would keep them in /fsx/b/run"):
-        state_place.take(root, "/fsx/b/run")
+        state_place.record_state_directory_at_root(root, "/fsx/b/run")
 
 
 @pytest.mark.parametrize("word", [b"", b"{}", b'{"format": "hpk-state/1", "state": "/x"}', b"\xff" * 5000])
 def test_a_word_that_is_none_is_refused(root: str, word: bytes) -> None:
     get_or_create_memory_store(root).create(state_place.MARK, word)
     with pytest.raises(CheckpointError):
-        state_place.of(root)
+        state_place.state_directory_of_root(root)
     with pytest.raises(CheckpointError):
-        state_place.take(root, "/fsx/a/run")
+        state_place.record_state_directory_at_root(root, "/fsx/a/run")
 
 
 def test_a_root_that_is_away_is_no_empty_one(root: str, tmp_path: Path) -> None:
@@ -105,24 +105,31 @@ def test_a_root_that_is_away_is_no_empty_one(root: str, tmp_path: Path) -> None:
     state.parent.mkdir()
     prepare(options)
     assert state.is_dir()
-    assert checkpoint_choice.choose_there(root, str(state), checkpoint_choice.newest_whole, {}, {}).source == "none"
+    assert (
+        checkpoint_choice.choose_requiring_root_present(
+            root, str(state), checkpoint_choice.newest_complete_kit_else_foreign, {}, {}
+        ).source
+        == "none"
+    )
     open_store(root).delete(state_place.MARK)
     with pytest.raises(FileNotFoundError, match=state_place.MARK):
-        checkpoint_choice.choose_there(root, str(state), checkpoint_choice.newest_whole, {}, {})
+        checkpoint_choice.choose_requiring_root_present(
+            root, str(state), checkpoint_choice.newest_complete_kit_else_foreign, {}, {}
+        )
 
 
 def test_what_cannot_be_used_is_named_with_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(root: str, state: str) -> None:
         raise PermissionError(13, "AccessDenied: no", f"{root}/x")
 
-    monkeypatch.setattr(state_place, "take", refuse)
+    monkeypatch.setattr(state_place, "record_state_directory_at_root", refuse)
     with pytest.raises(JobError, match=f"cannot use {ROOT} as checkpoint root: .*AccessDenied") as refused:
         prepare(RunOptions(ROOT, ("true",), state_directory=str(tmp_path / "run")))
     assert "s3:PutObject" in (refused.value.hint or "")
 
 
 def test_it_answers_while_its_word_is_there(root: str, tmp_path: Path) -> None:
-    state_place.take(root, str(tmp_path))
+    state_place.record_state_directory_at_root(root, str(tmp_path))
     probe = ObjectProbe(root)
     assert probe.answers() and probe.why == ""
     open_store(root).delete(state_place.MARK)

@@ -33,19 +33,19 @@ def written(state: Path, step: int) -> StepNote:
 def test_a_note_is_renewed_now_and_then(tmp_path: Path) -> None:
     clock = FakeClock()
     writer = StepNoteWriter(str(tmp_path), ATTEMPT, clock=clock, now=lambda: 1000.0 + clock.now)
-    writer.put({}, 0.0)
+    writer.write_note_if_due({}, 0.0)
     assert step_note.read(str(tmp_path)) is None
     start = clock.now
-    writer.put(reports(5), 2.0)
+    writer.write_note_if_due(reports(5), 2.0)
     note = written(tmp_path, 5)
     assert (note.attempt, note.written - note.moved) == (ATTEMPT, 2.0) and note.where.startswith("all of 2 ranks")
     clock.now = start + step_note.EVERY - 1
-    writer.put(reports(6), 0.0)
+    writer.write_note_if_due(reports(6), 0.0)
     assert writer._thread is not None
     writer._thread.join(30)
     assert written(tmp_path, 5) == note
     clock.now = start + step_note.EVERY
-    writer.put(reports(7), 0.0)
+    writer.write_note_if_due(reports(7), 0.0)
     written(tmp_path, 7)
     assert [path.name for path in tmp_path.iterdir()] == [step_note.FILE], "nothing is left of the writing"
 
@@ -53,13 +53,13 @@ def test_a_note_is_renewed_now_and_then(tmp_path: Path) -> None:
 def test_a_file_system_that_hangs_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     writer = StepNoteWriter(str(tmp_path / "not-there"), ATTEMPT, clock=clock)
-    writer.put(reports(5), 0.0)
+    writer.write_note_if_due(reports(5), 0.0)
     assert writer._thread is not None
     writer._thread.join(30)
     monkeypatch.setattr(writer._thread, "is_alive", lambda: True)
     hangs = writer._thread
     clock.now += 10 * step_note.EVERY
-    writer.put(reports(6), 0.0)
+    writer.write_note_if_due(reports(6), 0.0)
     assert writer._thread is hangs
 
 
@@ -94,7 +94,7 @@ def rows() -> List[Dict[str, Any]]:
 
 def test_status_shows_the_step_of_a_running_attempt_and_where_another_hung() -> None:
     note = StepNote("7.0.1", 1234, 288.0, 295.0, "all of 2 ranks at step 1234 in a step")
-    found = timeline.chain(timeline.with_note(timeline.of_rows(rows()), note))
+    found = timeline.fill_in_lost_steps_and_gaps(timeline.with_note(timeline.of_rows(rows()), note))
     lines = status.table(found, timeline.totals(found, 300.0), now=300.0).splitlines()
     assert "the rank at step 30 in a step" in lines[1] and " 30 " in lines[1]
     assert " 1 min 30 s " in lines[2] and " 1234, 12 s ago " in lines[2] and " running" in lines[2]

@@ -47,7 +47,7 @@ def lines() -> Iterator[Lifelines]:
 
 def heard(lines: Lifelines, condition: Callable[[Dict[int, StepReport]], bool]) -> Dict[int, StepReport]:
     def look() -> bool:
-        lines.cut()
+        lines.receive_and_list_cut_off_nodes()
         return condition(lines.reports)
 
     until(look, what="reports")
@@ -69,14 +69,14 @@ def test_all_ranks_of_all_nodes_are_known(lines: Lifelines) -> None:
         3: (13, "n2"),
     }
     assert {one.phase for one in known.values()} == {Phase.STEP}
-    with ranks[3].teller.phase(Phase.SAVE):
+    with ranks[3].teller.report_phase_during(Phase.SAVE):
         heard(lines, lambda known: known[3].phase is Phase.SAVE)
     ranks[0].end()
     heard(lines, lambda known: known[1].phase is Phase.OVER and known[0].phase is Phase.STEP)
     for rank in ranks[1:]:
         rank.end()
     heard(lines, lambda known: {one.phase for one in known.values()} == {Phase.OVER})
-    assert lines.words == {"n1": BYE, "n2": BYE} and lines.cut() == []
+    assert lines.words == {"n1": BYE, "n2": BYE} and lines.receive_and_list_cut_off_nodes() == []
 
 
 def test_who_says_nothing_is_not_known(lines: Lifelines) -> None:
@@ -91,7 +91,7 @@ def test_ranks_that_are_started_again_are_others(lines: Lifelines) -> None:
     first = Rank(dict(lines.environment), 0, "n1")
     first.teller.report_completed_step(3)
     heard(lines, bool)
-    lines.started_again()
+    lines.note_announced_relaunch()
     assert lines.reports == {}
     first.teller.report_completed_step(4)
     second = Rank({**lines.environment, "SLURM_STEP_LAUNCHER_PORT": "4001"}, 0, "n1")
@@ -107,7 +107,7 @@ def test_a_job_run_of_an_earlier_release_hears_no_word_that_it_does_not_know() -
     with socket.create_server(("127.0.0.1", 0)) as server:
         older = {HPK_LIFELINE: f"127.0.0.1:{server.getsockname()[1]}:0123abcd", HPK_ATTEMPT_KEY: key}
         for env in (older, {**older, HPK_STEP_REPORTS: "of-a-job-around-it"}):
-            assert not step_reporter.asked_for(env)
+            assert not step_reporter.does_job_run_accept_reports(env)
             rank = Rank(env, 0, "n1")
             rank.teller.report_completed_step(3)
             with server.accept()[0] as sock:
@@ -120,9 +120,9 @@ def test_a_job_run_of_an_earlier_release_hears_no_word_that_it_does_not_know() -
 def test_a_wrapper_of_an_earlier_release_is_heard_as_before(lines: Lifelines) -> None:
     older = Lifeline(lines.environment, "n1")
     older.say(SERVES)
-    until(lambda: (lines.cut(), lines.words.get("n1") == SERVES)[1], what="word")
+    until(lambda: (lines.receive_and_list_cut_off_nodes(), lines.words.get("n1") == SERVES)[1], what="word")
     older.end(BYE)
-    until(lambda: (lines.cut(), lines.words.get("n1") == BYE)[1], what="last word")
+    until(lambda: (lines.receive_and_list_cut_off_nodes(), lines.words.get("n1") == BYE)[1], what="last word")
     assert lines.reports == {}
 
 
@@ -132,8 +132,8 @@ def test_a_report_is_no_last_word(lines: Lifelines) -> None:
     rank.teller.report_completed_step(3)
     heard(lines, bool)
     rank.line._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
-    until(lambda: (lines.cut(), "n1" in lines.words)[1], what="end")
-    assert lines.words == {"n1": ""} and lines.due is not None
+    until(lambda: (lines.receive_and_list_cut_off_nodes(), "n1" in lines.words)[1], what="end")
+    assert lines.words == {"n1": ""} and lines.seconds_until_due is not None
     rank.end()
 
 
@@ -146,7 +146,7 @@ def test_reports_that_job_run_does_not_read_leave_room_for_a_word(lines: Lifelin
         sent += 1
         assert sent < 10000, "it never ends"
     line.say(lifeline.STORAGE)
-    until(lambda: (lines.cut(), lines.without_storage == ["n1"])[1], what="word")
+    until(lambda: (lines.receive_and_list_cut_off_nodes(), lines.without_storage == ["n1"])[1], what="word")
     step = lines.reports[0].step
     assert step is not None and step >= sent - 2
     line.end(BYE)
@@ -156,7 +156,7 @@ def test_nodes_that_report_do_not_keep_job_run_from_waiting(lines: Lifelines) ->
     rank = Rank(dict(lines.environment), 0, "n1")
     rank.teller.report_completed_step(3)
     heard(lines, bool)
-    assert lines.due is not None and lines.due <= lifeline._EACH
+    assert lines.seconds_until_due is not None and lines.seconds_until_due <= lifeline._EACH
     rank.end()
 
 
@@ -211,21 +211,21 @@ def test_a_rank_says_in_which_phase_it_is() -> None:
     memory = RankProgress()
     teller = ProgressWriter({HPK_PROGRESS: memory.path})
     assert memory.state() == (None, None, Phase.START, 0)
-    with teller.phase(Phase.RESTORE):
+    with teller.report_phase_during(Phase.RESTORE):
         teller.report_phase_advance()
         assert memory.state() == (None, None, Phase.RESTORE, 1)
     assert memory.state().phase is Phase.START
     teller.report_first_step(40)
     assert memory.state() == (None, 40, Phase.STEP, 1)
     teller.report_completed_step(40)
-    with teller.phase(Phase.EVALUATION):
+    with teller.report_phase_during(Phase.EVALUATION):
         assert memory.state().phase is Phase.EVALUATION
         teller.report_completed_step(41)
     assert memory.state() == (41, 40, Phase.STEP, 1)
-    with contextlib.suppress(RuntimeError), teller.phase(Phase.SAVE):
+    with contextlib.suppress(RuntimeError), teller.report_phase_during(Phase.SAVE):
         raise RuntimeError
     assert memory.state().phase is Phase.STEP
-    teller.enter(Phase.OVER)
+    teller.report_phase(Phase.OVER)
     assert memory.state().phase is Phase.OVER
 
 
@@ -243,7 +243,7 @@ def test_of_several_processes_below_one_wrapper_the_one_that_others_wait_for_cou
     """torchrun starts them; each has a place of its own by LOCAL_RANK."""
     memory = RankProgress()
     for local, phase in enumerate(phases):
-        ProgressWriter({HPK_PROGRESS: memory.path, "LOCAL_RANK": str(local)}).enter(phase)
+        ProgressWriter({HPK_PROGRESS: memory.path, "LOCAL_RANK": str(local)}).report_phase(phase)
     assert memory.state().phase is shown
 
 

@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture
 def hyperpod(job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
-    monkeypatch.setattr("hyperpod_kit.job.step.on_hyperpod", lambda runner: True)
+    monkeypatch.setattr("hyperpod_kit.job.step.is_hyperpod_step_retry_available", lambda runner: True)
     job.environment["STEP_RETRY_FAULT"] = str(job.base / "faults")
     return job
 

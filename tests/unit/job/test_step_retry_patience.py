@@ -50,13 +50,13 @@ class World:
 
     def says(self, *lines: str) -> int:
         self.log.news.return_value = list(lines)
-        heard = self.retry.listen()
+        heard = self.retry.record_messages_and_count_relaunches()
         self.log.news.return_value = []
         return heard
 
     def after(self, seconds: float, nodes: Sequence[str] = ()) -> RetryAnswer:
         self.clock.now += seconds
-        return self.retry.heed("no progress for 60 s", nodes)
+        return self.retry.end_step_or_wait_for_retry("no progress for 60 s", nodes)
 
 
 def test_a_step_that_does_not_move_is_ended_once_and_srun_is_left_to_hyperpod(slurm: Slurm) -> None:

@@ -52,10 +52,10 @@ def test_a_spare_takes_the_place_of_a_node_that_is_down(job_in_process: Job) -> 
 def test_a_run_that_slurm_has_ended_is_no_crash(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm requeued the job after a node failure: srun fails before our own TERM arrives."""
     flag = job.base / "ended"
-    look = allocation.look
+    look = allocation.query_allocation_else_from_environment
     monkeypatch.setattr(
         allocation,
-        "look",
+        "query_allocation_else_from_environment",
         lambda runner, job: Allocation(("n1", "n2"), "PENDING", down=("n2",)) if flag.exists() else look(runner, job),
     )
     assert job.run(command=["/bin/sh", "-c", f"touch {flag}; exit 1"]) == 143
@@ -83,7 +83,7 @@ def with_lifelines(job: Job) -> Job:
 def test_a_wait_that_is_over_between_two_looks_at_it_ends_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is due at one moment is not any more at the next."""
     answers = itertools.cycle((0.1, None))
-    monkeypatch.setattr(Lifelines, "due", property(lambda self: next(answers)))
+    monkeypatch.setattr(Lifelines, "seconds_until_due", property(lambda self: next(answers)))
     assert with_lifelines(job).run("--steps", "3", refused_after=600) == 0
     assert [event["class"] for event in job.said("ended")] == ["done"]
 
@@ -316,6 +316,6 @@ def test_total_of_requeues_is_bounded(job_in_process: Job) -> None:
 
 def test_hyperpod_is_asked_to_retry_the_step(job_in_process: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_in_process
-    monkeypatch.setattr("hyperpod_kit.job.step.on_hyperpod", lambda runner: True)
+    monkeypatch.setattr("hyperpod_kit.job.step.is_hyperpod_step_retry_available", lambda runner: True)
     assert job.run("--steps", "2") == 0
     assert "--auto-resume=1" in job.sruns[0]

@@ -75,7 +75,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def test_lost_steps() -> None:
-    found = timeline.chain(timeline.of_rows(rows()))
+    found = timeline.fill_in_lost_steps_and_gaps(timeline.of_rows(rows()))
     assert [(one.name, one.kind, one.lost, one.gap) for one in found] == [
         ("7.0.0", "crash", 30, 10.0),
         ("7.0.1", "node_lost", None, None),
@@ -94,7 +94,7 @@ def test_nothing_known_is_not_said_to_be_nothing() -> None:
 
 
 def test_the_table_says_who_and_why() -> None:
-    found = timeline.chain(timeline.of_rows(rows()))
+    found = timeline.fill_in_lost_steps_and_gaps(timeline.of_rows(rows()))
     lines = status.table(found, timeline.totals(found, 0.0)).splitlines()
     assert "crash: rank 1 on n<2>" in lines[1] and re.search(r"2 min 10 s +0 +130 +30 ", lines[1])
     assert lines[-1] == (
@@ -112,7 +112,7 @@ def test_the_table_says_where_a_step_was_that_storage_may_not_have() -> None:
 
 
 def test_the_page_is_one_whole_file_and_escapes_what_it_shows() -> None:
-    found = timeline.chain(timeline.of_rows(rows()))
+    found = timeline.fill_in_lost_steps_and_gaps(timeline.of_rows(rows()))
     text = status_page.page("Job <7>", found, timeline.totals(found, 0.0), 1400.0)
     body = ElementTree.fromstring(
         text.replace("<!DOCTYPE html>", "")
@@ -165,17 +165,17 @@ def run_of(raw: str, array: str = "", task: str = "") -> JobEnvironment:
 def test_a_job_is_found_by_its_id_and_by_its_place_in_an_array(tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": str(tmp_path)}
     assert job_index.find("7", env) is None
-    job_index.note(run_of("7"), "/old", env)
-    job_index.note(run_of("7"), "/new", env)
-    job_index.note(run_of("12", "9", "3"), "/array", env)
+    job_index.append_job_and_root(run_of("7"), "/old", env)
+    job_index.append_job_and_root(run_of("7"), "/new", env)
+    job_index.append_job_and_root(run_of("12", "9", "3"), "/array", env)
     assert job_index.find("7", env) == ("7", "/new") and job_index.find("9_3", env) == ("9_3", "/array")
     assert job_index.find("12", env) == ("9_3", "/array"), "by its own number too"
-    job_index.note(run_of("9", "9", "11"), "/last", env)
+    job_index.append_job_and_root(run_of("9", "9", "11"), "/last", env)
     assert job_index.find("9", env) is None and job_index.tasks("9", env) == ["9_3", "9_11"], (
         "the array, not its last task"
     )
-    job_index.note(run_of("7"), "/x", {"XDG_STATE_HOME": "/proc/nowhere"})
-    assert ledger.read(job_index.notes(env))[0]["root"] == "/old"
+    job_index.append_job_and_root(run_of("7"), "/x", {"XDG_STATE_HOME": "/proc/nowhere"})
+    assert ledger.read(job_index.index_file_path(env))[0]["root"] == "/old"
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_job_is_found_by_its_id_and_by_its_place_in_an_array(tmp_path: Path) -
     ],
 )
 def test_what_nobody_knows_is_not_zero(reached: tuple[int | None, ...], sentence: str) -> None:
-    found = timeline.chain(
+    found = timeline.fill_in_lost_steps_and_gaps(
         [
             timeline.JobAttempt("7.0.0", "7", 0.0, "crash", step=0, reached=reached[0], code=1),
             timeline.JobAttempt("7.0.1", "7", 1.0, "crash", step=25, reached=reached[1], code=1),
@@ -203,7 +203,7 @@ def test_what_nobody_knows_is_not_zero(reached: tuple[int | None, ...], sentence
 @pytest.mark.parametrize(("begins", "lost"), [(None, 5), (26, 5), (29, 2), (31, 0), (0, 31)])
 def test_lost_is_counted_from_the_step_that_was_really_done_first(begins: int | None, lost: int) -> None:
     """`job run` names the newest checkpoint on storage; memory may hold a newer one, and steps may begin at 0."""
-    found = timeline.chain(
+    found = timeline.fill_in_lost_steps_and_gaps(
         [
             timeline.JobAttempt("7.0.0", "7", 0.0, "crash", step=0, reached=30),
             timeline.JobAttempt("7.0.1", "7", 1.0, "done", step=25, reached=50, begins=begins),
@@ -217,7 +217,7 @@ def test_what_hyperpod_did_under_an_attempts_srun_is_told(tmp_path: Path) -> Non
     said = [f"{head} Job Expansion complete", f"{head} Retrying step. Attempt number: 1", f"{head} Retrying step."]
     first, *more = rows()
     heard = [{**first, "event": "hyperpod", "words": words} for words in said]
-    found = timeline.chain(timeline.of_rows([first, *heard, *more]))
+    found = timeline.fill_in_lost_steps_and_gaps(timeline.of_rows([first, *heard, *more]))
     assert found[0].retries == 2 and found[0].hyperpod == tuple(said) and not found[1].hyperpod
     table = status.table(found, timeline.totals(found, 1300.0))
     assert "HyperPod retried its step 2 times" in table.splitlines()[1] and "HyperPod" not in table.splitlines()[2]

@@ -14,7 +14,7 @@ from hyperpod_kit.checkpoint.repository import flush_note
 from hyperpod_kit.checkpoint.repository.flush_note import FlushNote
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.job.checkpoint_choice import NONE, Choice
-from hyperpod_kit.job.unfinished_flushes import SILENT, STALL, FlushWatch, notes_of, outlast
+from hyperpod_kit.job.unfinished_flushes import SILENT, STALL, FlushWatch, choose_after_flushes_end, make_note_reader
 
 NOTE = FlushNote("n1", "7", 1, 5, 50, 8_000_000_000)
 
@@ -25,14 +25,16 @@ def choice(seq: int) -> Choice:
 
 @pytest.mark.parametrize(("order", "waits"), [(None, True), ((1, 4), True), ((1, 5), False), ((2, 1), False)])
 def test_only_what_is_newer_is_waited_for(order: Optional[Tuple[int, int]], waits: bool) -> None:
-    assert bool(FlushWatch().look({"a": NOTE}, order, 0.0)) is waits
+    assert bool(FlushWatch().update_and_list_ongoing_flushes({"a": NOTE}, order, 0.0)) is waits
 
 
 def test_a_note_that_is_not_renewed_is_of_a_node_that_died() -> None:
     watch = FlushWatch()
     for second in range(0, 60):
         note = replace(NOTE, beat=min(second, 30), moved=second)
-        going = watch.look({"a": note if second <= 30 else replace(NOTE, beat=30, moved=30)}, None, float(second))
+        going = watch.update_and_list_ongoing_flushes(
+            {"a": note if second <= 30 else replace(NOTE, beat=30, moved=30)}, None, float(second)
+        )
         assert bool(going) is (second < 30 + SILENT), second
     assert watch.silent(60.0) == ["a"]
 
@@ -40,23 +42,27 @@ def test_a_note_that_is_not_renewed_is_of_a_node_that_died() -> None:
 def test_a_flush_that_lives_and_moves_nothing_is_waited_for_no_longer() -> None:
     watch = FlushWatch()
     for second in range(0, 200):
-        going = watch.look({"a": replace(NOTE, beat=second)}, None, float(second))
+        going = watch.update_and_list_ongoing_flushes({"a": replace(NOTE, beat=second)}, None, float(second))
         assert bool(going) is (second < STALL), second
-    assert watch.look({"a": replace(NOTE, beat=200, moved=1)}, None, 200.0), "it moves again"
+    assert watch.update_and_list_ongoing_flushes({"a": replace(NOTE, beat=200, moved=1)}, None, 200.0), "it moves again"
     assert watch.silent(200.0) == []
 
 
 def test_a_note_that_is_just_being_written_is_there(tmp_path: Path) -> None:
     """Where storage is busy that takes seconds."""
     watch = FlushWatch()
-    assert watch.look({"a": NOTE}, (1, 4), 0.0) and watch.look({"a": None}, (1, 4), 25.0)
-    assert watch.look({"a": NOTE}, (1, 4), 50.0) and not watch.look({"a": NOTE}, (1, 5), 51.0)
-    assert FlushWatch().look({"a": None}, (1, 4), 0.0) == [None]
+    assert watch.update_and_list_ongoing_flushes({"a": NOTE}, (1, 4), 0.0) and watch.update_and_list_ongoing_flushes(
+        {"a": None}, (1, 4), 25.0
+    )
+    assert watch.update_and_list_ongoing_flushes(
+        {"a": NOTE}, (1, 4), 50.0
+    ) and not watch.update_and_list_ongoing_flushes({"a": NOTE}, (1, 5), 51.0)
+    assert FlushWatch().update_and_list_ongoing_flushes({"a": None}, (1, 4), 0.0) == [None]
 
 
 def test_the_newest_is_chosen_once_it_has_arrived(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
-    name = flush_note.new_name()
+    name = flush_note.new_note_path()
     flush_note.write(store, name, NOTE)
     arrived: List[int] = [3]
     said: List[str] = []
@@ -69,7 +75,9 @@ def test_the_newest_is_chosen_once_it_has_arrived(tmp_path: Path) -> None:
             arrived[0] = 5
             flush_note.try_remove(store, name)
 
-    found = outlast(lambda: choice(arrived[0]), notes_of(str(tmp_path)), 600.0, pause=pause, tell=said.append)
+    found = choose_after_flushes_end(
+        lambda: choice(arrived[0]), make_note_reader(str(tmp_path)), 600.0, pause=pause, report_line=said.append
+    )
     assert found.step == 50 and len(rounds) == 3
     assert said == [
         "n1 still brings step 50 (seq 5) of job 7 from memory to storage, 0.0 of 8.0 GB; waiting up to 600 s more"
@@ -87,7 +95,7 @@ def test_the_wait_has_a_bound_that_is_said(tmp_path: Path, monkeypatch: pytest.M
     def pause(seconds: float) -> None:
         clock[0] += seconds
 
-    assert outlast(lambda: choice(3), notes, 40.0, pause=pause, tell=said.append).step == 30
+    assert choose_after_flushes_end(lambda: choice(3), notes, 40.0, pause=pause, report_line=said.append).step == 30
     assert clock[0] == pytest.approx(40.0, abs=2.0)
     assert said[-1].endswith("not waiting any longer: 40 s are over") and said[0].startswith(
         "n1, n2 still bring step 50"
@@ -99,7 +107,7 @@ def test_who_steps_back_or_trains_with_another_framework_waits_for_nothing(found
     def notes(stale: List[str]) -> Dict[str, Optional[FlushNote]]:
         raise AssertionError("nobody asks")
 
-    assert outlast(lambda: found, notes, 600.0) is found
+    assert choose_after_flushes_end(lambda: found, notes, 600.0) is found
 
 
 def test_what_others_write_there_makes_nobody_wait_for_long_nor_twice(
@@ -110,7 +118,7 @@ def test_what_others_write_there_makes_nobody_wait_for_long_nor_twice(
     for number, text in enumerate((b"", b"{}", b'{"format": "hpk-flush/1"}', b"x" * 5000)):
         (tmp_path / f"flushes/n-{number}.json").write_bytes(text)
     (tmp_path / "flushes/n-9.json").symlink_to("/etc/passwd")
-    flush_note.write(store, flush_note.new_name(), replace(NOTE, seq=-1))
+    flush_note.write(store, flush_note.new_note_path(), replace(NOTE, seq=-1))
     assert set(flush_note.read_all(store).values()) == {None}
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
@@ -119,9 +127,14 @@ def test_what_others_write_there_makes_nobody_wait_for_long_nor_twice(
         clock[0] += seconds
 
     said: List[str] = []
-    assert outlast(lambda: choice(3), notes_of(str(tmp_path)), 600.0, pause=pause, tell=said.append).step == 30
+    assert (
+        choose_after_flushes_end(
+            lambda: choice(3), make_note_reader(str(tmp_path)), 600.0, pause=pause, report_line=said.append
+        ).step
+        == 30
+    )
     assert clock[0] == pytest.approx(SILENT, abs=2.0) and said[0].startswith("a node still brings captures")
-    assert outlast(lambda: choice(3), notes_of(str(tmp_path)), 600.0, pause=_never).step == 30
+    assert choose_after_flushes_end(lambda: choice(3), make_note_reader(str(tmp_path)), 600.0, pause=_never).step == 30
     assert Path("/etc/passwd").exists()
 
 
@@ -163,6 +176,6 @@ def test_a_flush_leaves_a_note_while_it_writes_and_none_behind(tmp_path: Path, m
     from tests.support.wait import until
 
     until(lambda: any(sign.announced for sign in signs), what="the note")
-    assert outlast(newest, notes_of(str(root)), 60.0, pause=pause).step == 50
+    assert choose_after_flushes_end(newest, make_note_reader(str(root)), 60.0, pause=pause).step == 50
     assert done[0].removed and not list((root / "flushes").iterdir())
     assert isinstance(signs[-1], Sign)

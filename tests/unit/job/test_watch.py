@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Dict, Mapping, Tuple
 
-from hyperpod_kit.job.watch import AwayWatch, NodeWatch, OutputWatch, settle
+from hyperpod_kit.job.watch import AwayWatch, NodeWatch, OutputWatch, wait_until_suspects_answer_or_lost
 from tests.support.clock import FakeClock
 
 
@@ -24,7 +24,7 @@ class AskedNodes(FakeClock):
 
     def until_lost(self, watch: NodeWatch, limit: float) -> Tuple[float, list[str]]:
         while self.now < limit:
-            lost = watch.lost()
+            lost = watch.probe_if_due_and_list_lost()
             if lost:
                 return self.now, lost
             self.now += 0.5
@@ -56,11 +56,11 @@ def test_healthy_nodes_are_asked_seldom() -> None:
 
 def test_settling_ends_when_every_suspect_is_judged() -> None:
     nodes = AskedNodes(n1="open", n2="silent")
-    assert settle(nodes.watch(), 10.0, nodes.sleep, nodes) == ["n2"]
+    assert wait_until_suspects_answer_or_lost(nodes.watch(), 10.0, nodes.sleep, nodes) == ["n2"]
     assert 6 <= nodes.now <= 10
     calm = AskedNodes(n1="open")
-    assert settle(calm.watch(), 10.0, calm.sleep, calm) == [] and calm.now == 0
-    assert settle(None, 10.0, nodes.sleep) == []
+    assert wait_until_suspects_answer_or_lost(calm.watch(), 10.0, calm.sleep, calm) == [] and calm.now == 0
+    assert wait_until_suspects_answer_or_lost(None, 10.0, nodes.sleep) == []
 
 
 def test_settling_waits_for_a_node_that_comes_back() -> None:
@@ -71,7 +71,7 @@ def test_settling_waits_for_a_node_that_comes_back() -> None:
         nodes.now += seconds
         nodes.answers["n1"] = "open"
 
-    assert settle(watch, 10.0, sleep, nodes) == []
+    assert wait_until_suspects_answer_or_lost(watch, 10.0, sleep, nodes) == []
 
 
 def looked_for(watch: OutputWatch, nodes: AskedNodes, seconds: int) -> bool:
@@ -135,8 +135,8 @@ def test_a_node_without_the_root_is_given_up_only_while_it_answers_here() -> Non
     nodes = AskedNodes()
     here = {"answers": True}
     watch = AwayWatch(lambda: here["answers"], patience=10.0, clock=nodes)
-    assert watch.lost([]) == [] and watch.due is None
-    assert watch.lost(["n2"]) == [] and watch.due == 1.0
+    assert watch.lost([]) == [] and watch.seconds_until_next_look is None
+    assert watch.lost(["n2"]) == [] and watch.seconds_until_next_look == 1.0
     nodes.now += 9
     here["answers"] = False  # an outage for everybody
     assert watch.lost(["n2"]) == []

@@ -57,7 +57,7 @@ def commit_checkpoint(root: str, epoch: int, seq: int, step: int) -> str:
             total_bytes=size,
             tensors=1,
             time=now(),
-            shards=(FileRecord(layout.shard_file(0), size, digest.root(algorithm, leaves, size), 0),),
+            shards=(FileRecord(layout.shard_file(0), size, digest.root_digest(algorithm, leaves, size), 0),),
             extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small_object_digest(extra)),
         ),
         extra,
@@ -68,7 +68,7 @@ def commit_checkpoint(root: str, epoch: int, seq: int, step: int) -> str:
 def restore(root: str, told: str) -> RestoreVerdict:
     """What `Manager.restore` would take of the root: every byte proved. Raises CheckpointError."""
     rejected = []
-    for entry in selection.iter_committed_newest_first(
+    for entry in selection.iter_committed_not_excluded_newest_first(
         root, start_at=None if told == "none" else told, also_saved_by_job_attempt=os.environ["HPK_ATTEMPT"]
     ):
         try:

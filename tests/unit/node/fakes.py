@@ -9,7 +9,7 @@ from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig, User
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.facts import NodeFacts
-from hyperpod_kit.node.health.check_cycle import CheckCycle, run_check_cycle
+from hyperpod_kit.node.health.check_cycle import CheckCycle, check_mounts_and_start_repairs
 from hyperpod_kit.node.paths import NodePaths
 from tests.support.clock import FakeClock
 from tests.support.runner import RecordingRunner
@@ -63,6 +63,6 @@ class FakeNode:
 
 def ticked(node: Node) -> CheckCycle:
     """The timer's check, which no other one keeps away."""
-    done = run_check_cycle(node)
+    done = check_mounts_and_start_repairs(node)
     assert done is not None
     return done

@@ -23,7 +23,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from hyperpod_kit.job import step
 for _ in sys.stdin:
-    print(step.program(), flush=True)
+    print(step.path_of_kit_main_on_nodes(), flush=True)
 """
 
 
@@ -105,13 +105,15 @@ def test_a_job_run_of_a_bundle_names_the_wrapper_by_current(monkeypatch: pytest.
     own.parent.mkdir(parents=True)
     own.touch()
     monkeypatch.setattr(step, "__file__", str(own))
-    assert step.on_any_node() == [sys.executable, "-I", "-S", str(own.with_name("__main__.py"))], "a checkout"
+    assert step.kit_command_on_any_node() == [sys.executable, "-I", "-S", str(own.with_name("__main__.py"))], (
+        "a checkout"
+    )
     monkeypatch.setattr(step, "BUNDLES", str(tmp_path))
     installed = "/opt/hyperpod-kit/current/lib/hyperpod_kit/job/__main__.py"
-    assert step.program() == installed
-    assert step.on_any_node() == ["/usr/bin/python3", "-I", "-S", installed]
-    assert step.on_this_node()[-1] == str(own.with_name("__main__.py"))
-    assert step.wrapper() == [*step.on_any_node(), "exec", "--"]
+    assert step.path_of_kit_main_on_nodes() == installed
+    assert step.kit_command_on_any_node() == ["/usr/bin/python3", "-I", "-S", installed]
+    assert step.kit_command_on_this_node()[-1] == str(own.with_name("__main__.py"))
+    assert step.wrapper() == [*step.kit_command_on_any_node(), "exec", "--"]
 
 
 def test_a_process_that_came_by_current_keeps_to_its_bundle(tmp_path: Path) -> None:

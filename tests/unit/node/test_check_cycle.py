@@ -19,9 +19,9 @@ from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.health import check_cycle as module
-from hyperpod_kit.node.health.check_cycle import due_probe_mode, run_check_cycle
+from hyperpod_kit.node.health.check_cycle import check_mounts_and_start_repairs, due_deep_probe_mode_or_empty
 from hyperpod_kit.node.health.record import HealthRecord
-from hyperpod_kit.node.health.repair import repair
+from hyperpod_kit.node.health.repair import repair_if_needed_and_save_outcome
 from tests.unit.node.fakes import ticked
 
 pytestmark = pytest.mark.usefixtures("no_packet_rules")
@@ -45,7 +45,7 @@ def test_a_mount_that_vanished_is_ordered_repaired_and_seen_again(make_node: Any
         do=lambda: fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/"),
     )
     fake.clock.now += 1
-    done = repair(fake.node, EFS)
+    done = repair_if_needed_and_save_outcome(fake.node, EFS)
     assert done is not None and done.ok and done.summary.endswith("serves again")
     # The check that the repair asked for.
     assert fake.runner.calls[-1] == "systemctl start --no-block hyperpod-kit-health.service"
@@ -68,7 +68,7 @@ def test_repairs_that_fail_come_slower_and_end_degraded_but_never_end(make_node:
         done = ticked(fake.node)
         if done.ordered:
             at.append(number)
-            ended = repair(fake.node, EFS)
+            ended = repair_if_needed_and_save_outcome(fake.node, EFS)
             assert (
                 ended is not None
                 and ended.summary == "restart failed: `systemctl start hyperpod-kit-mount-home.service` exited 1: no"
@@ -94,7 +94,7 @@ def test_a_repair_that_lasts_is_not_ordered_again_and_holds_up_no_tick(make_node
         for _ in range(3):
             assert ticked(fake.node).ordered == ()
             fake.clock.now += 3000
-        assert repair(fake.node, EFS) is None
+        assert repair_if_needed_and_save_outcome(fake.node, EFS) is None
         assert fake.clock.slept == []
     assert ticked(fake.node).ordered == ("home",)
 
@@ -105,7 +105,7 @@ def test_two_ticks_at_once_are_one(make_node: Any) -> None:
     lock.parent.mkdir(parents=True)
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert run_check_cycle(fake.node) is None
+        assert check_mounts_and_start_repairs(fake.node) is None
     assert not Path(fake.node.paths.health_records).exists()
 
 
@@ -137,16 +137,18 @@ def test_a_systemd_that_does_not_answer_is_said_and_the_tick_ends_well(make_node
 
 def test_writes_are_probed_now_and_then_and_at_once_after_a_remount(make_node: Any) -> None:
     fresh = HealthRecord({}, deep_at=1000.0, mount_id=7)
-    assert due_probe_mode(LUSTRE, None, 7, 1000.0) == "w"
-    assert due_probe_mode(LUSTRE, fresh, 7, 1299.0) == ""
-    assert due_probe_mode(LUSTRE, fresh, 7, 1300.0) == "w"
-    assert due_probe_mode(LUSTRE, fresh, 8, 1001.0) == "w"
-    assert due_probe_mode(LUSTRE, replace(fresh, deep_at=0.0), 7, 1001.0) == "w"
+    assert due_deep_probe_mode_or_empty(LUSTRE, None, 7, 1000.0) == "w"
+    assert due_deep_probe_mode_or_empty(LUSTRE, fresh, 7, 1299.0) == ""
+    assert due_deep_probe_mode_or_empty(LUSTRE, fresh, 7, 1300.0) == "w"
+    assert due_deep_probe_mode_or_empty(LUSTRE, fresh, 8, 1001.0) == "w"
+    assert due_deep_probe_mode_or_empty(LUSTRE, replace(fresh, deep_at=0.0), 7, 1001.0) == "w"
     writable = S3Mount("ckpt", "/mnt/ckpt", "sagemaker-ckpt", read_only=False, allow_delete=True)
-    assert due_probe_mode(S3, None, 7, 1000.0) == "l"
-    assert due_probe_mode(writable, None, 7, 1000.0) == "lw"
-    assert due_probe_mode(writable, fresh, 7, 2000.0) == "l", "no version is left in the bucket every five minutes"
-    assert due_probe_mode(replace(writable, allow_delete=False), None, 7, 1000.0) == "l"
+    assert due_deep_probe_mode_or_empty(S3, None, 7, 1000.0) == "l"
+    assert due_deep_probe_mode_or_empty(writable, None, 7, 1000.0) == "lw"
+    assert due_deep_probe_mode_or_empty(writable, fresh, 7, 2000.0) == "l", (
+        "no version is left in the bucket every five minutes"
+    )
+    assert due_deep_probe_mode_or_empty(replace(writable, allow_delete=False), None, 7, 1000.0) == "l"
 
 
 def test_a_write_that_failed_is_tried_at_every_tick_until_it_works(make_node: Any) -> None:

@@ -16,7 +16,7 @@ from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy
-from hyperpod_kit.node.health.repair import repair
+from hyperpod_kit.node.health.repair import repair_if_needed_and_save_outcome
 from hyperpod_kit.node.observe.probe import probe
 from tests.support.wait import scaled, until
 from tests.unit.node.fakes import ticked
@@ -56,7 +56,7 @@ def test_a_proxy_that_its_watchdog_revives_is_not_torn_away(make_node: Any, monk
     fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/", "rw,port=1")  # nobody listens at port 1
     answers = [Probed("no_answer")] * 3 + [Probed("answered")] * 9
     monkeypatch.setattr(look, "probe_all", lambda targets, *_: [answers.pop(0) for _ in targets])
-    done = repairing.repair(fake.node, EFS)
+    done = repairing.repair_if_needed_and_save_outcome(fake.node, EFS)
     assert done == repairing.RepairOutcome(True, "its watchdog brought the proxy back")
     assert not any(call.startswith("umount") for call in fake.runner.calls)
     answers[:] = [Probed("no_answer")] * 99
@@ -64,7 +64,7 @@ def test_a_proxy_that_its_watchdog_revives_is_not_torn_away(make_node: Any, monk
     fake.runner.on("systemctl is-active", 3)
     fake.runner.on("systemctl start hyperpod-kit-mount", 1, "no")
     slept = sum(fake.clock.slept)
-    done = repairing.repair(fake.node, EFS)
+    done = repairing.repair_if_needed_and_save_outcome(fake.node, EFS)
     assert done is not None and not done.ok and "umount --lazy /efs/trainer" in fake.runner.calls
     assert sum(fake.clock.slept) - slept >= repairing.REVIVED_WITHIN
 
@@ -100,7 +100,7 @@ def test_a_daemon_that_hangs_is_killed_at_the_second_strike(make_node: Any, sile
         fake.clock.now += 30
         assert ticked(fake.node).ordered == ("data",)
         fake.clock.now += 1
-        done = repair(fake.node, S3)
+        done = repair_if_needed_and_save_outcome(fake.node, S3)
     assert done is not None and done.summary == f"kill: {S3_UNIT} serves again"
     order = [call for call in fake.runner.calls if not call.startswith(("systemctl show", "systemctl is-"))]
     assert order == [

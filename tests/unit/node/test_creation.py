@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.node.slurm.hooks import parse_settings
+from hyperpod_kit.node.slurm.hooks import parse_slurm_conf_settings
 
 SCRIPTS = Path(__file__).parents[3] / "lifecycle_scripts"
 
@@ -82,7 +82,7 @@ def test_a_controller_gets_the_hooks_before_slurmctld_starts(make_sandbox: Any) 
     plugstack = (sandbox.root / "opt/slurm/etc/plugstack.conf").read_text()
     assert "optional /opt/hyperpod-kit/spank/auto_resume.so\n" in plugstack
     drop_in = (sandbox.root / "etc/systemd/system/hyperpod-kit-sweep.service.d/user.conf").read_text()
-    assert drop_in.endswith(f"\n[Service]\nUser={parse_settings(conf).get('slurmuser', 'root')}\n")
+    assert drop_in.endswith(f"\n[Service]\nUser={parse_slurm_conf_settings(conf).get('slurmuser', 'root')}\n")
     assert "systemctl start slurmctld.service" in sandbox.calls
     assert "systemctl start slurmd.service" not in sandbox.calls
 

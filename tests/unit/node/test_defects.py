@@ -12,7 +12,7 @@ from typing import Any, Iterator, Tuple
 import pytest
 from click.testing import CliRunner
 
-from hyperpod_kit.aws.request_shape import problems
+from hyperpod_kit.aws.request_shape import find_request_problems
 from hyperpod_kit.cli.main import cli
 from hyperpod_kit.config.load import load
 from hyperpod_kit.model.mounts.lustre import LustreMount
@@ -214,9 +214,11 @@ def test_a_request_with_awss_old_spelling_is_refused_before_it_is_sent() -> None
     }
     config = {"SourceS3Uri": "s3://sagemaker-x/y/", "OnCreate": "on_create.sh"}
     right = {"ClusterName": "demo", "InstanceGroups": [{**group, "LifeCycleConfig": config}]}
-    assert problems("sagemaker", "CreateCluster", right) == []
+    assert find_request_problems("sagemaker", "CreateCluster", right) == []
     wrong = {"ClusterName": "demo", "InstanceGroups": [{**group, "lifecycleConfig": config}]}
-    assert any("lifecycleConfig" in str(problem) for problem in problems("sagemaker", "CreateCluster", wrong))
+    assert any(
+        "lifecycleConfig" in str(problem) for problem in find_request_problems("sagemaker", "CreateCluster", wrong)
+    )
 
 
 # The blogs' access points: an access point without TLS is refused, and each mount says which it is.

@@ -18,7 +18,7 @@ from hyperpod_kit.node.cli import run as node_cli
 from hyperpod_kit.node.devices import commands
 from hyperpod_kit.node.devices import record as device_record
 from hyperpod_kit.node.devices.collect import DCGMI, FI_INFO, SMI, observe_devices
-from hyperpod_kit.node.devices.cycle import METRICS, run_device_cycle
+from hyperpod_kit.node.devices.cycle import METRICS, check_devices_record_and_update_slurm
 from hyperpod_kit.node.devices.desired_state import (
     ACTION_REBOOT,
     ACTION_REPLACE,
@@ -27,10 +27,10 @@ from hyperpod_kit.node.devices.desired_state import (
     REBOOT_AGAIN,
     SlurmNote,
     decide_update,
-    desired_reason_or_too_early,
+    desired_reason_or_none_to_leave,
 )
 from hyperpod_kit.node.devices.findings import Cure, DeviceFinding, judge
-from hyperpod_kit.node.devices.gate import WITHIN, check_devices_or_refuse
+from hyperpod_kit.node.devices.gate import WITHIN, refusal_for_device_faults_recording_it
 from hyperpod_kit.node.devices.run_tool import LARGEST, run_tool
 from hyperpod_kit.node.locks import hold_lock
 from tests.support.wait import Deadline
@@ -146,7 +146,7 @@ def test_a_hung_nvidia_smi_is_a_fault_and_a_hung_fi_info_a_notice(make_node: Any
     node = machine(fake, {"type": "ml.p4d.24xlarge"})
     for places in (SMI, FI_INFO):
         program(fake.root, places, "exec sleep 300")
-    found = judge(observe_devices(node, DeviceChecks(), each=0.5))
+    found = judge(observe_devices(node, DeviceChecks(), seconds_per_program=0.5))
     assert {one.name: one.cure for one in found} == {"gpu:no_answer": Cure.REBOOT, "efa:no_answer": Cure.NOTICE}
 
 
@@ -155,16 +155,19 @@ def test_the_timer_counts_says_what_changed_and_leaves_metrics(make_node: Any) -
     node = machine(fake, {"type": "ml.p4d.24xlarge"})
     (fake.root / "var/lib/node_exporter/textfile_collector").mkdir(parents=True)
     asked = node.config.steps.device_checks
-    first = run_device_cycle(node, asked)
+    first = check_devices_record_and_update_slurm(node, asked)
     assert first is not None and first.messages == ("8 of 8 GPUs, 4 of 4 EFA devices",)
     machine(fake, {"type": "ml.p4d.24xlarge", "drop": 1})
-    second, third = run_device_cycle(node, asked), run_device_cycle(node, asked)
+    second, third = (
+        check_devices_record_and_update_slurm(node, asked),
+        check_devices_record_and_update_slurm(node, asked),
+    )
     assert second is not None and second.messages == (
         "gpu:too_few: nvidia-smi lists 7, and ml.p4d.24xlarge has 8 GPUs",
     )
     assert third is not None and third.messages == () and third.record.findings[0].looks == 2
-    assert device_record.load(node) == third.record
-    assert "gpu:too_few: nvidia-smi lists 7, and ml.p4d.24xlarge has 8 GPUs" in warnings.warnings(node)
+    assert device_record.load_device_record(node) == third.record
+    assert "gpu:too_few: nvidia-smi lists 7, and ml.p4d.24xlarge has 8 GPUs" in warnings.warning_lines_about_node(node)
     text = (fake.root / "var/lib/node_exporter/textfile_collector" / METRICS).read_text()
     assert "hyperpod_kit_gpus 7\n" in text and "hyperpod_kit_efa_devices 4\n" in text
     assert 'hyperpod_kit_device_finding{subject="gpu",state="too_few",fault="true"} 1\n' in text
@@ -177,16 +180,19 @@ def test_a_record_of_another_release_is_none(make_node: Any, text: str) -> None:
     path = Path(node.paths.device_record)
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    assert device_record.load(node) is None and run_device_cycle(node, DeviceChecks()) is not None
+    assert (
+        device_record.load_device_record(node) is None
+        and check_devices_record_and_update_slurm(node, DeviceChecks()) is not None
+    )
 
 
 def test_the_gate_refuses_for_a_fault_and_for_no_notice(make_node: Any) -> None:
     fake = make_node([])
     node = machine(fake, {"type": "ml.p4d.24xlarge", "remaps": ["what?"]}, action="drain")
     asked = node.config.steps.device_checks
-    assert check_devices_or_refuse(node, asked, fake.clock.monotonic()) == ""
+    assert refusal_for_device_faults_recording_it(node, asked, fake.clock.monotonic()) == ""
     machine(fake, {"type": "ml.p4d.24xlarge", "drop": 1})
-    assert check_devices_or_refuse(node, asked, fake.clock.monotonic()).startswith(
+    assert refusal_for_device_faults_recording_it(node, asked, fake.clock.monotonic()).startswith(
         "hyperpod-kit: gpu:too_few: nvidia-smi lists 7"
     )
     assert os.path.exists(node.paths.devices_gate_refusal_record)
@@ -196,20 +202,20 @@ def test_the_diagnostic_runs_in_the_gate_alone_and_its_refusal_is_not_taken_back
     fake = make_node([])
     node = machine(fake, {**next(one for one in CASES if "fails" in one["case"])}, action="drain", dcgm=True)
     asked = node.config.steps.device_checks
-    assert "dcgm:failed: Page Retirement/Row Remap of GPU 0" in check_devices_or_refuse(
+    assert "dcgm:failed: Page Retirement/Row Remap of GPU 0" in refusal_for_device_faults_recording_it(
         node, asked, fake.clock.monotonic()
     )
     assert not os.path.exists(node.paths.devices_gate_refusal_record)
-    assert check_devices_or_refuse(node, replace(asked, dcgm=False), fake.clock.monotonic()) == ""
+    assert refusal_for_device_faults_recording_it(node, replace(asked, dcgm=False), fake.clock.monotonic()) == ""
 
 
 def test_a_gate_without_time_goes_by_the_last_look(make_node: Any) -> None:
     fake = make_node([])
     node = machine(fake, {"type": "ml.p4d.24xlarge", "drop": 1})
     late = fake.clock.monotonic() - WITHIN
-    assert check_devices_or_refuse(node, DeviceChecks(), late) == ""
-    assert run_device_cycle(node, DeviceChecks()) is not None
-    assert check_devices_or_refuse(node, DeviceChecks(), late).startswith("hyperpod-kit: gpu:too_few")
+    assert refusal_for_device_faults_recording_it(node, DeviceChecks(), late) == ""
+    assert check_devices_record_and_update_slurm(node, DeviceChecks()) is not None
+    assert refusal_for_device_faults_recording_it(node, DeviceChecks(), late).startswith("hyperpod-kit: gpu:too_few")
 
 
 @pytest.mark.parametrize(
@@ -228,24 +234,29 @@ def test_a_gate_without_time_goes_by_the_last_look(make_node: Any) -> None:
     ],
 )
 def test_what_is_wished(action: str, faults: List[DeviceFinding], wished: Optional[str]) -> None:
-    assert desired_reason_or_too_early(faults, action, SlurmNote(), "b", 1e9) == wished
+    assert desired_reason_or_none_to_leave(faults, action, SlurmNote(), "b", 1e9) == wished
 
 
 def test_a_node_is_rebooted_once_a_day_and_then_drained() -> None:
     asked = SlurmNote(reason=ACTION_REBOOT, rebooted_at=1e9, boot="first")
-    assert desired_reason_or_too_early([HANGS], "reboot", asked, "first", 1e9 + 600) == ACTION_REBOOT, (
+    assert desired_reason_or_none_to_leave([HANGS], "reboot", asked, "first", 1e9 + 600) == ACTION_REBOOT, (
         "it has not happened yet"
     )
     assert (
-        desired_reason_or_too_early([HANGS], "reboot", asked, "second", 1e9 + 600)
+        desired_reason_or_none_to_leave([HANGS], "reboot", asked, "second", 1e9 + 600)
         == "hyperpod-kit:device:gpu:no_answer"
     )
-    assert desired_reason_or_too_early([HANGS], "reboot", asked, "second", 1e9 + REBOOT_AGAIN + 1) == ACTION_REBOOT
-    assert desired_reason_or_too_early([HANGS], "reboot", asked, "second", 1e9 - 3600) != ACTION_REBOOT, (
+    assert desired_reason_or_none_to_leave([HANGS], "reboot", asked, "second", 1e9 + REBOOT_AGAIN + 1) == ACTION_REBOOT
+    assert desired_reason_or_none_to_leave([HANGS], "reboot", asked, "second", 1e9 - 3600) != ACTION_REBOOT, (
         "its clock was set back"
     )
-    assert desired_reason_or_too_early([LOST], "replace", asked, "second", 1e9 + 600) == ACTION_REPLACE
-    assert SlurmNote.of(["odd"]) == SlurmNote.of({"other": 1}) == SlurmNote.of({"at": "noon"}) == SlurmNote()
+    assert desired_reason_or_none_to_leave([LOST], "replace", asked, "second", 1e9 + 600) == ACTION_REPLACE
+    assert (
+        SlurmNote.parse_or_empty(["odd"])
+        == SlurmNote.parse_or_empty({"other": 1})
+        == SlurmNote.parse_or_empty({"at": "noon"})
+        == SlurmNote()
+    )
 
 
 OURS = "hyperpod-kit:device:gpu:lost"

@@ -144,7 +144,7 @@ def node(make_node: Any) -> Any:
 
 def found(fake: Any, data: HealthRecord, home: HealthRecord = GOOD, extra: HealthRecord = GOOD) -> dict[str, Any]:
     records = {"data": data, "home": home, "extra": extra}
-    health_record.save(fake.node, records, fake.clock.now)
+    health_record.save_health_records(fake.node, records, fake.clock.now)
     return records
 
 

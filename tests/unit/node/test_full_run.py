@@ -12,8 +12,8 @@ from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.node import cli, mount_commands
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import write_if_different, write_volatile
-from hyperpod_kit.node.health.check_cycle import CheckCycle, run_check_cycle
-from hyperpod_kit.node.health.repair import repair
+from hyperpod_kit.node.health.check_cycle import CheckCycle, check_mounts_and_start_repairs
+from hyperpod_kit.node.health.repair import repair_if_needed_and_save_outcome
 from tests.support.capabilities import require
 
 EFS = EfsMount("home", "/efs/trainer", "fs-0123456789abcdef0", "fsap-0123456789abcdef0")
@@ -42,7 +42,7 @@ def partials(run: Path) -> list[Path]:
 
 
 def checked(node: Node) -> CheckCycle:
-    done = run_check_cycle(node)
+    done = check_mounts_and_start_repairs(node)
     assert done is not None
     return done
 
@@ -63,7 +63,7 @@ def test_a_check_goes_on_in_one_line_and_leaves_nothing(run: Path, make_node: An
     fill(run)
     assert checked(fake.node).ordered == ("home",) and ORDER in fake.runner.calls
     fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/")
-    ended = repair(fake.node, EFS)
+    ended = repair_if_needed_and_save_outcome(fake.node, EFS)
     assert ended is not None and ended.ok and not partials(run)
     (run / "fill").unlink()
     (run / "hyperpod-kit/health.json.999999999.0123456789abcdef.partial").write_text("of a check that was killed")

@@ -60,7 +60,7 @@ def test_the_resource_config_names_them_the_primary_first() -> None:
 
 def test_the_bundle_says_how_many_and_facts_keep_their_addresses(make_node: Any) -> None:
     node = on_head(make_node).node
-    facts.save(node.paths, node.facts)
+    facts.save_facts(node.paths, node.facts)
     assert facts.load_or_gather(node.paths, node.config, node.clock) == node.facts
     assert NodeConfig.from_json(node.config.to_json()).controllers == 2
     one = replace(node.config, controllers=1)
@@ -69,7 +69,7 @@ def test_the_bundle_says_how_many_and_facts_keep_their_addresses(make_node: Any)
 
 def test_slurmd_asks_either_of_them(make_node: Any) -> None:
     node = on_head(make_node).node
-    assert "--conf-server=10.1.0.10,10.1.0.11\n" in worker.drop_in(node)[1]
+    assert "--conf-server=10.1.0.10,10.1.0.11\n" in worker.slurmd_drop_in_path_and_text(node)[1]
 
 
 def test_both_make_the_state_at_the_same_moment(make_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:

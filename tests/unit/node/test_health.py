@@ -16,7 +16,7 @@ from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.model.states import REPAIRS, MountState
 from hyperpod_kit.node.health.record import LONGEST_PAUSE, HealthRecord, seconds_before_next_repair
 from hyperpod_kit.node.health.repair import BEFORE_START
-from hyperpod_kit.node.health.repair_policy import decide
+from hyperpod_kit.node.health.repair_policy import repair_action_due_after_back_off
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
 from hyperpod_kit.node.observe.classify import MountObservation, classify
 from hyperpod_kit.node.observe.probe import Probed
@@ -54,7 +54,7 @@ def test_decision(case: Dict[str, Any]) -> None:
     status = MountStatus(mount.name, mount.kind, mount.path, case["state"], checked_at=now)
     repaired_at = now - case.get("since", now)
     record = HealthRecord({}, case["failures"], repairs=case.get("repairs", 0), repaired_at=repaired_at)
-    assert decide(mount, status, record, interval=30.0) == case["action"]
+    assert repair_action_due_after_back_off(mount, status, record, interval=30.0) == case["action"]
 
 
 def status(state: str, at: float) -> MountStatus:
@@ -65,19 +65,19 @@ def test_a_record_counts_degrades_and_forgets() -> None:
     policy = HealthPolicy(interval=30.0, degraded_after=3)
     record = HealthRecord({})
     for tick, expected in enumerate((False, False, True, True)):
-        record = record.after(status("stale", 1000.0 + 30 * tick), policy)
+        record = record.after_check(status("stale", 1000.0 + 30 * tick), policy)
         assert record.degraded is expected
     assert (record.failures, record.since, record.state) == (4, 1000.0, "stale")
-    after = record.after(status("slow", 1120.0), policy)
+    after = record.after_check(status("slow", 1120.0), policy)
     assert (after.failures, after.degraded, after.since) == (0, False, 1120.0)
 
 
 def test_the_back_off_is_forgotten_only_when_the_mount_has_served_for_as_long() -> None:
     policy = HealthPolicy(interval=30.0)
     record = HealthRecord({}, repairs=3)  # the next pause is 120 s
-    ticks = [record := record.after(status("ok", 1000.0 + 30 * tick), policy) for tick in range(5)]
+    ticks = [record := record.after_check(status("ok", 1000.0 + 30 * tick), policy) for tick in range(5)]
     assert [one.repairs for one in ticks] == [3, 3, 3, 3, 0]
-    relapse = ticks[2].after(status("stale", 1090.0), policy).after(status("ok", 1120.0), policy)
+    relapse = ticks[2].after_check(status("stale", 1090.0), policy).after_check(status("ok", 1120.0), policy)
     assert (relapse.healthy_since, relapse.repairs) == (1120.0, 3)
     assert (
         seconds_before_next_repair(0, 30.0) == 0.0
@@ -88,9 +88,9 @@ def test_the_back_off_is_forgotten_only_when_the_mount_has_served_for_as_long() 
 
 def test_a_clock_that_was_set_back_does_not_keep_the_back_off_for_ever() -> None:
     policy = HealthPolicy(interval=30.0)
-    record = HealthRecord({}, repairs=3, healthy_since=9000.0).after(status("ok", 1000.0), policy)
+    record = HealthRecord({}, repairs=3, healthy_since=9000.0).after_check(status("ok", 1000.0), policy)
     assert record.healthy_since == 1000.0
-    assert record.after(status("ok", 1120.0), policy).repairs == 0
+    assert record.after_check(status("ok", 1120.0), policy).repairs == 0
 
 
 def test_every_repair_that_is_carried_out_has_its_row() -> None:

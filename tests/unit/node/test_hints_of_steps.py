@@ -7,7 +7,7 @@ from typing import Any, List
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.node.apply import apply, preview
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.creation_commands import format_step
+from hyperpod_kit.node.creation_commands import format_previewed_step
 from hyperpod_kit.node.step import Step
 
 REASON, HINT = "two copies of the state", "hyperpod-kit node apply --slurm-state shared"
@@ -27,4 +27,4 @@ def test_a_failed_step_says_what_to_do(make_node: Any) -> None:
 
 def test_a_step_that_cannot_be_foreseen_says_what_to_do(make_node: Any) -> None:
     [foreseen] = preview(make_node([]).node, [Step("slurm-hooks", refuse, refuse)])
-    assert format_step(foreseen).splitlines() == [f"slurm-hooks: cannot tell: {REASON}", f"hint: {HINT}"]
+    assert format_previewed_step(foreseen).splitlines() == [f"slurm-hooks: cannot tell: {REASON}", f"hint: {HINT}"]

@@ -59,7 +59,7 @@ def modes(path: Path) -> tuple[int, int, str]:
 
 def mount(fake: Any, user: User) -> Path:
     """What a mounted access point looks like: a directory of the user's."""
-    homes.make_mount_point_behind_rules(fake.node, home_of(user))
+    homes.set_packet_rules_and_make_mount_point(fake.node, home_of(user))
     point: Path = fake.root / f"home/.homes/{user.name}/home"
     os.chown(point, user.uid, user.gid)
     fake.mounted(home_of(user).path, "nfs4", "127.0.0.1:/")
@@ -69,7 +69,7 @@ def mount(fake: Any, user: User) -> Path:
 def test_the_mount_point_is_made_inside_a_private_parent(fake: Any) -> None:
     old = os.umask(0)
     try:
-        homes.make_mount_point_behind_rules(fake.node, home_of(ALICE))
+        homes.set_packet_rules_and_make_mount_point(fake.node, home_of(ALICE))
     finally:
         os.umask(old)
     base = fake.root / "home/.homes"
@@ -99,8 +99,8 @@ def test_only_the_owner_passes(fake: Any) -> None:
     fake.root.joinpath("home/.homes/alice").chmod(0o755)
     assert read(BOB) == 0, "the private parent is what keeps him out"
     assert not homes.has_private_parent(fake.node, home_of(ALICE))
-    assert homes.make_private_parent(fake.node, home_of(ALICE))
-    assert not homes.make_private_parent(fake.node, home_of(ALICE))
+    assert homes.ensure_private_parent(fake.node, home_of(ALICE))
+    assert not homes.ensure_private_parent(fake.node, home_of(ALICE))
     assert read(BOB) != 0
 
 
@@ -139,7 +139,7 @@ def test_a_link_in_place_of_a_private_parent_is_refused(fake: Any) -> None:
     (fake.root / "home/.homes").mkdir(parents=True)
     (fake.root / "home/.homes/alice").symlink_to("/tmp")
     with pytest.raises(NodeError, match="must be a directory"):
-        homes.make_private_parent(fake.node, home_of(ALICE))
+        homes.ensure_private_parent(fake.node, home_of(ALICE))
     assert not homes.has_private_parent(fake.node, home_of(ALICE))
 
 
@@ -163,4 +163,4 @@ def test_an_account_with_another_home_is_moved(fake: Any) -> None:
 def test_an_owner_that_nobody_knows(make_node: Any, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "node", ignore_errors=True)
     with pytest.raises(NodeError, match="its owner alice is none of the users"):
-        homes.make_private_parent(make_node([home_of(ALICE)], (BOB,)).node, home_of(ALICE))
+        homes.ensure_private_parent(make_node([home_of(ALICE)], (BOB,)).node, home_of(ALICE))

@@ -19,7 +19,7 @@ from hyperpod_kit.node.memory.cleanup import save_and_free_ended_jobs_memory
 from hyperpod_kit.node.memory.orphaned_snapshots import (
     MOST_JOBS,
     OrphanedSnapshots,
-    has_left_node,
+    has_job_left_node,
     jobs_with_stepd,
     list_snapshot_owners,
 )
@@ -117,7 +117,7 @@ def test_what_no_job_left_is_saved_and_freed_once_nobody_comes_for_it_any_more(m
     folder = fake.root / "dev/shm"
     trainer = subprocess.Popen(["sleep", "600"])
     try:
-        owner = process.identify(trainer.pid)
+        owner = process.identify_unless_gone_or_zombie(trainer.pid)
         assert owner is not None
         capture(folder, tmp_path / "dead", job="")
         capture(folder, tmp_path / "living", job="", owner=owner)
@@ -150,7 +150,7 @@ def test_what_lives_here_is_not_even_asked_about(make_node: Any, tmp_path: Path)
     folder = fake.root / "dev/shm"
     trainer = subprocess.Popen(["sleep", "600"])
     try:
-        owner = process.identify(trainer.pid)
+        owner = process.identify_unless_gone_or_zombie(trainer.pid)
         assert owner is not None
         capture(folder, tmp_path / "one", job="5", owner=owner)
         capture(folder, tmp_path / "two", job="6")
@@ -219,7 +219,7 @@ def test_copies_of_other_nodes_captures_are_looked_at_too(make_node: Any, tmp_pa
     folder = fake.root / "dev/shm"
     uid = os.getuid()
     folder.mkdir(parents=True)
-    shm_paths.make_directories_as_root(str(folder), uid)
+    shm_paths.make_directories_as_root_reporting_moved(str(folder), uid)
     own = folder / f"hyperpod-kit/{uid}"
     capture(own / "partners", tmp_path / "root", owner=process.this_process())
     assert list_snapshot_owners(str(folder)) == [OrphanedSnapshots(uid, "5", False)]
@@ -264,7 +264,7 @@ SAID: List[Dict[str, Any]] = [
 
 @pytest.mark.parametrize("case", SAID, ids=lambda case: json.dumps(case["records"]))
 def test_the_verdict(case: Dict[str, Any]) -> None:
-    assert has_left_node(HERE, case["records"]) is case["ended"]
+    assert has_job_left_node(HERE, case["records"]) is case["ended"]
 
 
 ROOTS = "0\t0\t0\t0"
@@ -316,7 +316,7 @@ def test_a_user_whose_captures_take_all_the_time_holds_up_nobody_else(
     folder = fake.root / "dev/shm"
     folder.mkdir(parents=True)
     for uid, jobs in ((4001, range(20, 60)), (4002, range(7, 8))):
-        shm_paths.make_directories_as_root(str(folder), uid)
+        shm_paths.make_directories_as_root_reporting_moved(str(folder), uid)
         own = folder / f"hyperpod-kit/{uid}"
         for job in jobs:
             capture(folder / "made", tmp_path / f"root{job}", job=str(job))

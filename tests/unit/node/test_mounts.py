@@ -15,11 +15,11 @@ from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.node.fuse_conf import enable_user_allow_other
-from hyperpod_kit.node.mounts.ensure import clear_dead, ensure_mounted, prepare_for_daemon
-from hyperpod_kit.node.mounts.kinds.mountpoint_s3 import parse_command
+from hyperpod_kit.node.mounts.ensure import clear_path_for_mount_daemon, detach_dead_mount, ensure_mounted
+from hyperpod_kit.node.mounts.kinds.mountpoint_s3 import parse_mount_s3_command
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
-from hyperpod_kit.node.observe.check import check, observe_mounts
-from hyperpod_kit.system.mountinfo import find_mount_at, parse
+from hyperpod_kit.node.observe.check import check_mount, observe_mounts
+from hyperpod_kit.system.mountinfo import find_mount_at, parse_mountinfo
 
 FS, AP = "fs-0123456789abcdef0", "fsap-0123456789abcdef0"
 EFS = EfsMount("home", "/efs/trainer", FS, AP)
@@ -36,11 +36,16 @@ def test_the_kernels_list() -> None:
         "32 22 0:46 / /mnt/a\\040b rw - nfs4 127.0.0.1:/ rw,port=20049\n"
         "garbage\n"
     )
-    assert len(list(parse(text))) == 3
+    assert len(list(parse_mountinfo(text))) == 3
     top = find_mount_at(text, "/mnt/a b/")
     assert top is not None
-    assert (top.source, top.stacked, top.option("port"), top.read_only) == ("127.0.0.1:/", 2, "20049", False)
-    assert next(entry for entry in parse(text) if entry.source == "mountpoint-s3").read_only
+    assert (top.source, top.stacked, top.option_value_or_none("port"), top.read_only) == (
+        "127.0.0.1:/",
+        2,
+        "20049",
+        False,
+    )
+    assert next(entry for entry in parse_mountinfo(text) if entry.source == "mountpoint-s3").read_only
     assert find_mount_at(text, "/mnt") is None
 
 
@@ -58,7 +63,7 @@ def test_the_kernels_list() -> None:
 def test_lustre_is_known_by_its_mount_name(make_node: Any, fs_type: str, source: str, state: str) -> None:
     fake = make_node([LUSTRE])
     fake.mounted("/fsx", fs_type, source)
-    assert check(fake.node, LUSTRE).state == state
+    assert check_mount(fake.node, LUSTRE).state == state
 
 
 @pytest.mark.parametrize(
@@ -72,47 +77,50 @@ def test_lustre_is_known_by_its_mount_name(make_node: Any, fs_type: str, source:
     ],
 )
 def test_a_bucket_is_known_by_the_command_line(words: Any, found: Any) -> None:
-    assert parse_command([*words, ""]) == found
+    assert parse_mount_s3_command([*words, ""]) == found
 
 
 def test_two_buckets_look_alike_and_are_told_apart(make_node: Any) -> None:
     fake = make_node([S3])
     fake.mounted("/mnt/data", "fuse", "mountpoint-s3")
     fake.serve_s3(S3_UNIT, S3_ARGV)
-    assert check(fake.node, S3).state == "ok"
+    assert check_mount(fake.node, S3).state == "ok"
     fake.serve_s3(S3_UNIT, [*S3_ARGV[:-2], "another", "/mnt/data"])
-    status = check(fake.node, S3)
+    status = check_mount(fake.node, S3)
     assert (status.state, status.source) == ("wrong_target", "s3://another/corpus/")
     # Not our unit's process: somebody started mount-s3 by hand.
     fake.runner.on(f"systemctl show --property MainPID {S3_UNIT}", out="MainPID=0\n")
-    status = check(fake.node, S3)
+    status = check_mount(fake.node, S3)
     assert (status.state, status.source) == ("wrong_target", "s3://another/corpus/")
     fake.serve_s3(S3_UNIT, ["/usr/bin/sleep", "1000"])
     fake.runner.on(f"systemctl show --property MainPID {S3_UNIT}", out="MainPID=0\n")
-    assert check(fake.node, S3).state == "unknown"
+    assert check_mount(fake.node, S3).state == "unknown"
 
 
 def test_efs_is_known_by_the_helpers_state_file(make_node: Any) -> None:
     fake = make_node([EFS])
     fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/", "rw,port=20049")
-    assert (check(fake.node, EFS).state, check(fake.node, EFS).detail) == ("ok", "known by source and path only")
+    assert (check_mount(fake.node, EFS).state, check_mount(fake.node, EFS).detail) == (
+        "ok",
+        "known by source and path only",
+    )
     state = fake.root / "var/run/efs"
     state.mkdir(parents=True)
     note = state / f"{FS}.efs.trainer.20049"
     note.write_text(json.dumps({"pid": 1, "accessPoint": AP}))
     (state / "stunnel-config").write_text("")
-    assert (check(fake.node, EFS).state, check(fake.node, EFS).source) == ("ok", f"{FS}:/ {AP}")
+    assert (check_mount(fake.node, EFS).state, check_mount(fake.node, EFS).source) == ("ok", f"{FS}:/ {AP}")
     note.write_text(json.dumps({"pid": 1, "accessPoint": "fsap-0000000000000000f"}))
-    assert check(fake.node, EFS).state == "wrong_target"
+    assert check_mount(fake.node, EFS).state == "wrong_target"
 
 
 def test_efs_is_known_by_our_own_note_without_one(make_node: Any) -> None:
     fake = make_node([EFS])
     fake.runner.on("mount -t efs", do=lambda: fake.mounted("/efs/trainer", "fuse.efs", "127.0.0.1:/"))
     assert ensure_mounted(fake.node, EFS) is True
-    assert check(fake.node, EFS).source == f"{FS}:/ {AP}"
+    assert check_mount(fake.node, EFS).source == f"{FS}:/ {AP}"
     other = EfsMount("home", "/efs/trainer", FS, "fsap-0000000000000000f")
-    assert check(fake.node, other).state == "wrong_target"
+    assert check_mount(fake.node, other).state == "wrong_target"
     assert ensure_mounted(fake.node, EFS) is False
 
 
@@ -133,8 +141,8 @@ def test_without_tls_the_source_says_it(make_node: Any) -> None:
     plain = EfsMount("home", "/efs/trainer", FS, tls=False)
     fake = make_node([plain])
     fake.mounted("/efs/trainer", "nfs4", f"{FS}.efs.us-east-1.amazonaws.com:/")
-    assert check(fake.node, plain).state == "ok"
-    assert check(fake.node, EFS).state == "wrong_target"
+    assert check_mount(fake.node, plain).state == "ok"
+    assert check_mount(fake.node, EFS).state == "wrong_target"
 
 
 def test_ensure_tries_again_and_says_what_the_helper_said(make_node: Any) -> None:
@@ -153,8 +161,8 @@ def test_ensure_leaves_what_lives_there(make_node: Any) -> None:
     with pytest.raises(MountFailed, match="wrong_target"):
         ensure_mounted(fake.node, LUSTRE)
     with pytest.raises(MountFailed, match="is taken by"):
-        prepare_for_daemon(fake.node, LUSTRE)
-    assert clear_dead(fake.node, LUSTRE) is False
+        clear_path_for_mount_daemon(fake.node, LUSTRE)
+    assert detach_dead_mount(fake.node, LUSTRE) is False
     assert not any("umount" in call for call in fake.runner.calls)
 
 
@@ -165,15 +173,15 @@ def test_what_is_mounted_says_more_than_umounts_exit_status(
     fake = make_node([LUSTRE])
     states = [MountState.STALE]
     monkeypatch.setattr(
-        "hyperpod_kit.node.mounts.ensure.check", lambda *_: replace(check(fake.node, LUSTRE), state=states[-1])
+        "hyperpod_kit.node.mounts.ensure.check", lambda *_: replace(check_mount(fake.node, LUSTRE), state=states[-1])
     )
     said = "umount: /fsx: filesystem was unmounted, but any subsequent operation failed: Operation not permitted."
     fake.runner.on("umount --lazy /fsx", 1, said, do=lambda: states.append(MountState.ABSENT) if gone else None)
     if gone:
-        assert clear_dead(fake.node, LUSTRE) is True
+        assert detach_dead_mount(fake.node, LUSTRE) is True
     else:
         with pytest.raises(RunError, match="any subsequent operation failed"):
-            clear_dead(fake.node, LUSTRE)
+            detach_dead_mount(fake.node, LUSTRE)
 
 
 def test_the_directory_beneath_does_not_answer_for_a_mount_that_went_meanwhile(make_node: Any) -> None:

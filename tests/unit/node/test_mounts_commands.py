@@ -16,10 +16,10 @@ from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.model.units import carrier_unit
-from hyperpod_kit.node.mounts.bring_up import bring_up
+from hyperpod_kit.node.mounts.bring_up import start_unit_protect_and_copy_homes
 from hyperpod_kit.node.mounts.ensure import ensure_mounted
 from hyperpod_kit.node.mounts.kinds.registry import KINDS, kind_of
-from hyperpod_kit.node.wait_for_dns import host_names
+from hyperpod_kit.node.wait_for_dns import mount_host_names
 from hyperpod_rehearsal.standins.mountpoint_s3.options import parse_options
 
 FS, AP = "fs-0123456789abcdef0", "fsap-0123456789abcdef0"
@@ -67,7 +67,7 @@ NFS = "nfsvers=4.2,nconnect=16,rsize=1048576,wsize=1048576,hard,timeo=600"
 )
 def test_commands(make_node: Any, mount: Mount, line: str) -> None:
     node = make_node([mount]).node
-    assert " ".join(kind_of(mount).command(node, mount)) == line
+    assert " ".join(kind_of(mount).mount_command(node, mount)) == line
     assert set(KINDS) >= {mount.kind}
 
 
@@ -137,7 +137,7 @@ def test_the_names_that_must_resolve_first(make_node: Any) -> None:
         S3Mount("h", "/h", "bucket", region="us-west-2"),
         S3Mount("i", "/i", "bucket", endpoint_url="https://bucket.vpce-1.example.com:8443"),
     )
-    assert host_names(mounts, make_node([]).node.facts) == [
+    assert mount_host_names(mounts, make_node([]).node.facts) == [
         f"{FS}.efs.us-east-1.amazonaws.com",
         f"{FS}.efs.eu-west-1.amazonaws.com",
         FSX,
@@ -210,10 +210,13 @@ def test_new_options_do_not_tear_down_a_mount_that_serves(make_node: Any) -> Non
     fake = make_node([mount])
     fake.runner.on("mount -t efs", do=lambda: fake.mounted("/efs", "nfs4", "127.0.0.1:/"))
     assert ensure_mounted(fake.node, mount) is True
-    assert bring_up(fake.node, mount) == (False, f"{FS}:/ {AP}")
+    assert start_unit_protect_and_copy_homes(fake.node, mount) == (False, f"{FS}:/ {AP}")
     changed = replace(mount, iam=True, required=False)
     before = len(fake.runner.calls)
-    assert bring_up(fake.node, changed) == (False, f"{FS}:/ {AP}; its new options count from the next mount on")
+    assert start_unit_protect_and_copy_homes(fake.node, changed) == (
+        False,
+        f"{FS}:/ {AP}; its new options count from the next mount on",
+    )
     assert not any(
         call.startswith(("mount", "umount", "systemctl re", "systemctl st")) for call in fake.runner.calls[before:]
     )

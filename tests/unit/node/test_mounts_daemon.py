@@ -14,9 +14,9 @@ from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.node.mount_commands import ACTIONS
-from hyperpod_kit.node.mounts.bring_up import bring_up
+from hyperpod_kit.node.mounts.bring_up import start_unit_protect_and_copy_homes
 from hyperpod_kit.node.mounts.ensure import ensure_mounted
-from hyperpod_kit.node.observe.check import check
+from hyperpod_kit.node.observe.check import check_mount
 
 CACHED = S3Mount("data", "/mnt/data", "bucket", cache_dir="/scratch/s3", cache_mib=100)
 SCRATCH = NvmeMount("scratch", "/scratch")
@@ -64,7 +64,7 @@ def test_a_full_file_system_is_mounted_all_the_same(make_node: Any) -> None:
     fake.runner.on("mount -t efs", do=made)
     try:
         assert ensure_mounted(fake.node, mount) is True and ensure_mounted(fake.node, mount) is False
-        assert check(fake.node, mount).state == "full"
-        assert bring_up(fake.node, mount) == (False, "fs-0123456789abcdef0:/; no space left")
+        assert check_mount(fake.node, mount).state == "full"
+        assert start_unit_protect_and_copy_homes(fake.node, mount) == (False, "fs-0123456789abcdef0:/; no space left")
     finally:
         subprocess.run(["umount", str(place)], check=True)

@@ -14,8 +14,8 @@ from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
-from hyperpod_kit.node.mounts.mount_record import delete_record, save_record
-from hyperpod_kit.node.observe.check import check
+from hyperpod_kit.node.mounts.mount_record import delete_record, record_current_mount_as_kits
+from hyperpod_kit.node.observe.check import check_mount
 from hyperpod_kit.system.mountinfo import find_mount_at
 
 FS, OTHER = "fs-0123456789abcdef0", "fs-0fedcba9876543210"
@@ -86,7 +86,7 @@ def test_file_systems_behind_a_local_proxy(
     fake.mounted("/efs/a", "nfs4", "127.0.0.1:/", f"rw,port={port}" if port else "rw")
     for name, content in files.items():
         note(fake, name, **content)
-    status = check(fake.node, mount)
+    status = check_mount(fake.node, mount)
     assert (status.state, status.source) == (state, source), status.detail
 
 
@@ -98,52 +98,52 @@ def test_what_lies_above_ours_or_in_its_place(make_node: Any, mount: Any, fs_typ
     fake = make_node([mount])
     fake.mounted(mount.path, fs_type, source)
     fake.serve_s3(UNIT, ["mount-s3", "--prefix", "corpus/", "bucket", "/mnt/data"])
-    save_record(fake.node, mount)
-    assert check(fake.node, mount).state == "ok"
+    record_current_mount_as_kits(fake.node, mount)
+    assert check_mount(fake.node, mount).state == "ok"
     fake.mounted(mount.path, fs_type, source)
-    status = check(fake.node, mount)
+    status = check_mount(fake.node, mount)
     assert (status.state, "another mount lies above ours" in status.detail) == ("wrong_target", True)
     fake.unmounted(mount.path)
     fake.mounted("/elsewhere", "tmpfs", "tmpfs")  # another device number for what comes
     fake.mounted(mount.path, fs_type, source)
-    status = check(fake.node, mount)
+    status = check_mount(fake.node, mount)
     assert (status.state, "took the place of ours" in status.detail) == ("wrong_target", True)
     # Made anew by us: noted anew.
-    save_record(fake.node, mount)
-    assert check(fake.node, mount).state == "ok"
+    record_current_mount_as_kits(fake.node, mount)
+    assert check_mount(fake.node, mount).state == "ok"
     delete_record(fake.node, mount)
     delete_record(fake.node, mount)
-    assert check(fake.node, mount).state == "ok"
+    assert check_mount(fake.node, mount).state == "ok"
 
 
 def test_a_note_by_path_is_believed_where_nothing_lies_beneath(make_node: Any) -> None:
     fake = make_node([EFS])
     fake.mounted("/efs/a", "fuse.efs", "127.0.0.1:/")
-    save_record(fake.node, EFS)
+    record_current_mount_as_kits(fake.node, EFS)
     fake.unmounted("/efs/a")
     fake.mounted("/elsewhere", "tmpfs", "tmpfs")
     fake.mounted("/efs/a", "fuse.efs", "127.0.0.1:/")
     note(fake, f"{OTHER}.efs.a.20100")
-    assert check(fake.node, EFS).source == f"{OTHER}:/"
+    assert check_mount(fake.node, EFS).source == f"{OTHER}:/"
 
 
 def test_somebody_elses_mountpoint_is_named(make_node: Any) -> None:
     fake = make_node([S3])
     fake.mounted("/mnt/data", "fuse", "mountpoint-s3")
     fake.runner.on(f"systemctl show --property MainPID {UNIT}", out="MainPID=0\n")
-    assert check(fake.node, S3).state == "unknown"
+    assert check_mount(fake.node, S3).state == "unknown"
     process = fake.root / "proc/777"
     process.mkdir()
     (process / "status").write_text("Uid:\t0\t4001\t0\t0\n")
     (process / "cmdline").write_text("mount-s3\0--prefix=corpus/\0bucket\0/mnt/data\0")
-    assert check(fake.node, S3).state == "unknown", "words of another user's process say nothing"
+    assert check_mount(fake.node, S3).state == "unknown", "words of another user's process say nothing"
     (process / "status").write_text("Uid:\t0\t0\t0\t0\n")
     (process / "cmdline").write_text("/usr/bin/mount-s3\0--allow-other\0another\0/mnt/data/\0")
-    status = check(fake.node, S3)
+    status = check_mount(fake.node, S3)
     assert (status.state, status.source) == ("wrong_target", "s3://another/")
     # The right bucket, but not supervised and with whatever options: nothing that may be called ok.
     (process / "cmdline").write_text("mount-s3\0--prefix=corpus/\0bucket\0/mnt/data\0")
-    assert (check(fake.node, S3).state, check(fake.node, S3).source) == ("unknown", "s3://bucket/corpus/")
+    assert (check_mount(fake.node, S3).state, check_mount(fake.node, S3).source) == ("unknown", "s3://bucket/corpus/")
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_openzfs_is_known_by_name_and_export(
     mount = OpenZfsMount("homes", "/home", FSX, export=export)
     fake = make_node([mount])
     fake.mounted("/home", fs_type, source)
-    assert check(fake.node, mount).state == state
+    assert check_mount(fake.node, mount).state == state
 
 
 def test_scratch_is_known_by_the_disk_and_the_directory(make_node: Any) -> None:
@@ -182,14 +182,14 @@ def test_scratch_is_known_by_the_disk_and_the_directory(make_node: Any) -> None:
             f"40 20 {device} {root} /scratch rw,nosuid - ext4 /dev/mapper/vg.01-lv_ephemeral rw",
         ]
         fake._write()
-        return check(fake.node, mount).state
+        return check_mount(fake.node, mount).state
 
     assert listed("/hyperpod-kit/scratch", "259:5") == "ok"
     assert listed("/hyperpod-kit/other", "259:5") == "wrong_target"
     assert listed("/hyperpod-kit/scratch", "259:1") == "wrong_target"  # the root disk
     assert listed("/hyperpod-kit/scratch", "259:9") == "wrong_target"
-    save_record(fake.node, mount)  # made by us; the image's own mount of the store has gone since
-    assert check(fake.node, mount).state == "ok"
+    record_current_mount_as_kits(fake.node, mount)  # made by us; the image's own mount of the store has gone since
+    assert check_mount(fake.node, mount).state == "ok"
 
 
 def test_an_automount_that_waits_is_no_mount_yet(make_node: Any) -> None:
@@ -203,5 +203,5 @@ def test_an_automount_that_waits_is_no_mount_yet(make_node: Any) -> None:
     mount = LustreMount("fsx", "/fsx", FSX, "abcdefgh")
     fake = make_node([mount])
     fake.mounted("/fsx", "autofs", "systemd-1")
-    assert check(fake.node, mount).state == "absent"
+    assert check_mount(fake.node, mount).state == "absent"
     assert kind_of(mount).endpoint_is_dead(fake.node, mount, found) is False

@@ -118,7 +118,8 @@ def test_each_scratch_mount_gets_a_disk_while_there_are_some(make_node: Any) -> 
         f"mount -o noatime,nosuid,nodev {fake.root}/dev/nvme2n1 {instance_store.KIT_DIRECTORY}/nvme2n1",
     ]
     assert (
-        kind_of(SECOND).command(fake.node, SECOND)[3] == f"{instance_store.KIT_DIRECTORY}/nvme2n1/hyperpod-kit/second"
+        kind_of(SECOND).mount_command(fake.node, SECOND)[3]
+        == f"{instance_store.KIT_DIRECTORY}/nvme2n1/hyperpod-kit/second"
     )
 
 
@@ -128,7 +129,7 @@ REAL = textwrap.dedent("""
     from hyperpod_kit.model.node_config import NodeConfig
     from hyperpod_kit.node.context import Node
     from hyperpod_kit.node.facts import NodeFacts
-    from hyperpod_kit.node.observe.check import check
+    from hyperpod_kit.node.observe.check import check_mount
     from hyperpod_kit.node.mounts.ensure import ensure_mounted
     from hyperpod_kit.node.mounts.kinds import instance_store
     from hyperpod_kit.node.paths import NodePaths
@@ -153,12 +154,12 @@ REAL = textwrap.dedent("""
     options = [line.split()[5] for line in open("/proc/self/mountinfo") if " /mnt/scratch " in line]
     assert len(options) == 1 and {"nosuid", "nodev"} <= set(options[0].split(","))
     open("/mnt/scratch/full", "wb").write(bytes(900000))
-    status = check(node, mount)
+    status = check_mount(node, mount)
     assert (status.state, status.source) == ("ok", "tmpfs/hyperpod-kit/scratch"), status
     subprocess.run(["mount", "-o", "remount,bind,ro", "/mnt/scratch"], check=True)
-    assert check(node, mount).state == "readonly"
+    assert check_mount(node, mount).state == "readonly"
     subprocess.run(["umount", "/mnt/scratch"], check=True)
-    assert check(node, mount).state == "absent" and ensure_mounted(node, mount) is True
+    assert check_mount(node, mount).state == "absent" and ensure_mounted(node, mount) is True
     assert os.path.getsize("/mnt/scratch/full") == 900000
     # As after a reboot of a HyperPod node: the volume is there again, and empty.
     subprocess.run(["umount", "/mnt/scratch", "/opt/dlami/nvme"], check=True)
@@ -198,10 +199,10 @@ def test_a_real_disk_is_formatted_once_and_a_foreign_one_never(make_node: Any, t
     (fake.root / "dev").mkdir()
     (fake.root / "dev/nvme1n1").symlink_to(device)
     try:
-        assert [found.contents for found in instance_store.find_devices(node)] == [""]
-        instance_store._format(node, device)
-        assert [found.contents for found in instance_store.find_devices(node)] == [instance_store.LABEL]
+        assert [found.contents for found in instance_store.find_instance_store_devices(node)] == [""]
+        instance_store._make_labelled_file_system(node, device)
+        assert [found.contents for found in instance_store.find_instance_store_devices(node)] == [instance_store.LABEL]
         subprocess.run(["tune2fs", "-L", "precious", device], check=True, stdout=subprocess.DEVNULL)
-        assert [found.contents for found in instance_store.find_devices(node)] == ["ext4"]
+        assert [found.contents for found in instance_store.find_instance_store_devices(node)] == ["ext4"]
     finally:
         subprocess.run(["losetup", "--detach", device], check=True)

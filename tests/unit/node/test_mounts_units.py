@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.bundle.templates import make_environment, render_template
+from hyperpod_kit.bundle.templates import make_jinja_environment, render_template
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.kinds import KINDS
@@ -35,7 +35,7 @@ MOUNTS: tuple[Mount, ...] = (
 
 
 def rendered() -> dict[str, str]:
-    env = make_environment(Path(__file__).parents[3] / "templates")
+    env = make_jinja_environment(Path(__file__).parents[3] / "templates")
     config = NodeConfig("demo", "on_create", {}, MOUNTS)
     return {
         mount.name: render_template(env, template, mount=mount, config=config).decode()

@@ -58,7 +58,7 @@ def test_it_is_said_once_and_keeps_nothing_from_anybody(make_node: Any) -> None:
         up = ticked(fake.node)
         assert up.messages == ("fsx: nearly full: 85 % full",) and up.ordered == ()
         record = up.records["fsx"]
-        assert record.serves and record.state == "ok" and not record.failures and record.nearly_full
+        assert record.is_usable_by_jobs and record.state == "ok" and not record.failures and record.nearly_full
         assert ticked(fake.node).messages == ()
         ballast.write_bytes(bytes(int(15.5 * MIB)))
         assert ticked(fake.node).messages == ()
@@ -68,8 +68,8 @@ def test_it_is_said_once_and_keeps_nothing_from_anybody(make_node: Any) -> None:
         assert f"hyperpod_kit_mount_used_bytes{labels} {int(15.5 * MIB)}" in text
         assert f"hyperpod_kit_mount_free_bytes{labels} {int(4.5 * MIB)}" in text
         # A look by hand knows what the timer knows.
-        (by_hand,) = observed.check_all(fake.node, [LUSTRE], nearly_full={"fsx"})
-        assert by_hand.nearly_full and not observed.check(fake.node, LUSTRE).nearly_full
+        (by_hand,) = observed.check_mounts(fake.node, [LUSTRE], nearly_full={"fsx"})
+        assert by_hand.nearly_full and not observed.check_mount(fake.node, LUSTRE).nearly_full
         ballast.write_bytes(bytes(14 * MIB))
         assert ticked(fake.node).messages == ("fsx: no longer nearly full: 70 % full",)
     lines = [json.loads(line) for line in Path(fake.node.paths.log).read_text().splitlines()]
@@ -85,7 +85,7 @@ def test_files_count_too(make_node: Any) -> None:
     with disk(fake.root / "fsx", "nr_inodes=11"):
         for number in range(9):
             (fake.root / "fsx" / str(number)).touch()
-        found = observed.check(fake.node, LUSTRE)
+        found = observed.check_mount(fake.node, LUSTRE)
     assert (found.used_files, found.free_files) == (10, 1)
     assert found.nearly_full and found.fullness_text == "90 % full"
 
@@ -96,7 +96,7 @@ def test_what_could_not_be_asked_stays_what_it_was_and_a_bucket_tells_nothing(
     fake = make_node([LUSTRE])
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
     monkeypatch.setattr(observed, "probe_all", lambda targets, deadline, name: [Probed("no_answer")])
-    (fsx,) = observed.check_all(fake.node, [LUSTRE], nearly_full={"fsx"})
+    (fsx,) = observed.check_mounts(fake.node, [LUSTRE], nearly_full={"fsx"})
     assert fsx.nearly_full and fsx.fullness_text == "" and fsx.used_share == 0.0
     seen = Probed("answered", size=100, available=1, inodes=10, available_inodes=1)
     data = observed.with_capacity(MountStatus("data", "mountpoint-s3", "/mnt/data", MountState.OK), S3, seen)

@@ -19,7 +19,7 @@ from hyperpod_kit.node.optional import docker, enroot, local_disk, pam_slurm_ado
 from hyperpod_kit.node.optional.registry import ALL, OFF_STEP
 from hyperpod_kit.node.plan import plan
 from hyperpod_kit.node.slurm import controller, pyxis_line
-from hyperpod_kit.node.slurm.hooks import with_block
+from hyperpod_kit.node.slurm.hooks import with_kit_block
 
 pytestmark = pytest.mark.needs("root")
 
@@ -137,7 +137,7 @@ def test_pyxis_is_loaded_once_whoever_has_it_loaded(fake: Any, said: str, beside
         (place.parent / f"{place.name}.d" / "pyxis.conf").write_text(beside)
     found = pyxis_line.plugstack_lines(node, said)
     assert len(found) == lines and all(f"required {pyxis_line.PLUGINS[0]} " in line for line in found)
-    assert pyxis_line.plugstack_lines(node, with_block(said, found)) == found, "our own line is not somebody else's"
+    assert pyxis_line.plugstack_lines(node, with_kit_block(said, found)) == found, "our own line is not somebody else's"
     assert pyxis_line.plugstack_lines(with_steps(fake.node), said) == []
 
 

@@ -44,7 +44,7 @@ from hyperpod_kit.node.optional import (
     ssh_between_nodes,
 )
 from hyperpod_kit.node.optional.registry import ALL, OFF_STEP
-from hyperpod_kit.node.optional.upkeep import PARTS, run_upkeep
+from hyperpod_kit.node.optional.upkeep import PARTS, run_upkeep_parts_and_list_failures
 from hyperpod_kit.node.plan import plan
 from hyperpod_kit.node.slurm import accounting_lines
 
@@ -171,12 +171,12 @@ def test_a_new_node_is_known_to_the_others(fake: Any) -> None:
     node = with_steps(fake.node, ssh_between_nodes=SshBetweenNodes("fsx"))
     controller = replace(node, facts=replace(node.facts, role="controller"))
     assert run(node)["ok"] and host_keys.count_trusted_host_names(node) == 2, "itself"
-    assert run_upkeep(controller) == [] and not host_keys.join_published_keys_into_one_file(node, FSX), (
-        "nothing has come since"
-    )
+    assert run_upkeep_parts_and_list_failures(controller) == [] and not host_keys.join_published_keys_into_one_file(
+        node, FSX
+    ), "nothing has come since"
     base = fake.root / "fsx/.hyperpod-kit/demo/ssh"
     (base / "hosts/ip-10-1-0-99").write_text(f"ip-10-1-0-99,10.1.0.99 {KEY}\nrubbish\n")
-    assert run_upkeep(controller) == [] and run_upkeep(node) == []
+    assert run_upkeep_parts_and_list_failures(controller) == [] and run_upkeep_parts_and_list_failures(node) == []
     assert {"ip-10-1-0-99", "10.1.0.99"} <= set((fake.root / "etc/ssh/shosts.equiv").read_text().split())
     assert "rubbish" not in (fake.root / "etc/ssh/ssh_known_hosts2").read_text()
 
@@ -190,10 +190,16 @@ def test_a_key_that_has_come_is_gathered_whatever_the_times_of_files_say(fake: A
     assert run(node)["ok"]
     base = fake.root / "fsx/.hyperpod-kit/demo/ssh"
     for number, ahead in enumerate((-7200, 0, 7200), 50):
-        assert run_upkeep(controller) == [] and run_upkeep(controller) == []
+        assert (
+            run_upkeep_parts_and_list_failures(controller) == []
+            and run_upkeep_parts_and_list_failures(controller) == []
+        )
         (base / f"hosts/ip-10-1-0-{number}").write_text(f"ip-10-1-0-{number} {KEY}\n")
         os.utime(base / "hosts", (time.time() + ahead, time.time() + ahead))
-        assert run_upkeep(controller) == [] and f"ip-10-1-0-{number} " in (base / "all").read_text()
+        assert (
+            run_upkeep_parts_and_list_failures(controller) == []
+            and f"ip-10-1-0-{number} " in (base / "all").read_text()
+        )
     # And what comes in the moment in which the others are read.
     seen = os.stat(base / "hosts")
     (base / "hosts/ip-10-1-0-99").write_text(f"ip-10-1-0-99 {KEY}\n")

@@ -85,16 +85,16 @@ def test_half_of_the_rules_are_none(fake: Any, broken: Any) -> None:
     have(fake, packet_rules.NFT)
     text = listed(packet_rules.expected_rules(fake.node))
     fake.runner.on("nft --numeric list", out=text)
-    assert packet_rules.are_in_force(fake.node)
+    assert packet_rules.are_rules_in_force(fake.node)
     fake.runner.on("nft --numeric list", out=broken(text))
-    assert not packet_rules.are_in_force(fake.node)
+    assert not packet_rules.are_rules_in_force(fake.node)
 
 
 def test_rules_for_other_ports_or_other_users_are_not_enough(fake: Any) -> None:
     have(fake, packet_rules.NFT)
     for other in (ExpectedRules(True, True, None, (20049, 20449)), ExpectedRules(True, True, (0,), efs_ports.PORTS)):
         fake.runner.on("nft --numeric list", out=listed(other))
-        assert not packet_rules.are_in_force(fake.node)
+        assert not packet_rules.are_rules_in_force(fake.node)
 
 
 def test_iptables_where_there_is_no_nft(fake: Any) -> None:
@@ -127,13 +127,13 @@ def test_iptables_where_the_kernel_does_not_serve_nft(fake: Any) -> None:
 
 def test_without_a_packet_filter_no_home_is_mounted(fake: Any) -> None:
     with pytest.raises(NodeError, match="neither /usr/sbin/nft nor /usr/sbin/iptables"):
-        homes.make_mount_point_behind_rules(fake.node, HOME)
+        homes.set_packet_rules_and_make_mount_point(fake.node, HOME)
     assert not (fake.root / "home").exists()
 
 
 def test_without_a_packet_filter_the_others_are_mounted_and_it_is_told(make_node: Any) -> None:
     fake = make_node([DATA])
-    homes.make_mount_point_behind_rules(fake.node, DATA)
+    homes.set_packet_rules_and_make_mount_point(fake.node, DATA)
     assert (fake.root / "efs").is_dir()
     found = packet_rules.restore_rules(fake.node, lambda: "7")
     assert found.in_force is False and not found.required and "could speak NFS" in found.message
@@ -143,7 +143,7 @@ def test_without_a_packet_filter_the_others_are_mounted_and_it_is_told(make_node
 
 def test_a_node_without_any_of_it_runs_nothing(make_node: Any) -> None:
     plain = make_node([LustreMount("fsx", "/fsx", FSX, "abcdefgh")])
-    homes.make_mount_point_behind_rules(plain.node, plain.node.mount("fsx"))
+    homes.set_packet_rules_and_make_mount_point(plain.node, plain.node.mount("fsx"))
     assert packet_rules.restore_rules(plain.node) == packet_rules.RulesState() and plain.runner.calls == []
 
 
@@ -182,5 +182,5 @@ def test_reserved_ports_of_others_stay(fake: Any, before: str, after: str) -> No
     path = Path(fake.node.paths.under_root(efs_ports.RESERVED))
     path.parent.mkdir(parents=True)
     path.write_text(before)
-    assert efs_ports.try_reserve_ports_in_kernel(fake.node, *efs_ports.PORTS) == (before != after)
-    assert path.read_text() == after and not efs_ports.try_reserve_ports_in_kernel(fake.node, *efs_ports.PORTS)
+    assert efs_ports.try_newly_reserve_ports_in_kernel(fake.node, *efs_ports.PORTS) == (before != after)
+    assert path.read_text() == after and not efs_ports.try_newly_reserve_ports_in_kernel(fake.node, *efs_ports.PORTS)

@@ -13,7 +13,7 @@ from typing import Any, Iterator
 import pytest
 
 from hyperpod_kit.node.observe import probe as module
-from hyperpod_kit.node.observe.check import start_time
+from hyperpod_kit.node.observe.check import process_start_ticks_or_none
 from hyperpod_kit.node.observe.probe import Probed, probe, probe_all
 from tests.support.wait import Deadline, scaled, until
 
@@ -129,7 +129,7 @@ def test_full_and_read_only_are_what_a_write_says(small: Path) -> None:
 
 
 def gone(pid: int) -> bool:
-    return until(lambda: start_time(pid) is None, what="end of the prober")
+    return until(lambda: process_start_ticks_or_none(pid) is None, what="end of the prober")
 
 
 @pytest.mark.rehearsal

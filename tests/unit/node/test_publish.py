@@ -8,7 +8,7 @@ from typing import Any
 
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
-from hyperpod_kit.node.health.check_cycle import run_check_cycle
+from hyperpod_kit.node.health.check_cycle import check_mounts_and_start_repairs
 from hyperpod_kit.node.health.publish import EVERY
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import NodeResponse
@@ -27,8 +27,8 @@ def told(fake: Any) -> list[dict[str, Any]]:
 def test_a_change_is_told_at_once_and_silence_never_lasts(make_node: Any) -> None:
     fake = make_node([EFS, LUSTRE])
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
-    run_check_cycle(fake.node)
-    run_check_cycle(fake.node)
+    check_mounts_and_start_repairs(fake.node)
+    check_mounts_and_start_repairs(fake.node)
     [first] = told(fake)
     assert first["status"] == "failed" and first["instance_id"] == fake.node.facts.instance_id
     assert [(mount["name"], mount["state"], mount.get("required", True)) for mount in first["mounts"]] == [
@@ -36,29 +36,29 @@ def test_a_change_is_told_at_once_and_silence_never_lasts(make_node: Any) -> Non
         ("fsx", "ok", True),
     ]
     fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/")
-    run_check_cycle(fake.node)
+    check_mounts_and_start_repairs(fake.node)
     assert [line["status"] for line in told(fake)] == ["failed", "ok"]
     fake.clock.now += EVERY - 1
-    run_check_cycle(fake.node)
+    check_mounts_and_start_repairs(fake.node)
     assert len(told(fake)) == 2
     fake.clock.now += 2
-    run_check_cycle(fake.node)
+    check_mounts_and_start_repairs(fake.node)
     assert len(told(fake)) == 3
 
 
 def test_a_clock_that_was_set_back_does_not_silence_a_node(make_node: Any) -> None:
     fake = make_node([LUSTRE])
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
-    run_check_cycle(fake.node)
+    check_mounts_and_start_repairs(fake.node)
     fake.clock.now -= 7200
-    run_check_cycle(fake.node)
+    check_mounts_and_start_repairs(fake.node)
     assert len(told(fake)) == 2
 
 
 def test_a_line_is_a_report_that_the_other_side_takes(make_node: Any) -> None:
     fake = make_node([EFS, LUSTRE])
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
-    run_check_cycle(fake.node)
+    check_mounts_and_start_repairs(fake.node)
     [line] = told(fake)
     facts = fake.node.facts
     target = NodeTarget(facts.instance_id, facts.group, facts.role, facts.address)
@@ -72,5 +72,5 @@ def test_a_log_that_cannot_be_written_stops_no_check(make_node: Any) -> None:
     fake = make_node([LUSTRE])
     Path(fake.node.paths.log).mkdir(parents=True)
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
-    done = run_check_cycle(fake.node)
+    done = check_mounts_and_start_repairs(fake.node)
     assert done is not None and any("nobody outside is told" in words for words in done.messages)

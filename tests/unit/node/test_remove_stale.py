@@ -16,7 +16,7 @@ from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node import remove_stale
 from hyperpod_kit.node.files import write_json
-from hyperpod_kit.node.mounts.mount_record import save_record
+from hyperpod_kit.node.mounts.mount_record import record_current_mount_as_kits
 from tests.support.capabilities import require
 
 OLD = EfsMount("old", "/old", "fs-0123456789abcdef0")
@@ -35,7 +35,7 @@ def carrying(make_node: Any, *earlier: Any, now: Any = ()) -> Any:
 
 def mounted(fake: Any, mount: Any) -> None:
     fake.mounted(mount.path, "nfs4", "127.0.0.1:/")
-    save_record(fake.node, mount)
+    record_current_mount_as_kits(fake.node, mount)
     fake.runner.on(f"umount {mount.path}", do=lambda: fake.unmounted(mount.path))
 
 
@@ -62,7 +62,7 @@ def test_what_others_made_is_left_alone(make_node: Any) -> None:
     (fake.root / UNITS / "slurmd.service").write_text("[Unit]\n")
     fake.mounted("/old", "nfs4", "127.0.0.1:/")  # somebody else's, at a path that was once ours
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
-    save_record(fake.node, theirs)
+    record_current_mount_as_kits(fake.node, theirs)
     changed, notes = remove_stale.remove_stale_mounts_and_units(fake.node)
     assert changed and notes == []
     assert not [call for call in fake.runner.calls if call.startswith("umount")]
@@ -119,10 +119,10 @@ def tmpfs(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_real_mount_is_busy_while_somebody_has_a_file_open(tmpfs: Path) -> None:
     with open(tmpfs / "file", "w"):
-        assert remove_stale.is_busy(str(tmpfs))
+        assert remove_stale.is_mount_in_use(str(tmpfs))
     # To ask unmounts nothing, however often.
     for _ in range(3):
-        assert not remove_stale.is_busy(str(tmpfs))
+        assert not remove_stale.is_mount_in_use(str(tmpfs))
     assert os.path.ismount(tmpfs)
 
 
@@ -130,7 +130,7 @@ def test_a_mount_in_use_stays_with_a_note_and_goes_later(make_node: Any, monkeyp
     fake = carrying(make_node, OLD)
     mounted(fake, OLD)
     fake.runner.on("systemctl is-enabled --quiet hyperpod-kit-mount-old.service", 1)
-    monkeypatch.setattr(remove_stale, "is_busy", lambda path: True)
+    monkeypatch.setattr(remove_stale, "is_mount_in_use", lambda path: True)
     assert remove_stale.describe_pending_changes(fake.node) == ""
     assert remove_stale.remove_stale_mounts_and_units(fake.node) == (
         False,
@@ -138,6 +138,6 @@ def test_a_mount_in_use_stays_with_a_note_and_goes_later(make_node: Any, monkeyp
     )
     assert "umount /old" not in fake.runner.calls
     assert (fake.root / UNITS / "hyperpod-kit-mount-old.service").exists()
-    monkeypatch.setattr(remove_stale, "is_busy", lambda path: False)
+    monkeypatch.setattr(remove_stale, "is_mount_in_use", lambda path: False)
     assert remove_stale.remove_stale_mounts_and_units(fake.node) == (True, [])
     assert not (fake.root / UNITS / "hyperpod-kit-mount-old.service").exists()

@@ -24,7 +24,7 @@ from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.secrets.fetch import fetch
-from hyperpod_kit.node.secrets.secret_files import fetch_secrets_and_delete_unneeded, missing_secrets
+from hyperpod_kit.node.secrets.secret_files import fetch_secrets_and_delete_unneeded, missing_secret_names
 from hyperpod_kit.node.timing import Clock
 from hyperpod_kit.signing.exchange import send_http_request_or_status_zero
 from hyperpod_kit.signing.request import Credentials
@@ -191,7 +191,7 @@ def test_files_are_for_their_owner_alone_and_a_second_run_changes_nothing(make_n
     def ask(secret: Secret, clock: Clock) -> bytes:
         return values[secret.name]
 
-    assert missing_secrets(node) == ["db", "api"]
+    assert missing_secret_names(node) == ["db", "api"]
     old = os.umask(0)
     try:
         assert fetch_secrets_and_delete_unneeded(node, ask) == ["db", "api"]
@@ -200,7 +200,7 @@ def test_files_are_for_their_owner_alone_and_a_second_run_changes_nothing(make_n
     path = Path(node.paths.secret("db"))
     assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"one", 0o400)
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o711
-    assert missing_secrets(node) == [] and fetch_secrets_and_delete_unneeded(node, ask) == []
+    assert missing_secret_names(node) == [] and fetch_secrets_and_delete_unneeded(node, ask) == []
     values["db"] = b"rotated"
     path.with_name("api").chmod(0o644)
     path.with_name("left").write_text("of an earlier configuration")

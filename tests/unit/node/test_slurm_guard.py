@@ -12,7 +12,7 @@ import pytest
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.node.files import read_json, write_json
-from hyperpod_kit.node.health.publish import make_report
+from hyperpod_kit.node.health.publish import make_mounts_report
 from hyperpod_kit.node.locks import hold_lock
 from hyperpod_kit.node.slurm import hooks, plugin
 from hyperpod_kit.node.slurm.drain import SlurmNodeStatus
@@ -21,9 +21,9 @@ from hyperpod_kit.node.slurm.guard.collect import ControllerFacts, PlaneFacts
 from hyperpod_kit.node.slurm.guard.judge import judge
 from hyperpod_kit.run import Completed
 from hyperpod_kit.slurm import findings
-from hyperpod_kit.slurm.findings import GuardRecord, SlurmFinding, read_record
+from hyperpod_kit.slurm.findings import GuardRecord, SlurmFinding, read_guard_record
 from hyperpod_kit.slurm.plugin_load import PluginLoad
-from hyperpod_kit.slurm.unanswered import diagnose
+from hyperpod_kit.slurm.unanswered import diagnose_slurm_command_failure
 
 CONF, PLUGINS = "/opt/slurm/etc/slurm.conf", "/opt/slurm/etc/plugstack.conf"
 THEIRS = "ClusterName=demo\nStateSaveLocation=/var/spool/slurmctld\n"
@@ -34,7 +34,7 @@ OURS = [
     "RequeueExitHold=86",
     f"StateSaveLocation={SHARED}",
 ]
-WANTED = hooks.with_block(THEIRS, OURS)
+WANTED = hooks.with_kit_block(THEIRS, OURS)
 RUNNING = {
     "slurm_version": "22.05.8",
     "prolog": "/opt/hyperpod-kit/current/slurm/prolog.sh",
@@ -50,10 +50,10 @@ def facts(conf: Optional[str] = WANTED, plugins: str = "p", **running: str) -> C
 
 
 def refusal(stderr: str) -> Any:
-    return diagnose(RunError(["scontrol"], 1, "", stderr))
+    return diagnose_slurm_command_failure(RunError(["scontrol"], 1, "", stderr))
 
 
-NO_PROGRAM = diagnose(RunError(["scontrol"], 127, "", "scontrol: command not found"))
+NO_PROGRAM = diagnose_slurm_command_failure(RunError(["scontrol"], 127, "", "scontrol: command not found"))
 
 CASES: Dict[str, Any] = {
     "a node that is well": (HEALTHY, {}),
@@ -128,7 +128,7 @@ def test_what_is_wrong(case: str) -> None:
 def test_our_lines_are_put_back_as_a_whole() -> None:
     planned = restore.plan_restoration(facts(THEIRS, plugins=""))
     assert planned.files == {CONF: WANTED, PLUGINS: "p"} and planned.reconfigure and not planned.refusal
-    assert not restore.plan_restoration(facts()).is_due
+    assert not restore.plan_restoration(facts()).has_anything_to_restore
     # They are there, and slurmctld goes by an older file.
     assert restore.plan_restoration(facts(requeueexithold="")) == restore.Restoration({}, True)
 
@@ -137,11 +137,11 @@ def test_the_state_is_never_moved() -> None:
     """slurmctld has taken a file without our block: it works on its own disk now, and goes on there."""
     own = "/var/spool/slurmctld"
     planned = restore.plan_restoration(facts(THEIRS, statesavelocation=own, prolog=""))
-    assert hooks.parse_settings(planned.files[CONF])["statesavelocation"] == own
-    assert hooks.parse_settings(planned.files[CONF])["prolog"] == RUNNING["prolog"]
+    assert hooks.parse_slurm_conf_settings(planned.files[CONF])["statesavelocation"] == own
+    assert hooks.parse_slurm_conf_settings(planned.files[CONF])["prolog"] == RUNNING["prolog"]
     # Nothing more can be done by the guard, and it does not try.
     again = facts(planned.files[CONF], statesavelocation=own)
-    assert not restore.plan_restoration(again).is_due
+    assert not restore.plan_restoration(again).has_anything_to_restore
     # What leads to the shared state is the shared state.
     assert restore.plan_restoration(replace(facts(THEIRS, statesavelocation=own), leads_to=SHARED)).files == {
         CONF: WANTED
@@ -151,23 +151,27 @@ def test_the_state_is_never_moved() -> None:
 @pytest.mark.parametrize("location", ["/elsewhere", ""])
 def test_where_the_file_would_move_the_state_nothing_is_put_back(location: str) -> None:
     planned = restore.plan_restoration(facts(THEIRS, statesavelocation=location, prolog=""))
-    assert not planned.is_due and planned.refusal
+    assert not planned.has_anything_to_restore and planned.refusal
 
 
 def test_what_needs_a_restart_stays_as_it_is() -> None:
     accounting = [*OURS, "AccountingStorageType=accounting_storage/slurmdbd"]
     asked = replace(
         facts(THEIRS, accountingstoragetype="accounting_storage/none"),
-        expected_texts={CONF: hooks.with_block(THEIRS, accounting), PLUGINS: "p"},
+        expected_texts={CONF: hooks.with_kit_block(THEIRS, accounting), PLUGINS: "p"},
     )
     assert restore.plan_restoration(asked).files[CONF] == WANTED
-    there = replace(asked, texts={CONF: hooks.with_block(THEIRS, accounting), PLUGINS: "p"})
-    assert not restore.plan_restoration(there).is_due, "the lines are there, and a reconfigure does not help"
+    there = replace(asked, texts={CONF: hooks.with_kit_block(THEIRS, accounting), PLUGINS: "p"})
+    assert not restore.plan_restoration(there).has_anything_to_restore, (
+        "the lines are there, and a reconfigure does not help"
+    )
 
 
 def test_who_stands_by_puts_nothing_back() -> None:
-    assert not restore.plan_restoration(replace(facts(THEIRS), acting="head-1")).is_due
-    assert not restore.plan_restoration(replace(facts(THEIRS), config=None)).is_due, "slurmctld does not answer"
+    assert not restore.plan_restoration(replace(facts(THEIRS), acting="head-1")).has_anything_to_restore
+    assert not restore.plan_restoration(replace(facts(THEIRS), config=None)).has_anything_to_restore, (
+        "slurmctld does not answer"
+    )
 
 
 @pytest.fixture
@@ -196,7 +200,7 @@ def on_disk(fake: Any, conf: str) -> ControllerFacts:
 
 
 def round_of(fake: Any, conf: str, noted: Dict[str, Any]) -> mend.Mended:
-    return mend.mend(fake.node, replace(HEALTHY, controller=on_disk(fake, conf)), noted)
+    return mend.mend_slurm_where_due(fake.node, replace(HEALTHY, controller=on_disk(fake, conf)), noted)
 
 
 def test_an_agent_that_rewrites_the_file_is_not_raced(fake: Any) -> None:
@@ -230,7 +234,7 @@ def test_what_was_put_back_is_told_for_a_while_and_then_forgotten(fake: Any) -> 
 def test_a_file_that_somebody_writes_in_this_moment_is_left_to_him(fake: Any) -> None:
     seen = on_disk(fake, THEIRS)
     Path(fake.node.paths.slurm_conf).write_text("ClusterName=other\n")
-    assert not mend.mend(fake.node, replace(HEALTHY, controller=seen), {}).done
+    assert not mend.mend_slurm_where_due(fake.node, replace(HEALTHY, controller=seen), {}).done
     assert Path(fake.node.paths.slurm_conf).read_text() == "ClusterName=other\n"
 
 
@@ -283,7 +287,7 @@ def test_only_a_node_without_its_job_is_undrained(
         (fake.root / "proc/77/status").write_text("Uid:\t0\t0\t0\t0\n")
         (fake.root / "proc/77/exe").symlink_to("/opt/slurm/sbin/slurmstepd")
     node = replace(HEALTHY, node="ip-10-1-0-20", slurm_node=shown)
-    done = mend.mend(fake.node, node, {})
+    done = mend.mend_slurm_where_due(fake.node, node, {})
     assert (UNDRAIN in fake.runner.calls) is undrained
     assert bool(done.done) is undrained
 
@@ -305,12 +309,12 @@ def test_a_plugin_that_does_not_load_is_built_unless_it_is_what_was_built(
     place.write_bytes(b"\x7fELF of another Slurm")
     assert not plugin.is_built_from_current_inputs(fake.node), "the note beside it says that it was built for this one"
     sick = replace(HEALTHY, plugin=NOT_LOADED)
-    done = mend.mend(fake.node, sick, {})
+    done = mend.mend_slurm_where_due(fake.node, sick, {})
     assert len(done.done) == 1 and "Incompatible plugin version" in done.done[0]
     assert place.read_bytes() == b"\x7fELF of this Slurm"
     # It is what was built, and still does not load: the headers are another Slurm's. Said, and not compiled for ever.
     fake.clock.sleep(100.0)
-    again = mend.mend(fake.node, replace(sick, installed="25.11.1"), done.to_dict())
+    again = mend.mend_slurm_where_due(fake.node, replace(sick, installed="25.11.1"), done.to_dict())
     [told] = mend.findings_about_mending(again, fake.clock.wall())
     assert told.code == "not-plugin-built" and told.fault and "25.11.1" in told.detail
     assert sum(call.startswith("cc ") for call in fake.runner.calls) == 2
@@ -337,37 +341,37 @@ def worker(fake: Any, monkeypatch: pytest.MonkeyPatch, *, shown: str) -> Any:
 
 def test_a_round_leaves_a_record_and_metrics_and_says_what_changed(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     node = worker(fake, monkeypatch, shown="IDLE Version=22.05.8 Port=1")
-    done = cycle.run_guard_cycle(node)
+    done = cycle.check_and_mend_slurm(node)
     assert done is not None and done.record.findings == () and done.messages == (), done
-    assert report.current_findings(node) == []
+    assert report.recorded_findings_or_guard_silent(node) == []
     sick = worker(fake, monkeypatch, shown="DOWN* Version=24.11.5 Port=1")
-    done = cycle.run_guard_cycle(sick)
+    done = cycle.check_and_mend_slurm(sick)
     assert done is not None and [one.code for one in done.record.findings] == ["two-slurms", "node-down"]
     assert [words.split(":")[0] for words in done.messages] == ["two-slurms", "node-down"]
-    assert read_record(node.paths.slurm_guard_record) == done.record and report.current_findings(node) == list(
-        done.record.findings
-    )
-    again = cycle.run_guard_cycle(sick)
+    assert read_guard_record(node.paths.slurm_guard_record) == done.record and report.recorded_findings_or_guard_silent(
+        node
+    ) == list(done.record.findings)
+    again = cycle.check_and_mend_slurm(sick)
     assert again is not None and again.messages == ()
     text = (fake.root / f"var/lib/node_exporter/textfile_collector/{cycle.METRICS}").read_text()
     assert (
         "hyperpod_kit_slurm_faults 2\n" in text
         and 'hyperpod_kit_slurm_finding{code="node-down",fault="true"} 1' in text
     )
-    told = make_report(node, {}, fake.clock.wall(), slurm=report.current_findings(node))
+    told = make_mounts_report(node, {}, fake.clock.wall(), slurm=report.recorded_findings_or_guard_silent(node))
     assert [one["code"] for one in told["slurm"]] == ["two-slurms", "node-down"]
-    over = cycle.run_guard_cycle(worker(fake, monkeypatch, shown="IDLE Version=22.05.8 Port=1"))
+    over = cycle.check_and_mend_slurm(worker(fake, monkeypatch, shown="IDLE Version=22.05.8 Port=1"))
     assert over is not None and over.messages == ("two-slurms: over", "node-down: over")
 
 
 def test_what_apply_is_at_work_on_is_not_judged(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     node = worker(fake, monkeypatch, shown="DOWN* Port=1")
     with hold_lock(node, "apply", seconds=0):
-        done = cycle.run_guard_cycle(node)
+        done = cycle.check_and_mend_slurm(node)
     assert done is not None and done.record.findings == ()
     assert not [call for call in fake.runner.calls if call.startswith("scontrol")]
     with hold_lock(node, cycle.LOCK, seconds=0):
-        assert cycle.run_guard_cycle(node) is None
+        assert cycle.check_and_mend_slurm(node) is None
 
 
 @pytest.mark.parametrize("status", [{"ok": False, "bundle_id": "b1"}, {"ok": True, "bundle_id": "b0"}])
@@ -380,7 +384,7 @@ def test_a_bundle_that_was_not_applied_is_looked_at_and_not_mended(
     headers.mkdir(parents=True, exist_ok=True)
     (headers / "spank.h").write_text("")
     write_json(node.paths.apply_status, status)
-    done = cycle.run_guard_cycle(node)
+    done = cycle.check_and_mend_slurm(node)
     assert done is not None and [one.code for one in done.record.findings] == ["plugin-not-loaded"]
     assert not [call for call in fake.runner.calls if call.startswith("cc -shared")]
 
@@ -390,7 +394,7 @@ def test_a_plugin_that_cannot_be_built_here_is_told_and_not_tried(fake: Any, mon
     fake.runner.answers["setpriv"] = Completed((), 0, "", "sbatch: error: spank: /a/auto_resume.so: Dlopen failed\n")
     for include in plugin.INCLUDES:
         shutil.rmtree(node.paths.under_root(f"{include}/slurm"), ignore_errors=True)
-    done = cycle.run_guard_cycle(node)
+    done = cycle.check_and_mend_slurm(node)
     assert done is not None
     assert [(one.code, one.fault) for one in done.record.findings] == [("plugin-not-buildable", False)]
     assert "slurm/spank.h is in none of" in done.record.findings[0].detail
@@ -399,7 +403,7 @@ def test_a_plugin_that_cannot_be_built_here_is_told_and_not_tried(fake: Any, mon
     there = Path(node.paths.spank_plugin)
     there.parent.mkdir(parents=True, exist_ok=True)
     there.write_bytes(b"ELF")
-    done = cycle.run_guard_cycle(node)
+    done = cycle.check_and_mend_slurm(node)
     assert done is not None
     assert [(one.code, one.fault) for one in done.record.findings] == [("plugin-not-loaded", True)]
     assert "slurm/spank.h is in none of" in done.record.findings[0].detail
@@ -413,17 +417,19 @@ def test_a_guard_that_does_not_look_is_told_of(fake: Any) -> None:
 
     up_for(10.0)
     fake.clock.sleep(late)
-    assert report.current_findings(node) == [], "it has just booted"
+    assert report.recorded_findings_or_guard_silent(node) == [], "it has just booted"
     up_for(late)
-    assert [(one.code, one.fault) for one in report.current_findings(node)] == [(findings.SILENT, False)]
+    assert [(one.code, one.fault) for one in report.recorded_findings_or_guard_silent(node)] == [
+        (findings.SILENT, False)
+    ]
     write_json(
         node.paths.apply_status, {**(read_json(node.paths.apply_status) or {}), "finished_at": fake.clock.wall() - 5}
     )
-    assert report.current_findings(node) == [], "it was made this moment"
+    assert report.recorded_findings_or_guard_silent(node) == [], "it was made this moment"
     record = GuardRecord(fake.clock.wall(), (SlurmFinding("slurmd-down", "x", "y"),))
     write_json(node.paths.slurm_guard_record, record.to_dict())
-    assert report.current_findings(node) == list(record.findings)
+    assert report.recorded_findings_or_guard_silent(node) == list(record.findings)
     fake.clock.sleep(late)
-    assert [one.code for one in report.current_findings(node)] == [findings.SILENT]
+    assert [one.code for one in report.recorded_findings_or_guard_silent(node)] == [findings.SILENT]
     other = replace(node, config=replace(node.config, lifecycle_mode="ami_only"))
-    assert report.current_findings(other) == [], "there no guard is started"
+    assert report.recorded_findings_or_guard_silent(other) == [], "there no guard is started"

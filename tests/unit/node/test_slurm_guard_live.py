@@ -91,7 +91,7 @@ def fake(slurm: private_slurm.PrivateSlurm, make_node: Any, monkeypatch: pytest.
 
 
 def codes(node: Any) -> List[str]:
-    done = cycle.run_guard_cycle(node)
+    done = cycle.check_and_mend_slurm(node)
     assert done is not None
     return [finding.code for finding in done.record.findings]
 
@@ -114,7 +114,7 @@ def test_lines_that_were_removed_are_put_back_under_a_job(fake: Any, slurm: priv
     shown = slurm.call("scontrol", "show", "config")
     with running_job(slurm) as job:
         for path, text in wanted.items():
-            Path(path).write_text(hooks.without_block(text))
+            Path(path).write_text(hooks.without_kit_block(text))
         slurm.call("scontrol", "reconfigure")
         until(lambda: "UnkillableStepTimeout   = 60 sec" in slurm.call("scontrol", "show", "config"), what="the loss")
         assert codes(node) == ["put-back"]
@@ -129,7 +129,7 @@ def test_a_file_that_nobody_had_read_is_taken(fake: Any, slurm: private_slurm.Pr
     """Our lines are in the file, and slurmctld goes by an older one."""
     conf = Path(fake.node.paths.slurm_conf)
     text = conf.read_text()
-    conf.write_text(hooks.without_block(text))
+    conf.write_text(hooks.without_kit_block(text))
     slurm.call("scontrol", "reconfigure")
     until(lambda: "UnkillableStepTimeout   = 60 sec" in slurm.call("scontrol", "show", "config"), what="the loss")
     conf.write_text(text)

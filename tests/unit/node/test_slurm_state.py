@@ -48,7 +48,7 @@ def prepared(fake: Any, before: str = "") -> state.StateLocation:
     where = state.shared_state_location(fake.node)
     assert where is not None and where.base == BASE
     state.make_chosen_copy_the_shared_one(
-        fake.node, where, "root", before, state.decide_copy(fake.node, where, before).choice
+        fake.node, where, "root", before, state.decide_which_state_copy_goes_on(fake.node, where, before).choice
     )
     return where
 
@@ -80,14 +80,14 @@ def test_a_lease_is_nobodys_then_ours_and_renewed(fake: Any) -> None:
     beats = []
 
     def look() -> None:
-        beats.append(lease.read_beat(leases(fake), 1))
+        beats.append(lease.read_heartbeat(leases(fake), 1))
         one.stopping = len(beats) == 4
 
     each_sleep(fake, look)
     assert one.renew_until_stopped_or_lost() == "" and len(set(beats)) == 4 and KILL not in fake.runner.calls
     fake.runner.on("systemctl is-active --quiet slurmctld", 3)
     one.release_if_slurmctld_ended()
-    other = lease.generations(leases(fake))[-1]
+    other = lease.list_owner_generations(leases(fake))[-1]
     assert lease.is_free_to_take_at_once(leases(fake), other, OTHER), "whoever comes next need not wait"
 
 
@@ -99,7 +99,7 @@ def test_a_machine_that_renews_is_waited_for_and_one_that_has_ceased_is_replaced
 
     def other() -> None:
         if fake.clock.now < alive_until:
-            assert lease.renew(leases(fake), 1, str(fake.clock.now))
+            assert lease.write_heartbeat_if_still_owner(leases(fake), 1, str(fake.clock.now))
 
     each_sleep(fake, other)
     one.claim()
@@ -109,8 +109,10 @@ def test_a_machine_that_renews_is_waited_for_and_one_that_has_ceased_is_replaced
         "two slurmctlds ever write it",
         f"Slurm's state in {BASE}/slurmctld is this machine's: ip-10-1-0-9 (i-0other) has not renewed for 40 s",
     ]
-    assert lease.renew(leases(fake), 1, "again") is False, "the machine before finds out at its next renewal"
-    assert lease.generations(leases(fake)) == [2]
+    assert lease.write_heartbeat_if_still_owner(leases(fake), 1, "again") is False, (
+        "the machine before finds out at its next renewal"
+    )
+    assert lease.list_owner_generations(leases(fake)) == [2]
 
 
 def test_a_lease_that_was_taken_kills_slurmctld_at_once(fake: Any) -> None:
@@ -145,7 +147,7 @@ def test_the_same_machine_goes_on_at_once_and_waits_for_its_mount(fake: Any) -> 
     each_sleep(fake, mount_later)
     one.claim()
     assert len(sleeps) == 3 and said[0].startswith("waiting for /fsx, which has Slurm's state: it is absent")
-    assert lease.generations(leases(fake)) == [2]
+    assert lease.list_owner_generations(leases(fake)) == [2]
 
 
 def taking(place: str, barrier: Any, answers: Any, number: int) -> None:
@@ -244,7 +246,7 @@ def test_slurmctld_that_hyperpod_has_started_is_stopped_for_the_move_and_started
         f"/var/spool/slurmctld leads to {BASE}/slurmctld now; what was there is kept in {local}.kept-20270115T080000Z",
     ]
     assert os.readlink(local) == f"{BASE}/slurmctld" and Path(f"{local}.kept-20270115T080000Z/job_state").exists()
-    assert hooks.parse_settings(conf.read_text())["statesavelocation"] == f"{BASE}/slurmctld"
+    assert hooks.parse_slurm_conf_settings(conf.read_text())["statesavelocation"] == f"{BASE}/slurmctld"
     drop_in = (fake.root / "etc/systemd/system/slurmctld.service.d/hyperpod-kit.conf").read_text()
     assert "BindsTo=hyperpod-kit-slurm-state.service\n" in drop_in and "fsx.mount" in drop_in
     orders = [call for call in fake.runner.calls if "slurmctld.service" in call and "is-active" not in call]
@@ -277,5 +279,5 @@ def test_a_configuration_that_wants_the_own_disk_again_moves_nothing_by_itself(f
     controller.install_hooks_and_move_state(fake.node)
     fake.node = replace(fake.node, config=replace(fake.node.config, slurm_state=""))
     _, notes = controller.install_hooks_and_move_state(fake.node)
-    assert hooks.parse_settings(conf.read_text())["statesavelocation"] == f"{BASE}/slurmctld"
+    assert hooks.parse_slurm_conf_settings(conf.read_text())["statesavelocation"] == f"{BASE}/slurmctld"
     assert notes == [f"StateSaveLocation stays {BASE}/slurmctld: to move it, stop slurmctld and do so by hand"]

@@ -22,8 +22,8 @@ from hyperpod_kit.node.slurm.saved_state import (
     RunningSlurmctld,
     SavedState,
     StateCopy,
-    choose_copy,
-    parse,
+    choose_state_copy_or_none,
+    parse_job_state,
     read_saved_state,
 )
 from hyperpod_kit.run import Completed
@@ -43,7 +43,7 @@ def content(at: float, next_job: int, *jobs: str, version: bytes = b"PROTOCOL_VE
 
 
 def copy(at: float, next_job: int, *jobs: str) -> SavedState:
-    return parse("somewhere", content(at, next_job, *jobs))
+    return parse_job_state("somewhere", content(at, next_job, *jobs))
 
 
 CHOICES = [
@@ -65,8 +65,8 @@ CHOICES = [
     ("the same second, the same number", copy(NOW - 1, 25, "24"), copy(NOW - 1, 25, "x"), None),
     ("a clock that was ahead", copy(NOW + 86_400, 25, "24"), copy(NOW - 1, 25, "x"), None),
     ("a clock in the first year", copy(5, 25, "24"), copy(NOW - 1, 26, "25"), None),
-    ("no header of Slurm's", parse("s", b"jobs"), copy(NOW - 1, 26, "25"), None),
-    ("nor in the own one", copy(NOW - 1, 26, "25"), parse("s", b"\0" * 99), None),
+    ("no header of Slurm's", parse_job_state("s", b"jobs"), copy(NOW - 1, 26, "25"), None),
+    ("nor in the own one", copy(NOW - 1, 26, "25"), parse_job_state("s", b"\0" * 99), None),
 ]
 
 
@@ -74,11 +74,13 @@ CHOICES = [
 def test_which_copy_goes_on(
     shared: Optional[SavedState], own: Optional[SavedState], choice: Optional[StateCopy]
 ) -> None:
-    assert choose_copy(shared, own, NOW) == choice
+    assert choose_state_copy_or_none(shared, own, NOW) == choice
     mirrored = {StateCopy.SHARED: StateCopy.LOCAL, StateCopy.LOCAL: StateCopy.SHARED, None: None}
     if shared and own and (shared.has_jobs or own.has_jobs) and shared.digest != own.digest:
-        assert choose_copy(own, shared, NOW) == mirrored[choice], "neither place counts more than the other"
-    while_created = choose_copy(shared, own, NOW, created=True)
+        assert choose_state_copy_or_none(own, shared, NOW) == mirrored[choice], (
+            "neither place counts more than the other"
+        )
+    while_created = choose_state_copy_or_none(shared, own, NOW, is_new_controller=True)
     assert while_created == (choice or StateCopy.SHARED), "a controller that is being created stops for nobody"
 
 
@@ -114,7 +116,7 @@ def test_all_combinations(jobs: Tuple[bool, bool], choices: Sequence[Any], runni
     for at in (NOW - 10, NOW - 50, NOW - 90):
         for number in (27, 26, 25):
             own = copy(at, number, *(["24"] if jobs[1] else []))
-            seen.append(choose_copy(shared, own, NOW, running=slurmctld))
+            seen.append(choose_state_copy_or_none(shared, own, NOW, running=slurmctld))
     proved = {1: own_later, 7: shared_later}
     expected = [proved[place] if choice is PROOF else choice for place, choice in enumerate(choices)]
     assert seen == expected
@@ -123,11 +125,15 @@ def test_all_combinations(jobs: Tuple[bool, bool], choices: Sequence[Any], runni
 @pytest.mark.parametrize("backfill", [0, 8], ids=["before 22.05", "since 22.05"])
 def test_the_header_as_each_release_writes_it(backfill: int) -> None:
     empty, one = content(NOW, 7, backfill=backfill), content(NOW, 7, "6", backfill=backfill)
-    assert (parse("p", empty).saved_at, parse("p", empty).next_job, parse("p", empty).has_jobs) == (int(NOW), 7, False)
-    assert parse("p", one).has_jobs
+    assert (
+        parse_job_state("p", empty).saved_at,
+        parse_job_state("p", empty).next_job,
+        parse_job_state("p", empty).has_jobs,
+    ) == (int(NOW), 7, False)
+    assert parse_job_state("p", one).has_jobs
     for cut in range(len(content(NOW, 7, backfill=0))):
-        assert parse("p", one[:cut]).saved_at is None, "a file that was cut off has no age"
-    assert parse("p", content(NOW, 7, version=b"PROTOCOL_VERSIOM\0")).saved_at is None
+        assert parse_job_state("p", one[:cut]).saved_at is None, "a file that was cut off has no age"
+    assert parse_job_state("p", content(NOW, 7, version=b"PROTOCOL_VERSIOM\0")).saved_at is None
 
 
 def test_a_file_that_slurmctld_was_just_replacing_is_read_as_slurmctld_reads_it(tmp_path: Path) -> None:
@@ -203,7 +209,7 @@ def test_an_exchange_that_is_killed_anywhere_ends_at_the_next_run_with_both_copi
         killed = killed_before(number, copies.take_own)
         before = state._read_shared_state(str(copies.base))
         assert before is not None, f"operation {number}: no moment without a state"
-        if choose_copy(before, read_saved_state(str(copies.own)), NOW) == StateCopy.LOCAL:
+        if choose_state_copy_or_none(before, read_saved_state(str(copies.own)), NOW) == StateCopy.LOCAL:
             copies.take_own()
         else:
             state._make_chosen_copy_shared_in_child(
@@ -226,7 +232,7 @@ def test_a_machine_that_is_lost_in_the_middle_of_the_exchange_leaves_the_newer_s
     copies.own.mkdir()
     (copies.own / "job_state").write_bytes(content(NOW, 1))
     shared, own = state._read_shared_state(str(copies.base)), read_saved_state(str(copies.own))
-    assert choose_copy(shared, own, NOW) == StateCopy.SHARED
+    assert choose_state_copy_or_none(shared, own, NOW) == StateCopy.SHARED
     state._make_chosen_copy_shared_in_child(
         str(copies.mount), str(copies.base), "root", str(copies.own), "i-1", StateCopy.SHARED, NOW
     )
@@ -313,7 +319,7 @@ def change(slurm: private_slurm.PrivateSlurm, job: str, name: str, saved_in: str
 
 def drop_our_lines(fake: Any, slurm: private_slurm.PrivateSlurm) -> None:
     conf = Path(fake.node.paths.slurm_conf)
-    conf.write_text(hooks.without_block(conf.read_text()))
+    conf.write_text(hooks.without_kit_block(conf.read_text()))
     slurm.call("scontrol", "reconfigure")
     shown = f"StateSaveLocation       = {slurm.base}/state"
     until(lambda: shown in slurm.call("scontrol", "show", "config"), what="its own place")
@@ -346,7 +352,10 @@ def test_a_slurm_conf_that_lost_our_lines_costs_no_job_and_no_number(
     planned = controller.describe_pending_hooks_and_state_move(node)
     assert planned.startswith(f"keep Slurm's state in {where.state}")
     changed, notes = controller.install_hooks_and_move_state(node)
-    assert changed and hooks.parse_settings(Path(node.paths.slurm_conf).read_text())["statesavelocation"] == where.state
+    assert (
+        changed
+        and hooks.parse_slurm_conf_settings(Path(node.paths.slurm_conf).read_text())["statesavelocation"] == where.state
+    )
     until(lambda: slurm.state(third) == "RUNNING", what="the third job, running on")
     assert [slurm.state(job) for job in (first, second)] == ["CANCELLED", "CANCELLED"]
     fourth = submit(slurm)
@@ -385,7 +394,7 @@ def test_equal_job_numbers_need_one_slurmctld_that_saved_both(
     if not went_on:
         node.runner.systemctl(["stop", "slurmctld.service"])
         conf = Path(node.paths.slurm_conf)
-        conf.write_text(hooks.without_block(conf.read_text()))
+        conf.write_text(hooks.without_kit_block(conf.read_text()))
         slurm.start_controller()
     else:
         drop_our_lines(controller_node, slurm)
@@ -456,16 +465,16 @@ def test_a_shared_state_that_another_machine_may_work_on_is_not_put_aside(fake: 
 
     def sleep(seconds: float) -> None:
         slept(seconds)
-        lease.renew(place, 1, str(fake.clock.now))
+        lease.write_heartbeat_if_still_owner(place, 1, str(fake.clock.now))
 
     fake.clock.sleep = sleep
     with pytest.raises(NodeError, match=r"ip-10-1-0-9 \(i-0other\) has Slurm's state"):
         fence.claim_lease_or_require_others_down(fake.node, where)
     fake.clock.sleep = slept
     fence.claim_lease_or_require_others_down(fake.node, where)  # it has ceased to renew
-    before = lease.generations(place)
+    before = lease.list_owner_generations(place)
     fence.claim_lease_or_require_others_down(fake.node, where)
-    assert lease.generations(place) == before, "the lease that this machine has is left to its unit"
+    assert lease.list_owner_generations(place) == before, "the lease that this machine has is left to its unit"
 
 
 def test_with_two_controllers_the_other_one_must_be_down(fake: Any) -> None:

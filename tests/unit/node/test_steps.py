@@ -18,12 +18,12 @@ from hyperpod_kit.model.node_config import NodeConfig, User
 from hyperpod_kit.node import logind
 from hyperpod_kit.node.apply import apply
 from hyperpod_kit.node.plan import plan
-from hyperpod_kit.node.slurm.controller import start_controller
-from hyperpod_kit.node.slurm.hooks import merge_hooks, with_block, without_block
+from hyperpod_kit.node.slurm.controller import start_munge_and_slurmctld
+from hyperpod_kit.node.slurm.hooks import merge_hooks, with_kit_block, without_kit_block
 from hyperpod_kit.node.slurm.worker import has_registered, parse_slurmd_start_time, start_worker_and_await_registration
 from hyperpod_kit.node.steps import STEPS
 from hyperpod_kit.node.users import create_user_or_correct_home
-from hyperpod_kit.node.wait_for_dns import host_names, wait_until_resolvable
+from hyperpod_kit.node.wait_for_dns import mount_host_names, wait_until_resolvable
 
 HOOKS = (Path(__file__).parents[3] / "slurm/hooks.conf").read_text()
 MOUNTS = (
@@ -82,7 +82,7 @@ def test_plan(role: str, mode: str, left_out: str) -> None:
 def test_the_task_prolog_of_an_earlier_bundle_goes() -> None:
     """pyxis runs a TaskProlog inside of the container: with ours no container task of anybody starts."""
     task_prolog = "TaskProlog=/opt/hyperpod-kit/current/slurm/task_prolog.sh"
-    earlier = with_block("ClusterName=demo\n", [*HOOKS.splitlines(), task_prolog])
+    earlier = with_kit_block("ClusterName=demo\n", [*HOOKS.splitlines(), task_prolog])
     text, notes = merge_hooks(earlier, HOOKS)
     assert "TaskProlog" not in text and "Prolog=/opt/hyperpod-kit/current/slurm/prolog.sh" in text and notes == []
 
@@ -111,7 +111,7 @@ def test_a_defect_in_one_step_is_a_line_in_the_log(make_node: Any) -> None:
 
 def test_names(make_node: Any) -> None:
     fake = make_node(MOUNTS)
-    assert host_names(MOUNTS, fake.node.facts) == [
+    assert mount_host_names(MOUNTS, fake.node.facts) == [
         "fs-0123456789abcdef0.efs.us-east-1.amazonaws.com",
         "s3.us-east-1.amazonaws.com",
         "fs-1.fsx.eu-west-1.amazonaws.com",
@@ -160,11 +160,11 @@ def test_hooks_are_added_once_and_taken_out_whole() -> None:
     once, notes = merge_hooks(conf, HOOKS)
     twice, _ = merge_hooks(once, HOOKS)
     assert once == twice and notes == []
-    assert without_block(once) == conf
+    assert without_kit_block(once) == conf
     assert "Prolog=/opt/hyperpod-kit/current/slurm/prolog.sh\n" in once
     assert once.endswith("# <<< hyperpod-kit\n")
     # Another version of the block replaces the first, and what stands behind it stays.
-    later = without_block(with_block(once + "PartitionName=x Nodes=ALL\n", ["Epilog=/new"]))
+    later = without_kit_block(with_kit_block(once + "PartitionName=x Nodes=ALL\n", ["Epilog=/new"]))
     assert later == conf + "PartitionName=x Nodes=ALL\n"
 
 
@@ -211,7 +211,7 @@ def test_another_slurmd_is_told_by_another_start_not_by_a_later_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "begin, daemon", [(start_controller, "slurmctld"), (start_worker_and_await_registration, "slurmd")]
+    "begin, daemon", [(start_munge_and_slurmctld, "slurmctld"), (start_worker_and_await_registration, "slurmd")]
 )
 def test_munge_is_enabled_and_started_before_the_daemon_where_the_image_does_not(
     make_node: Any, begin: Callable[[Any], object], daemon: str

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.bundle.render import Bundle
-from hyperpod_kit.bundle.templates import make_environment, render_template
+from hyperpod_kit.bundle.templates import make_jinja_environment, render_template
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.node_config import NodeConfig
@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def rendered(mount: EfsMount | S3Mount) -> dict[str, str]:
     config = NodeConfig("demo", "on_create", {})
-    env = make_environment(CHECKOUT / "templates")
+    env = make_jinja_environment(CHECKOUT / "templates")
     return {
         unit: render_template(env, template, mount=mount, config=config).decode()
         for template, unit in mount_unit_templates_and_names(mount)

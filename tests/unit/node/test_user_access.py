@@ -26,7 +26,7 @@ from hyperpod_kit.model.node_config import HealthPolicy, User
 from hyperpod_kit.model.optional_steps import OptionalSteps, Sssd
 from hyperpod_kit.model.shares import Group
 from hyperpod_kit.node.observe import user_access
-from hyperpod_kit.node.warnings import warnings
+from hyperpod_kit.node.warnings import warning_lines_about_node
 from tests.support.serving_fuse import serving_mount
 from tests.support.wait import scaled
 from tests.unit.node.fakes import FakeNode, ticked
@@ -173,15 +173,15 @@ def test_the_health_check_tells_it_once_and_reports_have_it_until_it_is_mended(n
     assert words in first.messages[0] and first.messages[0].startswith(
         "fsx: /fsx or a directory in it takes no file of ann"
     )
-    assert first.records["fsx"].state == "ok" and first.records["fsx"].serves and first.ordered == ()
-    assert ticked(fake.node).messages == () and warnings(fake.node) == [words]
-    line = json.loads(Path(fake.node.paths.log).read_text().splitlines()[-1])
+    assert first.records["fsx"].state == "ok" and first.records["fsx"].is_usable_by_jobs and first.ordered == ()
+    assert ticked(fake.node).messages == () and warning_lines_about_node(fake.node) == [words]
+    line = json.loads(Path(fake.node.paths.provisioning_log).read_text().splitlines()[-1])
     assert line["warnings"] == [words], "and `validate-mounts --via pull`"
     place(fake, "/fsx/ann", ANN.uid, ANN.gid, 0o700)
     assert ticked(fake.node).records["fsx"].users_refused == words, "not asked again at every check"
     fake.clock.now += 301
     assert ticked(fake.node).messages == ("fsx: users can write there again",)
-    assert warnings(fake.node) == [] and list((fake.root / "fsx/ann").iterdir()) == []
+    assert warning_lines_about_node(fake.node) == [] and list((fake.root / "fsx/ann").iterdir()) == []
 
 
 def test_the_unit_of_the_timer_may_become_users(node_of: MakeNode) -> None:

@@ -56,7 +56,7 @@ class Case(NamedTuple):
         """Other rules for the nodes' group (0) or the storage's (1)."""
         assert self.facts.network is not None
         name = [nodes_of(self), storage_of(self)][index]
-        group = self.facts.network.group(name)
+        group = self.facts.network.security_group_if_known(name)
         assert group is not None
         new = replace(
             group,
@@ -248,7 +248,7 @@ def dns_of(case: Case) -> str:
 def judge(right: Case, change: Callable[[Case], Case], wanted: list[tuple[str, str, str]]) -> None:
     """The findings after a change are exactly these; every one says what and what to do."""
     changed = change(right)
-    found = check.preflight(*changed)
+    found = check.run_all_preflight_checks(*changed)
     assert [(one.code, one.severity, one.path) for one in found] == wanted, [one.render() for one in found]
     assert all(one.hint and one.message for one in found)
 

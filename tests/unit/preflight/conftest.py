@@ -10,7 +10,7 @@ import pytest
 from moto import mock_aws
 
 from hyperpod_kit.config.load import load
-from hyperpod_kit.preflight.gather import gather
+from hyperpod_kit.preflight.gather import gather_account_facts
 from tests.unit.preflight import iam_simulation, moto_more
 from tests.unit.preflight.account import Case
 from tests.unit.preflight.world import World, build
@@ -44,4 +44,4 @@ def right(tmp_path_factory: pytest.TempPathFactory) -> Case:
     directory = tmp_path_factory.mktemp("account")
     with account(directory) as made:
         settings = load(made.write(directory))
-        return Case(settings, gather(settings))
+        return Case(settings, gather_account_facts(settings))

@@ -20,15 +20,15 @@ from hyperpod_kit.aws.buckets import BucketHead, Buckets, directory_bucket_zone
 from hyperpod_kit.aws.efs import Efs
 from hyperpod_kit.aws.s3files import S3Files
 from hyperpod_kit.aws.session import client
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.config.load import load
 from hyperpod_kit.errors import AwsError, Throttled
 from hyperpod_kit.preflight.aws_facts import client as querying
 from hyperpod_kit.preflight.aws_facts import fsx, shared
 from hyperpod_kit.preflight.aws_facts.client import QueryClient
-from hyperpod_kit.preflight.check import preflight
+from hyperpod_kit.preflight.check import run_all_preflight_checks
 from hyperpod_kit.preflight.facts import AccessPointFacts, FileSystem, NotQueried
-from hyperpod_kit.preflight.gather import gather
+from hyperpod_kit.preflight.gather import gather_account_facts
 from hyperpod_kit.preflight.mounts import efs as efs_kind
 from hyperpod_kit.preflight.mounts import s3files
 from tests.unit.preflight.world import REGION, World, group, subnet
@@ -47,7 +47,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def report(path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> Report:
     capsys.readouterr()
-    code = run(["validate", str(path), "--aws", "--json", *words])
+    code = run_command_line(["validate", str(path), "--aws", "--json", *words])
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -149,9 +149,9 @@ def test_a_network_as_networks_are(world: World, tmp_path: Path) -> None:
         values["hyperpod_kit"]["cluster"]["vpc"]["subnet_ids"].append(plain)
 
     settings = load(world.write(tmp_path, both))
-    facts = gather(settings)
+    facts = gather_account_facts(settings)
     assert facts.network is not None and not isinstance(facts.network.tables, NotQueried)
-    found = {(one.code, one.path) for one in preflight(settings, facts)}
+    found = {(one.code, one.path) for one in run_all_preflight_checks(settings, facts)}
     # The main table leads nowhere, the zone has no mount target and the Lustre is elsewhere. The list opens the ports.
     subnets = "hyperpod_kit.cluster.vpc.subnet_ids"
     assert found == {
@@ -160,7 +160,7 @@ def test_a_network_as_networks_are(world: World, tmp_path: Path) -> None:
         ("HPK-V508", "fsx_dns_name"),
     }
     ec2.create_route(RouteTableId=main["RouteTableId"], DestinationCidrBlock="0.0.0.0/0", GatewayId=world.gateway)
-    again = preflight(settings, gather(settings))
+    again = run_all_preflight_checks(settings, gather_account_facts(settings))
     assert ("HPK-V304", f"{subnets}[1]") in {(one.code, one.path) for one in again}
 
 
@@ -175,9 +175,9 @@ def test_groups_that_name_each_other_are_one_and_a_foreign_group_is_none(world: 
 
     # Nodes that have both groups are members of the group that the rules name.
     settings = load(world.write(tmp_path, both))
-    assert preflight(settings, gather(settings)) == []
+    assert run_all_preflight_checks(settings, gather_account_facts(settings)) == []
     alone = load(world.write(tmp_path))
-    assert "HPK-V311" in {one.code for one in preflight(alone, gather(alone))}
+    assert "HPK-V311" in {one.code for one in run_all_preflight_checks(alone, gather_account_facts(alone))}
 
 
 @mock_aws
@@ -205,7 +205,7 @@ def test_many_access_points_come_from_one_listing(keys: None) -> None:
     points = tuple(f"fsap-{number:017x}" for number in range(6))
     listed = {"FileSystemId": "fs-1", "LifeCycleState": "available"}
     client = QueryClient(1)
-    efs = client.service(Efs, REGION)
+    efs = client.service_client(Efs, REGION)
     with Stubber(efs._client) as stub:
         for half, token in ((points[:3], "more"), (points[3:5], None)):
             stub.add_response(
@@ -223,7 +223,7 @@ def test_many_access_points_come_from_one_listing(keys: None) -> None:
 
 def test_s3_files_which_moto_has_not(keys: None) -> None:
     client = QueryClient(1)
-    calls = client.service(S3Files, REGION)
+    calls = client.service_client(S3Files, REGION)
     want = shared.FileSystemQuery(REGION, "fs-1", "p", ("fsap-1",))
     target = {
         "mountTargetId": "fsmt-00000000000000001",
@@ -274,11 +274,11 @@ def test_a_call_that_is_turned_away_is_repeated_and_then_not_answered(monkeypatc
         return once
 
     monkeypatch.setattr(querying, "PATIENCE", 120.0)
-    assert QueryClient(1).query("ec2:DescribeSubnets", "p", "w", call(1)) == "subnets"
+    assert QueryClient(1).query_or_record_failure("ec2:DescribeSubnets", "p", "w", call(1)) == "subnets"
     monkeypatch.setattr(querying, "PATIENCE", 0.0)
     turned.clear()
     client = QueryClient(1)
-    answer = client.query("ec2:DescribeSubnets", "p", "w", call(9))
+    answer = client.query_or_record_failure("ec2:DescribeSubnets", "p", "w", call(9))
     assert isinstance(answer, NotQueried) and not answer.denied and client.not_queried == [answer]
 
 
@@ -291,4 +291,4 @@ def test_a_call_that_is_turned_away_is_repeated_and_then_not_answered(monkeypatc
     ],
 )
 def test_a_dns_name_names_a_file_system(dns_name: str, found: tuple[str, str]) -> None:
-    assert fsx.parse_fsx_dns_name(dns_name, REGION) == found
+    assert fsx.parse_fsx_region_and_id(dns_name, REGION) == found

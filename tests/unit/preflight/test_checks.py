@@ -165,7 +165,7 @@ def test_one_change_and_what_follows(right: Case, name: str) -> None:
 
 
 def test_a_right_account_has_no_findings(right: Case) -> None:
-    assert check.preflight(*right) == [] and right.facts.not_queried == ()
+    assert check.run_all_preflight_checks(*right) == [] and right.facts.not_queried == ()
 
 
 def test_every_check_is_wired_and_every_code_has_a_case() -> None:
@@ -187,8 +187,8 @@ def test_no_wrong_configuration_breaks_a_check(right: Case) -> None:
         values = json.loads(EXAMPLE.read_text())
         change(values)
         settings, _ = decode_settings(values)
-        check.preflight(settings, right.facts)
-        check.preflight(settings, AccountFacts(right.facts.caller))
+        check.run_all_preflight_checks(settings, right.facts)
+        check.run_all_preflight_checks(settings, AccountFacts(right.facts.caller))
 
 
 def test_a_group_with_a_network_of_its_own_is_judged_by_it(right: Case) -> None:
@@ -200,15 +200,15 @@ def test_a_group_with_a_network_of_its_own_is_judged_by_it(right: Case) -> None:
     case = right.network(subnets=(*right.facts.network.subnets, second)).wrote(
         cluster=replace(right.settings.cluster, groups=(controller, moved))
     )
-    found = {(one.code, one.path) for one in check.preflight(*case)}
+    found = {(one.code, one.path) for one in check.run_all_preflight_checks(*case)}
     assert ("HPK-V403", f"{M0}.file_system_id") in found and ("HPK-V508", "fsx_dns_name") in found
     only_here = first_mount(case, roles=("controller",))
-    assert "HPK-V403" not in {one.code for one in check.preflight(*only_here)}
+    assert "HPK-V403" not in {one.code for one in check.run_all_preflight_checks(*only_here)}
 
 
 def test_the_reason_of_a_refusal_is_named(right: Case) -> None:
     limits = ("a service control policy",)
-    (found,) = check.preflight(*refused(right, "MountData", "s3:GetObject", limits=limits))
+    (found,) = check.run_all_preflight_checks(*refused(right, "MountData", "s3:GetObject", limits=limits))
     assert found.message.endswith("there is no mount `data` (a service control policy)")
-    (found,) = check.preflight(*refused(right, "MountData", "s3:GetObject", "explicitDeny"))
+    (found,) = check.run_all_preflight_checks(*refused(right, "MountData", "s3:GetObject", "explicitDeny"))
     assert found.message.endswith("(a statement denies it)")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.aws.iam import ALLOWED, Iam
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.config.decode import decode_settings
-from hyperpod_kit.preflight.placement import roles
+from hyperpod_kit.preflight.placement import execution_roles
 from hyperpod_kit.preflight.required_permissions import required_permissions
 from hyperpod_kit.preflight.role_policy import permissions_policy, trust_policy, trusts_sagemaker
 from tests.unit.preflight.world import EXAMPLE, REGION, ROLE, World
@@ -63,7 +63,7 @@ def everything() -> dict[str, Any]:
 def test_the_policy_of_everything() -> None:
     settings, found = decode_settings(everything())
     assert found == []
-    (role,) = roles(settings)
+    (role,) = execution_roles(settings)
     made = permissions_policy(required_permissions(settings, role))
     assert made == json.loads(GOLDEN.read_text()), json.dumps(made, indent=2)
     sids = [statement["Sid"] for statement in made["Statement"]]
@@ -74,7 +74,7 @@ def test_a_role_of_a_group_gets_what_this_group_carries() -> None:
     values = everything()
     values["hyperpod_kit"]["cluster"]["instance_groups"][1]["execution_role"] = f"arn:aws:iam::{ACCOUNT}:role/Workers"
     settings, _ = decode_settings(values)
-    own, workers = roles(settings)
+    own, workers = execution_roles(settings)
     mine, theirs = ({need.sid for need in required_permissions(settings, role)} for role in (own, workers))
     assert (own.path, workers.path) == (
         "hyperpod_kit.cluster.execution_role",
@@ -90,7 +90,7 @@ def test_names_that_differ_in_hyphens_only_are_two_statements() -> None:
         {**mount, "name": name, "path": f"/{name}"} for name in ("a-1", "a1", "bundle", "a--1")
     ]
     settings, _ = decode_settings(values)
-    sids = [need.sid for need in required_permissions(settings, roles(settings)[0])]
+    sids = [need.sid for need in required_permissions(settings, execution_roles(settings)[0])]
     assert len(sids) == len(set(sids)) and all(sid.isalnum() for sid in sids)
 
 
@@ -100,7 +100,7 @@ def test_iam_lets_through_what_is_needed_and_nothing_beside(world: World) -> Non
     account = ROLE.split(":")[4]
 
     def decide(action: str, resource: str, **context: str) -> str:
-        (decision,) = iam.simulate(
+        (decision,) = iam.simulate_role_decisions(
             ROLE, [action], [resource], {key.replace("_", ":"): value for key, value in context.items()}
         )
         return decision.decision
@@ -157,14 +157,14 @@ def test_the_command_prints_json_and_says_what_to_do_with_it(
         (("--group", "worker-group"), "MountOut", "--role-name Workers --policy-name"),
         (("--trust",), "HyperPod", "create-role --role-name HyperPodKitDemo"),
     ):
-        assert run(["policy", str(file), *words]) == 0
+        assert run_command_line(["policy", str(file), *words]) == 0
         printed = capsys.readouterr()
         assert sid in [statement["Sid"] for statement in json.loads(printed.out)["Statement"]]
         assert hint in printed.err
         file_of = "trust.json" if words == ("--trust",) else "policy.json"
         assert f"next: write this to a file (> {file_of}), then aws iam" in printed.err, "nobody else wrote that file"
         assert printed.err.count(f"file://{file_of}") == 1
-    assert run(["policy", str(file), "--group", "nobody"]) == 3
+    assert run_command_line(["policy", str(file), "--group", "nobody"]) == 3
 
 
 def test_no_role_writes_where_the_bundle_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +172,7 @@ def test_no_role_writes_where_the_bundle_is(tmp_path: Path, capsys: pytest.Captu
     values = everything()
     config = tmp_path / "parameters.json"
     config.write_text(json.dumps(values))
-    assert run(["policy", str(config)]) == 0
+    assert run_command_line(["policy", str(config)]) == 0
     said = capsys.readouterr()
     [denied] = [one for one in json.loads(said.out)["Statement"] if one["Effect"] == "Deny"]
     bundle = values["hyperpod_kit"]["bundle"]
@@ -181,5 +181,5 @@ def test_no_role_writes_where_the_bundle_is(tmp_path: Path, capsys: pytest.Captu
     assert "every process of every user on these nodes has these rights" in said.err
     values["hyperpod_kit"]["metadata_service"] = {"users": ["alice"]}
     config.write_text(json.dumps(values))
-    assert run(["policy", str(config)]) == 0
+    assert run_command_line(["policy", str(config)]) == 0
     assert "root, alice can have these rights" in capsys.readouterr().err

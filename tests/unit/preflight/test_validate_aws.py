@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 import pytest
 
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from tests.unit.preflight.world import World, group
 
 Validate = Callable[..., tuple[int, dict[str, Any]]]
@@ -21,7 +21,7 @@ def validate(capsys: pytest.CaptureFixture[str]) -> Validate:
 
     def call(path: Path, *words: str) -> tuple[int, dict[str, Any]]:
         capsys.readouterr()
-        code = run(["validate", str(path), "--aws", "--json", *words])
+        code = run_command_line(["validate", str(path), "--aws", "--json", *words])
         found: dict[str, Any] = json.loads(capsys.readouterr().out)
         return code, found
 
@@ -81,8 +81,8 @@ def test_the_documented_permissions_are_all_that_is_asked_for() -> None:
 def test_words_for_people(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world.client("fsx").delete_file_system(FileSystemId=world.lustre)
     path = world.write(tmp_path)
-    assert run(["validate", str(path), "--aws"]) == 1
+    assert run_command_line(["validate", str(path), "--aws"]) == 1
     printed = capsys.readouterr().out
     assert f"error HPK-V501  {path}:" in printed and "aws fsx describe-file-systems --region us-east-1" in printed
     assert printed.endswith("1 error, 0 warnings (asked as arn:aws:sts::123456789012:user/moto)\n")
-    assert run(["validate", str(path), "--suppress", "V501"]) == 2
+    assert run_command_line(["validate", str(path), "--suppress", "V501"]) == 2

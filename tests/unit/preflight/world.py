@@ -11,7 +11,7 @@ from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, cluster_quota_name
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.config.load import load
 from hyperpod_kit.preflight import role_policy
-from hyperpod_kit.preflight.placement import roles
+from hyperpod_kit.preflight.placement import execution_roles
 from hyperpod_kit.preflight.required_permissions import required_permissions
 from tests.unit.preflight import moto_more
 
@@ -102,7 +102,9 @@ def build(directory: Path) -> World:
     settings = load(world.write(directory))
     iam = world.client("iam")
     iam.create_role(RoleName="HyperPodKitDemo", AssumeRolePolicyDocument=json.dumps(role_policy.trust_policy()))
-    permissions = json.dumps(role_policy.permissions_policy(required_permissions(settings, roles(settings)[0])))
+    permissions = json.dumps(
+        role_policy.permissions_policy(required_permissions(settings, execution_roles(settings)[0]))
+    )
     iam.put_role_policy(RoleName="HyperPodKitDemo", PolicyName="hyperpod-kit", PolicyDocument=permissions)
     moto_more.QUOTAS.clear()
     for group in settings.cluster.groups:

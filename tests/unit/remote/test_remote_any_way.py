@@ -24,7 +24,7 @@ class Fake:
         self.reached = reached
         self.asked: list[str] = []
 
-    def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
+    def query_mount_reports(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
         self.asked += [target.instance_id for target in targets]
         progress(len(targets))
         return [NodeResponse("yes", 0) if target.instance_id in self.reached else DOWN for target in targets]
@@ -42,7 +42,7 @@ def ask(*ways: TransportOption) -> tuple[dict[str, str], list[str], int]:
     """(instance id -> the way that it answered by, or its error; what was said; nodes counted as done)."""
     said: list[str] = []
     counted: list[int] = []
-    responses = AutoTransport(ways, said.append).query(FLEET, counted.append)
+    responses = AutoTransport(ways, said.append).query_mount_reports(FLEET, counted.append)
     told = {target.instance_id: one.via or one.error for target, one in zip(FLEET, responses)}
     return told, said, sum(counted)
 
@@ -95,5 +95,5 @@ def test_what_was_said_once_is_not_said_at_each_look() -> None:
     said: list[str] = []
     way = AutoTransport([TransportOption("ssh", "ssh", given(Fake("i-a0", "i-b0", "i-c0")))], said.append)
     for _ in range(3):
-        way.query(FLEET, lambda count: None)
+        way.query_mount_reports(FLEET, lambda count: None)
     assert len(said) == 1

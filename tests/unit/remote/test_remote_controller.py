@@ -136,7 +136,7 @@ def test_the_controller_asks_all_and_each_failure_is_one_nodes(network: Network,
 def test_a_controller_that_cannot_ask_is_no_verdict(network: Network, answer: Any, words: str) -> None:
     node = network.node(always(*answer))
     with pytest.raises(Unreachable, match=words):
-        ControllerTransport(SshAccess(network.settings), [node.address]).query(
+        ControllerTransport(SshAccess(network.settings), [node.address]).query_mount_reports(
             [NodeTarget("i-1", "w", "", "10.0.0.9")], print
         )
 
@@ -145,7 +145,9 @@ def test_what_the_controller_leaves_out_is_a_failure(network: Network) -> None:
     lines = ['{"id": "i-1", "returncode": "0"}', "[" * 100_000, '{"id": 5}', "null", '{"end": 3}']
     node = network.node(always(0, "\n".join(lines)))
     targets = [NodeTarget(f"i-{index}", "w", "", "10.0.0.9") for index in (1, 2)]
-    found = ControllerTransport(SshAccess(network.settings), [node.address]).query(targets, lambda count: None)
+    found = ControllerTransport(SshAccess(network.settings), [node.address]).query_mount_reports(
+        targets, lambda count: None
+    )
     assert [one.error for one in found] == [
         "what the controller said of it cannot be read",
         "the controller said nothing of it",
@@ -156,5 +158,5 @@ def test_where_one_controller_does_not_answer_the_next_is_asked(network: Network
     line = json.dumps({"id": "i-1", "returncode": 0, "stdout": report(1), "stderr": "", "owner": 0})
     down, up = network.node(always(127, "", "bash: no such file")), network.node(always(0, line))
     transport = ControllerTransport(SshAccess(network.settings), [down.address, network.address(), up.address])
-    found = transport.query([NodeTarget("i-1", "w", "", "10.0.0.9")], lambda count: None)
+    found = transport.query_mount_reports([NodeTarget("i-1", "w", "", "10.0.0.9")], lambda count: None)
     assert [one.returncode for one in found] == [0] and found[0].error == ""

@@ -16,7 +16,7 @@ from hyperpod_kit.bundle import contents, sources
 from hyperpod_kit.bundle.render import Bundle, render
 from hyperpod_kit.bundle.stored import THREADS
 from hyperpod_kit.bundle.upload import upload_bundle
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.config.load import load
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from tests.support.aws import ListedNodes, endpoint
@@ -106,7 +106,7 @@ def diff(world: ClusterOfBundles, capsys: pytest.CaptureFixture[str]) -> Callabl
 
     def call(*words: str) -> tuple[int, dict[str, Any]]:
         capsys.readouterr()
-        code = run(["diff", "--json", *world.ssh(), *words])
+        code = run_command_line(["diff", "--json", *world.ssh(), *words])
         out, err = capsys.readouterr()
         assert out, err
         return code, json.loads(out)
@@ -129,7 +129,7 @@ def test_all_the_same(world: ClusterOfBundles, diff: Any, capsys: pytest.Capture
     assert [row["state"] for row in answer["places"]] == ["same"] * 5
     assert answer["places"][-1]["detail"] == "created 2027-01-15 08:00 UTC"
     capsys.readouterr()
-    assert run(["diff", *world.ssh()]) == 0
+    assert run_command_line(["diff", *world.ssh()]) == 0
     out, err = capsys.readouterr()
     assert f"bundle {world.bundle.bundle_id} of this configuration" in out
     assert "the same in all 5 places" in err
@@ -153,7 +153,7 @@ def test_an_older_bundle_is_seen_in_groups_and_on_nodes_with_what_changed(
     assert change["changed"] == ["node_config.json"] and change["removed"] == []
     assert change["added"] == sorted(set(world.bundle.files) - set(world.older.files))
     capsys.readouterr()
-    assert run(["diff", "--no-nodes"]) == 1
+    assert run_command_line(["diff", "--no-nodes"]) == 1
     out, _ = capsys.readouterr()
     assert f"from {world.older.bundle_id} to this configuration: {len(change['added']) + 1} files" in out
     assert "  changed  node_config.json" in out
@@ -238,7 +238,7 @@ def test_before_the_first_upload_and_before_the_cluster(
     assert (code, states(answer)) == (1, absent)
     upload_bundle(world.bundle, world.bucket)
     capsys.readouterr()
-    assert run(["diff"]) == 0
+    assert run_command_line(["diff"]) == 0
     assert "there is no cluster demo yet" in capsys.readouterr().err
 
 

@@ -15,7 +15,7 @@ from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote.changes import describe_changes
 from hyperpod_kit.remote.groups import describe_problems
 from hyperpod_kit.remote.node_report import NodeReport
-from hyperpod_kit.remote.report_parser import NoReport, read_report
+from hyperpod_kit.remote.report_parser import NoReport, parse_mount_report
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import NodeResponse
 from hyperpod_kit.remote.validate_mounts import judge_report
@@ -86,7 +86,7 @@ def test_nonsense_is_no_report_and_nothing_worse(text: str) -> None:
     found = verdict(text)
     assert not found.healthy and found.error and found.mounts == ()
     with pytest.raises(NoReport):
-        read_report(text)
+        parse_mount_report(text)
     found.error.encode()
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote.changes import describe_changes
-from hyperpod_kit.remote.groups import MOST_KINDS, describe_problems, summary
+from hyperpod_kit.remote.groups import MOST_KINDS, describe_problems, summarize_mount_health
 from hyperpod_kit.remote.junit import to_xml
 from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.report import mount_counts_table, mount_rows_table
@@ -46,7 +46,7 @@ def test_a_thousand_nodes_are_read_at_one_glance() -> None:
         "3 nodes of workers: it is silent: no answer within 10 s: ip-10-1-0-[41-42],ip-10-1-3-201",
         "workers i-0000000000000012c (10.1.1.51): data at /mnt/data is hung",
     ]
-    assert summary(reports) == (
+    assert summarize_mount_health(reports) == (
         "997 mounts on 1000 nodes: 4 not healthy, 3 nodes without an answer; 993 of 1000 nodes are healthy"
     )
 
@@ -54,7 +54,10 @@ def test_a_thousand_nodes_are_read_at_one_glance() -> None:
 def test_what_is_nearly_full_is_warned_of_and_counts_as_healthy() -> None:
     filling = replace(OK, kind="lustre", used_bytes=849, free_bytes=151, nearly_full=True)
     reports = [node(0, OK), node(1, filling), node(2, filling)]
-    assert all(report.healthy for report in reports) and summary(reports) == "3 mounts on 3 nodes: all healthy"
+    assert (
+        all(report.healthy for report in reports)
+        and summarize_mount_health(reports) == "3 mounts on 3 nodes: all healthy"
+    )
     assert describe_problems(reports) == [
         "2 nodes of workers: warning: data at /mnt/data is 84 % full; what fills it: hyperpod-kit storage usage "
         "/mnt/data: ip-10-1-0-[2-3]"

@@ -108,7 +108,7 @@ def test_a_report_comes_through_a_terminal_unharmed(aws: Aws, tmp_path: Path) ->
     (tmp_path / "report").write_text(json.dumps(report))
     command = script(tmp_path, f"echo noise >&2; cat {tmp_path}/report; exit 1")
     aws.how = {"i-1": "no-prompt", "i-2": f"eof-once@{tmp_path}/state"}
-    responses = transport(command).query(nodes(3), lambda count: None)
+    responses = transport(command).query_mount_reports(nodes(3), lambda count: None)
     assert [(one.returncode, one.error) for one in responses] == [(1, "")] * 3
     assert all(json.loads(one.text) == report for one in responses)
     assert sorted(aws.started) == ["0", "1", "2", "2"], "an EOF at the start is tried again"
@@ -138,7 +138,7 @@ def test_sessions_that_go_wrong_are_their_nodes_alone(aws: Aws, tmp_path: Path) 
 def test_what_aws_refuses_to_all_ends_the_question(aws: Aws) -> None:
     aws.how = {f"i-{index}": "ExpiredTokenException" for index in range(20)}
     with pytest.raises(NoCredentials):
-        transport(["true"]).query(nodes(20), lambda count: None)
+        transport(["true"]).query_mount_reports(nodes(20), lambda count: None)
 
 
 def test_a_command_by_a_session_is_a_command_as_any_other(aws: Aws) -> None:

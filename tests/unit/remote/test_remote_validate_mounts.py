@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Sequence
 import pytest
 from rich.console import Console
 
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote.node_report import NodeReport
-from hyperpod_kit.remote.report import age, mount_rows_table
+from hyperpod_kit.remote.report import format_age, mount_rows_table
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import NodeResponse, Progress
 from hyperpod_kit.remote.validate_mounts import validate_mounts
@@ -105,7 +105,7 @@ def always(code: int, out: str, err: str = "") -> Callable[[str], tuple[int, str
 def test_a_healthy_cluster(network: Network, nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
     servers = [network.node(always(0, report(FSX, HOME, DATA, index=index))) for index in range(3)]
     nodes.addresses = [server.address for server in servers]
-    assert run(["validate-mounts", str(EXAMPLE), *ssh(network)]) == 0
+    assert run_command_line(["validate-mounts", str(EXAMPLE), *ssh(network)]) == 0
     captured = capsys.readouterr()
     assert "9 mounts on 3 nodes: all healthy" in captured.err
     assert captured.out.count("10.0.9.1@tcp:/abcdefgh") == 3
@@ -130,7 +130,7 @@ def test_every_way_to_fail_is_a_row_and_none_hides_another(
         network.address(),
     ]
     nodes.states = {8: "Pending", 9: "ShuttingDown"}
-    assert run(["validate-mounts", str(EXAMPLE), *ssh(network)]) == 1
+    assert run_command_line(["validate-mounts", str(EXAMPLE), *ssh(network)]) == 1
     captured = capsys.readouterr()
     lines = captured.err.splitlines()
     print(captured.out, captured.err)
@@ -156,7 +156,7 @@ def test_every_way_to_fail_is_a_row_and_none_hides_another(
 
 def test_json_is_alone_on_stdout(network: Network, nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
     nodes.addresses = [network.node(always(1, report(FSX, HOME, DEAD))).address]
-    assert run(["validate-mounts", "--cluster", "demo", "--json", *ssh(network)]) == 1
+    assert run_command_line(["validate-mounts", "--cluster", "demo", "--json", *ssh(network)]) == 1
     answer = json.loads(capsys.readouterr().out)
     assert (answer["cluster"], answer["healthy"]) == ("demo", False)
     assert [mount["state"] for mount in answer["nodes"][0]["mounts"]] == ["ok", "ok", "stale"]
@@ -173,7 +173,7 @@ def test_no_answer_from_aws_is_no_verdict(
         ("AWS_SECRET_ACCESS_KEY", "x"),
     ):
         monkeypatch.setenv(name, value)
-    assert run(["validate-mounts", str(EXAMPLE), *ssh(network)]) == 3
+    assert run_command_line(["validate-mounts", str(EXAMPLE), *ssh(network)]) == 3
     assert "http://127.0.0.1:1 does not answer" in capsys.readouterr().err
 
 
@@ -188,7 +188,7 @@ class Said:
     def __init__(self, *responses: NodeResponse) -> None:
         self.responses = responses
 
-    def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
+    def query_mount_reports(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
         return [self.responses[number % len(self.responses)] for number in range(len(targets))]
 
 
@@ -202,7 +202,7 @@ def test_an_optional_mount_may_be_sick() -> None:
     ("seconds", "text"), [(-3, "0 s ago"), (5.4, "5 s ago"), (600, "10 min ago"), (86400, "24 h ago")]
 )
 def test_age(seconds: float, text: str) -> None:
-    assert age(seconds) == text
+    assert format_age(seconds) == text
 
 
 @pytest.mark.parametrize("width", [80, 160])

@@ -14,7 +14,7 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.remote import fleet_status
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from tests.support.aws import ListedNodes, endpoint
@@ -80,14 +80,14 @@ def test_many_nodes_are_counted_and_each_is_a_row_on_demand(
         network.node(lambda command, index=index: (0, report(index), "")).address  # type: ignore[misc]
         for index in range(13)
     ]
-    assert run(words(network, "--junit", "mounts.xml")) == 0
+    assert run_command_line(words(network, "--junit", "mounts.xml")) == 0
     out, err = capsys.readouterr()
     row = next(line for line in out.splitlines() if "/mnt/data" in line)
     assert row.split() == ["w", "data", "/mnt/data", "13", "13"] and "13 mounts on 13 nodes: all healthy" in err
     assert Xml.parse(tmp_path / "mounts.xml").getroot().get("tests") == "13"
-    assert run(words(network, "--nodes")) == 0
+    assert run_command_line(words(network, "--nodes")) == 0
     assert capsys.readouterr().out.count("/mnt/data") == 13
-    assert run(words(network, "--junit", "nowhere/mounts.xml")) == 2
+    assert run_command_line(words(network, "--junit", "nowhere/mounts.xml")) == 2
     assert "cannot write nowhere/mounts.xml: No such file" in capsys.readouterr().err
 
 
@@ -121,7 +121,7 @@ def test_a_line_is_a_whole_look_in_json(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(fleet_status, "time", Clock(pause))
-    assert run(words(network, "--watch", "30", "--json")) == 130
+    assert run_command_line(words(network, "--watch", "30", "--json")) == 130
     out, err = capsys.readouterr()
     assert [json.loads(line)["healthy"] for line in out.splitlines()] == [True, True]
     assert "could not look: cluster demo has no nodes" in err and all(25 < seconds <= 30 for seconds in paused)

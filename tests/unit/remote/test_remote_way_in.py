@@ -16,7 +16,7 @@ from hyperpod_kit.remote.live_cluster import LiveCluster
 from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.ssm_sessions import SsmSession, SsmSessions
 from hyperpod_kit.remote.target import NodeTarget, SshSettings
-from hyperpod_kit.remote.transport_choice import choose_transport
+from hyperpod_kit.remote.transport_choice import open_ssh_or_ssm_connector
 from tests.unit.remote.conftest import Network
 
 
@@ -69,7 +69,7 @@ def test_ssh_where_it_answers_and_sessions_where_it_does_not(
         NodeTarget("i-c", "c", "", network.address()),
     ]
     said: list[str] = []
-    with choose_transport(live, network.settings, targets, said.append) as connect:
+    with open_ssh_or_ssm_connector(live, network.settings, targets, said.append) as connect:
         for index in (0, 6):
             assert connect(targets[index]).run(["x"]).stdout == "by ssh"
         assert connect(targets[7]).run(["echo", "by", "session"]).stdout == "by session"
@@ -85,11 +85,13 @@ def test_no_way_at_all_is_said_of_the_way(network: Network, live: LiveCluster, m
     said: list[str] = []
     nowhere = SshSettings("root", network.known_hosts.with_name("nothing"), named=False)
     why = r"there are no host keys at .*; SSM sessions: the plugin is not on PATH"
-    with choose_transport(live, nowhere, [node], said.append) as connect, pytest.raises(HyperpodKitError, match=why):
+    with open_ssh_or_ssm_connector(live, nowhere, [node], said.append) as connect, pytest.raises(
+        HyperpodKitError, match=why
+    ):
         connect(node)
     assert said[0].startswith("no way leads to the nodes; closed: ssh: there are no host keys")
     named = SshSettings("root", network.known_hosts.with_name("nothing"))
-    with pytest.raises(UsageError), choose_transport(live, named, [node], said.append):
+    with pytest.raises(UsageError), open_ssh_or_ssm_connector(live, named, [node], said.append):
         pass
 
 

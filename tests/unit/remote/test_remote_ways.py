@@ -12,7 +12,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.environment import HPK_KNOWN_HOSTS, HPK_SSH_KEY, HPK_SSH_PROXY
 from hyperpod_kit.remote.known_hosts import KnownHosts
 from hyperpod_rehearsal.keys import Key
@@ -64,7 +64,7 @@ def sent_by_the_worker(state: str) -> Iterator[None]:
 
 def test_pull_as_a_user_types_it(cluster: None, capsys: pytest.CaptureFixture[str]) -> None:
     with sent_by_the_worker("stale"):
-        assert run(["validate-mounts", "--cluster", "demo", "--via", "pull", "--json"]) == 1
+        assert run_command_line(["validate-mounts", "--cluster", "demo", "--via", "pull", "--json"]) == 1
     out, err = capsys.readouterr()
     assert [node["error"] for node in json.loads(out)["nodes"]] == ["it has sent no report for 1320 s", ""]
     assert "worker-group i-1 (127.78.0.2): data at /mnt/data is stale" in err
@@ -79,7 +79,7 @@ def test_with_no_option_the_way_that_works_is_taken_and_said(
     for name in (HPK_SSH_KEY, HPK_KNOWN_HOSTS, HPK_SSH_PROXY):
         monkeypatch.delenv(name, raising=False)
     with sent_by_the_worker("ok"):
-        assert run(["validate-mounts", "--cluster", "demo", "--json"]) == 1
+        assert run_command_line(["validate-mounts", "--cluster", "demo", "--json"]) == 1
         out, err = capsys.readouterr()
         nodes = json.loads(out)["nodes"]
         assert [(node["healthy"], node["via"]) for node in nodes] == [(False, ""), (True, "pull")]
@@ -87,8 +87,8 @@ def test_with_no_option_the_way_that_works_is_taken_and_said(
         assert "asked: 1 node by what they have sent to CloudWatch; closed: ssh: there are no host keys at " in err
         assert "SSM sessions: session-manager-plugin is not on PATH" in err
         # A way that somebody has named must lead there, and what was said of how to log in must be right.
-        assert run(["validate-mounts", "--cluster", "demo", "--via", "ssh"]) == 2
-        assert run(["validate-mounts", "--cluster", "demo", "--ssh-key", "/nowhere/key"]) == 3
+        assert run_command_line(["validate-mounts", "--cluster", "demo", "--via", "ssh"]) == 2
+        assert run_command_line(["validate-mounts", "--cluster", "demo", "--ssh-key", "/nowhere/key"]) == 3
     assert "there is no private key /nowhere/key" in capsys.readouterr().err
 
 
@@ -109,9 +109,9 @@ def test_a_controller_that_nobody_names_is_asked_for(
         "--connect-timeout",
         "2",
     ]
-    assert run(["validate-mounts", "--cluster", "demo", *words]) == 2
+    assert run_command_line(["validate-mounts", "--cluster", "demo", *words]) == 2
     assert "which node of demo is the controller?" in capsys.readouterr().err
-    assert run(["validate-mounts", str(EXAMPLE), *words]) == 3, "the controller is found, and not reached"
+    assert run_command_line(["validate-mounts", str(EXAMPLE), *words]) == 3, "the controller is found, and not reached"
     assert "ubuntu@127.78.0.1" in capsys.readouterr().err
 
 
@@ -119,7 +119,7 @@ def test_without_the_plugin_no_session_is_begun(
     cluster: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert run(["validate-mounts", "--cluster", "demo", "--via", "ssm"]) == 2
+    assert run_command_line(["validate-mounts", "--cluster", "demo", "--via", "ssm"]) == 2
     assert "session-manager-plugin is not on PATH" in capsys.readouterr().err
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from hyperpod_kit.signing import chain
 from hyperpod_kit.signing.request import Credentials
-from hyperpod_kit.signing.role import instance_id
+from hyperpod_kit.signing.role import instance_id_or_empty
 from tests.support.http import Responder, served
 
 
@@ -60,24 +60,30 @@ def files(tmp_path: Path) -> Dict[str, str]:
 def test_the_environment_then_the_files_then_the_role(files: Dict[str, str]) -> None:
     own = {"AWS_ACCESS_KEY_ID": "E", "AWS_SECRET_ACCESS_KEY": "e", "AWS_REGION": "r", "AWS_ENDPOINT_URL_S3": "http://e"}
     assert chain.CredentialChain({**files, **own}).get() == Credentials("E", "e")
-    assert (chain.region({**files, **own}), chain.configured_endpoint_or_empty({**files, **own}, "S3")) == (
+    assert (
+        chain.find_region_or_empty({**files, **own}),
+        chain.configured_endpoint_or_empty({**files, **own}, "S3"),
+    ) == (
         "r",
         "http://e",
     )
     assert chain.CredentialChain(files).get() == Credentials("D", "d%d")
-    assert (chain.region(files), chain.configured_endpoint_or_empty(files, "S3")) == ("us-west-1", "")
+    assert (chain.find_region_or_empty(files), chain.configured_endpoint_or_empty(files, "S3")) == ("us-west-1", "")
     other = {**files, "AWS_PROFILE": "other"}
     assert chain.CredentialChain(other).get() == Credentials("O", "o", "t")
-    assert (chain.region(other), chain.configured_endpoint_or_empty(other, "S3")) == ("us-west-2", "http://127.0.0.1:9")
+    assert (chain.find_region_or_empty(other), chain.configured_endpoint_or_empty(other, "S3")) == (
+        "us-west-2",
+        "http://127.0.0.1:9",
+    )
     asked: List[str] = []
     with metadata(asked, time.time() + 3600) as url:
         role = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": url, "AWS_CONFIG_FILE": "/x", "AWS_SHARED_CREDENTIALS_FILE": "/x"}
         found = chain.CredentialChain(role)
         assert found.get().access_key == found.get().access_key == "role-1" and len(asked) == 1
-        found.forget()
-        assert found.get().access_key == "role-2" and chain.region(role) == "eu-north-1"
-        assert instance_id(role) == "i-0123456789abcdef0"
-    assert instance_id({"AWS_EC2_METADATA_DISABLED": "true"}) == ""
+        found.discard_cached_credentials()
+        assert found.get().access_key == "role-2" and chain.find_region_or_empty(role) == "eu-north-1"
+        assert instance_id_or_empty(role) == "i-0123456789abcdef0"
+    assert instance_id_or_empty({"AWS_EC2_METADATA_DISABLED": "true"}) == ""
 
 
 def test_a_role_whose_credentials_end_soon_is_asked_again() -> None:

@@ -10,7 +10,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as TheirCredentials
 
-from hyperpod_kit.signing.request import PAYLOAD, Credentials, sign
+from hyperpod_kit.signing.request import PAYLOAD, Credentials, sign_request_headers
 
 NOW = datetime(2026, 11, 22, 3, 4, 5, tzinfo=timezone.utc)
 KEYS = ("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
@@ -34,7 +34,7 @@ def test_it_is_botocores(monkeypatch: pytest.MonkeyPatch, method: str, url: str,
     request.context["payload_signing_enabled"] = True
     signer.add_auth(request)
     stamp = datetime.strptime(request.headers["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
-    ours = sign(
+    ours = sign_request_headers(
         Credentials(*KEYS, token),
         "s3",
         "eu-west-1",

@@ -10,7 +10,7 @@ import pytest
 
 from hyperpod_kit.slurm import findings, node_reasons
 from hyperpod_kit.slurm.findings import GuardRecord, SlurmFinding
-from hyperpod_kit.slurm.node_reasons import judge_state
+from hyperpod_kit.slurm.node_reasons import finding_for_node_state_or_none
 
 NOW = 1_800_000_000.0
 SICK = SlurmFinding("slurmd-down", "slurmd does not run", "systemctl status slurmd")
@@ -20,7 +20,7 @@ def test_a_record_comes_back_as_it_was_left(tmp_path: Path) -> None:
     path = tmp_path / "slurm.json"
     record = GuardRecord(NOW, (SICK, SlurmFinding("put-back", "our lines", fault=False)), {"restores": 2})
     path.write_text(json.dumps(record.to_dict()))
-    assert findings.read_record(str(path)) == record
+    assert findings.read_guard_record(str(path)) == record
 
 
 @pytest.mark.parametrize(
@@ -28,12 +28,12 @@ def test_a_record_comes_back_as_it_was_left(tmp_path: Path) -> None:
 )
 def test_what_is_no_record_is_none(text: str, tmp_path: Path) -> None:
     (tmp_path / "slurm.json").write_text(text)
-    assert findings.read_record(str(tmp_path / "slurm.json")) is None
+    assert findings.read_guard_record(str(tmp_path / "slurm.json")) is None
 
 
 def test_a_fifo_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "slurm.json")
-    assert findings.read_record(str(tmp_path / "slurm.json")) is None
+    assert findings.read_guard_record(str(tmp_path / "slurm.json")) is None
 
 
 @pytest.mark.parametrize(
@@ -75,32 +75,32 @@ REASONS = {
 @pytest.mark.parametrize("known", node_reasons.REASONS, ids=lambda known: known.code)
 def test_each_reason_of_a_node_has_a_remedy(known: node_reasons.NodeReason) -> None:
     [words] = [words for words, code in REASONS.items() if code == known.code]
-    finding = judge_state("ip-10-1-0-7", "IDLE+DRAIN", words)
+    finding = finding_for_node_state_or_none("ip-10-1-0-7", "IDLE+DRAIN", words)
     assert finding is not None and (finding.code, finding.fault) == (known.code, known.fault)
     assert words in finding.detail and finding.remedy and "{" not in finding.remedy
 
 
 def test_a_node_that_takes_jobs_has_no_finding_whatever_its_reason_says() -> None:
-    assert judge_state("n1", "IDLE", "Duplicate jobid") is None  # 24.11 leaves the reason standing
-    assert judge_state("n1", "ALLOCATED", "") is None
+    assert finding_for_node_state_or_none("n1", "IDLE", "Duplicate jobid") is None  # 24.11 leaves the reason standing
+    assert finding_for_node_state_or_none("n1", "ALLOCATED", "") is None
 
 
 def test_a_node_that_an_admin_has_drained_is_no_fault() -> None:
-    finding = judge_state("n1", "IDLE+DRAIN", "a fan is loud")
+    finding = finding_for_node_state_or_none("n1", "IDLE+DRAIN", "a fan is loud")
     assert finding is not None and (finding.code, finding.fault) == ("drained-by-others", False)
     # What begins as one of Slurm's reasons and goes on in somebody's words is somebody's.
     for words in ("Duplicate jobid, as I said", "see Low RealMemory"):
-        theirs = judge_state("n1", "IDLE+DRAIN", words)
+        theirs = finding_for_node_state_or_none("n1", "IDLE+DRAIN", words)
         assert theirs is not None and theirs.code == "drained-by-others"
 
 
 @pytest.mark.parametrize("state", ["DOWN*", "DOWN", "FAIL", "DOWN+INVALID_REG", "DOWN+NOT_RESPONDING", "DOWN*+DRAIN"])
 def test_a_node_that_slurm_has_lost_is_a_fault(state: str) -> None:
-    finding = judge_state("n1", state, "")
+    finding = finding_for_node_state_or_none("n1", state, "")
     assert finding is not None and (finding.code, finding.fault) == ("node-down", True)
 
 
 @pytest.mark.parametrize("state", ["IDLE*", "ALLOCATED*", "IDLE+NOT_RESPONDING"])
 def test_a_node_that_slurm_has_not_heard_for_a_moment_is_no_fault_yet(state: str) -> None:
-    finding = judge_state("n1", state, "")
+    finding = finding_for_node_state_or_none("n1", state, "")
     assert finding is not None and (finding.code, finding.fault) == ("node-unheard", False)

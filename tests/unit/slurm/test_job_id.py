@@ -36,7 +36,7 @@ def test_the_last_task_is_not_taken_for_its_siblings(version: str) -> None:
         record = control.query_job_record(runner, wanted)
         assert (record["JobId"], record["ArrayTaskId"], record["JobState"]) == ("1", "3", "PENDING")
     assert control.query_job_record(runner, JobId("2", "1", "0"))["JobState"] == "RUNNING"
-    assert JobId.of(control.query_job_record(runner, JobId("", "1", "0"))) == JobId("2", "1", "0")
+    assert JobId.from_record(control.query_job_record(runner, JobId("", "1", "0"))) == JobId("2", "1", "0")
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -43,12 +43,12 @@ def test_nodes_become_empty_and_are_let_go(slurm: private_slurm.PrivateSlurm) ->
     hostile = "x NodeList=n3\nJobId=1"
     stays = submit(slurm, "n1", "--no-requeue", "-J", hostile)
     moves = submit(slurm, "n2", "--requeue", "--comment", "hpk:auto-resume=1")
-    jobs = node_jobs.jobs_on(runner, ["n1", "n2", "n3", "head"])
+    jobs = node_jobs.query_jobs_holding_nodes(runner, ["n1", "n2", "n3", "head"])
     assert [(job.id, job.nodes, job.auto_resume, job.requeues) for job in jobs] == [
         (stays, ("n1",), False, False),
         (moves, ("n2",), True, True),
     ]
-    assert "\n" not in jobs[0].name and node_jobs.jobs_on(runner, ["n3"]) == []
+    assert "\n" not in jobs[0].name and node_jobs.query_jobs_holding_nodes(runner, ["n3"]) == []
     slurm.call("scontrol", "update", "nodename=n3", "state=drain", "reason=somebody's own")
 
     told: List[str] = []
@@ -72,14 +72,14 @@ def test_nodes_become_empty_and_are_let_go(slurm: private_slurm.PrivateSlurm) ->
     assert any(f"job {moves} of" in line and "queued again" in line for line in told)
     assert any(f"job {stays} of" in line and "cannot be queued again" in line for line in told)
     until(lambda: slurm.state(moves) in ("PENDING", "RUNNING"), what="the job that was queued again")
-    assert node_jobs.jobs_on(runner, ["n1", "n2"]) == []
-    assert node_jobs.drain_nodes_keeping_other_drains(runner, ["n1", "n2", "n3"], REASON) == ["n1", "n2"], (
+    assert node_jobs.query_jobs_holding_nodes(runner, ["n1", "n2"]) == []
+    assert node_jobs.drain_open_nodes_and_list_with_reason(runner, ["n1", "n2", "n3"], REASON) == ["n1", "n2"], (
         "said again, nothing changes"
     )
     undrain_or_report_failure(runner, ["n1", "n2", "n3"], REASON, told.append)
     assert "DRAIN" not in node_state(slurm, "n1") and "DRAIN" in node_state(slurm, "n3")
-    assert node_jobs.drain_nodes_keeping_other_drains(runner, ["head"], REASON) == [], (
+    assert node_jobs.drain_open_nodes_and_list_with_reason(runner, ["head"], REASON) == [], (
         "a controller is none of Slurm's nodes"
     )
-    served = until(lambda: node_jobs.query_slurmd_start_times(runner, ["n1"]), what="n1 that serves")
+    served = until(lambda: node_jobs.query_slurmd_start_times_of_up_nodes(runner, ["n1"]), what="n1 that serves")
     assert served["n1"] > 1e9

@@ -29,7 +29,7 @@ def test_what_was_told_is_read_again(tmp_path: Path) -> None:
     [found] = verdict.read_last_verdict_per_launch(str(tmp_path), "7-ab.0.1")
     assert (found.source, found.step, found.order, found.tier) == (TAKEN.source, 30, (1, 3), "memory")
     assert found.rejected == TAKEN.rejected and found.launch == "0.4000"
-    assert found.fields()["order"] == [1, 3] and "restored seq-000003" in found.sentence()
+    assert found.to_report_fields()["order"] == [1, 3] and "restored seq-000003" in found.sentence()
 
 
 def test_the_last_word_of_each_launch_counts_in_the_order_of_launches(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hyperpod_kit.job.run.run_end import explain_run_end
 from hyperpod_kit.slurm import control, hyperpod, job_states, records, versions
 from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.slurm.job_id import JobId
-from hyperpod_rehearsal.slurm_control import parse_node
+from hyperpod_rehearsal.slurm_control import parse_scontrol_node_line
 from tests.support.runner import RecordingRunner
 
 PRINTED: List[Dict[str, Any]] = json.loads((Path(__file__).parent / "printed" / "lives.json").read_text())
@@ -55,7 +55,7 @@ def test_a_state_and_why_the_run_ended(version: str, what: str, state: str, kind
     name = number(version, what)
     runner = slurm(version, what)
     assert control.query_job_record(runner, JobId(name))["JobState"] == state
-    seen = allocation.look(runner, JobEnvironment(JobId(name), 0, ("n1",), 1))
+    seen = allocation.query_allocation_else_from_environment(runner, JobEnvironment(JobId(name), 0, ("n1",), 1))
     assert seen.ended is (what != "running")
     assert explain_run_end(seen, 0, "SIGTERM").kind is kind
     assert control.query_job_record(runner, JobId(name)).get("Reason") == (
@@ -73,7 +73,7 @@ def test_nodes_with_a_reason_of_ours_and_one_that_looks_like_another_node(versio
     }
     assert found["n2"].is_down and found["n2"].reason.startswith(f"{control.MOUNT_REASON}fsx: a b [root@")
     assert not found["n3"].can_start_steps and all(node.port > 40000 and node.booted for node in found.values())
-    said = parse_node(slurm(version).answers["scontrol -o show node"].splitlines()[1])  # type: ignore[union-attr]
+    said = parse_scontrol_node_line(slurm(version).answers["scontrol -o show node"].splitlines()[1])  # type: ignore[union-attr]
     assert (said.state, said.reason, said.registered_at > 0) == ("DOWN", "hyperpod-kit:mount:fsx: a b", True)
 
 
@@ -98,7 +98,9 @@ def test_a_job_that_is_unknown_is_no_failure_to_answer(version: str) -> None:
 def test_a_flag_of_a_job_whose_script_goes_on_does_not_end_it(word: str) -> None:
     """RESIZING is what HyperPod's step retry makes of a job, for as long as it takes a node away or adds one."""
     runner = RecordingRunner({"squeue job 2": f"JobState={word} Restarts=0 NodeList=n1", "scontrol": ""})
-    assert not allocation.look(runner, JobEnvironment(JobId("2"), 0, ("n1",), 1)).ended
+    assert not allocation.query_allocation_else_from_environment(
+        runner, JobEnvironment(JobId("2"), 0, ("n1",), 1)
+    ).ended
 
 
 def test_a_requeue_that_is_expedited_is_a_requeue() -> None:

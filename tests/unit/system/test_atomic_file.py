@@ -30,30 +30,30 @@ def test_it_is_replaced_and_nothing_stays_beside_it(tmp_path: Path, umask: None)
     path = tmp_path / "file"
     path.write_text("old")
     path.chmod(0o600)
-    atomic_file.replace(path, b"new")
+    atomic_file.write_atomically(path, b"new")
     assert path.read_bytes() == b"new" and mode(path) == 0o640, "as of any new file"
     for bits in (0o400, 0o666):
-        atomic_file.replace(str(path), b"again", bits, durable=True)
+        atomic_file.write_atomically(str(path), b"again", bits, durable=True)
         assert path.read_bytes() == b"again" and mode(path) == bits
     assert os.listdir(tmp_path) == ["file"]
 
 
 def test_in_the_present_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    atomic_file.replace("file", b"here")
+    atomic_file.write_atomically("file", b"here")
     assert (tmp_path / "file").read_bytes() == b"here"
 
 
 def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("kept")
     (tmp_path / "file").symlink_to("kept")
-    atomic_file.replace(tmp_path / "file", b"new", 0o644)
+    atomic_file.write_atomically(tmp_path / "file", b"new", 0o644)
     assert not (tmp_path / "file").is_symlink() and (tmp_path / "kept").read_text() == "kept"
 
 
 @pytest.mark.needs("root")
 def test_the_owner_has_it_before_anything_is_in_it(tmp_path: Path) -> None:
-    with atomic_file.replacing(tmp_path / "file", 0o400, owner=(4711, 4712)) as stream:
+    with atomic_file.open_for_atomic_replace(tmp_path / "file", 0o400, owner=(4711, 4712)) as stream:
         found = os.fstat(stream.fileno())
         assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (4711, 4712, 0o400)
         stream.write(b"secret")
@@ -64,7 +64,7 @@ def test_the_owner_has_it_before_anything_is_in_it(tmp_path: Path) -> None:
 def test_what_fails_on_the_way_leaves_the_old_one_and_no_other(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(KeyError), atomic_file.replacing(path) as stream:
+    with pytest.raises(KeyError), atomic_file.open_for_atomic_replace(path) as stream:
         stream.write(b"half")
         assert path.read_text() == "old" and len(os.listdir(tmp_path)) == 2
         raise KeyError
@@ -72,7 +72,7 @@ def test_what_fails_on_the_way_leaves_the_old_one_and_no_other(tmp_path: Path) -
 
 
 def test_what_was_written_can_be_read_before_it_counts(tmp_path: Path) -> None:
-    with atomic_file.replacing(tmp_path / "file") as stream:
+    with atomic_file.open_for_atomic_replace(tmp_path / "file") as stream:
         stream.write(b"whole")
         stream.seek(0)
         assert stream.read() == b"whole" and not (tmp_path / "file").exists()
@@ -83,7 +83,7 @@ def test_a_killed_writer_leaves_the_old_file_and_a_name_that_says_whose_it_was(t
     (tmp_path / "file").write_text("old")
     program = (
         "import os, signal, sys; from hyperpod_kit.system import atomic_file\n"
-        "with atomic_file.replacing(sys.argv[1]) as stream:\n"
+        "with atomic_file.open_for_atomic_replace(sys.argv[1]) as stream:\n"
         "    stream.write(b'new')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)"
     )
@@ -101,7 +101,7 @@ def test_by_the_descriptor_of_a_directory(tmp_path: Path) -> None:
     try:
         there.rename(gone)
         there.mkdir()
-        atomic_file.replace(there / "file", b"new", directory_fd=folder)
+        atomic_file.write_atomically(there / "file", b"new", directory_fd=folder)
         assert os.listdir(gone) == ["file"] and os.listdir(there) == []
         os.fstat(folder)  # the caller's: it is open still
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hyperpod_kit.system.file_lock import lock_within, try_lock
+from hyperpod_kit.system.file_lock import lock_exclusively_within, try_lock
 from hyperpod_kit.system.wait import fixed_pause
 
 
@@ -17,11 +17,11 @@ def test_one_has_it_or_many_share_it(tmp_path: Path) -> None:
         first = os.open(tmp_path / "lock", os.O_RDWR)
         assert try_lock(second) and not try_lock(first) and not try_lock(first, shared=True)
         slept: list[float] = []
-        assert not lock_within(first, 1.0, fixed_pause(0.25), clock=lambda: sum(slept), sleep=slept.append)
+        assert not lock_exclusively_within(first, 1.0, fixed_pause(0.25), clock=lambda: sum(slept), sleep=slept.append)
         assert slept == [0.25] * 4
         os.close(second)
         second = os.open(tmp_path / "lock", os.O_RDWR)
-        assert lock_within(first, 1.0, fixed_pause(0.25), sleep=slept.append) and len(slept) == 4
+        assert lock_exclusively_within(first, 1.0, fixed_pause(0.25), sleep=slept.append) and len(slept) == 4
     finally:
         os.close(first)
         os.close(second)

@@ -30,20 +30,20 @@ torn line
     ],
 )
 def test_the_mount_that_holds_a_path(path: str, fs_type: str) -> None:
-    found = mountinfo.mount_holding(LIST, path)
+    found = mountinfo.mount_containing_path(LIST, path)
     assert found is not None and found.fs_type == fs_type
 
 
 def test_without_a_list_nothing_holds_it() -> None:
-    assert mountinfo.mount_holding("", "/mnt") is None
+    assert mountinfo.mount_containing_path("", "/mnt") is None
 
 
 def test_a_path_with_a_character_that_ends_a_line_elsewhere_is_one_line() -> None:
     """The kernel escapes space, tab, newline and backslash, and nothing else."""
-    (entry,) = mountinfo.parse("50 22 0:50 / /home/u/a\x0b\u2028b rw - fuse u rw\n")
+    (entry,) = mountinfo.parse_mountinfo("50 22 0:50 / /home/u/a\x0b\u2028b rw - fuse u rw\n")
     assert entry.path == "/home/u/a\x0b\u2028b"
 
 
 def test_it_is_read_of_this_process(tmp_path: Path) -> None:
-    found = mountinfo.mount_holding(mountinfo.read(), "/proc/self")
+    found = mountinfo.mount_containing_path(mountinfo.read_mountinfo(), "/proc/self")
     assert found is not None and (found.path, found.fs_type) == ("/proc", "proc")

@@ -13,20 +13,20 @@ from hyperpod_kit.system.process import Process
 
 def test_a_number_that_is_used_again_is_another_process() -> None:
     own = process.this_process()
-    assert own == process.identify(os.getpid()) and process.is_alive(own)
+    assert own == process.identify_unless_gone_or_zombie(os.getpid()) and process.is_alive(own)
     assert not process.is_alive(Process(own.pid, own.started + 1)) and not process.is_alive(None)
     assert process.effective_uid(own.pid) == os.geteuid()
 
 
 def test_a_zombie_and_nobody_are_none() -> None:
     child = subprocess.Popen(["sleep", "600"])
-    known = process.identify(child.pid)
+    known = process.identify_unless_gone_or_zombie(child.pid)
     assert known is not None and process.is_alive(known)
     child.send_signal(signal.SIGKILL)
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert process.identify(child.pid) is None and not process.is_alive(known)
+    assert process.identify_unless_gone_or_zombie(child.pid) is None and not process.is_alive(known)
     child.wait(10)
-    assert process.identify(child.pid) is None and process.effective_uid(child.pid) is None
+    assert process.identify_unless_gone_or_zombie(child.pid) is None and process.effective_uid(child.pid) is None
 
 
 def test_a_name_with_spaces_and_brackets_is_read_over(tmp_path: object) -> None:
@@ -34,7 +34,7 @@ def test_a_name_with_spaces_and_brackets_is_read_over(tmp_path: object) -> None:
     child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     try:
         assert child.stdout is not None and child.stdout.readline() == b"\n"
-        found = process.identify(child.pid)
+        found = process.identify_unless_gone_or_zombie(child.pid)
         assert found is not None and found.started >= process.this_process().started
     finally:
         child.kill()

@@ -60,7 +60,7 @@ by.remove_directory(there("one"))
 by.remove_tree(there("tree"))
 os.close(walk.open_directory(there("two")))
 os.close(walk.open_traversable(there("two")))
-assert files.read(there("two/text")) == b"words"
+assert files.read_small_regular_file(there("two/text")) == b"words"
 Ledger(place, "1", 0).append("attempt", nodes=[])
 print("done")
 """
@@ -71,7 +71,7 @@ from hyperpod_kit.cli import main
 for line in ("checkpoint ls", "checkpoint verify", "checkpoint prune --latest 1", "job status --root"):
     words = line.split()
     with contextlib.redirect_stdout(io.StringIO()):
-        code = main.run([*words, place] if len(words) != 4 else [*words[:2], place, *words[2:]])
+        code = main.run_command_line([*words, place] if len(words) != 4 else [*words[:2], place, *words[2:]])
     print(line, code)
 """
 

@@ -18,7 +18,7 @@ root_only = pytest.mark.needs("root")
 
 def test_a_file_of_ours_is_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"words")
-    assert files.read(str(tmp_path / "file"), owner=os.geteuid()) == b"words"
+    assert files.read_small_regular_file(str(tmp_path / "file"), required_owner_uid=os.geteuid()) == b"words"
 
 
 def place(path: Path, what: str) -> None:
@@ -48,7 +48,7 @@ def place(path: Path, what: str) -> None:
 def test_what_is_no_small_file_is_refused_at_once(tmp_path: Path, what: str, words: str) -> None:
     place(tmp_path / "name", what)
     with pytest.raises(Untrusted, match=words):
-        files.read(str(tmp_path / "name"), 100)
+        files.read_small_regular_file(str(tmp_path / "name"), 100)
 
 
 def test_the_error_is_the_one_asked_for(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_the_error_is_the_one_asked_for(tmp_path: Path) -> None:
 
     os.mkfifo(tmp_path / "name")
     with pytest.raises(Mine):
-        files.read(str(tmp_path / "name"), error=Mine)
+        files.read_small_regular_file(str(tmp_path / "name"), error=Mine)
 
 
 @root_only
@@ -65,18 +65,18 @@ def test_a_file_of_somebody_else_is_refused_with_his_uid(tmp_path: Path) -> None
     (tmp_path / "file").write_bytes(b"words")
     os.chown(tmp_path / "file", OTHER, OTHER)
     with pytest.raises(Untrusted, match=f"belongs to uid {OTHER}, expected uid 0"):
-        files.read(str(tmp_path / "file"), owner=0)
+        files.read_small_regular_file(str(tmp_path / "file"), required_owner_uid=0)
 
 
 @pytest.mark.parametrize("what", ["link", "fifo", "directory", "socket", "large"])
 def test_a_file_is_made_only_where_nothing_is(tmp_path: Path, what: str) -> None:
     place(tmp_path / "name", what)
     with pytest.raises(FileExistsError):
-        files.create(str(tmp_path / "name"))
+        files.create_exclusively(str(tmp_path / "name"))
 
 
 def test_a_file_that_is_made_has_the_mode_asked_for(tmp_path: Path) -> None:
-    os.close(files.create(str(tmp_path / "name"), 0o644))
+    os.close(files.create_exclusively(str(tmp_path / "name"), 0o644))
     assert stat.S_IMODE((tmp_path / "name").stat().st_mode) == 0o644
 
 

@@ -24,8 +24,8 @@ PROGRAM = """
 import sys
 from hyperpod_kit.cli import main
 from hyperpod_kit.untrusted import owner
-owner.uid_to_act_as.__defaults__ = owner.run_as_user.__defaults__ = (owner.OwnerLimits(1.0, 2.0),)
-sys.exit(main.run(sys.argv[1:]))
+owner.uid_to_act_as_if_root.__defaults__ = owner.run_as_user_in_child.__defaults__ = (owner.OwnerLimits(1.0, 2.0),)
+sys.exit(main.run_command_line(sys.argv[1:]))
 """
 
 
@@ -78,7 +78,7 @@ def test_what_the_child_prints_comes_in_its_order(capsys: pytest.CaptureFixture[
             print(f"e{number}", file=sys.stderr)
         return 7
 
-    assert owner.run_as_user(work, os.geteuid(), str(tmp_path)) == 7
+    assert owner.run_as_user_in_child(work, os.geteuid(), str(tmp_path)) == 7
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("0\n1\n2\n", "e0\ne1\ne2\n")
 
@@ -91,7 +91,7 @@ from hyperpod_kit.untrusted import owner
 def work():
     while True:
         print("x" * 1000)
-owner.run_as_user(work, os.geteuid(), {str(tmp_path)!r})
+owner.run_as_user_in_child(work, os.geteuid(), {str(tmp_path)!r})
 """
     command = subprocess.Popen(
         [sys.executable, "-c", program],
@@ -121,7 +121,7 @@ def work():
         signal.pause()
     finally:
         half.unlink()
-owner.run_as_user(work, os.geteuid(), {str(tmp_path)!r})
+owner.run_as_user_in_child(work, os.geteuid(), {str(tmp_path)!r})
 """
     command = subprocess.Popen(
         [sys.executable, "-c", program],

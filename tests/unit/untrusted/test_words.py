@@ -10,12 +10,12 @@ ESCAPES = "\x1b]0;title\x07 \x1b[2J\x9b2J \x1b]52;c;cm0gLXJm\x07"
 
 
 def test_a_clean_value_is_one_printable_line() -> None:
-    said = text.clean(f"  one{ESCAPES}\r\ntwo\u2028three\u202e ")
+    said = text.clean_one_line(f"  one{ESCAPES}\r\ntwo\u2028three\u202e ")
     assert said.isprintable() and said.startswith("one") and said.endswith("three")
 
 
 def test_a_long_value_is_cut_and_says_so() -> None:
-    assert text.clean("x" * 10_000_000, 20) == "x" * 19 + "…"
+    assert text.clean_one_line("x" * 10_000_000, 20) == "x" * 19 + "…"
 
 
 def test_lines_and_tabs_stay_where_a_text_has_them() -> None:
@@ -25,8 +25,8 @@ def test_lines_and_tabs_stay_where_a_text_has_them() -> None:
 @pytest.mark.parametrize("data", [b"[" * 100_000, "[" * 100_000, b"\xff\xfe", "{", b"x" * (parse.LARGEST + 1), "[1]"])
 def test_what_is_no_json_object_is_a_value_error(data: object) -> None:
     with pytest.raises(ValueError):
-        parse.json_object(data)  # type: ignore[arg-type]
+        parse.parse_json_object(data)  # type: ignore[arg-type]
 
 
 def test_a_json_object_is_read() -> None:
-    assert parse.json_object(b'{"a": [1]}') == {"a": [1]}
+    assert parse.parse_json_object(b'{"a": [1]}') == {"a": [1]}

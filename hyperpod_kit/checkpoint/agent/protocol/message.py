@@ -43,7 +43,7 @@ class CaptureOutcome(enum.Enum):
         return self is not CaptureOutcome.LOCAL
 
     @property
-    def is_useless(self) -> bool:
+    def is_dropped_or_refused(self) -> bool:
         """Nothing of it is worth its place in memory."""
         return self in (CaptureOutcome.DROPPED, CaptureOutcome.REFUSED)
 

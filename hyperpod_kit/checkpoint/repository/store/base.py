@@ -156,7 +156,7 @@ class Store(Protocol):
         """
         ...
 
-    def replace(self, name: str, data: bytes) -> None:
+    def overwrite_non_atomically(self, name: str, data: bytes) -> None:
         """Make or overwrite a hint; a crash may leave it torn. Raises Unsupported, NotAnObject, OSError."""
         ...
 
@@ -180,7 +180,7 @@ def sort_names_between(names: Iterable[str], after: str, until: str) -> List[str
     return sorted(name for name in names if name > after and not (until and name > until))
 
 
-def check_name(name: str) -> str:
+def require_name_below_root(name: str) -> str:
     """Return `name` if it stays below the root. Raise ValueError otherwise: a name is the kit's, never a user's
     input."""
     if name.endswith("/"):

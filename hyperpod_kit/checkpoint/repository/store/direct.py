@@ -24,7 +24,7 @@ def can_write_direct(folder: int) -> bool:
     Raise OSError when `folder` cannot be written at all.
     """
     page = mmap.mmap(-1, ALIGN)
-    fd, name = _probe_file(folder)
+    fd, name = _create_direct_probe_file(folder)
     if fd < 0:
         return False
     try:
@@ -41,7 +41,7 @@ def can_write_direct(folder: int) -> bool:
         page.close()
 
 
-def _probe_file(folder: int) -> tuple[int, str]:
+def _create_direct_probe_file(folder: int) -> tuple[int, str]:
     """Create a file with O_DIRECT and return (descriptor or -1, its name in `folder` or "" when it has none)."""
     flags = os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC
     with contextlib.suppress(OSError):

@@ -54,7 +54,7 @@ def write_all(fd: int, data: Any) -> None:
         view = view[os.write(fd, view) :]
 
 
-def _write_in_two(fd: int, data: bytes) -> None:
+def _write_halves_with_failpoint_between(fd: int, data: bytes) -> None:
     """Write all of `data`; between the halves a test may kill this process."""
     write_all(fd, data[: len(data) // 2])
     failpoint("store.in_create")
@@ -79,7 +79,7 @@ def create(folder: int, name: str, data: bytes) -> None:
     if not create_unnamed_then_link(folder, name, data):
         fd = open_new(folder, name)
         try:
-            _write_in_two(fd, data)
+            _write_halves_with_failpoint_between(fd, data)
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -96,7 +96,7 @@ def create_unnamed_then_link(folder: int, name: str, data: bytes) -> bool:
             return False
         raise
     try:
-        _write_in_two(fd, data)
+        _write_halves_with_failpoint_between(fd, data)
         os.fsync(fd)
         try:
             # With a descriptor Python calls linkat(AT_SYMLINK_FOLLOW), which /proc/self/fd needs.

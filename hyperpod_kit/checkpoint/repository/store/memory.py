@@ -11,10 +11,10 @@ from hyperpod_kit.checkpoint.repository.store.base import (
     NotAnObject,
     StoreReader,
     StoreWriter,
-    check_name,
+    require_name_below_root,
     sort_names_between,
 )
-from hyperpod_kit.untrusted.files import too_large
+from hyperpod_kit.untrusted.files import too_large_error
 
 
 class BytesReader:
@@ -71,25 +71,25 @@ class MemoryStore:
     def exists(self, name: str) -> bool:
         """See Store."""
         with self._lock:
-            return check_name(name) in self._objects
+            return require_name_below_root(name) in self._objects
 
     def read(self, name: str, most: int = SMALL) -> bytes:
         """See Store."""
-        data = self._object(name)
+        data = self._get_object_bytes(name)
         if len(data) > most:
-            raise too_large(name, len(data), most, NotAnObject)
+            raise too_large_error(name, len(data), most, NotAnObject)
         return data
 
-    def _object(self, name: str) -> bytes:
+    def _get_object_bytes(self, name: str) -> bytes:
         with self._lock:
-            data = self._objects.get(check_name(name))
+            data = self._objects.get(require_name_below_root(name))
         if data is None:
             raise FileNotFoundError(2, "no such object", f"{self.url}/{name}")
         return data
 
     def open_read(self, name: str) -> StoreReader:
         """See Store."""
-        return BytesReader(self._object(name))
+        return BytesReader(self._get_object_bytes(name))
 
     def drop_cached_pages(self, name: str) -> None:
         """See Store: this is where it is stored."""
@@ -100,7 +100,7 @@ class MemoryStore:
     def create(self, name: str, data: bytes) -> None:
         """See Store."""
         with self._lock:
-            if check_name(name) in self._objects:
+            if require_name_below_root(name) in self._objects:
                 raise FileExistsError(17, "the object is there", f"{self.url}/{name}")
             self._objects[name] = bytes(data)
 
@@ -113,15 +113,15 @@ class MemoryStore:
     def sync(self, folder: str) -> None:
         """See Store: nothing here outlives the process."""
 
-    def replace(self, name: str, data: bytes) -> None:
+    def overwrite_non_atomically(self, name: str, data: bytes) -> None:
         """See Store."""
         with self._lock:
-            self._objects[check_name(name)] = bytes(data)
+            self._objects[require_name_below_root(name)] = bytes(data)
 
     def delete(self, name: str) -> None:
         """See Store."""
         with self._lock:
-            self._objects.pop(check_name(name), None)
+            self._objects.pop(require_name_below_root(name), None)
 
     def delete_all(self, names: Sequence[str]) -> None:
         """See Store."""

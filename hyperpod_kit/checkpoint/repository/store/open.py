@@ -19,13 +19,13 @@ MOUNTPOINT = "mountpoint-s3"
 """What Mountpoint for Amazon S3 calls itself in the table of mounts, with the type `fuse`."""
 
 
-def _s3(root: str) -> Store:
+def _open_s3_store(root: str) -> Store:
     from hyperpod_kit.checkpoint.repository.store.s3 import connect  # boto3 need not be there
 
     return connect(root)
 
 
-SCHEMES: Mapping[str, Callable[[str], Store]] = {"s3": _s3, "memory": get_or_create_memory_store}
+SCHEMES: Mapping[str, Callable[[str], Store]] = {"s3": _open_s3_store, "memory": get_or_create_memory_store}
 """Scheme of a URL -> what opens it; everything else is a path."""
 
 
@@ -59,7 +59,7 @@ def mount_type_and_source(path: str) -> Tuple[str, str]:
     """Return (file system type, source) of the mount on which `path` lies, which need not exist; ("", "") when
     unknown."""
     try:
-        entry = mountinfo.mount_holding(mountinfo.read(MOUNTINFO), os.path.realpath(path))
+        entry = mountinfo.mount_containing_path(mountinfo.read_mountinfo(MOUNTINFO), os.path.realpath(path))
     except OSError:
         entry = None
     if entry is None:

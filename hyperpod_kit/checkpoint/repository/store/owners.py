@@ -24,7 +24,7 @@ def open_as_owner(root: str) -> Store:
     store = open_store(root)
     if not is_path(root) or not owner.is_machine_root():
         return store
-    uid = walk.trusted_owner_uid(os.path.abspath(root))
+    uid = walk.uid_for_root_to_act_as(os.path.abspath(root))
     if uid:
         return OwnersStore(store, uid)
     return store
@@ -45,65 +45,65 @@ class OwnersStore:
 
     def list(self, prefix: str = "", *, after: str = "", until: str = "") -> List[str]:
         """See Store."""
-        with owner.acting(self._uid):
+        with owner.acting_as_user_if_root(self._uid):
             return self._store.list(prefix, after=after, until=until)
 
     def sizes(self, prefix: str) -> Dict[str, int]:
         """See Store."""
-        with owner.acting(self._uid):
+        with owner.acting_as_user_if_root(self._uid):
             return self._store.sizes(prefix)
 
     def exists(self, name: str) -> bool:
         """See Store."""
-        with owner.acting(self._uid):
+        with owner.acting_as_user_if_root(self._uid):
             return self._store.exists(name)
 
     def read(self, name: str, most: int = SMALL) -> bytes:
         """See Store."""
-        with owner.acting(self._uid):
+        with owner.acting_as_user_if_root(self._uid):
             return self._store.read(name, most)
 
     def open_read(self, name: str) -> StoreReader:
         """See Store."""
-        with owner.acting(self._uid):
+        with owner.acting_as_user_if_root(self._uid):
             return self._store.open_read(name)
 
     def drop_cached_pages(self, name: str) -> None:
         """See Store."""
-        with owner.acting(self._uid):
+        with owner.acting_as_user_if_root(self._uid):
             self._store.drop_cached_pages(name)
 
     def link_target(self, name: str) -> Optional[str]:
         """See Store."""
-        with owner.acting(self._uid):
+        with owner.acting_as_user_if_root(self._uid):
             return self._store.link_target(name)
 
     def create(self, name: str, data: bytes) -> None:
         """See Store."""
-        with owner.acting(self._uid):
+        with owner.acting_as_user_if_root(self._uid):
             self._store.create(name, data)
 
     def open_write(self, name: str, size: int) -> StoreWriter:
         """See Store."""
-        with owner.acting(self._uid):
+        with owner.acting_as_user_if_root(self._uid):
             return self._store.open_write(name, size)
 
     def sync(self, folder: str) -> None:
         """See Store."""
-        with owner.acting(self._uid):
+        with owner.acting_as_user_if_root(self._uid):
             self._store.sync(folder)
 
-    def replace(self, name: str, data: bytes) -> None:
+    def overwrite_non_atomically(self, name: str, data: bytes) -> None:
         """See Store."""
-        with owner.acting(self._uid):
-            self._store.replace(name, data)
+        with owner.acting_as_user_if_root(self._uid):
+            self._store.overwrite_non_atomically(name, data)
 
     def delete(self, name: str) -> None:
         """See Store."""
-        with owner.acting(self._uid):
+        with owner.acting_as_user_if_root(self._uid):
             self._store.delete(name)
 
     def delete_all(self, names: Sequence[str]) -> None:
         """See Store."""
-        with owner.acting(self._uid):
+        with owner.acting_as_user_if_root(self._uid):
             self._store.delete_all(names)

@@ -21,7 +21,7 @@ from hyperpod_kit.checkpoint.repository.store.base import (
     StoreReader,
     StoreWriter,
     Unsupported,
-    check_name,
+    require_name_below_root,
     sort_names_between,
 )
 from hyperpod_kit.errors import Untrusted
@@ -121,9 +121,9 @@ class FileWriter(NewFile):
         else:
             self.align = 1
         if self._direct:
-            self._reserve()
+            self._reserve_blocks_or_abort()
 
-    def _reserve(self) -> None:
+    def _reserve_blocks_or_abort(self) -> None:
         """Reserve the blocks (fallocate(2)): threads that make a file longer write one after the other (ext4 takes the
         inode's lock for it), those that fill what is reserved write side by side. A full disk is an error at once.
 
@@ -218,12 +218,12 @@ class PosixStore:
         return Capabilities(delete=True, overwrite=True, direct=bool(self._direct), local=True, parallel_write=True)
 
     def _path(self, name: str) -> str:
-        return os.path.join(self.url, check_name(name))
+        return os.path.join(self.url, require_name_below_root(name))
 
     def _open_or_create_folder(self, name: str) -> int:
         """Return a descriptor of the directory in which `name` is to be made; make it, or the root, where it is
         missing. It is no link."""
-        folder = check_name(name).rpartition("/")[0]
+        folder = require_name_below_root(name).rpartition("/")[0]
         with contextlib.suppress(FileNotFoundError):
             return root_files.open_parent_folder(self.url, name, root_fd=self._top)
         if not folder and self._top < 0:
@@ -252,7 +252,9 @@ class PosixStore:
         try:
             with os.scandir(path) as entries:
                 return sort_names_between(
-                    (entry.name + "/" if _is_folder(entry) else entry.name for entry in entries), after, until
+                    (entry.name + "/" if _is_directory_or_link_to_one(entry) else entry.name for entry in entries),
+                    after,
+                    until,
                 )
         except OSError as err:
             _raise_unless_missing(path if prefix else "", err)
@@ -341,7 +343,7 @@ class PosixStore:
             with root_files.opened_parent_folder(self.url, f"{folder}/.", root_fd=self._top) as directory:
                 durable.sync_folder(directory)
 
-    def replace(self, name: str, data: bytes) -> None:
+    def overwrite_non_atomically(self, name: str, data: bytes) -> None:
         """See Store. In place: a reader may see it torn, and a hint that is torn is none."""
         path = self._path(name)
         with root_files.describing_errors("written", path), root_files.opened_parent_folder(
@@ -409,7 +411,7 @@ def _raise_unless_missing(path: str, err: OSError) -> None:
         raise err
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
+def _is_directory_or_link_to_one(entry: os.DirEntry[str]) -> bool:
     """Return whether the entry is a directory, or a link to one; a link that leads nowhere or in a circle is
     not. Raise OSError."""
     return entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(entry.path))

@@ -21,7 +21,7 @@ from hyperpod_kit.checkpoint.repository.store.base import (
     StoreReader,
     StoreWriter,
     Unsupported,
-    check_name,
+    require_name_below_root,
 )
 from hyperpod_kit.checkpoint.repository.store.posix import FileReader, NewFile, PosixStore
 
@@ -77,7 +77,7 @@ class RestrictedStore(PosixStore):
     def _open_or_create_folder(self, name: str) -> int:
         """Return a descriptor of the directory in which `name` is to be made; make it, or the root, where it is
         missing. It is no link."""
-        folder = check_name(name).rpartition("/")[0]
+        folder = require_name_below_root(name).rpartition("/")[0]
         if not folder:
             with contextlib.suppress(FileNotFoundError):
                 return root_files.open_parent_folder(self.url, name)
@@ -120,7 +120,7 @@ class RestrictedStore(PosixStore):
     def sync(self, folder: str) -> None:
         """See Store: an object is durable with its name."""
 
-    def replace(self, name: str, data: bytes) -> None:
+    def overwrite_non_atomically(self, name: str, data: bytes) -> None:
         """See Store: not here."""
         raise Unsupported(f"{self.url} does not overwrite")
 

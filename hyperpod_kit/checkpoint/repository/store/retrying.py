@@ -112,9 +112,9 @@ class RetryingStore:
         """See Store."""
         self.store.sync(folder)
 
-    def replace(self, name: str, data: bytes) -> None:
+    def overwrite_non_atomically(self, name: str, data: bytes) -> None:
         """See Store."""
-        self.store.replace(name, data)
+        self.store.overwrite_non_atomically(name, data)
 
     def delete(self, name: str) -> None:
         """See Store."""

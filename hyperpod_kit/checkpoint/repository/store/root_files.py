@@ -25,7 +25,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 def not_an_object_error(path: str, expected: str = "a regular file") -> Untrusted:
     """Return the error for what lies at `path` in the place of what is expected."""
-    return files.unexpected_file(path, expected, NotAnObject)
+    return files.unexpected_file_error(path, expected, NotAnObject)
 
 
 def open_to_read(path: str, *, owner: Optional[int] = None) -> Tuple[int, os.stat_result]:
@@ -33,13 +33,13 @@ def open_to_read(path: str, *, owner: Optional[int] = None) -> Tuple[int, os.sta
 
     Raise NotAnObject, FileNotFoundError, OSError.
     """
-    return files.open_to_read(path, owner=owner, error=NotAnObject)
+    return files.open_regular_file_to_read(path, required_owner_uid=owner, error=NotAnObject)
 
 
 def read(path: str, most: int = SMALL, *, owner: Optional[int] = None) -> bytes:
     """Return the content of a small file. Raise NotAnObject also when it is larger than `most`,
     FileNotFoundError, OSError."""
-    return files.read(path, most, owner=owner, error=NotAnObject)
+    return files.read_small_regular_file(path, most, required_owner_uid=owner, error=NotAnObject)
 
 
 def make_root(root: str) -> None:

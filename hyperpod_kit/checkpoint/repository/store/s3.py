@@ -18,7 +18,7 @@ from hyperpod_kit.checkpoint.repository.store.base import (
     StoreReader,
     StoreWriter,
     Unsupported,
-    check_name,
+    require_name_below_root,
     sort_names_between,
 )
 from hyperpod_kit.checkpoint.repository.store.s3_errors import code_of, to_os_error, was_retried
@@ -26,7 +26,7 @@ from hyperpod_kit.checkpoint.repository.store.s3_http import S3HttpClient
 from hyperpod_kit.checkpoint.repository.store.s3_upload import S3Writer
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.system.wait import BackOff
-from hyperpod_kit.untrusted.files import too_large
+from hyperpod_kit.untrusted.files import too_large_error
 
 _CONFLICT_TRIES = 6
 _CONFLICT_PAUSES = BackOff(0.05, 0.8)
@@ -95,14 +95,14 @@ class S3Store:
         """`delete` until it was refused."""
         return Capabilities(delete=self._delete, overwrite=True, direct=False, local=False, parallel_write=True)
 
-    def _where(self, name: str) -> Dict[str, str]:
-        return {"Bucket": self._bucket, "Key": self._prefix + check_name(name)}
+    def _bucket_and_key(self, name: str) -> Dict[str, str]:
+        return {"Bucket": self._bucket, "Key": self._prefix + require_name_below_root(name)}
 
     def list(self, prefix: str = "", *, after: str = "", until: str = "") -> List[str]:
         """See Store. One call for each thousand names."""
-        start = self._prefix + (check_name(prefix) + "/" if prefix else "")
+        start = self._prefix + (require_name_below_root(prefix) + "/" if prefix else "")
         names: List[str] = []
-        for page in self._pages(start, after):
+        for page in self._iter_listing_pages(start, after):
             names += [item["Key"][len(start) :] for item in page.get("Contents", ())]
             names += [item["Prefix"][len(start) :] for item in page.get("CommonPrefixes", ())]
             if until and max(names, default="") > until:
@@ -112,11 +112,11 @@ class S3Store:
 
     def sizes(self, prefix: str) -> Dict[str, int]:
         """See Store. One call for each thousand names."""
-        start = self._prefix + check_name(prefix) + "/"
-        items = (item for page in self._pages(start) for item in page.get("Contents", ()))
+        start = self._prefix + require_name_below_root(prefix) + "/"
+        items = (item for page in self._iter_listing_pages(start) for item in page.get("Contents", ()))
         return {item["Key"][len(start) :]: int(item["Size"]) for item in items if item["Key"] != start}
 
-    def _pages(self, start: str, after: str = "") -> Iterator[Dict[str, Any]]:
+    def _iter_listing_pages(self, start: str, after: str = "") -> Iterator[Dict[str, Any]]:
         """Yield the pages of the listing of names that begin with `start`, up to the next "/" in them."""
         more: Dict[str, str] = {"StartAfter": start + after} if after else {}
         while True:
@@ -132,7 +132,7 @@ class S3Store:
     def exists(self, name: str) -> bool:
         """See Store."""
         try:
-            self._client.head_object(**self._where(name))
+            self._client.head_object(**self._bucket_and_key(name))
             return True
         except Exception as err:
             if code_of(err) in ("404", "NoSuchKey", "NotFound"):
@@ -145,10 +145,10 @@ class S3Store:
         while True:
             tries -= 1
             try:
-                response = self._client.get_object(ChecksumMode="ENABLED", **self._where(name))
+                response = self._client.get_object(ChecksumMode="ENABLED", **self._bucket_and_key(name))
                 with response["Body"] as body:
                     if response["ContentLength"] > most:
-                        raise too_large(name, response["ContentLength"], most, NotAnObject)
+                        raise too_large_error(name, response["ContentLength"], most, NotAnObject)
                     return bytes(body.read())
             except NotAnObject:
                 raise
@@ -159,7 +159,7 @@ class S3Store:
 
     def open_read(self, name: str) -> StoreReader:
         """See Store."""
-        return S3Reader(self._client, self._where(name), f"{self.url}/{name}")
+        return S3Reader(self._client, self._bucket_and_key(name), f"{self.url}/{name}")
 
     def drop_cached_pages(self, name: str) -> None:
         """See Store: a GET asks the service."""
@@ -171,7 +171,9 @@ class S3Store:
         """See Store. 409 means that another conditional write was under way: it is asked again who won."""
         for try_number in range(_CONFLICT_TRIES):
             try:
-                self._client.put_object(Body=data, IfNoneMatch="*", ChecksumAlgorithm="CRC32", **self._where(name))
+                self._client.put_object(
+                    Body=data, IfNoneMatch="*", ChecksumAlgorithm="CRC32", **self._bucket_and_key(name)
+                )
                 return
             except Exception as err:
                 if code_of(err) == "ConditionalRequestConflict" and try_number + 1 < _CONFLICT_TRIES:
@@ -187,15 +189,15 @@ class S3Store:
         """See Store: what other writers do meanwhile shows in `finish`."""
         if self.exists(name):
             raise FileExistsError(errno.EEXIST, "the object is there", f"{self.url}/{name}")
-        return S3Writer(self._client, self._where(name), f"{self.url}/{name}", size)
+        return S3Writer(self._client, self._bucket_and_key(name), f"{self.url}/{name}", size)
 
     def sync(self, folder: str) -> None:
         """See Store: an object is durable with its name."""
 
-    def replace(self, name: str, data: bytes) -> None:
+    def overwrite_non_atomically(self, name: str, data: bytes) -> None:
         """See Store."""
         try:
-            self._client.put_object(Body=data, ChecksumAlgorithm="CRC32", **self._where(name))
+            self._client.put_object(Body=data, ChecksumAlgorithm="CRC32", **self._bucket_and_key(name))
         except Exception as err:
             raise to_os_error(err, f"{self.url}/{name}", "written") from None
 
@@ -206,7 +208,7 @@ class S3Store:
         if not self._delete:
             raise Unsupported(f"{self.url} may not be deleted from")
         try:
-            self._client.delete_object(**self._where(name))
+            self._client.delete_object(**self._bucket_and_key(name))
         except Exception as err:
             if code_of(err) in ("AccessDenied", "403", "MethodNotAllowed"):
                 self._delete = False
@@ -222,7 +224,7 @@ class S3Store:
     def _bulk_delete_returning_failures(self, names: Sequence[str]) -> List[str]:
         """Delete these objects in one call where that is possible, and return the names that are still to be
         deleted."""
-        keys = {self._where(name)["Key"]: name for name in names}
+        keys = {self._bucket_and_key(name)["Key"]: name for name in names}
         # One call less for a single one; and XML has no words for control characters, which a prefix may have.
         if len(keys) == 1 or not self._delete or not all(key.isprintable() for key in keys):
             return list(keys.values())

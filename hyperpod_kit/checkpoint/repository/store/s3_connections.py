@@ -135,7 +135,7 @@ class Connections:
             connection.endheaders(body or None)
             response = connection.getresponse()
             response_headers = {name.lower(): value for name, value in response.getheaders()}
-            length = self._length(method, response)
+            length = self._body_length(method, response)
         except BaseException as err:
             connection.close()
             self._close_idle(origin)
@@ -166,7 +166,7 @@ class Connections:
         if scheme != "https":
             connection: Any = http.client.HTTPConnection(netloc, timeout=_CONNECT)
         else:
-            connection = http.client.HTTPSConnection(netloc, timeout=_CONNECT, context=self._tls())
+            connection = http.client.HTTPSConnection(netloc, timeout=_CONNECT, context=self._cached_tls_context())
         connection.connect()
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -181,7 +181,7 @@ class Connections:
         for connection in idle:
             connection.close()
 
-    def _tls(self) -> Any:
+    def _cached_tls_context(self) -> Any:
         import ssl  # 10 ms that who speaks to a stand-in does not need
 
         if self._context is None:
@@ -189,7 +189,7 @@ class Connections:
         return self._context
 
     @staticmethod
-    def _length(method: str, response: Any) -> int:
+    def _body_length(method: str, response: Any) -> int:
         """Return the bytes of the body. Raise S3Broken when the answer does not say: one that ends early must be
         noticed."""
         if method == "HEAD" or response.status in (204, 304):

@@ -20,10 +20,10 @@ from xml.sax.saxutils import escape
 from hyperpod_kit.checkpoint.repository.store.s3_connections import Connections, ResponseBody, S3Broken
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.signing import chain
-from hyperpod_kit.signing.request import PAYLOAD, sign
+from hyperpod_kit.signing.request import PAYLOAD, sign_request_headers
 from hyperpod_kit.system.wait import BackOff
 from hyperpod_kit.untrusted import parse
-from hyperpod_kit.untrusted.text import clean
+from hyperpod_kit.untrusted.text import clean_one_line
 
 TRIES = 5
 PAUSES = BackOff(0.2, 5.0)
@@ -73,7 +73,7 @@ class S3HttpClient:
 
     def __init__(self, environ: Mapping[str, str], *, tries: int = TRIES, silence: float = 60.0) -> None:
         self._chain = chain.CredentialChain(environ)
-        self._region = chain.region(environ)
+        self._region = chain.find_region_or_empty(environ)
         self._endpoint = chain.configured_endpoint_or_empty(environ, "S3")
         if not self._region and not self._endpoint:
             raise CheckpointError(
@@ -111,13 +111,15 @@ class S3HttpClient:
             query["continuation-token"] = ContinuationToken
         elif StartAfter:
             query["start-after"] = StartAfter
-        page = _document(self._request_with_retries("ListObjectsV2", "GET", Bucket, "", query).data)
+        page = _parse_xml(self._request_with_retries("ListObjectsV2", "GET", Bucket, "", query).data)
         listing: Dict[str, Any] = {
             "Contents": [
-                {"Key": _decoded_text(item, "Key"), "Size": _size(item.findtext("Size") or "0")}
+                {"Key": _url_decoded_child_text(item, "Key"), "Size": _parse_size(item.findtext("Size") or "0")}
                 for item in page.iter("Contents")
             ],
-            "CommonPrefixes": [{"Prefix": _decoded_text(item, "Prefix")} for item in page.iter("CommonPrefixes")],
+            "CommonPrefixes": [
+                {"Prefix": _url_decoded_child_text(item, "Prefix")} for item in page.iter("CommonPrefixes")
+            ],
             "IsTruncated": page.findtext("IsTruncated") == "true",
         }
         if listing["IsTruncated"]:
@@ -146,9 +148,9 @@ class S3HttpClient:
         """Up to 1,000 names. `Errors`: those that are still there."""
         names = "".join(f"<Object><Key>{escape(item['Key'])}</Key></Object>" for item in Delete["Objects"])
         body = (f'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Quiet>true</Quiet>{names}</Delete>').encode()
-        headers = {"x-amz-checksum-crc32": _crc32(body), "content-type": "application/xml"}
+        headers = {"x-amz-checksum-crc32": _base64_crc32(body), "content-type": "application/xml"}
         response = self._request_with_retries("DeleteObjects", "POST", Bucket, "", {"delete": ""}, headers, body)
-        errors = _document(response.data).iter("Error")
+        errors = _parse_xml(response.data).iter("Error")
         return {"Errors": [{"Key": item.findtext("Key") or "", "Code": item.findtext("Code") or ""} for item in errors]}
 
     def create_multipart_upload(self, Bucket: str, Key: str, ChecksumAlgorithm: str = "") -> Dict[str, Any]:
@@ -160,7 +162,7 @@ class S3HttpClient:
         response = self._request_with_retries(
             "CreateMultipartUpload", "POST", Bucket, Key, {"uploads": ""}, headers, b""
         )
-        return {"UploadId": _document(response.data).findtext("UploadId") or ""}
+        return {"UploadId": _parse_xml(response.data).findtext("UploadId") or ""}
 
     def upload_part(
         self, Bucket: str, Key: str, PartNumber: int, UploadId: str, Body: bytes, ChecksumAlgorithm: str = ""
@@ -168,7 +170,7 @@ class S3HttpClient:
         """`ETag`, and the CRC-32 that the service has checked."""
         query = {"partNumber": str(PartNumber), "uploadId": UploadId}
         response = self._request_with_retries("UploadPart", "PUT", Bucket, Key, query, {}, Body)
-        return {"ETag": response.headers["etag"], "ChecksumCRC32": _crc32(Body)}
+        return {"ETag": response.headers["etag"], "ChecksumCRC32": _base64_crc32(Body)}
 
     def complete_multipart_upload(
         self, Bucket: str, Key: str, UploadId: str, MultipartUpload: Mapping[str, Any], IfNoneMatch: str = ""
@@ -188,7 +190,7 @@ class S3HttpClient:
             headers = {}
         operation = "CompleteMultipartUpload"
         response = self._request_with_retries(operation, "POST", Bucket, Key, {"uploadId": UploadId}, headers, body)
-        document = _document(response.data)
+        document = _parse_xml(response.data)
         if document.tag == "Error":
             raise S3Refused(operation, document.findtext("Code") or "", document.findtext("Message") or "", 200, 0)
         return {}
@@ -215,7 +217,7 @@ class S3HttpClient:
         if body is not None:
             full["content-length"] = str(len(body))
         if body and method == "PUT":
-            full["x-amz-checksum-crc32"] = _crc32(body)
+            full["x-amz-checksum-crc32"] = _base64_crc32(body)
         renewed = False
         for number in range(self._tries):
             if number:
@@ -238,7 +240,7 @@ class S3HttpClient:
                 self._regions[bucket] = region
                 continue
             if code in STALE_CREDENTIAL_CODES and not renewed:
-                self._chain.forget()
+                self._chain.discard_cached_credentials()
                 renewed = True
                 continue
             if last or not (
@@ -265,7 +267,9 @@ class S3HttpClient:
             payload = UNSIGNED
         else:
             payload = hashlib.sha256(body or b"").hexdigest()
-        full = sign(self._chain.get(), "s3", region, method, url, {**headers, PAYLOAD: payload}, payload, time.time())
+        full = sign_request_headers(
+            self._chain.get(), "s3", region, method, url, {**headers, PAYLOAD: payload}, payload, time.time()
+        )
         status, response_headers, response_body = self._connections.exchange(method, url, full, body)
         if stream and status < 300:
             return S3Response(status, response_headers, response_body, b"")
@@ -293,7 +297,7 @@ class S3HttpClient:
         return base
 
 
-def _crc32(body: bytes) -> str:
+def _base64_crc32(body: bytes) -> str:
     """As S3's headers have it."""
     return base64.b64encode(binascii.crc32(body).to_bytes(4, "big")).decode()
 
@@ -301,13 +305,13 @@ def _crc32(body: bytes) -> str:
 def _parse_refusal(response: S3Response) -> Tuple[str, str]:
     """(code, message); an answer to HEAD has no body, so its status is its code."""
     try:
-        document = _document(response.data)
+        document = _parse_xml(response.data)
         return document.findtext("Code") or str(response.status), document.findtext("Message") or ""
     except S3Broken:
         return str(response.status), http.client.responses.get(response.status, "")
 
 
-def _document(data: bytes) -> ElementTree.Element:
+def _parse_xml(data: bytes) -> ElementTree.Element:
     """Return the root of an XML document, without name spaces. Raise S3Broken."""
     if b"<!" in data:
         raise S3Broken("an answer with declarations of its own")
@@ -320,13 +324,13 @@ def _document(data: bytes) -> ElementTree.Element:
     return root
 
 
-def _size(text: str) -> int:
+def _parse_size(text: str) -> int:
     """Return the size that the text gives. Raise S3Broken."""
     size = parse.parse_decimal(text)
     if size is None:
-        raise S3Broken(f"an object of {clean(text)[:40]!r} bytes")
+        raise S3Broken(f"an object of {clean_one_line(text)[:40]!r} bytes")
     return size
 
 
-def _decoded_text(item: ElementTree.Element, tag: str) -> str:
+def _url_decoded_child_text(item: ElementTree.Element, tag: str) -> str:
     return unquote_plus(item.findtext(tag) or "", errors="surrogateescape")

@@ -23,7 +23,7 @@ class EfsKind(Kind):
     client_check = ClientCheck("1.34.4", ("--version",))
     restart_when_hung = False
 
-    def command(self, node: Node, mount: EfsMount) -> Sequence[str]:
+    def mount_command(self, node: Node, mount: EfsMount) -> Sequence[str]:
         options = ["_netdev", *mount.expected_protective_flags(), "noresvport"]
         if mount.tls:
             options.append("tls")
@@ -38,7 +38,7 @@ class EfsKind(Kind):
             # efs-utils before 2.0, without TLS: by name or, with a mount target's address, by number, which says less.
             if host.startswith("fs-"):
                 matches = host.split(".")[0] == mount.file_system_id
-                return MountIdentity(matches, entry.source, f"expected {efs_utils.describe(mount)}")
+                return MountIdentity(matches, entry.source, f"expected {efs_utils.format_configured_source(mount)}")
             return MountIdentity(True, entry.source, "known by source and path only")
         return efs_utils.identify_proxied(node, mount, entry, service="elasticfilesystem", tls=mount.tls)
 

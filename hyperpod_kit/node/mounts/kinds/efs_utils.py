@@ -24,12 +24,12 @@ from hyperpod_kit.node.mounts.mount_record import read_record, replacement_reaso
 from hyperpod_kit.system.mountinfo import MountEntry
 
 
-def describe(mount: Mount) -> str:
+def format_configured_source(mount: Mount) -> str:
     """Return the configured file system and access point, as a person writes them."""
-    return _describe_fields(mount_to_dict(mount))
+    return _format_source_of_fields(mount_to_dict(mount))
 
 
-def _describe_fields(mount: Dict[str, Any]) -> str:
+def _format_source_of_fields(mount: Dict[str, Any]) -> str:
     point = mount.get("access_point_id")
     if not point:
         return f"{mount.get('file_system_id')}:/"
@@ -39,7 +39,7 @@ def _describe_fields(mount: Dict[str, Any]) -> str:
 def identify_proxied(node: Node, mount: Mount, entry: MountEntry, *, service: str, tls: bool) -> MountIdentity:
     """Identify which file system a mount of 127.0.0.1:/ is, by efs-utils' state files or the kit's own record.
     `service`: efs-utils' name of the AWS service."""
-    expected = describe(mount)
+    expected = format_configured_source(mount)
     host, separator, export = entry.source.rpartition(":")
     if not separator or export != "/" or not host.startswith("127."):
         if tls and separator and export == "/":
@@ -49,35 +49,35 @@ def identify_proxied(node: Node, mount: Mount, entry: MountEntry, *, service: st
         return MountIdentity(False, entry.source, f"expected {expected}{through}")
     record = read_record(node, mount)
     replacement = replacement_reason(record, entry)
-    states = read_states(node, entry)
+    states = read_efs_utils_states(node, entry)
     # Without a port, a note on this path may be about the mount that lies beneath.
-    if states and not (replacement and entry.stacked > 1 and entry.option("port") is None):
+    if states and not (replacement and entry.stacked > 1 and entry.option_value_or_none("port") is None):
         state = states[-1]
         actual = f"{state['fsId']}:/"
         if state.get("accessPoint"):
             actual = f"{state['fsId']}:/ {state['accessPoint']}"
         if state.get("service_type", service) != service:
             return MountIdentity(False, actual, f"expected {expected} of {service}, found {state['service_type']}")
-        if tls and _without_tls(state):
+        if tls and _is_efs_proxy_without_tls(state):
             return MountIdentity(False, actual, f"expected {expected} through TLS, its proxy runs without")
         return MountIdentity(actual == expected, actual, f"expected {expected}")
     if replacement:
         return MountIdentity(False, entry.source, f"expected {expected}, {replacement}")
     if record is not None:
-        actual = _describe_fields(record.mount)
+        actual = _format_source_of_fields(record.mount)
         return MountIdentity(actual == expected, actual, f"expected {expected}")
     return MountIdentity(True, entry.source, "known by source and path only")
 
 
-def _without_tls(state: Dict[str, Any]) -> bool:
+def _is_efs_proxy_without_tls(state: Dict[str, Any]) -> bool:
     command = [str(argument) for argument in state.get("cmd") or [""]]
     return os.path.basename(command[0]) == "efs-proxy" and "--tls" not in command
 
 
-def read_states(node: Node, entry: MountEntry) -> List[Dict[str, Any]]:
+def read_efs_utils_states(node: Node, entry: MountEntry) -> List[Dict[str, Any]]:
     """Read efs-utils' state files on this mount, each with `fsId`; the most reliable last. More than one where
     some are stale."""
-    port = entry.option("port")
+    port = entry.option_value_or_none("port")
     middle = "." + entry.path.strip("/").replace("/", ".") + "."
     try:
         names = sorted(os.listdir(node.paths.efs_state))
@@ -110,7 +110,7 @@ def proxy_is_dead(entry: MountEntry) -> bool:
     The kernel then retries for ever and every process that looks at the mount hangs: dead, although it is
     listed. efs-utils' watchdog starts the proxy anew within a second as long as it runs itself.
     """
-    port = entry.option("port")
+    port = entry.option_value_or_none("port")
     if port is None or not port.isdigit() or not entry.source.startswith("127."):
         return False
     import socket  # only for a mount that does not answer

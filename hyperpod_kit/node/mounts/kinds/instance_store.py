@@ -16,7 +16,7 @@ from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.timing import wait_for
-from hyperpod_kit.system.mountinfo import MountEntry, find_mount_at, parse
+from hyperpod_kit.system.mountinfo import MountEntry, find_mount_at, parse_mountinfo
 from hyperpod_kit.untrusted import by_descriptor
 
 PLATFORM = "/opt/dlami/nvme"
@@ -43,7 +43,7 @@ def mounted_stores(node: Node) -> List[MountEntry]:
     """Every mount that is an instance store, the image's or ours."""
     mountinfo = read_text(node.paths.mountinfo) or ""
     platform_store = find_mount_at(mountinfo, PLATFORM)
-    kit_stores = [entry for entry in parse(mountinfo) if entry.path.startswith(KIT_DIRECTORY + "/")]
+    kit_stores = [entry for entry in parse_mountinfo(mountinfo) if entry.path.startswith(KIT_DIRECTORY + "/")]
     if platform_store is None:
         return kit_stores
     return [platform_store, *kit_stores]
@@ -67,7 +67,7 @@ def ensure_store_mounted(node: Node, device_index: int) -> MountEntry:
                 hint=f"on the node: journalctl -u {PLATFORM_UNIT}; has the instance type local disks?",
             )
         return store
-    devices = find_devices(node)
+    devices = find_instance_store_devices(node)
     usable = [device for device in devices if device.contents in ("", LABEL)]
     if not usable:
         refused = "; ".join(f"{device.path} holds {device.contents}" for device in devices)
@@ -81,7 +81,7 @@ def ensure_store_mounted(node: Node, device_index: int) -> MountEntry:
     return _format_and_mount(node, usable[device_index % len(usable)])
 
 
-def find_devices(node: Node) -> List[NvmeDevice]:
+def find_instance_store_devices(node: Node) -> List[NvmeDevice]:
     """The instance store devices of this machine, by name, with what each holds."""
     block = node.paths.under_root("/sys/block")
     devices = []
@@ -90,13 +90,17 @@ def find_devices(node: Node) -> List[NvmeDevice]:
             continue
         number = (read_text(f"{block}/{name}/dev") or "").strip()
         devices.append(
-            NvmeDevice(f"/dev/{name}", number, _mounted_contents(node, number) or _device_contents(node, block, name))
+            NvmeDevice(
+                f"/dev/{name}",
+                number,
+                _describe_mounted_contents(node, number) or _describe_device_contents(node, block, name),
+            )
         )
     return devices
 
 
-def _mounted_contents(node: Node, number: str) -> str:
-    for entry in parse(read_text(node.paths.mountinfo) or ""):
+def _describe_mounted_contents(node: Node, number: str) -> str:
+    for entry in parse_mountinfo(read_text(node.paths.mountinfo) or ""):
         if entry.device == number:
             if entry.path.startswith(KIT_DIRECTORY + "/"):
                 return LABEL
@@ -104,7 +108,7 @@ def _mounted_contents(node: Node, number: str) -> str:
     return ""
 
 
-def _device_contents(node: Node, block: str, name: str) -> str:
+def _describe_device_contents(node: Node, block: str, name: str) -> str:
     holders = f"{block}/{name}/holders"
     if os.path.isdir(holders) and os.listdir(holders):
         return f"a part of {', '.join(sorted(os.listdir(holders)))}"
@@ -123,14 +127,14 @@ def _device_contents(node: Node, block: str, name: str) -> str:
 
 def _format_and_mount(node: Node, device: NvmeDevice) -> MountEntry:
     mountinfo = read_text(node.paths.mountinfo) or ""
-    for entry in parse(mountinfo):
+    for entry in parse_mountinfo(mountinfo):
         if entry.device == device.number and entry.path.startswith(KIT_DIRECTORY + "/"):
             return entry
     mount_point = f"{KIT_DIRECTORY}/{os.path.basename(device.path)}"
     special = node.paths.under_root(device.path)
     try:
         if device.contents == "":
-            _format(node, special)
+            _make_labelled_file_system(node, special)
         by_descriptor.make_directories(node.paths.under_root(mount_point), shared=True)
         node.runner.run(["mount", "-o", "noatime,nosuid,nodev", special, mount_point], timeout=60)
     except RunError as err:
@@ -141,7 +145,7 @@ def _format_and_mount(node: Node, device: NvmeDevice) -> MountEntry:
     return mounted
 
 
-def _format(node: Node, special: str) -> None:
+def _make_labelled_file_system(node: Node, special: str) -> None:
     # Neither is told to overwrite: mkfs.xfs then looks for a file system once more itself.
     if os.path.exists(node.paths.under_root("/usr/sbin/mkfs.xfs")):
         node.runner.run(["mkfs.xfs", "-q", "-L", LABEL, special], timeout=120)

@@ -62,7 +62,7 @@ class Kind(ABC):
             raise TypeError(f"{cls.__name__} lacks {', '.join(missing)}")
 
     @abstractmethod
-    def command(self, node: Node, mount: Any) -> Sequence[str]:
+    def mount_command(self, node: Node, mount: Any) -> Sequence[str]:
         """Return the command that makes the mount, run as root: the only source of its options, for the first
         mount and every later."""
 

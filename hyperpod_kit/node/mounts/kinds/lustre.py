@@ -22,7 +22,7 @@ class LustreKind(Kind):
     client_check = ClientCheck(module="lustre")
     restart_when_hung = False
 
-    def command(self, node: Node, mount: LustreMount) -> Sequence[str]:
+    def mount_command(self, node: Node, mount: LustreMount) -> Sequence[str]:
         # flock: PyTorch's and HDF5's locks fail without it. noatime: no write per read.
         options = ",".join((*mount.expected_protective_flags(), "noatime", "flock"))
         return ("mount", "-t", "lustre", "-o", options, f"{mount.dns_name}@tcp:/{mount.mount_name}", mount.path)

@@ -34,7 +34,7 @@ class MountpointS3Kind(Kind):
     client_check = ClientCheck("1.8.0", ("--version",))
     restart_when_hung = True
 
-    def command(self, node: Node, mount: S3Mount) -> Sequence[str]:
+    def mount_command(self, node: Node, mount: S3Mount) -> Sequence[str]:
         # The options are in the unit, from S3Mount.options().
         return ("systemctl", "start", carrier_unit(mount))
 
@@ -61,13 +61,13 @@ class MountpointS3Kind(Kind):
                 )
 
     def identify(self, node: Node, mount: S3Mount, entry: MountEntry) -> MountIdentity:
-        expected = f"expected {describe(mount)}"
+        expected = f"expected {configured_s3_url(mount)}"
         if entry.source != SOURCE:
             return MountIdentity(False, entry.source, f"{expected}, found {entry.fs_type}")
         record = read_record(node, mount)
         pids = process_ids_of_unit(node, carrier_unit(mount))
         # Beside the daemon there may be a command of ours that waits for it.
-        pid = next((pid for pid in pids if parse_command(command_line(node, pid))), pids[0] if pids else 0)
+        pid = next((pid for pid in pids if parse_mount_s3_command(command_line(node, pid))), pids[0] if pids else 0)
         replacement = replacement_reason(record, entry)
         if replacement:
             served = next(daemons_at(node, mount.path, besides=pid), None)
@@ -85,7 +85,7 @@ class MountpointS3Kind(Kind):
             return MountIdentity(
                 None if matches else False, url(served), f"{expected} by {carrier_unit(mount)}, which does not run"
             )
-        served = parse_command(command_line(node, pid))
+        served = parse_mount_s3_command(command_line(node, pid))
         if served is None:
             return MountIdentity(None, entry.source, f"process {pid} of {carrier_unit(mount)} is not mount-s3")
         matches = served == Served(mount.bucket, mount.prefix, os.path.normpath(mount.path))
@@ -104,7 +104,7 @@ def url(served: Served) -> str:
     return f"s3://{served.bucket}/{served.prefix}"
 
 
-def describe(mount: S3Mount) -> str:
+def configured_s3_url(mount: S3Mount) -> str:
     return f"s3://{mount.bucket}/{mount.prefix}"
 
 
@@ -120,14 +120,14 @@ def daemons_at(node: Node, path: str, besides: int = 0) -> Iterator[Served]:
     """Yield what root's processes serve that were started as mount-s3 for this path, but for `besides`."""
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(node.paths.under_root("/proc"))):
-            if not name.isdigit() or int(name) == besides or not process.is_owned_by_root(int(name), node.paths.proc):
+            if not name.isdigit() or int(name) == besides or not process.are_all_uids_root(int(name), node.paths.proc):
                 continue
-            served = parse_command(command_line(node, int(name)))
+            served = parse_mount_s3_command(command_line(node, int(name)))
             if served is not None and served.path == os.path.normpath(path):
                 yield served
 
 
-def parse_command(command: Sequence[str]) -> Optional[Served]:
+def parse_mount_s3_command(command: Sequence[str]) -> Optional[Served]:
     """Parse the command line of a mount-s3 whose last two words are bucket and path; None for anything else."""
     arguments = [word for word in command if word]
     if len(arguments) < 3 or not any(os.path.basename(word).startswith("mount-s3") for word in arguments[:5]):

@@ -31,8 +31,8 @@ class NvmeKind(Kind):
     client_check = ClientCheck()
     restart_when_hung = False
 
-    def command(self, node: Node, mount: NvmeMount) -> Sequence[str]:
-        return ("mount", "-o", "bind,nosuid,nodev", store_directory(node, mount), mount.path)
+    def mount_command(self, node: Node, mount: NvmeMount) -> Sequence[str]:
+        return ("mount", "-o", "bind,nosuid,nodev", directory_on_instance_store(node, mount), mount.path)
 
     def prepare(self, node: Node, mount: NvmeMount) -> None:
         """Make sure that an instance store is mounted, and make the directory on it, with the owner and mode that
@@ -88,7 +88,7 @@ def _make_directory(node: Node, mount: NvmeMount, kit_directory: str) -> None:
         os.close(parent)
 
 
-def store_directory(node: Node, mount: NvmeMount) -> str:
+def directory_on_instance_store(node: Node, mount: NvmeMount) -> str:
     """Return the directory on the instance store that has been prepared for the mount; its path on the image's
     store while there is none."""
     for store in instance_store.mounted_stores(node):

@@ -24,7 +24,7 @@ class OpenZfsKind(Kind):
     client_check = ClientCheck()
     restart_when_hung = False
 
-    def command(self, node: Node, mount: OpenZfsMount) -> Sequence[str]:
+    def mount_command(self, node: Node, mount: OpenZfsMount) -> Sequence[str]:
         options = ",".join(("_netdev", *mount.expected_protective_flags(), OPTIONS))
         return ("mount", "-t", "nfs", "-o", options, f"{mount.dns_name}:{mount.export}", mount.path)
 

@@ -23,7 +23,7 @@ class S3FilesKind(Kind):
     client_check = ClientCheck("3.0.0", ("--version",))
     restart_when_hung = False
 
-    def command(self, node: Node, mount: S3FilesMount) -> Sequence[str]:
+    def mount_command(self, node: Node, mount: S3FilesMount) -> Sequence[str]:
         options = ["_netdev", *mount.expected_protective_flags(), "noresvport", *efs_utils.common_mount_options(mount)]
         return ("mount", "-t", "s3files", "-o", ",".join(options), f"{mount.file_system_id}:/", mount.path)
 

@@ -21,7 +21,7 @@ from hyperpod_kit.node.slurm import controller, drain, plugin
 from hyperpod_kit.node.slurm.hooks import BEGIN
 from hyperpod_kit.slurm import heads, running_config
 from hyperpod_kit.slurm.plugin_load import AS_NOBODY, PluginLoad, probe_plugin_load
-from hyperpod_kit.slurm.unanswered import Barrier, Unanswered, diagnose
+from hyperpod_kit.slurm.unanswered import Barrier, Unanswered, diagnose_slurm_command_failure
 
 WITHIN = 15.0
 """Seconds for slurmctld's answer; a round of it and the pause between two must stay under a minute."""
@@ -107,10 +107,10 @@ def collect_facts(node: Node) -> PlaneFacts:
         else:
             is_known, slurm_node = _query_own_node(node)
     except RunError as err:
-        barrier = diagnose(err)
+        barrier = diagnose_slurm_command_failure(err)
     if is_controller:
         controller_facts = _collect_controller_facts(node, config)
-    loaded = probe_plugin_load(node.runner, drain.slurm_program(node, "sbatch"), AS_NOBODY)
+    loaded = probe_plugin_load(node.runner, drain.slurm_program_path_or_name(node, "sbatch"), AS_NOBODY)
     running = ""
     if is_controller:
         running = (config or {}).get("slurm_version", "")
@@ -158,8 +158,8 @@ def _probe_munge(node: Node) -> str:
 
 
 def _query_slurm_config(node: Node) -> Mapping[str, str]:
-    done = node.runner.run([drain.slurm_program(node, "scontrol"), "show", "config"], timeout=WITHIN)
-    return running_config.parse(done.stdout)
+    done = node.runner.run([drain.slurm_program_path_or_name(node, "scontrol"), "show", "config"], timeout=WITHIN)
+    return running_config.parse_show_config(done.stdout)
 
 
 def _query_own_node(node: Node) -> Tuple[bool, Optional[drain.SlurmNodeStatus]]:
@@ -184,14 +184,14 @@ def _collect_controller_facts(node: Node, config: Optional[Mapping[str, str]]) -
         expected_texts,
         node.paths.slurm_conf,
         notes=tuple(notes),
-        acting=heads.query_other_acting_controller(node.runner, drain.slurm_program(node, "scontrol"))
+        acting=heads.query_other_acting_controller(node.runner, drain.slurm_program_path_or_name(node, "scontrol"))
         if several
         else "",
-        leads_to=_leads_to(node, (config or {}).get(STATE, "")),
+        leads_to=_link_target_or_empty(node, (config or {}).get(STATE, "")),
     )
 
 
-def _leads_to(node: Node, location: str) -> str:
+def _link_target_or_empty(node: Node, location: str) -> str:
     """Return the target of the link at `location`, "" where it is none: read from the link alone, for what it
     leads to may hang."""
     try:
@@ -225,7 +225,9 @@ def _has_fetched_hooks(node: Node) -> Optional[bool]:
 def _installed_version(node: Node) -> str:
     """The version of the programs that /opt/slurm leads to, "" where they do not say."""
     try:
-        output = node.runner.run([drain.slurm_program(node, "sbatch"), "--version"], timeout=MUNGE_WITHIN).stdout
+        output = node.runner.run(
+            [drain.slurm_program_path_or_name(node, "sbatch"), "--version"], timeout=MUNGE_WITHIN
+        ).stdout
     except RunError:
         return ""
     match = re.search(r"[0-9]+\.[0-9]+(?:\.[0-9]+)?", output)

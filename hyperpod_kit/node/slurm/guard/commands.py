@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING
 from hyperpod_kit.errors import NodeError, Unreachable
 from hyperpod_kit.node.context import Node, open_node
 from hyperpod_kit.node.slurm.guard.collect import collect_facts
-from hyperpod_kit.node.slurm.guard.cycle import judge_all, mended_from_record, run_guard_cycle
-from hyperpod_kit.slurm.findings import GuardRecord, read_record
+from hyperpod_kit.node.slurm.guard.cycle import check_and_mend_slurm, judge_all, mended_from_record
+from hyperpod_kit.slurm.findings import GuardRecord, read_guard_record
 
 if TYPE_CHECKING:
     import argparse
 
 
-def slurm_command(args: argparse.Namespace) -> int:
+def check_slurm_command(args: argparse.Namespace) -> int:
     """Check Slurm on this node and print the findings; with `--mend`, run a round as the timer does. Exit code
     0 without a fault, 1 with one, 3 when another round is at it."""
     node = open_node()
     if not args.mend:
-        mended = mended_from_record(read_record(node.paths.slurm_guard_record))
+        mended = mended_from_record(read_guard_record(node.paths.slurm_guard_record))
         now = node.clock.wall()
         return _print_record(node, GuardRecord(now, tuple(judge_all(collect_facts(node), mended, now))), args.json)
     try:
-        done = run_guard_cycle(node)
+        done = check_and_mend_slurm(node)
     except PermissionError as err:
         raise NodeError(f"{err.filename}: {err.strerror}", hint="sudo hyperpod-kit node slurm --mend") from err
     if done is None:

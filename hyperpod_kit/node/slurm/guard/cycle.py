@@ -21,7 +21,7 @@ from hyperpod_kit.node.slurm.guard import mend as mending
 from hyperpod_kit.node.slurm.guard.collect import PlaneFacts, collect_facts
 from hyperpod_kit.node.slurm.guard.judge import judge
 from hyperpod_kit.node.slurm.guard.mend import Mended, Tries
-from hyperpod_kit.slurm.findings import GuardRecord, SlurmFinding, read_record
+from hyperpod_kit.slurm.findings import GuardRecord, SlurmFinding, read_guard_record
 
 METRICS = "hyperpod_kit_slurm.prom"
 
@@ -36,23 +36,23 @@ class GuardCycle:
     messages: Tuple[str, ...] = ()
 
 
-def run_guard_cycle(node: Node) -> Optional[GuardCycle]:
+def check_and_mend_slurm(node: Node) -> Optional[GuardCycle]:
     """Run one round: check Slurm, mend what is due, save the record and the metrics; None when another round
     is at it."""
     with hold_lock(node, LOCK, seconds=0) as locked:
         if locked:
-            return _run_guard_cycle(node)
+            return _check_and_mend_slurm(node)
         return None
 
 
-def _run_guard_cycle(node: Node) -> GuardCycle:
-    before = read_record(node.paths.slurm_guard_record)
+def _check_and_mend_slurm(node: Node) -> GuardCycle:
+    before = read_guard_record(node.paths.slurm_guard_record)
     started_at = node.clock.monotonic()
     messages: List[str] = []
     if is_apply_finished(node):
         facts = collect_facts(node)
         if is_current_bundle_applied(node):
-            mended = mending.mend(node, facts, before.notes if before else {})
+            mended = mending.mend_slurm_where_due(node, facts, before.notes if before else {})
         else:
             mended = mended_from_record(before)
         if mended.done:
@@ -72,7 +72,7 @@ def _run_guard_cycle(node: Node) -> GuardCycle:
         messages.append(f"{node.paths.slurm_guard_record}: {err.strerror}: nobody is told of what was found")
     directory = node.config.health.textfile_directory
     if directory:
-        path, text = f"{directory}/{METRICS}", metrics(record, node.clock.monotonic() - started_at)
+        path, text = f"{directory}/{METRICS}", render_metrics(record, node.clock.monotonic() - started_at)
         try:
             # Another may be at home there, and have something mounted that hangs.
             run_in_child(path, partial(write_volatile, node.paths.under_root(path), text), 5.0)
@@ -87,7 +87,7 @@ def judge_all(facts: PlaneFacts, mended: Mended, now: float) -> List[SlurmFindin
         hopeless = {mending.BUILT}
     else:
         hopeless = set()
-    return [*judge(facts), *mending.findings_about_mending(mended.without(hopeless), now)]
+    return [*judge(facts), *mending.findings_about_mending(mended.without_notes(hopeless), now)]
 
 
 def mended_from_record(record: Optional[GuardRecord]) -> Mended:
@@ -97,7 +97,7 @@ def mended_from_record(record: Optional[GuardRecord]) -> Mended:
         noted = record.notes
     else:
         noted = {}
-    return Mended({name: Tries.of(noted[name]) for name in mending.CODES if name in noted})
+    return Mended({name: Tries.parse_or_empty(noted[name]) for name in mending.CODES if name in noted})
 
 
 def is_apply_finished(node: Node) -> bool:
@@ -120,21 +120,21 @@ def describe_finding_changes(before: Sequence[SlurmFinding], after: Sequence[Slu
     return [*lines, *(f"{code}: over" for code in old if code not in new)]
 
 
-def metrics(record: GuardRecord, seconds: float) -> str:
+def render_metrics(record: GuardRecord, seconds: float) -> str:
     """All series, for the node exporter. Pure."""
     faults = sum(finding.fault for finding in record.findings)
     labels = [f'code="{reported.code}",fault="{str(reported.fault).lower()}"' for reported in record.findings]
     lines = [
-        *_series("hyperpod_kit_slurm_faults", "What is wrong with Slurm on this node.", [("", faults)]),
-        *_series("hyperpod_kit_slurm_guard_seconds", "How long the last look took.", [("", round(seconds, 3))]),
+        *_metric_lines("hyperpod_kit_slurm_faults", "What is wrong with Slurm on this node.", [("", faults)]),
+        *_metric_lines("hyperpod_kit_slurm_guard_seconds", "How long the last look took.", [("", round(seconds, 3))]),
     ]
     if labels:
         samples = [(f"{{{label}}}", 1) for label in dict.fromkeys(labels)]
-        lines += _series("hyperpod_kit_slurm_finding", "1 for each thing that the guard tells of Slurm.", samples)
+        lines += _metric_lines("hyperpod_kit_slurm_finding", "1 for each thing that the guard tells of Slurm.", samples)
     return "\n".join(lines) + "\n"
 
 
-def _series(name: str, help_text: str, samples: Iterable[Tuple[str, float]]) -> Iterator[str]:
+def _metric_lines(name: str, help_text: str, samples: Iterable[Tuple[str, float]]) -> Iterator[str]:
     yield from (f"# HELP {name} {help_text}", f"# TYPE {name} gauge")
     for labels, value in samples:
         yield f"{name}{labels} {value}"

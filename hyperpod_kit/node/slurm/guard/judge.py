@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.node.slurm.guard.collect import STATE, ControllerFacts, PlaneFacts, is_without_slurm
-from hyperpod_kit.node.slurm.hooks import block_lines, parse_settings
+from hyperpod_kit.node.slurm.hooks import kit_block_lines, parse_slurm_conf_settings
 from hyperpod_kit.slurm import running_config, versions
 from hyperpod_kit.slurm.findings import SlurmFinding
-from hyperpod_kit.slurm.node_reasons import judge_state
+from hyperpod_kit.slurm.node_reasons import finding_for_node_state_or_none
 from hyperpod_kit.slurm.unanswered import COMPARE
 
 APPLY = "hyperpod-kit node apply"
@@ -28,12 +28,12 @@ def judge(facts: PlaneFacts) -> List[SlurmFinding]:
         return [SlurmFinding("no-slurm", detail, "ls -l /opt/slurm/bin", fault=facts.traces)]
     return [
         *_munge_or_unreachable_findings(facts),
-        *_daemon(facts),
-        *_hooks(facts),
-        *(_controller(facts.controller) if facts.controller else ()),
+        *_daemon_findings(facts),
+        *_hook_file_findings(facts),
+        *(_controller_findings(facts.controller) if facts.controller else ()),
         *_fetched_config_findings(facts),
-        *_plugin(facts),
-        *_versions(facts),
+        *_plugin_findings(facts),
+        *_version_mismatch_findings(facts),
         *_node_state_findings(facts),
     ]
 
@@ -49,18 +49,18 @@ def _munge_or_unreachable_findings(facts: PlaneFacts) -> Iterator[SlurmFinding]:
         yield SlurmFinding(facts.barrier.barrier.value, facts.barrier.detail, facts.barrier.remedy or COMPARE)
 
 
-def _daemon(facts: PlaneFacts) -> Iterator[SlurmFinding]:
+def _daemon_findings(facts: PlaneFacts) -> Iterator[SlurmFinding]:
     if facts.daemon_runs is False:
         name = facts.daemon.rpartition(".")[0]
         yield SlurmFinding(f"{name}-down", f"{name} does not run on this node", f"systemctl status {name}")
 
 
-def _hooks(facts: PlaneFacts) -> Iterator[SlurmFinding]:
+def _hook_file_findings(facts: PlaneFacts) -> Iterator[SlurmFinding]:
     for path, wrong in facts.hooks.items():
         yield SlurmFinding("hook-file", f"{path} {wrong} on this node: Slurm runs it for each job", APPLY)
 
 
-def _controller(facts: ControllerFacts) -> Iterator[SlurmFinding]:
+def _controller_findings(facts: ControllerFacts) -> Iterator[SlurmFinding]:
     if facts.problem:
         yield SlurmFinding("config-unknown", f"our lines of slurm.conf cannot be told: {facts.problem}", APPLY)
         return
@@ -72,7 +72,9 @@ def _controller(facts: ControllerFacts) -> Iterator[SlurmFinding]:
             yield SlurmFinding("overridden", f"{note}: ours is not in force", "hyperpod-kit job doctor", fault=False)
     if facts.config is None:
         return
-    ineffective = [name for name, value in not_in_force(facts.expected_texts.get(facts.slurm_conf, ""), facts.config)]
+    ineffective = [
+        name for name, value in settings_not_in_force(facts.expected_texts.get(facts.slurm_conf, ""), facts.config)
+    ]
     names = [name for name in ineffective if name.lower() != STATE]
     if names:
         yield SlurmFinding(
@@ -80,7 +82,7 @@ def _controller(facts: ControllerFacts) -> Iterator[SlurmFinding]:
             f"the slurmctld that runs does not go by our {', '.join(names)}",
             f"{RECONFIGURE}; where that does not help: {APPLY}",
         )
-    state_directory = parse_settings(facts.expected_texts.get(facts.slurm_conf, "")).get(STATE, "")
+    state_directory = parse_slurm_conf_settings(facts.expected_texts.get(facts.slurm_conf, "")).get(STATE, "")
     if len(names) < len(ineffective) and not facts.has_state_in(state_directory):
         yield SlurmFinding(
             "state-elsewhere",
@@ -90,9 +92,11 @@ def _controller(facts: ControllerFacts) -> Iterator[SlurmFinding]:
         )
 
 
-def not_in_force(conf: str, config: Mapping[str, str]) -> List[Tuple[str, str]]:
+def settings_not_in_force(conf: str, config: Mapping[str, str]) -> List[Tuple[str, str]]:
     """(key, value) of each line of our block by which the running slurmctld does not go."""
-    pairs = [(key.strip(), value.strip()) for key, given, value in _partition_setting_lines(block_lines(conf)) if given]
+    pairs = [
+        (key.strip(), value.strip()) for key, given, value in _partition_setting_lines(kit_block_lines(conf)) if given
+    ]
     return [(key, value) for key, value in pairs if running_config.is_in_force(config, key, value) is False]
 
 
@@ -109,7 +113,7 @@ def _fetched_config_findings(facts: PlaneFacts) -> Iterator[SlurmFinding]:
         )
 
 
-def _plugin(facts: PlaneFacts) -> Iterator[SlurmFinding]:
+def _plugin_findings(facts: PlaneFacts) -> Iterator[SlurmFinding]:
     if facts.plugin.error and facts.unbuildable and not facts.has_plugin:
         yield SlurmFinding(
             UNBUILT,
@@ -137,7 +141,7 @@ def _plugin(facts: PlaneFacts) -> Iterator[SlurmFinding]:
         )
 
 
-def _versions(facts: PlaneFacts) -> Iterator[SlurmFinding]:
+def _version_mismatch_findings(facts: PlaneFacts) -> Iterator[SlurmFinding]:
     running, installed = versions.parse_version_or_zero(facts.running), versions.parse_version_or_zero(facts.installed)
     if (0, 0) in (running, installed) or running == installed:
         return
@@ -158,6 +162,8 @@ def _node_state_findings(facts: PlaneFacts) -> Iterator[SlurmFinding]:
             "on the controller: grep NodeName /opt/slurm/etc/slurm.conf",
         )
     if facts.slurm_node is not None:
-        finding: Optional[SlurmFinding] = judge_state(facts.node, facts.slurm_node.state, facts.slurm_node.reason)
+        finding: Optional[SlurmFinding] = finding_for_node_state_or_none(
+            facts.node, facts.slurm_node.state, facts.slurm_node.reason
+        )
         if finding is not None:
             yield finding

@@ -21,7 +21,7 @@ from hyperpod_kit.node.slurm import drain, plugin
 from hyperpod_kit.node.slurm.guard import restore
 from hyperpod_kit.node.slurm.guard.collect import PlaneFacts
 from hyperpod_kit.slurm.findings import SlurmFinding
-from hyperpod_kit.slurm.node_reasons import DUPLICATE_JOB, judge_state
+from hyperpod_kit.slurm.node_reasons import DUPLICATE_JOB, finding_for_node_state_or_none
 from hyperpod_kit.system.wait import BackOff
 
 PAUSES = BackOff(20.0, 3600.0)
@@ -53,7 +53,7 @@ class Tries:
     error: str = ""
 
     @classmethod
-    def of(cls, raw: Any) -> Tries:
+    def parse_or_empty(cls, raw: Any) -> Tries:
         """Make Tries of a stored note; anything else counts as no try."""
         try:
             count, at = int(raw["count"]), float(raw["at"])
@@ -63,7 +63,7 @@ class Tries:
         except (KeyError, TypeError, ValueError, OverflowError):
             return cls()
 
-    def is_due(self, now: float) -> bool:
+    def is_next_try_due(self, now: float) -> bool:
         return self.count == 0 or not 0 <= now - self.at < PAUSES.pause_seconds(self.count)
 
     def after_try(self, now: float, action: str, error: str = "") -> Tries:
@@ -89,7 +89,7 @@ class Mended:
     notes: Mapping[str, Tries] = field(default_factory=dict)
     done: Tuple[str, ...] = ()
 
-    def without(self, names: AbstractSet[str]) -> Mended:
+    def without_notes(self, names: AbstractSet[str]) -> Mended:
         """The same, but for what these notes are about."""
         return replace(self, notes={name: tries for name, tries in self.notes.items() if name not in names})
 
@@ -97,14 +97,14 @@ class Mended:
         return {name: asdict(tries) for name, tries in self.notes.items() if tries.count}
 
 
-def mend(node: Node, facts: PlaneFacts, noted: Mapping[str, Any]) -> Mended:
+def mend_slurm_where_due(node: Node, facts: PlaneFacts, earlier_notes: Mapping[str, Any]) -> Mended:
     """Put right what is due: the kit's lines, the plugin, a drain that is over. `noted`: the notes of the
     last round."""
     done: List[str] = []
     notes = {
-        RESTORED: _restore_config_if_due(node, facts, Tries.of(noted.get(RESTORED)), done),
-        BUILT: _build_plugin_if_due(node, facts, Tries.of(noted.get(BUILT)), done),
-        RELEASED: _undrain_duplicate_job_if_due(node, facts, Tries.of(noted.get(RELEASED)), done),
+        RESTORED: _restore_config_if_due(node, facts, Tries.parse_or_empty(earlier_notes.get(RESTORED)), done),
+        BUILT: _build_plugin_if_due(node, facts, Tries.parse_or_empty(earlier_notes.get(BUILT)), done),
+        RELEASED: _undrain_duplicate_job_if_due(node, facts, Tries.parse_or_empty(earlier_notes.get(RELEASED)), done),
     }
     return Mended(notes, tuple(done))
 
@@ -116,9 +116,9 @@ def _restore_config_if_due(node: Node, facts: PlaneFacts, tries: Tries, done: Li
     planned = restore.plan_restoration(facts.controller)
     if planned.refusal:
         return replace(tries, error=planned.refusal)
-    if not planned.is_due:
+    if not planned.has_anything_to_restore:
         return tries.after_nothing_to_do(now)
-    if not tries.is_due(now):
+    if not tries.is_next_try_due(now):
         return tries
     texts = facts.controller.texts
     changed = [path for path in planned.files if read_text(path) != texts.get(path)]
@@ -133,8 +133,8 @@ def _restore_config_if_due(node: Node, facts: PlaneFacts, tries: Tries, done: Li
         for path, text in planned.files.items():
             write_if_different(path, text)
         if any(path.startswith(node.paths.unit("")) for path in planned.files):
-            systemd.reload(node)
-        node.runner.run([drain.slurm_program(node, "scontrol"), "reconfigure"], timeout=60)
+            systemd.daemon_reload(node)
+        node.runner.run([drain.slurm_program_path_or_name(node, "scontrol"), "reconfigure"], timeout=60)
     except (OSError, RunError) as err:
         error = _error_text(err)
         done.append(f"{action}: failed: {error}")
@@ -158,7 +158,7 @@ def _build_plugin_if_due(node: Node, facts: PlaneFacts, tries: Tries, done: List
         return tries
     if facts.unbuildable:
         return tries
-    if not tries.is_due(now):
+    if not tries.is_next_try_due(now):
         return tries
     action = f"the plugin, for the Slurm of this node ({facts.installed or 'of unknown version'})"
     try:
@@ -181,15 +181,15 @@ def _undrain_duplicate_job_if_due(node: Node, facts: PlaneFacts, tries: Tries, d
     now = node.clock.wall()
     if facts.slurm_node is None:
         return tries
-    finding = judge_state(facts.node, facts.slurm_node.state, facts.slurm_node.reason)
+    finding = finding_for_node_state_or_none(facts.node, facts.slurm_node.state, facts.slurm_node.reason)
     if finding is None or finding.code != DUPLICATE_JOB:
         return tries.after_nothing_to_do(now)
     rests = facts.slurm_node.reason_at and now - facts.slurm_node.reason_at >= RESTS_FOR
-    if not tries.is_due(now) or not rests or not facts.slurm_node.draining or facts.daemon_runs is False:
+    if not tries.is_next_try_due(now) or not rests or not facts.slurm_node.draining or facts.daemon_runs is False:
         return tries
     action = f"node {facts.node}, on which no job is left ({facts.slurm_node.reason})"
     try:
-        if _has_jobs(node):
+        if _has_jobs_on_node(node):
             return tries
         drain.update_local_node(node, "state=undrain")
     except (RunError, OSError) as err:
@@ -199,13 +199,19 @@ def _undrain_duplicate_job_if_due(node: Node, facts: PlaneFacts, tries: Tries, d
     return tries.after_try(now, action)
 
 
-def _has_jobs(node: Node) -> bool:
+def _has_jobs_on_node(node: Node) -> bool:
     """Whether a step of any job lives here, or slurmctld has a job here. Raises RunError, OSError."""
     from hyperpod_kit.node.memory import orphaned_snapshots  # seldom needed, and dear to import
 
     if orphaned_snapshots.jobs_with_stepd(node.paths.proc):
         return True
-    argv = [drain.slurm_program(node, "squeue"), "--noheader", "--all", f"--nodelist={node.facts.node}", "--format=%i"]
+    argv = [
+        drain.slurm_program_path_or_name(node, "squeue"),
+        "--noheader",
+        "--all",
+        f"--nodelist={node.facts.node}",
+        "--format=%i",
+    ]
     done = node.runner.run([*argv, "--states=R,CG,S,ST,SI"], timeout=drain.SECONDS)
     return bool(done.stdout.strip())
 

@@ -14,18 +14,18 @@ from hyperpod_kit.slurm import findings
 from hyperpod_kit.slurm.findings import SlurmFinding
 
 
-def current_findings(node: Node) -> List[SlurmFinding]:
+def recorded_findings_or_guard_silent(node: Node) -> List[SlurmFinding]:
     """Return the guard's recorded findings, or the finding that it is silent, where it should have run and has
     not. [] in mode ami_only, and before the guard must have run."""
     if node.config.lifecycle_mode == LifecycleMode.AMI_ONLY:
         return []
-    record = findings.read_record(node.paths.slurm_guard_record)
-    if record is None and not _is_overdue(node):
+    record = findings.read_guard_record(node.paths.slurm_guard_record)
+    if record is None and not _should_guard_have_run_by_now(node):
         return []
     return findings.findings_or_guard_silent(record, node.clock.wall())
 
 
-def _is_overdue(node: Node) -> bool:
+def _should_guard_have_run_by_now(node: Node) -> bool:
     """Return whether this node is set up, and has been up for so long that its guard must have run."""
     status: Dict[str, Any] = read_json(node.paths.apply_status) or {}
     finished = status.get("finished_at")

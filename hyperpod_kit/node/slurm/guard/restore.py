@@ -13,8 +13,8 @@ from typing import Dict, List, Mapping, Optional
 
 from hyperpod_kit.node.slurm import accounting_lines
 from hyperpod_kit.node.slurm.guard.collect import STATE, ControllerFacts
-from hyperpod_kit.node.slurm.guard.judge import not_in_force
-from hyperpod_kit.node.slurm.hooks import block_lines, parse_settings, with_block
+from hyperpod_kit.node.slurm.guard.judge import settings_not_in_force
+from hyperpod_kit.node.slurm.hooks import kit_block_lines, parse_slurm_conf_settings, with_kit_block
 from hyperpod_kit.slurm import running_config
 
 AT_START = (STATE, *accounting_lines.RESTARTED_FOR)
@@ -34,7 +34,7 @@ class Restoration:
     refusal: str = ""
 
     @property
-    def is_due(self) -> bool:
+    def has_anything_to_restore(self) -> bool:
         return bool(self.files) or self.reconfigure
 
 
@@ -47,31 +47,31 @@ def plan_restoration(facts: ControllerFacts) -> Restoration:
     if conf is None or not location:
         return Restoration(refusal="slurmctld does not say where its state is")
     text = _slurm_conf_without_start_only_changes(conf, facts)
-    if not facts.has_state_in(parse_settings(text).get(STATE, DEFAULT_STATE)):
+    if not facts.has_state_in(parse_slurm_conf_settings(text).get(STATE, DEFAULT_STATE)):
         return Restoration(
-            refusal=f"slurm.conf has the state in {parse_settings(text).get(STATE, DEFAULT_STATE)} and "
+            refusal=f"slurm.conf has the state in {parse_slurm_conf_settings(text).get(STATE, DEFAULT_STATE)} and "
             "slurmctld has it in "
             f"{location}: to put anything back would move it"
         )
     expected = {**facts.expected_texts, facts.slurm_conf: text}
     files: Dict[str, str] = {path: new for path, new in expected.items() if facts.texts.get(path) != new}
-    idle = [key.lower() for key, _ in not_in_force(text, facts.config)]
+    idle = [key.lower() for key, _ in settings_not_in_force(text, facts.config)]
     return Restoration(files, bool(files) or any(key not in AT_START for key in idle))
 
 
 def _slurm_conf_without_start_only_changes(conf: str, facts: ControllerFacts) -> str:
     """Return slurm.conf with the kit's block, but for lines that take effect only when slurmctld starts and
     are not in effect: those stay as they are in the file."""
-    present = {_setting_key(line): line for line in block_lines(conf)}
+    present = {_setting_key(line): line for line in kit_block_lines(conf)}
     lines: List[str] = []
-    for line in block_lines(facts.expected_texts[facts.slurm_conf]):
+    for line in kit_block_lines(facts.expected_texts[facts.slurm_conf]):
         key, value = _setting_key(line), line.partition("=")[2].strip()
         kept: Optional[str] = line
         if key in AT_START and not _is_in_effect(facts, key, value):
             kept = present.get(key)
         if kept is not None:
             lines.append(kept)
-    return with_block(conf, lines)
+    return with_kit_block(conf, lines)
 
 
 def _is_in_effect(facts: ControllerFacts, key: str, value: str) -> bool:

@@ -70,7 +70,7 @@ class RankLauncher:
         by_descriptor.make_directory(path)
         return path
 
-    def remove_run_files(self, directory: Path) -> None:
+    def end_agents_and_remove_run_files(self, directory: Path) -> None:
         """Remove a run's files, and what its killed trainers left in shared memory."""
         self.wait_or_kill_agents()
         by_descriptor.remove_tree(directory)
@@ -145,13 +145,13 @@ def _bench_error(assignment: AnyAssignment, error: str) -> BenchError:
     return BenchError("\n".join(lines))
 
 
-def _agent_pids(shared: str) -> list[int]:
+def _agent_pids(shm_directory: str) -> list[int]:
     """List the agents whose segments lie under `shared`."""
     pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                is_under_shared = f"{HPK_SHM_DIR}={shared}\0".encode() in (entry / "environ").read_bytes()
+                is_under_shared = f"{HPK_SHM_DIR}={shm_directory}\0".encode() in (entry / "environ").read_bytes()
                 if is_under_shared and b"checkpoint.agent.agent_main" in (entry / "cmdline").read_bytes():
                     pids.append(int(entry.name))
             except OSError:

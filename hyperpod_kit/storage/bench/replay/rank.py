@@ -36,7 +36,7 @@ def run_and_write_result(assignment: AnyAssignment, work: Callable[[AnyAssignmen
         traceback.print_exc()
         result = {"error": f"{type(err).__name__}: {err}"}
     sys.stderr.flush()
-    atomic_file.replace(assignment.result_path, json.dumps(result).encode())
+    atomic_file.write_atomically(assignment.result_path, json.dumps(result).encode())
     return int("error" in result)
 
 

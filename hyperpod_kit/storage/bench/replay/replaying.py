@@ -44,7 +44,7 @@ class Replaying:
         if writer == "hyperpod-kit":
             times = self._time_manager_saves(repeat)
         else:
-            times = self._time_torch_saves(writer, repeat)
+            times = self._time_torch_or_dcp_saves(writer, repeat)
         return {
             "writer": writer,
             "ranks": self.peers.world,
@@ -53,7 +53,7 @@ class Replaying:
             "stall": [stall for stall, _ in times[1:]],
         }
 
-    def _time_torch_saves(self, writer: str, repeat: int) -> list[tuple[float, float]]:
+    def _time_torch_or_dcp_saves(self, writer: str, repeat: int) -> list[tuple[float, float]]:
         save = self._save_by_torch if writer == "torch-save" else self._save_by_dcp
         times = []
         for number in range(repeat + 1):

@@ -22,7 +22,11 @@ from hyperpod_rehearsal.standins.fuse.session import (
 from hyperpod_rehearsal.standins.mountpoint_s3.client import S3Client, S3Failure
 from hyperpod_rehearsal.standins.mountpoint_s3.files import Files
 from hyperpod_rehearsal.standins.mountpoint_s3.filesystem import NameOperations
-from hyperpod_rehearsal.standins.mountpoint_s3.options import MountOptions, arguments_from_fstab, parse_options
+from hyperpod_rehearsal.standins.mountpoint_s3.options import (
+    MountOptions,
+    arguments_from_mount_helper_argv,
+    parse_options,
+)
 from hyperpod_rehearsal.standins.mountpoint_s3.settings import load_settings
 from hyperpod_rehearsal.standins.mountpoint_s3.tree import Tree
 
@@ -33,14 +37,14 @@ SOURCE = "mountpoint-s3"
 def main(argv: Sequence[str], *, fstab: bool = False) -> int:
     """Exit code of the command. fstab: the arguments are those that mount(8) passes."""
     if fstab or "-o" in argv:
-        argv = arguments_from_fstab(argv)
+        argv = arguments_from_mount_helper_argv(argv)
     options = parse_options(argv)
     prefix = ""
     if options.prefix:
         prefix = f"prefix {options.prefix} of "
     done = f"{prefix}bucket {options.bucket} is mounted at {options.mount_point}"
     try:
-        _check_mount_point(options.mount_point)
+        _require_unmounted_directory(options.mount_point)
         if not options.foreground:
             code = fork_and_serve_mount(lambda: _mount_and_start_session(options), options.mount_point)
             if code == 0:
@@ -55,7 +59,7 @@ def main(argv: Sequence[str], *, fstab: bool = False) -> int:
         return err.code
 
 
-def _check_mount_point(path: str) -> None:
+def _require_unmounted_directory(path: str) -> None:
     try:
         os.stat(path)  # raises where isdir is only False
         directory = os.path.isdir(path)

@@ -72,7 +72,7 @@ class Files:
         if node.directory:
             raise Refusal(errno.EISDIR, "is a directory")
         access, truncate = flags & os.O_ACCMODE, bool(flags & os.O_TRUNC)
-        self._complete_closed_writer(node)
+        self._complete_upload_of_closed_writer(node)
         if node.status == REMOTE and access != os.O_WRONLY and node.parent is not None:
             self._require_current_node(node)
         overwrite = self._rules.allow_overwrite and truncate
@@ -89,7 +89,7 @@ class Files:
             node.readers.add(handle)
             return wire.open_reply(handle)
 
-    def _complete_closed_writer(self, node: Inode) -> None:
+    def _complete_upload_of_closed_writer(self, node: Inode) -> None:
         """A file that its opener has closed counts as written, even if the kernel has not released it yet."""
         with self._lock:
             open_file = None
@@ -138,7 +138,7 @@ class Files:
             node.status = REMOTE  # what S3 has, if anything, shows again
             raise
         if node.status == WRITING:
-            self._tree.mark_remote(node, ObjectHead(writer.offset, time.time(), writer.etag))
+            self._tree.mark_uploaded_with_ancestors(node, ObjectHead(writer.offset, time.time(), writer.etag))
 
     def _open_file_of_request(self, request: FuseRequest) -> _OpenFile:
         open_file = self._open_files.get(request.file_handle())

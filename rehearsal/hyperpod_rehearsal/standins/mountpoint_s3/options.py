@@ -166,7 +166,7 @@ def parse_options(argv: Sequence[str]) -> MountOptions:
     return options
 
 
-def arguments_from_fstab(argv: Sequence[str]) -> List[str]:
+def arguments_from_mount_helper_argv(argv: Sequence[str]) -> List[str]:
     """The command line that `SOURCE TARGET -o OPTIONS` stands for."""
     positional, options = parse_mount_arguments(argv)
     out = []

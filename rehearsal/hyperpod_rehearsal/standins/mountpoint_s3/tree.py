@@ -117,7 +117,7 @@ class Tree:
                 raise Refusal(errno.EEXIST, f"{name} exists")
             return self._add_node(parent, name, directory, UNOPENED)
 
-    def mark_remote(self, node: Inode, head: ObjectHead) -> None:
+    def mark_uploaded_with_ancestors(self, node: Inode, head: ObjectHead) -> None:
         """Mark a node, and the local directories above it, as in S3."""
         with self._lock:
             node.status, node.head, node.valid = REMOTE, head, 0.0

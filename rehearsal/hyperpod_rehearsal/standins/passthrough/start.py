@@ -22,7 +22,7 @@ from hyperpod_rehearsal.standins.passthrough.identity import PosixIdentity
 from hyperpod_rehearsal.standins.proxy_state import ProxyState
 
 
-def mount_directory(
+def serve_directory_as_fuse_mount(
     directory: str,
     target: str,
     *,

@@ -16,12 +16,12 @@ class AgentError(Exception):
     """The agent did not answer, or refused."""
 
 
-def encode_credential(request: Dict[str, Any]) -> str:
+def encode_request_as_munge_credential(request: Dict[str, Any]) -> str:
     """Return a munge credential that carries a request. Raises AgentError."""
     return _run_munge("munge", json.dumps(request))
 
 
-def decode_credential(credential: str) -> Dict[str, Any]:
+def decode_munge_credential_with_uid(credential: str) -> Dict[str, Any]:
     """Return the request of a munge credential with `uid` of its sender.
 
     Raises AgentError when the credential is none, or was decoded before.
@@ -48,7 +48,7 @@ def call_agent(host: str, request: Dict[str, Any]) -> Dict[str, Any]:
     """The agent's answer. Raises AgentError."""
     try:
         with socket.create_connection((host, PORT), timeout=PATIENCE) as sock, sock.makefile("rw") as lines:
-            lines.write(json.dumps({"credential": encode_credential(request)}) + "\n")
+            lines.write(json.dumps({"credential": encode_request_as_munge_credential(request)}) + "\n")
             lines.flush()
             response: Optional[Dict[str, Any]] = json.loads(lines.readline() or "null")
     except (OSError, ValueError) as err:

@@ -16,7 +16,7 @@ import tempfile
 import time
 from typing import Any, Dict, List
 
-from hyperpod_rehearsal.standins.step_retry.agent_call import PORT, AgentError, decode_credential
+from hyperpod_rehearsal.standins.step_retry.agent_call import PORT, AgentError, decode_munge_credential_with_uid
 
 SCONTROL = "/opt/slurm/bin/scontrol"
 REPLACE = "Action:Replace"
@@ -49,7 +49,7 @@ def run_scontrol(*argv: str) -> str:
     return done.stdout
 
 
-def parse_fields(line: str) -> Dict[str, str]:
+def parse_scontrol_record(line: str) -> Dict[str, str]:
     """The fields of one record of `scontrol -o show`."""
     by_name: Dict[str, str] = {}
     for name, value in re.findall(r"(\S+?)=(\S*)", line):
@@ -61,9 +61,9 @@ def expand_hostlist(names: str) -> List[str]:
     return run_scontrol("show", "hostnames", names).split()
 
 
-def is_healthy(node: str) -> bool:
+def is_node_up_and_slurmd_reachable(node: str) -> bool:
     record = run_scontrol("-o", "show", "node", node)
-    node_fields = parse_fields(record)
+    node_fields = parse_scontrol_record(record)
     state = node_fields.get("State", "")
     if "DOWN" in state or ("FAIL" in state and any(f"Reason={reason} " in record for reason in REASONS)):
         return False
@@ -81,7 +81,7 @@ class ClusterAgent:
 
     def execute_request(self, request: Dict[str, Any]) -> Dict[str, Any]:
         """Execute diagnose, shrink or expand for the job's owner or root. Raises AgentError."""
-        job = parse_fields(run_scontrol("-o", "show", "job", str(int(request["job"]))))
+        job = parse_scontrol_record(run_scontrol("-o", "show", "job", str(int(request["job"]))))
         owner = int(job["UserId"].rpartition("(")[2].rstrip(")"))
         if request["uid"] not in (0, owner):
             raise AgentError(f"job {job['JobId']} is not uid {request['uid']}'s")
@@ -92,7 +92,7 @@ class ClusterAgent:
     def _diagnose_fail_nodes_maybe_requeue(self, job: Dict[str, str]) -> Dict[str, Any]:
         if job["JobState"] != "RUNNING":
             return {"action": "NONE"}
-        bad = [node for node in expand_hostlist(job["NodeList"]) if not is_healthy(node)]
+        bad = [node for node in expand_hostlist(job["NodeList"]) if not is_node_up_and_slurmd_reachable(node)]
         if not bad:
             return {"action": "NONE"}
         for node in bad:
@@ -105,7 +105,7 @@ class ClusterAgent:
 
     def _shrink_job(self, job: Dict[str, str]) -> Dict[str, Any]:
         before = expand_hostlist(job["NodeList"])
-        remaining = [node for node in before if is_healthy(node)]
+        remaining = [node for node in before if is_node_up_and_slurmd_reachable(node)]
         if len(remaining) < len(before):
             run_scontrol("update", f"jobid={job['JobId']}", f"nodelist={','.join(remaining)}")
         return {"nodes": ",".join(remaining), "missing": len(before) - len(remaining)}
@@ -123,7 +123,7 @@ class ClusterAgent:
                 time.sleep(0.5)
         return {
             "nodes": ",".join(
-                expand_hostlist(parse_fields(run_scontrol("-o", "show", "job", job["JobId"]))["NodeList"])
+                expand_hostlist(parse_scontrol_record(run_scontrol("-o", "show", "job", job["JobId"]))["NodeList"])
             )
         }
 
@@ -132,7 +132,7 @@ class _AgentRequestHandler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         self.request.settimeout(30)
         try:
-            request = decode_credential(json.loads(self.rfile.readline(65536))["credential"])
+            request = decode_munge_credential_with_uid(json.loads(self.rfile.readline(65536))["credential"])
             response = ClusterAgent().execute_request(request)
         except (AgentError, OSError, ValueError, KeyError, subprocess.SubprocessError) as err:
             request, response = {}, {"error": str(err) or repr(err)}

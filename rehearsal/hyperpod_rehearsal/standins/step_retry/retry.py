@@ -51,7 +51,7 @@ class RetriedSrun:
             if code == 0 or self._ended:
                 return code
             try:
-                if not self._exchange_nodes():
+                if not self._exchange_unhealthy_nodes_if_retried():
                     return code
             except AgentError as err:
                 self._log(f"{err}", "Error")
@@ -107,7 +107,7 @@ class RetriedSrun:
         if self._child is not None and self._child.returncode is None:
             self._child.send_signal(number)
 
-    def _exchange_nodes(self) -> bool:
+    def _exchange_unhealthy_nodes_if_retried(self) -> bool:
         """Have the agent diagnose and replace unhealthy nodes; returns whether the step is to be started again.
 
         Raises AgentError.

@@ -43,7 +43,7 @@ class Memory:
     def __init__(self) -> None:
         self.written: Optional[PhaseClock] = None
 
-    def clock(self) -> Optional[ClockReading]:
+    def read_phase_clock(self) -> Optional[ClockReading]:
         return decode_reading(self.written.encode()) if self.written is not None else None
 
     def state(self) -> RankState:
@@ -352,7 +352,7 @@ class Rank:
         age = self._at - self._began
         if self._schedule.is_due(age, row):
             append(self._path, time_rows.encoded(row))
-            self._schedule.written(age, row)
+            self._schedule.schedule_after_written_row(age, row)
 
     def made(self) -> None:
         """The Manager is made."""

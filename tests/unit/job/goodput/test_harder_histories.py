@@ -53,7 +53,7 @@ def test_every_cause_is_right(seed: int, tmp_path: Path) -> None:
     compare(told, history, history.seconds())
     table = table_of(told.pieces)
     assert table.whole == pytest.approx(history.t - history.submitted, abs=MOST_SKEW + 1.0)
-    counted = CountedSeconds(TimeTable()).count(table)
+    counted = CountedSeconds(TimeTable()).raise_counters_to(table)
     lasted = counted[STEPS] - counted.get(TimeCause.TWICE.value, 0.0)
     held = sum(amount for name, amount in counted.items() if name != TimeCause.TWICE.value)
     shown = told.to_dict()["goodput"]

@@ -65,7 +65,9 @@ def test_the_rows_add_up_to_a_hundred(tmp_path: Path) -> None:
     history = History(tmp_path, 9).play()
     table = table_of(ledger_of(history).pieces)
     assert round(sum(percents(list(table.seconds.values()))), 6) == 100.0
-    assert table.held == pytest.approx(sum(table.seconds[cause] for cause in table.seconds if holds(cause)) * GPUS)
+    assert table.total_gpu_seconds == pytest.approx(
+        sum(table.seconds[cause] for cause in table.seconds if holds(cause)) * GPUS
+    )
 
 
 def holds(cause: TimeCause) -> bool:
@@ -79,5 +81,5 @@ def test_what_a_build_before_wrote_is_unknown_and_never_zero(tmp_path: Path) -> 
     told = ledger_of(history)
     table = table_of(told.pieces)
     assert table.goodput is None
-    assert table.unknown > 0.9 and TimeCause.LASTED not in table.seconds
+    assert table.unknown_gpu_share > 0.9 and TimeCause.LASTED not in table.seconds
     assert told.unit == "node" and len(told.unknown) == 2

@@ -46,7 +46,7 @@ class Rank:
 
     def newest(self, state: Path) -> TimeRow:
         runs = self.logs()
-        rank_at_hand.complete(runs, str(state), time.time())
+        rank_at_hand.append_current_rows_of_local_ranks(runs, str(state), time.time())
         return runs[0].attempts[0].rows[-1]
 
 
@@ -85,7 +85,7 @@ def test_a_row_that_is_old_has_its_age(ranks: List[Rank], tmp_path: Path) -> Non
     rank = Rank(tmp_path)
     ranks.append(rank)
     assert show.now_at(rank.row, rank.row.t + 40.0) == "now at step 3, as of 40 s ago"
-    assert show.newest_in_memory(rank.row, rank.row.t + 40.0).startswith("newest in memory: unknown")
+    assert show.newest_memory_capture_sentence(rank.row, rank.row.t + 40.0).startswith("newest in memory: unknown")
 
 
 def test_the_line_of_the_attempt_has_the_newest_step_that_anybody_has_said() -> None:
@@ -94,5 +94,5 @@ def test_the_line_of_the_attempt_has_the_newest_step_that_anybody_has_said() -> 
     shown = timeline.with_row(note, row)
     assert (shown.reached, shown.noted) == (9, 30.0) and shown.kind == timeline.UNFINISHED
     assert timeline.with_row(note, row._replace(step=4)).reached == 5
-    assert status.runs(shown, 100.0) and not status.runs(note, 110.0)
+    assert status.was_running_a_moment_ago(shown, 100.0) and not status.was_running_a_moment_ago(note, 110.0)
     assert timeline.with_row(replace(note, kind="done"), row).reached == 5

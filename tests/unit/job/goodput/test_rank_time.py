@@ -45,7 +45,7 @@ def test_a_reading_comes_back_as_it_was_written_and_a_torn_one_is_none() -> None
 
 def test_data_is_no_part_of_a_step() -> None:
     clock, waited = MovedClock(), WaitedSeconds()
-    written = PhaseClock(clock, waited.read)
+    written = PhaseClock(clock, waited.seconds_so_far)
     written.enter(Phase.STEP)
 
     def batches() -> Iterator[int]:
@@ -81,13 +81,13 @@ def test_a_row_is_due_at_each_phase_and_at_least_once_a_minute() -> None:
     measured, schedule = RankTime("1.0", "n1", 1000.0, clock=clock, now=lambda: 1000.0), RowSchedule()
     row = measured.row(RankProgress())
     assert schedule.is_due(0.0, row)
-    schedule.written(0.0, row)
+    schedule.schedule_after_written_row(0.0, row)
     assert not schedule.is_due(0.5, row) and schedule.is_due(1.0, row)
     assert schedule.is_due(0.5, row._replace(phase=Phase.RESTORE)) and schedule.is_due(0.5, row._replace(over=True))
-    schedule.written(1e6, row)
+    schedule.schedule_after_written_row(1e6, row)
     assert not schedule.is_due(1e6 + 59.0, row) and schedule.is_due(1e6 + 60.0, row)
     steps = row._replace(phase=Phase.STEP)
-    schedule.written(1e6, steps)
+    schedule.schedule_after_written_row(1e6, steps)
     assert not schedule.is_due(1e6 + 1.0, steps._replace(phase=Phase.SAVE))
 
 

@@ -21,7 +21,7 @@ ENVIRONMENT = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASK
 def noted(state: Path, record: str, more: Dict[str, str]) -> time_rows.RunRow:
     env = {**ENVIRONMENT, **more}
     runner = RecordingRunner({"squeue job 7": record, QUEUED: "1790000000\n"})
-    run_log.note(str(state), "", JobEnvironment.read(env), runner, env)
+    run_log.append_run_row(str(state), "", JobEnvironment.read(env), runner, env)
     row = time_rows.read_run(str(state), time_rows.run_name("7", "", 0))
     assert row is not None
     return row
@@ -49,7 +49,7 @@ def test_gpus_are_counted_where_slurm_tracks_none(tmp_path: Path) -> None:
     ],
 )
 def test_what_slurm_has_a_job_as(record: str, state: JobState, since: float) -> None:
-    found = standing.of(RecordingRunner({"squeue job 7": f"JobId=7 {record}"}), "7")
+    found = standing.query_job_standing_or_none(RecordingRunner({"squeue job 7": f"JobId=7 {record}"}), "7")
     assert found is not None and (found.state, found.since) == (state, since)
 
 
@@ -68,7 +68,7 @@ def test_another_job_of_the_same_number_is_not_this_one(now: JobStanding, same: 
     """Slurm counts from 1 again after it has lost its state; the time of a job of last month does not grow then."""
     row = noted(tmp_path, "JobId=7 JobState=RUNNING StartTime=1790000060", {})
     run = RunLog(("7", "", 0), row.started, row.started + 500.0, row=row)
-    assert now.is_of(run) is same
+    assert now.may_describe_job_of_run(run) is same
     whole = table_of(account([run], "7", 1791000000.0, now).pieces).whole
     assert (whole > 1000.0) is same or now.state is JobState.OVER
 

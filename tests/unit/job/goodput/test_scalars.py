@@ -77,7 +77,7 @@ def test_the_command_writes_one_file_a_job_and_a_second_call_replaces_it(
 
 
 def test_a_name_of_a_job_that_others_wrote_leads_nowhere_else(tmp_path: Path) -> None:
-    path = scalars.write(str(tmp_path / "board"), JobTime("../../elsewhere"), now=1.7e9)
+    path = scalars.replace_event_file_of_job(str(tmp_path / "board"), JobTime("../../elsewhere"), now=1.7e9)
     assert os.path.dirname(path) == str(tmp_path / "board" / "______elsewhere")
 
 
@@ -86,11 +86,11 @@ def test_tensorboard_reads_the_scalars_and_takes_a_new_file_for_the_old_one(hist
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     told = ledger_of(history)
-    scalars.write(str(tmp_path), told, now=1.8e9)
+    scalars.replace_event_file_of_job(str(tmp_path), told, now=1.8e9)
     board = EventAccumulator(str(tmp_path / "7"))
     for now in (None, 1.8e9 + 60):
         if now is not None:
-            scalars.write(str(tmp_path), told, now)
+            scalars.replace_event_file_of_job(str(tmp_path), told, now)
         board.Reload()
         assert {"goodput", scalars.STEP_TIME, "time/lasted", "time/unknown"} <= set(board.Tags()["scalars"])
         shown = board.Scalars("goodput")

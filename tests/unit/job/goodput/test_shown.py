@@ -42,7 +42,7 @@ def test_the_table_names_each_cause_and_what_it_cost(history: History) -> None:
 
 
 def test_the_pictures_are_whole(history: History) -> None:
-    body = ElementTree.fromstring(f"<div>{pictures.both(ledger_of(history))}</div>")
+    body = ElementTree.fromstring(f"<div>{pictures.waterfall_and_gantt_html(ledger_of(history))}</div>")
     texts = ["".join(text.itertext()) for text in body.iter("text")]
     assert len(body.findall("svg")) == 2 and {"n1", "n2", LABELS[TimeCause.LASTED]} <= set(texts)
 
@@ -98,9 +98,9 @@ def test_a_price_is_one_amount_of_dollars(words: List[str], capsys: pytest.Captu
 
 def test_counters_only_grow() -> None:
     counted = counted_seconds.CountedSeconds(TimeTable())
-    first = counted.count(TimeTable(gpu_seconds={TimeCause.LASTED: 100.0}))
-    later = counted.count(TimeTable(gpu_seconds={TimeCause.LASTED: 60.0, TimeCause.TWICE: 50.0}))
-    again = counted.count(TimeTable(gpu_seconds={TimeCause.LASTED: 60.0, TimeCause.TWICE: 20.0}))
+    first = counted.raise_counters_to(TimeTable(gpu_seconds={TimeCause.LASTED: 100.0}))
+    later = counted.raise_counters_to(TimeTable(gpu_seconds={TimeCause.LASTED: 60.0, TimeCause.TWICE: 50.0}))
+    again = counted.raise_counters_to(TimeTable(gpu_seconds={TimeCause.LASTED: 60.0, TimeCause.TWICE: 20.0}))
     assert first == {"steps": 100.0} and later == {"steps": 110.0, "twice": 50.0} and again == later
 
 
@@ -110,7 +110,9 @@ def test_the_attempt_at_work_shows_its_step_and_its_pace_in_text_data_and_on_the
     attempt = AttemptLog("7.0.1", ("7", "", 0), 0.0, rows=[row])
     told = JobTime("7", runs=[RunLog(attempt.run, 0.0, 0.0, attempts=[attempt])], state=JobState.RUNS)
     words = "now at step 99, 0.197 s a step"
-    assert told.to_dict()["now"]["memory"] is None and "newest in memory: unknown" in show.newest_in_memory(row, 22.0)
+    assert told.to_dict()["now"][
+        "memory"
+    ] is None and "newest in memory: unknown" in show.newest_memory_capture_sentence(row, 22.0)
     assert show.now_at(row, 22.0) == words and told.to_dict()["now"]["step"] == 99
     assert told.to_dict()["now"]["step_seconds"] == pytest.approx(19.5 / 99)
     assert f"<p>{words}</p>" in status_page.page("Job 7", [], Totals(), 22.0, times=[told])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
-from hyperpod_kit.model.clients import ARCHITECTURES, Package, client_of_package
+from hyperpod_kit.model.clients import ARCHITECTURES, Package, client_of_own_package_or_empty
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.facts import NodeFacts
@@ -145,7 +145,7 @@ class DebianRoot:
         name, version, arch = deb.stem.split("_")
         architectures = {mine: ours for ours, mine in ARCHITECTURES.items()}
         values = {
-            "client": client or client_of_package(name),
+            "client": client or client_of_own_package_or_empty(name),
             "name": name,
             "version": version,
             "arch": architectures[arch],

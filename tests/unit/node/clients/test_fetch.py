@@ -11,7 +11,7 @@ import pytest
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.clients.fetch import obtain_verified_file, sha256_of
-from hyperpod_kit.node.clients.install import install_clients
+from hyperpod_kit.node.clients.install import install_missing_mount_clients
 from tests.support.wait import Deadline
 from tests.unit.node.clients.debian_root import ARCH, OTHER_ARCH, DebianRoot
 from tests.unit.node.clients.package_server import PackageServer, busy, cut, trickle
@@ -31,8 +31,8 @@ def test_once_for_the_life_of_the_node_and_for_its_architecture_alone(
     mine = debian.listed(deb, url=server.offer(f"/1.22.0/{ARCH}/mount-s3.deb", deb.read_bytes()))
     other = debian.listed(deb, url=server.offer(f"/1.22.0/{OTHER_ARCH}/mount-s3.deb", b"other"), arch=OTHER_ARCH)
     node = debian.node([DATA], [other, mine])
-    assert install_clients(node)[0] is True
-    assert install_clients(node) == (False, "")
+    assert install_missing_mount_clients(node)[0] is True
+    assert install_missing_mount_clients(node) == (False, "")
     assert server.asked == [f"/1.22.0/{ARCH}/mount-s3.deb"]
     assert list(Path(node.paths.package_cache).iterdir()) == []  # what is installed needs no second copy
 
@@ -58,7 +58,7 @@ def test_a_file_that_changed_under_its_name(debian: DebianRoot, deb: Path, serve
     package = debian.listed(deb, url=server.offer("/mount-s3.deb", deb.read_bytes() + b"\n"))
     node = debian.node([DATA], [package])
     with pytest.raises(NodeError, match=rf"/mount-s3\.deb: expected sha256 {package.sha256}, found [0-9a-f]{{64}}"):
-        install_clients(node)
+        install_missing_mount_clients(node)
     assert server.asked == ["/mount-s3.deb"] and debian.changes() == []
     assert list(Path(node.paths.package_cache).iterdir()) == []
 

@@ -12,7 +12,7 @@ from hyperpod_kit.errors import BundleIntegrityError, NodeError
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
-from hyperpod_kit.node.clients.install import describe_pending_changes, install_clients
+from hyperpod_kit.node.clients.install import describe_pending_changes, install_missing_mount_clients
 from tests.unit.node.clients.debian_root import ARCH, KERNEL, OTHER_ARCH, DebianRoot
 
 DATA = S3Mount("data", "/mnt/data", "bucket")
@@ -40,7 +40,7 @@ def test_out_of_the_bundle_without_a_network_and_only_once(debian: DebianRoot, o
         "install amazon-efs-utils: /usr/sbin/mount.efs is not there"
     )
     assert debian.changes() == []
-    changed, detail = install_clients(node)
+    changed, detail = install_missing_mount_clients(node)
     assert changed and detail == (
         "installed mount-s3 1.22.0: /usr/bin/mount-s3 is not there; "
         "installed amazon-efs-utils 3.1.0: /usr/sbin/mount.efs is not there"
@@ -53,7 +53,7 @@ def test_out_of_the_bundle_without_a_network_and_only_once(debian: DebianRoot, o
         "amazon-efs-utils": "3.1.0 install installed",
     }
     before = debian.changes()
-    assert install_clients(node) == (False, "") and describe_pending_changes(node) == ""
+    assert install_missing_mount_clients(node) == (False, "") and describe_pending_changes(node) == ""
     assert debian.changes() == before
 
 
@@ -74,11 +74,11 @@ def test_what_is_there_is_kept_unless_it_is_older(debian: DebianRoot, says: str,
     program.chmod(0o755)
     packages = [debian.listed(debian.deb("mount-s3", listed, files=[PROGRAM]))] if listed else []
     node = debian.node([DATA], packages)
-    changed, _ = install_clients(node)
+    changed, _ = install_missing_mount_clients(node)
     assert changed is (says != becomes)
     assert subprocess.run([str(program)], stdout=subprocess.PIPE, timeout=60, text=True).stdout.strip() == becomes
     assert changed or debian.changes() == []
-    assert install_clients(node) == (False, "")
+    assert install_missing_mount_clients(node) == (False, "")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_nothing_is_listed_that_would_help(debian: DebianRoot, script: Any, said
         program.chmod(0o755)
     other = debian.listed(debian.deb("mount-s3", "1.22.0", files=[PROGRAM]), arch=OTHER_ARCH)
     with pytest.raises(NodeError, match=said) as caught:
-        install_clients(debian.node([DATA], [other]))
+        install_missing_mount_clients(debian.node([DATA], [other]))
     assert caught.value.hint == (
         f"list mount-s3 for {'amd64' if ARCH == 'x86_64' else 'arm64'} under "
         "hyperpod_kit.clients, or use an image that has it; "
@@ -109,13 +109,13 @@ def test_nothing_is_listed_that_would_help(debian: DebianRoot, script: Any, said
 def test_a_needed_package_that_nobody_lists(debian: DebianRoot) -> None:
     s3 = debian.listed(debian.deb("mount-s3", "1.22.0", depends="libfuse2 (>= 2.9), fuse3", files=[PROGRAM]))
     with pytest.raises(NodeError) as caught:
-        install_clients(debian.node([DATA], [s3]))
+        install_missing_mount_clients(debian.node([DATA], [s3]))
     assert caught.value.message == ("cannot install mount-s3: mount-s3 needs libfuse2 (>= 2.9); mount-s3 needs fuse3")
     assert "same `client`" in str(caught.value.hint)
     # The same when the machine's own sources have it, in whatever version that is today.
     debian.put_in_sources(debian.deb("libfuse2", "3.0.1"), debian.deb("fuse3", "3.14.0"))
     with pytest.raises(NodeError, match="installing mount-s3 would bring along ") as caught:
-        install_clients(debian.node([DATA], [s3]))
+        install_missing_mount_clients(debian.node([DATA], [s3]))
     assert "libfuse2 3.0.1" in caught.value.message and "fuse3 3.14.0" in caught.value.message
     assert debian.installed() == {} and debian.changes() == []
 
@@ -123,7 +123,7 @@ def test_a_needed_package_that_nobody_lists(debian: DebianRoot) -> None:
 def test_what_would_have_to_go_stays(debian: DebianRoot) -> None:
     old = debian.deb("amazon-efs-utils", "2.0.0", depends="stunnel4", files=["usr/sbin/mount.efs"])
     stunnel = debian.deb("stunnel4", "5.0")
-    install_clients(debian.node([HOME], [debian.listed(old), debian.listed(stunnel, client="efs-utils")]))
+    install_missing_mount_clients(debian.node([HOME], [debian.listed(old), debian.listed(stunnel, client="efs-utils")]))
     tree = debian.root / "tmp/amazon-efs-utils_3.1.0_x"
     (tree / "DEBIAN").mkdir(parents=True)
     (tree / "DEBIAN/control").write_text(
@@ -133,7 +133,7 @@ def test_what_would_have_to_go_stays(debian: DebianRoot) -> None:
     target = debian.root / "debs/amazon-efs-utils_3.1.0_all.deb"
     subprocess.run(["dpkg-deb", "-Znone", "-b", str(tree), str(target)], check=True, stdout=subprocess.DEVNULL)
     with pytest.raises(NodeError, match="installing amazon-efs-utils would remove stunnel4"):
-        install_clients(debian.node([HOME], [debian.listed(target)]))
+        install_missing_mount_clients(debian.node([HOME], [debian.listed(target)]))
     assert debian.installed()["stunnel4"] == "5.0 install installed"
 
 
@@ -145,35 +145,35 @@ def test_a_damaged_package_never_reaches_dpkg(debian: DebianRoot) -> None:
     data[len(data) // 2] ^= 1
     place.write_bytes(data)
     with pytest.raises(BundleIntegrityError, match=r"packages/.*/mount-s3_1\.22\.0_.*\.deb is damaged"):
-        install_clients(node)
+        install_missing_mount_clients(node)
     place.unlink()
     with pytest.raises(NodeError, match="is not in the bundle"):
-        install_clients(node)
+        install_missing_mount_clients(node)
     assert [call for call in debian.calls if call.startswith("apt")] == []
 
 
 def test_a_file_that_is_another_package(debian: DebianRoot) -> None:
     other = debian.deb("mount-s3", "1.19.0", files=[PROGRAM])
     with pytest.raises(NodeError, match=r"is mount-s3 1\.19\.0 for \w+, listed as mount-s3 1\.22\.0 for"):
-        install_clients(debian.node([DATA], [debian.listed(other, version="1.22.0")]))
+        install_missing_mount_clients(debian.node([DATA], [debian.listed(other, version="1.22.0")]))
     text = debian.root / "debs" / f"mount-s3_1.23.0_{'amd64' if ARCH == 'x86_64' else 'arm64'}.deb"
     text.write_text("<html>Access Denied</html>")
     with pytest.raises(NodeError, match="is not a Debian package"):
-        install_clients(debian.node([DATA], [debian.listed(text)]))
+        install_missing_mount_clients(debian.node([DATA], [debian.listed(text)]))
     assert [call for call in debian.calls if call.startswith("apt")] == []
 
 
 def test_a_package_that_does_not_bring_what_it_should(debian: DebianRoot) -> None:
     s3 = debian.listed(debian.deb("mount-s3", "1.22.0", files=[PROGRAM], says="mount-s3 1.20.0"))
     with pytest.raises(NodeError, match=r"mount-s3 1\.22\.0 is installed, and still /usr/bin/mount-s3 is 1\.20\.0"):
-        install_clients(debian.node([DATA], [s3]))
+        install_missing_mount_clients(debian.node([DATA], [s3]))
 
 
 def test_an_optional_mount_does_not_fail_the_node(debian: DebianRoot) -> None:
     optional = S3Mount("data", "/mnt/data", "bucket", required=False)
-    assert install_clients(debian.node([optional])) == (False, "data: /usr/bin/mount-s3 is not there")
+    assert install_missing_mount_clients(debian.node([optional])) == (False, "data: /usr/bin/mount-s3 is not there")
     with pytest.raises(NodeError, match=r"mount-s3 is not there; /usr/sbin/mount\.efs is not there"):
-        install_clients(debian.node([DATA, HOME]))
+        install_missing_mount_clients(debian.node([DATA, HOME]))
 
 
 def test_a_kernel_is_never_brought_along(debian: DebianRoot) -> None:
@@ -185,6 +185,6 @@ def test_a_kernel_is_never_brought_along(debian: DebianRoot) -> None:
     helper.write_text("#!/bin/sh\n")
     helper.chmod(0o755)
     with pytest.raises(NodeError, match=r"would bring along linux-image-9\.9\.9-1-aws .*") as caught:
-        install_clients(debian.node([FSX], [wrong]))
+        install_missing_mount_clients(debian.node([FSX], [wrong]))
     assert "a kernel must never be among them" in str(caught.value.hint)
     assert debian.installed() == {} and debian.changes() == []

@@ -16,7 +16,7 @@ import pytest
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.clients import apt
-from hyperpod_kit.node.clients.install import install_clients
+from hyperpod_kit.node.clients.install import install_missing_mount_clients
 from hyperpod_kit.node.context import Node
 from tests.support.wait import Deadline, until
 from tests.unit.node.clients.debian_root import DebianRoot
@@ -44,7 +44,7 @@ def held(path: Path, seconds: float) -> Iterator[subprocess.Popen[str]]:
 def test_a_lock_is_waited_for(debian: DebianRoot, lock: str) -> None:
     s3 = debian.listed(debian.deb("mount-s3", "1.22.0", files=[PROGRAM]))
     with held(debian.root / lock, 1.0) as holder:
-        changed, _ = install_clients(debian.node([DATA], [s3]))
+        changed, _ = install_missing_mount_clients(debian.node([DATA], [s3]))
         assert holder.poll() is not None, "it was installed while another process held the lock"
     assert changed and debian.installed() == {"mount-s3": "1.22.0 install installed"}
 
@@ -96,10 +96,10 @@ def test_killed_in_the_middle_then_run_again(debian: DebianRoot, which: str) -> 
     state = debian.installed()["mount-s3"]
     assert "half" in state or "unpacked" in state
     go.touch()
-    assert install_clients(node)[0] is True
+    assert install_missing_mount_clients(node)[0] is True
     assert debian.installed() == {"mount-s3": "1.22.0 install installed"}
     assert [call for call in debian.calls if call.startswith("dpkg --configure -a")]
-    assert install_clients(node) == (False, "")
+    assert install_missing_mount_clients(node) == (False, "")
 
 
 def threaded_kill(node: Node, debian: DebianRoot, at: Path) -> None:
@@ -116,6 +116,6 @@ def threaded_kill(node: Node, debian: DebianRoot, at: Path) -> None:
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        install_clients(node)
+        install_missing_mount_clients(node)
     finally:
         killer.join()

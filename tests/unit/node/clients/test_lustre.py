@@ -8,8 +8,8 @@ from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.clients import apt
-from hyperpod_kit.node.clients.install import describe_pending_changes, install_clients
-from hyperpod_kit.node.clients.lustre_hold import unheld_packages
+from hyperpod_kit.node.clients.install import describe_pending_changes, install_missing_mount_clients
+from hyperpod_kit.node.clients.lustre_hold import parse_unheld_upgradable_packages
 from tests.unit.node.clients.debian_root import KERNEL, DebianRoot
 
 FSX = LustreMount("fsx", "/fsx", "fs-1.fsx.us-east-1.amazonaws.com", "abcdefgh")
@@ -38,14 +38,14 @@ def test_a_module_that_works_is_left_alone_and_held(debian: DebianRoot) -> None:
     apt.install_package_files_only(node, [str(deb) for deb in debs], [deb.name.split("_")[0] for deb in debs])
     said = "held linux-image-aws, lustre-client-modules-aws, lustre-client-utils"
     assert describe_pending_changes(node) == said.replace("held", "hold")
-    assert install_clients(node) == (True, said)
+    assert install_missing_mount_clients(node) == (True, said)
     assert debian.installed() == {
         "linux-image-6.8.0-1057-aws": "6.8.0-1057 install installed",  # one kernel cannot move
         "linux-image-aws": "6.8.0-1057 hold installed",
         "lustre-client-modules-aws": "6.8.0-1057 hold installed",
         "lustre-client-utils": "2.15.6-1 hold installed",
     }
-    assert install_clients(node) == (False, "") and describe_pending_changes(node) == ""
+    assert install_missing_mount_clients(node) == (False, "") and describe_pending_changes(node) == ""
     # And that is what an upgrade then does.
     debian.put_in_sources(debian.deb("linux-image-aws", "6.17.0-1"), debian.deb("lustre-client-utils", "2.16-1"))
     node.runner.run(["apt-get", "-y", "upgrade"], timeout=60)
@@ -55,7 +55,7 @@ def test_a_module_that_works_is_left_alone_and_held(debian: DebianRoot) -> None:
 def test_a_module_that_is_loaded_needs_no_modinfo(debian: DebianRoot) -> None:
     present(debian, HELPER)
     (debian.root / "sys/module/lustre").mkdir(parents=True)
-    assert install_clients(debian.node([FSX])) == (False, "")
+    assert install_missing_mount_clients(debian.node([FSX])) == (False, "")
 
 
 def test_the_module_of_the_running_kernel_is_chosen_from_several(debian: DebianRoot) -> None:
@@ -65,7 +65,7 @@ def test_the_module_of_the_running_kernel_is_chosen_from_several(debian: DebianR
         debian.listed(debian.deb(own, "2.15.6-1", depends="lustre-client-utils", files=[MODULE])),
         debian.listed(debian.deb("lustre-client-utils", "2.15.6-1", files=[HELPER]), client="lustre"),
     ]
-    changed, detail = install_clients(debian.node([FSX], packages))
+    changed, detail = install_missing_mount_clients(debian.node([FSX], packages))
     assert changed and detail == (
         f"installed {own} 2.15.6-1: /usr/sbin/mount.lustre is not there; "
         f"held {', '.join(sorted([own, 'lustre-client-utils']))}"
@@ -77,7 +77,7 @@ def test_only_modules_of_other_kernels_are_listed(debian: DebianRoot) -> None:
     present(debian, HELPER)
     other = debian.listed(debian.deb("lustre-client-modules-6.8.0-1057-aws", "2.15.6-1"))
     with pytest.raises(NodeError, match=f"there is no module lustre for kernel {KERNEL}") as caught:
-        install_clients(debian.node([FSX], [other]))
+        install_missing_mount_clients(debian.node([FSX], [other]))
     assert f"list lustre-client-modules-{KERNEL} for" in str(caught.value.hint)
     assert "listed are lustre-client-modules-6.8.0-1057-aws for" in str(caught.value.hint)
     assert debian.changes() == []
@@ -88,7 +88,7 @@ def test_a_lock_that_keeps_us_from_holding_does_not_cost_the_node(debian: Debian
     node = debian.node([FSX])
     apt.install_package_files_only(node, [str(debian.deb("linux-image-aws", "6.8.0-1057"))], ["linux-image-aws"])
     debian.shim("apt-mark", "echo 'E: Sub-process /usr/bin/dpkg returned an error code (2)' >&2; exit 100")
-    assert install_clients(node) == (
+    assert install_missing_mount_clients(node) == (
         False,
         "cannot hold linux-image-aws: E: Sub-process /usr/bin/dpkg returned an error code (2)",
     )
@@ -99,7 +99,7 @@ def test_without_lustre_nothing_is_held(debian: DebianRoot) -> None:
     apt.install_package_files_only(
         debian.node([]), [str(debian.deb("linux-image-aws", "6.8.0-1057"))], ["linux-image-aws"]
     )
-    assert install_clients(debian.node([S3Mount("data", "/d", "bucket")])) == (False, "")
+    assert install_missing_mount_clients(debian.node([S3Mount("data", "/d", "bucket")])) == (False, "")
 
 
 def test_what_moves() -> None:
@@ -109,7 +109,7 @@ def test_what_moves() -> None:
         "linux-image-aws-6.8\tinstall\tinstalled\nlustre-client-modules-6.8.0-1057-aws\tinstall\tinstalled\n"
         "lustre-client-modules-aws\thold\tinstalled\nlustre-client\tunknown\tnot-installed\n"
     )
-    assert unheld_packages(listing) == [
+    assert parse_unheld_upgradable_packages(listing) == [
         "linux-image-aws",
         "linux-image-aws-6.8",
         "lustre-client-modules-6.8.0-1057-aws",
@@ -128,7 +128,7 @@ def test_after_a_change_of_kernel_what_we_hold_is_no_obstacle(debian: DebianRoot
         debian.listed(debian.deb("lustre-client-utils", "2.15.6-1", files=[HELPER]), client="lustre"),
     ]
     node = debian.node([FSX], packages)
-    assert install_clients(node)[0] is True and install_clients(node) == (False, "")
+    assert install_missing_mount_clients(node)[0] is True and install_missing_mount_clients(node) == (False, "")
     assert debian.installed() == {own: "2.15.6-1 hold installed", "lustre-client-utils": "2.15.6-1 hold installed"}
 
 
@@ -138,5 +138,5 @@ def test_what_an_admin_holds_stays(debian: DebianRoot) -> None:
     apt.hold_packages(debian.node([]), ["mount-s3"], seconds=10)
     new = debian.listed(debian.deb("mount-s3", "1.22.0", files=["usr/bin/mount-s3"]))
     with pytest.raises(NodeError, match="cannot install mount-s3: E: Held packages were changed"):
-        install_clients(debian.node([S3Mount("data", "/d", "bucket")], [new]))
+        install_missing_mount_clients(debian.node([S3Mount("data", "/d", "bucket")], [new]))
     assert debian.installed() == {"mount-s3": "1.7.0 hold installed"}

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List
 
 import pytest
 
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 from hyperpod_kit.storage.alerts import outbox
 from hyperpod_kit.storage.alerts.alert import Alert
@@ -92,14 +92,14 @@ def test_down_at_the_crossing_and_for_three_checks_then_sent_once(
     configure(crossed, servers.sinks, {"/fsx/alice": []})
     words = CHECKS[name](crossed)
     for _ in range(3):
-        assert run(words) == 1
+        assert run_command_line(words) == 1
         shown = capsys.readouterr()
         assert "failed: mail: " in shown.err and "failed: sns: " in shown.err
         assert "still to be sent to mail root@x.example, sns arn:" in shown.out + shown.err
         assert "sent to mail" not in (shown.out + shown.err).replace("still to be sent to mail", "")
     servers.up()
     for _ in range(3):
-        run(words)
+        run_command_line(words)
     assert servers.recipients == [["root@x.example"]]
     ((subject, message),) = servers.published
     assert message in servers.mail.received[0].text.replace("=\n", "") or subject in servers.mail.received[0].text
@@ -112,14 +112,14 @@ def test_each_sink_and_each_address_is_on_its_own_account(
     configure(crossed, servers.sinks, {"/fsx/alice": ["alice@x.example"]})
     words = crossed.quota()
     servers.up(mail=False)
-    assert run(words) == 1 and len(servers.published) == 1
+    assert run_command_line(words) == 1 and len(servers.published) == 1
     servers.up(topics=False)
     servers.mail.refused = {"alice@x.example"}
-    assert run(words) == 1
+    assert run_command_line(words) == 1
     assert servers.recipients == [["root@x.example"]]
     assert "mail: alice@x.example: 550 no such user" in capsys.readouterr().err
     servers.mail.refused = set()
-    assert run(words) == 1 and run(words) == 1
+    assert run_command_line(words) == 1 and run_command_line(words) == 1
     assert servers.recipients == [["root@x.example"], ["alice@x.example"]] and len(servers.published) == 1
 
 
@@ -131,10 +131,10 @@ def test_up_and_down_while_a_sink_is_down_is_one_alert_there_and_each_time_one_e
     servers.up(mail=False)
     for share in (0.85, 0.5, 0.9, 0.4):
         crossed.share(share)
-        run(words)
+        run_command_line(words)
     assert [subject for subject, _ in servers.published] == ["/fsx/alice is 85% full", "/fsx/alice is 90% full"]
     servers.up(topics=False)
-    assert run(words) == 0 and run(words) == 0
+    assert run_command_line(words) == 0 and run_command_line(words) == 0
     (mail,) = servers.mail.received
     assert "Subject: /fsx/alice is 90% full (over)" in mail.text and "over by now" in mail.text
 
@@ -144,16 +144,16 @@ def test_a_sink_that_is_down_is_asked_once_a_check_however_many_alerts_wait(
 ) -> None:
     configure(crossed, {"mail": servers.sinks["mail"]}, {f"/fsx/{number}": [] for number in range(50)})
     words = crossed.quota()
-    assert run(words) == 1
+    assert run_command_line(words) == 1
     servers.up()
     servers.mail.silent_after = 0
     servers.mail.ended.set()
-    assert run(words) == 1 and servers.mail.calls == 1
+    assert run_command_line(words) == 1 and servers.mail.calls == 1
     servers.mail.silent_after = 1 << 30
-    assert run(words) == 1
+    assert run_command_line(words) == 1
     # Of fifty directories fifty alerts, over one connection, and never again.
     assert len(servers.recipients) == 50 and servers.mail.calls == 2
-    assert run(words) == 1 and len(servers.recipients) == 50
+    assert run_command_line(words) == 1 and len(servers.recipients) == 50
 
 
 def test_a_name_that_is_no_text_is_alerted_of_and_costs_no_other_alert(crossed: Crossed, servers: AlertServers) -> None:
@@ -162,8 +162,8 @@ def test_a_name_that_is_no_text_is_alerted_of_and_costs_no_other_alert(crossed: 
     configure(crossed, servers.sinks, {odd: [], "/fsx/b": []})
     words = crossed.quota()
     servers.up()
-    run(words)
-    assert run(words) == 1
+    run_command_line(words)
+    assert run_command_line(words) == 1
     assert len(servers.recipients) == len(servers.published) == 2
     shown = [servers.published[0][1], servers.mail.received[0].text]
     assert all("/fsx/caf hint: [2J is 85.0% full" in text.replace("=\n", "") for text in shown)
@@ -187,7 +187,11 @@ def test_a_check_that_is_killed_sends_the_rest_the_next_time(tmp_path: Path) -> 
         argv = [sys.executable, "-c", KILLED, str(tmp_path / "state"), server.address]
         check = subprocess.Popen(argv)
         try:
-            until(lambda: outbox.read(tmp_path / "state")["/a"].accepted if server.received else None)
+            until(
+                lambda: (
+                    outbox.read_standing_alerts_or_empty(tmp_path / "state")["/a"].accepted if server.received else None
+                )
+            )
         finally:
             check.send_signal(signal.SIGKILL)
             check.wait()
@@ -206,12 +210,12 @@ def test_a_check_without_a_sink_says_so_each_time(crossed: Crossed, capsys: Capt
     ):
         crossed.file.write_text(json.dumps({"directories": directories, "sinks": sinks}))
         for _ in range(2):
-            assert run(words) == 1
+            assert run_command_line(words) == 1
             shown = capsys.readouterr()
             assert complaint in shown.err and "sent to" not in shown.out
     crossed.share(0.1)
     crossed.file.write_text(json.dumps({"directories": {"/fsx/alice": []}}))
-    assert run(words) == 0 and "nobody is alerted" in capsys.readouterr().err
+    assert run_command_line(words) == 0 and "nobody is alerted" in capsys.readouterr().err
 
 
 def test_what_cannot_be_noted_is_not_sent(crossed: Crossed, servers: AlertServers, capsys: Capture) -> None:
@@ -219,7 +223,7 @@ def test_what_cannot_be_noted_is_not_sent(crossed: Crossed, servers: AlertServer
     words = crossed.quota()
     servers.up()
     (crossed.file.parent / "state").mkdir()
-    assert run(words) != 0
+    assert run_command_line(words) != 0
     assert servers.recipients == [] and servers.published == []
 
 
@@ -229,7 +233,7 @@ def test_what_an_earlier_build_noted_as_sent_is_sent_once_more(crossed: Crossed,
     noted = {"format": "hpk-quota-state/1", "above": ["/fsx/alice", "/fsx/gone"]}
     (crossed.file.parent / "state").write_text(json.dumps(noted))
     servers.up()
-    assert run(words) == 1 and run(words) == 1
+    assert run_command_line(words) == 1 and run_command_line(words) == 1
     assert len(servers.recipients) == 2 and len(servers.published) == 2
 
 

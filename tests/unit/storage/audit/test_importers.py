@@ -141,7 +141,7 @@ def test_what_sacct_prints() -> None:
     text = (
         "41|2001|alice|n[1-2]|100|200\n42|2001|alice|n1|150|Unknown\n43|2001|alice|None assigned|Unknown|Unknown\nx\n"
     )
-    found = list(accounting.parse_sacct_jobs(text.splitlines()))
+    found = list(accounting.parse_sacct_jobs_per_node(text.splitlines()))
     assert [(one.job, one.host, one.end) for one in found] == [
         ("41", "n1", 200.0),
         ("41", "n2", 200.0),

@@ -10,7 +10,7 @@ from typing import Any, Iterator, List
 
 import pytest
 
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.storage.audit.accounting import SlurmJob
 from hyperpod_kit.storage.audit.ledger import AuditLedger
@@ -60,11 +60,11 @@ def test_a_row_that_was_changed_is_found(ledger: AuditLedger, tmp_path: Path, ha
 def test_what_retention_took_does_not_break_the_rest(ledger: AuditLedger) -> None:
     ledger.add_entries(many(10))
     last = ledger.verify_chain().last
-    assert ledger.delete_older_than(104.0, dry_run=True) == 4 and ledger.verify_chain().rows == 10
-    assert ledger.delete_older_than(104.0) == 4
+    assert ledger.delete_older_records_gaps_and_jobs(104.0, dry_run=True) == 4 and ledger.verify_chain().rows == 10
+    assert ledger.delete_older_records_gaps_and_jobs(104.0) == 4
     assert ledger.verify_chain() == (6, None, last, 4)
     ledger.add_entries([replace(ONE, id="new")])
-    assert ledger.delete_older_than(1e6) == 7 and ledger.verify_chain().rows == 0
+    assert ledger.delete_older_records_gaps_and_jobs(1e6) == 7 and ledger.verify_chain().rows == 0
     ledger.add_entries([replace(ONE, id="newer")])
     assert ledger.verify_chain()[:2] == (1, None) and ledger.verify_chain().removed == 11
 
@@ -116,21 +116,23 @@ def test_hostile_values_are_kept_or_become_gaps(ledger: AuditLedger) -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(["storage", "audit", "query"]) == 3 and "there is no audit.sqlite" in capsys.readouterr().err
+    assert (
+        run_command_line(["storage", "audit", "query"]) == 3 and "there is no audit.sqlite" in capsys.readouterr().err
+    )
     lines = chained({"op": "write", "path": "/fsx/a", "uid": 2001, "pid": 3}, {"op": "gap", "why": "queue full"})
     (tmp_path / "n1.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "sacct").write_text("41|2001|alice|n1|0|200\n")
-    assert run(["storage", "audit", "import", "node", "n1.jsonl", "--json"]) == 0
+    assert run_command_line(["storage", "audit", "import", "node", "n1.jsonl", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"files": 1, "records": 1, "gaps": 1, "again": 0}
-    assert run(["storage", "audit", "jobs", "--from", "sacct"]) == 0
+    assert run_command_line(["storage", "audit", "jobs", "--from", "sacct"]) == 0
     capsys.readouterr()
-    assert run(["storage", "audit", "query", "--user", "alice"]) == 0
+    assert run_command_line(["storage", "audit", "query", "--user", "alice"]) == 0
     shown = capsys.readouterr()
     assert "41 (accounting)" in shown.out and "gap: n1: queue full" in shown.err
-    assert run(["storage", "audit", "verify"]) == 0
-    assert run(["storage", "audit", "retain", "--older-than", "1d"]) == 0
+    assert run_command_line(["storage", "audit", "verify"]) == 0
+    assert run_command_line(["storage", "audit", "retain", "--older-than", "1d"]) == 0
     (tmp_path / "other").write_text("no ledger")
-    assert run(["storage", "audit", "verify", "--ledger", "other"]) == 2
+    assert run_command_line(["storage", "audit", "verify", "--ledger", "other"]) == 2
 
 
 def test_another_programs_file_is_refused(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from hyperpod_kit.node.file_audit import supervisor
 from hyperpod_kit.node.file_audit.collect import AuditLog
 from hyperpod_kit.storage.audit import node_log
 from hyperpod_kit.storage.audit.record import AuditGap
-from hyperpod_kit.system.process import identify
+from hyperpod_kit.system.process import identify_unless_gone_or_zombie
 from tests.support.serving_fuse import serving_mount
 from tests.support.wait import until
 
@@ -209,7 +209,7 @@ def test_when_the_watch_is_killed_nobody_waits(base: Path) -> None:
         child = it.collector()
         it.process.kill()
         it.process.wait()
-        until(lambda: identify(child) is None, what="end of the collector with its watch")
+        until(lambda: identify_unless_gone_or_zombie(child) is None, what="end of the collector with its watch")
         (it.place / "free").write_text("1")
 
 

@@ -154,7 +154,9 @@ def test_a_kind_without_a_known_price_is_never_chosen_and_says_which_price_it_ne
     own = tmp_path / "prices.json"
     names = ("fsx-intelligent-tiering", "fsx-intelligent-tiering-throughput")
     own.write_text(json.dumps({name: {"usd": 0.01, "date": "2026-11-01"} for name in names}))
-    priced = of(plan.make_plan(BIG, seeds.CHECKPOINTS, prices.load_prices(own)), "fsx-intelligent-tiering")
+    priced = of(
+        plan.make_plan(BIG, seeds.CHECKPOINTS, prices.load_prices_over_defaults(own)), "fsx-intelligent-tiering"
+    )
     assert priced.cost.usd is not None and not priced.refused
     assert json.loads(json.dumps(made(BIG).to_json()))["candidates"][-2]["usd_a_month"] is None
 
@@ -237,7 +239,7 @@ def test_every_price_has_its_day_and_one_of_ones_own_takes_its_place(tmp_path: P
     assert all(price.date for key, price in prices.PRICES.items() if price.usd)
     own = tmp_path / "prices.json"
     own.write_text(json.dumps({"fsx-lustre-250": {"usd": 0.1, "date": "2026-11-01"}}))
-    found = plan.make_plan(replace(SEED, fsx_throughput=250), seeds.CHECKPOINTS, prices.load_prices(own))
+    found = plan.make_plan(replace(SEED, fsx_throughput=250), seeds.CHECKPOINTS, prices.load_prices_over_defaults(own))
     lustre = of(found, "fsx-lustre")
     assert lustre.cost.prices == (("fsx-lustre-250", prices.Price(0.1, "2026-11-01", "prices.json")),)
     assert lustre.lustre is not None and lustre.monthly_usd == pytest.approx(0.1 * lustre.lustre.capacity)
@@ -256,7 +258,7 @@ def test_every_price_has_its_day_and_one_of_ones_own_takes_its_place(tmp_path: P
 def test_prices_that_are_none_are_named(tmp_path: Path, body: str, words: str) -> None:
     (tmp_path / "p.json").write_text(body)
     with pytest.raises(ConfigError, match=words):
-        prices.load_prices(tmp_path / "p.json")
+        prices.load_prices_over_defaults(tmp_path / "p.json")
 
 
 def test_two_tiers_are_planned_where_memory_survives_failures() -> None:

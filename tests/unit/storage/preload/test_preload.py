@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List
 
 import pytest
 
-from hyperpod_kit.cli.main import run as command
+from hyperpod_kit.cli.main import run_command_line as command
 from hyperpod_kit.errors import Absent
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.storage.preload import files, hsm, jobs, read_through, run
@@ -58,7 +58,11 @@ class FakeLustre:
         wanted = files.list_files([str(self.root)])
         self.said: List[str] = []
         return run.run_preload(
-            wanted, run.group_files_by_way(wanted, self.mounts), LocalRunner(), self.said.append, patience=5
+            wanted,
+            run.group_files_by_hsm_or_read_through(wanted, self.mounts),
+            LocalRunner(),
+            self.said.append,
+            patience=5,
         )
 
 
@@ -102,7 +106,7 @@ def test_released_again_before_the_end_is_not_here(lustre: FakeLustre, monkeypat
         if line.startswith("6 of 6"):
             lustre.change(lambda state: state["flags"].update({victim: RELEASED}))
 
-    done = run.run_preload(wanted, run.group_files_by_way(wanted, lustre.mounts), LocalRunner(), told)
+    done = run.run_preload(wanted, run.group_files_by_hsm_or_read_through(wanted, lustre.mounts), LocalRunner(), told)
     assert list(done.failed) == [victim] and "released again" in done.failed[victim]
 
 

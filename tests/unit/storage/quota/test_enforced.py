@@ -13,7 +13,7 @@ import pytest
 
 from hyperpod_kit.checkpoint.agent import flush
 from hyperpod_kit.checkpoint.repository import selection
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.system import quota_note
 from tests.support.mail_server import MailServer
 from tests.unit.checkpoint.conftest import Capture
@@ -60,10 +60,10 @@ def test_a_write_stops_at_the_limit_and_the_next_directory_does_not_feel_it(
     btrfs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     alice, bob = subvolume(btrfs, "alice", ALICE), subvolume(btrfs, "bob", BOB)
-    assert run(["storage", "quota", "set", str(alice), "--bytes", "16MiB", "--dry-run"]) == 0
+    assert run_command_line(["storage", "quota", "set", str(alice), "--bytes", "16MiB", "--dry-run"]) == 0
     assert "would run: btrfs qgroup limit 16777216" in capsys.readouterr().out
     for _ in range(2):
-        assert run(["storage", "quota", "set", str(alice), "--bytes", "16MiB"]) == 0
+        assert run_command_line(["storage", "quota", "set", str(alice), "--bytes", "16MiB"]) == 0
     capsys.readouterr()
 
     def filling() -> None:
@@ -74,14 +74,14 @@ def test_a_write_stops_at_the_limit_and_the_next_directory_does_not_feel_it(
 
     as_user(ALICE, filling)
     as_user(BOB, lambda: fill(bob / "much", 32 * MIB))
-    assert run(["storage", "quota", "show", str(alice), "--json"]) == 1
+    assert run_command_line(["storage", "quota", "show", str(alice), "--json"]) == 1
     (body,) = json.loads(capsys.readouterr().out)
     assert body["limits"]["hard_bytes"] == 16 * MIB and 0.9 < body["share"] <= 1.0 and body["files"] is None
-    assert run(["storage", "quota", "show", str(alice)]) == 1
+    assert run_command_line(["storage", "quota", "show", str(alice)]) == 1
     assert "16.0 MiB" in capsys.readouterr().out
-    assert run(["storage", "quota", "set", str(alice), "--bytes", "64MiB"]) == 0
+    assert run_command_line(["storage", "quota", "set", str(alice), "--bytes", "64MiB"]) == 0
     as_user(ALICE, lambda: fill(alice / "much", 32 * MIB))
-    assert run(["storage", "quota", "show", str(alice)]) == 0
+    assert run_command_line(["storage", "quota", "show", str(alice)]) == 0
 
 
 def test_a_checkpoint_that_meets_the_limit_names_it_and_the_one_before_stays_whole(
@@ -89,7 +89,7 @@ def test_a_checkpoint_that_meets_the_limit_names_it_and_the_one_before_stays_who
 ) -> None:
     alice = subvolume(btrfs, "alice", ALICE)
     root = alice / "run"
-    assert run(["storage", "quota", "set", str(alice), "--bytes", "16MiB"]) == 0
+    assert run_command_line(["storage", "quota", "set", str(alice), "--bytes", "16MiB"]) == 0
 
     def small() -> None:
         capture(seq=1, items=250_000, elsewhere=str(root)).close()
@@ -112,7 +112,7 @@ def test_a_checkpoint_that_meets_the_limit_names_it_and_the_one_before_stays_who
     as_user(ALICE, large)
     assert selection.newest_valid(str(root)).checkpoint_id == before.checkpoint_id
     # What could not be written is in memory still, and goes out once there is room.
-    assert run(["storage", "quota", "set", str(alice), "--bytes", "128MiB"]) == 0
+    assert run_command_line(["storage", "quota", "set", str(alice), "--bytes", "128MiB"]) == 0
     as_user(ALICE, again)
     assert selection.newest_valid(str(root)).seq == 2
 
@@ -120,13 +120,13 @@ def test_a_checkpoint_that_meets_the_limit_names_it_and_the_one_before_stays_who
 def test_only_a_subvolume_has_a_limit_and_one_of_bytes(btrfs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = btrfs / "plain"
     plain.mkdir()
-    assert run(["storage", "quota", "set", str(plain), "--bytes", "16MiB"]) == 1
+    assert run_command_line(["storage", "quota", "set", str(plain), "--bytes", "16MiB"]) == 1
     assert "btrfs subvolume create" in capsys.readouterr().err
     alice = subvolume(btrfs, "alice", ALICE)
-    assert run(["storage", "quota", "set", str(alice), "--bytes", "2MiB", "--files", "10"]) == 1
+    assert run_command_line(["storage", "quota", "set", str(alice), "--bytes", "2MiB", "--files", "10"]) == 1
     assert "--bytes SIZE alone" in capsys.readouterr().err
     assert not (alice / quota_note.NAME).exists()
-    assert run(["storage", "quota", "show", str(alice)]) == 1
+    assert run_command_line(["storage", "quota", "show", str(alice)]) == 1
     assert "storage quota set" in capsys.readouterr().err
 
 
@@ -134,7 +134,7 @@ def test_a_user_is_warned_once_by_mail_before_he_is_stopped(
     btrfs: Path, tmp_path: Path, mails: MailServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     alice = subvolume(btrfs, "alice", ALICE)
-    assert run(["storage", "quota", "set", str(alice), "--bytes", "32MiB"]) == 0
+    assert run_command_line(["storage", "quota", "set", str(alice), "--bytes", "32MiB"]) == 0
     config = {
         "directories": {str(alice): ["alice@example.com"]},
         "admins": ["root@example.com"],
@@ -142,11 +142,11 @@ def test_a_user_is_warned_once_by_mail_before_he_is_stopped(
     }
     (tmp_path / "quotas.json").write_text(json.dumps(config))
     words = ["storage", "quota", "check", str(tmp_path / "quotas.json"), "--state", str(tmp_path / "state")]
-    assert run(words) == 0 and not mails.received
+    assert run_command_line(words) == 0 and not mails.received
     as_user(ALICE, lambda: fill(alice / "data", 28 * MIB))
-    assert run([*words, "--dry-run"]) == 1 and not mails.received
+    assert run_command_line([*words, "--dry-run"]) == 1 and not mails.received
     for _ in range(3):
-        assert run(words) == 1
+        assert run_command_line(words) == 1
     (mail,) = mails.received
     assert mail.recipients == ["alice@example.com", "root@example.com"]
     assert f"{alice} is 8" in mail.text and "storage usage" in mail.text
@@ -154,7 +154,7 @@ def test_a_user_is_warned_once_by_mail_before_he_is_stopped(
     assert f'hyperpod_kit_quota_limit_bytes{{directory="{alice}"}} 33554432' in series
     assert "is 8" in (tmp_path / "motd").read_text()
     (alice / "data").unlink()
-    assert run(words) == 0 and (tmp_path / "motd").read_text() == ""
+    assert run_command_line(words) == 0 and (tmp_path / "motd").read_text() == ""
     as_user(ALICE, lambda: fill(alice / "data", 28 * MIB))
-    assert run(words) == 1 and len(mails.received) == 2
+    assert run_command_line(words) == 1 and len(mails.received) == 2
     capsys.readouterr()

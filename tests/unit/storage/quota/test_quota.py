@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.errors import Absent, HyperpodKitError, UsageError
 from hyperpod_kit.storage.alerts import config as alert_config
 from hyperpod_kit.storage.alerts.config import AlertConfig, AlertSinks
@@ -185,16 +185,19 @@ def test_an_access_point_is_stopped_and_let_go_and_others_statements_stay(
         return dict(json.loads(answer["Policy"]))
 
     before = policy()
-    assert run(["storage", "quota", "stop", made, alice, "--dry-run"]) == 0 and policy() == before
+    assert run_command_line(["storage", "quota", "stop", made, alice, "--dry-run"]) == 0 and policy() == before
     for _ in range(2):
-        assert run(["storage", "quota", "stop", made, alice]) == 0
+        assert run_command_line(["storage", "quota", "stop", made, alice]) == 0
     (foreign, ours) = policy()["Statement"]
     assert foreign == FOREIGN and ours["Action"] == "elasticfilesystem:ClientWrite" and ours["Effect"] == "Deny"
-    assert [arn.endswith(alice) for arn in efs_stop.stopped_arns(policy())] == [True]
-    assert run(["storage", "quota", "stop", made, bob]) == 0 and len(efs_stop.stopped_arns(policy())) == 2
-    assert run(["storage", "quota", "resume", made, alice, bob]) == 0
+    assert [arn.endswith(alice) for arn in efs_stop.access_point_arns_denied_writing(policy())] == [True]
+    assert (
+        run_command_line(["storage", "quota", "stop", made, bob]) == 0
+        and len(efs_stop.access_point_arns_denied_writing(policy())) == 2
+    )
+    assert run_command_line(["storage", "quota", "resume", made, alice, bob]) == 0
     assert policy() == before
-    assert run(["storage", "quota", "stop", made, "fsap-of-another"]) == 1
+    assert run_command_line(["storage", "quota", "stop", made, "fsap-of-another"]) == 1
     assert "has no access point" in capsys.readouterr().err
 
 
@@ -247,7 +250,7 @@ def test_an_error_at_a_limit_names_directory_limit_and_command(tmp_path: Path) -
     inner.mkdir(parents=True)
     full = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), str(inner / "shard"))
     assert "hyperpod-kit storage usage" in quota_note.quota_exceeded_hint_or_empty(full)
-    quota_note.write(str(tmp_path), {"bytes": 1000, "files": 0})
+    quota_note.write_quota_note(str(tmp_path), {"bytes": 1000, "files": 0})
     assert quota_note.quota_exceeded_hint_or_empty(full) == (
         f"; {tmp_path} has a limit of 1,000 bytes: hyperpod-kit storage quota show {tmp_path}"
     )
@@ -263,7 +266,7 @@ def test_a_link_in_place_of_the_directory_is_not_followed(tmp_path: Path) -> Non
     (tmp_path / "alice").symlink_to(tmp_path / "etc")
     os.lchown(tmp_path / "alice", 5001, 5001)
     with pytest.raises(HyperpodKitError, match="symbolic link"):
-        quota_note.write(str(tmp_path / "alice"), {"bytes": 1})
+        quota_note.write_quota_note(str(tmp_path / "alice"), {"bytes": 1})
 
 
 @pytest.mark.needs("root")

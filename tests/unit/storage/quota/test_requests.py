@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterator
 
 import pytest
 
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.errors import Absent
 from hyperpod_kit.storage.quota import decision as quota_decision
 from hyperpod_kit.storage.quota import request_box
@@ -57,7 +57,7 @@ def put(box: Path, uid: int, name: str, data: bytes) -> None:
 
 
 def listed(place: Path, capsys: Capture, *more: str) -> dict[str, Any]:
-    run(["storage", "requests", "list", str(place), "--json", *more])
+    run_command_line(["storage", "requests", "list", str(place), "--json", *more])
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
@@ -65,25 +65,25 @@ def listed(place: Path, capsys: Capture, *more: str) -> dict[str, Any]:
 def waiting(place: Path) -> tuple[list[request_box.PendingRequest], list[str]]:
     box = RequestBox(str(place))
     try:
-        return box.list_pending_and_refused()
+        return box.list_pending_and_refusal_reasons()
     finally:
         box.close()
 
 
 def test_who_has_met_his_limit_asks_for_more_and_gets_it(btrfs: Path, capsys: Capture) -> None:
     own = subvolume(btrfs, "alice", ALICE)
-    assert run(["storage", "quota", "set", str(own), "--bytes", "8MiB"]) == 0
+    assert run_command_line(["storage", "quota", "set", str(own), "--bytes", "8MiB"]) == 0
     for _ in range(2):
-        assert run(["storage", "requests", "open", str(btrfs)]) == 0
+        assert run_command_line(["storage", "requests", "open", str(btrfs)]) == 0
     words = ["storage", "request", str(own), "--bytes", "32MiB", "--why", "a larger model"]
 
     def asking() -> None:
         with pytest.raises(OSError):
             fill(own / "much", 16 * MIB)
-        assert run([*words, "--dry-run"]) == 0 and not waiting(btrfs)[0]
-        assert run(words) == 0
+        assert run_command_line([*words, "--dry-run"]) == 0 and not waiting(btrfs)[0]
+        assert run_command_line(words) == 0
         # Not by himself: the setter is root's, and so is what is recorded.
-        assert run(["storage", "requests", "approve", str(btrfs), waiting(btrfs)[0][0].id]) != 0
+        assert run_command_line(["storage", "requests", "approve", str(btrfs), waiting(btrfs)[0][0].id]) != 0
 
     as_user(ALICE, asking)
     as_user(BOB, lambda: _refused(words))
@@ -92,29 +92,29 @@ def test_who_has_met_his_limit_asks_for_more_and_gets_it(btrfs: Path, capsys: Ca
     assert (one["uid"], one["bytes"], one["why"], one["error"]) == (ALICE, 32 * MIB, "a larger model", None)
     assert one["now"]["limits"]["hard_bytes"] == 8 * MIB
     approve = ["storage", "requests", "approve", str(btrfs), one["id"]]
-    assert run([*approve, "--dry-run"]) == 0
+    assert run_command_line([*approve, "--dry-run"]) == 0
     assert "would run: btrfs qgroup limit 33554432" in capsys.readouterr().out
     assert len(listed(btrfs, capsys)["waiting"]) == 1
-    assert run(approve) == 0
+    assert run_command_line(approve) == 0
     capsys.readouterr()
     found = listed(btrfs, capsys, "--all")
     assert not found["waiting"] and [row["state"] for row in found["decided"]] == ["approved"]
     assert found["decided"][0]["bytes"] == 32 * MIB and found["decided"][0]["request"]["why"] == "a larger model"
     as_user(ALICE, lambda: fill(own / "much", 16 * MIB))
-    assert run(approve) == 1 and "was answered" in capsys.readouterr().err
+    assert run_command_line(approve) == 1 and "was answered" in capsys.readouterr().err
     assert not [name for name in os.listdir(btrfs / request_box.NAME) if name.endswith(".json")]
 
 
 def _refused(words: list[str]) -> None:
-    assert run(words) == 1
+    assert run_command_line(words) == 1
 
 
 def test_a_request_is_denied_and_its_user_reads_why(place: Path, capsys: Capture) -> None:
     put(place, ALICE, "a.json", encode_request(asked(place / "alice")))
     (one,), _ = waiting(place)
     deny = ["storage", "requests", "deny", str(place), one.id, "--why", "old checkpoints first"]
-    assert run([*deny, "--dry-run"]) == 0 and waiting(place)[0]
-    assert run(deny) == 0 and not waiting(place)[0]
+    assert run_command_line([*deny, "--dry-run"]) == 0 and waiting(place)[0]
+    assert run_command_line(deny) == 0 and not waiting(place)[0]
 
     def reading() -> None:
         box = RequestBox(str(place))
@@ -130,7 +130,7 @@ def test_a_request_is_denied_and_its_user_reads_why(place: Path, capsys: Capture
     put(place, ALICE, "b.json", encode_request(asked(place / "alice")))
     assert waiting(place) == ([], [])
     capsys.readouterr()
-    assert run(["storage", "requests", "list", str(place), "--all"]) == 0
+    assert run_command_line(["storage", "requests", "list", str(place), "--all"]) == 0
     assert "denied" in capsys.readouterr().out
 
 
@@ -194,10 +194,10 @@ def test_a_text_that_is_changed_after_it_was_read_is_another_request(place: Path
     put(place, ALICE, "a.json", encode_request(asked(place / "alice")))
     (one,), _ = waiting(place)
     put(place, ALICE, "a.json", encode_request(asked(place / "alice", bytes=1 << 50)))
-    assert run(["storage", "requests", "deny", str(place), one.id, "--why", "no"]) == 1
+    assert run_command_line(["storage", "requests", "deny", str(place), one.id, "--why", "no"]) == 1
     # Nor does the same text of another.
     put(place, BOB, "a.json", encode_request(asked(place / "alice")))
-    assert run(["storage", "requests", "deny", str(place), one.id, "--why", "no"]) == 1
+    assert run_command_line(["storage", "requests", "deny", str(place), one.id, "--why", "no"]) == 1
 
 
 @pytest.mark.parametrize("what", ["another's", "link", "outside", "below a user's", "gone"])
@@ -220,7 +220,7 @@ def test_nobody_asks_for_what_is_not_his(place: Path, what: str, capsys: Capture
     put(place, ALICE, "a.json", encode_request(asked(directory)))
     (row,) = listed(place, capsys)["waiting"]
     assert row["error"] and row["now"] is None
-    assert run(["storage", "requests", "approve", str(place), row["id"], "--dry-run"]) != 0
+    assert run_command_line(["storage", "requests", "approve", str(place), row["id"], "--dry-run"]) != 0
     assert waiting(place)[0], "nothing was decided"
 
 
@@ -250,9 +250,9 @@ def test_a_box_that_is_anothers_is_not_used(place: Path, tmp_path: Path, capsys:
         request_box.make_request_box(str(place / "alice"))
     with pytest.raises(Absent, match="where requests would lie"):
         RequestBox(str(tmp_path))
-    assert run(["storage", "request", str(tmp_path), "--bytes", "1TiB"]) == 1
+    assert run_command_line(["storage", "request", str(tmp_path), "--bytes", "1TiB"]) == 1
     assert "requests open" in capsys.readouterr().err
-    assert run(["storage", "request", str(place / "alice")]) == 2
+    assert run_command_line(["storage", "request", str(place / "alice")]) == 2
 
 
 def test_one_admin_at_a_time(place: Path) -> None:
@@ -290,7 +290,7 @@ def test_what_died_between_the_limit_and_the_record_is_done_again(
     btrfs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     own = subvolume(btrfs, "alice", ALICE)
-    assert run(["storage", "quota", "set", str(own), "--bytes", "8MiB"]) == 0
+    assert run_command_line(["storage", "quota", "set", str(own), "--bytes", "8MiB"]) == 0
     request_box.make_request_box(str(btrfs))
     put(btrfs, ALICE, "a.json", encode_request(asked(own)))
     (one,), _ = waiting(btrfs)
@@ -301,11 +301,11 @@ def test_what_died_between_the_limit_and_the_record_is_done_again(
     approve = ["storage", "requests", "approve", str(btrfs), one.id]
     with monkeypatch.context() as patched:
         patched.setattr(RequestBox, "record_decision_and_remove_request", died)
-        assert run(approve) != 0
+        assert run_command_line(approve) != 0
     capsys.readouterr()
     (row,) = listed(btrfs, capsys)["waiting"]
     assert row["now"]["limits"]["hard_bytes"] == 32 * MIB, "the limit is set, and the request still waits"
-    assert run(approve) == 0 and not waiting(btrfs)[0]
+    assert run_command_line(approve) == 0 and not waiting(btrfs)[0]
 
 
 def test_what_is_mounted_in_the_box_is_not_asked(place: Path) -> None:

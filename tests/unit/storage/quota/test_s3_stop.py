@@ -9,7 +9,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.storage.quota import s3_stop
 from hyperpod_kit.storage.quota.limits import QuotaError
 
@@ -37,14 +37,14 @@ def test_putting_is_denied_and_deleting_is_not(aws: None) -> None:
     for key in ("runs/alice/old", "runs/alice2/x"):
         s3.put_object(Bucket=BUCKET, Key=key, Body=b"1")
     words = ["storage", "quota", "stop", f"s3://{BUCKET}/runs/alice"]
-    assert run([*words, "--dry-run"]) == 0 and policy() is None
+    assert run_command_line([*words, "--dry-run"]) == 0 and policy() is None
     for _ in range(2):
-        assert run(words) == 0
+        assert run_command_line(words) == 0
     with pytest.raises(ClientError, match=r"403|AccessDenied|Forbidden"):
         s3.put_object(Bucket=BUCKET, Key="runs/alice/new", Body=b"1")
     s3.put_object(Bucket=BUCKET, Key="runs/alice2/new", Body=b"1")
     s3.delete_object(Bucket=BUCKET, Key="runs/alice/old")
-    assert run(["storage", "quota", "resume", f"s3://{BUCKET}/runs/alice/"]) == 0 and policy() is None
+    assert run_command_line(["storage", "quota", "resume", f"s3://{BUCKET}/runs/alice/"]) == 0 and policy() is None
     s3.put_object(Bucket=BUCKET, Key="runs/alice/new", Body=b"1")
 
 
@@ -53,10 +53,10 @@ def test_statements_of_others_stay_as_they_are(aws: None) -> None:
     s3.create_bucket(Bucket=BUCKET)
     before = {"Version": "2012-10-17", "Id": "x", "Statement": [FOREIGN]}
     s3.put_bucket_policy(Bucket=BUCKET, Policy=json.dumps(before))
-    assert run(["storage", "quota", "stop", f"s3://{BUCKET}/a/"]) == 0
+    assert run_command_line(["storage", "quota", "stop", f"s3://{BUCKET}/a/"]) == 0
     now = policy()
     assert now is not None and now["Statement"][0] == FOREIGN and len(now["Statement"]) == 2
-    assert run(["storage", "quota", "resume", f"s3://{BUCKET}/a/"]) == 0 and policy() == before
+    assert run_command_line(["storage", "quota", "resume", f"s3://{BUCKET}/a/"]) == 0 and policy() == before
 
 
 @pytest.mark.parametrize("place", ["s3://", "s3://b", "s3://b/", "s3://b/*", "s3://b/a?/", "s3://b/${aws:username}/"])
@@ -66,8 +66,8 @@ def test_what_is_no_prefix(place: str) -> None:
 
 
 def test_words_that_do_not_go_together() -> None:
-    assert run(["storage", "quota", "stop", "fs-0123456789abcdef0"]) == 2
-    assert run(["storage", "quota", "stop", "s3://b/a/", "fsap-0123456789abcdef0"]) == 2
+    assert run_command_line(["storage", "quota", "stop", "fs-0123456789abcdef0"]) == 2
+    assert run_command_line(["storage", "quota", "stop", "s3://b/a/", "fsap-0123456789abcdef0"]) == 2
 
 
 class BusyBucket:

@@ -14,7 +14,7 @@ from botocore.stub import Stubber
 from hyperpod_kit.aws.fsx import Fsx
 from hyperpod_kit.checkpoint.repository import catalog, pins
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
-from hyperpod_kit.cli.main import run as command
+from hyperpod_kit.cli.main import run_command_line as command
 from hyperpod_kit.errors import Absent, AwsError, UsageError
 from hyperpod_kit.storage.tier import run as tiering
 from hyperpod_kit.storage.tier.fsx_link import LinkedRoot, locate_linked_roots
@@ -250,7 +250,7 @@ def test_the_command_says_what_would_go_and_then_lets_it_go(
 ) -> None:
     monkeypatch.setattr("hyperpod_kit.aws.fsx.Fsx", lambda: place.fsx)
     monkeypatch.setattr("hyperpod_kit.run.LocalRunner", lambda: place.fsx.runner)
-    monkeypatch.setattr(mountinfo, "read", lambda *path: place.mounts)
+    monkeypatch.setattr(mountinfo, "read_mountinfo", lambda *path: place.mounts)
     words = ["storage", "tier", str(place.root), "--release", ID, "--older-than", "1d", "--keep", "2", "--json"]
     assert command([*words, "--dry-run"]) == 0
     assert not json.loads(capsys.readouterr().out)["gone"] and not place.fsx.tasks

@@ -20,7 +20,7 @@ import pytest
 
 from hyperpod_kit.checkpoint.repository import catalog, identity, lease, pins, retention, selection
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.storage.tier import migrate as migration
 from hyperpod_kit.storage.tier import run as tiering
@@ -67,16 +67,16 @@ def test_what_goes_is_whole_elsewhere_and_can_be_restored(place: Path, capsys: p
     store = PosixStore(str(place / "run"))
     names = [put_checkpoint(store, seq) for seq in range(1, 6)]
     words = ["storage", "tier", str(place / "run"), "--older-than", "1d", "--to", str(place / "archive"), "--keep", "2"]
-    assert run([*words, "--dry-run", "--json"]) == 0
+    assert run_command_line([*words, "--dry-run", "--json"]) == 0
     body = json.loads(capsys.readouterr().out)
     assert [one["attempt"] for one in body["go"]] == names[:3] and not body["gone"]
     assert valid(place / "run") == set(names) and not (place / "archive").exists()
-    assert run(words) == 0
+    assert run_command_line(words) == 0
     assert "3 checkpoints have gone" in capsys.readouterr().out
     assert valid(place / "run") == set(names[3:]) and valid(target(place)) == set(names[:3])
     assert selection.newest_valid(str(target(place))).checkpoint_id == names[2]
     assert identity.read_or_infer_identity(str(target(place))) == SMALL_RUN
-    assert run(words) == 0 and valid(target(place)) == set(names[:3])
+    assert run_command_line(words) == 0 and valid(target(place)) == set(names[:3])
 
 
 def test_the_newest_valid_one_stays_however_full_it_is(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +84,7 @@ def test_the_newest_valid_one_stays_however_full_it_is(place: Path, capsys: pyte
     names = [put_checkpoint(store, seq) for seq in range(1, 5)]
     damage(place / "run", names[3])
     words = ["storage", "tier", str(place / "run"), "--delete", "--above", "0", "--until", "0", "--keep", "1"]
-    assert run(words) == 1
+    assert run_command_line(words) == 1
     shown = capsys.readouterr()
     assert "more would have to go" in shown.err and "the newest valid one" in shown.out
     # The newest is damaged: the one before is the newest valid one, and the damage itself is left to be looked at.
@@ -157,10 +157,11 @@ def test_a_damaged_source_is_not_moved_and_another_run_in_the_target_is_left_alo
 # As a user's, who has no child: it is the whole program that is killed.
 PROGRAM = """
 import sys
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.untrusted import owner
 owner.is_machine_root = lambda: False
-sys.exit(run(["storage", "tier", sys.argv[1] + "/run", "--older-than", "1d", "--keep", "1", *sys.argv[2:]]))
+policy = ["--older-than", "1d", "--keep", "1"]
+sys.exit(run_command_line(["storage", "tier", sys.argv[1] + "/run", *policy, *sys.argv[2:]]))
 """
 PLACES = ("tier.file_copied", "tier.file_copied@2", "tier.committed", "tier.copied", "retention.manifest_deleted")
 
@@ -287,14 +288,14 @@ def test_500_random_rules_sets_and_deaths(place: Path) -> None:
 
 def test_what_is_no_root(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--older-than", "1d", "--delete"]
-    assert run(["storage", "tier", "s3://bucket/x", *words]) == 2
-    assert run(["storage", "tier", str(place / "nothing"), *words]) == 3
-    assert run(["storage", "tier", str(place / "run"), *words]) == 1
+    assert run_command_line(["storage", "tier", "s3://bucket/x", *words]) == 2
+    assert run_command_line(["storage", "tier", str(place / "nothing"), *words]) == 3
+    assert run_command_line(["storage", "tier", str(place / "run"), *words]) == 1
     assert "nobody says whose" in capsys.readouterr().err
     put_checkpoint(PosixStore(str(place / "run")), 1)
-    assert run(["storage", "tier", str(place / "run"), "--older-than", "1d"]) == 2
-    assert run(["storage", "tier", str(place / "run"), "--delete"]) == 2
+    assert run_command_line(["storage", "tier", str(place / "run"), "--older-than", "1d"]) == 2
+    assert run_command_line(["storage", "tier", str(place / "run"), "--delete"]) == 2
     put_checkpoint(PosixStore(str(place / "run")), 2)
     inside = ["--older-than", "1d", "--keep", "1", "--to", str(place / "run" / "old")]
-    assert run(["storage", "tier", str(place / "run"), *inside]) == 2
+    assert run_command_line(["storage", "tier", str(place / "run"), *inside]) == 2
     assert valid(place / "run") and len(valid(place / "run")) == 2

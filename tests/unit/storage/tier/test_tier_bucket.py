@@ -16,7 +16,7 @@ import pytest
 from hyperpod_kit.checkpoint.repository import catalog, identity, selection
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.storage.tier import migrate as migration
 from hyperpod_kit.storage.tier import survey
 from hyperpod_kit.untrusted import owner
@@ -64,9 +64,9 @@ def there() -> set[str]:
 def test_what_goes_is_whole_in_the_bucket_and_can_be_restored(buckets: StoredBuckets, place: Path) -> None:
     names = [put_checkpoint(PosixStore(str(place / "run")), seq) for seq in range(1, 4)]
     words = ["storage", "tier", str(place / "run"), "--older-than", "1d", "--keep", "1", "--to", TO]
-    assert run([*words, "--dry-run"]) == 0 and not buckets.list(BUCKET)
+    assert run_command_line([*words, "--dry-run"]) == 0 and not buckets.list(BUCKET)
     for _ in range(2):
-        assert run(words) == 0
+        assert run_command_line(words) == 0
         assert valid(place / "run") == {names[2]} and there() == set(names[:2])
     assert selection.newest_valid(TARGET).checkpoint_id == names[1]
     assert identity.read_or_infer_identity(TARGET) == SMALL_RUN
@@ -89,7 +89,7 @@ def test_an_object_that_is_not_what_was_saved_stays_where_it_was(
     monkeypatch.setattr(migration, "_copy_file", bad)
     monkeypatch.setattr(owner, "is_machine_root", lambda: False)  # the bucket is memory of this process
     words = ["storage", "tier", str(place / "run"), "--older-than", "1d", "--keep", "1", "--to", TO]
-    assert run(words) == 1
+    assert run_command_line(words) == 1
     assert "the copy is not what was saved" in capsys.readouterr().err
     assert valid(place / "run") == {names[0], names[2]} and there() == {names[1]}
     monkeypatch.undo()
@@ -115,4 +115,4 @@ def test_a_bucket_that_does_not_answer_costs_nothing(buckets: StoredBuckets, pla
     names = {put_checkpoint(PosixStore(str(place / "run")), seq) for seq in range(1, 4)}
     for to, code in (("s3://nowhere/runs", 1), ("s3://", 2), ("s3:///x", 2), ("s3:x", 2)):
         words = ["storage", "tier", str(place / "run"), "--older-than", "1d", "--keep", "1", "--to", to]
-        assert run(words) == code and valid(place / "run") == names
+        assert run_command_line(words) == code and valid(place / "run") == names

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.storage.usage import filling, growth, history
 from hyperpod_kit.storage.usage.growth import Forecast
@@ -39,7 +39,7 @@ def test_the_rate_of_a_straight_line_is_exact_and_so_is_the_day_when_it_is_full(
     days = [day(number, (40_000 + 500 * number) * GIB) for number in range(30)]
     found = growth.fit_growth(days)
     assert found is not None and found.low == pytest.approx(found.high) == pytest.approx(500 * GIB)
-    when = growth.forecast_full(found, (100_000 - 54_500) * GIB)
+    when = growth.forecast_days_until_full(found, (100_000 - 54_500) * GIB)
     assert when.likely == pytest.approx(91.0) and when.soonest == pytest.approx(91.0)
     assert filling.describe_forecast(when) == "it is full in 91 days (91 to 91)"
 
@@ -70,31 +70,33 @@ def test_what_is_not_known_is_not_said() -> None:
     assert growth.fit_growth([day(0, 1), day(0.2, 2), day(0.4, 3)]) is None
     shrinking = growth.fit_growth([day(number, (50 - number) * GIB) for number in range(5)])
     assert shrinking is not None
-    never = growth.forecast_full(shrinking, GIB)
+    never = growth.forecast_days_until_full(shrinking, GIB)
     assert never == Forecast(None, None, None) and filling.describe_forecast(never) == "it does not fill"
 
 
 def test_an_alert_comes_days_before_it_is_full_and_goes_only_well_above() -> None:
     made = report("/fsx", 50_000 * GIB)
     for likely, stood, expected in ((30.0, False, False), (10.0, False, True), (18.0, True, True), (25.0, True, False)):
-        assert (filling.fullness_alert(made, Forecast(likely / 2, likely, None), stood) is not None) is expected
-    alert = filling.fullness_alert(made, Forecast(7.0, 9.0, 14.0), False)
+        assert (
+            filling.alert_if_full_or_full_soon(made, Forecast(likely / 2, likely, None), stood) is not None
+        ) is expected
+    alert = filling.alert_if_full_or_full_soon(made, Forecast(7.0, 9.0, 14.0), False)
     assert alert is not None and "it is full in 9 days (7 to 14)" in alert.sentence
-    assert filling.fullness_alert(made, None, False) is None
-    assert filling.fullness_alert(report("/fsx", 85_000 * GIB), None, False) is not None
+    assert filling.alert_if_full_or_full_soon(made, None, False) is None
+    assert filling.alert_if_full_or_full_soon(report("/fsx", 85_000 * GIB), None, False) is not None
 
 
 def test_a_day_has_one_row_and_the_oldest_go(tmp_path: Path) -> None:
     place = tmp_path / "deep" / "history"
     for hour in range(0, 72, 6):
         kept = history.record_day(place, report("/fsx", hour), BEGIN + hour * 3600)
-    assert [one.used for one in kept.days] == [0, 24, 48, 66] and history.read(place) == kept
+    assert [one.used for one in kept.days] == [0, 24, 48, 66] and history.read_history_or_empty(place) == kept
     assert os.stat(place).st_mode & 0o777 == 0o600
     many = UsageHistory("/fsx", tuple(day(number, number) for number in range(history.MAX_DAYS)))
     assert len(many.with_day(day(history.MAX_DAYS, 1)).days) == history.MAX_DAYS
     with pytest.raises(HistoryError, match="has sizes of /fsx, not of /other"):
         history.record_day(place, report("/other", 1), BEGIN)
-    assert history.read(place) == kept
+    assert history.read_history_or_empty(place) == kept
 
 
 @pytest.mark.parametrize(
@@ -114,10 +116,10 @@ def test_a_file_that_is_no_history_is_named_and_left(
     place = tmp_path / "history"
     place.write_text(text)
     with pytest.raises(HistoryError, match="no sizes by day"):
-        history.read(place)
+        history.read_history_or_empty(place)
     (tmp_path / "tree").mkdir()
     words = [str(tmp_path / "tree"), "--state", str(tmp_path / "state"), "--history", str(place)]
-    assert run(["storage", "usage", *words]) == 0
+    assert run_command_line(["storage", "usage", *words]) == 0
     assert "is not kept" in capsys.readouterr().err and place.read_text() == text
 
 
@@ -127,7 +129,7 @@ def test_a_history_is_read_under_a_limit_and_through_no_link(tmp_path: Path) -> 
     (tmp_path / "link").symlink_to(tmp_path / "large")
     for name in ("large", "link"):
         with pytest.raises(Untrusted):
-            history.read(tmp_path / name)
+            history.read_history_or_empty(tmp_path / name)
 
 
 def test_growth_shares_and_cost_are_on_the_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,10 +140,10 @@ def test_growth_shares_and_cost_are_on_the_screen(tmp_path: Path, capsys: pytest
     for before in range(5, 0, -1):
         history.record_day(place, report(str(tree), (10 - before) * GIB), now - before * DAY)
     words = [str(tree), "--state", str(tmp_path / "state"), "--history", str(place), "--price", "100"]
-    assert run(["storage", "usage", *words]) == 0
+    assert run_command_line(["storage", "usage", *words]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "four times out of five), over 5 days" in shown and "US dollars a month" in shown and "100.0%" in shown
-    assert run(["storage", "usage", *words, "--json"]) == 0
+    assert run_command_line(["storage", "usage", *words, "--json"]) == 0
     (body,) = json.loads(capsys.readouterr().out)
     assert body["history_days"] == 6 and body["growth"]["rows"] == 6 and "likely" in body["full_in_days"]
     assert body["total"]["usd_a_month"] == pytest.approx(body["total"]["allocated"] / 1e9 * 100)

@@ -14,7 +14,7 @@ from moto import mock_aws
 
 from hyperpod_kit.checkpoint.repository import pins
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
-from hyperpod_kit.cli.main import run
+from hyperpod_kit.cli.main import run_command_line
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.storage.usage import buckets, retained
 from hyperpod_kit.storage.usage.access_points import access_point_names_by_directory
@@ -109,7 +109,7 @@ def bucket(aws: None, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_prefix_counts_old_versions_and_unfinished_uploads(
     bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["storage", "usage", bucket, "--depth", "1", "--json", "--state", str(tmp_path / "s")]) == 0
+    assert run_command_line(["storage", "usage", bucket, "--depth", "1", "--json", "--state", str(tmp_path / "s")]) == 0
     (body,) = json.loads(capsys.readouterr().out)
     kinds = {kind: (one["entries"], one["size"]) for kind, one in body["kinds"].items()}
     assert kinds == {
@@ -120,7 +120,7 @@ def test_a_prefix_counts_old_versions_and_unfinished_uploads(
     }
     assert set(body["directories"]) == {"s3://team-data/runs/", "s3://team-data/runs/r0", "s3://team-data/runs/r1"}
     assert body["directories"]["s3://team-data/runs/"] == body["total"]
-    assert run(["storage", "usage", bucket, "--state", str(tmp_path / "s")]) == 0
+    assert run_command_line(["storage", "usage", bucket, "--state", str(tmp_path / "s")]) == 0
     assert "5.0 MiB in 1 unfinished uploads" in capsys.readouterr().out
 
 
@@ -163,13 +163,13 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     for seq in range(1, 6):
         put_checkpoint(store, seq)
     words = ["storage", "usage", str(root), "--state", str(tmp_path / "s")]
-    assert run([*words, "--keep", "2"]) == 0
+    assert run_command_line([*words, "--keep", "2"]) == 0
     shown = capsys.readouterr().out
     for text in ("by user", "by group", "by directory", "by run", "may be deleted", "not kept by the policy"):
         assert text in shown
     assert "\x1b[31m" not in shown and "checkpoint prune" in shown
-    assert run([*words, "--by", "user"]) == 0
+    assert run_command_line([*words, "--by", "user"]) == 0
     assert "by group" not in capsys.readouterr().out
-    assert run(["storage", "usage", str(tmp_path / "nothing")]) == 3
-    assert run(["storage", "usage", str(root), str(root), "--state", "x"]) == 2
+    assert run_command_line(["storage", "usage", str(tmp_path / "nothing")]) == 3
+    assert run_command_line(["storage", "usage", str(root), str(root), "--state", "x"]) == 2
     assert not (tmp_path / "s").exists()

@@ -106,7 +106,7 @@ def test_a_process_that_dies_is_replaced_and_what_it_told_is_forgotten(
     monkeypatch.setattr(walking, "FIRST_LIMIT", 60)
     monkeypatch.setattr(walking, "LIMIT", 60)
     victims: list[Any] = []
-    hear = walking._Pool._receive_parts
+    hear = walking._Pool._record_parts_or_replace_dead_worker
 
     def killing(pool: walking._Pool, worker: walking._Worker) -> None:
         if len(victims) < 2:
@@ -115,7 +115,7 @@ def test_a_process_that_dies_is_replaced_and_what_it_told_is_forgotten(
             worker.process.wait()
         hear(pool, worker)
 
-    monkeypatch.setattr(walking._Pool, "_receive_parts", killing)
+    monkeypatch.setattr(walking._Pool, "_record_parts_or_replace_dead_worker", killing)
     found = count(root, tmp_path / "state", workers=2)
     assert len(victims) == 2 and (found.total.allocated, found.total.entries) == du(root)
 
@@ -133,7 +133,11 @@ def test_a_directory_that_cannot_be_read_is_named_and_the_rest_is_counted(tmp_pa
     closed = root / "team1" / "user1"
     closed.chmod(0)
     expected = du(root)[1] - du(closed)[1] + 1 if not os.geteuid() else 0
-    argv = [sys.executable, "-c", "import sys; from hyperpod_kit.cli.main import run; sys.exit(run(sys.argv[1:]))"]
+    argv = [
+        sys.executable,
+        "-c",
+        "import sys; from hyperpod_kit.cli.main import run_command_line; sys.exit(run_command_line(sys.argv[1:]))",
+    ]
     if not os.geteuid():
         # Root without what lets root read everything.
         os.chown(closed, 65534, 65534)
@@ -182,13 +186,13 @@ def test_a_file_that_no_walk_left_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_what_is_removed_under_a_walk_is_no_error(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walking, "FIRST_LIMIT", 60)
-    hear = walking._Pool._receive_parts
+    hear = walking._Pool._record_parts_or_replace_dead_worker
 
     def removing(pool: walking._Pool, worker: walking._Worker) -> None:
         shutil.rmtree(root / "team2", ignore_errors=True)
         hear(pool, worker)
 
-    monkeypatch.setattr(walking._Pool, "_receive_parts", removing)
+    monkeypatch.setattr(walking._Pool, "_record_parts_or_replace_dead_worker", removing)
     found = count(root, tmp_path / "state", workers=1)
     assert not found.unread and found.total.entries >= du(root)[1]
 

@@ -199,7 +199,7 @@ class CandidateRun:
                         self._store, checkpoint_id, self._ranks.rank, rank_extra_state.parse_location(tree_location)
                     )
                 )
-            non_tensor_state.require_well_formed(tree)
+            non_tensor_state.require_known_records_well_formed(tree)
             if self._ranks.rank >= body.world:
                 # Two ranks with one stream of random numbers would be worse than a new stream.
                 tree.pop("rng", None)

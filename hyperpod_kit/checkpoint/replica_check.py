@@ -102,7 +102,7 @@ class Comparison:
         if size:
             parts[number] = self._digest((ctypes.c_ubyte * size).from_address(address))
 
-    def device_digest_requests(self) -> list[DigestRequest]:
+    def clear_and_request_device_digests(self) -> list[DigestRequest]:
         """Return the requests for digests of the pieces on devices, and clear earlier results."""
         far = [
             (piece, parts)

@@ -163,7 +163,7 @@ class Staging:
         guard = CopyGuard(CopiedSources([piece for piece in written if piece.early]), pieces.late_sources)
         device_copies = self._devices.start(
             slot.device_pieces(pieces.device),
-            compared.device_digest_requests() if compared is not None else (),
+            compared.clear_and_request_device_digests() if compared is not None else (),
             guard.record_tensors_changed_on_device,
         )
         early, late = slot.host_copy_batches(pieces.early), slot.host_copy_batches(pieces.late)

@@ -1,8 +1,8 @@
 """Configuration file -> Settings, with every finding of reading and of the rules at once.
 
 load(path) = document.read_document -> access_points.read_access_points_or_empty (the file beside it)
-    -> decode (types, unknown keys) -> text_checks (control characters, secrets) -> validate (the rules) -> access_points.compare_with_recorded
-    (do both files agree)
+    -> decode (types, unknown keys) -> text_checks (control characters, secrets) -> validate (the rules)
+    -> access_points.compare_with_recorded (do both files agree)
 """
 
 from __future__ import annotations

@@ -35,10 +35,10 @@ def kill_podman_containers_below() -> int:
     ended = set()
     for _ in range(20):
         monitors = [pid for pid in below(os.getpid()) if _name(pid) == MONITOR]
-        left = [pid for monitor in monitors for pid in (*below(monitor), monitor) if pid not in ended]
-        if not left:
+        remaining_pids = [pid for monitor in monitors for pid in (*below(monitor), monitor) if pid not in ended]
+        if not remaining_pids:
             break
-        for pid in left:
+        for pid in remaining_pids:
             ended.add(pid)
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -62,9 +62,9 @@ def below(pid: int, proc: str = "/proc") -> List[int]:
                 fields = file.read().rpartition(b")")[2].split()
                 if fields[0] not in (b"Z", b"X"):
                     children.setdefault(int(fields[1]), []).append(int(name))
-    found, look = [], [pid]
-    while look:
-        new = children.pop(look.pop(), [])
-        found += new
-        look += new
-    return found
+    descendant_pids, pending_pids = [], [pid]
+    while pending_pids:
+        new = children.pop(pending_pids.pop(), [])
+        descendant_pids += new
+        pending_pids += new
+    return descendant_pids

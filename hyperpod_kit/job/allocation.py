@@ -20,7 +20,7 @@ FORGOTTEN = "FORGOTTEN"
 """Our own word for a job that slurmctld does not know: it has lost its state, and will end what runs."""
 
 
-_UNKNOWN = control.NodeStart(0.0, 0.0)
+_UNKNOWN_START = control.NodeStart(0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ def query_allocation_else_from_environment(runner: Runner, job: JobEnvironment) 
             state = FORGOTTEN
     except ValueError:
         pass
-    found: Dict[str, control.NodeRecord] = {}
+    record_by_node: Dict[str, control.NodeRecord] = {}
     with contextlib.suppress(RunError, ValueError):
-        found = control.query_known_nodes(runner, tuple(dict.fromkeys((*names, *job.nodes))))
-    here = {name: node for name, node in found.items() if name in names}
+        record_by_node = control.query_known_nodes(runner, tuple(dict.fromkeys((*names, *job.nodes))))
+    here = {name: node for name, node in record_by_node.items() if name in names}
     return Allocation(
         names,
         state,
@@ -84,8 +84,8 @@ def query_allocation_else_from_environment(runner: Runner, job: JobEnvironment) 
         tuple(name for name, node in here.items() if node.is_down),
         restarts,
         reason,
-        tuple(name for name in job.nodes if name in found and found[name].is_down),
-        {name: node.start_times for name, node in found.items()},
+        tuple(name for name in job.nodes if name in record_by_node and record_by_node[name].is_down),
+        {name: node.start_times for name, node in record_by_node.items()},
         tuple(name for name, node in here.items() if node.is_unregistered_since_slurmctld_start),
     )
 
@@ -95,19 +95,19 @@ def _nodes(records: Sequence[Mapping[str, str]], job: JobEnvironment) -> Tuple[s
 
     A component that the step does not use is not of interest. Raises ValueError.
     """
-    found = []
+    node_names = []
     for record in records:
         hosts = record.get("NodeList", "")
-        found += expand(hosts) if hosts != "(null)" else []
+        node_names += expand(hosts) if hosts != "(null)" else []
     if job.groups:
         unused = {name for group in job.groups for name in group} - set(job.nodes)
-        found = [name for name in found if name not in unused]
-    return tuple(dict.fromkeys(found))
+        node_names = [name for name in node_names if name not in unused]
+    return tuple(dict.fromkeys(node_names))
 
 
 def node_starts_for_ledger(allocation: Allocation, nodes: Sequence[str]) -> List[List[int]]:
     """When these nodes were started, as the ledger keeps it for `lost_since`: a pair a node, zeros for not known."""
-    pairs = [allocation.starts.get(name, _UNKNOWN) for name in nodes]
+    pairs = [allocation.starts.get(name, _UNKNOWN_START) for name in nodes]
     return [[int(start.booted), int(start.served_since)] for start in pairs]
 
 
@@ -119,12 +119,14 @@ def lost_since(
     `when`: of a row without `starts`, which a build before 0.1.0 wrote; Unix seconds by the batch host's clock.
     """
     try:
-        found = control.query_known_nodes(runner, nodes)
+        record_by_node = control.query_known_nodes(runner, nodes)
     except (RunError, ValueError):
         return ()
     if starts is None or len(starts) != len(nodes):
-        return tuple(name for name, node in found.items() if node.is_down or node.booted > when)
-    before = {name: control.NodeStart(*pair) if len(pair) == 2 else _UNKNOWN for name, pair in zip(nodes, starts)}
+        return tuple(name for name, node in record_by_node.items() if node.is_down or node.booted > when)
+    before = {name: control.NodeStart(*pair) if len(pair) == 2 else _UNKNOWN_START for name, pair in zip(nodes, starts)}
     return tuple(
-        name for name, node in found.items() if node.is_down or node.start_times.was_rebooted_since(before[name])
+        name
+        for name, node in record_by_node.items()
+        if node.is_down or node.start_times.was_rebooted_since(before[name])
     )

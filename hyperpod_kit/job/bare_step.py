@@ -67,7 +67,7 @@ def start_command(
         *(srun, "--overlap", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"),
         *(f"--nodelist={compress(nodes)}", "--cpu-bind=none", "--kill-on-bad-exit=0", "--mpi=none"),
         *(("--no-kill", "--wait=0") if with_stdin_pipe else ()),
-        f"--job-name={step_name.own(name)}",
+        f"--job-name={step_name.full_name(name)}",
         *command,
     ]
     return subprocess.Popen(

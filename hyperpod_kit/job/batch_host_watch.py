@@ -17,7 +17,7 @@ from typing import Callable, List, Optional
 
 from hyperpod_kit.errors import JobError, RunError
 from hyperpod_kit.exit_codes import ExitCode
-from hyperpod_kit.job.storage import LOOK, MARKS, Probe, has_degraded_mounts
+from hyperpod_kit.job.storage import CHECK_INTERVAL, MARKS, Probe, has_degraded_mounts
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.environment import AWAY_MARK, JobEnvironment
@@ -37,11 +37,11 @@ def kill_children_and_exit(exit_code: int) -> None:
 
 def children() -> List[int]:
     """Pids of this process's children, whichever thread started them."""
-    found: List[int] = []
+    child_pids: List[int] = []
     for path in glob.glob("/proc/self/task/*/children"):
         with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
-            found += map(int, file.read().split())
-    return found
+            child_pids += map(int, file.read().split())
+    return child_pids
 
 
 class BatchHostWatch:
@@ -55,7 +55,7 @@ class BatchHostWatch:
         state: str,
         *,
         marks: str = MARKS,
-        look: float = LOOK,
+        check_interval: float = CHECK_INTERVAL,
         patience: float = PATIENCE,
         end: Callable[[int], None] = kill_children_and_exit,
     ) -> None:
@@ -64,7 +64,7 @@ class BatchHostWatch:
         self._node = node
         self._probe = Probe(state)
         self._marks = marks
-        self._look = look
+        self._check_interval = check_interval
         self._patience = patience
         self._end = end
         self._over = threading.Event()
@@ -78,7 +78,7 @@ class BatchHostWatch:
 
     def _end_run_once_root_stays_away(self, clock: Callable[[], float] = time.monotonic) -> None:
         since: Optional[float] = None
-        while not self._over.wait(self._look):
+        while not self._over.wait(self._check_interval):
             if not has_degraded_mounts(self._marks) or self._probe.answers():
                 since = None
                 continue
@@ -93,10 +93,10 @@ class BatchHostWatch:
             if not is_drained_for_mount_unlike_most(self._runner, self._node):
                 return False
             record = control.query_job_record(self._runner, self._job.id)
-            own = "" if record.get("Comment") in (None, "(null)") else record["Comment"] + " "
+            comment_prefix = "" if record.get("Comment") in (None, "(null)") else record["Comment"] + " "
             if record.get("Requeue") != "1":
                 return False
-            control.set_comment(self._runner, self._job.id, own + AWAY_MARK)
+            control.set_comment(self._runner, self._job.id, comment_prefix + AWAY_MARK)
             return True
         except (RunError, JobError):
             return False
@@ -104,6 +104,6 @@ class BatchHostWatch:
 
 def is_drained_for_mount_unlike_most(runner: Runner, node_name: str) -> bool:
     """Whether this node is drained for a mount, and most others are not. Raises RunError."""
-    found = control.query_nodes(runner)
-    held = [record.name for record in found.values() if record.is_drained_for_mount]
-    return node_name in held and 2 * len(held) <= len(found)
+    record_by_node = control.query_nodes(runner)
+    drained_nodes = [record.name for record in record_by_node.values() if record.is_drained_for_mount]
+    return node_name in drained_nodes and 2 * len(drained_nodes) <= len(record_by_node)

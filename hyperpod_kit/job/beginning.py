@@ -44,9 +44,9 @@ class Beginning:
         """The job, as Slurm has it; None when Slurm ends this run meanwhile. Raises JobError."""
         end = time.monotonic() + self.options.controller_wait
         while True:
-            found = identity.job_as_slurm_records_it(self.runner, job)
-            if found or time.monotonic() >= end:
-                return found or job
+            recorded_job = identity.job_as_slurm_records_it(self.runner, job)
+            if recorded_job or time.monotonic() >= end:
+                return recorded_job or job
             self.report("controller", "slurmctld does not answer; waiting")
             self.signals.pause_until_stop_or_warning(5.0)
             if self.signals.stop or self.signals.warned:
@@ -102,8 +102,10 @@ class Beginning:
             raise JobError(
                 f"cannot go back to {name}: {err}", hint=f"hyperpod-kit checkpoint ls {self.options.root}"
             ) from err
-        words = "what is newer is left for good" if done else "this job went back to it before, and goes on from there"
-        self.report("rewound", f"--from {name}: {words}", attempt=name, now=done)
+        explanation = (
+            "what is newer is left for good" if done else "this job went back to it before, and goes on from there"
+        )
+        self.report("rewound", f"--from {name}: {explanation}", attempt=name, now=done)
 
     def read_auto_resume_and_retry_policy(
         self, job: JobEnvironment, env: Mapping[str, str]
@@ -112,12 +114,14 @@ class Beginning:
         comment = ""
         with contextlib.suppress(RunError):
             comment = control.query_job_record(self.runner, job.id).get("Comment", "")
-        wanted = read_auto_resume_option(env, comment) or 0
+        auto_resume_option = read_auto_resume_option(env, comment) or 0
         restarts = self.options.max_restarts
-        if restarts is None and wanted > 1:
-            restarts = wanted
+        if restarts is None and auto_resume_option > 1:
+            restarts = auto_resume_option
         policy = self.options.policy
-        return wanted > 0, policy if restarts is None else dataclasses.replace(policy, max_restarts=restarts)
+        return auto_resume_option > 0, policy if restarts is None else dataclasses.replace(
+            policy, max_restarts=restarts
+        )
 
     def record_if_slurm_requeued_finished_job(self, job: JobEnvironment, ledger: Ledger) -> bool:
         """Whether the job has finished, and Slurm has queued it again by itself: then there is nothing to do."""
@@ -134,14 +138,14 @@ class Beginning:
             return False  # the ranks find out by themselves that they have finished
         if not finished_before.is_requeued_within_minute_of_end(end, queued):
             return False
-        why = f"it finished in attempt {end.get('attempt')}, whose end Slurm took for a preemption"
+        reason = f"it finished in attempt {end.get('attempt')}, whose end Slurm took for a preemption"
         self.report(
             "finished_before",
-            f"nothing to do: {why}, and queued it once more; to train on: scontrol requeue {job.id}",
+            f"nothing to do: {reason}, and queued it once more; to train on: scontrol requeue {job.id}",
             attempt=end.get("attempt"),
         )
         with contextlib.suppress(JobError):
-            ledger.append("stopped", why=f"nothing to do: {why}")
+            ledger.append("stopped", why=f"nothing to do: {reason}")
         return True
 
     def close_unfinished(self, ledger: Ledger) -> None:
@@ -154,14 +158,14 @@ class Beginning:
                 lost = allocation.lost_since(self.runner, nodes, row.get("starts"), when)
                 records: Sequence[exits.Exit] = ()
                 note: Optional[step_note.StepNote] = None
-                told: Sequence[verdict.RestoreVerdict] = ()
+                restore_verdicts: Sequence[verdict.RestoreVerdict] = ()
                 with contextlib.suppress(OSError):
                     note = step_note.read(self.options.state)
-                    told = verdict.read_last_verdict_per_launch(self.options.state, str(row.get("attempt")))
+                    restore_verdicts = verdict.read_last_verdict_per_launch(self.options.state, str(row.get("attempt")))
                     records = exits.last_launch(exits.read(self.options.state, str(row.get("attempt"))))
                 steps = [furthest(records), note.reached if note and note.attempt == row.get("attempt") else None]
-                for one in told:
-                    ledger.append("restored", attempt=row.get("attempt"), **one.to_report_fields())
+                for restore_verdict in restore_verdicts:
+                    ledger.append("restored", attempt=row.get("attempt"), **restore_verdict.to_report_fields())
                 kind = OutcomeKind.NODE_LOST if lost else OutcomeKind.UNKNOWN
                 ledger.append(
                     "ended",

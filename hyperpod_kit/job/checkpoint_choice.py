@@ -22,9 +22,9 @@ Raises NoCheckpoint, NoValidCheckpoint.
 NONE = "none"
 """HPK_RESUME_FROM of a run that starts at step 0 because nothing was ever committed."""
 
-OURS = commit_records.KIT_KIND
+KIT_KIND = commit_records.KIT_KIND
 
-KINDS = (OURS, "dcp", "megatron", "deepspeed", "huggingface", "lightning")
+KINDS = (KIT_KIND, "dcp", "megatron", "deepspeed", "huggingface", "lightning")
 """HPK_RESUME_KIND: the frameworks whose checkpoints are found."""
 
 PROVEN = {
@@ -48,14 +48,14 @@ class Choice:
     order: Optional[Tuple[int, int]] = None
     rejected: Tuple[Tuple[str, str], ...] = ()
     stepped_back: bool = False
-    kind: str = OURS
+    kind: str = KIT_KIND
     proof: str = ""
     unread: Tuple[str, ...] = ()
 
     def environment(self) -> Dict[str, str]:
         """What the ranks are told."""
-        told = told_to_ranks(self.source, self.step, self.kind)
-        return {**told, HPK_RESUME_MEMORY: "0"} if self.stepped_back else told
+        resume_variables = told_to_ranks(self.source, self.step, self.kind)
+        return {**resume_variables, HPK_RESUME_MEMORY: "0"} if self.stepped_back else resume_variables
 
     def fields(self) -> Dict[str, Any]:
         """For the ledger and the report."""
@@ -70,7 +70,7 @@ class Choice:
 
     def sentence(self) -> str:
         """What is resumed, and what was passed over."""
-        passed = "".join(f"; passed over {name}: {why}" for name, why in self.rejected)
+        passed = "".join(f"; passed over {name}: {reason}" for name, reason in self.rejected)
         if self.source == NONE:
             return "starts at step 0: nothing was ever committed"
         how = f" ({self.kind}, {PROVEN[self.proof]})" if self.proof else ""
@@ -84,7 +84,7 @@ def told_to_ranks(source: str, step: int, kind: str) -> Dict[str, str]:
 
 def reasons(pairs: Any) -> List[Dict[str, str]]:
     """(attempt, why) pairs as JSON objects."""
-    return [{"attempt": str(name), "why": str(why)} for name, why in pairs]
+    return [{"attempt": str(name), "why": str(reason)} for name, reason in pairs]
 
 
 def newest_complete_kit_else_foreign(root: str, passed_over: Mapping[str, str], prove: Any = None) -> Any:
@@ -123,10 +123,10 @@ def _newest_kit_else_foreign(kit_chooser: Chooser, root: str, passed_over: Mappi
     try:
         return kit_chooser(root, passed_over)
     except NoCheckpoint:
-        found = newest.newest_provable_foreign_checkpoint(root, passed_over, prove)
-        if found is None:
+        foreign_checkpoint = newest.newest_provable_foreign_checkpoint(root, passed_over, prove)
+        if foreign_checkpoint is None:
             raise
-        return found
+        return foreign_checkpoint
 
 
 def _is_newer(attempt: str, order: Tuple[int, int]) -> bool:
@@ -194,18 +194,18 @@ def choose(
     poisoned = passed_over or {}
     passed = {**(unreadable or {}), **poisoned}
     try:
-        found = chooser(root, passed)
+        checkpoint = chooser(root, passed)
     except NoCheckpoint:
         # What ends every run may be a capture that was never committed.
         return Choice(NONE, 0, stepped_back=bool(poisoned))
     return Choice(
-        found.attempt,
-        int(found.step),
-        (int(found.epoch), int(found.seq)),
-        tuple((name, why) for name, why in found.rejected),
-        stepped_back=any(name in poisoned for name, _ in found.rejected)
-        or any(_is_newer(name, (int(found.epoch), int(found.seq))) for name in poisoned),
-        kind=getattr(found, "kind", OURS),
-        proof=getattr(found, "proof", ""),
-        unread=tuple(getattr(found, "unread", ())),
+        checkpoint.attempt,
+        int(checkpoint.step),
+        (int(checkpoint.epoch), int(checkpoint.seq)),
+        tuple((name, reason) for name, reason in checkpoint.rejected),
+        stepped_back=any(name in poisoned for name, _ in checkpoint.rejected)
+        or any(_is_newer(name, (int(checkpoint.epoch), int(checkpoint.seq))) for name in poisoned),
+        kind=getattr(checkpoint, "kind", KIT_KIND),
+        proof=getattr(checkpoint, "proof", ""),
+        unread=tuple(getattr(checkpoint, "unread", ())),
     )

@@ -34,13 +34,13 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _perform(argv: Optional[Sequence[str]]) -> int:
-    words, command = _split(list(sys.argv[1:] if argv is None else argv))
-    unlisted = UNLISTED.get(words[0]) if words else None
+    kit_arguments, command = _split(list(sys.argv[1:] if argv is None else argv))
+    unlisted = UNLISTED.get(kit_arguments[0]) if kit_arguments else None
     if unlisted is not None:
-        return unlisted(words[1:], command)
-    if words[:1] == ["submit"] and words[1:2] not in (["-h"], ["--help"]):
-        return _submit(words[1:], command)
-    args = build_parser().parse_args(_join_srun_args(words))
+        return unlisted(kit_arguments[1:], command)
+    if kit_arguments[:1] == ["submit"] and kit_arguments[1:2] not in (["-h"], ["--help"]):
+        return _submit(kit_arguments[1:], command)
+    args = build_parser().parse_args(_join_srun_args(kit_arguments))
     if args.verb == "run":
         return _run(args, command)
     if args.verb == "rewind":
@@ -80,14 +80,14 @@ def _split(argv: List[str]) -> Tuple[List[str], List[str]]:
     """What stands before the first `--`, and after it."""
     if "--" not in argv:
         return argv, []
-    place = argv.index("--")
-    return argv[:place], argv[place + 1 :]
+    separator_index = argv.index("--")
+    return argv[:separator_index], argv[separator_index + 1 :]
 
 
-def _join_srun_args(words: List[str]) -> List[str]:
+def _join_srun_args(kit_arguments: List[str]) -> List[str]:
     """`--srun-args --mpi=none` -> `--srun-args=--mpi=none`: argparse takes a value with a dash for an option."""
     joined: List[str] = []
-    for word in words:
+    for word in kit_arguments:
         if joined and joined[-1] == "--srun-args":
             joined[-1] += "=" + word
         else:
@@ -313,7 +313,7 @@ def _stall_rule_never_by_default_if_interactive(option: Optional[str], srun_args
     """Who sits at a terminal, with a debugger or until the next morning, ends what hangs himself."""
     from hyperpod_kit.job import hang
 
-    is_interactive = os.isatty(0) or any("--pty" in words.split() for words in srun_args)
+    is_interactive = os.isatty(0) or any("--pty" in srun_options.split() for srun_options in srun_args)
     if option is None and is_interactive:
         return hang.NEVER
     return hang.StallRule.parse(option or "auto")
@@ -328,10 +328,12 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
 
     if not command:
         raise UsageError("no command given", hint="hyperpod-kit job run --checkpoint-root DIR -- python train.py")
-    wanted = os.environ.get(HPK_RESUME_FROM)
-    if wanted and not os.environ.get(HPK_ATTEMPT):  # with it, both were inherited from the job that submitted this one
+    resume_from = os.environ.get(HPK_RESUME_FROM)
+    if resume_from and not os.environ.get(
+        HPK_ATTEMPT
+    ):  # with it, both were inherited from the job that submitted this one
         raise UsageError(
-            f"{HPK_RESUME_FROM}={wanted} is set, and `job run` tells the ranks where they begin",
+            f"{HPK_RESUME_FROM}={resume_from} is set, and `job run` tells the ranks where they begin",
             hint=f"unset {HPK_RESUME_FROM}; to go back to a checkpoint: hyperpod-kit job run --from ATTEMPT",
         )
     root = state_place.absolute(args.checkpoint_root)
@@ -357,7 +359,7 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
         fresh=args.fresh,
     )
     with JobSeries(options.state, os.environ) as series:
-        return JobSupervisor(options, os.environ, runner=LocalRunner(), report=JobReport(told=series)).run()
+        return JobSupervisor(options, os.environ, runner=LocalRunner(), report=JobReport(event_listener=series)).run()
 
 
 def _user() -> str:
@@ -382,19 +384,19 @@ def _rewind(args: argparse.Namespace) -> int:
     return 0
 
 
-def _exec(words: List[str], command: List[str]) -> int:
+def _exec(kit_arguments: List[str], command: List[str]) -> int:
     from hyperpod_kit.job.container import INSIDE
     from hyperpod_kit.job.rank import run_rank
 
     if not command:
         raise UsageError("no command given", hint="hyperpod-kit job exec -- COMMAND ...")
-    return run_rank(command, os.environ, in_container=INSIDE in words)
+    return run_rank(command, os.environ, in_container=INSIDE in kit_arguments)
 
 
-def _fan_out(words: List[str], command: List[str]) -> int:
+def _fan_out(kit_arguments: List[str], command: List[str]) -> int:
     from hyperpod_kit.job.fan_out import command as fan_out
 
-    return fan_out.main(words)
+    return fan_out.main(kit_arguments)
 
 
 def _print_whether_root_serves_here(state_and_root: List[str], command: List[str]) -> int:
@@ -425,7 +427,7 @@ def _print_task_prolog_of_shared_decision() -> int:
     try:
         record = shared_decision.read_or_make_shared_record(
             options.state,
-            shared_decision.launch_key(os.environ),
+            shared_decision.srun_launch_key_zeros_if_unset(os.environ),
             lambda: shared_decision.decide(options.root, options.state, by, fresh=os.environ.get(HPK_FRESH) == "1"),
         )
     except OSError as err:
@@ -434,10 +436,10 @@ def _print_task_prolog_of_shared_decision() -> int:
     return 86 if record.get("from") is None else 0
 
 
-def _submit(words: List[str], rest: List[str]) -> int:
+def _submit(sbatch_arguments: List[str], rest: List[str]) -> int:
     from hyperpod_kit.job import submit
 
-    argv = [*words, *(["--", *rest] if rest else [])]
+    argv = [*sbatch_arguments, *(["--", *rest] if rest else [])]
     runner = LocalRunner()
     for text in submit.warnings(submit.parse(argv), os.getcwd()):
         terminal.print_stderr(text)
@@ -445,9 +447,9 @@ def _submit(words: List[str], rest: List[str]) -> int:
         call, copy = ["sbatch", *argv], None
     else:
         line = submit.parse(argv)
-        script, wanted = submit.copy_script_without_auto_resume(line)
+        script, script_auto_resume = submit.copy_script_without_auto_resume(line)
         copy = script if script != line.script else None
-        call = submit.command(line, wanted, script)
+        call = submit.command(line, script_auto_resume, script)
     try:
         done = runner.run(call, timeout=60.0, check=False)
     finally:

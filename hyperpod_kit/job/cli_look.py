@@ -67,17 +67,17 @@ def _print_status_and_write_files(args: argparse.Namespace, job: str, root: str)
         raise _no_attempt(root, job, timeline.attempts_in(state, rows))
     sums, saved, times = (
         timeline.totals(attempts, now),
-        saves.look(root),
+        saves.read_save_status(root),
         _account_time_per_job(state, rows, job, attempts, now),
     )
     attempts = _complete_attempts_with_current_rows(attempts, times)
-    words = [*saves.sentences(saved, now), *_few(odd)]
+    sentences = [*saves.describe_save_status(saved, now), *_few(odd)]
     spent = [line for ledger in times for line in _lines_about_job_time(ledger, len(times) > 1, args.price, now)]
     written = _write_tensorboard_files_per_job(args.tensorboard, times, now) if args.tensorboard else []
     if args.html:
         written.append(args.html)
         title = f"Job {job}" if job else f"Jobs on {root}"
-        _write_page(args.html, status_page.page(title, attempts, sums, now, words, times))
+        _write_page(args.html, status_page.page(title, attempts, sums, now, sentences, times))
     if args.json:
         data = {
             "root": root,
@@ -91,9 +91,11 @@ def _print_status_and_write_files(args: argparse.Namespace, job: str, root: str)
         return 0
     page = "".join(f"{path} written\n" for path in written)
     if not rows:
-        terminal.print_stdout("\n".join([f"no `job run` has kept records in {state}", *words]) + f"\n{page}", end="")
+        terminal.print_stdout(
+            "\n".join([f"no `job run` has kept records in {state}", *sentences]) + f"\n{page}", end=""
+        )
         return 0
-    terminal.print_stdout(status.table(attempts, sums, [*spent, *words], now) + page, end="")
+    terminal.print_stdout(status.table(attempts, sums, [*spent, *sentences], now) + page, end="")
     return 0
 
 
@@ -140,7 +142,7 @@ def _account_time_per_job(
     except OSError as err:
         raise Unreachable(f"cannot read how the jobs of {state} spent their time: {err}") from err
     rank_at_hand.append_current_rows_of_local_ranks(runs, state, now)
-    jobs = [job] if job else list(dict.fromkeys(one.job for one in attempts))
+    jobs = [job] if job else list(dict.fromkeys(attempt.job for attempt in attempts))
     return [
         job_time.account(runs, name, now, standing.query_job_standing_or_none(LocalRunner(), name)) for name in jobs
     ]
@@ -185,19 +187,19 @@ def _not_noted(job: str) -> Absent:
 
 
 def lint_command(args: argparse.Namespace) -> int:
-    found = []
+    file_findings = []
     for file in args.files:
         try:
             text = _text(file)
         except (OSError, Untrusted, UnicodeDecodeError) as err:
             raise Absent(f"cannot read {file}: {err}") from err
-        found += [(file, finding) for finding in lint.lint(script.parse(text), _beside(file))]
+        file_findings += [(file, finding) for finding in lint.lint(script.parse(text), _beside(file))]
     if args.json:
-        terminal.print_json([{"file": file, **finding.to_dict()} for file, finding in found], indent=2)
+        terminal.print_json([{"file": file, **finding.to_dict()} for file, finding in file_findings], indent=2)
     else:
-        for file, finding in found:
+        for file, finding in file_findings:
             terminal.print_stdout(finding.render(file))
-    return 1 if found else 0
+    return 1 if file_findings else 0
 
 
 def _text(file: str) -> str:
@@ -213,21 +215,21 @@ def _beside(batch_script: str) -> lint_captures.Reader:
     """Reads what a script names: from where it is called, else from where it lies itself."""
 
     def read(name: str) -> Optional[str]:
-        for place in (name, os.path.join(os.path.dirname(batch_script), name)):
+        for path in (name, os.path.join(os.path.dirname(batch_script), name)):
             with contextlib.suppress(OSError, ValueError, Untrusted):
-                return files.read_small_regular_file(place, _MOST_SOURCE).decode("utf-8")
+                return files.read_small_regular_file(path, _MOST_SOURCE).decode("utf-8")
         return None
 
     return read
 
 
 def doctor_command(args: argparse.Namespace) -> int:
-    found = doctor.examine(doctor_look.look(LocalRunner()))
+    findings = doctor.examine(doctor_look.query_slurm_facts(LocalRunner()))
     if args.json:
-        terminal.print_json([finding.to_dict() for finding in found], indent=2)
+        terminal.print_json([finding.to_dict() for finding in findings], indent=2)
     else:
-        terminal.print_stdout("\n".join(finding.render() for finding in found) or "nothing is missing")
-    return 1 if found else 0
+        terminal.print_stdout("\n".join(finding.render() for finding in findings) or "nothing is missing")
+    return 1 if findings else 0
 
 
 def sweep_command(args: argparse.Namespace) -> int:
@@ -240,16 +242,16 @@ def sweep_command(args: argparse.Namespace) -> int:
             terminal.print_stdout(f"this is done on {other}, the first of the controllers that answers")
         return 0
     try:
-        found, problems = sweep.orphans(sweep.jobs(runner))
+        orphans, problems = sweep.orphans(sweep.jobs(runner))
     except RunError as err:
         raise Unreachable(f"cannot ask Slurm: {err.message}") from err
-    done = [(one, "") for one in found] if args.dry_run else sweep.sweep(runner, found)
+    done = [(one, "") for one in orphans] if args.dry_run else sweep.sweep(runner, orphans)
     if args.json:
         terminal.print_json([{**dataclasses.asdict(one), "problem": problem} for one, problem in done], indent=2)
     else:
-        for one, problem in done:
-            verb = "would be requeued" if args.dry_run and one.requeue else "requeued"
-            terminal.print_stdout(f"job {one.job_id} {one.why} {one.host}: {problem or verb}")
+        for orphan, problem in done:
+            verb = "would be requeued" if args.dry_run and orphan.requeue else "requeued"
+            terminal.print_stdout(f"job {orphan.job_id} {orphan.reason} {orphan.host}: {problem or verb}")
     for problem in problems:
         terminal.print_stderr(problem)
     return 1 if problems or any(problem for _, problem in done) else 0

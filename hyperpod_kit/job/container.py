@@ -62,15 +62,15 @@ class Container:
     ) -> Iterator[str]:
         """What will probably go wrong inside, each with what to type. `needed`: directories of checkpoints and records;
         `program`: ours, as the wrapper starts it."""
-        seen = (*self.mounts, *_targets_in_enroot_fstabs(fstabs))
-        if not covered(program, seen):
-            place = program[: program.rfind("/hyperpod_kit/")]
+        paths_in_container = (*self.mounts, *_targets_in_enroot_fstabs(fstabs))
+        if not covered(program, paths_in_container):
+            kit_directory = program[: program.rfind("/hyperpod_kit/")]
             yield (
-                f"{place} is in none of the container's mounts, and each rank is started through it; "
-                f"add --container-mounts={place}:{place}:ro"
+                f"{kit_directory} is in none of the container's mounts, and each rank is started through it; "
+                f"add --container-mounts={kit_directory}:{kit_directory}:ro"
             )
         for path in needed:
-            if not covered(path, seen):
+            if not covered(path, paths_in_container):
                 yield (
                     f"{path} is in none of the container's mounts: no rank starts that does not find it there; "
                     f"add --container-mounts={top(path)}:{top(path)}"
@@ -96,13 +96,13 @@ def container_from_options_or_env(
     given.update(_options(srun_args))
     if not given.get("image") and not given.get("name"):
         return None
-    mounts = tuple(_target(one) for one in given.get("mounts", "").split(",") if one)
+    mounts = tuple(_target(mount) for mount in given.get("mounts", "").split(",") if mount)
     return Container(mounts, given.get("workdir", ""), tuple(given.get("unshare", "").split(",")), image_python)
 
 
 def covered(path: str, places: Sequence[str]) -> bool:
     """Whether `path` is one of the places or below one."""
-    return any(is_same_or_below(path, place) for place in places)
+    return any(is_same_or_below(path, directory) for directory in places)
 
 
 def top(path: str) -> str:
@@ -110,16 +110,18 @@ def top(path: str) -> str:
     return "/" + path.strip("/").split("/")[0]
 
 
-def _options(words: Sequence[str]) -> Dict[str, str]:
-    found: Dict[str, str] = {}
-    for number, word in enumerate(words):
+def _options(srun_args: Sequence[str]) -> Dict[str, str]:
+    container_options: Dict[str, str] = {}
+    for number, word in enumerate(srun_args):
         name, equals, value = word.partition("=")
         key = name[len("--container-") :]
         if name.startswith("--container-") and key in _KEPT:
-            value = value if equals else " ".join(words[number + 1 : number + 2])
+            value = value if equals else " ".join(srun_args[number + 1 : number + 2])
             # pyxis joins the lists of several options.
-            found[key] = f"{found[key]},{value}" if key == "mounts" and key in found else value
-    return found
+            container_options[key] = (
+                f"{container_options[key]},{value}" if key == "mounts" and key in container_options else value
+            )
+    return container_options
 
 
 def _target(mount: str) -> str:
@@ -139,7 +141,11 @@ def _targets_in_enroot_fstabs(fstab_directories: Sequence[str]) -> Iterator[str]
                 lines = Path(folder, name).read_text(encoding="utf-8", errors="replace").splitlines()
             except OSError:
                 continue
-            yield from (words[1] for words in map(str.split, lines) if len(words) > 1 and words[1].startswith("/"))
+            yield from (
+                fstab_fields[1]
+                for fstab_fields in map(str.split, lines)
+                if len(fstab_fields) > 1 and fstab_fields[1].startswith("/")
+            )
 
 
 def is_at_or_below_mount_except_root(path: str, mountinfo: str = "/proc/self/mountinfo") -> bool:

@@ -25,7 +25,7 @@ from hyperpod_kit.job.storage import DEADLINE, Probe
 VERB = "look"
 UNBEGUN = (OutcomeKind.LAUNCH_FAILED, OutcomeKind.CRASH)
 """Ends of an attempt in which no rank may have begun."""
-AWAY, SERVES = "away", "serves"
+UNREACHABLE, SERVES = "away", "serves"
 PATIENCE = 4 * DEADLINE
 """Seconds until nodes that have said nothing are passed over."""
 
@@ -53,18 +53,18 @@ class ContainerStarts:
             or observation.warned
             or observation.lost
             or observation.stalled
-            or observation.away
+            or observation.nodes_without_root
         )
         if self._container is None or plain or not silent:
             return observation
-        return replace(observation, away=self._query_nodes_without_root(silent))
+        return replace(observation, nodes_without_root=self._query_nodes_without_root(silent))
 
-    def find_failure(self, outcome: Outcome, heard: bool) -> Optional[GaveUp]:
+    def find_failure(self, outcome: Outcome, has_wrapper_called: bool) -> Optional[GaveUp]:
         """Return the error of a container in which no rank ever begins; called once after each attempt.
 
         `heard`: a rank's wrapper has called `job run`.
         """
-        if self._container is None or heard or outcome.kind not in UNBEGUN or outcome.first is not None:
+        if self._container is None or has_wrapper_called or outcome.kind not in UNBEGUN or outcome.first is not None:
             self._failed = 0
             return None
         self._failed += 1
@@ -85,14 +85,14 @@ class ContainerStarts:
         except OSError:
             return ()
         try:
-            said = process.communicate(timeout=PATIENCE)[0]
+            output = process.communicate(timeout=PATIENCE)[0]
         except subprocess.TimeoutExpired:
             bare_step.end(process)
-            said = process.communicate()[0]
-        told = dict(
-            words[:2] for words in map(str.split, said.decode(errors="replace").splitlines()) if len(words) == 2
+            output = process.communicate()[0]
+        root_state_by_node = dict(
+            fields[:2] for fields in map(str.split, output.decode(errors="replace").splitlines()) if len(fields) == 2
         )
-        return tuple(name for name in nodes if told.get(name) == AWAY)
+        return tuple(name for name in nodes if root_state_by_node.get(name) == UNREACHABLE)
 
 
 def print_whether_root_serves_here(state_and_root: Sequence[str], env: Mapping[str, str]) -> int:
@@ -100,5 +100,5 @@ def print_whether_root_serves_here(state_and_root: Sequence[str], env: Mapping[s
     if not state_and_root:
         raise UsageError("no directory to look at", hint=f"`job run` asks for `job {VERB} STATE [ROOT]` by itself")
     probe = Probe(state_and_root[0], state_and_root[1] if len(state_and_root) > 1 else "")
-    print(env.get("SLURMD_NODENAME", ""), SERVES if probe.answers() else AWAY, flush=True)
+    print(env.get("SLURMD_NODENAME", ""), SERVES if probe.answers() else UNREACHABLE, flush=True)
     return 0

@@ -38,11 +38,11 @@ class DoctorFinding:
 
 def examine(facts: SlurmFacts) -> List[DoctorFinding]:
     """All findings, errors first."""
-    found = [finding for rule in RULES for finding in rule(facts)]
-    return sorted(found, key=lambda finding: (finding.severity != "error", finding.code))
+    doctor_findings = [finding for rule in RULES for finding in rule(facts)]
+    return sorted(doctor_findings, key=lambda finding: (finding.severity != "error", finding.code))
 
 
-def _words(facts: SlurmFacts, key: str) -> List[str]:
+def _comma_list_in_lower_case(facts: SlurmFacts, key: str) -> List[str]:
     return [word.strip().lower() for word in facts.config.get(key, "").split(",") if word.strip()]
 
 
@@ -96,7 +96,7 @@ def no_mount_gate(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def find_wrong_prolog_flags(facts: SlurmFacts) -> Iterator[DoctorFinding]:
-    flags = _words(facts, "prologflags")
+    flags = _comma_list_in_lower_case(facts, "prologflags")
     early = any(flag in ("alloc", "contain") for flag in flags)
     if facts.hyperpod and early:
         yield DoctorFinding(
@@ -146,12 +146,12 @@ def hooks_without_deadline(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 def find_exit_86_not_held(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     if "requeueexithold" in facts.config and "86" not in re.split(r"[,\s]+", facts.config.get("requeueexithold", "")):
-        theirs = [word for word in re.split(r"[,\s]+", facts.config.get("requeueexithold", "")) if word]
+        configured_codes = [word for word in re.split(r"[,\s]+", facts.config.get("requeueexithold", "")) if word]
         yield DoctorFinding(
             "S007",
             "warning",
             "RequeueExitHold lacks 86: a job that gave up ends instead of being held",
-            f"RequeueExitHold={','.join([*theirs, '86'])}",
+            f"RequeueExitHold={','.join([*configured_codes, '86'])}",
         )
 
 
@@ -166,7 +166,9 @@ def find_endless_requeue_exit(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def held_after_prolog(facts: SlurmFacts) -> Iterator[DoctorFinding]:
-    if "schedulerparameters" in facts.config and "nohold_on_prolog_fail" not in _words(facts, "schedulerparameters"):
+    if "schedulerparameters" in facts.config and "nohold_on_prolog_fail" not in _comma_list_in_lower_case(
+        facts, "schedulerparameters"
+    ):
         yield DoctorFinding(
             "S009",
             "warning",
@@ -190,18 +192,20 @@ def unbounded_requeue(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def late_requeue(facts: SlurmFacts) -> Iterator[DoctorFinding]:
-    own = facts.version >= versions.REQUEUE_DELAY
-    delay = re.search(r"\brequeue_delay=(\d+)", facts.config.get("schedulerparameters", "")) if own else None
+    has_requeue_delay = facts.version >= versions.REQUEUE_DELAY
+    delay = (
+        re.search(r"\brequeue_delay=(\d+)", facts.config.get("schedulerparameters", "")) if has_requeue_delay else None
+    )
     expire = re.search(r"\bcred_expire=(\d+)", facts.config.get("authinfo", ""))
-    found = delay or expire
-    seconds = int(found.group(1)) if found else versions.CRED_EXPIRE
+    setting_match = delay or expire
+    seconds = int(setting_match.group(1)) if setting_match else versions.CRED_EXPIRE
     if "authinfo" in facts.config and seconds > 30:
         line = f"SchedulerParameters={_setting_with_word_appended(facts, 'schedulerparameters', 'requeue_delay=30')}"
         yield DoctorFinding(
             "S011",
             "warning",
             f"a requeued job waits {seconds} s before it may start",
-            line if own else "AuthInfo=cred_expire=30",
+            line if has_requeue_delay else "AuthInfo=cred_expire=30",
         )
 
 
@@ -215,7 +219,7 @@ def never_requeued(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 def hyperpod_needs(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     if not facts.hyperpod:
         return
-    plugins = _words(facts, "taskplugin")
+    plugins = _comma_list_in_lower_case(facts, "taskplugin")
     if plugins not in ([], ["task/none"]):
         yield DoctorFinding(
             "S013",
@@ -223,7 +227,9 @@ def hyperpod_needs(facts: SlurmFacts) -> Iterator[DoctorFinding]:
             f"TaskPlugin is {facts.config['taskplugin']}: HyperPod's auto-resume needs task/none",
             "TaskPlugin=task/none",
         )
-    if "schedulerparameters" in facts.config and "permit_job_expansion" not in _words(facts, "schedulerparameters"):
+    if "schedulerparameters" in facts.config and "permit_job_expansion" not in _comma_list_in_lower_case(
+        facts, "schedulerparameters"
+    ):
         yield DoctorFinding(
             "S014",
             "error",
@@ -234,21 +240,21 @@ def hyperpod_needs(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 def find_kit_task_prolog_set(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     """A TaskProlog of ours. The plugin asks now, outside of the container; builds before 0.1.0 set the hook."""
-    ours = [program for program in facts.task_prologs if program.startswith(f"{HOOKS}/")]
+    kit_task_prologs = [program for program in facts.task_prologs if program.startswith(f"{HOOKS}/")]
     hint = "take it out of slurm.conf (on the controller: hyperpod-kit node apply), then: scontrol reconfigure"
-    if ours and facts.containers:
+    if kit_task_prologs and facts.containers:
         yield DoctorFinding(
             "S016",
             "error",
-            f"TaskProlog is {ours[0]}: pyxis runs it inside of the container, where it may "
+            f"TaskProlog is {kit_task_prologs[0]}: pyxis runs it inside of the container, where it may "
             "not be, and so ends every task with --container-image, of every user",
             hint=hint,
         )
-    elif ours:
+    elif kit_task_prologs:
         yield DoctorFinding(
             "S016",
             "warning",
-            f"TaskProlog is {ours[0]}: once there is pyxis, it may end every task in a container",
+            f"TaskProlog is {kit_task_prologs[0]}: once there is pyxis, it may end every task in a container",
             hint=hint,
         )
 

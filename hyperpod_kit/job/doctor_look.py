@@ -56,7 +56,7 @@ class SlurmFacts:
     guard: Tuple[SlurmFinding, ...] = ()
 
 
-def look(
+def query_slurm_facts(
     runner: Runner,
     *,
     hook_directory: str = HOOKS,
@@ -79,18 +79,18 @@ def look(
     )
     untold = [key for key in printed if key not in config]
     for key, name in HOOK_FILES:
-        found = hook_programs_or_none_if_unknown_form(config, key, number)
-        if found is None:
+        hook_programs = hook_programs_or_none_if_unknown_form(config, key, number)
+        if hook_programs is None:
             untold.append(key)
         else:
-            wrong[key] = hook_problem(found, name, hook_directory)
+            wrong[key] = hook_problem(hook_programs, name, hook_directory)
     plugin = probe_plugin_load(runner)
     return SlurmFacts(
         number,
         config,
         plugin.offers,
         os.path.isdir(hyperpod_directory),
-        {key: why for key, why in wrong.items() if why},
+        {key: problem for key, problem in wrong.items() if problem},
         tuple(untold),
         tuple(hook_programs_or_none_if_unknown_form(config, "taskprolog", number) or ()),
         control.has_option(runner, "srun", "--container-image") is True,
@@ -115,11 +115,11 @@ def _nodes(runner: Runner) -> int:
         return 0
 
 
-def hook_problem(configured: List[str], name: str, place: str) -> str:
+def hook_problem(configured: List[str], name: str, hook_directory: str) -> str:
     """What is wrong with one hook as this machine sees it; "" when nothing is."""
-    ours = os.path.join(place, name)
-    if ours not in configured:
+    kit_hook_path = os.path.join(hook_directory, name)
+    if kit_hook_path not in configured:
         return f"is {', '.join(configured)}" if configured else "is not set"
-    if not os.path.isfile(ours):
-        return f"{ours} is not there"
-    return "" if os.access(ours, os.X_OK) else f"{ours} is not executable"
+    if not os.path.isfile(kit_hook_path):
+        return f"{kit_hook_path} is not there"
+    return "" if os.access(kit_hook_path, os.X_OK) else f"{kit_hook_path} is not executable"

@@ -23,33 +23,35 @@ PATIENCE = 60.0
 _AGAIN = 5.0
 """Seconds between two questions."""
 
-Ask = Callable[[Sequence[str]], Optional[Set[str]]]
+DownNodesQuery = Callable[[Sequence[str]], Optional[Set[str]]]
 """Which of these nodes slurmctld counts as lost; None when it does not answer."""
 
 
-def make_query_of_down_nodes(runner: Runner) -> Ask:
+def make_query_of_down_nodes(runner: Runner) -> DownNodesQuery:
     """`Ask` of the running Slurm."""
 
-    def ask(names: Sequence[str]) -> Optional[Set[str]]:
+    def query_down_nodes(names: Sequence[str]) -> Optional[Set[str]]:
         try:
-            found = control.query_known_nodes(runner, names)
+            record_by_node = control.query_known_nodes(runner, names)
         except (RunError, ValueError):
             return None
-        return {name for name in names if name not in found or found[name].is_down}
+        return {name for name in names if name not in record_by_node or record_by_node[name].is_down}
 
-    return ask
+    return query_down_nodes
 
 
 class Doubt:
     """Judges what a watch over `nodes` nodes takes for lost. `doubted`: nodes that are silent and not given up."""
 
-    def __init__(self, nodes: int, ask: Ask, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, nodes: int, query_down_nodes: DownNodesQuery, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._most = max(FEW, nodes // 4)
-        self._ask = ask
+        self._query_down_nodes = query_down_nodes
         self._clock = clock
         self._heard_since: Optional[float] = None
-        self._asked: Optional[float] = None
-        self._told = False
+        self._last_query_time: Optional[float] = None
+        self._has_queued_message = False
         self._news: List[str] = []
         self.doubted: FrozenSet[str] = frozenset()
 
@@ -57,14 +59,19 @@ class Doubt:
         """Of `suspected`, which the watch takes for lost after a look, those that are lost for sure. `silent`: all that
         did not answer that look."""
         if len(silent) <= self._most:
-            self._heard_since, self._asked, self._told, self.doubted = None, None, False, frozenset()
+            self._heard_since, self._last_query_time, self._has_queued_message, self.doubted = (
+                None,
+                None,
+                False,
+                frozenset(),
+            )
             return tuple(suspected)
         self.doubted = frozenset(silent)
         now = self._clock()
-        if not suspected or (self._asked is not None and now - self._asked < _AGAIN):
+        if not suspected or (self._last_query_time is not None and now - self._last_query_time < _AGAIN):
             return ()
-        self._asked = now
-        confirmed = self._ask(suspected)
+        self._last_query_time = now
+        confirmed = self._query_down_nodes(suspected)
         if confirmed is None:
             self._heard_since = None
             self._queue_message_once(
@@ -78,11 +85,11 @@ class Doubt:
         return ()
 
     def _queue_message_once(self, silent: Sequence[str], explanation: str) -> None:
-        if not self._told:
-            self._told = True
+        if not self._has_queued_message:
+            self._has_queued_message = True
             self._news.append(f"{len(silent)} nodes, such as {min(silent)}, are silent at once; {explanation}")
 
     def news(self) -> Iterable[str]:
         """What is to be said, each time once."""
-        said, self._news = self._news, []
-        return said
+        messages, self._news = self._news, []
+        return messages

@@ -62,21 +62,21 @@ def read(state: str, attempt: str) -> List[Exit]:
     """The records that are there, earliest end first. A record that is not complete is skipped. Raises OSError."""
     if "/" in attempt or attempt in ("", ".", ".."):
         return []  # the ledger that names it may be another's words
-    found: List[Exit] = []
+    records: List[Exit] = []
     for _, _, value in write_once.read_all_records(directory(state, attempt)):
         with contextlib.suppress(ValueError):
-            found.append(_exit(value))
-    return sorted(found, key=lambda record: (record.ended, record.rank))
+            records.append(_exit(value))
+    return sorted(records, key=lambda record: (record.ended, record.rank))
 
 
-def last_launch(found: Sequence[Exit]) -> List[Exit]:
+def last_launch(records: Sequence[Exit]) -> List[Exit]:
     """Of the records of one attempt those of its last launch, of each rank the last: HyperPod's step retry starts the
     ranks of an attempt again, and what ended the launch before has been mended since."""
-    if not found:
+    if not records:
         return []
-    launch = max(found, key=lambda record: record.started).launch
+    launch = max(records, key=lambda record: record.started).launch
     of_rank: Dict[int, Exit] = {}
-    for record in sorted(found, key=lambda record: record.started):
+    for record in sorted(records, key=lambda record: record.started):
         if record.launch == launch:
             of_rank[record.rank] = record
     return sorted(of_rank.values(), key=lambda record: (record.ended, record.rank))
@@ -84,22 +84,24 @@ def last_launch(found: Sequence[Exit]) -> List[Exit]:
 
 def _exit(value: Dict[str, Any]) -> Exit:
     """Raises ValueError for what no wrapper writes."""
-    if not set(_NEEDED) <= set(value) or not set(value) <= {one.name for one in fields(Exit)}:
+    if not set(_NEEDED) <= set(value) or not set(value) <= {record_field.name for record_field in fields(Exit)}:
         raise ValueError("not the fields of a record")
     for name, given in value.items():
-        wanted = str if name in ("node", "boot_id", "launch") else (int, float) if name in ("started", "ended") else int
+        expected_type = (
+            str if name in ("node", "boot_id", "launch") else (int, float) if name in ("started", "ended") else int
+        )
         if given is None and name not in _NEEDED[:3]:
             continue
         if (
             isinstance(given, bool)
-            or not isinstance(given, wanted)
+            or not isinstance(given, expected_type)
             or (not isinstance(given, str) and not -_MOST < given < _MOST)
         ):
             raise ValueError(f"{name} is {given!r}")
     if value["started"] is None or value["ended"] is None:
         raise ValueError("no times")
-    words = {name: clean_one_line(value.get(name) or "") for name in ("node", "boot_id", "launch")}
-    return Exit(**{**value, **words})
+    text_fields = {name: clean_one_line(value.get(name) or "") for name in ("node", "boot_id", "launch")}
+    return Exit(**{**value, **text_fields})
 
 
 def write(state: str, attempt: str, record: Exit) -> None:

@@ -28,10 +28,10 @@ class FailedLaunches:
             self._nodes.clear()
             self.advice = self.hopeless = ""
             return
-        words = advice(outcome.launch_failures, outcome.code)
-        if words != self.advice:
-            self.advice = words
-            self._report("launch_failed", f"no checkpoint is at fault: {words}", nodes=list(outcome.unlaunched))
+        launch_advice = advice(outcome.launch_failures, outcome.code)
+        if launch_advice != self.advice:
+            self.advice = launch_advice
+            self._report("launch_failed", f"no checkpoint is at fault: {launch_advice}", nodes=list(outcome.unlaunched))
         self._nodes.update(outcome.unlaunched)
         everywhere = bool(used_nodes) and self._nodes.issuperset(used_nodes)
         self.hopeless = "it is so on every node" if everywhere else ""

@@ -38,7 +38,7 @@ there, and does not tell, is ended once. And how many times the floor that makes
 OUTLIVED = 2.0
 """How many times the longest silence that this job has got over is no hang."""
 
-_WORDS: Dict[Phase, str] = {
+_PHASE_TEXTS: Dict[Phase, str] = {
     Phase.STEP: "in a step",
     Phase.FIRST_STEPS: "in its first steps",
     Phase.RESTORE: "restoring",
@@ -69,18 +69,18 @@ class StallRule:
     @classmethod
     def parse(cls, text: str) -> StallRule:
         """`auto[:FACTOR[:FLOOR]]`, SECONDS, 0 or `never`. Raises UsageError."""
-        words = text.strip().split(":")
-        if words == ["never"]:
+        parts = text.strip().split(":")
+        if parts == ["never"]:
             return NEVER
-        if words[0] == "auto" and len(words) <= 3:
-            factor = _number(text, words[1]) if len(words) > 1 else FACTOR
-            floor = _number(text, words[2]) if len(words) > 2 else FLOOR
+        if parts[0] == "auto" and len(parts) <= 3:
+            factor = _number(text, parts[1]) if len(parts) > 1 else FACTOR
+            floor = _number(text, parts[2]) if len(parts) > 2 else FLOOR
             if factor < 1 or floor <= 0:
                 raise _wrong(text)
             return cls(factor, floor)
-        if len(words) > 1:
+        if len(parts) > 1:
             raise _wrong(text)
-        seconds = _number(text, words[0])
+        seconds = _number(text, parts[0])
         return cls(0.0, seconds, seconds) if seconds else NEVER
 
 
@@ -145,28 +145,28 @@ class KnownSilences:
 
 
 class HangWatch:
-    """One launch of the ranks at a time. `known`: of the launches before, too; None: nothing."""
+    """One launch of the ranks at a time. `known_silences`: of the launches before, too; None: nothing."""
 
-    def __init__(self, rule: StallRule, known: Optional[KnownSilences] = None) -> None:
+    def __init__(self, rule: StallRule, known_silences: Optional[KnownSilences] = None) -> None:
         self._rule = rule
-        self._known = known if known is not None else KnownSilences()
+        self._known_silences = known_silences if known_silences is not None else KnownSilences()
         self._phase = Phase.START
         self._marks: Marks = ()
         self._silent = 0.0
 
     def observe(self, elapsed: float, reports: Mapping[int, StepReport]) -> HangVerdict:
         """The verdict, `elapsed` seconds after the observation before."""
-        alive = [one for one in reports.values() if one.phase in PATIENCE]
+        alive = [report for report in reports.values() if report.phase in PATIENCE]
         if not alive:
             self._marks, self._silent = (), 0.0
             return HangVerdict(Watched.UNREPORTED)
         limit, reason = self._limit(alive, furthest(reports))
-        alive.sort(key=lambda one: one.rank)
-        marks = tuple((one.rank, one.step, one.phase, one.moved) for one in alive)
+        alive.sort(key=lambda report: report.rank)
+        marks = tuple((report.rank, report.step, report.phase, report.moved) for report in alive)
         phase = _longest_phase(alive)
         if marks != self._marks:
             if self._marks:
-                self._known.note_outlived_silence(self._phase, self._silent)
+                self._known_silences.note_outlived_silence(self._phase, self._silent)
             self._marks, self._silent, self._phase = marks, 0.0, phase
             return HangVerdict(Watched.MOVES, 0.0, limit)
         self._silent += min(elapsed, _MOST_ELAPSED, limit / 4)
@@ -186,43 +186,43 @@ class HangWatch:
         """The patience for the rank that may take longest, since the others wait for it; and where it is from."""
         if not self._rule.floor:
             return math.inf, ""
-        slowest = max(one.slowest for one in alive)
+        slowest = max(report.slowest for report in alive)
         phase = _longest_phase(alive)
         least, learnt = self._rule.floor * PATIENCE[phase], self._rule.factor * slowest
-        known = self._known.limit(phase, reached, least, self._rule.floor)
-        if known > max(least, learnt):
-            return known, f"limit {known:.0f} s, as this job was silent before"
+        known_silence_limit = self._known_silences.limit(phase, reached, least, self._rule.floor)
+        if known_silence_limit > max(least, learnt):
+            return known_silence_limit, f"limit {known_silence_limit:.0f} s, as this job was silent before"
         if learnt > least:
             return learnt, f"limit {learnt:.0f} s, {self._rule.factor:g} times the slowest of {WINDOW} steps"
-        return least, f"limit {least:g} s{'' if phase is Phase.STEP else f' for ranks that are {_WORDS[phase]}'}"
+        return least, f"limit {least:g} s{'' if phase is Phase.STEP else f' for ranks that are {_PHASE_TEXTS[phase]}'}"
 
 
 def _longest_phase(alive: Sequence[StepReport]) -> Phase:
-    return max((one.phase for one in alive), key=lambda phase: PATIENCE[phase])
+    return max((report.phase for report in alive), key=lambda phase: PATIENCE[phase])
 
 
 def furthest(reports: Mapping[int, StepReport]) -> Optional[int]:
     """The last step that any rank has reached."""
-    return max((one.step for one in reports.values() if one.step is not None), default=None)
+    return max((report.step for report in reports.values() if report.step is not None), default=None)
 
 
 def describe_positions_of_ranks(reports: Mapping[int, StepReport]) -> str:
     """The step that each rank had reached, and who is behind or in another phase."""
     ranks = [reports[rank] for rank in sorted(reports)]
-    (step, phase), count = Counter((one.step, one.phase) for one in ranks).most_common(1)[0]
+    (step, phase), count = Counter((report.step, report.phase) for report in ranks).most_common(1)[0]
     most = f"{'all' if count == len(ranks) else count} of {len(ranks)} ranks" if len(ranks) > 1 else "the rank"
-    behind = [one for one in ranks if (one.step, one.phase) != (step, phase)]
-    behind.sort(key=lambda one: (-1 if one.step is None else one.step, one.rank))
-    named = [f"rank {one.rank} on {one.node} {_state(one.step, one.phase)}" for one in behind[:_NAMED]]
+    behind = [report for report in ranks if (report.step, report.phase) != (step, phase)]
+    behind.sort(key=lambda report: (-1 if report.step is None else report.step, report.rank))
+    named = [f"rank {report.rank} on {report.node} {_state(report.step, report.phase)}" for report in behind[:_NAMED]]
     more = [f"and {len(behind) - _NAMED} more"] if len(behind) > _NAMED else []
     return ", ".join([f"{most} {_state(step, phase)}", *named, *more])
 
 
 def _state(step: Optional[int], phase: Phase) -> str:
-    return f"at {'no step' if step is None else f'step {step}'} {_WORDS[phase]}"
+    return f"at {'no step' if step is None else f'step {step}'} {_PHASE_TEXTS[phase]}"
 
 
 def rank_positions_for_report(reports: Mapping[int, StepReport], max_ranks: int = 64) -> List[List[object]]:
     """For the report of `job run`: rank, node, step and phase, of those furthest behind where there are many."""
-    order = sorted(reports.values(), key=lambda one: (-1 if one.step is None else one.step, one.rank))
-    return [[one.rank, one.node, one.step, one.phase.value] for one in order[:max_ranks]]
+    order = sorted(reports.values(), key=lambda report: (-1 if report.step is None else report.step, report.rank))
+    return [[report.rank, report.node, report.step, report.phase.value] for report in order[:max_ranks]]

@@ -24,10 +24,10 @@ def job_as_slurm_records_it(runner: Runner, job: JobEnvironment) -> Optional[Job
         return job
     plain = replace(job, id=JobId(job.id.raw))
     try:
-        found = JobId.from_record(control.query_job_record(runner, plain.id))
+        recorded_id = JobId.from_record(control.query_job_record(runner, plain.id))
     except RunError as err:
         return plain if control.is_unknown_job(err) else None
-    return job if found == job.id else plain
+    return job if recorded_id == job.id else plain
 
 
 def components(job: JobEnvironment, srun_args: Sequence[str], nodes: int) -> Tuple[int, ...]:
@@ -43,15 +43,15 @@ def components(job: JobEnvironment, srun_args: Sequence[str], nodes: int) -> Tup
             f"{len(job.groups)} components",
             hint="leave --nodes away, or submit one job whose nodes are alike, with one node more",
         )
-    asked = [
+    het_group_ranges = [
         match.group(1) for match in (re.fullmatch(r"--(?:het|pack)-group=(\S+)", word) for word in srun_args) if match
     ]
-    if not asked:
+    if not het_group_ranges:
         return tuple(range(len(job.groups)))
     try:
-        found = tuple(int(name[1:]) for name in expand(f"g[{asked[-1]}]"))
+        offsets = tuple(int(name[1:]) for name in expand(f"g[{het_group_ranges[-1]}]"))
     except ValueError:
-        found = ()
-    if not found or max(found) >= len(job.groups):
-        raise JobError(f"--het-group={asked[-1]}: this job has the components 0 to {len(job.groups) - 1}")
-    return found
+        offsets = ()
+    if not offsets or max(offsets) >= len(job.groups):
+        raise JobError(f"--het-group={het_group_ranges[-1]}: this job has the components 0 to {len(job.groups) - 1}")
+    return offsets

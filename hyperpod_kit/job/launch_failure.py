@@ -60,21 +60,21 @@ def read(state: str, attempt: str, launch: Optional[str] = None) -> List[LaunchF
     if "/" in attempt or attempt in ("", ".", ".."):
         return []
     records = (_failure(value) for _, _, value in write_once.read_all_records(directory(state, attempt)))
-    whole = [record for record in records if record is not None]
+    failures = [record for record in records if record is not None]
     if launch is not None:
-        whole = [record for record in whole if record.launch == launch]
-    return sorted(whole, key=lambda record: (record.node, record.program))
+        failures = [record for record in failures if record.launch == launch]
+    return sorted(failures, key=lambda record: (record.node, record.program))
 
 
 def _failure(value: Mapping[str, Any]) -> Optional[LaunchFailure]:
     """None for what no wrapper writes."""
-    words: Dict[str, str] = {}
+    text_by_field: Dict[str, str] = {}
     for name in ("node", "program", "reason", "launch"):
         text = value.get(name)
         if not isinstance(text, str):
             return None
-        words[name] = clean_one_line(text, _LONGEST)
-    return LaunchFailure(**words)
+        text_by_field[name] = clean_one_line(text, _LONGEST)
+    return LaunchFailure(**text_by_field)
 
 
 def causes(failures: Sequence[LaunchFailure]) -> str:
@@ -102,10 +102,10 @@ def _advice(failure: LaunchFailure) -> str:
         return f"hyperpod-kit diff says which bundle {failure.node} has; install it there again, or replace the node"
     if "/" in failure.program:
         return f"srun --nodes=1 --nodelist={failure.node} ls -l {shlex.quote(failure.program)}"
-    look = shlex.quote(f"command -v {shlex.quote(failure.program)}")
+    check_command = shlex.quote(f"command -v {shlex.quote(failure.program)}")
     return (
-        f"srun --nodes=1 --nodelist={failure.node} sh -c {look}; activate its environment in the batch script, or give "
-        "its whole path"
+        f"srun --nodes=1 --nodelist={failure.node} sh -c {check_command}; activate its environment in the batch "
+        "script, or give its whole path"
     )
 
 

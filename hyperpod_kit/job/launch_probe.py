@@ -22,13 +22,13 @@ PURPOSE = "launch-probe"
 PATIENCE = 4 * DEADLINE
 """Seconds until nodes that have said nothing are passed over."""
 
-_MARK = "hpk-launch-probe"
+_OUTPUT_PREFIX = "hpk-launch-probe"
 _ABSENT, _FORBIDDEN = "absent", "forbidden"
 _REASONS = {_ABSENT: "No such file or directory", _FORBIDDEN: "Permission denied"}
 
 # $1: what has to be readable; the others have to be executable. One line for each that is not.
 _SCRIPT = f"""\
-say() {{ printf '{_MARK} %s %s %s\\n' "${{SLURMD_NODENAME:-unknown}}" "$1" "$2"; }}
+say() {{ printf '{_OUTPUT_PREFIX} %s %s %s\\n' "${{SLURMD_NODENAME:-unknown}}" "$1" "$2"; }}
 [ -e "$1" ] || say {_ABSENT} "$1"
 [ ! -e "$1" ] || [ -r "$1" ] || say {_FORBIDDEN} "$1"
 shift
@@ -45,16 +45,20 @@ def probe_unheard_nodes_if_launch_failed(
     with a Python and a command of the image's own."""
     if observation.launch_failures or not observation.unheard or not may_not_have_begun(observation):
         return observation
-    known = observation.code in (ExitCode.NO_PYTHON, ExitCode.NOT_MOUNTED) if in_container else False
-    if known or any(record.code in NOT_STARTED for record in observation.exits):
+    is_container_error = observation.code in (ExitCode.NO_PYTHON, ExitCode.NOT_MOUNTED) if in_container else False
+    if is_container_error or any(record.code in NOT_STARTED for record in observation.exits):
         return observation  # a wrapper has said what is not there
     main, python = step.path_of_kit_main_on_nodes(), step.kit_command_on_any_node()[0]
     programs = [] if in_container else [python, *(word for word in options.command[:1] if word.startswith("/"))]
-    absences = _ask(options.srun, observation.unheard, ["/bin/sh", "-c", _SCRIPT, PURPOSE, main, *programs], env)
+    absences = _run_probe_on_nodes(
+        options.srun, observation.unheard, ["/bin/sh", "-c", _SCRIPT, PURPOSE, main, *programs], env
+    )
     return replace(observation, launch_failures=tuple(absences))
 
 
-def _ask(srun: str, nodes: Sequence[str], argv: Sequence[str], env: Mapping[str, str]) -> List[LaunchFailure]:
+def _run_probe_on_nodes(
+    srun: str, nodes: Sequence[str], argv: Sequence[str], env: Mapping[str, str]
+) -> List[LaunchFailure]:
     try:
         process = bare_step.start_command(srun, PURPOSE, nodes, argv, env)
     except OSError:
@@ -71,8 +75,8 @@ def parse_first_absence_per_node(output: str, nodes: Sequence[str]) -> List[Laun
     """Of each node the first that it lacks: without the wrapper nothing else is tried."""
     first: Dict[str, LaunchFailure] = {}
     for line in output.splitlines():
-        words: Tuple[str, ...] = tuple(line.split(" ", 3))
-        if len(words) != 4 or words[0] != _MARK or words[1] not in nodes or words[2] not in _REASONS:
+        fields: Tuple[str, ...] = tuple(line.split(" ", 3))
+        if len(fields) != 4 or fields[0] != _OUTPUT_PREFIX or fields[1] not in nodes or fields[2] not in _REASONS:
             continue  # a Prolog's or a library's own words
-        first.setdefault(words[1], LaunchFailure(words[1], words[3], _REASONS[words[2]]))
+        first.setdefault(fields[1], LaunchFailure(fields[1], fields[3], _REASONS[fields[2]]))
     return [first[node] for node in nodes if node in first]

@@ -77,7 +77,7 @@ def environment_of_current_launch(env: Mapping[str, str]) -> Dict[str, str]:
             )
         except NoValidCheckpoint as err:
             return {"from": None, "rejected": checkpoint_choice.reasons(err.reasons)}
-        if choice.kind != checkpoint_choice.OURS:
+        if choice.kind != checkpoint_choice.KIT_KIND:
             set_aside(root, [name for name, _ in choice.rejected if name not in passed], now=time.time())
         return {**choice.fields(), "t": round(time.time(), 3), "memory": "0" if choice.stepped_back else ""}
 
@@ -87,26 +87,30 @@ def environment_of_current_launch(env: Mapping[str, str]) -> Dict[str, str]:
     if wrong:
         raise JobError(f"the record of this launch is not to be trusted: {wrong}")
     if record["from"] is None:
-        raise NoValidCheckpoint(root, [(one["attempt"], one["why"]) for one in record.get("rejected") or []])
+        raise NoValidCheckpoint(
+            root, [(rejection["attempt"], rejection["why"]) for rejection in record.get("rejected") or []]
+        )
     kept = {name: value for name, value in env.items() if name != HPK_RESUME_MEMORY}
     memory = {HPK_RESUME_MEMORY: "0"} if record.get("memory") == "0" else {}
-    kind = record.get("kind", checkpoint_choice.OURS)
+    kind = record.get("kind", checkpoint_choice.KIT_KIND)
     return {**kept, **checkpoint_choice.told_to_ranks(record["from"], record["step"], kind), **memory}
 
 
 def foreign_choices_of_later_launches(state: str, attempt: str) -> List[RestoreVerdict]:
     """What later launches of an attempt were told to take of other frameworks' checkpoints, oldest first: their
     trainers say nothing of it themselves. Raises OSError."""
-    found: List[Tuple[float, RestoreVerdict]] = []
+    dated_verdicts: List[Tuple[float, RestoreVerdict]] = []
     for stem, _, value in write_once.read_all_records(os.path.join(state, "decisions")):
         order, kind = value.get("order"), value.get("kind")
-        if not stem.startswith(f"{_PREFIX}{attempt}.") or kind == checkpoint_choice.OURS or not order:
+        if not stem.startswith(f"{_PREFIX}{attempt}.") or kind == checkpoint_choice.KIT_KIND or not order:
             continue
         if shared_decision.problem(value) or ledger_row.problem({"order": order, "t": value.get("t")}):
             continue
         at = (int(order[0]), int(order[1]))
-        found.append((float(value.get("t") or 0.0), RestoreVerdict(value["from"], value["step"], at, "storage")))
-    return [verdict for _, verdict in sorted(found, key=lambda pair: pair[0])]
+        dated_verdicts.append(
+            (float(value.get("t") or 0.0), RestoreVerdict(value["from"], value["step"], at, "storage"))
+        )
+    return [verdict for _, verdict in sorted(dated_verdicts, key=lambda pair: pair[0])]
 
 
 def _launched_before(state: str, attempt: str) -> bool:

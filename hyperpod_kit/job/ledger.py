@@ -43,10 +43,10 @@ class Ledger:
         """Tells this job from others of its number on this root, in every run of it. Raises OSError as `rows`."""
         if self._life is not None:
             return self._life
-        found = life.life_of_job_run(read(self.path), self._job, self._restart, self._born)
+        life_id = life.life_of_job_run(read(self.path), self._job, self._restart, self._born)
         # A root that is away looks like one without rows, so that is no answer to keep.
-        self._life = found if found != self._born or not self._restart else None
-        return found
+        self._life = life_id if life_id != self._born or not self._restart else None
+        return life_id
 
     def name(self, number: int) -> str:
         """A name for attempt `number` of this run that no other attempt on this root has. Raises OSError as `rows`."""
@@ -57,21 +57,21 @@ class Ledger:
 
         Raises OSError when the file is there and cannot be read.
         """
-        own = self.life()
+        life_id = self.life()
         return [
             row
             for row in read(self.path)
-            if row.get("job") == self._job and row.get("life", "") == own and not ledger_row.problem(row)
+            if row.get("job") == self._job and row.get("life", "") == life_id and not ledger_row.problem(row)
         ]
 
     def append(self, event: str, **fields: Any) -> None:
         """Add a row and put it on disk. Raises JobError: without its ledger a job would retry without end."""
         try:
-            own = {"life": self.life()} if self.life() else {}
+            life_field = {"life": self.life()} if self.life() else {}
             row = {
                 "t": round(self._clock(), 3),
                 "job": self._job,
-                **own,
+                **life_field,
                 "restart": self._restart,
                 "event": event,
                 **fields,

@@ -26,7 +26,7 @@ def _pairs(value: Any) -> bool:
 
 
 def _list_of(kind: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(isinstance(one, kind) for one in value)
+    return lambda value: isinstance(value, list) and all(isinstance(element, kind) for element in value)
 
 
 FIELDS: Dict[str, Callable[[Any], bool]] = {

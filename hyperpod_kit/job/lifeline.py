@@ -62,22 +62,22 @@ _IDLE = 120
 
 def shortage(nodes: int) -> str:
     """What to tell the user when this process may not have a descriptor for a line to each of so many nodes, or ""."""
-    wanted, here = 2 * nodes + 100, descriptors.soft_limit()
-    if here >= wanted:
+    needed_descriptors, here = 2 * nodes + 100, descriptors.soft_limit()
+    if here >= needed_descriptors:
         return ""
     return (
-        f"{here} descriptors are allowed and {wanted} wanted for {nodes} nodes: some get no lifeline, so a dead "
-        "slurmstepd is not noticed there; raise the hard limit (LimitNOFILE= in slurmd's unit)"
+        f"{here} descriptors are allowed and {needed_descriptors} wanted for {nodes} nodes: some get no lifeline, "
+        "so a dead slurmstepd is not noticed there; raise the hard limit (LimitNOFILE= in slurmd's unit)"
     )
 
 
 class _NodeLine(NamedTuple):
-    """A node's line. `words`: what it has said, the last at the end; `launch`: of the ranks, counted here."""
+    """A node's line. `statuses`: what it has said, the last at the end; `launch`: of the ranks, counted here."""
 
     name: str
     lines: Lines
     seal: Seal
-    words: List[str]
+    statuses: List[str]
     launch: int
 
 
@@ -94,16 +94,16 @@ class Lifelines:
         self._key = secrets.token_hex(16)
         self._name = secrets.token_hex(4)
         self._strangers: Optional[Unauthenticated] = None
-        self._looked = -_EACH
+        self._strangers_polled_at = -_EACH
         self._lines: Dict[socket.socket, _NodeLine] = {}
         self._greetings: Set[str] = set()
         self.greeted: Set[str] = set()
         """Nodes of which a rank's wrapper has called, in this launch."""
-        self._gone: Dict[str, float] = {}
+        self._cut_off_since: Dict[str, float] = {}
         self._room = max(1, descriptors.soft_limit() // 2)
         self._news: List[str] = []
         self._older_nodes: Set[str] = set()
-        self.words: Dict[str, str] = {}
+        self.status_by_node: Dict[str, str] = {}
         self.reports: Dict[int, StepReport] = {}
         """Of the ranks of this launch that report steps, the newest of each."""
         self._reported = -_EACH
@@ -113,13 +113,13 @@ class Lifelines:
         self.environment = {HPK_LIFELINE: "", HPK_ATTEMPT_KEY: self._key, HPK_STEP_REPORTS: self._name}
         """What the attempt's ranks must have."""
         if address:
-            self._listen(address, [node for node in nodes if node != address])
+            self._listen_and_set_environment_or_note_failure(address, [node for node in nodes if node != address])
 
-    def _listen(self, address: str, others: Sequence[str]) -> None:
-        found = listening.addresses_reachable_from_peers(address, others)
+    def _listen_and_set_environment_or_note_failure(self, address: str, peers: Sequence[str]) -> None:
+        reachable_addresses = listening.addresses_reachable_from_peers(address, peers)
         try:
             try:
-                listeners, port = listening.listen_on_local_addresses(found)
+                listeners, port = listening.listen_on_local_addresses(reachable_addresses)
                 address = str(listeners[0].getsockname()[0])
             except listening.NoAddress:
                 listeners, port = listening.listen_on_local_addresses([listening.ANYWHERE])
@@ -129,48 +129,46 @@ class Lifelines:
         except OSError as err:
             self._news.append(f"the nodes have no lifeline: {err.strerror or err}")
             return
-        self._strangers = Unauthenticated(
-            listeners, most=max(64, 2 * len(others) + 2), seconds=GREET, clock=self._clock
-        )
+        self._strangers = Unauthenticated(listeners, most=max(64, 2 * len(peers) + 2), seconds=GREET, clock=self._clock)
         self.environment[HPK_LIFELINE] = f"{address}:{port}:{self._name}"
 
     @property
     def files(self) -> List[int]:
         """Descriptors to wait for."""
         now = self._clock()
-        heard = [] if now < self._reported + _EACH else [sock.fileno() for sock in self._lines]
-        if self._strangers is None or now < self._looked + _EACH:
-            return heard
+        node_descriptors = [] if now < self._reported + _EACH else [sock.fileno() for sock in self._lines]
+        if self._strangers is None or now < self._strangers_polled_at + _EACH:
+            return node_descriptors
         room = len(self._lines) + len(self._strangers) < self._room
-        return [*heard, *(sock.fileno() for sock in self._strangers.sockets_to_poll(room))]
+        return [*node_descriptors, *(sock.fileno() for sock in self._strangers.sockets_to_poll(room))]
 
     @property
     def seconds_until_due(self) -> Optional[float]:
         """Seconds until `cut` may say something new without anything happening; None: never."""
         now = self._clock()
-        left = [since + UNNOTICED - now for since in self._gone.values()]
+        delays = [since + UNNOTICED - now for since in self._cut_off_since.values()]
         if now < self._reported + _EACH:
-            left.append(self._reported + _EACH - now)
+            delays.append(self._reported + _EACH - now)
         if self._strangers is not None:
             strangers_due = self._strangers.seconds_until_expiry_or_resume
             if strangers_due is not None:
-                left.append(strangers_due)
-            if now < self._looked + _EACH:
-                left.append(self._looked + _EACH - now)
-        return max(0.05, min(left)) if left else None
+                delays.append(strangers_due)
+            if now < self._strangers_polled_at + _EACH:
+                delays.append(self._strangers_polled_at + _EACH - now)
+        return max(0.05, min(delays)) if delays else None
 
     def receive_and_list_cut_off_nodes(self) -> List[str]:
         """Nodes whose part of the step is gone although srun runs on."""
         if self._strangers is not None:
             guests = self._strangers.accept_expire_and_collect_first_lines(self._room - len(self._lines))
             if guests or self._strangers:
-                self._looked = self._clock()
+                self._strangers_polled_at = self._clock()
             for guest in guests:
                 self._admit_authenticated_or_close(guest)
         for sock in list(self._lines):
             self._read(sock)
         now = self._clock()
-        return sorted(name for name, since in self._gone.items() if now - since >= UNNOTICED)
+        return sorted(name for name, since in self._cut_off_since.items() if now - since >= UNNOTICED)
 
     def news(self) -> List[str]:
         """What the user should know of and was not told yet."""
@@ -180,7 +178,7 @@ class Lifelines:
     @property
     def without_storage(self) -> List[str]:
         """Nodes that said that the checkpoint root does not answer."""
-        return sorted(name for name, word in self.words.items() if word == STORAGE)
+        return sorted(name for name, word in self.status_by_node.items() if word == STORAGE)
 
     def close(self) -> None:
         if self._strangers is not None:
@@ -204,15 +202,18 @@ class Lifelines:
         if older[0] == self._name and len(older) == 2:
             self._note_node_of_older_release(clean_one_line(older[1], 64))
             return None
-        said = parse.parse_json_object(guest.line, GREETING)
-        nonce, name = said.get("nonce"), said.get("node")
+        greeting = parse.parse_json_object(guest.line, GREETING)
+        nonce, name = greeting.get("nonce"), greeting.get("node")
         if not isinstance(nonce, str) or not isinstance(name, str) or nonce in self._greetings:
             return None
         key = bytes.fromhex(self._key)
-        if not message_auth.matches(said.get("proof"), message_auth.proof(key, PROTOCOL, nonce, name)):
+        if not message_auth.matches(greeting.get("proof"), message_auth.proof(key, PROTOCOL, nonce, name)):
             return None
         self._greetings.add(nonce)
-        if any(line.name == name and line.launch == self.launch for line in self._lines.values()) or name in self.words:
+        if (
+            any(line.name == name and line.launch == self.launch for line in self._lines.values())
+            or name in self.status_by_node
+        ):
             self._begin_anew()
             self._ahead += 1
         self.greeted.add(name)
@@ -220,8 +221,8 @@ class Lifelines:
 
     def _begin_anew(self) -> None:
         self.launch += 1
-        self._gone.clear()
-        self.words.clear()
+        self._cut_off_since.clear()
+        self.status_by_node.clear()
         self.reports.clear()
         self.greeted.clear()
 
@@ -253,9 +254,9 @@ class Lifelines:
                 if word.startswith(STEPS):
                     self._take_reports(node, word[len(STEPS) :])
                     continue
-                node.words[:] = [word]
-                if node.words[0] in (STORAGE, SERVES) and node.launch == self.launch:
-                    self.words[node.name] = node.words[0]
+                node.statuses[:] = [word]
+                if node.statuses[0] in (STORAGE, SERVES) and node.launch == self.launch:
+                    self.status_by_node[node.name] = node.statuses[0]
             if not node.lines.ended:
                 return
         self._ended(node)
@@ -273,16 +274,16 @@ class Lifelines:
         """The connection is closed: in order after a last word, broken without one."""
         if node.launch != self.launch:
             return
-        word = node.words[0] if node.words and node.words[0] != SERVES else ""
-        self.words[node.name] = word
+        word = node.statuses[0] if node.statuses and node.statuses[0] != SERVES else ""
+        self.status_by_node[node.name] = word
         # Nobody reports of this node's ranks any more, also where some of them go on.
         for rank, report in self.reports.items():
             if report.node == node.name:
                 self.reports[rank] = report._replace(phase=Phase.OVER)
         if word == LOST:
-            self._gone[node.name] = self._clock() - UNNOTICED
+            self._cut_off_since[node.name] = self._clock() - UNNOTICED
         elif not word:
-            self._gone.setdefault(node.name, self._clock())
+            self._cut_off_since.setdefault(node.name, self._clock())
 
 
 class Lifeline:

@@ -23,22 +23,22 @@ WARN_SECONDS = 60
 
 def lint(script: Script, read_file: lint_captures.Reader = lambda name: None) -> List[LintFinding]:
     """All findings, by line. `read`: the files that its commands name."""
-    found = [finding for rule in RULES for finding in rule(script)]
-    found += lint_captures.find_manager_argument_problems(script, read_file)
-    return sorted(found, key=lambda finding: (finding.line, finding.code))
+    findings = [finding for rule in RULES for finding in rule(script)]
+    findings += lint_captures.find_manager_argument_problems(script, read_file)
+    return sorted(findings, key=lambda finding: (finding.line, finding.code))
 
 
-def _asked(script: Script) -> bool:
+def _has_auto_resume(script: Script) -> bool:
     option = script.option("--auto-resume")
     return option is not None and option.value != "0"
 
 
 def _runs(script: Script) -> List[Command]:
-    return [one for one in script.commands if re.search(r"hyperpod-kit\s+job\s+run\b", one.text)]
+    return [command for command in script.commands if re.search(r"hyperpod-kit\s+job\s+run\b", command.text)]
 
 
 def _bare_sruns(script: Script) -> List[Command]:
-    return [one for one in script.commands if re.search(r"(?:^|[;&|(]\s*|exec\s+)srun\b", one.text)]
+    return [command for command in script.commands if re.search(r"(?:^|[;&|(]\s*|exec\s+)srun\b", command.text)]
 
 
 def find_missing_interpreter(script: Script) -> Iterator[LintFinding]:
@@ -64,7 +64,7 @@ def misplaced_options(script: Script) -> Iterator[LintFinding]:
 
 
 def find_job_run_without_auto_resume(script: Script) -> Iterator[LintFinding]:
-    if not _asked(script) and _runs(script):
+    if not _has_auto_resume(script) and _runs(script):
         yield LintFinding(
             "J003",
             "warning",
@@ -76,7 +76,7 @@ def find_job_run_without_auto_resume(script: Script) -> Iterator[LintFinding]:
 
 def find_auto_resume_without_rank_start(script: Script) -> Iterator[LintFinding]:
     option = script.option("--auto-resume")
-    if option and _asked(script) and not _runs(script) and not _bare_sruns(script):
+    if option and _has_auto_resume(script) and not _runs(script) and not _bare_sruns(script):
         yield LintFinding(
             "J004",
             "error",
@@ -88,7 +88,7 @@ def find_auto_resume_without_rank_start(script: Script) -> Iterator[LintFinding]
 
 def bare_srun_without_root(script: Script) -> Iterator[LintFinding]:
     if (
-        _asked(script)
+        _has_auto_resume(script)
         and not _runs(script)
         and _bare_sruns(script)
         and HPK_CHECKPOINT_ROOT not in lines_of_variables_set(script)
@@ -104,7 +104,7 @@ def bare_srun_without_root(script: Script) -> Iterator[LintFinding]:
 
 def log_is_truncated(script: Script) -> Iterator[LintFinding]:
     option = script.option("--open-mode")
-    if _asked(script) and (option is None or option.value != "append"):
+    if _has_auto_resume(script) and (option is None or option.value != "append"):
         yield LintFinding(
             "J006",
             "warning",
@@ -116,7 +116,7 @@ def log_is_truncated(script: Script) -> Iterator[LintFinding]:
 
 def find_no_requeue_option(script: Script) -> Iterator[LintFinding]:
     option = script.option("--no-requeue")
-    if option and _asked(script):
+    if option and _has_auto_resume(script):
         yield LintFinding(
             "J007",
             "error",
@@ -141,7 +141,7 @@ def find_no_kill_option(script: Script) -> Iterator[LintFinding]:
 def find_too_short_time_limit(script: Script) -> Iterator[LintFinding]:
     option = script.option("--time")
     limit = minutes(option.value) if option else None
-    if option and limit is not None and _asked(script) and limit < REPLACEMENT_MINUTES:
+    if option and limit is not None and _has_auto_resume(script) and limit < REPLACEMENT_MINUTES:
         yield LintFinding(
             "J009",
             "warning",
@@ -153,7 +153,7 @@ def find_too_short_time_limit(script: Script) -> Iterator[LintFinding]:
 
 def find_missing_or_wrong_signal_option(script: Script) -> Iterator[LintFinding]:
     option = script.option("--signal")
-    if not (_asked(script) and _runs(script)):
+    if not (_has_auto_resume(script) and _runs(script)):
         return
     match = re.fullmatch(r"(?:([RB]+):)?(?:SIG)?(\w+)(?:@(\d+))?", option.value) if option else None
     if option is None:
@@ -186,7 +186,7 @@ _RENDEZVOUS = re.compile(r"\b(MASTER_ADDR|RDZV_ENDPOINT|HEAD_NODE\w*|head_node\w
 
 
 def rendezvous_outside(script: Script) -> Iterator[LintFinding]:
-    if not _asked(script):
+    if not _has_auto_resume(script):
         return
     for command in script.commands:
         match = _RENDEZVOUS.search(command.text)
@@ -203,13 +203,13 @@ def rendezvous_outside(script: Script) -> Iterator[LintFinding]:
 def local_root(script: Script) -> Iterator[LintFinding]:
     for command in _runs(script):
         match = re.search(r"--checkpoint-root[= ]\"?(/[^\s\"]*)", command.text)
-        place = match.group(1) if match else ""
-        if any(place == part or place.startswith(part + "/") for part in NODE_LOCAL):
+        root_path = match.group(1) if match else ""
+        if any(root_path == part or root_path.startswith(part + "/") for part in NODE_LOCAL):
             yield LintFinding(
                 "J012",
                 "error",
                 command.line,
-                f"{place} is on the node itself: another node does not see it, a replaced one has lost it",
+                f"{root_path} is on the node itself: another node does not see it, a replaced one has lost it",
                 "Use a shared file system, such as /fsx",
             )
 
@@ -269,7 +269,7 @@ def find_auto_resume_on_srun(script: Script) -> Iterator[LintFinding]:
 
 
 def ranks_outlive_a_crash(script: Script) -> Iterator[LintFinding]:
-    if _asked(script) and not _runs(script):
+    if _has_auto_resume(script) and not _runs(script):
         for command in _bare_sruns(script):
             if "--kill-on-bad-exit" not in command.text and " -K" not in command.text:
                 yield LintFinding(

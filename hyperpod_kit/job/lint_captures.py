@@ -35,12 +35,12 @@ class ManagerCall(NamedTuple):
 
     def literal_of_keyword_or_none(self, name: str) -> object:
         """A value that stands there as it is, else None."""
-        found = [keyword.value for keyword in self.call.keywords if keyword.arg == name]
-        return found[0].value if found and isinstance(found[0], ast.Constant) else None
+        expressions = [keyword.value for keyword in self.call.keywords if keyword.arg == name]
+        return expressions[0].value if expressions and isinstance(expressions[0], ast.Constant) else None
 
     def integer_of_keyword_or_none(self, name: str) -> Optional[int]:
-        found = self.literal_of_keyword_or_none(name)
-        return found if type(found) is int else None
+        literal = self.literal_of_keyword_or_none(name)
+        return literal if type(literal) is int else None
 
     @property
     def has_no_double_star_arguments(self) -> bool:
@@ -107,8 +107,8 @@ def _partners(made: ManagerCall, script: Script) -> Iterator[LintFinding]:
     if made.literal_of_keyword_or_none("partners") is not True:
         return
     option = script.option("--nodes")
-    asked = re.search(r"\s--nodes[= ](\d+)\b", made.command.text.split(" -- ")[0])
-    nodes = asked.group(1) if asked else option.value if option else ""
+    nodes_match = re.search(r"\s--nodes[= ](\d+)\b", made.command.text.split(" -- ")[0])
+    nodes = nodes_match.group(1) if nodes_match else option.value if option else ""
     if nodes in ("1", "1-1"):
         yield made.finding(
             "J033",
@@ -137,10 +137,10 @@ def _trainers(command: Command) -> List[str]:
     if not _RUN.search(command.text):
         return []
     try:
-        words = shlex.split(command.text)
+        arguments = shlex.split(command.text)
     except ValueError:
         return []
-    return [word for word in words if word.endswith(".py") and "$" not in word][:1]
+    return [word for word in arguments if word.endswith(".py") and "$" not in word][:1]
 
 
 def _name(function: ast.expr) -> str:

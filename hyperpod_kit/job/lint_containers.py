@@ -21,24 +21,28 @@ def find_container_problems(script: Script) -> Iterator[LintFinding]:
 
 def _find_problems_of_job_run(command: Command) -> Iterator[LintFinding]:
     try:
-        words = shlex.split(command.text)
+        arguments = shlex.split(command.text)
     except ValueError:
         return
-    ours, rest = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
-    root = _value(ours, "--checkpoint-root")
-    inside = container.container_from_options_or_env(_srun_args(ours), {})
+    run_arguments, rest = (
+        (arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :])
+        if "--" in arguments
+        else (arguments, [])
+    )
+    root = _value(run_arguments, "--checkpoint-root")
+    inside = container.container_from_options_or_env(_srun_args(run_arguments), {})
     if inside is None:
         yield from _find_problems_of_self_started_container(command.line, rest, root)
         return
-    known = root.startswith("/") and not any("$" in place for place in inside.mounts)
-    if known and not container.covered(root, inside.mounts):
-        place = container.top(root)
+    has_literal_paths = root.startswith("/") and not any("$" in path for path in inside.mounts)
+    if has_literal_paths and not container.covered(root, inside.mounts):
+        mount_path = container.top(root)
         yield LintFinding(
             "J017",
             "warning",
             command.line,
             f"{root} is in none of --container-mounts: without it no rank starts",
-            f"--container-mounts={place}:{place}, unless the nodes mount it into every container "
+            f"--container-mounts={mount_path}:{mount_path}, unless the nodes mount it into every container "
             "(/etc/enroot/mounts.d)",
         )
     scripts = [word for word in rest if word.endswith((".py", ".sh")) and not word.startswith(("/", "$", "-"))]
@@ -65,28 +69,28 @@ def _find_problems_of_self_started_container(line: int, rank_command: List[str],
     inside = script_containers.container_started_by_command(rank_command)
     if inside is None:
         return
-    known = root.startswith("/") and not any("$" in place for place in inside.mounts)
-    if known and not container.covered(root, inside.mounts):
+    has_literal_paths = root.startswith("/") and not any("$" in mount_path for mount_path in inside.mounts)
+    if has_literal_paths and not container.covered(root, inside.mounts):
         message = f"{root} is in none of {inside.program}'s mounts: the trainer does not find it"
         yield LintFinding("J027", "warning", line, message, inside.mount(container.top(root)))
     for what, option in inside.losses_with_remedies():
         yield LintFinding("J028", "warning", line, f"{inside.program}: {what}", option)
 
 
-def _srun_args(words: List[str]) -> List[str]:
-    found: List[str] = []
-    for number, word in enumerate(words):
+def _srun_args(arguments: List[str]) -> List[str]:
+    srun_arguments: List[str] = []
+    for number, word in enumerate(arguments):
         if word == "--srun-args":
-            found += shlex.split(" ".join(words[number + 1 : number + 2]))
+            srun_arguments += shlex.split(" ".join(arguments[number + 1 : number + 2]))
         elif word.startswith("--srun-args="):
-            found += shlex.split(word.split("=", 1)[1])
-    return found
+            srun_arguments += shlex.split(word.split("=", 1)[1])
+    return srun_arguments
 
 
-def _value(words: List[str], name: str) -> str:
-    for number, word in enumerate(words):
+def _value(arguments: List[str], name: str) -> str:
+    for number, word in enumerate(arguments):
         if word == name:
-            return " ".join(words[number + 1 : number + 2])
+            return " ".join(arguments[number + 1 : number + 2])
         if word.startswith(name + "="):
             return word.split("=", 1)[1]
     return ""

@@ -34,13 +34,17 @@ def tasks_share_a_root(script: Script) -> Iterator[LintFinding]:
         return
     differ = _names_that_differ(script)
     for command in script.commands:
-        place = root(command)
-        if place and not any(re.search(rf"\$\{{?!?{name}\b", place) for name in differ) and "$(" not in place:
+        root_path = root(command)
+        if (
+            root_path
+            and not any(re.search(rf"\$\{{?!?{name}\b", root_path) for name in differ)
+            and "$(" not in root_path
+        ):
             yield LintFinding(
                 "J020",
                 "error",
                 command.line,
-                f"every task of --array={option.value} gets the checkpoint root {place}: the first to start "
+                f"every task of --array={option.value} gets the checkpoint root {root_path}: the first to start "
                 "has it, all others are refused",
                 "End it in the task's number: --checkpoint-root …/run-$SLURM_ARRAY_TASK_ID",
             )
@@ -52,7 +56,7 @@ def _names_that_differ(script: Script) -> Set[str]:
     for _ in range(3):
         for command in script.commands:
             for name, value in re.findall(r"(?:^|[;&\s])(?:export\s+)?([A-Za-z_]\w*)=(\S+|\"[^\"]*\")", command.text):
-                if any(re.search(rf"\b{known}\b", value) for known in names) or "$(" in value or "`" in value:
+                if any(re.search(rf"\b{variable}\b", value) for variable in names) or "$(" in value or "`" in value:
                     names.add(name)
     return names
 
@@ -133,20 +137,20 @@ def find_expedited_requeue(script: Script) -> Iterator[LintFinding]:
 
 def read_only_root(script: Script) -> Iterator[LintFinding]:
     for command in script.commands:
-        place = root(command)
-        if place == SHORT_FORM_OF_S3 or place.startswith(SHORT_FORM_OF_S3 + "/"):
+        root_path = root(command)
+        if root_path == SHORT_FORM_OF_S3 or root_path.startswith(SHORT_FORM_OF_S3 + "/"):
             yield LintFinding(
                 "J029",
                 "warning",
                 command.line,
-                f"{place} is where `bucketname` of provisioning_parameters.json mounts a bucket, read-only: no "
+                f"{root_path} is where `bucketname` of provisioning_parameters.json mounts a bucket, read-only: no "
                 "checkpoint can be written there",
                 "Use --checkpoint-root s3://BUCKET/PREFIX, or a mountpoint-s3 mount with read_only false",
             )
 
 
 def _local(path: str) -> bool:
-    return any(path == place or path.startswith(place + "/") for place in NODE_LOCAL)
+    return any(path == directory or path.startswith(directory + "/") for directory in NODE_LOCAL)
 
 
 def find_submission_problems(script: Script) -> Iterator[LintFinding]:

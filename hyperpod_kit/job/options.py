@@ -53,7 +53,7 @@ class RunOptions:
     @property
     def state(self) -> str:
         """Our own directory."""
-        return self.state_directory or os.path.join(self.root, state_place.OURS)
+        return self.state_directory or os.path.join(self.root, state_place.RECORDS_DIRECTORY)
 
     @property
     def directories_needed_by_ranks(self) -> Tuple[str, ...]:
@@ -73,7 +73,7 @@ def prepare(options: RunOptions) -> None:
     """
     if not state_place.can_root_hold_records(options.root):
         return _prepare_root_with_records_elsewhere(options)
-    if options.state_directory not in ("", os.path.join(options.root, state_place.OURS)):
+    if options.state_directory not in ("", os.path.join(options.root, state_place.RECORDS_DIRECTORY)):
         raise JobError(
             f"{options.root} is no mount of Mountpoint's any more, as it was when this run began",
             hint="is it mounted? hyperpod-kit node status",

@@ -59,16 +59,16 @@ class Patience:
         Raises GaveUp, and what `heed` raises.
         """
         root, state = self._options.root, self._options.state
-        look = partial(checkpoint_choice.choose_requiring_root_present, root, state, chooser, passed_over, unreadable)
+        choose = partial(checkpoint_choice.choose_requiring_root_present, root, state, chooser, passed_over, unreadable)
         end = time.monotonic() + self._options.storage_wait
         failures = 0
         while True:
             try:
-                choice = self._answer_from_thread_heeding_signals(look)
+                choice = self._answer_from_thread_heeding_signals(choose)
                 if not choice.unread or time.monotonic() >= end:
                     return choice
-                why = next(why for name, why in choice.rejected if name == choice.unread[0])
-                self._report("storage", f"{choice.unread[0]} {why}; waiting")
+                reason = next(reason for name, reason in choice.rejected if name == choice.unread[0])
+                self._report("storage", f"{choice.unread[0]} {reason}; waiting")
             except NoValidCheckpoint as err:
                 raise GaveUp(f"NoValidCheckpoint: {err}", hint=err.hint) from err
             except CheckpointError as err:
@@ -98,7 +98,7 @@ class Patience:
                 self._options.flush_wait,
                 root=self._options.root,
                 pause=pause,
-                report_line=lambda words: self._report("flush", words),
+                report_line=lambda message: self._report("flush", message),
             )
         except NoValidCheckpoint as err:
             raise GaveUp(f"NoValidCheckpoint: {err}", hint=err.hint) from err
@@ -108,20 +108,20 @@ class Patience:
     def _answer_from_thread_heeding_signals(self, question: Callable[[], T]) -> T:
         """The answer of a question to storage, or its error. A signal that comes meanwhile is heard at once, which a
         read of a mount that hangs would not let it be. Raises what `heed` raises."""
-        answer: Future[T] = Future()
+        future: Future[T] = Future()
 
-        def ask() -> None:
+        def resolve_future() -> None:
             try:
-                answer.set_result(question())
+                future.set_result(question())
             except BaseException as err:
-                answer.set_exception(err)
+                future.set_exception(err)
             self._signals.wake()
 
-        threading.Thread(target=ask, daemon=True).start()
-        while not answer.done():
+        threading.Thread(target=resolve_future, daemon=True).start()
+        while not future.done():
             self._signals.wait(PAUSES.longest)
             self._heed("waiting for storage")
-        return answer.result()
+        return future.result()
 
     def wait_for_answered_allocation(self, job: JobEnvironment) -> allocation.Allocation:
         """The allocation as slurmctld has it. One that does not answer is waited for: no step can be started without
@@ -162,8 +162,8 @@ class Patience:
             try:
                 return control.requeue(self._runner, job.id)
             except RunError:
-                heard = allocation.query_allocation_else_from_environment(self._runner, job).state
-                if heard or self._signals.stop or time.monotonic() >= end:
+                job_state = allocation.query_allocation_else_from_environment(self._runner, job).state
+                if job_state or self._signals.stop or time.monotonic() >= end:
                     raise
             self._report("controller", "slurmctld does not answer; waiting to requeue")
             self._signals.wait(5.0)

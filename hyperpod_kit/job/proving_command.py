@@ -39,22 +39,24 @@ def main(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 
 
 def _prove(root: str, name: str, proven: ProvenFiles, *, as_json: bool) -> None:
-    found = newest.candidates(root)
-    candidate = next((one for one in found if name in ("", one.name)), None)
+    foreign_candidates = newest.candidates(root)
+    candidate = next((checkpoint for checkpoint in foreign_candidates if name in ("", checkpoint.name)), None)
     if candidate is None:
         raise NoSuchCheckpoint(
             f"{root} has no checkpoint of another framework" + (f" that is called {name}" if name else ""),
-            hint=f"it has {found[0].name}" if found else f"of our own: hyperpod-kit checkpoint verify {root}",
+            hint=f"it has {foreign_candidates[0].name}"
+            if foreign_candidates
+            else f"of our own: hyperpod-kit checkpoint verify {root}",
         )
     try:
-        left = proving.left_to_prove(root, candidate, proven)
-        size, began = sum(os.path.getsize(os.path.join(root, file)) for file in left), time.monotonic()
+        unproven_files = proving.left_to_prove(root, candidate, proven)
+        size, start_time = sum(os.path.getsize(os.path.join(root, file)) for file in unproven_files), time.monotonic()
         proof = proving.read_unproven_files_and_weakest_proof(root, candidate, proven)
     except FileNotFoundError as err:
         raise CheckpointError(f"{candidate.name}: {err.filename or err} is missing") from err
     except CheckpointError as err:
         raise CheckpointError(f"{candidate.name}: {err.message}", hint=err.hint) from err
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start_time
     if as_json:
         terminal.print_json(
             {
@@ -62,12 +64,16 @@ def _prove(root: str, name: str, proven: ProvenFiles, *, as_json: bool) -> None:
                 "kind": candidate.kind,
                 "step": candidate.step,
                 "proof": proof,
-                "files_read": len(left),
+                "files_read": len(unproven_files),
                 "bytes_read": size,
                 "seconds": round(seconds, 3),
             }
         )
         return
-    read = f"{len(left)} files, {size / 1e9:.2f} GB, read in {seconds:.1f} s" if left else "no file had to be read"
-    said = checkpoint_choice.PROVEN[proof]
-    terminal.print_stdout(f"{candidate.name} ({candidate.kind}, step {candidate.step}): {said}; {read}")
+    read = (
+        f"{len(unproven_files)} files, {size / 1e9:.2f} GB, read in {seconds:.1f} s"
+        if unproven_files
+        else "no file had to be read"
+    )
+    proof_text = checkpoint_choice.PROVEN[proof]
+    terminal.print_stdout(f"{candidate.name} ({candidate.kind}, step {candidate.step}): {proof_text}; {read}")

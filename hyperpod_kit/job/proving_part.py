@@ -29,16 +29,16 @@ def prove_share_of_files(
     try:
         candidate = find(root, checkpoint_name)
         files = proving.left_to_prove(root, candidate, proven)[index::task_count] if candidate else []
-        for answer in proving.read_and_prove_files(root, files):
+        for file_proof in proving.read_and_prove_files(root, files):
             write_line(
                 json.dumps(
                     {
                         "task": index,
-                        "file": answer.file,
-                        "proof": answer.proof,
-                        "why": answer.why,
-                        "size": answer.state.size,
-                        "changed": answer.state.changed,
+                        "file": file_proof.file,
+                        "proof": file_proof.proof,
+                        "why": file_proof.reason,
+                        "size": file_proof.state.size,
+                        "changed": file_proof.state.changed,
                     }
                 )
             )
@@ -54,12 +54,12 @@ def find(root: str, name: str) -> Optional[ForeignCandidate]:
 
 def parse_file_proof_or_none(message: Dict[str, Any]) -> Optional[FileProof]:
     """What a line of `run` says of a file; None for one that says something else."""
-    file, proof, why, size, changed = (message.get(key) for key in ("file", "proof", "why", "size", "changed"))
-    if not (isinstance(file, str) and isinstance(proof, str) and isinstance(why, str)):
+    file, proof, reason, size, changed = (message.get(key) for key in ("file", "proof", "why", "size", "changed"))
+    if not (isinstance(file, str) and isinstance(proof, str) and isinstance(reason, str)):
         return None
     if type(size) is not int or type(changed) is not int:
         return None
-    return FileProof(file, proof, FileState(size, changed), why)
+    return FileProof(file, proof, FileState(size, changed), reason)
 
 
 def _beat(index: int, over: threading.Event, say: Callable[[str], None]) -> None:

@@ -60,19 +60,19 @@ class ProvingStep:
             bytes=size,
             nodes=list(nodes),
         )
-        began, said = time.monotonic(), 0
-        for answer in self._receive_proofs_from_step(checkpoint_name, nodes):
+        start_time, proof_count = time.monotonic(), 0
+        for file_proof in self._receive_proofs_from_step(checkpoint_name, nodes):
             # A task sees the root as its node does; what is not ours to ask, or not as long as here, is read here.
-            if unproven_file_sizes.get(answer.file) == answer.state.size and answer.proof in ("", *PROOFS):
-                said += 1
-                yield answer
+            if unproven_file_sizes.get(file_proof.file) == file_proof.state.size and file_proof.proof in ("", *PROOFS):
+                proof_count += 1
+                yield file_proof
         self._report(
             "proven",
-            f"{said} of {len(unproven_file_sizes)} files in {time.monotonic() - began:.1f} s"
-            + ("" if said == len(unproven_file_sizes) else "; the others are read here"),
+            f"{proof_count} of {len(unproven_file_sizes)} files in {time.monotonic() - start_time:.1f} s"
+            + ("" if proof_count == len(unproven_file_sizes) else "; the others are read here"),
             attempt=checkpoint_name,
-            files=said,
-            seconds=round(time.monotonic() - began, 1),
+            files=proof_count,
+            seconds=round(time.monotonic() - start_time, 1),
         )
 
     def _receive_proofs_from_step(self, checkpoint_name: str, nodes: Sequence[str]) -> Iterator[FileProof]:
@@ -86,9 +86,9 @@ class ProvingStep:
             return
         lines: queue.Queue[Optional[bytes]] = queue.Queue()
         threading.Thread(target=_read, args=(process, lines), daemon=True).start()
-        heard = {task: time.monotonic() for task in range(len(nodes))}
+        last_beat_by_task = {task: time.monotonic() for task in range(len(nodes))}
         try:
-            while heard:
+            while last_beat_by_task:
                 try:
                     line = lines.get(timeout=1.0)
                 except queue.Empty:
@@ -96,18 +96,18 @@ class ProvingStep:
                 if line is None:
                     return
                 try:
-                    said = parse.parse_json_object(line, _LONGEST) if line.strip() else {}
+                    message = parse.parse_json_object(line, _LONGEST) if line.strip() else {}
                 except ValueError:
                     continue  # a Prolog's or a library's own words
-                task = said.get("task")
-                if type(task) is int and task in heard:
-                    heard[task] = time.monotonic()
-                    answer = proving_part.parse_file_proof_or_none(said)
-                    if answer:
-                        yield answer
-                    if said.get("over"):
-                        del heard[task]
-                if any(time.monotonic() - at > SILENCE for at in heard.values()):
+                task = message.get("task")
+                if type(task) is int and task in last_beat_by_task:
+                    last_beat_by_task[task] = time.monotonic()
+                    file_proof = proving_part.parse_file_proof_or_none(message)
+                    if file_proof:
+                        yield file_proof
+                    if message.get("over"):
+                        del last_beat_by_task[task]
+                if any(time.monotonic() - at > SILENCE for at in last_beat_by_task.values()):
                     return
         finally:
             bare_step.end(process)

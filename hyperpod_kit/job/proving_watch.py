@@ -30,7 +30,7 @@ _END = 5.0
 @contextlib.contextmanager
 def proving_process_unless_kit_checkpoint(choice: checkpoint_choice.Choice, root: str) -> Iterator[None]:
     """Prove while the block lasts, unless the root is known to be our own Manager's."""
-    if not is_path(root) or (choice.kind == checkpoint_choice.OURS and choice.source != checkpoint_choice.NONE):
+    if not is_path(root) or (choice.kind == checkpoint_choice.KIT_KIND and choice.source != checkpoint_choice.NONE):
         yield
         return
     argv = [*step.kit_command_on_this_node(), "prove", "--watch", root]
@@ -53,12 +53,12 @@ def watch(root: str, proven: ProvenFiles, pause: Callable[[float], object] = tim
     """Prove what becomes whole, until the first checkpoint of ours is there. Ended by a signal."""
     with contextlib.suppress(OSError):  # not every container lets a process go down
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    seen = _Newest()
+    previous = _Newest()
     while True:
         with contextlib.suppress(OSError):  # the root is away: `job run` itself looks after that
             if any(layout.parse_checkpoint_id(name) for name in os.listdir(root)):
                 return
-            seen = _prove_newest_if_unchanged(root, proven, seen)
+            previous = _prove_newest_if_unchanged(root, proven, previous)
         pause(INTERVAL)
 
 

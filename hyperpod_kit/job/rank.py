@@ -35,26 +35,28 @@ from hyperpod_kit.slurm.job_id import het_component_count
 from hyperpod_kit.slurm.progress import RankProgress
 from hyperpod_kit.system.process import make_parent_death_hook
 
-_LOOK = 1.0
+_PARENT_CHECK_INTERVAL = 1.0
 """Seconds between two looks at our parent."""
 
 
 class Orphaned:
-    """Ends the command when `parent` is ours no more; `whole`: and all that it has left. Not PDEATHSIG: that one fires
-    when a *thread* of it ends."""
+    """Ends the command when `parent` is ours no more; `has_container_below`: and all that it has left.
 
-    def __init__(self, child: subprocess.Popen[bytes], parent: int, whole: bool = False) -> None:
+    Not PDEATHSIG: that one fires when a *thread* of it ends.
+    """
+
+    def __init__(self, child: subprocess.Popen[bytes], parent: int, has_container_below: bool = False) -> None:
         self._child = child
         self._parent = parent
-        self._whole = whole
+        self._has_container_below = has_container_below
         self._over = threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        while not self._over.wait(_LOOK):
+        while not self._over.wait(_PARENT_CHECK_INTERVAL):
             if self.is_orphaned:
                 self._child.kill()
-                if self._whole:
+                if self._has_container_below:
                     adopted.kill_podman_containers_below()
                 return
 
@@ -79,9 +81,9 @@ class SignalsOfTask:
         self._early: List[int] = []
         # Handlers and not SIG_IGN: ignored signals would be inherited by the command.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
-            signal.signal(number, self._hear)
+            signal.signal(number, self._forward_or_queue_signal)
 
-    def _hear(self, number: int, frame: Any) -> None:
+    def _forward_or_queue_signal(self, number: int, frame: Any) -> None:
         if not self._only_us:
             return
         if self._child is None:
@@ -94,7 +96,7 @@ class SignalsOfTask:
         """The command has started: it hears what came before."""
         self._child = child
         while self._early:
-            self._hear(self._early.pop(0), None)
+            self._forward_or_queue_signal(self._early.pop(0), None)
 
 
 def run_rank(argv: Sequence[str], env: Mapping[str, str], in_container: bool = False) -> int:
@@ -144,7 +146,7 @@ class RankWrapper:
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], inside: bool) -> None:
         self._parent = os.getppid()  # before anything that may take time: a parent that dies in it would be missed
-        self._began = time.time()
+        self._started = time.time()
         self._argv = list(argv)
         self._env = env
         self._inside = inside
@@ -232,7 +234,7 @@ class RankWrapper:
             self._rank.state,
             self._rank.attempt,
             self._progress,
-            RankTime(_launch(self._env), self._rank.node, self._began),
+            RankTime(_launch(self._env), self._rank.node, self._started),
             rank=self._rank.number,
             captured=functools.partial(_newest_capture, self._env),
         )
@@ -245,7 +247,7 @@ class RankWrapper:
             return
         watch = RootWatch(
             self._rank.state,
-            lambda away: line.say(STORAGE if away else SERVES),
+            lambda is_unreachable: line.say(STORAGE if is_unreachable else SERVES),
             root=self._rank.root,
             inside=self._inside,
             failed=self._progress.failed_save_count,
@@ -265,7 +267,7 @@ class RankWrapper:
             boot_id=_boot_id(),
             code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
-            started=round(self._began, 3),
+            started=round(self._started, 3),
             ended=round(time.time(), 3),
             step=self._progress.completed_step(),
             begins=self._progress.first_step(),

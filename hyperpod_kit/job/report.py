@@ -26,18 +26,18 @@ class JobReport:
     """Writes events to file descriptor `fd`, each in one write, so that srun's own output cannot cut into a line.
 
     A job does not die for its log. `dead`: the log's mount was lost under it; only a new run of the script gets a new
-    one. `told`: hears of each event as well, with its fields.
+    one. `event_listener`: hears of each event as well, with its fields.
     """
 
     def __init__(
         self,
         fd: int = 1,
         write: Callable[[int, bytes], int] = os.write,
-        told: Callable[[str, Mapping[str, Any]], None] = lambda event, fields: None,
+        event_listener: Callable[[str, Mapping[str, Any]], None] = lambda event, fields: None,
     ) -> None:
         self._fd = fd
         self._write = write
-        self._told = told
+        self._event_listener = event_listener
         self.dead = False
 
     def __call__(self, event: str, message: str, **fields: Any) -> None:
@@ -47,4 +47,4 @@ class JobReport:
                 data = data[self._write(self._fd, data) :]
         except OSError as err:
             self.dead = self.dead or err.errno in DEAD
-        self._told(event, fields)
+        self._event_listener(event, fields)

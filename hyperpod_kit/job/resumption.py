@@ -57,7 +57,7 @@ class Resumption:
             choice = self._choose(self._chooser, passed_over)
             is_spent_if_valid = exhausted(policy, count_spent_budget(rows, choice.order, restart))
             is_spent_otherwise = exhausted(policy, count_spent_budget(rows, None, restart))
-            if choice.kind != checkpoint_choice.OURS or is_spent_if_valid or not is_spent_otherwise:
+            if choice.kind != checkpoint_choice.KIT_KIND or is_spent_if_valid or not is_spent_otherwise:
                 return choice
         return self._choose(self._prover, passed_over)
 

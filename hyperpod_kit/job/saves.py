@@ -13,6 +13,7 @@ from hyperpod_kit.checkpoint.agent import failure_rows
 from hyperpod_kit.checkpoint.agent.failure_rows import Row
 from hyperpod_kit.checkpoint.agent.save_failures import ago
 from hyperpod_kit.checkpoint.repository import manifest, selection, verify
+from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted.text import clean_one_line
@@ -36,59 +37,77 @@ class NewestDurable:
 
 @dataclass(frozen=True)
 class SaveStatus:
-    """durable: None when nothing was ever committed. lost: the newest row that came to nothing, when it is newer.
-    unknown: why the root could not be asked, "" when it could."""
+    """What a root tells of its saves.
+
+    Attributes:
+        durable: The newest committed checkpoint; None when nothing was ever committed.
+        lost: The newest row of saves that came to nothing, when it is newer.
+        failure: Why the root could not be asked, "" when it could.
+    """
 
     durable: Optional[NewestDurable] = None
     lost: Optional[Row] = None
-    unknown: str = ""
+    failure: str = ""
 
     def to_dict(self) -> Dict[str, Any]:
         return {
             "durable": asdict(self.durable) if self.durable is not None else None,
             "lost": self.lost._asdict() if self.lost is not None else None,
-            "unknown": self.unknown,
+            "unknown": self.failure,
         }
 
 
-def look(root: str) -> SaveStatus:
-    """What the root says. Never raises for what lies there: `job status` has more to show."""
+def read_save_status(root: str) -> SaveStatus:
+    """Return what the root tells. Never raises for what lies there: `job status` has more to show."""
     try:
         store = open_store(root)
-        durable: Optional[NewestDurable] = None
-        for number, entry in enumerate(selection.iter_committed_not_excluded_newest_first(store)):
-            at: Optional[float] = None
-            tier = ""
-            try:
-                body = verify.read_manifest(store, entry.checkpoint_id)
-                at, tier = manifest.parse_time(body.time), str(body.job.get("tier") or "")
-            except (CheckpointError, FileNotFoundError):
-                if number < _TRIED:
-                    continue
-            durable = NewestDurable(entry.checkpoint_id, entry.name.epoch, entry.name.seq, entry.name.step, at, tier)
-            break
+        durable = _newest_durable(store)
         row = failure_rows.read_newest(store)
     except (CheckpointError, OSError, ValueError) as err:
-        return SaveStatus(unknown=clean_one_line(verify.describe_failure(err)))
-    newer = row is not None and (durable is None or (row.epoch, row.seq) > (durable.epoch, durable.seq))
-    return SaveStatus(durable, row if newer else None)
+        return SaveStatus(failure=clean_one_line(verify.describe_failure(err)))
+    is_newer = row is not None and (durable is None or (row.epoch, row.seq) > (durable.epoch, durable.seq))
+    return SaveStatus(durable, row if is_newer else None)
 
 
-def sentences(found: SaveStatus, now: float) -> List[str]:
-    """For people, a line each; none when there is nothing to say. `now`: Unix seconds."""
-    if found.unknown:
-        return [f"newest durable: unknown: {found.unknown}"]
+def _newest_durable(store: Store) -> Optional[NewestDurable]:
+    """Return the newest committed checkpoint; damaged manifests are passed over, unless there are many."""
+    for number, entry in enumerate(selection.iter_committed_not_excluded_newest_first(store)):
+        at: Optional[float] = None
+        tier = ""
+        try:
+            body = verify.read_manifest(store, entry.checkpoint_id)
+            at, tier = manifest.parse_time(body.time), str(body.job.get("tier") or "")
+        except (CheckpointError, FileNotFoundError):
+            if number < _TRIED:
+                continue
+        return NewestDurable(entry.checkpoint_id, entry.name.epoch, entry.name.seq, entry.name.step, at, tier)
+    return None
+
+
+def describe_save_status(status: SaveStatus, now: float) -> List[str]:
+    """Return a line each for people; none when there is nothing to report. `now`: Unix seconds."""
+    if status.failure:
+        return [f"newest durable: unknown: {status.failure}"]
     lines = []
-    if found.durable is not None:
-        at = found.durable.at
-        kept = ", a save for memory that was brought to storage" if found.durable.tier == "memory" else ""
-        lines.append(f"newest durable: step {found.durable.step}{f', {ago(now - at)}' if at is not None else ''}{kept}")
-    elif found.lost is not None:
+    if status.durable is not None:
+        lines.append(_describe_durable(status.durable, now))
+    elif status.lost is not None:
         lines.append("newest durable: none")
-    if found.lost is not None:
-        row = found.lost
-        saves = "1 save" if row.lost_in_row == 1 else f"{row.lost_in_row} saves in a row"
-        since = " since" if found.durable is not None else ""
-        shape = "%H:%M" if 0 <= now - row.at < 12 * 3600 else "%Y-%m-%d %H:%M"
-        lines.append(f"{saves} came to nothing{since} (at {time.strftime(shape, time.localtime(row.at))}): {row.why}")
+    if status.lost is not None:
+        lines.append(_describe_lost_saves(status.lost, now, has_durable=status.durable is not None))
     return lines
+
+
+def _describe_durable(durable: NewestDurable, now: float) -> str:
+    age = f", {ago(now - durable.at)}" if durable.at is not None else ""
+    origin = ", a save for memory that was brought to storage" if durable.tier == "memory" else ""
+    return f"newest durable: step {durable.step}{age}{origin}"
+
+
+def _describe_lost_saves(row: Row, now: float, *, has_durable: bool) -> str:
+    saves = "1 save" if row.lost_in_row == 1 else f"{row.lost_in_row} saves in a row"
+    since = " since" if has_durable else ""
+    is_recent = 0 <= now - row.at < 12 * 3600
+    shape = "%H:%M" if is_recent else "%Y-%m-%d %H:%M"
+    when = time.strftime(shape, time.localtime(row.at))
+    return f"{saves} came to nothing{since} (at {when}): {row.why}"

@@ -85,7 +85,7 @@ class Script:
 
     def option(self, name: str) -> Optional[Option]:
         """The last one of that long name: it is the one that counts."""
-        return next((one for one in reversed(self.options) if one.name == name), None)
+        return next((option for option in reversed(self.options) if option.name == name), None)
 
 
 def parse(text: str) -> Script:
@@ -120,19 +120,19 @@ def parse(text: str) -> Script:
 
 def _options(text: str, line: int) -> List[Option]:
     try:
-        words = shlex.split(text, comments=True)
+        arguments = shlex.split(text, comments=True)
     except ValueError:
-        words = text.split()
-    return options(words, line)
+        arguments = text.split()
+    return options(arguments, line)
 
 
-def options(words: Sequence[str], line: int) -> List[Option]:
+def options(arguments: Sequence[str], line: int) -> List[Option]:
     """The options among words of an #SBATCH line, or of a call of sbatch."""
-    words, found = list(words), []
-    while words:
-        word = words.pop(0)
+    arguments, parsed_options = list(arguments), []
+    while arguments:
+        word = arguments.pop(0)
         if word in HET:
-            found.append(Option(word, "", line))
+            parsed_options.append(Option(word, "", line))
         if not word.startswith("-"):
             continue
         if word.startswith("--"):
@@ -140,10 +140,10 @@ def options(words: Sequence[str], line: int) -> List[Option]:
         else:
             name, value = SHORT.get(word[:2], word[:2]), word[2:].lstrip("=")
             given = value
-        if not given and name not in _FLAGS and words and not words[0].startswith("-"):
-            value = words.pop(0)
-        found.append(Option(name, value, line))
-    return found
+        if not given and name not in _FLAGS and arguments and not arguments[0].startswith("-"):
+            value = arguments.pop(0)
+        parsed_options.append(Option(name, value, line))
+    return parsed_options
 
 
 def minutes(text: str) -> Optional[float]:
@@ -161,8 +161,8 @@ def minutes(text: str) -> Optional[float]:
 
 def lines_of_variables_set(script: Script) -> Dict[str, int]:
     """Names that the body sets (`NAME=…`, `export NAME=…`), with the line."""
-    found: Dict[str, int] = {}
+    line_by_name: Dict[str, int] = {}
     for command in script.commands:
         for match in re.finditer(r"(?:^|[;&\s])(?:export\s+)?([A-Za-z_]\w*)=", command.text):
-            found.setdefault(match.group(1), command.line)
-    return found
+            line_by_name.setdefault(match.group(1), command.line)
+    return line_by_name

@@ -34,16 +34,16 @@ class ScriptContainer:
     @property
     def mounts(self) -> Tuple[str, ...]:
         """Paths inside."""
-        found = [
-            _path_inside_of_mount_spec(one)
+        paths_inside = [
+            _path_inside_of_mount_spec(mount_spec)
             for name in ("volume", "bind")
             for value in self.options.get(name, ())
-            for one in (value.split(",") if name == "bind" else [value])
+            for mount_spec in (value.split(",") if name == "bind" else [value])
         ]
         for value in self.options.get("mount", ()):
             fields = dict(part.partition("=")[::2] for part in value.split(","))
-            found.append(fields.get("target") or fields.get("destination") or fields.get("dst") or "")
-        return tuple(os.path.normpath(path) for path in found if path.startswith("/"))
+            paths_inside.append(fields.get("target") or fields.get("destination") or fields.get("dst") or "")
+        return tuple(os.path.normpath(path) for path in paths_inside if path.startswith("/"))
 
     def losses_with_remedies(self) -> Iterator[Tuple[str, str]]:
         """(what will not work inside, what to add or to leave out)."""
@@ -82,9 +82,9 @@ class ScriptContainer:
     def _option_passing_environment(self) -> str:
         return "--env-host" if self.program == "podman" else "--env-file with all HPK_*, SLURM_*, MASTER_* of `env`"
 
-    def mount(self, place: str) -> str:
+    def mount(self, path: str) -> str:
         """The option that mounts it."""
-        return f"{'--bind' if self.program in APPTAINER else '-v'} {place}:{place}"
+        return f"{'--bind' if self.program in APPTAINER else '-v'} {path}:{path}"
 
     def _any(self, *names: str) -> bool:
         return any(name in self.options for name in names)
@@ -115,25 +115,25 @@ def container_started_by_command(command: Sequence[str]) -> Optional[ScriptConta
     """The container that a command starts, None when it starts none that is known."""
     for at, word in enumerate(command):
         program = os.path.basename(word)
-        if program in _SHORT and any(one in _STARTS for one in command[at + 1 :]):
+        if program in _SHORT and any(argument in _STARTS for argument in command[at + 1 :]):
             return ScriptContainer(program, _options(program, command[at + 1 :]))
         if program not in _BEFORE and "=" not in word and not word.startswith("-"):
             return None  # another program, of which that would be an argument
     return None
 
 
-def _options(program: str, words: Sequence[str]) -> Dict[str, Tuple[str, ...]]:
+def _options(program: str, arguments: Sequence[str]) -> Dict[str, Tuple[str, ...]]:
     # What is the image and what the trainer's own is not told apart: that would take the table of all options.
-    found: Dict[str, Tuple[str, ...]] = {}
-    for number, word in enumerate(words):
+    values_by_option: Dict[str, Tuple[str, ...]] = {}
+    for number, word in enumerate(arguments):
         name, equals, value = word.partition("=")
         short = _SHORT[program].get(name[1:], "") if len(name) == 2 and name[0] == "-" else ""
         key = short or ("network" if name == "--net" else name[2:] if name.startswith("--") else "")
         flag = key in _FLAGS or (program in APPTAINER and key in ("ipc", "pid"))
         if flag or key in _VALUES:
-            given = "" if flag else value if equals else " ".join(words[number + 1 : number + 2])
-            found[key] = (*found.get(key, ()), given)
-    return found
+            given = "" if flag else value if equals else " ".join(arguments[number + 1 : number + 2])
+            values_by_option[key] = (*values_by_option.get(key, ()), given)
+    return values_by_option
 
 
 def doubts(command: Sequence[str], needed: Sequence[str]) -> Iterator[str]:

@@ -38,7 +38,7 @@ class JobSeries:
         self._clock = clock
         self._rows: List[ledger.Row] = []
         self._base: ledger.Row = {}
-        self._held: Optional[LockedNote] = None
+        self._locked_note: Optional[LockedNote] = None
         self._time: Optional[FollowedTime] = None
         self._counter: Optional[TimeCounter] = None
 
@@ -49,21 +49,21 @@ class JobSeries:
         if self._counter is not None:
             self._counter.stop()
             self._counter = None
-        if self._held is not None:
-            self._held.remove_file_and_unlock()
-            self._held = None
+        if self._locked_note is not None:
+            self._locked_note.remove_file_and_unlock()
+            self._locked_note = None
 
     def __call__(self, event: str, fields: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError, ValueError, JobError):
-            if event == "start" and self._held is None:
+            if event == "start" and self._locked_note is None:
                 self._open_notes_and_start_counter(fields)
             elif event in _ROWS:
                 self._rows.append({**self._base, "t": self._clock(), "event": event, **fields})
             else:
                 return
-            if self._held is not None:
+            if self._locked_note is not None:
                 now = self._clock()
-                self._held.put(note_of(self._base["job"], self._rows, now, self._goodput(now)))
+                self._locked_note.put(note_of(self._base["job"], self._rows, now, self._goodput(now)))
 
     def _goodput(self, now: float) -> Optional[float]:
         """Of the job so far; None where nobody knows any of it."""
@@ -72,15 +72,15 @@ class JobSeries:
 
     def _open_notes_and_start_counter(self, fields: Mapping[str, Any]) -> None:
         job, restart = fields["job"], fields["restart"]
-        known = ledger.Ledger(self._state, job, restart, born=life.id_of_batch_script_run(self._env))
+        job_ledger = ledger.Ledger(self._state, job, restart, born=life.id_of_batch_script_run(self._env))
         self._base = {"job": job, "restart": restart}
-        self._rows = known.valid_rows_of_this_job()
+        self._rows = job_ledger.valid_rows_of_this_job()
         folder, uid = shm_paths.ensure_user_directory(), shm_paths.node_uid()
         job_note.remove_stale(folder, uid)
-        self._held = LockedNote(folder, uid, fields["number"])
+        self._locked_note = LockedNote(folder, uid, fields["number"])
         self._time = FollowedTime(self._state, job)
-        held = LockedNote(folder, uid, fields["number"], "time")
-        self._counter = TimeCounter(self._time, job, held, self._clock)
+        time_note = LockedNote(folder, uid, fields["number"], "time")
+        self._counter = TimeCounter(self._time, job, time_note, self._clock)
 
 
 class FollowedTime:
@@ -107,8 +107,8 @@ class FollowedTime:
 class TimeCounter:
     """Keeps the note of what a job's time went into, on a thread of its own, since it reads the records of the root."""
 
-    def __init__(self, time: FollowedTime, job: str, held: LockedNote, clock: Callable[[], float]) -> None:
-        self._time, self._job, self._held, self._clock = time, job, held, clock
+    def __init__(self, time: FollowedTime, job: str, time_note: LockedNote, clock: Callable[[], float]) -> None:
+        self._time, self._job, self._time_note, self._clock = time, job, time_note, clock
         self._counted: Optional[CountedSeconds] = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="hpk-time-note")
@@ -118,23 +118,23 @@ class TimeCounter:
         """The note goes with it."""
         self._over.set()
         self._thread.join(_STOP)
-        self._held.remove_file_and_unlock()
+        self._time_note.remove_file_and_unlock()
 
     def _watch(self) -> None:
         while True:
             with contextlib.suppress(OSError):
                 table = self._time.table(self._clock())
                 self._counted = self._counted or CountedSeconds(table)
-                self._held.put(TimeNote(self._job, self._counted.raise_counters_to(table)))
+                self._time_note.put(TimeNote(self._job, self._counted.raise_counters_to(table)))
             if self._over.wait(EVERY):
                 return
 
 
 def note_of(job: str, rows: Sequence[ledger.Row], now: float, goodput: Optional[float]) -> JobNote:
     """What is said of a job with these rows in its ledger. `now`: Unix seconds."""
-    found = timeline.fill_in_lost_steps_and_gaps(timeline.of_rows(rows))
-    sums = timeline.totals(found, now)
-    ran = [one for one in found if one.kind != timeline.NONE]
+    attempts = timeline.fill_in_lost_steps_and_gaps(timeline.of_rows(rows))
+    sums = timeline.totals(attempts, now)
+    ran = [attempt for attempt in attempts if attempt.kind != timeline.NONE]
     runs = ran[-1] if ran and ran[-1].kind == timeline.UNFINISHED else None
     # Whoever may write to the root may have written classes there that are none.
     ends = {kind.value: sums.kinds[kind.value] for kind in OutcomeKind if kind.value in sums.kinds}

@@ -40,7 +40,7 @@ to storage is waited for; slurmstepd waits for us."""
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 
-def launch_key(env: Mapping[str, str]) -> str:
+def srun_launch_key_zeros_if_unset(env: Mapping[str, str]) -> str:
     """Names one launch: HyperPod's step retry keeps job id, restart count and step id, but not srun's port."""
     return ".".join(
         [env.get("SLURM_JOB_ID", "0"), env.get("SLURM_RESTART_COUNT", "0"), step_launch_id_with_srun_port(env)]
@@ -55,21 +55,27 @@ def read_or_make_shared_record(
     Of all nodes of a step the first decides, and the others wait for it for `head_start` seconds: proving a checkpoint
     of another framework on each of them would read it as often as there are nodes.
     """
-    place = os.path.join(state, "decisions")
-    by_descriptor.make_directories(by_descriptor.resolve_parent(place), 0o750)
-    owners = _Owners(place)
-    for folder in (state, place):
+    decisions_directory = os.path.join(state, "decisions")
+    by_descriptor.make_directories(by_descriptor.resolve_parent(decisions_directory), 0o750)
+    owners = _Owners(decisions_directory)
+    for folder in (state, decisions_directory):
         owners.raise_if_link_or_foreign_owner(folder, os.lstat(folder))
-    path = os.path.join(place, name + ".json")
+    path = os.path.join(decisions_directory, name + ".json")
     record = _read(path, name, owners)
     if record is None and not _create_begun_mark_if_first(path):
         record = poll_until(
-            lambda: _read(path, name, owners), lambda found: found is not None, fixed_pause(0.05), seconds=head_start
+            lambda: _read(path, name, owners),
+            lambda polled_record: polled_record is not None,
+            fixed_pause(0.05),
+            seconds=head_start,
         )
     if record is None:
         _publish(path, json.dumps({"launch": name, **decide()}).encode())
         record = poll_until(
-            lambda: _read(path, name, owners), lambda found: found is not None, fixed_pause(0.05), seconds=patience
+            lambda: _read(path, name, owners),
+            lambda polled_record: polled_record is not None,
+            fixed_pause(0.05),
+            seconds=patience,
         )
     if record is None:
         raise JobError(f"{path} was begun and never finished")
@@ -77,23 +83,23 @@ def read_or_make_shared_record(
 
 
 class _Owners:
-    """Whose files below `place` count. Some file systems (an EFS access point, Mountpoint) show all files as one
+    """Whose files below `directory` count. Some file systems (an EFS access point, Mountpoint) show all files as one
     user's: there, ours are that user's too, and a file of ours shows it."""
 
-    def __init__(self, place: str) -> None:
-        self._place = place
-        self._known = {os.geteuid(), 0}
-        self._asked = False
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._accepted_uids = {os.geteuid(), 0}
+        self._has_probed_owner = False
 
     def raise_if_link_or_foreign_owner(self, path: str, file_status: os.stat_result) -> None:
         """Raises JobError."""
         if stat.S_ISLNK(file_status.st_mode):
             raise JobError(f"{path} is a link, expected a directory of ours", hint=f"ls -ld {path}")
-        if file_status.st_uid not in self._known and not self._asked:
-            self._asked = True
-            with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=self._place) as file:
-                self._known.add(os.fstat(file.fileno()).st_uid)
-        if file_status.st_uid not in self._known:
+        if file_status.st_uid not in self._accepted_uids and not self._has_probed_owner:
+            self._has_probed_owner = True
+            with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=self._directory) as file:
+                self._accepted_uids.add(os.fstat(file.fileno()).st_uid)
+        if file_status.st_uid not in self._accepted_uids:
             raise JobError(
                 f"{path} belongs to uid {file_status.st_uid}, expected uid {os.geteuid()}: what it says would "
                 "become environment of this job's ranks",
@@ -140,14 +146,16 @@ def task_prolog_lines(record: Record, rank: str) -> List[str]:
     if wrong:
         raise JobError(f"the decision of this launch is not to be trusted: {wrong}")
     if record.get("from") is None:
-        why = "; ".join(f"{one['attempt']}: {one['why']}" for one in record.get("rejected") or [])
+        reasons = "; ".join(f"{rejection['attempt']}: {rejection['why']}" for rejection in record.get("rejected") or [])
         return [
-            f"print hyperpod-kit: NoValidCheckpoint: {clean_one_line(why, 4000)}",
+            f"print hyperpod-kit: NoValidCheckpoint: {clean_one_line(reasons, 4000)}",
             "print hyperpod-kit: no task of this step starts; hyperpod-kit checkpoint repair ROOT --dry-run says what "
             f"can be mended, and {HPK_FRESH}=1 begins anew at step 0",
         ]
-    told = checkpoint_choice.told_to_ranks(record["from"], record["step"], record.get("kind", checkpoint_choice.OURS))
-    lines = [f"export {name}={value}" for name, value in told.items()]
+    rank_environment = checkpoint_choice.told_to_ranks(
+        record["from"], record["step"], record.get("kind", checkpoint_choice.KIT_KIND)
+    )
+    lines = [f"export {name}={value}" for name, value in rank_environment.items()]
     if rank == "0":
         lines.append(
             "print hyperpod-kit: starts at step 0: nothing was ever committed"
@@ -159,13 +167,15 @@ def task_prolog_lines(record: Record, rank: str) -> List[str]:
 
 def problem(record: Mapping[str, Any]) -> str:
     """Why this is no record of ours, "" when it is one."""
-    source, step, kind = record.get("from"), record.get("step"), record.get("kind", checkpoint_choice.OURS)
+    source, step, kind = record.get("from"), record.get("step"), record.get("kind", checkpoint_choice.KIT_KIND)
     rejected = record.get("rejected")
     if rejected is not None and not (
         isinstance(rejected, list)
         and all(
-            isinstance(one, dict) and isinstance(one.get("attempt"), str) and isinstance(one.get("why"), str)
-            for one in rejected
+            isinstance(rejection, dict)
+            and isinstance(rejection.get("attempt"), str)
+            and isinstance(rejection.get("why"), str)
+            for rejection in rejected
         )
     ):
         return "its rejected is no list of names and reasons"
@@ -181,13 +191,13 @@ def problem(record: Mapping[str, Any]) -> str:
 def _read(path: str, name: str, owners: _Owners) -> Optional[Record]:
     """None while it is not there or not complete. Raises JobError, OSError."""
     try:
-        fd, found = files.open_regular_file_to_read(path)
+        fd, file_status = files.open_regular_file_to_read(path)
     except FileNotFoundError:
         return None
     except Untrusted as err:
         raise JobError(f"{path}: {err.message}") from err
     try:
-        owners.raise_if_link_or_foreign_owner(path, found)
+        owners.raise_if_link_or_foreign_owner(path, file_status)
         value = parse.parse_json_object(os.pread(fd, LARGEST + 1, 0), LARGEST)
     except ValueError:
         return None
@@ -201,8 +211,8 @@ def _read(path: str, name: str, owners: _Owners) -> Optional[Record]:
 def _create_begun_mark_if_first(path: str) -> bool:
     """Whether nobody has begun to decide yet. Raises OSError."""
     try:
-        mark = by_descriptor.resolve_parent(f"{path}.begun")
-        os.close(by_descriptor.open_own_or_root_file(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640))
+        marker_path = by_descriptor.resolve_parent(f"{path}.begun")
+        os.close(by_descriptor.open_own_or_root_file(marker_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640))
         return True
     except FileExistsError:
         return False

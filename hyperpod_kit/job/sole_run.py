@@ -19,7 +19,7 @@ from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import RunIsOwned
 
 _CREDENTIALS = struct.Struct("3i")
-_LOOK = 0.2
+_RETRY_INTERVAL = 0.2
 _QUEUE = 1024
 _ANOTHER_USER = 0
 
@@ -48,8 +48,8 @@ class JobRunLock:
                     f"{self._root} is used by another `job run` of this job ({who})",
                     hint=f"give each of them a root of its own: --checkpoint-root {self._root}-2",
                 )
-            resumes = now + _LOOK / 2
-            pause(_LOOK)
+            resumes = now + _RETRY_INTERVAL / 2
+            pause(_RETRY_INTERVAL)
 
     def close(self) -> None:
         """Give the root up."""

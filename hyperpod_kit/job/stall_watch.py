@@ -9,13 +9,13 @@ from hyperpod_kit.job.hang import HangVerdict, HangWatch, KnownSilences, StallRu
 from hyperpod_kit.job.step_report import StepReport
 from hyperpod_kit.job.watch import OutputWatch
 
-_LOOK = 1.0
+_CHECK_INTERVAL = 1.0
 """Seconds between two looks at most."""
 
 
 class StallWatch:
     """`serves`: whether the checkpoint root answers here, which takes seconds where it does not; asked only before a
-    verdict. Storage that is away keeps ranks waiting, and that is no hang. `known`: see HangWatch."""
+    verdict. Storage that is away keeps ranks waiting, and that is no hang. `known_silences`: see HangWatch."""
 
     def __init__(
         self,
@@ -24,19 +24,19 @@ class StallWatch:
         serves: Callable[[], bool],
         fd: int = 1,
         *,
-        known: Optional[KnownSilences] = None,
+        known_silences: Optional[KnownSilences] = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rule, self._serves, self._clock = rule, serves, clock
-        self._steps = HangWatch(rule, known)
+        self._steps = HangWatch(rule, known_silences)
         self._output = OutputWatch(rule.unreported, root, fd, clock=clock)
-        self._looked = clock()
+        self._last_check = clock()
         self._verdict = HangVerdict(Watched.UNREPORTED)
 
     def reason_to_end_step_or_empty(self, reports: Mapping[int, StepReport]) -> str:
         """Why the step is to be ended, "" while it is not."""
         now = self._clock()
-        elapsed, self._looked = now - self._looked, now
+        elapsed, self._last_check = now - self._last_check, now
         before, self._verdict = self._verdict, self._steps.observe(elapsed, reports)
         verdict = self._verdict
         if verdict.watched is Watched.UNREPORTED:
@@ -69,10 +69,10 @@ class StallWatch:
         """The ranks have been started again."""
         self._steps.restart()
         self._output.restart()
-        self._looked = self._clock()
+        self._last_check = self._clock()
 
     @property
     def seconds_until_next_look(self) -> Optional[float]:
         """Seconds until the next look; None where nothing is watched."""
         limits = [limit for limit in (self._rule.floor, self._rule.unreported) if limit]
-        return min([_LOOK, *(limit / 4 for limit in limits)]) if limits else None
+        return min([_CHECK_INTERVAL, *(limit / 4 for limit in limits)]) if limits else None

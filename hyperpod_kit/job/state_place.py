@@ -20,8 +20,8 @@ from hyperpod_kit.errors import Absent, CheckpointError, JobError, NoRecords
 from hyperpod_kit.system.mountinfo import DISKS
 from hyperpod_kit.untrusted.text import clean_one_line
 
-OURS = layout.JOBS
-MARK = layout.JOBS_ELSEWHERE
+RECORDS_DIRECTORY = layout.JOBS
+STATE_POINTER = layout.JOBS_ELSEWHERE
 FORMAT = layout.JOBS_ELSEWHERE_FORMAT
 FOLDER = ".hyperpod-kit"
 """In the shared directory that is chosen; a root has a directory of its own in it."""
@@ -47,21 +47,21 @@ def chosen(root: str, user_directory: str, env: Mapping[str, str]) -> str:
     if can_root_hold_records(root):
         if user_directory:
             raise JobError(f"{root} holds the records of its jobs itself", hint="leave --state away")
-        return os.path.join(root, OURS)
-    words = re.sub(r"[^A-Za-z0-9]+", "-", root.partition("://")[2] or root).strip("-")[-40:]
-    own = f"{words}-{hashlib.sha256(root.encode()).hexdigest()[:10]}"
+        return os.path.join(root, RECORDS_DIRECTORY)
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", root.partition("://")[2] or root).strip("-")[-40:]
+    folder_name = f"{slug}-{hashlib.sha256(root.encode()).hexdigest()[:10]}"
     if user_directory:
-        return os.path.join(os.path.abspath(user_directory), own)
-    looked = []
+        return os.path.join(os.path.abspath(user_directory), folder_name)
+    candidates = []
     for path in _candidates(env):
         kind = mount_type_and_source(path)[0]
         # What is no disk of this machine's own is what all nodes of a cluster have in common.
         if kind and kind not in DISKS and can_root_hold_records(path):
-            return os.path.join(path, FOLDER, own)
-        looked.append(f"{path} ({kind or 'unknown'})")
+            return os.path.join(path, FOLDER, folder_name)
+        candidates.append(f"{path} ({kind or 'unknown'})")
     raise JobError(
         f"{root} cannot hold the records of its jobs, which need a directory that all nodes share: none of "
-        f"{', '.join(looked) or 'HOME, SLURM_SUBMIT_DIR'} is known to be one",
+        f"{', '.join(candidates) or 'HOME, SLURM_SUBMIT_DIR'} is known to be one",
         hint="--state /fsx/$USER",
     )
 
@@ -81,8 +81,8 @@ def record_state_directory_at_root(root: str, state: str) -> None:
     end = time.monotonic() + _WRITING
     while True:
         try:
-            if not store.exists(MARK):
-                store.create(MARK, manifest.seal_json({"format": FORMAT, "state": state}))
+            if not store.exists(STATE_POINTER):
+                store.create(STATE_POINTER, manifest.seal_json({"format": FORMAT, "state": state}))
             named = _read_recorded_state_directory(store)
             break
         except (FileExistsError, PermissionError):
@@ -101,11 +101,11 @@ def state_directory_of_root(root: str) -> str:
     """The directory of a root's records, for who looks at it later. Raises NoRecords when none were ever made,
     CheckpointError, OSError."""
     if can_root_hold_records(root):
-        return os.path.join(root, OURS)
+        return os.path.join(root, RECORDS_DIRECTORY)
     try:
         return _read_recorded_state_directory(open_store(root))
     except FileNotFoundError:
-        raise NoRecords(f"no job has ever kept records of {root}: {root}/{MARK} is not there") from None
+        raise NoRecords(f"no job has ever kept records of {root}: {root}/{STATE_POINTER} is not there") from None
 
 
 def require_root(root: str) -> None:
@@ -120,13 +120,13 @@ def require_root(root: str) -> None:
 def require(root: str, state: str) -> None:
     """Raises OSError when the root is not there, which of some reads like an empty one; and CheckpointError."""
     os.stat(state)
-    if not can_root_hold_records(root) and not open_store(root).exists(MARK):
-        raise FileNotFoundError(f"{root}/{MARK} is not there")
+    if not can_root_hold_records(root) and not open_store(root).exists(STATE_POINTER):
+        raise FileNotFoundError(f"{root}/{STATE_POINTER} is not there")
 
 
 def _read_recorded_state_directory(store: Store) -> str:
-    body = manifest.parse_sealed_json(store.read(MARK, _LARGEST), MARK)
+    body = manifest.parse_sealed_json(store.read(STATE_POINTER, _LARGEST), STATE_POINTER)
     named = body.get("state")
     if body.get("format") != FORMAT or not isinstance(named, str) or not os.path.isabs(named) or "\0" in named:
-        raise CheckpointError(f"{store.url}/{MARK} is no word of where the records are")
+        raise CheckpointError(f"{store.url}/{STATE_POINTER} is no word of where the records are")
     return os.path.normpath(named)

@@ -12,10 +12,10 @@ from hyperpod_kit.untrusted.text import clean_one_line
 HEAD = ("attempt", "started", "took", "from step", "reached", "lost", "ended as", "code", "then")
 
 
-def table(found: Sequence[JobAttempt], sums: Totals, more: Sequence[str] = (), now: Optional[float] = None) -> str:
+def table(attempts: Sequence[JobAttempt], sums: Totals, more: Sequence[str] = (), now: Optional[float] = None) -> str:
     """One line an attempt, then the sum and `more`. `?`: not known; an empty field: nothing to know. `now`: Unix
     seconds, for the attempt that still runs."""
-    rows: List[Sequence[str]] = [HEAD, *([clean_one_line(text) for text in _row(one, now)] for one in found)]
+    rows: List[Sequence[str]] = [HEAD, *([clean_one_line(text) for text in _row(attempt, now)] for attempt in attempts)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD) - 1)]
     lines = ["  ".join([*(text.ljust(width) for text, width in zip(row, widths)), row[-1]]).rstrip() for row in rows]
     return "\n".join([*lines, sentence(sums), *more]) + "\n"
@@ -23,42 +23,42 @@ def table(found: Sequence[JobAttempt], sums: Totals, more: Sequence[str] = (), n
 
 def sentence(sums: Totals) -> str:
     """The totals in words."""
-    words = [f"{sums.attempts} attempt{'' if sums.attempts == 1 else 's'}"]
+    parts = [f"{sums.attempts} attempt{'' if sums.attempts == 1 else 's'}"]
     if sums.wall:
-        words.append(f"{duration(sums.wall)} from the first start to the last end")
-    words.append(_steps_done_twice_sentence(sums))
-    return ", ".join(words)
+        parts.append(f"{duration(sums.wall)} from the first start to the last end")
+    parts.append(_steps_done_twice_sentence(sums))
+    return ", ".join(parts)
 
 
 def _steps_done_twice_sentence(totals: Totals) -> str:
     """Steps that were done again; what nobody knows is not 0."""
     if totals.lost is None:
         return "unknown how many steps were done twice: no attempt says how far it came"
-    known = f"{totals.lost} step{'' if totals.lost == 1 else 's'} done twice"
+    steps_text = f"{totals.lost} step{'' if totals.lost == 1 else 's'} done twice"
     if not totals.untold:
-        return known
-    return f"at least {known} ({totals.untold} attempt{'' if totals.untold == 1 else 's'} did not say how far)"
+        return steps_text
+    return f"at least {steps_text} ({totals.untold} attempt{'' if totals.untold == 1 else 's'} did not say how far)"
 
 
 def duration(seconds: float) -> str:
     """`42 s`, `3 min 5 s`, `2 h 10 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    rounded_seconds = round(seconds)
+    if rounded_seconds < 60:
+        return f"{rounded_seconds} s"
+    if rounded_seconds < 3600:
+        return f"{rounded_seconds // 60} min {rounded_seconds % 60} s"
+    return f"{rounded_seconds // 3600} h {rounded_seconds % 3600 // 60} min"
 
 
-def ending(one: JobAttempt) -> str:
+def ending(attempt: JobAttempt) -> str:
     """Class of the end, and who began it."""
-    if one.kind == "unknown":
-        return "unknown: its batch script was gone before it could say why" if one.code is None else one.kind
-    if one.nodes_lost:
-        return f"{one.kind}: {', '.join(one.nodes_lost)}"
-    if one.first and one.kind in ("crash", "stall"):
-        return f"{one.kind}: rank {one.first.get('rank')} on {one.first.get('node')}"
-    return one.kind
+    if attempt.kind == "unknown":
+        return "unknown: its batch script was gone before it could say why" if attempt.code is None else attempt.kind
+    if attempt.nodes_lost:
+        return f"{attempt.kind}: {', '.join(attempt.nodes_lost)}"
+    if attempt.first and attempt.kind in ("crash", "stall"):
+        return f"{attempt.kind}: rank {attempt.first.get('rank')} on {attempt.first.get('node')}"
+    return attempt.kind
 
 
 def was_running_a_moment_ago(attempt: JobAttempt, now: Optional[float]) -> bool:
@@ -70,32 +70,34 @@ def was_running_a_moment_ago(attempt: JobAttempt, now: Optional[float]) -> bool:
     )
 
 
-def _row(one: JobAttempt, now: Optional[float]) -> Sequence[str]:
-    at_work = was_running_a_moment_ago(one, now)
-    seconds = max(0.0, (now or 0.0) - one.started) if at_work else one.seconds
+def _row(attempt: JobAttempt, now: Optional[float]) -> Sequence[str]:
+    at_work = was_running_a_moment_ago(attempt, now)
+    seconds = max(0.0, (now or 0.0) - attempt.started) if at_work else attempt.seconds
     return (
-        one.name,
-        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.started)),
+        attempt.name,
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(attempt.started)),
         duration(seconds) if seconds is not None else "",
-        _from(one),
-        reached_step_text(one, now),
-        lost_steps_text(one),
-        "running" if at_work else ending(one),
-        _text(one.code),
-        _then(one),
+        _from(attempt),
+        reached_step_text(attempt, now),
+        lost_steps_text(attempt),
+        "running" if at_work else ending(attempt),
+        _text(attempt.code),
+        _then(attempt),
     )
 
 
-def _from(one: JobAttempt) -> str:
+def _from(attempt: JobAttempt) -> str:
     """The step, and where the ranks had it, unless all took it from storage: memory may hold what storage never had."""
-    where = one.tier if one.tier not in (None, "", "storage") else ""
-    return f"{_text(one.step)} in {where}" if where and one.step is not None else _text(one.step)
+    where = attempt.tier if attempt.tier not in (None, "", "storage") else ""
+    return f"{_text(attempt.step)} in {where}" if where and attempt.step is not None else _text(attempt.step)
 
 
-def _then(one: JobAttempt) -> str:
+def _then(attempt: JobAttempt) -> str:
     """What followed; before it, what HyperPod did under the attempt's srun, and how its ranks were seen to hang."""
-    times = "once" if one.retries == 1 else f"{one.retries} times"
-    return "; ".join(filter(None, [f"HyperPod retried its step {times}" if one.retries else "", one.hang, one.then]))
+    times = "once" if attempt.retries == 1 else f"{attempt.retries} times"
+    return "; ".join(
+        filter(None, [f"HyperPod retried its step {times}" if attempt.retries else "", attempt.hang, attempt.then])
+    )
 
 
 def reached_step_text(attempt: JobAttempt, now: Optional[float]) -> str:

@@ -13,7 +13,7 @@ from hyperpod_kit.job.run.outcome_kind import OutcomeKind
 from hyperpod_kit.job.status import duration, ending, lost_steps_text, reached_step_text, sentence
 from hyperpod_kit.job.timeline import NONE, UNFINISHED, JobAttempt, Totals
 
-WIDTH, HEIGHT, LEFT, BOTTOM = 960, 320, 64, 40
+WIDTH, HEIGHT, LEFT_MARGIN, BOTTOM = 960, 320, 64, 40
 
 COLOURS = {**{kind.value: kind.colour for kind in OutcomeKind}, UNFINISHED: "#57606a"}
 
@@ -30,14 +30,14 @@ svg { width: 100%; height: auto; } svg text { fill: currentColor; font: 12px sys
 
 def page(
     title: str,
-    found: Sequence[JobAttempt],
+    attempts: Sequence[JobAttempt],
     sums: Totals,
     now: float,
     more: Sequence[str] = (),
     times: Sequence[JobTime] = (),
 ) -> str:
     """The whole document. `now`: until when an attempt that still runs is drawn, Unix seconds; `times`: of the jobs."""
-    rows = "\n".join(_row(one, now) for one in found)
+    rows = "\n".join(_row(attempt, now) for attempt in attempts)
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>
@@ -45,8 +45,8 @@ def page(
 {"".join(f"<p>{html.escape(line)}</p>" for line in (f"As of {_moment(now)}", sentence(sums), *more))}
 {_pictures(times, now)}
 <h2>Steps over time</h2>
-{steps_over_time_svg(found, now)}
-<p class="key">{_colour_legend(found)}</p>
+{steps_over_time_svg(attempts, now)}
+<p class="key">{_colour_legend(attempts)}</p>
 <table><thead><tr><th>attempt</th><th>started</th><th class="n">took</th><th class="n">from step</th>
 <th class="n">reached</th><th class="n">lost</th><th>ended as</th><th>then</th></tr></thead>
 <tbody>
@@ -62,8 +62,8 @@ def _pictures(times: Sequence[JobTime], now: float) -> str:
     """What each job's time went into."""
     parts = []
     for time_of_job in times:
-        words = show.goodput_sentence(time_of_job, table_of(time_of_job.pieces)) if time_of_job.pieces else ""
-        parts.append(f"<h2>{html.escape(time_of_job.job)}: {html.escape(words)}</h2>")
+        headline = show.goodput_sentence(time_of_job, table_of(time_of_job.pieces)) if time_of_job.pieces else ""
+        parts.append(f"<h2>{html.escape(time_of_job.job)}: {html.escape(headline)}</h2>")
         if time_of_job.current is not None:
             current = time_of_job.current
             for line in (show.now_at(current, now), show.newest_memory_capture_sentence(current, now)):
@@ -74,15 +74,15 @@ def _pictures(times: Sequence[JobTime], now: float) -> str:
 
 def steps_over_time_svg(attempts: Sequence[JobAttempt], now: float) -> str:
     """Steps over time: an attempt is a line from the step it resumed to the one it reached, dashed where unknown."""
-    ran = [one for one in attempts if one.kind != NONE and one.step is not None]
+    ran = [attempt for attempt in attempts if attempt.kind != NONE and attempt.step is not None]
     if not ran:
         return ""
     begin = ran[0].started
-    span = max(1e-9, max(_end(one, now) for one in ran) - begin)
-    top = max(1, max(max(one.reached or 0, one.step or 0) for one in ran))
+    span = max(1e-9, max(_end(attempt, now) for attempt in ran) - begin)
+    top = max(1, max(max(attempt.reached or 0, attempt.step or 0) for attempt in ran))
 
     def x(when: float) -> float:
-        return round(LEFT + (when - begin) / span * (WIDTH - LEFT - 16), 1)
+        return round(LEFT_MARGIN + (when - begin) / span * (WIDTH - LEFT_MARGIN - 16), 1)
 
     def y(step: int) -> float:
         return round(HEIGHT - BOTTOM - step / top * (HEIGHT - BOTTOM - 16), 1)
@@ -90,39 +90,39 @@ def steps_over_time_svg(attempts: Sequence[JobAttempt], now: float) -> str:
     marks: List[str] = []
     for step in sorted({top * part // 4 for part in range(5)}):
         marks.append(
-            f'<line x1="{LEFT}" x2="{WIDTH - 16}" y1="{y(step)}" y2="{y(step)}" stroke="#8883"/>'
-            f'<text x="{LEFT - 8}" y="{y(step) + 4}" text-anchor="end">{step}</text>'
+            f'<line x1="{LEFT_MARGIN}" x2="{WIDTH - 16}" y1="{y(step)}" y2="{y(step)}" stroke="#8883"/>'
+            f'<text x="{LEFT_MARGIN - 8}" y="{y(step) + 4}" text-anchor="end">{step}</text>'
         )
     for part in range(5):
         when = begin + span * part / 4
         anchor = "end" if part == 4 else "middle"
         marks.append(f'<text x="{x(when)}" y="{HEIGHT - 16}" text-anchor="{anchor}">{duration(when - begin)}</text>')
-    for one in ran:
-        step = one.step or 0
-        last = one.reached if one.reached is not None else step
-        colour = COLOURS.get(one.kind, COLOURS[UNFINISHED])
-        dash = "" if one.reached is not None else ' stroke-dasharray="4 4"'
-        end = _end(one, now)
+    for attempt in ran:
+        step = attempt.step or 0
+        last = attempt.reached if attempt.reached is not None else step
+        colour = COLOURS.get(attempt.kind, COLOURS[UNFINISHED])
+        dash = "" if attempt.reached is not None else ' stroke-dasharray="4 4"'
+        end = _end(attempt, now)
         marks.append(
-            f"<g><title>{html.escape(f'{one.name}: {ending(one)}')}</title>"
-            f'<line x1="{x(one.started)}" y1="{y(step)}" x2="{x(end)}" y2="{y(last)}" stroke="{colour}" '
+            f"<g><title>{html.escape(f'{attempt.name}: {ending(attempt)}')}</title>"
+            f'<line x1="{x(attempt.started)}" y1="{y(step)}" x2="{x(end)}" y2="{y(last)}" stroke="{colour}" '
             f'stroke-width="3" stroke-linecap="round"{dash}/>'
             f'<circle cx="{x(end)}" cy="{y(last)}" r="4" fill="{colour}"/></g>'
         )
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="steps over time">{"".join(marks)}'
-        f'<text x="{LEFT}" y="12">step</text></svg>'
+        f'<text x="{LEFT_MARGIN}" y="12">step</text></svg>'
     )
 
 
-def _end(one: JobAttempt, now: float) -> float:
-    if one.ended is not None:
-        return one.ended
-    return max(one.started, now) if one.kind == UNFINISHED else one.started
+def _end(attempt: JobAttempt, now: float) -> float:
+    if attempt.ended is not None:
+        return attempt.ended
+    return max(attempt.started, now) if attempt.kind == UNFINISHED else attempt.started
 
 
 def _colour_legend(attempts: Sequence[JobAttempt]) -> str:
-    kinds = list(dict.fromkeys(one.kind for one in attempts if one.kind in COLOURS))
+    kinds = list(dict.fromkeys(attempt.kind for attempt in attempts if attempt.kind in COLOURS))
     return "".join(f'<span><i style="background:{COLOURS[kind]}"></i> {kind}</span>' for kind in kinds)
 
 
@@ -131,25 +131,25 @@ def _moment(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at))
 
 
-def _row(one: JobAttempt, now: float) -> str:
+def _row(attempt: JobAttempt, now: float) -> str:
     def cell(value: object, number: bool = False) -> str:
         text = "" if value is None else html.escape(str(value))
         return f'<td class="n">{text}</td>' if number else f"<td>{text}</td>"
 
-    when = _moment(one.started)
-    passed = "; ".join(f"passed over {entry.get('attempt')}: {entry.get('why')}" for entry in one.rejected)
+    when = _moment(attempt.started)
+    passed = "; ".join(f"passed over {entry.get('attempt')}: {entry.get('why')}" for entry in attempt.rejected)
     return (
         "<tr>"
         + "".join(
             [
-                cell(one.name),
+                cell(attempt.name),
                 cell(when),
-                cell(duration(one.seconds) if one.seconds is not None else None, True),
-                cell(one.step, True),
-                cell(reached_step_text(one, now), True),
-                cell(lost_steps_text(one), True),
-                cell(ending(one)),
-                cell("; ".join(text for text in (one.hang, one.then, passed) if text)),
+                cell(duration(attempt.seconds) if attempt.seconds is not None else None, True),
+                cell(attempt.step, True),
+                cell(reached_step_text(attempt, now), True),
+                cell(lost_steps_text(attempt), True),
+                cell(ending(attempt)),
+                cell("; ".join(text for text in (attempt.hang, attempt.then, passed) if text)),
             ]
         )
         + "</tr>"

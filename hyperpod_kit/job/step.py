@@ -64,7 +64,7 @@ class StepPlan:
         if self.groups:
             args.append(f"--het-group={','.join(map(str, self.groups))}")
         # After the user's: by its name a step is ended that has outlived its srun.
-        name = f"--job-name={step_name.own(self.attempt)}"
+        name = f"--job-name={step_name.full_name(self.attempt)}"
         return [*args, *self.srun_args, name, *wrapper(self.container), *self.command]
 
 
@@ -94,8 +94,8 @@ def path_of_kit_main_on_nodes() -> str:
 
     Never by the id of our bundle: a node that was replaced since, or whose bundle was changed in place, lacks it.
     """
-    own = _own_program()
-    return str(Path(INSTALLED, *own.parts[-3:]) if _is_bundled() else own)
+    main_path = _own_program()
+    return str(Path(INSTALLED, *main_path.parts[-3:]) if _is_bundled() else main_path)
 
 
 def _own_program() -> Path:
@@ -165,18 +165,18 @@ class SrunStep:
         `wait(seconds)` returns earlier when a child ends. Takes at most `grace` s, twice `patience` s
         and Slurm's answers.
         """
-        self._tell(signal.SIGTERM)
+        self._send_signal(signal.SIGTERM)
         self._await(grace, wait)
         if self.poll() is None:
             _kill_ranks(runner, job_id)
             self._await(patience, wait)
         if self.poll() is None:
-            self._tell(signal.SIGKILL)
+            self._send_signal(signal.SIGKILL)
             self._await(patience, wait)
         code = self.poll()
         return -int(signal.SIGKILL) if code is None else code
 
-    def _tell(self, number: signal.Signals) -> None:
+    def _send_signal(self, number: signal.Signals) -> None:
         if self.poll() is None:
             self._process.send_signal(number)
 
@@ -197,20 +197,20 @@ def sweep(
 
     A slurmctld that was away when a step ended may hold it for a minute: its slurmstepds say it again then."""
     end = time.monotonic() + limit
-    left = _kill_ranks(runner, job_id)
-    if left:
-        report("sweep", f"Slurm still has {', '.join(left)}: ended, waiting {limit:g} s at most", steps=left)
-    while left and time.monotonic() < end:
+    remaining = _kill_ranks(runner, job_id)
+    if remaining:
+        report("sweep", f"Slurm still has {', '.join(remaining)}: ended, waiting {limit:g} s at most", steps=remaining)
+    while remaining and time.monotonic() < end:
         wait(0.5)
         try:
-            left = control.query_running_step_ids(runner, job_id, step_name.OWN)
+            remaining = control.query_running_step_ids(runner, job_id, step_name.PROCESS_PREFIX)
         except RunError:
             break
-    return left
+    return remaining
 
 
 def _kill_ranks(runner: Runner, job_id: JobId) -> List[str]:
     try:
-        return control.kill_steps(runner, job_id, step_name.OWN)
+        return control.kill_steps(runner, job_id, step_name.PROCESS_PREFIX)
     except RunError:
         return []

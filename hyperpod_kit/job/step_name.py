@@ -12,10 +12,10 @@ FAMILY = "hpk."
 """How the names of all our steps begin. Those of builds before 0.1.0 begin with `hpk-`, and such a `job run` ends
 every step whose name does."""
 
-OWN = f"{FAMILY}{secrets.token_hex(4)}."
+PROCESS_PREFIX = f"{FAMILY}{secrets.token_hex(4)}."
 """How the names of this process's steps begin: an attempt's own name is the same in two `job run` of one allocation."""
 
 
-def own(purpose: str) -> str:
+def full_name(purpose: str) -> str:
     """The name of a step of this process. `purpose`: an attempt, or what a short step is for."""
-    return OWN + purpose
+    return PROCESS_PREFIX + purpose

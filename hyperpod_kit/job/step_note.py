@@ -48,16 +48,16 @@ def read(state: str) -> Optional[StepNote]:
         value = parse.parse_json_object(files.read_small_regular_file(os.path.join(state, FILE), _LARGEST))
     except (FileNotFoundError, ValueError, Untrusted):
         return None
-    attempt, reached, words = value.get("attempt"), value.get("reached"), value.get("where")
+    attempt, reached, positions = value.get("attempt"), value.get("reached"), value.get("where")
     moved: Any = value.get("moved")
     written: Any = value.get("written")
-    if not isinstance(attempt, str) or not isinstance(words, str):
+    if not isinstance(attempt, str) or not isinstance(positions, str):
         return None
     if reached is not None and (type(reached) is not int or not 0 <= reached < _MOST):
         return None
     if not _is_time(moved) or not _is_time(written):
         return None
-    return StepNote(attempt, reached, moved, written, clean_one_line(words, 2000))
+    return StepNote(attempt, reached, moved, written, clean_one_line(positions, 2000))
 
 
 def _is_time(value: Any) -> bool:

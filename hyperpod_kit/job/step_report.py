@@ -48,7 +48,7 @@ class RankMeter:
         self._done = 0
         self._durations: Deque[Tuple[int, float]] = deque()
 
-    def look(self, elapsed: float, state: RankState) -> StepReport:
+    def next_report(self, elapsed: float, state: RankState) -> StepReport:
         """The report, `elapsed` seconds after the look before."""
         if Phase.STEP in (state.phase, self._phase):
             self._since += elapsed
@@ -84,7 +84,7 @@ class RankMeter:
 
 def encoded(reports: Iterable[StepReport]) -> str:
     """As text of one line, for decoded(); the node is known from the connection."""
-    rows = [[one.rank, one.step, one.phase.value, one.moved, one.slowest] for one in reports]
+    rows = [[report.rank, report.step, report.phase.value, report.moved, report.slowest] for report in reports]
     return json.dumps(rows, separators=(",", ":"))
 
 

@@ -24,7 +24,7 @@ from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.slurm.progress import RankProgress
 from hyperpod_kit.untrusted import message_auth
 
-LOOK = 0.5
+CHECK_INTERVAL = 0.5
 """Seconds between two looks at what the rank has written."""
 
 LINES_A_SECOND = 200
@@ -59,7 +59,7 @@ class NodeSocket:
         self.address = f"\0hpk-steps-{message_auth.proof(self._key, 'address')[:32]}"
         self._socket: Optional[socket.socket] = None
 
-    def heard(self) -> List[StepReport]:
+    def receive(self) -> List[StepReport]:
         """What the others have sent since the last call."""
         if self._socket is None:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -84,7 +84,7 @@ class NodeSocket:
             raise ValueError("a message of somebody else")
         return step_report.decoded(text, self._node)
 
-    def tell(self, report: StepReport) -> bool:
+    def send(self, report: StepReport) -> bool:
         """Whether it has arrived: the one that hears may not have begun yet, or have ended."""
         text = step_report.encoded([report])
         if self._socket is None:
@@ -116,10 +116,10 @@ class StepReporter:
     ) -> None:
         self._progress, self._line, self._clock = progress, line, clock
         self._meter = RankMeter(rank, node)
-        self._looked = self._due = clock()
+        self._last_check = self._due = clock()
         self._interval = interval(_nodes(env))
         self._sent: Dict[int, StepReport] = {}
-        self._known: Dict[int, StepReport] = {}
+        self._report_by_rank: Dict[int, StepReport] = {}
         self._over = threading.Event()
         self.neighbours: Optional[NodeSocket] = None
         self._thread = threading.Thread(target=self._watch, daemon=True, name="hpk-steps")
@@ -141,23 +141,25 @@ class StepReporter:
 
     def _watch(self) -> None:
         assert self.neighbours is not None, "nobody hears"
-        while not self._over.wait(LOOK):
+        while not self._over.wait(CHECK_INTERVAL):
             self._report_changes_if_due(self.neighbours)
 
     def _report_changes_if_due(self, node_socket: NodeSocket, ended: bool = False) -> None:
         now = self._clock()
-        report = self._meter.look(min(now - self._looked, _MOST_ELAPSED), self._progress.state())
-        self._looked = now
+        report = self._meter.next_report(min(now - self._last_check, _MOST_ELAPSED), self._progress.state())
+        self._last_check = now
         if report.phase is not Phase.START:
-            self._known[report.rank] = report._replace(phase=Phase.OVER) if ended else report
+            self._report_by_rank[report.rank] = report._replace(phase=Phase.OVER) if ended else report
         if self._line.connected:
-            self._known.update({one.rank: one for one in node_socket.heard()})
-        changed = [one for rank, one in self._known.items() if self._sent.get(rank) != one]
+            self._report_by_rank.update({rank_report.rank: rank_report for rank_report in node_socket.receive()})
+        changed = [
+            rank_report for rank, rank_report in self._report_by_rank.items() if self._sent.get(rank) != rank_report
+        ]
         if not changed or now < self._due:
             return
-        said = self._line.report(changed) if self._line.connected else node_socket.tell(changed[0])
-        if said:
-            self._sent.update({one.rank: one for one in changed})
+        is_sent = self._line.report(changed) if self._line.connected else node_socket.send(changed[0])
+        if is_sent:
+            self._sent.update({rank_report.rank: rank_report for rank_report in changed})
             self._due = now + self._interval
 
 

@@ -14,7 +14,7 @@ from typing import Callable, List, Optional, Sequence, Set
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.job import step_name
 from hyperpod_kit.job.report import JobReport
-from hyperpod_kit.job.step_retry_log import ASKED, RETRIED, RetryLog
+from hyperpod_kit.job.step_retry_log import NODE_CHECK, RETRIED, RetryLog
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.job_id import JobId
@@ -64,19 +64,19 @@ class StepRetry:
         self._next = clock()
         self._killed: Set[str] = set()
         self._without_since: Optional[float] = None
-        self._heard = False
+        self._is_node_check_started = False
         self.ended = False
 
     def record_messages_and_count_relaunches(self) -> int:
         """Read what HyperPod has said, and put it down; how often it has started the ranks again since the last
         call."""
         news: List[str] = self._log.news()
-        for words in news:
-            self._note(words=words)
-        if any(ASKED in words for words in news):
-            self._heard = True
+        for line in news:
+            self._note(words=line)
+        if any(NODE_CHECK in line for line in news):
+            self._is_node_check_started = True
             self._without_since = self._without_since or self._clock()
-        again = sum(RETRIED in words for words in news)
+        again = sum(RETRIED in line for line in news)
         if again:
             self._begin_anew()
         return again
@@ -90,7 +90,7 @@ class StepRetry:
         self._log.close()
 
     def _begin_anew(self) -> None:
-        self.ended, self._without_since, self._heard = False, None, False
+        self.ended, self._without_since, self._is_node_check_started = False, None, False
 
     def end_step_or_wait_for_retry(self, reason: str, nodes: Sequence[str] = ()) -> RetryAnswer:
         """What to do about something that is wrong: `why`, on `nodes` (none named: the whole job)."""
@@ -98,10 +98,12 @@ class StepRetry:
         if now < self._next:
             return RetryAnswer.WAIT
         self._next = now + _EACH
-        if self._heard:
+        if self._is_node_check_started:
             return RetryAnswer.WAIT if self._seconds_without_step(now) <= REPLACEMENT else RetryAnswer.END
         try:
-            running = set(control.query_running_step_ids(self._runner, self._job_id, step_name.OWN)) - self._killed
+            running = (
+                set(control.query_running_step_ids(self._runner, self._job_id, step_name.PROCESS_PREFIX)) - self._killed
+            )
             if not running:
                 limit = UNHEARD if self._log.readable else REPLACEMENT
                 return RetryAnswer.WAIT if self._seconds_without_step(now) <= limit else RetryAnswer.END
@@ -114,7 +116,7 @@ class StepRetry:
                 lost=list(nodes),
                 step=True,
             )
-            self._killed |= set(control.kill_steps(self._runner, self._job_id, step_name.OWN))
+            self._killed |= set(control.kill_steps(self._runner, self._job_id, step_name.PROCESS_PREFIX))
         except RunError:
             return RetryAnswer.WAIT  # a slurmctld that is away could replace nothing either
         self.ended, self._without_since = True, now

@@ -9,8 +9,8 @@ from typing import List, Optional, Tuple
 
 from hyperpod_kit.untrusted.text import clean_one_line
 
-MARK = b"[Auto Resume]"
-ASKED, RETRIED = "Initiating communication with cluster agent", "Retrying step"
+AUTO_RESUME_TAG = b"[Auto Resume]"
+NODE_CHECK, RETRIED = "Initiating communication with cluster agent", "Retrying step"
 """In the line with which HyperPod begins to look at the nodes, and in the one behind which the step is started again.
 Other words of these lines are misspelt in some releases."""
 
@@ -37,14 +37,14 @@ class RetryLog:
 
     def news(self) -> List[str]:
         """HyperPod's lines since the last call; of what every task says nothing. Never raises."""
-        found: List[str] = []
+        lines: List[str] = []
         for tail in self._files:
             for raw in tail.read_new_marked_lines():
-                words = clean_one_line(raw[raw.index(MARK) :].decode("utf-8", "replace"), LONGEST)
-                if _EACH_TASK.search(words) is None and self._kept < MOST:
+                line = clean_one_line(raw[raw.index(AUTO_RESUME_TAG) :].decode("utf-8", "replace"), LONGEST)
+                if _EACH_TASK.search(line) is None and self._kept < MOST:
                     self._kept += 1
-                    found.append(words)
-        return found
+                    lines.append(line)
+        return lines
 
     def close(self) -> None:
         for tail in self._files:
@@ -78,6 +78,6 @@ class _LogEnd:
         except OSError:
             return []
         self._at += len(data)
-        *whole, self._rest = (self._rest + data).split(b"\n")
+        *complete_lines, self._rest = (self._rest + data).split(b"\n")
         self._rest = self._rest[-PIECE:]
-        return [line for line in whole if MARK in line]
+        return [line for line in complete_lines if AUTO_RESUME_TAG in line]

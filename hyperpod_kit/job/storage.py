@@ -27,14 +27,14 @@ DEADLINE = 5.0
 MARKS = "/run/hyperpod-kit/degraded"
 """Where the health timer leaves a file for each mount that failed too many checks in a row."""
 
-LOOK = 5.0
+CHECK_INTERVAL = 5.0
 """Seconds between two looks at the marks."""
 
 LOOKS_INSIDE = 6
 """In a container the root is asked at each look, whatever the marks say: a mount that the node has made anew is whole
 for the node, and dead for every container that runs. Of so many looks one writes, the others only ask what is there."""
 
-HEAR = 1.0
+FAILURE_CHECK_INTERVAL = 1.0
 """Seconds in which a rank that could not save is heard."""
 
 _PROBE = 'file=$(mktemp "$0/.probe.XXXXXX") && rm -f "$file" && for each; do [ -e "$each" ] || exit 1; done'
@@ -62,8 +62,8 @@ class Probe:
 
     def __init__(self, state: str, root: str = "", *, deadline: float = DEADLINE) -> None:
         self._places = [state]
-        if root and is_path(root) and os.path.relpath(state, root) != state_place.OURS:
-            self._places.append(os.path.join(root, state_place.MARK))
+        if root and is_path(root) and os.path.relpath(state, root) != state_place.RECORDS_DIRECTORY:
+            self._places.append(os.path.join(root, state_place.STATE_POINTER))
         self._deadline = deadline
         self._process: Optional[subprocess.Popen[bytes]] = None
 
@@ -131,7 +131,7 @@ class RootWatch:
         *,
         root: str = "",
         marks: str = MARKS,
-        look: float = LOOK,
+        check_interval: float = CHECK_INTERVAL,
         inside: bool = False,
         failed: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -140,26 +140,26 @@ class RootWatch:
         self._failed = failed
         self._changed = changed
         self._marks = marks
-        self._look = look
+        self._check_interval = check_interval
         self._over = threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        away = False
+        is_unreachable = False
         looks = failed = 0
-        due = time.monotonic() + self._look
-        while not self._over.wait(min(HEAR, self._look)):
+        due = time.monotonic() + self._check_interval
+        while not self._over.wait(min(FAILURE_CHECK_INTERVAL, self._check_interval)):
             before, failed = failed, self._failed()
             if time.monotonic() >= due:
-                looks, due = looks + 1, time.monotonic() + self._look
+                looks, due = looks + 1, time.monotonic() + self._check_interval
             elif failed == before:
                 continue
-            doubt = away or failed != before or has_degraded_mounts(self._marks)
+            doubt = is_unreachable or failed != before or has_degraded_mounts(self._marks)
             write = doubt or looks % LOOKS_INSIDE == 0
             now = (doubt or self._inside) and not self._probe.answers(write=write)
-            if now != away:
-                away = now
-                self._changed(away)
+            if now != is_unreachable:
+                is_unreachable = now
+                self._changed(is_unreachable)
 
     def stop(self) -> None:
         self._over.set()
@@ -176,28 +176,30 @@ class ObjectProbe:
         self._deadline = deadline
         self._store: Optional[Store] = None
         self._thread: Optional[threading.Thread] = None
-        self.why = ""
+        self.failure = ""
 
     def answers(self, sleep: Callable[[float], None] = time.sleep) -> bool:
         """Takes at most `deadline` seconds."""
         end = time.monotonic() + self._deadline
         if self._thread is None:
-            self._thread = threading.Thread(target=self._ask, daemon=True)
+            self._thread = threading.Thread(target=self._query_store, daemon=True)
             self._thread.start()
-        thread, left = self._thread, end - time.monotonic()
-        poll_until(thread.is_alive, lambda alive: not alive, BackOff(0.002, 0.1), seconds=left, sleep=sleep)
+        thread, remaining = self._thread, end - time.monotonic()
+        poll_until(thread.is_alive, lambda alive: not alive, BackOff(0.002, 0.1), seconds=remaining, sleep=sleep)
         if thread.is_alive():
-            self.why = f"no answer for {self._deadline:g} s"
+            self.failure = f"no answer for {self._deadline:g} s"
             return False
         self._thread = None
-        return not self.why
+        return not self.failure
 
-    def _ask(self) -> None:
+    def _query_store(self) -> None:
         try:
             self._store = self._store or open_store(self._root)
-            self.why = "" if self._store.exists(state_place.MARK) else f"{state_place.MARK} is not there"
+            self.failure = (
+                "" if self._store.exists(state_place.STATE_POINTER) else f"{state_place.STATE_POINTER} is not there"
+            )
         except (CheckpointError, OSError) as err:
-            self.why = clean_one_line(verify.describe_failure(err))
+            self.failure = clean_one_line(verify.describe_failure(err))
 
 
 class CheckpointRoot:
@@ -218,26 +220,26 @@ class CheckpointRoot:
         return self._probe.answers(sleep) and (self._objects is None or self._objects.answers(sleep))
 
     def _describe_outage(self) -> str:
-        if self._objects is not None and self._objects.why:
-            return f"{self._root} does not answer: {self._objects.why}"
+        if self._objects is not None and self._objects.failure:
+            return f"{self._root} does not answer: {self._objects.failure}"
         return f"{self._state} does not answer"
 
     def outlast(self) -> bool:
         """Whether there was an outage; it is over then, or `limit` is, or a signal came."""
         signals = self._signals
-        away = False
+        has_outage = False
 
         def over() -> bool:
-            nonlocal away
+            nonlocal has_outage
             if self.answers() or signals.stop or signals.warned:
                 return True
-            if not away:
+            if not has_outage:
                 # Where the log is on the same file system, this line waits with us.
                 self._report("storage", f"{self._describe_outage()}; waiting up to {self._limit:g} s")
-            away = True
+            has_outage = True
             return False
 
         poll_until(
             over, bool, BackOff(1.0, 5.0, factor=1.5), seconds=self._limit, sleep=signals.pause_until_stop_or_warning
         )
-        return away
+        return has_outage

@@ -57,13 +57,13 @@ class SbatchLine:
 def parse(argv: Sequence[str]) -> SbatchLine:
     """Split options, script and its arguments. Raises UsageError for a value that means nothing."""
     options: List[str] = []
-    wanted: Optional[int] = None
+    auto_resume: Optional[int] = None
     index = 0
     while index < len(argv) and (argv[index].startswith("-") or argv[index] == SEPARATOR) and argv[index] != "-":
         word = argv[index]
         match = _OPTION.match(word)
         if match:
-            wanted = parse_auto_resume_value(match.group(1))
+            auto_resume = parse_auto_resume_value(match.group(1))
         else:
             options.append(word)
             if word in _WITH_VALUE and index + 1 < len(argv):
@@ -71,7 +71,7 @@ def parse(argv: Sequence[str]) -> SbatchLine:
                 options.append(argv[index])
         index += 1
     rest = argv[index:]
-    return SbatchLine(tuple(options), rest[0] if rest else None, tuple(rest[1:]), wanted)
+    return SbatchLine(tuple(options), rest[0] if rest else None, tuple(rest[1:]), auto_resume)
 
 
 def parse_auto_resume_value(text: Optional[str]) -> int:
@@ -85,27 +85,27 @@ def parse_auto_resume_value(text: Optional[str]) -> int:
 
 def strip_script(text: str) -> Tuple[str, Optional[int]]:
     """The script with --auto-resume taken out of its #SBATCH lines, and what they asked for."""
-    wanted: Optional[int] = None
+    auto_resume: Optional[int] = None
     lines = []
     for line in text.splitlines(keepends=True):
         if line.startswith("#SBATCH"):
-            words = shlex.split(line[len("#SBATCH") :], comments=True)
-            hits = [match for match in map(_OPTION.match, words) if match]
+            tokens = shlex.split(line[len("#SBATCH") :], comments=True)
+            hits = [match for match in map(_OPTION.match, tokens) if match]
             if hits:
-                wanted = parse_auto_resume_value(hits[-1].group(1))
+                auto_resume = parse_auto_resume_value(hits[-1].group(1))
                 line = re.sub(r"\s--auto-resume(=\S*)?(?=\s|$)", "", line.rstrip("\n")) + "\n"
         lines.append(line)
-    return "".join(lines), wanted
+    return "".join(lines), auto_resume
 
 
 def command(line: SbatchLine, script_wants: Optional[int], script: Optional[str]) -> List[str]:
     """The sbatch call, with `script` (a rewritten copy) in place of the user's file. The command line wins."""
-    wanted = line.auto_resume if line.auto_resume is not None else script_wants
-    if wanted is None:
+    auto_resume = line.auto_resume if line.auto_resume is not None else script_wants
+    if auto_resume is None:
         return ["sbatch", *line.options, *([script] if script else []), *line.args]
     # Of a heterogeneous job the first component is the one that runs the script.
     cut = line.options.index(SEPARATOR) if SEPARATOR in line.options else len(line.options)
-    options = [*DEFAULTS, *_with_comment(line.options[:cut], f"{COMMENT_MARK}{wanted}"), *line.options[cut:]]
+    options = [*DEFAULTS, *_with_comment(line.options[:cut], f"{COMMENT_MARK}{auto_resume}"), *line.options[cut:]]
     if line.script and not any(option.startswith(("-J", "--job-name")) for option in options):
         options.insert(0, f"--job-name={os.path.basename(line.script)}")
     return ["sbatch", *options, *([script] if script else []), *line.args]
@@ -120,30 +120,30 @@ def copy_script_without_auto_resume(line: SbatchLine) -> Tuple[Optional[str], Op
             text = file.read()
     except (OSError, UnicodeDecodeError) as err:
         raise Absent(f"cannot read {line.script}: {err}") from err
-    stripped, wanted = strip_script(text)
-    if wanted is None:
+    stripped, auto_resume = strip_script(text)
+    if auto_resume is None:
         return line.script, None
     fd, path = tempfile.mkstemp(prefix="hpk-submit-", suffix=".sbatch")
     with os.fdopen(fd, "w", encoding="utf-8") as file:
         file.write(stripped)
-    return path, wanted
+    return path, auto_resume
 
 
-def _with_comment(options: Sequence[str], mark: str) -> List[str]:
+def _with_comment(options: Sequence[str], resume_mark: str) -> List[str]:
     """Join the mark to the user's own comment, if there is one."""
     result: List[str] = []
-    own = ""
+    user_comment = ""
     skip = False
     for index, option in enumerate(options):
         if skip:
             skip = False
         elif option == "--comment" and index + 1 < len(options):
-            own, skip = options[index + 1], True
+            user_comment, skip = options[index + 1], True
         elif option.startswith("--comment="):
-            own = option.split("=", 1)[1]
+            user_comment = option.split("=", 1)[1]
         else:
             result.append(option)
-    return [*result, f"--comment={own + ' ' if own else ''}{mark}"]
+    return [*result, f"--comment={user_comment + ' ' if user_comment else ''}{resume_mark}"]
 
 
 def warnings(line: SbatchLine, directory: str, mounts: str = "/proc/self/mountinfo") -> List[str]:
@@ -153,21 +153,22 @@ def warnings(line: SbatchLine, directory: str, mounts: str = "/proc/self/mountin
     """
     try:
         with open(line.script or os.devnull, encoding="utf-8") as file:
-            found = script.parse(file.read())
+            parsed_script = script.parse(file.read())
     except (OSError, UnicodeDecodeError):
-        found = script.parse("")
-    whole = replace(found, options=(*found.options, *script.options(line.options, 1)))
-    said = [
-        f"{one.severity} {one.code}: {one.message}. {one.hint}" for one in lint_parts.find_submission_problems(whole)
+        parsed_script = script.parse("")
+    submission = replace(parsed_script, options=(*parsed_script.options, *script.options(line.options, 1)))
+    messages = [
+        f"{finding.severity} {finding.code}: {finding.message}. {finding.hint}"
+        for finding in lint_parts.find_submission_problems(submission)
     ]
     kind = _file_system(directory, mounts)
-    if whole.option("--chdir") is None and kind in _LOCAL:
-        said.append(
+    if submission.option("--chdir") is None and kind in _LOCAL:
+        messages.append(
             f"warning J024: {directory} is on {kind}, and the job starts there: on a node that does not have "
             "it the job FAILS with exit code 0:53 and writes no log. Submit from a directory that all nodes "
             "share, or use --chdir=DIR"
         )
-    return said
+    return messages
 
 
 def _file_system(path: str, mounts: str) -> str:

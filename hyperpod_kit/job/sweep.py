@@ -25,7 +25,7 @@ WITHOUT_HOST = "runs without its batch host"
 
 @dataclass(frozen=True)
 class Orphan:
-    """A job that `why` (runs without its batch host, left it). `requeue`: Slurm may put it back into the queue.
+    """A job that `reason` (runs without its batch host, left it). `requeue`: Slurm may put it back into the queue.
 
     job_id: a plain number or an array's task (`11_2`); comment: what its comment is to be afterwards, None: as it is;
     owner: the number of its user.
@@ -34,7 +34,7 @@ class Orphan:
     job_id: str
     host: str
     requeue: bool
-    why: str = WITHOUT_HOST
+    reason: str = WITHOUT_HOST
     comment: Optional[str] = None
     owner: str = ""
 
@@ -42,7 +42,7 @@ class Orphan:
 def orphans(jobs: Sequence[Mapping[str, str]]) -> Tuple[List[Orphan], List[str]]:
     """(those among records of jobs that run without the host of their script, or have left it; what was wrong with
     records that could not be judged, which is nobody else's loss)."""
-    found: List[Orphan] = []
+    orphan_jobs: List[Orphan] = []
     problems: List[str] = []
     for job in jobs:
         try:
@@ -50,8 +50,8 @@ def orphans(jobs: Sequence[Mapping[str, str]]) -> Tuple[List[Orphan], List[str]]
         except ValueError as err:
             problems.append(f"job {job.get('JobId')}: {err}")
             continue
-        found += [orphan] if orphan else []
-    return found, problems
+        orphan_jobs += [orphan] if orphan else []
+    return orphan_jobs, problems
 
 
 def _orphan(job: Mapping[str, str]) -> Optional[Orphan]:
@@ -73,27 +73,27 @@ def _orphan(job: Mapping[str, str]) -> Optional[Orphan]:
     return None
 
 
-def sweep(runner: Runner, found: Sequence[Orphan]) -> List[Tuple[Orphan, str]]:
+def sweep(runner: Runner, orphan_jobs: Sequence[Orphan]) -> List[Tuple[Orphan, str]]:
     """Put the orphans back into the queue; each with what was wrong, "" when it is done."""
     done: List[Tuple[Orphan, str]] = []
-    for one in found:
-        if not one.requeue:
-            done.append((one, f"it was submitted with --no-requeue: scancel {one.job_id}, and submit it again"))
+    for orphan in orphan_jobs:
+        if not orphan.requeue:
+            done.append((orphan, f"it was submitted with --no-requeue: scancel {orphan.job_id}, and submit it again"))
             continue
         try:
-            control.requeue(runner, JobId.parse(one.job_id))
+            control.requeue(runner, JobId.parse(orphan.job_id))
             audit.record_root_action_in_journal(
                 "requeued",
-                f"job {one.job_id}",
-                f"it {one.why} {one.host}",
+                f"job {orphan.job_id}",
+                f"it {orphan.reason} {orphan.host}",
                 asked_by="job sweep",
-                owner=f"uid {one.owner}" if one.owner else "",
+                owner=f"uid {orphan.owner}" if orphan.owner else "",
             )
-            if one.comment is not None:
-                control.set_comment(runner, JobId.parse(one.job_id), one.comment)
-            done.append((one, ""))
+            if orphan.comment is not None:
+                control.set_comment(runner, JobId.parse(orphan.job_id), orphan.comment)
+            done.append((orphan, ""))
         except RunError as err:
-            done.append((one, err.message))
+            done.append((orphan, err.message))
     return done
 
 

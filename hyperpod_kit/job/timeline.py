@@ -102,14 +102,14 @@ def attempts_in(
     return fill_in_lost_steps_and_gaps(with_note(of_rows(sound), step_note.read(state)))
 
 
-def with_note(found: Sequence[JobAttempt], note: Optional[step_note.StepNote]) -> List[JobAttempt]:
+def with_note(job_attempts: Sequence[JobAttempt], note: Optional[step_note.StepNote]) -> List[JobAttempt]:
     """With what `job run` has noted of an attempt whose end nobody has written down."""
     if note is None:
-        return list(found)
-    known = {"reached": note.reached, "moved": note.moved, "where": note.where, "noted": note.written}
+        return list(job_attempts)
+    progress = {"reached": note.reached, "moved": note.moved, "where": note.where, "noted": note.written}
     return [
-        replace(one, **known) if one.kind == UNFINISHED and one.name == note.attempt else one  # type: ignore[arg-type]
-        for one in found
+        replace(attempt, **progress) if attempt.kind == UNFINISHED and attempt.name == note.attempt else attempt  # type: ignore[arg-type]
+        for attempt in job_attempts
     ]
 
 
@@ -126,14 +126,14 @@ def with_row(attempt: JobAttempt, row: Optional[TimeRow]) -> JobAttempt:
 
 def of_rows(rows: Sequence[ledger.Row]) -> List[JobAttempt]:
     """Rows of a ledger, each of them sound, as attempts without what follows from their neighbours."""
-    found: Dict[str, JobAttempt] = {}
+    attempt_by_name: Dict[str, JobAttempt] = {}
     last: Dict[Tuple[Any, ...], str] = {}
     for row in rows:
         event, name = row.get("event"), row.get("attempt")
         run = (row.get("job"), row.get("restart"), row.get("life", ""))
         when = float(row.get("t") or 0.0)
         if event == "attempt" and name:
-            found[name] = JobAttempt(
+            attempt_by_name[name] = JobAttempt(
                 name,
                 str(run[0]),
                 when,
@@ -143,27 +143,31 @@ def of_rows(rows: Sequence[ledger.Row]) -> List[JobAttempt]:
                 rejected=tuple(row.get("rejected") or ()),
             )
             last[run] = name
-        elif event == "restored" and name in found and row.get("from"):
+        elif event == "restored" and name in attempt_by_name and row.get("from"):
             # What the ranks proved and took, which `job run` had not read; in a retry of HyperPod's they take another.
-            before = {(one.get("attempt"), one.get("why")) for one in found[name].rejected}
-            more = [one for one in row.get("rejected") or () if (one.get("attempt"), one.get("why")) not in before]
-            found[name] = replace(
-                found[name],
+            before = {(rejection.get("attempt"), rejection.get("why")) for rejection in attempt_by_name[name].rejected}
+            more = [
+                rejection
+                for rejection in row.get("rejected") or ()
+                if (rejection.get("attempt"), rejection.get("why")) not in before
+            ]
+            attempt_by_name[name] = replace(
+                attempt_by_name[name],
                 source=row.get("from"),
                 step=row.get("step"),
                 tier=row.get("tier"),
-                rejected=(*found[name].rejected, *more),
+                rejected=(*attempt_by_name[name].rejected, *more),
             )
-        elif event == "hyperpod" and name in found:
-            words, known = str(row.get("words") or ""), found[name]
-            retries = known.retries + (step_retry_log.RETRIED in words)
-            found[name] = replace(known, hyperpod=(*known.hyperpod, words), retries=retries)
-        elif event == "ended" and name in found:
+        elif event == "hyperpod" and name in attempt_by_name:
+            message, attempt = str(row.get("words") or ""), attempt_by_name[name]
+            retries = attempt.retries + (step_retry_log.RETRIED in message)
+            attempt_by_name[name] = replace(attempt, hyperpod=(*attempt.hyperpod, message), retries=retries)
+        elif event == "ended" and name in attempt_by_name:
             seconds = row.get("seconds")
             # Of an attempt whose batch host was lost the row is written by the next run: its end is not known.
             ended = when if seconds is not None else None
-            found[name] = replace(
-                found[name],
+            attempt_by_name[name] = replace(
+                attempt_by_name[name],
                 kind=str(row.get("class")),
                 code=row.get("code"),
                 seconds=seconds,
@@ -178,46 +182,46 @@ def of_rows(rows: Sequence[ledger.Row]) -> List[JobAttempt]:
             if run not in last:
                 # This run of the batch script started no rank: it must not be told of another job's attempt.
                 last[run] = f"{run[0]}{'-' if run[2] else ''}{run[2]}.{run[1]}.-"
-                found[last[run]] = JobAttempt(
+                attempt_by_name[last[run]] = JobAttempt(
                     last[run], str(run[0]), when, kind=NONE, rejected=tuple(row.get("rejected") or ())
                 )
-            found[last[run]] = replace(found[last[run]], then=f"{event}: {row.get('why', '')}")
-    return list(found.values())
+            attempt_by_name[last[run]] = replace(attempt_by_name[last[run]], then=f"{event}: {row.get('why', '')}")
+    return list(attempt_by_name.values())
 
 
 def fill_in_lost_steps_and_gaps(job_attempts: Sequence[JobAttempt]) -> List[JobAttempt]:
     """Fill in what an attempt lost: known from the next one that started ranks."""
     out = list(job_attempts)
-    started = [index for index, one in enumerate(out) if one.kind != NONE]
+    started = [index for index, attempt in enumerate(out) if attempt.kind != NONE]
     for here, after in zip(started, started[1:]):
-        one, following = out[here], out[after]
+        attempt, following = out[here], out[after]
         lost = None
-        if one.reached is not None and following.begins is not None:
-            lost = max(0, one.reached + 1 - following.begins)  # memory may have held more than storage
-        elif one.reached is not None and following.step is not None:
-            lost = max(0, one.reached - following.step)
-        gap = following.started - one.ended if one.ended is not None else None
-        out[here] = replace(one, lost=lost, gap=round(gap, 1) if gap is not None else None, followed=True)
+        if attempt.reached is not None and following.begins is not None:
+            lost = max(0, attempt.reached + 1 - following.begins)  # memory may have held more than storage
+        elif attempt.reached is not None and following.step is not None:
+            lost = max(0, attempt.reached - following.step)
+        gap = following.started - attempt.ended if attempt.ended is not None else None
+        out[here] = replace(attempt, lost=lost, gap=round(gap, 1) if gap is not None else None, followed=True)
     return out
 
 
-def totals(found: Sequence[JobAttempt], now: float) -> Totals:
+def totals(job_attempts: Sequence[JobAttempt], now: float) -> Totals:
     """`now`: the end of an attempt that still runs, Unix seconds."""
-    ran = [one for one in found if one.kind != NONE]
+    ran = [attempt for attempt in job_attempts if attempt.kind != NONE]
     kinds: Dict[str, int] = {}
-    for one in found:
-        kinds[one.kind] = kinds.get(one.kind, 0) + 1
+    for attempt in job_attempts:
+        kinds[attempt.kind] = kinds.get(attempt.kind, 0) + 1
     if not ran:
-        return Totals(len(found), kinds=kinds)
-    ends = [one.ended for one in ran if one.ended is not None]
+        return Totals(len(job_attempts), kinds=kinds)
+    ends = [attempt.ended for attempt in ran if attempt.ended is not None]
     end = now if ran[-1].kind == UNFINISHED else max(ends, default=ran[-1].started)
     wall = max(0.0, end - ran[0].started)
-    lost = [one.lost for one in ran[:-1]]
+    lost = [attempt.lost for attempt in ran[:-1]]
     untold = lost.count(None)
     return Totals(
-        len(found),
+        len(job_attempts),
         round(wall, 1),
-        None if untold and untold == len(lost) else sum(one or 0 for one in lost),
+        None if untold and untold == len(lost) else sum(steps or 0 for steps in lost),
         kinds,
         untold,
     )

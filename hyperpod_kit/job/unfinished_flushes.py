@@ -24,13 +24,13 @@ is renewed each second, or as often as a storage that is busy with what the flus
 STALL = 120.0
 """Seconds without a byte moved, after which a flush is waited for no longer: its storage hangs, or it waits itself."""
 
-LOOK = 1.0
+CHECK_INTERVAL = 1.0
 SAY = 15.0
 """Seconds between two looks, and between two lines about them."""
 
 
 @dataclass
-class _Seen:
+class _NoteObservation:
     """`last`: as it was found, None for one that is just being written; `note`: the last that could be read."""
 
     last: Optional[FlushNote]
@@ -43,36 +43,41 @@ class FlushWatch:
     """What is known of the notes of a root. `look` is told what lies there, and when."""
 
     def __init__(self) -> None:
-        self._seen: Dict[str, _Seen] = {}
+        self._observation_by_name: Dict[str, _NoteObservation] = {}
 
     def update_and_list_ongoing_flushes(
         self, notes_found: Mapping[str, Optional[FlushNote]], order: Optional[Tuple[int, int]], now: float
     ) -> List[Optional[FlushNote]]:
         """The flushes that go on, of captures newer than `order` (None: any); None for one that cannot be read yet."""
-        self._seen = {name: seen for name, seen in self._seen.items() if name in notes_found}
+        self._observation_by_name = {
+            name: observation for name, observation in self._observation_by_name.items() if name in notes_found
+        }
         going = []
         for name, note in notes_found.items():
-            seen = self._seen.setdefault(name, _Seen(note, note, now, now))
-            if note != seen.last:
-                seen.last, seen.changed = note, now
-            if note is not None and note != seen.note:
-                if seen.note is None or (note.moved, note.order) != (seen.note.moved, seen.note.order):
-                    seen.moved = now
-                seen.note = note
-            newer = seen.note is None or order is None or seen.note.order > order
-            if newer and now - seen.changed < SILENT and now - seen.moved < STALL:
-                going.append(seen.note)
+            observation = self._observation_by_name.setdefault(name, _NoteObservation(note, note, now, now))
+            if note != observation.last:
+                observation.last, observation.changed = note, now
+            if note is not None and note != observation.note:
+                if observation.note is None or (note.moved, note.order) != (
+                    observation.note.moved,
+                    observation.note.order,
+                ):
+                    observation.moved = now
+                observation.note = note
+            newer = observation.note is None or order is None or observation.note.order > order
+            if newer and now - observation.changed < SILENT and now - observation.moved < STALL:
+                going.append(observation.note)
         return going
 
     def silent(self, now: float) -> List[str]:
         """The names of notes that nobody renews any more."""
-        return [name for name, seen in self._seen.items() if now - seen.changed >= SILENT]
+        return [name for name, observation in self._observation_by_name.items() if now - observation.changed >= SILENT]
 
 
 def needs_nothing_newer(choice: checkpoint_choice.Choice) -> bool:
     """Whether nothing newer is wanted: who steps back takes nothing from memory either, and another framework's trainer
     captures nothing there."""
-    return choice.stepped_back or choice.kind != checkpoint_choice.OURS
+    return choice.stepped_back or choice.kind != checkpoint_choice.KIT_KIND
 
 
 Notes = Callable[[List[str]], Mapping[str, Optional[FlushNote]]]
@@ -86,10 +91,12 @@ def make_note_reader(root: str) -> Notes:
         store = open_store(root)
         for name in stale:
             flush_note.try_remove(store, name)
-        found = flush_note.read_all(store)
-        standing = rollbacks.read_active_records(store) if found else []
+        note_by_name = flush_note.read_all(store)
+        standing = rollbacks.read_active_records(store) if note_by_name else []
         return {
-            name: note for name, note in found.items() if note is None or not _is_excluded_by_rollback(standing, note)
+            name: note
+            for name, note in note_by_name.items()
+            if note is None or not _is_excluded_by_rollback(standing, note)
         }
 
     return read
@@ -109,23 +116,23 @@ def choose_after_flushes_end(
     *,
     root: str = "",
     pause: Callable[[float], None] = time.sleep,
-    report_line: Callable[[str], None] = lambda words: None,
+    report_line: Callable[[str], None] = lambda line: None,
 ) -> checkpoint_choice.Choice:
     """The choice once nothing newer is on its way, for `limit` seconds at most. Raises what its parts raise, and
     NoValidCheckpoint where nothing else is there to begin from: step 0 would be older than what a node still saves."""
-    begin, said = time.monotonic(), 0.0
+    begin, reported_at = time.monotonic(), 0.0
     watch = FlushWatch()
-    known: Optional[Set[Optional[Tuple[int, int]]]] = None
+    previous_orders: Optional[Set[Optional[Tuple[int, int]]]] = None
     stale: List[str] = []
     choice = choose()
     while not needs_nothing_newer(choice):
-        found, now = notes(stale), time.monotonic()
-        going = watch.update_and_list_ongoing_flushes(found, choice.order, now)
+        note_by_name, now = notes(stale), time.monotonic()
+        going = watch.update_and_list_ongoing_flushes(note_by_name, choice.order, now)
         stale = watch.silent(now)
         orders = {note.order if note is not None else None for note in going}
-        if known is not None and orders != known:
+        if previous_orders is not None and orders != previous_orders:
             # One is on storage, or has ended otherwise.
-            choice, known = choose(), None
+            choice, previous_orders = choose(), None
             continue
         if not going:
             if stale:
@@ -136,22 +143,22 @@ def choose_after_flushes_end(
             if choice.source == checkpoint_choice.NONE:
                 raise NoValidCheckpoint(root, [("nothing yet", words_of(going))], hint=f"ls -l {root}/flushes")
             break
-        if known is None or now - said >= SAY:
-            said = now
+        if previous_orders is None or now - reported_at >= SAY:
+            reported_at = now
             report_line(f"{words_of(going)}; waiting up to {limit - (now - begin):.0f} s more")
-        known = orders
-        pause(LOOK)
+        previous_orders = orders
+        pause(CHECK_INTERVAL)
     return choice
 
 
 def words_of(going: List[Optional[FlushNote]]) -> str:
     """What is on its way, for people."""
-    told = [note for note in going if note is not None]
-    if not told:
+    readable_notes = [note for note in going if note is not None]
+    if not readable_notes:
         return "a node still brings captures from memory to storage"
-    newest = max(told, key=lambda note: note.order)
-    moved, size = sum(note.moved for note in told), sum(note.bytes for note in told)
-    hosts = sorted({note.host for note in told})
+    newest = max(readable_notes, key=lambda note: note.order)
+    moved, size = sum(note.moved for note in readable_notes), sum(note.bytes for note in readable_notes)
+    hosts = sorted({note.host for note in readable_notes})
     shown = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
     return (
         f"{shown} still {'bring' if len(hosts) > 1 else 'brings'} step {newest.step} (seq {newest.seq}) of job "

@@ -11,7 +11,7 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.job.options import RunOptions
-from hyperpod_kit.job.state_place import OURS
+from hyperpod_kit.job.state_place import RECORDS_DIRECTORY
 from hyperpod_kit.slurm.reach import OPEN, REFUSED, UNASKED, probe_tcp_ports
 
 STARTING = 3
@@ -90,14 +90,14 @@ class NodeWatch:
         answers = self._probe(self._addresses, 2.0)
         now = self._clock()
         lost = []
-        self.unasked = tuple(sorted(name for name, answer in answers.items() if answer == UNASKED))
-        for name, answer in answers.items():
-            if answer in (OPEN, UNASKED):
+        self.unasked = tuple(sorted(name for name, port_state in answers.items() if port_state == UNASKED))
+        for name, port_state in answers.items():
+            if port_state in (OPEN, UNASKED):
                 self._bad_since.pop(name, None)
                 continue
             self.doubted.add(name)
             since = self._bad_since.setdefault(name, now)
-            if now - since >= self._patience.get(answer, self._silent_after):
+            if now - since >= self._patience.get(port_state, self._silent_after):
                 lost.append(name)
         # A suspect is looked at more often than a node that is well.
         self._next = now + (min(1.0, self._interval) if self._bad_since else self._interval)
@@ -133,9 +133,9 @@ class OutputWatch:
         self._clock = clock
         self._store: Optional[Store] = None
         self._names: List[str] = []
-        self._asked: Optional[float] = None
-        self._mark = self._progress() if limit else None
-        self._silent, self._looked = 0.0, clock()
+        self._listed_at: Optional[float] = None
+        self._snapshot = self._progress() if limit else None
+        self._silent, self._last_check = 0.0, clock()
         self._starting = True
 
     @property
@@ -147,22 +147,22 @@ class OutputWatch:
         """Whether the limit is passed."""
         if not self._limit:
             return False
-        asked = self._clock()
-        mark = self._progress()
+        check_start = self._clock()
+        snapshot = self._progress()
         now = self._clock()
-        elapsed, self._looked = now - self._looked, now
+        elapsed, self._last_check = now - self._last_check, now
         # A file system that kept us waiting has kept the ranks waiting too: that is an outage and no stall.
-        if mark != self._mark or now - asked > _OUTAGE:
-            self._starting = self._starting and mark == self._mark
-            self._mark, self._silent = mark, 0.0
+        if snapshot != self._snapshot or now - check_start > _OUTAGE:
+            self._starting = self._starting and snapshot == self._snapshot
+            self._snapshot, self._silent = snapshot, 0.0
         else:
             self._silent += min(elapsed, _MOST_ELAPSED, self._limit / 4)
         return self._silent >= self.limit
 
     def restart(self) -> None:
         """The ranks have been started again, or have only now ceased to report steps."""
-        self._mark, self._silent, self._starting = self._progress() if self._limit else None, 0.0, True
-        self._looked = self._clock()
+        self._snapshot, self._silent, self._starting = self._progress() if self._limit else None, 0.0, True
+        self._last_check = self._clock()
 
     def _progress(self) -> Tuple[object, ...]:
         """Changes whenever the job printed or saved something. Our own lines come only between attempts."""
@@ -180,14 +180,16 @@ class OutputWatch:
 
     def _saved(self) -> List[object]:
         with os.scandir(self._root) as entries:
-            return [*sorted((entry.name, entry.stat().st_mtime_ns) for entry in entries if entry.name != OURS)]
+            return [
+                *sorted((entry.name, entry.stat().st_mtime_ns) for entry in entries if entry.name != RECORDS_DIRECTORY)
+            ]
 
     def _objects(self) -> List[object]:
         """Checkpoints by name alone, asked for a few times within the limit: each time is a request that costs."""
         now = self._clock()
-        if self._asked is None or now - self._asked >= max(_REQUESTS, self._limit / 8):
+        if self._listed_at is None or now - self._listed_at >= max(_REQUESTS, self._limit / 8):
             self._store = self._store or open_store(self._root)
-            self._names, self._asked = list(self._store.list()), now
+            self._names, self._listed_at = list(self._store.list()), now
         return list(self._names)
 
 

@@ -37,7 +37,7 @@ def parse_show_config(text: str) -> Dict[str, str]:
 
 def version_of(config: Mapping[str, str]) -> Version:
     """Return the version of the slurmctld that printed this."""
-    return versions.parse_version_or_zero(config.get("slurm_version", ""))
+    return versions.parse_major_minor_or_zero(config.get("slurm_version", ""))
 
 
 def hook_programs_or_none_if_unknown_form(config: Mapping[str, str], key: str, version: Version) -> Optional[List[str]]:

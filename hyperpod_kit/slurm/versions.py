@@ -51,7 +51,7 @@ CRED_EXPIRE = 120
 _STEP = re.compile(r"[0-9]{1,9}")
 
 
-def parse_version_or_zero(text: str) -> Version:
+def parse_major_minor_or_zero(text: str) -> Version:
     """(22, 5) of `22.05.8`, (0, 0) of what is no version."""
     match = re.match(r"(\d+)\.(\d+)", text)
     if match:

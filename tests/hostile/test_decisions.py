@@ -20,7 +20,7 @@ from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, be, place
 from tests.support.runner import RecordingRunner
 
 RANK = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "0", "SLURM_STEP_ID": "0", "SLURM_STEP_LAUNCHER_PORT": "41234"}
-KEY = shared_decision.launch_key(RANK)
+KEY = shared_decision.srun_launch_key_zeros_if_unset(RANK)
 PROGRAM = Path(job_cli).with_name("__main__.py")
 
 
@@ -227,7 +227,7 @@ def test_why_nothing_is_valid_is_one_line() -> None:
 
 def test_every_kind_that_is_found_is_one_that_is_told() -> None:
     found = {detect.__module__.rpartition(".")[2] for detect in newest.DETECTORS}
-    assert {checkpoint_choice.OURS, *found} == set(checkpoint_choice.KINDS)
+    assert {checkpoint_choice.KIT_KIND, *found} == set(checkpoint_choice.KINDS)
 
 
 @pytest.mark.parametrize("harm", ["fifo", "zero", "deep", "text", "list", "words"])

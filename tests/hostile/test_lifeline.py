@@ -32,10 +32,10 @@ with Signals() as signals:
         lines.receive_and_list_cut_off_nodes()
         turns += 1
     started = subprocess.run(["true"]).returncode == 0
-    while not lines.words:
+    while not lines.status_by_node:
         signals.wait(min(5.0, lines.seconds_until_due or 5.0), lines.files)
         lines.receive_and_list_cut_off_nodes()
-    print(json.dumps([turns, started, lines.words]), flush=True)
+    print(json.dumps([turns, started, lines.status_by_node]), flush=True)
 """
 
 
@@ -56,7 +56,7 @@ class Here:
 
     def works(self, name: str = "n9") -> None:
         Lifeline(self.lines.environment, name).end(BYE)
-        until(lambda: (self.turn(), self.lines.words.get(name) == BYE)[1])
+        until(lambda: (self.turn(), self.lines.status_by_node.get(name) == BYE)[1])
 
 
 def test_idle_strangers_take_no_descriptor_that_job_run_needs_and_it_does_not_spin() -> None:
@@ -119,7 +119,7 @@ def test_odd_greetings_end_only_their_own_connection(line: bytes) -> None:
     with strangers(here.address, 1, line + b"\n") as (sock,):
         until(lambda: (here.turn(), ended(sock, 0.01))[1])
     here.works("n1")
-    assert here.lines.words == {"n1": BYE} and not here.lines.news()
+    assert here.lines.status_by_node == {"n1": BYE} and not here.lines.news()
 
 
 def test_the_key_does_not_pass_by_and_a_recorded_greeting_counts_once() -> None:
@@ -132,12 +132,12 @@ def test_the_key_does_not_pass_by_and_a_recorded_greeting_counts_once() -> None:
     assert way.up and not [said for said in way.up if key in said]
     with strangers(here.address, 1, b"".join(way.up)) as (sock,):
         until(lambda: (here.turn(), ended(sock, 0.01))[1])
-    assert here.turn() == [] and here.lines.words == {"n1": STORAGE}
+    assert here.turn() == [] and here.lines.status_by_node == {"n1": STORAGE}
     line.end(BYE)
-    until(lambda: (here.turn(), here.lines.words == {"n1": BYE})[1])
+    until(lambda: (here.turn(), here.lines.status_by_node == {"n1": BYE})[1])
     with strangers(here.address, 1, b"".join(way.up)) as (sock,):
         until(lambda: (here.turn(), ended(sock, 0.01))[1])
-    assert here.lines.words == {"n1": BYE}
+    assert here.lines.status_by_node == {"n1": BYE}
     way.close()
 
 
@@ -158,11 +158,11 @@ def test_a_word_that_was_changed_on_its_way_is_no_word(change: object) -> None:
     line.end(STORAGE)
     line = Lifeline(here.lines.environment, "n3")
     line.end(BYE)
-    until(lambda: (here.turn(), "n3" in here.lines.words)[1])
+    until(lambda: (here.turn(), "n3" in here.lines.status_by_node)[1])
     until(lambda: len(way.up) == 2)
     for _ in range(3):
         here.turn()
-    assert here.lines.without_storage == [] and "n2" not in here.lines.words
+    assert here.lines.without_storage == [] and "n2" not in here.lines.status_by_node
     way.close()
 
 

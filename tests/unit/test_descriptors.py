@@ -134,12 +134,12 @@ with Signals() as signals:
         turns, cpu, until = 0, time.process_time(), len(lines._lines)
         wanted = min(300, lines._room) if command == "join\\n" else 0
         while len(lines._lines) != wanted:
-            lines.cut()
-            signals.wait(lines.due or 5.0, lines.files)
+            lines.receive_and_list_cut_off_nodes()
+            signals.wait(lines.seconds_until_due or 5.0, lines.files)
             now[0] += 0.25
         ready = len(lines.files) > wanted
         now[0] += 100.0
-        say([wanted, ready, lines.cut(), sorted(lines.words.values())])
+        say([wanted, ready, lines.receive_and_list_cut_off_nodes(), sorted(lines.status_by_node.values())])
 """
 
 

@@ -201,7 +201,7 @@ def merge_stage_trees(extra: bytes) -> Dict[str, Any]:
         merged = _merge_stages(body)
     except RecursionError:
         raise CheckpointError(f"{layout.EXTRA_FILE} has trees that are nested too deeply") from None
-    non_tensor_state.require_well_formed(merged)
+    non_tensor_state.require_known_records_well_formed(merged)
     return merged
 
 

@@ -47,15 +47,17 @@ class LeaderLink:
             return ""
         self._addresses = list(addresses)
         setup = self._setup
-        self._attach(rpc.connect_to_leader(self._addresses, setup.token, setup.rank, again=setup.again))
+        self._set_uplink_and_start_receiving(
+            rpc.connect_to_leader(self._addresses, setup.token, setup.rank, again=setup.again)
+        )
         if self.uplink is not None:
             return ""
         return ", ".join(f"{host} port {port}" for host, port in self._addresses)
 
-    def _attach(self, uplink: Optional[Channel]) -> None:
-        self.uplink = uplink
-        if uplink is not None:
-            uplink.start_receiving(self.post_order, lambda: self._post(LeaderDisconnected()))
+    def _set_uplink_and_start_receiving(self, uplink_or_none_if_unreachable: Optional[Channel]) -> None:
+        self.uplink = uplink_or_none_if_unreachable
+        if uplink_or_none_if_unreachable is not None:
+            uplink_or_none_if_unreachable.start_receiving(self.post_order, lambda: self._post(LeaderDisconnected()))
 
     @property
     def has_leader_addresses(self) -> bool:
@@ -76,7 +78,7 @@ class LeaderLink:
         """The search is over; without `uplink` nobody came."""
         self.seeking = False
         self.orphaned = uplink is None
-        self._attach(uplink)
+        self._set_uplink_and_start_receiving(uplink)
 
     def shorten_peer_timeouts(self) -> None:
         """Shorten the time for which silent agents are waited for: the trainer is gone."""

@@ -169,7 +169,7 @@ def collect_commit_evidence(store: Store) -> RootFacts:
         record
         for read in (
             _records_from_latest_hint,
-            _records_from_epoch_files,
+            _newest_commit_named_in_each_start_claim,
             _records_from_tombstones_pins_leases_proofs,
             _records_from_flush_notes,
             _records_from_complete_saves_with_newer,
@@ -194,7 +194,7 @@ def _records_from_latest_hint(store: Store, root_entries: Sequence[str]) -> Iter
         yield CommitRecord(layout.LATEST_FILE, str(hint_at) if hint_at is not None else "")
 
 
-def _records_from_epoch_files(store: Store, root_entries: Sequence[str]) -> Iterator[CommitRecord]:
+def _newest_commit_named_in_each_start_claim(store: Store, root_entries: Sequence[str]) -> Iterator[CommitRecord]:
     for file in root_entries:
         if layout.parse_epoch(file) is None:
             continue

@@ -100,7 +100,7 @@ def _children(tree: Any) -> Iterable[Tuple[Any, Any]]:
     return ()
 
 
-def require_well_formed(tree: Any) -> None:
+def require_known_records_well_formed(tree: Any) -> None:
     """Raise CheckpointError unless each record is as its readers expect it, so that none of them meets anything
     else: what was not written by the kit is damage of that checkpoint, and no mismatch of the program that
     reads it."""

@@ -25,21 +25,21 @@ _MAX_TOKENIZER_BYTES = 1 << 28
 """Bytes of a tokenizer.json; those of large vocabularies have some 20 MB."""
 
 
-def read_tokenizer_json(path: str) -> str:
+def read_tokenizer_json(tokenizer_json_path: str) -> str:
     """Read a tokenizer.json, with the rights of its owner where this process is root.
 
     Raises NoData, UsageError for what is none, OSError.
     """
     try:
-        with reading_as_owner([path]):
+        with reading_as_owner([tokenizer_json_path]):
             return files.read_file_or_pipe(
-                path, _MAX_TOKENIZER_BYTES, opener=source_owner.open_nonblocking_as_source_owner
+                tokenizer_json_path, _MAX_TOKENIZER_BYTES, opener=source_owner.open_nonblocking_as_source_owner
             ).decode()
     except FileNotFoundError:
-        raise NoData(f"there is no {path}", hint="the tokenizer.json of a model") from None
+        raise NoData(f"there is no {tokenizer_json_path}", hint="the tokenizer.json of a model") from None
     except (UnicodeDecodeError, Untrusted) as err:
         raise UsageError(
-            f"{path} is no tokenizer: {clean_one_line(err)}", hint="the tokenizer.json of a model"
+            f"{tokenizer_json_path} is no tokenizer: {clean_one_line(err)}", hint="the tokenizer.json of a model"
         ) from None
 
 

@@ -59,14 +59,14 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
                 f"{len(files)} files, {size / 1e9:.2f} GB, would be copied to {args.target} of {len(nodes)} nodes"
             )
         return 0
-    began = time.monotonic()
+    started_at = time.monotonic()
     try:
         process = bare_step.start_kit_program_on_nodes(
             args.srun, "fan-out", nodes, ("fan-out", "--part", source, args.target), os.environ, with_stdin_pipe=True
         )
     except OSError as err:
         raise Unreachable(f"cannot start {args.srun}: {err.strerror}") from err
-    return lead_copy_tasks_and_print_result(process, files, nodes, as_json=args.json, began=began)
+    return lead_copy_tasks_and_print_result(process, files, nodes, as_json=args.json, started_at=started_at)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -98,37 +98,37 @@ def lead_copy_tasks_and_print_result(
     nodes: Sequence[str],
     *,
     as_json: bool,
-    began: float,
+    started_at: float,
 ) -> int:
     """Lead the tasks of a step that was started; the exit code."""
     tasks = Tasks(process, nodes, SILENCE)
     try:
         rows = listing.as_json(files)
         for at in range(0, len(rows), _ROWS):
-            _tell(process, op="files", rows=rows[at : at + _ROWS])
-        _tell(process, op="key", key=secrets.token_hex(16), others=list(nodes))
-        tasks.until(lambda one: one.places is not None)
-        _tell(process, op="table", rows=[one.places for one in tasks.all])
+            _send_message_to_tasks(process, op="files", rows=rows[at : at + _ROWS])
+        _send_message_to_tasks(process, op="key", key=secrets.token_hex(16), others=list(nodes))
+        tasks.until(lambda task: task.places is not None)
+        _send_message_to_tasks(process, op="table", rows=[one.places for one in tasks.all])
         size = sum(file.size for file in files)
         while not tasks.until(lambda one: one.done, within=_EVERY):
             least = min((one.bytes_on_node for one in tasks.all if not one.over), default=0)
             terminal.print_stderr(f"{len([one for one in tasks.all if one.done])} of {len(nodes)} nodes have "
                 "all of it, every "
                          f"other one at least {least / 1e9:.2f} of {size / 1e9:.2f} GB")  # fmt: skip
-        _tell(process, op="bye")
+        _send_message_to_tasks(process, op="bye")
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             assert process.stdin is not None
             process.stdin.close()
             process.wait(10.0)
     finally:
         bare_step.end(process)
-    return _print_result_or_raise_if_incomplete(tasks, files, as_json, time.monotonic() - began)
+    return _print_result_or_raise_if_incomplete(tasks, files, as_json, time.monotonic() - started_at)
 
 
-def _tell(process: subprocess.Popen[bytes], **said: Any) -> None:
+def _send_message_to_tasks(process: subprocess.Popen[bytes], **message: Any) -> None:
     assert process.stdin is not None
     try:
-        process.stdin.write(json.dumps(said).encode() + b"\n")
+        process.stdin.write(json.dumps(message).encode() + b"\n")
         process.stdin.flush()
     except OSError:
         pass  # it has ended: what its tasks have said until then is looked at
@@ -150,14 +150,15 @@ def _print_result_or_raise_if_incomplete(
             f"{len(files)} files, {size / 1e9:.2f} GB, on {len(tasks.all)} nodes in {seconds:.1f} s; "
             f"{read / 1e9:.2f} GB were read from storage"
         )
-    for one in tasks.all:
-        for words in one.words:
-            terminal.print_stderr(f"{one.node}: {words}")
+    for task in tasks.all:
+        for warning in task.warnings:
+            terminal.print_stderr(f"{task.node}: {warning}")
     if failed:
         first = failed[0]
         more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+        reason = first.failure_reason or "it was not heard of any more"
         raise JobError(
-            f"not every node has all of it: {first.node}: {first.why or 'it was not heard of any more'}{more}",
+            f"not every node has all of it: {first.node}: {reason}{more}",
             hint=first.hint or "the same command again goes on with what is there",
         )
     return 0

@@ -17,7 +17,7 @@ import threading
 from typing import Dict, List, Set, Tuple
 
 from hyperpod_kit.errors import JobError, Untrusted
-from hyperpod_kit.job.fan_out.listing import OWN, CopyPlan
+from hyperpod_kit.job.fan_out.listing import STATE_DIRECTORY_NAME, CopyPlan
 from hyperpod_kit.system import file_lock
 from hyperpod_kit.untrusted import owned_directory
 from hyperpod_kit.untrusted.owned_directory import OwnedDirectory
@@ -40,45 +40,45 @@ class Destination:
     def __init__(self, folder: str, plan: CopyPlan) -> None:
         self._plan = plan
         self._top = OwnedDirectory.open_or_make(folder)
-        self._own = self._top.ensure_directory(OWN)
-        self._lock_file = self._own.open(_LOCK, os.O_RDWR | os.O_CREAT)
+        self._state_directory = self._top.ensure_directory(STATE_DIRECTORY_NAME)
+        self._lock_file = self._state_directory.open(_LOCK, os.O_RDWR | os.O_CREAT)
         if not file_lock.try_lock(self._lock_file):
             raise JobError(
                 f"another node or command copies to {folder} at this moment",
                 hint="DST has to be on each node's own disk: '/scratch/$SLURMD_NODENAME' has each node's name in it",
             )
         self._lock = threading.Lock()
-        self._left: List[int] = [0] * len(plan.files)
+        self._missing_chunk_counts: List[int] = [0] * len(plan.files)
         for piece in plan.pieces:
-            self._left[piece.file] += 1
+            self._missing_chunk_counts[piece.file] += 1
         self._digests: Dict[int, str] = {}
-        self._whole: Set[int] = set()
-        self.found = 0
+        self._finished_files: Set[int] = set()
+        self.resumed_bytes = 0
         """Bytes that an earlier start had brought here, and that are what they were."""
         before = self._read_journal_or_clear(plan.digest_of_source_state)
         self._raise_if_too_little_space(before)
-        journal = self._own.open(_JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        journal = self._state_directory.open(_JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._log = os.fdopen(journal, "a", encoding="ascii")
         if not before:
             self._log.write(plan.digest_of_source_state + "\n")
             self._log.flush()
         self._verify_journaled_chunks(before)
-        for number, left in enumerate(self._left):
-            if not left and number not in self._whole:
+        for number, missing_count in enumerate(self._missing_chunk_counts):
+            if not missing_count and number not in self._finished_files:
                 self._finish(number)
 
     def _read_journal_or_clear(self, plan_digest: str) -> Dict[int, str]:
         """What an earlier start has noted; of another source nothing is kept."""
         with contextlib.suppress(OSError):
             lines = (
-                owned_directory.read_file_cut_at(self._own, _JOURNAL, _LONGEST_JOURNAL)
+                owned_directory.read_file_cut_at(self._state_directory, _JOURNAL, _LONGEST_JOURNAL)
                 .decode("ascii", "replace")
                 .splitlines()
             )
             if lines and lines[0] == plan_digest:
                 noted = [line.split(" ") for line in lines[1:]]
-                return {int(words[0]): words[1] for words in noted if len(words) == 2 and words[0].isdigit()}
-        self._own.clear(keep=(_LOCK,))
+                return {int(fields[0]): fields[1] for fields in noted if len(fields) == 2 and fields[0].isdigit()}
+        self._state_directory.clear(keep=(_LOCK,))
         return {}
 
     def _raise_if_too_little_space(self, journaled_digests: Dict[int, str]) -> None:
@@ -97,11 +97,11 @@ class Destination:
                 data = self.read(number)
                 if digest_of(data) == digest:
                     self._count_chunk_as_present(number, digest)
-                    self.found += len(data)
+                    self.resumed_bytes += len(data)
         for file in {self._plan.pieces[number].file for number in self._digests}:
-            if self._left[file] and not self._own.status(self._part(file)):
+            if self._missing_chunk_counts[file] and not self._state_directory.status(self._part(file)):
                 # It is not what it was: it is mended, and comes back.
-                self._own.move_from(self._top, self._target(file), self._part(file))
+                self._state_directory.move_from(self._top, self._target(file), self._part(file))
 
     # --- chunks -------------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class Destination:
     def write_chunk_and_finish_file(self, number: int, data: memoryview) -> None:
         """A chunk that was compared. Raises OSError."""
         piece = self._plan.pieces[number]
-        fd = self._own.open(self._part(piece.file), os.O_WRONLY | os.O_CREAT)
+        fd = self._state_directory.open(self._part(piece.file), os.O_WRONLY | os.O_CREAT)
         try:
             at = 0
             while at < len(data):
@@ -151,14 +151,14 @@ class Destination:
             self._log.write(f"{number} {digest}\n")
             self._log.flush()
             self._count_chunk_as_present(number, digest)
-            done = not self._left[piece.file]
+            done = not self._missing_chunk_counts[piece.file]
         if done:
             self._finish(piece.file)
 
     def _count_chunk_as_present(self, number: int, digest: str) -> None:
         if number not in self._digests:
             self._digests[number] = digest
-            self._left[self._plan.pieces[number].file] -= 1
+            self._missing_chunk_counts[self._plan.pieces[number].file] -= 1
 
     # --- files --------------------------------------------------------------------------------------------------
 
@@ -172,19 +172,19 @@ class Destination:
     def _current_directory_and_name(self, file_number: int) -> Tuple[OwnedDirectory, str]:
         """Where its bytes are at this moment."""
         part = self._part(file_number)
-        if file_number not in self._whole and self._own.status(part):
-            return self._own, part
+        if file_number not in self._finished_files and self._state_directory.status(part):
+            return self._state_directory, part
         return self._top, self._target(file_number)
 
     def _finish(self, file: int) -> None:
         """All of it is here: it is made durable, and takes its place."""
         about, part, target = self._plan.files[file], self._part(file), self._target(file)
-        if about.size and not self._own.status(part):  # an earlier start has put it there
+        if about.size and not self._state_directory.status(part):  # an earlier start has put it there
             present = self._top.status(target)
             if present and stat.S_ISREG(present.st_mode) and present.st_size == about.size:
-                self._whole.add(file)
+                self._finished_files.add(file)
                 return
-        fd = self._own.open(part, os.O_RDWR | os.O_CREAT)
+        fd = self._state_directory.open(part, os.O_RDWR | os.O_CREAT)
         try:
             os.ftruncate(fd, about.size)
             # Not S_ISUID and S_ISGID: another user's file would become a program that acts as this user.
@@ -192,10 +192,10 @@ class Destination:
             os.utime(fd, ns=(about.changed, about.changed))
         finally:
             os.close(fd)
-        self._top.move_from(self._own, part, target)
-        self._whole.add(file)
+        self._top.move_from(self._state_directory, part, target)
+        self._finished_files.add(file)
 
     @property
     def complete(self) -> bool:
         """Whether every file is in its place."""
-        return len(self._whole) == len(self._plan.files)
+        return len(self._finished_files) == len(self._plan.files)

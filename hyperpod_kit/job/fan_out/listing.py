@@ -43,14 +43,16 @@ def listed(source: str) -> List[CopiedFile]:
 
     Raises UsageError for what is no file and cannot be copied as one, Unreachable.
     """
-    found: List[CopiedFile] = []
+    files: List[CopiedFile] = []
 
-    def look(path: str, name: str) -> None:
-        seen = os.stat(os.path.join(source, path) if path else source)
-        if not stat.S_ISREG(seen.st_mode):
-            what = "a link to a directory" if stat.S_ISDIR(seen.st_mode) else "no regular file"
+    def append_regular_file(path: str, name: str) -> None:
+        file_status = os.stat(os.path.join(source, path) if path else source)
+        if not stat.S_ISREG(file_status.st_mode):
+            what = "a link to a directory" if stat.S_ISDIR(file_status.st_mode) else "no regular file"
             raise UsageError(f"{os.path.join(source, path)} is {what}: only files are copied")
-        found.append(CopiedFile(path, name, seen.st_size, stat.S_IMODE(seen.st_mode), seen.st_mtime_ns))
+        files.append(
+            CopiedFile(path, name, file_status.st_size, stat.S_IMODE(file_status.st_mode), file_status.st_mtime_ns)
+        )
 
     def raised(err: OSError) -> None:
         raise err
@@ -58,16 +60,16 @@ def listed(source: str) -> List[CopiedFile]:
     try:
         with source_owner.thread_acting_as_source_owner():
             if not os.path.isdir(source):
-                look("", os.path.basename(os.path.abspath(source)))
+                append_regular_file("", os.path.basename(os.path.abspath(source)))
             for folder, folders, names in os.walk(source, onerror=raised):
                 folders.sort()
-                linked = [one for one in folders if os.path.islink(os.path.join(folder, one))]
+                linked = [subfolder for subfolder in folders if os.path.islink(os.path.join(folder, subfolder))]
                 for name in sorted([*names, *linked]):
                     path = os.path.relpath(os.path.join(folder, name), source)
-                    look(path, path)
+                    append_regular_file(path, path)
     except OSError as err:
         raise Unreachable(f"cannot read {err.filename or source}: {err.strerror}") from err
-    return found
+    return files
 
 
 def pieces_of(files: Sequence[CopiedFile], chunk: int = CHUNK) -> List[FilePiece]:
@@ -108,16 +110,16 @@ def as_json(files: Sequence[CopiedFile]) -> List[List[Any]]:
 
 def from_json(rows: Any) -> Tuple[CopiedFile, ...]:
     """Raises ValueError for what is no list of files, or leads out of the destination."""
-    found = []
+    files = []
     for path, name, size, mode, changed in rows:
         parts = name.split("/") if isinstance(name, str) else [""]
-        if any(part in ("", ".", "..") or "\0" in part for part in parts) or parts[0] == OWN:
+        if any(part in ("", ".", "..") or "\0" in part for part in parts) or parts[0] == STATE_DIRECTORY_NAME:
             raise ValueError(f"{str(name)[:80]!r} is no name of a file to copy")
-        if not isinstance(path, str) or any(type(one) is not int or one < 0 for one in (size, mode, changed)):
+        if not isinstance(path, str) or any(type(number) is not int or number < 0 for number in (size, mode, changed)):
             raise ValueError(f"{name[:80]!r} has a size or time that it cannot have")
-        found.append(CopiedFile(path, name, size, mode, changed))
-    return tuple(found)
+        files.append(CopiedFile(path, name, size, mode, changed))
+    return tuple(files)
 
 
-OWN = ".hpk-fan-out"
+STATE_DIRECTORY_NAME = ".hpk-fan-out"
 """Directory below the destination: what is not whole yet, and what is known of what is there."""

@@ -29,7 +29,7 @@ READERS = 2
 PULLERS = 8
 """Other nodes that are asked at a time."""
 
-_ASKED = 3
+_MAX_PEER_TRIES = 3
 """Nodes that are asked for a chunk before it is read here."""
 
 Address = Sequence[Any]
@@ -58,13 +58,13 @@ class FanOutNode:
         self._copy, self._here, self._count, self._say = copy, here, nodes, say
         self._guard = threading.Lock()
         self._busy: Dict[int, threading.Lock] = {}
-        self._gone: Set[int] = set()
+        self._unavailable_nodes: Set[int] = set()
         self._read = self._received = 0
         self._error: Optional[BaseException] = None
 
     @property
     def counts(self) -> Counts:
-        return Counts(self._read, self._received, self._copy.found)
+        return Counts(self._read, self._received, self._copy.resumed_bytes)
 
     def chunk_for_peer_reading_if_absent(self, chunk_number: int) -> tuple[memoryview, str]:
         """A chunk for another node: from here, or from storage, once. Raises OSError, HyperpodKitError."""
@@ -76,20 +76,20 @@ class FanOutNode:
 
     def copy_all_chunks(self, peer_addresses: Sequence[Optional[Sequence[Address]]], key: bytes) -> None:
         """Get everything. `table`: where each node is, None for one that never came. Raises what a thread raised."""
-        self._gone |= {number for number, place in enumerate(peer_addresses) if place is None}
-        mine = iter(range(self._here, len(self._plan.pieces), self._count))
-        others = iter([(self._here + step) % self._count for step in range(1, self._count)])
+        self._unavailable_nodes |= {number for number, addresses in enumerate(peer_addresses) if addresses is None}
+        chunk_numbers = iter(range(self._here, len(self._plan.pieces), self._count))
+        peer_numbers = iter([(self._here + step) % self._count for step in range(1, self._count)])
 
         def reads() -> None:
-            for number in self._take_shared_until_error(mine):
+            for number in self._take_shared_until_error(chunk_numbers):
                 self._copy_chunk_from_storage_if_absent(number)
 
         def pulls() -> None:
-            for owner in self._take_shared_until_error(others):
+            for owner in self._take_shared_until_error(peer_numbers):
                 self._pull(range(owner, len(self._plan.pieces), self._count), owner, peer_addresses, key)
 
         work = [reads] * READERS + [pulls] * min(PULLERS, self._count - 1)
-        threads = [threading.Thread(target=self._guarded, args=(one,), daemon=True) for one in work]
+        threads = [threading.Thread(target=self._guarded, args=(worker,), daemon=True) for worker in work]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -142,10 +142,10 @@ class FanOutNode:
                 if not got:
                     break
                 at += got
-            seen = os.fstat(fd)
+            file_status = os.fstat(fd)
         finally:
             os.close(fd)
-        if at < len(data) or (seen.st_size, seen.st_mtime_ns) != (about.size, about.changed):
+        if at < len(data) or (file_status.st_size, file_status.st_mtime_ns) != (about.size, about.changed):
             raise JobError(f"{path} was changed while it was copied", hint="start again when nobody writes to it")
         return data
 
@@ -178,13 +178,15 @@ class FanOutNode:
         tries = 0
         for step in range(self._count):
             who = (owner + step) % self._count
-            place = peer_addresses[who]
-            if who == self._here or tries == _ASKED:
+            addresses = peer_addresses[who]
+            if who == self._here or tries == _MAX_PEER_TRIES:
                 return False
-            if who in self._gone or place is None:
+            if who in self._unavailable_nodes or addresses is None:
                 continue
             tries += 1
-            peer = peers.setdefault(who, ChunkPeer(key, self._here, [(str(host), int(port)) for host, port in place]))
+            peer = peers.setdefault(
+                who, ChunkPeer(key, self._here, [(str(host), int(port)) for host, port in addresses])
+            )
             for again in (False, True):
                 try:
                     data = peer.chunk(number, size)
@@ -205,9 +207,9 @@ class FanOutNode:
 
     def _mark_peer_unavailable(self, node_number: int, err: Exception) -> None:
         with self._guard:
-            known = node_number in self._gone
-            self._gone.add(node_number)
-        if not known:
+            is_already_unavailable = node_number in self._unavailable_nodes
+            self._unavailable_nodes.add(node_number)
+        if not is_already_unavailable:
             self._say(f"node {node_number} is not asked any more: {type(err).__name__}: {err}")
 
 

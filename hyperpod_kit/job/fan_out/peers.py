@@ -29,10 +29,10 @@ class PeerServer:
 
     def __init__(self, key: bytes, nodes: int, addresses: Sequence[str], give: Give) -> None:
         self._give = give
-        self._wires = WireServer(key, nodes, self._answer, addresses, name="peers")
+        self._wires = WireServer(key, nodes, self._serve_chunks, addresses, name="peers")
         self.port = self._wires.port
 
-    def _answer(self, wire: Wire, _node: int) -> None:
+    def _serve_chunks(self, wire: Wire, _node: int) -> None:
         while True:
             number = wire.receive_expected("chunk").get("number")
             if type(number) is not int:
@@ -56,13 +56,13 @@ class ChunkPeer:
             raise JobError(f"a chunk of {size} bytes")
         wire = self._wire = self._wire or connect(self._addresses, self._key, self._here)
         wire.send_message(op="chunk", number=number)
-        said = wire.receive_expected("have")
-        if said.get("size") != size:
-            raise JobError(f"chunk {number} has {said.get('size')} bytes there, expected {size}")
+        reply = wire.receive_expected("have")
+        if reply.get("size") != size:
+            raise JobError(f"chunk {number} has {reply.get('size')} bytes there, expected {size}")
         wire.send_message(op="go")
         data = memoryview(bytearray(size))
         wire.receive_all([data[at : at + _STEP] for at in range(0, size, _STEP)])
-        if digest_of(data) != said.get("digest"):
+        if digest_of(data) != reply.get("digest"):
             raise Untrusted(f"chunk {number} did not arrive as it was sent")
         return data
 

@@ -28,30 +28,30 @@ class _Voice:
     def __init__(self, out: TextIO, task: int) -> None:
         self._out, self._task, self._lock = out, task, threading.Lock()
 
-    def say(self, **said: Any) -> None:
+    def say(self, **fields: Any) -> None:
         with self._lock:
-            self._out.write(json.dumps({"task": self._task, **said}) + "\n")
+            self._out.write(json.dumps({"task": self._task, **fields}) + "\n")
             self._out.flush()
 
 
-def main(source: str, target: str, env: Mapping[str, str], heard: Optional[TextIO] = None) -> int:
+def main(source: str, target: str, env: Mapping[str, str], input_stream: Optional[TextIO] = None) -> int:
     """Be the task; its exit code. Raises nothing that is worth a stack trace."""
     voice = _Voice(sys.stdout, int(env["SLURM_PROCID"]))
-    lines = _lines(heard or sys.stdin)
+    lines = _lines(input_stream or sys.stdin)
     try:
         with source_owner.opening_sources_as_owner_of([source]):
             _run(source, os.path.expandvars(target), env, voice, lines)
     except (HyperpodKitError, OSError, ValueError, KeyError, TypeError) as err:
         voice.say(op="failed", why=str(err) or type(err).__name__, hint=getattr(err, "hint", None))
         return 1
-    for said in lines:  # others may still need what is here
-        if said.get("op") == "bye":
+    for message in lines:  # others may still need what is here
+        if message.get("op") == "bye":
             break
     return 0
 
 
-def _lines(heard: TextIO) -> Iterator[Dict[str, Any]]:
-    for line in heard:
+def _lines(input_stream: TextIO) -> Iterator[Dict[str, Any]]:
+    for line in input_stream:
         yield parse.parse_json_object(line, _LONGEST)
 
 
@@ -59,11 +59,11 @@ def _run(source: str, target: str, env: Mapping[str, str], voice: _Voice, lines:
     raise_soft_limit_to_hard()
     here, nodes = int(env["SLURM_PROCID"]), int(env["SLURM_NTASKS"])
     rows: List[Any] = []
-    said = next(lines, {})
-    while said.get("op") == "files":
-        rows += said["rows"]
-        said = next(lines, {})
-    if said.get("op") != "key":
+    message = next(lines, {})
+    while message.get("op") == "files":
+        rows += message["rows"]
+        message = next(lines, {})
+    if message.get("op") != "key":
         raise JobError("the command that started this task has gone")
     plan = listing.plan_of(source, listing.from_json(rows))
     node: List[part.FanOutNode] = []
@@ -79,18 +79,18 @@ def _run(source: str, target: str, env: Mapping[str, str], voice: _Voice, lines:
     threading.Thread(target=beat, daemon=True).start()
     try:
         copy = Destination(target, plan)
-        node.append(part.FanOutNode(plan, copy, here, nodes, lambda why: voice.say(op="peer", why=why)))
-        key = bytes.fromhex(said["key"])
-        addresses = listening.addresses_reachable_from_peers(env.get("SLURMD_NODENAME", ""), said["others"]) or [
+        node.append(part.FanOutNode(plan, copy, here, nodes, lambda reason: voice.say(op="peer", why=reason)))
+        key = bytes.fromhex(message["key"])
+        addresses = listening.addresses_reachable_from_peers(env.get("SLURMD_NODENAME", ""), message["others"]) or [
             "127.0.0.1"
         ]
         server = PeerServer(key, nodes, addresses, node[0].chunk_for_peer_reading_if_absent)
         places = [[address, server.port] for address in addresses]
         voice.say(op="hello", node=env.get("SLURMD_NODENAME", ""), places=places)
-        said = next(lines, {})
-        if said.get("op") != "table":
+        message = next(lines, {})
+        if message.get("op") != "table":
             raise JobError("the command that started this task has gone")
-        node[0].copy_all_chunks(part.table_from(said["rows"], nodes), key)
+        node[0].copy_all_chunks(part.table_from(message["rows"], nodes), key)
         voice.say(op="done", **node[0].counts._asdict())
     finally:
         over.set()

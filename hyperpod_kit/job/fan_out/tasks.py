@@ -19,29 +19,29 @@ _LONGEST = 1 << 16
 
 @dataclass
 class TaskState:
-    """One node's task. `why`: it failed; `words`: what went wrong with others, of which it got over."""
+    """One node's task. `failure_reason`: it failed; `warnings`: what went wrong with others, of which it got over."""
 
     node: str
-    heard: float
+    last_message_at: float
     places: Optional[List[Any]] = None
     done: bool = False
-    gone: bool = False
-    why: str = ""
+    is_lost: bool = False
+    failure_reason: str = ""
     hint: Optional[str] = None
     read: int = 0
     received: int = 0
-    found: int = 0
-    words: List[str] = field(default_factory=list)
+    resumed_bytes: int = 0
+    warnings: List[str] = field(default_factory=list)
 
     @property
     def over(self) -> bool:
         """Nothing more is to come of it."""
-        return self.done or self.gone or bool(self.why)
+        return self.done or self.is_lost or bool(self.failure_reason)
 
     @property
     def bytes_on_node(self) -> int:
         """Bytes that this node has."""
-        return self.read + self.received + self.found
+        return self.read + self.received + self.resumed_bytes
 
     def to_dict(self) -> Dict[str, Any]:
         return {
@@ -49,8 +49,8 @@ class TaskState:
             "done": self.done,
             "read": self.read,
             "received": self.received,
-            "found": self.found,
-            **({"why": self.why or "lost"} if not self.done else {}),
+            "found": self.resumed_bytes,
+            **({"why": self.failure_reason or "lost"} if not self.done else {}),
         }
 
 
@@ -61,7 +61,7 @@ class Tasks:
         now = time.monotonic()
         self.all = [TaskState(node, now) for node in nodes]
         self._silence = silence
-        self._begun = False
+        self._has_first_message = False
         self._lines: queue.Queue[Optional[bytes]] = queue.Queue()
         self._ended = False
         threading.Thread(target=self._read, args=(process,), daemon=True).start()
@@ -75,7 +75,7 @@ class Tasks:
     def until(self, condition: Callable[[TaskState], bool], within: Optional[float] = None) -> bool:
         """Whether that is so of every task that is not over; False after `within` seconds."""
         end = None if within is None else time.monotonic() + within
-        while not all(one.over or condition(one) for one in self.all):
+        while not all(task.over or condition(task) for task in self.all):
             if end is not None and time.monotonic() > end:
                 return False
             try:
@@ -85,44 +85,47 @@ class Tasks:
             if line is None:
                 self._ended = True
             elif line:
-                self._hear(line)
-            self._mark_silent_tasks_gone()
+                self._apply_message_line(line)
+            self._mark_silent_tasks_lost()
         return True
 
-    def _mark_silent_tasks_gone(self) -> None:
+    def _mark_silent_tasks_lost(self) -> None:
         """Who has not been heard of. Nobody is gone before the first has come: a step may wait for its nodes."""
         limit = time.monotonic() - self._silence
-        for one in self.all:
-            if not one.over and (self._ended or (self._begun and one.heard < limit)):
-                one.gone = True
+        for task in self.all:
+            if not task.over and (self._ended or (self._has_first_message and task.last_message_at < limit)):
+                task.is_lost = True
 
-    def _hear(self, line: bytes) -> None:
+    def _apply_message_line(self, line: bytes) -> None:
         try:
-            said = parse.parse_json_object(line, _LONGEST)
-            task = said["task"]
+            message = parse.parse_json_object(line, _LONGEST)
+            task = message["task"]
             if type(task) is not int or not 0 <= task < len(self.all):
                 return
-            counts = [said.get(key, 0) for key in ("read", "received", "found")]
+            counts = [message.get(key, 0) for key in ("read", "received", "found")]
             if any(type(count) is not int or not 0 <= count < 1 << 63 for count in counts):
                 return
         except (ValueError, KeyError):
             return  # a Prolog's or a library's own words
         now = time.monotonic()
-        if not self._begun:
-            self._begun = True
-            for one in self.all:
-                one.heard = now
-        one = self.all[task]
-        one.heard = now
-        what = said.get("op")
-        if what == "hello" and isinstance(said.get("places"), list):
-            one.places = said["places"]
-            one.node = str(said.get("node") or one.node)
+        if not self._has_first_message:
+            self._has_first_message = True
+            for task_state in self.all:
+                task_state.last_message_at = now
+        task_state = self.all[task]
+        task_state.last_message_at = now
+        what = message.get("op")
+        if what == "hello" and isinstance(message.get("places"), list):
+            task_state.places = message["places"]
+            task_state.node = str(message.get("node") or task_state.node)
         elif what in ("far", "done"):
-            one.read, one.received, one.found = counts
-            one.done = one.done or what == "done"
+            task_state.read, task_state.received, task_state.resumed_bytes = counts
+            task_state.done = task_state.done or what == "done"
         elif what == "failed":
-            hint = said.get("hint")
-            one.why, one.hint = str(said.get("why")), hint if isinstance(hint, str) else None
+            hint = message.get("hint")
+            task_state.failure_reason, task_state.hint = (
+                str(message.get("why")),
+                hint if isinstance(hint, str) else None,
+            )
         elif what == "peer":
-            one.words.append(str(said.get("why")))
+            task_state.warnings.append(str(message.get("why")))

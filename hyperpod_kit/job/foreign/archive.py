@@ -70,7 +70,7 @@ def proof_level_of_safetensors_file(path: str) -> str:
         try:
             entries = parse_json_object(file.read(length), _LONGEST_HEADER)
             ends = [entry["data_offsets"][1] for key, entry in entries.items() if key != "__metadata__"]
-            if not all(type(one) is int and 0 <= one < 1 << 63 for one in ends):
+            if not all(type(end_offset) is int and 0 <= end_offset < 1 << 63 for end_offset in ends):
                 raise ValueError("a tensor ends nowhere")
             end = max(ends, default=0)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as err:

@@ -50,10 +50,10 @@ def check_named_files_present(directory: str) -> Structure:
     path = os.path.join(directory, METADATA)
     if not os.path.isfile(path):
         raise Incomplete(f"{METADATA} is missing: the save did not end")
-    wanted = named_files(path)
-    if not wanted:
+    file_names = named_files(path)
+    if not file_names:
         raise Incomplete(f"{METADATA} names no file")
-    for name in sorted(wanted):
+    for name in sorted(file_names):
         file = os.path.join(directory, name)
         if not os.path.isfile(file):
             raise Incomplete(f"{name} is missing")
@@ -84,17 +84,17 @@ def _has_unbroken_pickle_frames(data: bytes) -> bool:
 
 
 def _find_file_names_by_regex(pickle_bytes: bytes) -> Set[str]:
-    found: Set[str] = set()
+    file_names: Set[str] = set()
     for match in _UNICODE.finditer(pickle_bytes):
         length, name = match.group(1, 2) if match.group(1) else match.group(3, 4)
         text = name.decode("utf-8", "replace")
         if int.from_bytes(length, "little") == len(name) and _FILE.search(text):
-            found.add(text)
-    return found
+            file_names.add(text)
+    return file_names
 
 
 def _find_file_names_by_opcodes(pickle_bytes: bytes, name: str) -> Set[str]:
-    found: Set[str] = set()
+    file_names: Set[str] = set()
     try:
         for opcode, value, _ in pickletools.genops(pickle_bytes):
             if (
@@ -102,7 +102,7 @@ def _find_file_names_by_opcodes(pickle_bytes: bytes, name: str) -> Set[str]:
                 and opcode.name in ("BINUNICODE", "SHORT_BINUNICODE", "UNICODE", "BINUNICODE8")
                 and _FILE.search(value)
             ):
-                found.add(value)
+                file_names.add(value)
     except Exception as err:  # pickletools raises whatever a torn stream leads it to
         raise Incomplete(f"{name} is torn: {err}") from err
-    return found
+    return file_names

@@ -47,5 +47,5 @@ def check_all_rank_files_present(directory: str) -> Structure:
 
 def _first_lacking(ranks: Set[int], world: int) -> Optional[int]:
     """The first rank that is not there, None when all are. A name may hold any number, so `world` is not counted to."""
-    found = next((number for number in range(len(ranks) + 1) if number not in ranks), len(ranks))
-    return found if found < world else None
+    missing_rank = next((number for number in range(len(ranks) + 1) if number not in ranks), len(ranks))
+    return missing_rank if missing_rank < world else None

@@ -50,20 +50,20 @@ def check_step_and_files_present(directory: str, step: int) -> Structure:
     return Structure(tuple(os.path.join(directory, name) for name in files))
 
 
-def _weights(place: str) -> List[str]:
+def _weights(directory: str) -> List[str]:
     for index in _INDEXES:
-        if os.path.exists(os.path.join(place, index)):
-            named = _json(place, index).get("weight_map")
+        if os.path.exists(os.path.join(directory, index)):
+            named = _json(directory, index).get("weight_map")
             if not isinstance(named, dict) or not named:
                 raise Incomplete(f"{index} names no file")
             return sorted({str(name) for name in named.values()})
-    return [name for name in _WEIGHTS if os.path.exists(os.path.join(place, name))]
+    return [name for name in _WEIGHTS if os.path.exists(os.path.join(directory, name))]
 
 
-def _json(place: str, name: str) -> Any:
+def _json(directory: str, name: str) -> Any:
     try:
         return parse.parse_json_object(
-            files.read_small_regular_file(os.path.join(place, name), most=_LONGEST), _LONGEST
+            files.read_small_regular_file(os.path.join(directory, name), most=_LONGEST), _LONGEST
         )
     except FileNotFoundError:
         raise Incomplete(f"{name} is missing: the save did not end") from None

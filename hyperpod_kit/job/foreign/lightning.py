@@ -15,10 +15,10 @@ from hyperpod_kit.job.foreign.candidate import ForeignCandidate, Structure
 
 def detect(root: str) -> Iterator[ForeignCandidate]:
     """Checkpoint files in the root and in `checkpoints/` below it, whose names say the step."""
-    for place in (root, os.path.join(root, "checkpoints")):
-        if not os.path.isdir(place):
+    for directory in (root, os.path.join(root, "checkpoints")):
+        if not os.path.isdir(directory):
             continue
-        for entry in os.scandir(place):
+        for entry in os.scandir(directory):
             match = re.search(r"step=(\d+)(?:-v\d+)?\.ckpt$", entry.name)
             if match and entry.is_file():
                 yield ForeignCandidate(

@@ -41,8 +41,8 @@ def candidates(root: str) -> List[ForeignCandidate]:
     """All of all kinds, newest step first. Raises OSError."""
     if not os.path.isdir(root):  # also of one in S3: only what another framework wrote to files is known
         return []
-    found = [candidate for detect in DETECTORS for candidate in detect(root)]
-    return sorted(found, key=lambda candidate: (-candidate.step, candidate.name))
+    detected_candidates = [candidate for detect in DETECTORS for candidate in detect(root)]
+    return sorted(detected_candidates, key=lambda candidate: (-candidate.step, candidate.name))
 
 
 Prove = Callable[[ForeignCandidate], str]
@@ -73,15 +73,15 @@ def newest_provable_foreign_checkpoint(
             rejected.append((candidate.name, passed_over[candidate.name]))
             later.append(candidate)
             continue
-        found = _checkpoint_or_append_rejection(prove, candidate, rejected)
-        if found is not None:
-            return found
+        checkpoint = _checkpoint_or_append_rejection(prove, candidate, rejected)
+        if checkpoint is not None:
+            return checkpoint
     for candidate in later:
-        found = _checkpoint_or_append_rejection(
+        checkpoint = _checkpoint_or_append_rejection(
             prove, candidate, [pair for pair in rejected if pair[0] != candidate.name]
         )
-        if found is not None:
-            return found
+        if checkpoint is not None:
+            return checkpoint
     if rejected:
         raise NoValidCheckpoint(root, rejected)
     return None

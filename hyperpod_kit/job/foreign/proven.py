@@ -31,12 +31,12 @@ class FileState(NamedTuple):
 
 class FileProof(NamedTuple):
     """What the bytes of one file, named below the root, say. `proof`: of candidate.PROOFS; "" for a damaged one, and
-    then `why`. `state`: the file as it was when they were read."""
+    then `reason`. `state`: the file as it was when they were read."""
 
     file: str
     proof: str
     state: FileState
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,19 @@ class ProvenFiles:
     def proofs_of_unchanged_files(self, checkpoint_name: str, file_names: Iterable[str]) -> Dict[str, str]:
         """File -> proof, for those of a checkpoint's files that are now as they were then. Raises OSError."""
         rows = self._read(checkpoint_name)
-        found = {}
+        proof_by_file = {}
         for file in file_names:
             size, changed, proof = rows.get(file, (0, 0, ""))
             if proof and file_size_and_mtime_or_none(os.path.join(self.root, file)) == FileState(size, changed):
-                found[file] = proof
-        return found
+                proof_by_file[file] = proof
+        return proof_by_file
 
     def record_file_proofs(self, checkpoint_name: str, proofs: Iterable[FileProof]) -> None:
         """Remember. Raises OSError."""
-        rows = {**self._read(checkpoint_name), **{one.file: [*one.state, one.proof] for one in proofs}}
+        rows = {
+            **self._read(checkpoint_name),
+            **{file_proof.file: [*file_proof.state, file_proof.proof] for file_proof in proofs},
+        }
         path = by_descriptor.resolve_parent(self._path(checkpoint_name))
         by_descriptor.make_directories(os.path.dirname(path), 0o750)
         atomic_file.write_atomically(path, json.dumps({"checkpoint": checkpoint_name, "files": rows}).encode(), 0o640)
@@ -92,7 +95,7 @@ def _well_formed(row: Any) -> bool:
 def file_size_and_mtime_or_none(path: str) -> Optional[FileState]:
     """None when there is no such file. Raises OSError when that cannot be told."""
     try:
-        found = os.stat(path)
+        file_status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return FileState(found.st_size, found.st_mtime_ns)
+    return FileState(file_status.st_size, file_status.st_mtime_ns)

@@ -37,65 +37,69 @@ def read_unproven_files_and_weakest_proof(
     """
     structure = candidate.structure()
     files = [os.path.relpath(path, root) for path in structure.files]
-    known = proven.proofs_of_unchanged_files(candidate.name, files) if proven else {}
+    recorded_proofs = proven.proofs_of_unchanged_files(candidate.name, files) if proven else {}
     fresh: List[FileProof] = []
     try:
         if elsewhere:
-            left = {file: os.path.getsize(os.path.join(root, file)) for file in files if file not in known}
-            _collect_proofs_or_raise_incomplete(elsewhere(candidate.name, left), fresh)
-        heard = {one.file for one in fresh}
+            unproven_sizes = {
+                file: os.path.getsize(os.path.join(root, file)) for file in files if file not in recorded_proofs
+            }
+            _collect_proofs_or_raise_incomplete(elsewhere(candidate.name, unproven_sizes), fresh)
+        collected_files = {file_proof.file for file_proof in fresh}
         _collect_proofs_or_raise_incomplete(
-            read_and_prove_files(root, [file for file in files if file not in known and file not in heard], threads),
+            read_and_prove_files(
+                root, [file for file in files if file not in recorded_proofs and file not in collected_files], threads
+            ),
             fresh,
         )
     finally:
         if proven and fresh:
             with contextlib.suppress(OSError):  # then it is read again
                 proven.record_file_proofs(candidate.name, fresh)
-    proofs = {**known, **{one.file: one.proof for one in fresh}}
+    proofs = {**recorded_proofs, **{one.file: one.proof for one in fresh}}
     return weakest((structure.proof, *(proofs[file] for file in files)))
 
 
 def left_to_prove(root: str, candidate: ForeignCandidate, proven: ProvenFiles) -> List[str]:
     """Files of which nothing is known yet, the largest first. Raises as `prove`."""
     files = {os.path.relpath(path, root): path for path in candidate.structure().files}
-    known = proven.proofs_of_unchanged_files(candidate.name, files)
-    return sorted(files.keys() - known.keys(), key=lambda file: (-os.path.getsize(files[file]), file))
+    recorded_proofs = proven.proofs_of_unchanged_files(candidate.name, files)
+    return sorted(files.keys() - recorded_proofs.keys(), key=lambda file: (-os.path.getsize(files[file]), file))
 
 
 def read_and_prove_files(root: str, files: List[str], threads: int = THREADS) -> Iterator[FileProof]:
     """What the bytes of files below the root say, in no order. Raises OSError."""
     if len(files) < 2:
-        yield from (_prove_one(root, file) for file in files)
+        yield from (_read_and_prove_file(root, file) for file in files)
         return
     with ThreadPoolExecutor(threads) as pool:
-        asked: List[Future[FileProof]] = [pool.submit(_prove_one, root, file) for file in files]
+        futures: List[Future[FileProof]] = [pool.submit(_read_and_prove_file, root, file) for file in files]
         try:
-            for answer in as_completed(asked):
-                yield answer.result()
+            for future in as_completed(futures):
+                yield future.result()
         finally:
-            for answer in asked:
-                answer.cancel()
+            for future in futures:
+                future.cancel()
 
 
-def _prove_one(root: str, file: str) -> FileProof:
+def _read_and_prove_file(root: str, file: str) -> FileProof:
     """A damaged file is an answer. Raises OSError, also for one that is gone."""
     path = os.path.join(root, file)
     before = file_size_and_mtime_or_none(path)
     if before is None:
         raise FileNotFoundError(f"{file} is gone")
     try:
-        proof, why = proof_level_of_file(path), ""
+        proof, reason = proof_level_of_file(path), ""
     except CheckpointError as err:
-        proof, why = "", str(err)
+        proof, reason = "", str(err)
     if file_size_and_mtime_or_none(path) != before:
         return FileProof(file, "", before, f"{os.path.basename(file)} changed while it was read")
-    return FileProof(file, proof, before, why)
+    return FileProof(file, proof, before, reason)
 
 
 def _collect_proofs_or_raise_incomplete(proofs: Iterable[FileProof], collected: List[FileProof]) -> None:
     """Raises Incomplete at the first damaged file."""
-    for answer in proofs:
-        if not answer.proof:
-            raise Incomplete(answer.why)
-        collected.append(answer)
+    for file_proof in proofs:
+        if not file_proof.proof:
+            raise Incomplete(file_proof.reason)
+        collected.append(file_proof)

@@ -13,7 +13,7 @@ from typing import Iterable, List, Tuple
 from hyperpod_kit.job.foreign.candidate import well_named
 from hyperpod_kit.untrusted import by_descriptor
 
-MARK = ".invalid-"
+INVALID_SUFFIX = ".invalid-"
 
 
 def set_aside(root: str, names: Iterable[str], *, now: float) -> List[Tuple[str, str]]:
@@ -25,7 +25,7 @@ def set_aside(root: str, names: Iterable[str], *, now: float) -> List[Tuple[str,
     done: List[Tuple[str, str]] = []
     top = os.path.realpath(root)
     for name in filter(well_named, names):
-        new = f"{name}{MARK}{stamp}"
+        new = f"{name}{INVALID_SUFFIX}{stamp}"
         try:
             if not os.path.lexists(os.path.join(root, new)):
                 by_descriptor.rename(os.path.join(top, name), os.path.join(top, new))

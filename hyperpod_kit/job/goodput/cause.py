@@ -23,7 +23,7 @@ class TimeCause(enum.Enum):
     NODES = "nodes"
     QUEUE = "queue"
     CLOSE = "close"
-    UNKNOWN = "unknown"
+    UNATTRIBUTED = "unknown"
 
 
 LABELS: Dict[TimeCause, str] = {
@@ -38,7 +38,7 @@ LABELS: Dict[TimeCause, str] = {
     TimeCause.NODES: "waiting for nodes",
     TimeCause.QUEUE: "in the queue",
     TimeCause.CLOSE: "close",
-    TimeCause.UNKNOWN: "unknown",
+    TimeCause.UNATTRIBUTED: "unknown",
 }
 
 WAITING = (TimeCause.QUEUE, TimeCause.NODES)

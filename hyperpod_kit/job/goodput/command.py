@@ -37,11 +37,11 @@ def main(args: argparse.Namespace) -> int:
     begin = groups.since(args.since, now)
     problems: List[str] = []
 
-    def look(root: str) -> Dict[str, GroupTime]:
+    def time_by_group_on_root(root: str) -> Dict[str, GroupTime]:
         return groups.tables(jobs_of(root, now), args.by, begin, now)
 
     if owner.is_machine_root():
-        shown = users_time.tables(args.root, look, problems)
+        shown = users_time.tables(args.root, time_by_group_on_root, problems)
     else:
         shown = groups.tables(_jobs_on(_roots(args.root), now, problems), args.by, begin, now)
     if args.json:
@@ -86,15 +86,15 @@ def _roots(named: Sequence[str]) -> List[str]:
 
 def _distinct(roots: Sequence[str]) -> List[str]:
     """Without those that are another one by another name: nothing is counted twice."""
-    found: Dict[object, str] = {}
+    root_by_identity: Dict[object, str] = {}
     for root in roots:
         identity: object = root
         if is_path(root):
             with contextlib.suppress(OSError):
                 facts = os.stat(root)
                 identity = (facts.st_dev, facts.st_ino)
-        found.setdefault(identity, root)
-    return list(found.values())
+        root_by_identity.setdefault(identity, root)
+    return list(root_by_identity.values())
 
 
 def _jobs_on(roots: Sequence[str], now: float, problems: List[str]) -> List[JobTime]:

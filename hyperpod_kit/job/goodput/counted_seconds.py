@@ -32,6 +32,6 @@ class CountedSeconds:
 
 
 def _by_name(seconds: Dict[TimeCause, float]) -> Dict[str, float]:
-    found = {cause.value: amount for cause, amount in seconds.items() if cause is not TimeCause.LASTED}
-    found[STEPS] = seconds.get(TimeCause.LASTED, 0.0) + seconds.get(TimeCause.TWICE, 0.0)
-    return found
+    seconds_by_name = {cause.value: amount for cause, amount in seconds.items() if cause is not TimeCause.LASTED}
+    seconds_by_name[STEPS] = seconds.get(TimeCause.LASTED, 0.0) + seconds.get(TimeCause.TWICE, 0.0)
+    return seconds_by_name

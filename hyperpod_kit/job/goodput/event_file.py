@@ -27,9 +27,9 @@ class ScalarPoint(NamedTuple):
     values: Mapping[str, float]
 
 
-def encoded(points: Iterable[ScalarPoint], began: float) -> bytes:
-    """The whole file. `began`: the time of its first record, Unix seconds."""
-    records = [_double(1, began) + _bytes(3, VERSION)]
+def encoded(points: Iterable[ScalarPoint], first_record_time: float) -> bytes:
+    """The whole file. `first_record_time`: the time of its first record, Unix seconds."""
+    records = [_double(1, first_record_time) + _bytes(3, VERSION)]
     records += [_event(point) for point in points]
     return b"".join(map(_record, records))
 
@@ -59,12 +59,12 @@ def crc32c(data: bytes) -> int:
 
 
 def _table() -> Tuple[int, ...]:
-    found: List[int] = []
+    remainders: List[int] = []
     for value in range(256):
         for _ in range(8):
             value = (value >> 1) ^ _POLYNOMIAL if value & 1 else value >> 1
-        found.append(value)
-    return tuple(found)
+        remainders.append(value)
+    return tuple(remainders)
 
 
 _TABLE = _table()

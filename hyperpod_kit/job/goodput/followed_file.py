@@ -88,8 +88,8 @@ class FollowedFile:
             if self._in_long_line and complete:
                 self._in_long_line = False
                 del complete[0]
-            found = (self._decoded(line) for line in complete if 0 < len(line) <= LONGEST_LINE)
-            lines += (one for one in found if one is not None)
+            decoded_lines = (self._decoded(line) for line in complete if 0 < len(line) <= LONGEST_LINE)
+            lines += (decoded_line for decoded_line in decoded_lines if decoded_line is not None)
             if self._in_long_line or len(pending) > LONGEST_LINE:
                 self._in_long_line = True
                 pending = b""

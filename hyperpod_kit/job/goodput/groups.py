@@ -70,18 +70,18 @@ def tables(jobs: Sequence[JobTime], by: str, begin: float, end: float) -> Dict[s
 def total(groups: Sequence[GroupTime]) -> GroupTime:
     """Of all groups together."""
     seconds = {cause: sum(group.table.seconds.get(cause, 0.0) for group in groups) for cause in TimeCause}
-    held = {cause: sum(group.table.gpu_seconds.get(cause, 0.0) for group in groups) for cause in TimeCause}
+    gpu_seconds = {cause: sum(group.table.gpu_seconds.get(cause, 0.0) for group in groups) for cause in TimeCause}
     parts: Dict[str, float] = {}
     for group in groups:
         for part, spent in group.table.parts.items():
             parts[part] = parts.get(part, 0.0) + spent
-    return GroupTime(TimeTable(seconds, held, parts), _common({group.unit for group in groups}))
+    return GroupTime(TimeTable(seconds, gpu_seconds, parts), _common({group.unit for group in groups}))
 
 
-def together(found: Sequence[Dict[str, GroupTime]]) -> Dict[str, GroupTime]:
+def together(groups_of_roots: Sequence[Dict[str, GroupTime]]) -> Dict[str, GroupTime]:
     """Groups of the same name as one, of roots that were looked at one by one."""
     by_name: Dict[str, List[GroupTime]] = {}
-    for groups in found:
+    for groups in groups_of_roots:
         for name, group in groups.items():
             by_name.setdefault(name, []).append(group)
     return {name: total(groups) for name, groups in sorted(by_name.items())}

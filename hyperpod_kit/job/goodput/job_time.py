@@ -62,8 +62,8 @@ class JobStanding(NamedTuple):
             return True
         if self.restart < run.key[2] or self.state is JobState.WAITS:
             return False
-        known = run.row.started if run.row is not None else 0.0
-        return not known or not self.started or abs(self.started - known) <= _SAME_START
+        recorded_start = run.row.started if run.row is not None else 0.0
+        return not recorded_start or not self.started or abs(self.started - recorded_start) <= _SAME_START
 
 
 @dataclass
@@ -110,7 +110,7 @@ class JobTime:
 
     job: str
     pieces: Sequence[TimePiece] = ()
-    unknown: Tuple[str, ...] = ()
+    caveats: Tuple[str, ...] = ()
     runs: Sequence[RunLog] = ()
     state: JobState = JobState.OVER
     unit: str = "gpu"
@@ -146,7 +146,7 @@ class JobTime:
             "unit": self.unit,
             **table.to_dict(),
             "now": self._now(),
-            "not_known": list(self.unknown),
+            "not_known": list(self.caveats),
         }
 
 
@@ -200,32 +200,32 @@ def _end(attempt: AttemptLog, row: Row, t: float) -> None:
 def account(runs: Sequence[RunLog], job: str, now: float, standing: Optional[JobStanding] = None) -> JobTime:
     """The time of one job among all runs of a root. `now`: Unix seconds, up to which one that runs is shown.
     `standing`: None where nobody asked Slurm."""
-    own = _of_newest_life([run for run in runs if run.key[0] == job])
-    if not own:
+    job_runs = _of_newest_life([run for run in runs if run.key[0] == job])
+    if not job_runs:
         return JobTime(job)
-    if standing is not None and not standing.may_describe_job_of_run(own[-1]):
+    if standing is not None and not standing.may_describe_job_of_run(job_runs[-1]):
         standing = None
-    state = _state(own[-1], now, standing)
+    state = _state(job_runs[-1], now, standing)
     ends = [
-        *(_end_of(run, following) for run, following in zip(own, own[1:])),
-        _last_end(own[-1], now, state, standing),
+        *(_end_of(run, following) for run, following in zip(job_runs, job_runs[1:])),
+        _last_end(job_runs[-1], now, state, standing),
     ]
-    unit = "gpu" if all(run.row is not None and run.row.gpus for run in own) else "node"
+    unit = "gpu" if all(run.row is not None and run.row.gpus for run in job_runs) else "node"
     steps = _StepFacts(_redone_from_step_by_attempt(runs), _reports(runs))
     pieces: List[TimePiece] = []
-    at = _submitted(own[0])
+    at = _submitted(job_runs[0])
     before: Optional[RunLog] = None
-    for run, end in zip(own, ends):
+    for run, end in zip(job_runs, ends):
         laid = PieceRow(at, max(at, end))
         laid.append_piece_until(_begin(run), _waiting_after(before))
         allocated_at = laid.end
-        _lay_pieces_of_run(laid, run, end, steps, state is JobState.RUNS and run is own[-1])
+        _lay_pieces_of_run(laid, run, end, steps, state is JobState.RUNS and run is job_runs[-1])
         weight = _weight(run, unit)
         pieces += [piece._replace(gpus=weight if piece.start >= allocated_at else 0) for piece in laid.pieces]
         at, before = laid.end, run
     if state is JobState.WAITS and now > at:
         pieces.append(TimePiece(at, now, _waiting_after(before)))
-    return JobTime(job, pieces, _not_known(own), own, state, unit)
+    return JobTime(job, pieces, _caveats_of_runs(job_runs), job_runs, state, unit)
 
 
 class _StepFacts(NamedTuple):
@@ -262,8 +262,8 @@ def _state(run: RunLog, now: float, standing: Optional[JobStanding]) -> JobState
         return JobState.WAITS if run.word == "requeue" else JobState.OVER
     if run.attempts and run.attempts[-1].kind == OutcomeKind.DONE.value:
         return JobState.OVER
-    heard = max((attempt.rows[-1].t for attempt in run.attempts if attempt.rows), default=run.last)
-    return JobState.RUNS if now - max(heard, run.last) < SILENT else JobState.OVER
+    last_row_time = max((attempt.rows[-1].t for attempt in run.attempts if attempt.rows), default=run.last)
+    return JobState.RUNS if now - max(last_row_time, run.last) < SILENT else JobState.OVER
 
 
 def _end_of(run: RunLog, following: RunLog) -> float:
@@ -279,8 +279,8 @@ def _last_end(run: RunLog, now: float, state: JobState, standing: Optional[JobSt
     if standing is not None and standing.since:
         return min(now, max(run.last, standing.since))
     unseen = [attempt for attempt in run.attempts if attempt.ended is None]
-    heard = [row.t + (0.0 if row.over else LONGEST_GAP) for attempt in unseen for row in attempt.rows[-1:]]
-    return min(now, max([run.last, *heard]))
+    presumed_ends = [row.t + (0.0 if row.over else LONGEST_GAP) for attempt in unseen for row in attempt.rows[-1:]]
+    return min(now, max([run.last, *presumed_ends]))
 
 
 def _waiting_after(before: Optional[RunLog]) -> TimeCause:
@@ -323,7 +323,7 @@ def _lay_pieces_of_attempt(
     ending = LaunchEnd.RUNS if at_work else _launch_end_of(attempt)
     launches = _launches(attempt.rows)
     if not launches:
-        piece_row.append_piece_until(end, TimeCause.UNKNOWN)
+        piece_row.append_piece_until(end, TimeCause.UNATTRIBUTED)
         return
     for number, rows in enumerate(launches):
         waited = (TimeCause.NODES, "") if attempt.retried else (TimeCause.BACK_OFF, "")
@@ -340,8 +340,8 @@ def _lay_pieces_of_attempt(
         else:
             following = launches[number + 1][0]
             how = LaunchEnd.CRASHED if rows[-1].over or following.node == rows[-1].node else LaunchEnd.LOST
-            gone = rows[-1].t if rows[-1].over else min(following.began, rows[-1].t + LONGEST_GAP)
-            _lay_pieces_of_launch(piece_row, rows, redone_from_step, how, gone, any_program_reports)
+            launch_end_time = rows[-1].t if rows[-1].over else min(following.began, rows[-1].t + LONGEST_GAP)
+            _lay_pieces_of_launch(piece_row, rows, redone_from_step, how, launch_end_time, any_program_reports)
 
 
 def _lay_pieces_of_launch(
@@ -354,7 +354,7 @@ def _lay_pieces_of_launch(
 ) -> None:
     last = rows[-1]
     if not last.reports and not _is_starting(last, any_program_reports, ending):
-        piece_row.append_piece_until(end, TimeCause.UNKNOWN)
+        piece_row.append_piece_until(end, TimeCause.UNATTRIBUTED)
         return
     if ending is LaunchEnd.RUNS and end - last.t > SILENT:
         ending = LaunchEnd.LOST
@@ -369,8 +369,8 @@ def _launch_end_of(attempt: AttemptLog) -> LaunchEnd:
 
 def _ending_or_peer_lost(ending: LaunchEnd, row: TimeRow, attempt: AttemptLog) -> LaunchEnd:
     """Where `job run` saw the end and rank 0's node was well, a rank wrote all that it did."""
-    seen = attempt.ended is not None and row.node not in attempt.lost
-    return LaunchEnd.PEER_LOST if ending is LaunchEnd.LOST and seen else ending
+    is_end_observed = attempt.ended is not None and row.node not in attempt.lost
+    return LaunchEnd.PEER_LOST if ending is LaunchEnd.LOST and is_end_observed else ending
 
 
 def _is_starting(row: TimeRow, reports: bool, how: LaunchEnd) -> bool:
@@ -380,27 +380,27 @@ def _is_starting(row: TimeRow, reports: bool, how: LaunchEnd) -> bool:
 
 def _launches(rows: Sequence[TimeRow]) -> List[List[TimeRow]]:
     """Rows of one process after the other, each in order."""
-    found: Dict[Tuple[str, float], List[TimeRow]] = {}
+    rows_by_process: Dict[Tuple[str, float], List[TimeRow]] = {}
     for row in rows:
-        found.setdefault((row.launch, row.began), []).append(row)
-    launches = [sorted(group, key=lambda row: row.t) for group in found.values()]
+        rows_by_process.setdefault((row.launch, row.began), []).append(row)
+    launches = [sorted(group, key=lambda row: row.t) for group in rows_by_process.values()]
     return sorted(launches, key=lambda group: group[0].began)
 
 
 def _redone_from_step_by_attempt(runs: Sequence[RunLog]) -> Dict[str, int]:
     """Attempt -> the step from which on a later one did its steps again. What a finished job did has lasted."""
     attempts = [attempt for run in runs for attempt in run.attempts]
-    found: Dict[str, int] = {}
+    step_by_attempt: Dict[str, int] = {}
     least: Optional[int] = None
     for attempt in reversed(attempts):
         if attempt.kind == OutcomeKind.DONE.value:
             least = None
         if least is not None:
-            found[attempt.name] = least
+            step_by_attempt[attempt.name] = least
         first = attempt.first_step
         if first is not None:
             least = first if least is None else min(least, first)
-    return found
+    return step_by_attempt
 
 
 def _weight(run: RunLog, unit: str) -> int:
@@ -411,10 +411,10 @@ def _weight(run: RunLog, unit: str) -> int:
     return nodes or max((len(attempt.nodes) for attempt in run.attempts), default=0) or 1
 
 
-def _not_known(runs: Sequence[RunLog]) -> Tuple[str, ...]:
-    found = []
+def _caveats_of_runs(runs: Sequence[RunLog]) -> Tuple[str, ...]:
+    caveats = []
     if any(run.row is None or not run.row.queued for run in runs):
-        found.append("how long it waited in the queue is not known")
+        caveats.append("how long it waited in the queue is not known")
     if any(run.row is None or run.row.gpus is None for run in runs):
-        found.append("how many GPUs it held is not known")
-    return tuple(found)
+        caveats.append("how many GPUs it held is not known")
+    return tuple(caveats)

@@ -30,7 +30,7 @@ _LEAST_STAND = 1.0
 AFTER: Dict[LaunchEnd, TimeCause] = {
     LaunchEnd.RUNS: TimeCause.CLOSE,
     LaunchEnd.FINISHED: TimeCause.CLOSE,
-    LaunchEnd.TOLD: TimeCause.CLOSE,
+    LaunchEnd.REQUESTED: TimeCause.CLOSE,
     LaunchEnd.CRASHED: TimeCause.BACK_OFF,
     LaunchEnd.HUNG: TimeCause.HANG,
     LaunchEnd.LOST: TimeCause.HANG,
@@ -103,7 +103,7 @@ def pieces_of(
 
 
 def _stretches(rows: Sequence[TimeRow]) -> List[_Stretch]:
-    found: List[_Stretch] = []
+    stretches: List[_Stretch] = []
     seconds: Mapping[str, float] = {name: 0.0 for name in rows[0].seconds}
     step = _step_before(rows)
     for row in rows:
@@ -111,9 +111,9 @@ def _stretches(rows: Sequence[TimeRow]) -> List[_Stretch]:
         work = row.seconds[Phase.STEP.value] - seconds[Phase.STEP.value]
         work += row.seconds[time_rows.OPEN_STEP] - seconds[time_rows.OPEN_STEP]
         reached = step if row.step is None else max(step, row.step)
-        found.append(_Stretch(row.t, passed, max(0.0, work), step, reached))
+        stretches.append(_Stretch(row.t, passed, max(0.0, work), step, reached))
         seconds, step = row.seconds, reached
-    return found
+    return stretches
 
 
 def _step_before(rows: Sequence[TimeRow]) -> int:
@@ -177,7 +177,7 @@ def _causes_of_open_step_seconds(
     stands = open_step_seconds > max(_LEAST_STAND, STANDS * max(row.slowest, 0.0 if usual else row.first[1]))
     if ending is LaunchEnd.RUNS:
         return [(TimeCause.HANG if stands else TimeCause.LASTED, "", open_step_seconds)]
-    if ending is LaunchEnd.TOLD or (ending is LaunchEnd.CRASHED and not stands):
+    if ending is LaunchEnd.REQUESTED or (ending is LaunchEnd.CRASHED and not stands):
         return [(TimeCause.TWICE, "", open_step_seconds)]
     # The step was cut short somewhere, and then nobody noticed: half a step is the best guess.
     cut = min(open_step_seconds, (usual or row.first[1]) / 2)
@@ -185,13 +185,13 @@ def _causes_of_open_step_seconds(
 
 
 def _hung_since(pieces: Sequence[TimePiece], since: float) -> List[TimePiece]:
-    found: List[TimePiece] = []
+    cut_pieces: List[TimePiece] = []
     for piece in pieces:
         if piece.start < since < piece.end:
-            found += [piece._replace(end=since), piece._replace(start=since, cause=TimeCause.HANG, part="")]
+            cut_pieces += [piece._replace(end=since), piece._replace(start=since, cause=TimeCause.HANG, part="")]
         else:
-            found.append(piece if piece.end <= since else piece._replace(cause=TimeCause.HANG, part=""))
-    return found
+            cut_pieces.append(piece if piece.end <= since else piece._replace(cause=TimeCause.HANG, part=""))
+    return cut_pieces
 
 
 def _after(rest: PieceRow, row: TimeRow, ending: LaunchEnd, end: float) -> None:
@@ -199,7 +199,7 @@ def _after(rest: PieceRow, row: TimeRow, ending: LaunchEnd, end: float) -> None:
     if row.over:
         rest.append_piece_until(end, AFTER[ending])
     elif ending is LaunchEnd.LOST:
-        rest.append_piece_until(row.t + LONGEST_GAP, TimeCause.UNKNOWN)
+        rest.append_piece_until(row.t + LONGEST_GAP, TimeCause.UNATTRIBUTED)
         rest.append_piece_until(end, TimeCause.HANG)
     elif ending in (LaunchEnd.HUNG, LaunchEnd.PEER_LOST):
         rest.append_piece_until(end, TimeCause.HANG)

@@ -15,9 +15,9 @@ from hyperpod_kit.job.goodput.pieces import TimePiece
 from hyperpod_kit.job.goodput.time_table import TimeTable, percents, table_of
 from hyperpod_kit.job.status import duration
 
-WIDTH, LEFT, RIGHT, ROW = 960, 190, 130, 22
+WIDTH, LEFT_MARGIN, RIGHT_MARGIN, ROW = 960, 190, 130, 22
 
-COLUMNS = WIDTH - LEFT - RIGHT
+COLUMNS = WIDTH - LEFT_MARGIN - RIGHT_MARGIN
 """Of a picture, a unit each."""
 
 NODES = 64
@@ -35,14 +35,14 @@ COLOURS: Dict[TimeCause, str] = {
     TimeCause.NODES: "#953800",
     TimeCause.QUEUE: "#8c959f",
     TimeCause.CLOSE: "#1b7c83",
-    TimeCause.UNKNOWN: "#d0d7de",
+    TimeCause.UNATTRIBUTED: "#d0d7de",
 }
 
 
 def waterfall_and_gantt_html(job_time: JobTime) -> str:
     """The pictures of one job; "" of one that has had no time."""
     table = table_of(job_time.pieces)
-    if not table.whole:
+    if not table.total_seconds:
         return ""
     begin = clock.strftime("%Y-%m-%d %H:%M %Z", clock.localtime(job_time.pieces[0].start))
     return (
@@ -59,12 +59,15 @@ def waterfall(table: TimeTable) -> str:
     passed = 0.0
     for number, (cause, share) in enumerate(zip(causes, shares)):
         seconds = table.seconds[cause]
-        x, width = _x(passed, table.whole), max(1.0, _x(passed + seconds, table.whole) - _x(passed, table.whole))
+        x, width = (
+            _x(passed, table.total_seconds),
+            max(1.0, _x(passed + seconds, table.total_seconds) - _x(passed, table.total_seconds)),
+        )
         y = number * ROW
         marks.append(
-            f'<text x="{LEFT - 8}" y="{y + 15}" text-anchor="end">{LABELS[cause]}</text>'
+            f'<text x="{LEFT_MARGIN - 8}" y="{y + 15}" text-anchor="end">{LABELS[cause]}</text>'
             f'<rect x="{x:.1f}" y="{y + 3}" width="{width:.1f}" height="{ROW - 6}" fill="{COLOURS[cause]}"/>'
-            f'<text x="{WIDTH - RIGHT + 8}" y="{y + 15}">{share:.1f} %, {duration(seconds)}</text>'
+            f'<text x="{WIDTH - RIGHT_MARGIN + 8}" y="{y + 15}">{share:.1f} %, {duration(seconds)}</text>'
         )
         passed += seconds
     return _svg(len(causes) * ROW, "what the time went into", marks)
@@ -79,7 +82,7 @@ def gantt(time: JobTime) -> str:
     marks: List[str] = []
     for number, (name, pieces) in enumerate(rows):
         y = number * ROW
-        marks.append(f'<text x="{LEFT - 8}" y="{y + 15}" text-anchor="end">{html.escape(name[:28])}</text>')
+        marks.append(f'<text x="{LEFT_MARGIN - 8}" y="{y + 15}" text-anchor="end">{html.escape(name[:28])}</text>')
         marks += [_block(piece, begin, end, y) for piece in _one_piece_per_column(pieces, begin, end)]
     height = len(rows) * ROW + 18
     marks += [
@@ -93,10 +96,10 @@ def gantt(time: JobTime) -> str:
 def _block(piece: TimePiece, begin: float, end: float, y: int) -> str:
     x = _x(piece.start - begin, end - begin)
     width = max(0.5, _x(piece.end - begin, end - begin) - x)
-    words = f"{piece.attempt or 'no attempt'}: {LABELS[piece.cause]}, {duration(piece.seconds)}"
+    tooltip = f"{piece.attempt or 'no attempt'}: {LABELS[piece.cause]}, {duration(piece.seconds)}"
     return (
         f'<rect x="{x:.1f}" y="{y + 3}" width="{width:.1f}" height="{ROW - 6}" fill="{COLOURS[piece.cause]}">'
-        f"<title>{html.escape(words)}</title></rect>"
+        f"<title>{html.escape(tooltip)}</title></rect>"
     )
 
 
@@ -139,8 +142,8 @@ def _seconds_per_column(
     return shares
 
 
-def _x(at: float, whole: float) -> float:
-    return LEFT + at / whole * (WIDTH - LEFT - RIGHT)
+def _x(at: float, total: float) -> float:
+    return LEFT_MARGIN + at / total * (WIDTH - LEFT_MARGIN - RIGHT_MARGIN)
 
 
 def _svg(height: int, label: str, marks: Sequence[str]) -> str:

@@ -49,11 +49,11 @@ class PieceRow:
     def append_pieces_in_proportion_until(self, end: float, durations: Iterable[Tuple[TimeCause, str, float]]) -> None:
         """Several up to `end`, in this proportion."""
         present = [(cause, part, seconds) for cause, part, seconds in durations if seconds > 0]
-        whole, start = sum(seconds for _, _, seconds in present), self.end
+        total_seconds, start = sum(seconds for _, _, seconds in present), self.end
         passed = 0.0
         for cause, part, seconds in present:
             passed += seconds
-            self.append_piece_until(start + (end - start) * passed / whole, cause, part)
+            self.append_piece_until(start + (end - start) * passed / total_seconds, cause, part)
 
     def add(self, pieces: Iterable[TimePiece]) -> None:
         """Others, as they are."""

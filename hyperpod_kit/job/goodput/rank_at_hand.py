@@ -63,7 +63,7 @@ def _row_of(attempt: str, state: str, last: TimeRow, now: float) -> Optional[Tim
 
 def _environments(attempt: str) -> Iterator[Dict[str, str]]:
     """Of this user's processes of the attempt."""
-    mark = f"{HPK_ATTEMPT}={attempt}".encode()
+    attempt_variable = f"{HPK_ATTEMPT}={attempt}".encode()
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -71,16 +71,20 @@ def _environments(attempt: str) -> Iterator[Dict[str, str]]:
             if os.stat(f"/proc/{name}").st_uid != os.geteuid():
                 continue
             with open(f"/proc/{name}/environ", "rb") as file:
-                words = file.read(_LARGEST).split(b"\0")
-            if mark in words:
-                yield dict(word.decode("utf-8", "replace").partition("=")[::2] for word in words if b"=" in word)
+                variables = file.read(_LARGEST).split(b"\0")
+            if attempt_variable in variables:
+                yield dict(
+                    variable.decode("utf-8", "replace").partition("=")[::2]
+                    for variable in variables
+                    if b"=" in variable
+                )
 
 
-def _is_same(one: Optional[str], other: str) -> bool:
-    if not one:
+def _is_same(path: Optional[str], other_path: str) -> bool:
+    if not path:
         return False
     try:
-        return os.path.samefile(one, other)
+        return os.path.samefile(path, other_path)
     except OSError:
         return False
 

@@ -32,9 +32,9 @@ def runs_of(state: str, ledger_rows: Sequence[ledger.Row]) -> List[RunLog]:
     for row in rows:
         key = job_time.run_key(row)
         if key not in run_rows:
-            found = time_rows.read_run(state, time_rows.run_name(*key))
-            if found is not None:
-                run_rows[key] = found
+            run_row = time_rows.read_run(state, time_rows.run_name(*key))
+            if run_row is not None:
+                run_rows[key] = run_row
         name = row.get("attempt")
         if row.get("event") == "attempt" and name and name not in times:
             times[name] = time_rows.read(state, name)

@@ -90,7 +90,7 @@ def _progress(rows: Sequence[TimeRow], moments: Sequence[float]) -> Iterator[_Pr
 
 def _values(progress: _Progress, table: TimeTable) -> Tuple[int, Dict[str, float]]:
     """The step of a point, and its value of each tag."""
-    values = {f"{SHARE}/{cause.value}": table.seconds.get(cause, 0.0) / table.whole for cause in TimeCause}
+    values = {f"{SHARE}/{cause.value}": table.seconds.get(cause, 0.0) / table.total_seconds for cause in TimeCause}
     if table.goodput is not None:
         values[GOODPUT] = table.goodput
     if progress.step_seconds:

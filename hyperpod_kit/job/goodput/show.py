@@ -38,11 +38,11 @@ CURES: Dict[TimeCause, str] = {
 
 def lines(time: JobTime, table: TimeTable, price: Optional[float] = None) -> List[str]:
     """`price`: US dollars a GPU-hour."""
-    if not table.whole:
+    if not table.total_seconds:
         return []
     causes = [cause for cause in TimeCause if table.seconds.get(cause, 0.0) > 0.0]
     shares = percents([table.seconds[cause] for cause in causes])
-    found = [goodput_sentence(time, table), bar(shares)]
+    output_lines = [goodput_sentence(time, table), bar(shares)]
     unit = _UNITS[time.unit]
     for cause, share in zip(causes, shares):
         hours = table.gpu_seconds.get(cause, 0.0) / 3600
@@ -51,18 +51,19 @@ def lines(time: JobTime, table: TimeTable, price: Optional[float] = None) -> Lis
         spent = f"{LABELS[cause]:18}{duration(table.seconds[cause]):>14}{share:7.1f} %"
         row = f"{spent}{hours:12,.{places}f} {unit}{money}"
         cure = _remedy_or_start_up_parts(cause, table)
-        found.append(f"{row}  {cure}" if cure else row)
-    return [*found, *time.unknown]
+        output_lines.append(f"{row}  {cure}" if cure else row)
+    return [*output_lines, *time.caveats]
 
 
 def goodput_sentence(job_time: JobTime, table: TimeTable) -> str:
     """Goodput, and what it is a part of."""
     until = "its end" if job_time.state is JobState.OVER else "now"
-    held = f"{_UNITS[job_time.unit][:-1].replace('-hour', '')} time that it held"
+    denominator = f"{_UNITS[job_time.unit][:-1].replace('-hour', '')} time that it held"
     if table.goodput is None:
-        return f"goodput is not known, {duration(table.whole)} from its submission to {until}"
+        return f"goodput is not known, {duration(table.total_seconds)} from its submission to {until}"
     least = f"at least ({table.unknown_gpu_share:.1%} of it is not known) " if table.unknown_gpu_share >= 0.0005 else ""
-    return f"goodput {least}{table.goodput:.1%} of the {held}, {duration(table.whole)} from its submission to {until}"
+    span = f"{duration(table.total_seconds)} from its submission to {until}"
+    return f"goodput {least}{table.goodput:.1%} of the {denominator}, {span}"
 
 
 def bar(shares: Sequence[float]) -> str:

@@ -21,7 +21,7 @@ from hyperpod_kit.slurm.phase_clock import COUNTED, ClockReading, PhaseClock
 from hyperpod_kit.slurm.progress import RankState
 from hyperpod_kit.untrusted import by_descriptor
 
-LOOK = 0.5
+CHECK_INTERVAL = 0.5
 """Seconds between two looks at the rank."""
 
 EVERY, EARLY, PART = 60.0, 1.0, 0.01
@@ -66,18 +66,18 @@ class RankTime:
         self,
         launch: str,
         node: str,
-        began: float,
+        process_started_at: float,
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`began`: when the rank's process was started, Unix seconds."""
+        """`process_started_at`: when the rank's process was started, Unix seconds."""
         self._launch, self._node, self._clock = launch, node, clock
-        self._began, self._start = began, clock() - max(0.0, now() - began)
+        self._process_started_at, self._start = process_started_at, clock() - max(0.0, now() - process_started_at)
         self._process: Optional[int] = None
         self._sampled = PhaseClock(clock)
         self._steps: Optional[int] = None
-        self._last = began
+        self._last = process_started_at
 
     def row(self, progress: RankMemory, over: bool = False) -> TimeRow:
         """As it is now."""
@@ -86,8 +86,8 @@ class RankTime:
             return self._row_from_sampled_state(progress, over)
         if self._process not in (None, reading.process):
             # torchrun has started its workers anew.
-            self._start += self._last - self._began
-            self._began = self._last
+            self._start += self._last - self._process_started_at
+            self._process_started_at = self._last
         self._process = reading.process
         return self._row(reading, max(0.0, reading.born - self._start), True, over)
 
@@ -106,7 +106,7 @@ class RankTime:
     def _row(self, reading: ClockReading, imported: float, reports: bool, over: bool) -> TimeRow:
         # A clock of the wall that is set meanwhile moves nothing.
         at = self._clock()
-        now = self._began + at - self._start
+        now = self._process_started_at + at - self._start
         seconds: Dict[str, float] = {phase.value: reading.seconds[phase] for phase in COUNTED}
         seconds[time_rows.IMPORT] = imported
         seconds[time_rows.DATA] = reading.data
@@ -119,7 +119,7 @@ class RankTime:
         return TimeRow(
             self._launch,
             self._node,
-            self._began,
+            self._process_started_at,
             now,
             reading.phase,
             now - max(0.0, at - reading.since),
@@ -173,7 +173,7 @@ class TimeLog:
         self._schedule = RowSchedule()
         self._over = threading.Event()
         self._path = ""
-        self._began = clock()
+        self._started_at = clock()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="hpk-time")
         if rank == 0 and state and attempt:
             with contextlib.suppress(ValueError):
@@ -189,12 +189,12 @@ class TimeLog:
 
     def _watch(self) -> None:
         self._append_row_if_due(over=False)
-        while not self._over.wait(LOOK):
+        while not self._over.wait(CHECK_INTERVAL):
             self._append_row_if_due(over=False)
         self._append_row_if_due(over=True)
 
     def _append_row_if_due(self, over: bool) -> None:
-        row, age = self._measured.row(self._progress, over), self._clock() - self._began
+        row, age = self._measured.row(self._progress, over), self._clock() - self._started_at
         if self._schedule.is_due(age, row):
             with contextlib.suppress(OSError):
                 append(self._path, time_rows.encoded(row._replace(captured=self._captured(row.t))))

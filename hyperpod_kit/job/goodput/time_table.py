@@ -26,7 +26,7 @@ class TimeTable:
     spells: Dict[TimeCause, int] = field(default_factory=dict)
 
     @property
-    def whole(self) -> float:
+    def total_seconds(self) -> float:
         """Seconds in all."""
         return sum(self.seconds.values())
 
@@ -39,8 +39,10 @@ class TimeTable:
     def goodput(self) -> Optional[float]:
         """See above; at least, where some of the time is unknown; None where no step is known to have lasted, and some
         of the time is unknown."""
-        unknown, lasted = (self.gpu_seconds.get(cause, 0.0) for cause in (TimeCause.UNKNOWN, TimeCause.LASTED))
-        if self.total_gpu_seconds <= 0 or (unknown > 0 and not lasted):
+        unattributed_gpu_seconds, lasted = (
+            self.gpu_seconds.get(cause, 0.0) for cause in (TimeCause.UNATTRIBUTED, TimeCause.LASTED)
+        )
+        if self.total_gpu_seconds <= 0 or (unattributed_gpu_seconds > 0 and not lasted):
             return None
         return goodput_of(lasted, self.total_gpu_seconds)
 
@@ -48,7 +50,9 @@ class TimeTable:
     def unknown_gpu_share(self) -> float:
         """The part of the GPU time of which nobody knows what it went into."""
         return (
-            self.gpu_seconds.get(TimeCause.UNKNOWN, 0.0) / self.total_gpu_seconds if self.total_gpu_seconds > 0 else 0.0
+            self.gpu_seconds.get(TimeCause.UNATTRIBUTED, 0.0) / self.total_gpu_seconds
+            if self.total_gpu_seconds > 0
+            else 0.0
         )
 
     def to_dict(self) -> Dict[str, Any]:
@@ -61,9 +65,9 @@ class TimeTable:
         }
 
 
-def goodput_of(lasted: float, held: float) -> float:
+def goodput_of(lasted: float, held_gpu_seconds: float) -> float:
     """See above."""
-    return min(1.0, max(0.0, lasted / held))
+    return min(1.0, max(0.0, lasted / held_gpu_seconds))
 
 
 def table_of(pieces: Iterable[TimePiece]) -> TimeTable:
@@ -87,11 +91,11 @@ def table_of(pieces: Iterable[TimePiece]) -> TimeTable:
 
 def percents(amounts: Sequence[float], places: int = 1) -> List[float]:
     """Of their sum, rounded so that they still add up to 100: the largest remainders are rounded up."""
-    whole = sum(amounts)
-    if whole <= 0:
+    total = sum(amounts)
+    if total <= 0:
         return [0.0 for _ in amounts]
     units = 10**places
-    exact = [amount / whole * 100 * units for amount in amounts]
+    exact = [amount / total * 100 * units for amount in amounts]
     floors = [int(value) for value in exact]
     short = 100 * units - sum(floors)
     order = sorted(range(len(exact)), key=lambda index: exact[index] - floors[index], reverse=True)

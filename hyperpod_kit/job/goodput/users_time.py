@@ -29,21 +29,21 @@ MEMORY = 4 << 30
 MOST_ROOTS = 1000
 """Of one user, the newest."""
 
-Look = Callable[[str], Dict[str, GroupTime]]
+RootAccounting = Callable[[str], Dict[str, GroupTime]]
 """What the time of the jobs on a root went into. Raises HyperpodKitError, OSError."""
 
 
-def tables(named: Sequence[str], look: Look, problems: List[str]) -> Dict[str, GroupTime]:
+def tables(named: Sequence[str], account_root: RootAccounting, problems: List[str]) -> Dict[str, GroupTime]:
     """Of all roots that are named, or that users have noted. `problems`: gets a sentence for what is not counted.
 
     Raises Absent for a root that is named and not there, Unreachable where nothing can be counted.
     """
-    found: List[Dict[str, GroupTime]] = []
+    groups_of_roots: List[Dict[str, GroupTime]] = []
     counted: Set[str] = set()
     for uid, root in _named(named) if named else _noted(problems):
         try:
             identity, rows = owner.run_as_user_in_child(
-                partial(_account_root_in_child, root, look), uid, root, PATIENCE
+                partial(_account_root_in_child, root, account_root), uid, root, PATIENCE
             )
         except (HyperpodKitError, OSError) as err:
             if named and isinstance(err, Absent):
@@ -53,11 +53,11 @@ def tables(named: Sequence[str], look: Look, problems: List[str]) -> Dict[str, G
         # By another name it is the same one.
         if identity not in counted:
             counted.add(identity)
-            found.append({name: _decoded(row) for name, row in rows.items()})
-    if not found:
+            groups_of_roots.append({name: _decoded(row) for name, row in rows.items()})
+    if not groups_of_roots:
         nothing = [] if named else [f"no job is noted in {job_index.index_file_path()}"]
         raise Unreachable("; ".join([*nothing, *problems]), hint="hyperpod-kit job goodput --root DIR, for each root")
-    return groups.together(found)
+    return groups.together(groups_of_roots)
 
 
 def _named(roots: Sequence[str]) -> Iterator[Tuple[int, str]]:
@@ -88,14 +88,14 @@ def _roots_in(file: str) -> List[str]:
     return list(dict.fromkeys(str(row["root"]) for row in reversed(ledger.read(file)) if row.get("root")))
 
 
-def _account_root_in_child(root: str, account_root: Look) -> List[Any]:
+def _account_root_in_child(root: str, account_root: RootAccounting) -> List[Any]:
     _limit_own_data_memory()
     state_place.require_root(root)
-    place = state_place.absolute(root)
-    rows = {name: _encoded(group) for name, group in account_root(place).items()}
-    if not is_path(place):
-        return [place, rows]
-    facts = os.stat(place)
+    absolute_root = state_place.absolute(root)
+    rows = {name: _encoded(group) for name, group in account_root(absolute_root).items()}
+    if not is_path(absolute_root):
+        return [absolute_root, rows]
+    facts = os.stat(absolute_root)
     return [f"{facts.st_dev}:{facts.st_ino}", rows]
 
 
@@ -117,7 +117,7 @@ def _encoded(group: GroupTime) -> Dict[str, Any]:
 
 
 def _decoded(row: Mapping[str, Any]) -> GroupTime:
-    seconds, held = (
+    seconds, gpu_seconds = (
         {TimeCause(cause): float(value) for cause, value in row[name].items()} for name in ("seconds", "gpu_seconds")
     )
-    return GroupTime(TimeTable(seconds, held, dict(row["parts"])), str(row["unit"]))
+    return GroupTime(TimeTable(seconds, gpu_seconds, dict(row["parts"])), str(row["unit"]))

@@ -119,10 +119,10 @@ class AttemptRunner:
         while not self._record_start(start):
             # A root that is away looks like one in which nothing was ever saved: choose anew.
             start = self._prepare(number, lost, previous)
-        begun = time.monotonic()
+        start_time = time.monotonic()
         observation = self._run_step(start)
         outcome = self.resumption.recast_crash_as_storage_if_unreadable(classify(observation))
-        self._record_end(start, outcome, round(time.monotonic() - begun, 1))
+        self._record_end(start, outcome, round(time.monotonic() - start_time, 1))
         self.failed_launches.update_advice_and_hopelessness(outcome, start.used)
         return outcome
 
@@ -141,12 +141,12 @@ class AttemptRunner:
         poison = find_poison_checkpoint(rows)
         choice = self._choose_checkpoint(rows, poison)
         self._refuse_start(rows, poison, choice)
-        if choice.kind != checkpoint_choice.OURS:
+        if choice.kind != checkpoint_choice.KIT_KIND:
             self._set_damaged_aside(choice, poison)
         allocated = self.patience.wait_for_answered_allocation(context.job)
         if allocated.ended:
             self._interruptions.stop(explain_run_end(allocated, context.job.restart))
-        avoided = (*previous.away, *previous.unlaunched) if previous is not None else ()
+        avoided = (*previous.nodes_without_root, *previous.unlaunched) if previous is not None else ()
         nodes = select_nodes(context, allocated, lost, avoided)
         return _Start(context.ledger.name(number), number, rows, poison, choice, allocated, nodes)
 
@@ -231,9 +231,9 @@ class AttemptRunner:
             observation = StepSupervision(process, start.attempt, rules, context).run()
         self._record_restores(start.attempt)
         observation = self.container_starts.add_silent_nodes_without_root(
-            observation, list(lifelines.words), start.used
+            observation, list(lifelines.status_by_node), start.used
         )
-        self.ranks_were_heard = bool(lifelines.words)
+        self.ranks_were_heard = bool(lifelines.status_by_node)
         has_container = context.container is not None
         return launch_probe.probe_unheard_nodes_if_launch_failed(
             observation, has_container, context.options, context.env

@@ -132,7 +132,7 @@ def exit_when_ended_by_slurm(facts: AttemptFacts) -> Optional[RunDecision]:
     """Slurm or a person has ended this run; a cancelled job is never requeued."""
     if not facts.is_stop_requested and not facts.outcome.kind.by_slurm:
         return None
-    stop_reason = facts.outcome.end.words if facts.outcome.end else ""
+    stop_reason = facts.outcome.end.explanation if facts.outcome.end else ""
     return RunDecision(DecisionKind.EXIT, exit_code=ExitCode.TERMINATED, stop_reason=stop_reason)
 
 

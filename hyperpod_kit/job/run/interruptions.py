@@ -53,9 +53,9 @@ class Interruptions:
 
     def stop(self, end: RunEnd) -> NoReturn:
         """Record and report why this run ends, and raise RunStopped."""
-        self.record("stopped", why=end.words)
+        self.record("stopped", why=end.explanation)
         never = "; a cancelled job is never requeued" if end.kind is OutcomeKind.CANCELLED else ""
-        self._report("stopped", f"this run {end.words}{never}", why=end.words, kind=end.kind.value)
+        self._report("stopped", f"this run {end.explanation}{never}", why=end.explanation, kind=end.kind.value)
         raise RunStopped
 
     def record(self, event: str, **fields: object) -> None:

@@ -29,12 +29,12 @@ class Observation:
         warned: Whether USR1 came, which announces a time limit or a preemption.
         lost: Nodes that do not answer.
         stalled: Whether nothing moved and the step was ended for it.
-        away: Where the checkpoint root did not answer: "" for this host, or names of nodes.
+        nodes_without_root: Where the checkpoint root did not answer: "" for this host, or names of nodes.
         cut: Nodes whose part of the step was gone without Slurm's notice.
         end: Why Slurm ended the run, where it did.
         reached: The last step that the ranks reported while they ran.
         hang: The sentence on a step that was ended because it did not move.
-        heard: Whether the wrapper of any rank has called `job run`.
+        has_wrapper_called: Whether the wrapper of any rank has called `job run`.
         unheard: Nodes from which no wrapper has called, and which left no record.
         launch_failures: What could not be executed.
     """
@@ -45,19 +45,26 @@ class Observation:
     warned: bool = False
     lost: Tuple[str, ...] = ()
     stalled: bool = False
-    away: Tuple[str, ...] = ()
+    nodes_without_root: Tuple[str, ...] = ()
     cut: Tuple[str, ...] = ()
     end: Optional[RunEnd] = None
     reached: Optional[int] = None
     hang: str = ""
-    heard: bool = False
+    has_wrapper_called: bool = False
     unheard: Tuple[str, ...] = ()
     launch_failures: Tuple[LaunchFailure, ...] = ()
 
     @property
     def is_explained_outside_of_ranks(self) -> bool:
         """Whether success, Slurm, a node, storage or a stall explains the end, whatever the ranks did."""
-        return self.code == 0 or bool(self.stop) or self.warned or bool(self.lost) or bool(self.away) or self.stalled
+        return (
+            self.code == 0
+            or bool(self.stop)
+            or self.warned
+            or bool(self.lost)
+            or bool(self.nodes_without_root)
+            or self.stalled
+        )
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ class Outcome:
         lost: Nodes that do not answer.
         reached: The last step that any rank is known to have completed.
         begins: The first step that the ranks did.
-        away, cut, end, hang, launch_failures: As in `Observation`.
+        nodes_without_root, cut, end, hang, launch_failures: As in `Observation`.
         unlaunched: Nodes that are known to have started nothing.
     """
 
@@ -81,7 +88,7 @@ class Outcome:
     lost: Tuple[str, ...] = ()
     reached: Optional[int] = None
     begins: Optional[int] = None
-    away: Tuple[str, ...] = ()
+    nodes_without_root: Tuple[str, ...] = ()
     cut: Tuple[str, ...] = ()
     end: Optional[RunEnd] = None
     hang: str = ""
@@ -105,7 +112,7 @@ class Outcome:
     def sentence(self) -> str:
         """Return the class with what is known of its cause, in words."""
         if self.kind.by_slurm and self.end:
-            return self.end.words
+            return self.end.explanation
         if self.kind is OutcomeKind.NODE_LOST:
             return self._node_lost_sentence()
         if self.kind is OutcomeKind.STORAGE:
@@ -120,12 +127,12 @@ class Outcome:
 
     def _node_lost_sentence(self) -> str:
         sentence = f"lost {', '.join(self.lost)}" if self.lost else self.kind.sentence
-        return f"{sentence} and {self.end.words}" if self.end else sentence
+        return f"{sentence} and {self.end.explanation}" if self.end else sentence
 
     def _storage_sentence(self) -> str:
-        if not self.away and self.first is not None:
+        if not self.nodes_without_root and self.first is not None:
             return f"could not read its training data: {_describe_exit(self.first)}"
-        names = ", ".join(name for name in self.away if name)
+        names = ", ".join(name for name in self.nodes_without_root if name)
         return f"{self.kind.sentence} on {names}" if names else self.kind.sentence
 
     def _launch_failure_cause(self) -> str:
@@ -179,8 +186,8 @@ def _classify(observation: Observation) -> Outcome:
         return Outcome(OutcomeKind.PREEMPTED, code, first, observation.lost)
     if observation.lost:
         return Outcome(OutcomeKind.NODE_LOST, code, first, observation.lost)
-    if observation.away or (first is not None and first.without_data):
-        return Outcome(OutcomeKind.STORAGE, code, first, away=observation.away)
+    if observation.nodes_without_root or (first is not None and first.without_data):
+        return Outcome(OutcomeKind.STORAGE, code, first, nodes_without_root=observation.nodes_without_root)
     if observation.stalled:
         return Outcome(OutcomeKind.STALL, code, first)
     if never_began(observation):
@@ -227,7 +234,7 @@ def never_began(observation: Observation) -> bool:
     first = first_failure(observation.exits)
     if first is None:
         # Killed as a whole, it may have been at work where no node could call us.
-        return not observation.heard and 0 < observation.code <= _LAST_CODE
+        return not observation.has_wrapper_called and 0 < observation.code <= _LAST_CODE
     return first.code in NOT_STARTED and first.ended - first.started < QUICK
 
 

@@ -20,7 +20,7 @@ class LaunchEnd(enum.Enum):
 
     RUNS = enum.auto()
     FINISHED = enum.auto()
-    TOLD = enum.auto()
+    REQUESTED = enum.auto()
     CRASHED = enum.auto()
     HUNG = enum.auto()
     LOST = enum.auto()
@@ -56,7 +56,7 @@ class OutcomeKind(enum.Enum):
         "again",
         "saved and wants to run again",
         "it saved and wants to run again (exit 75)",
-        LaunchEnd.TOLD,
+        LaunchEnd.REQUESTED,
         "#0969da",
         is_handed_back=True,
     )
@@ -64,7 +64,7 @@ class OutcomeKind(enum.Enum):
         "preempted",
         "was warned by USR1 and has ended",
         "USR1 came before its end: the time limit, or preemption",
-        LaunchEnd.TOLD,
+        LaunchEnd.REQUESTED,
         "#0969da",
         is_handed_back=True,
     )
@@ -72,7 +72,7 @@ class OutcomeKind(enum.Enum):
         "cancelled",
         "was cancelled",
         "Slurm ended it: scancel, or a limit",
-        LaunchEnd.TOLD,
+        LaunchEnd.REQUESTED,
         "#6e7781",
         by_slurm=True,
     )
@@ -80,7 +80,7 @@ class OutcomeKind(enum.Enum):
         "requeued",
         "was ended by Slurm, which has put the job back into the queue",
         "Slurm ended it and put the job back into the queue, and no node of it is known to be lost",
-        LaunchEnd.TOLD,
+        LaunchEnd.REQUESTED,
         "#0969da",
         by_slurm=True,
     )

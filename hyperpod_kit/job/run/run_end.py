@@ -25,10 +25,10 @@ _LIMITS = {
 
 @dataclass(frozen=True)
 class RunEnd:
-    """Why a run ended. `kind`: NODE_LOST or one of those that are `by_slurm`; `words`: what it did, for people."""
+    """Why a run ended: `kind` is NODE_LOST or one that is `by_slurm`, `explanation` is for people."""
 
     kind: OutcomeKind
-    words: str
+    explanation: str
 
 
 def explain_run_end(allocation: Allocation, restart: int, signal: Optional[str] = None) -> RunEnd:
@@ -37,8 +37,8 @@ def explain_run_end(allocation: Allocation, restart: int, signal: Optional[str] 
     if not state:
         return RunEnd(OutcomeKind.UNKNOWN, "was ended, and slurmctld does not say why")
     if state == FORGOTTEN:
-        words = "was ended by Slurm, which no longer knows the job: slurmctld has lost its state"
-        return RunEnd(OutcomeKind.UNKNOWN, words)
+        explanation = "was ended by Slurm, which no longer knows the job: slurmctld has lost its state"
+        return RunEnd(OutcomeKind.UNKNOWN, explanation)
     was_restarted = allocation.restarts is not None and allocation.restarts > restart
     if state in job_states.WAITS or was_restarted:
         return RunEnd(OutcomeKind.REQUEUED, "was ended by Slurm, which has put the job back into the queue")
@@ -48,8 +48,8 @@ def explain_run_end(allocation: Allocation, restart: int, signal: Optional[str] 
     if limit:
         return RunEnd(OutcomeKind.CANCELLED, f"was ended by Slurm at {limit}")
     if state in LIVE_STATES:
-        words = f"was told to end by {signal or 'a signal'}, while Slurm has the job as {state}"
-        return RunEnd(OutcomeKind.CANCELLED, words)
+        explanation = f"was told to end by {signal or 'a signal'}, while Slurm has the job as {state}"
+        return RunEnd(OutcomeKind.CANCELLED, explanation)
     if state in ("CANCELLED", job_states.COMPLETING):
         return RunEnd(OutcomeKind.CANCELLED, "was cancelled")
     return RunEnd(OutcomeKind.CANCELLED, f"was ended by Slurm ({state})")

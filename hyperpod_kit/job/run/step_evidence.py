@@ -50,11 +50,11 @@ class StepEvidence:
         lines = self._rules.lines
         lines.receive_and_list_cut_off_nodes()
         stop = self._context.signals.stop
-        away = tuple(lines.without_storage)
+        nodes_without_root = tuple(lines.without_storage)
         has_failed = code != 0
         # What the ranks wrote is read once the checkpoint root answers.
         if has_failed and not stop and self._rules.storage.outlast():
-            away, stop = ("", *away), self._context.signals.stop
+            nodes_without_root, stop = ("", *nodes_without_root), self._context.signals.stop
         lost = trouble.lost
         if has_failed and not stop and not lost and not trouble.stalled:
             lost = self._settle_suspects()
@@ -70,7 +70,7 @@ class StepEvidence:
         if end is not None and allocated is not None:
             lost = self._lost_at_the_end_of_the_run(end, allocated, lost, records)
         elif has_failed and self._rules.nodes is not None:
-            lost = tuple(sorted({*lost, *vanished(self._rules.nodes.doubted, lines.words, records)}))
+            lost = tuple(sorted({*lost, *vanished(self._rules.nodes.doubted, lines.status_by_node, records)}))
         return Observation(
             code=self._corrected_code(code, records),
             exits=records,
@@ -78,12 +78,12 @@ class StepEvidence:
             warned=self._context.signals.warned,
             lost=lost,
             stalled=trouble.stalled,
-            away=away,
+            nodes_without_root=nodes_without_root,
             cut=trouble.cut,
             end=end,
             reached=furthest(lines.reports),
             hang=trouble.reason if trouble.stalled else "",
-            heard=bool(lines.greeted),
+            has_wrapper_called=bool(lines.greeted),
             unheard=self._unheard_nodes(records),
             launch_failures=launch_failures,
         )
@@ -115,7 +115,7 @@ class StepEvidence:
     def _corrected_code(self, code: Optional[int], records: Sequence[Exit]) -> int:
         if code is None:
             return KILLED
-        if code == 0 and not records and not self._rules.lines.words:
+        if code == 0 and not records and not self._rules.lines.status_by_node:
             # So it is with a plugin of slurmstepd that fails before the tasks, in Slurm 22.05.
             self._context.report("unstarted", "srun exited 0, and no rank has begun: that is taken for a failure")
             return NO_RANK
@@ -123,8 +123,8 @@ class StepEvidence:
 
     def _unheard_nodes(self, records: Iterable[Exit]) -> Tuple[str, ...]:
         """Return the nodes of the step from which no wrapper has called, and which left no record."""
-        known = {*self._rules.lines.greeted, *(record.node for record in records)}
-        return tuple(name for name in self._rules.used if name not in known)
+        heard_nodes = {*self._rules.lines.greeted, *(record.node for record in records)}
+        return tuple(name for name in self._rules.used if name not in heard_nodes)
 
     def _lost_at_the_end_of_the_run(
         self, end: RunEnd, allocated: Allocation, lost: Sequence[str], records: Iterable[Exit]
@@ -140,7 +140,7 @@ class StepEvidence:
         """
         rules = self._rules
         ended_in_order = {record.node for record in records}
-        ended_in_order |= {name for name, word in rules.lines.words.items() if word == BYE}
+        ended_in_order |= {name for name, word in rules.lines.status_by_node.items() if word == BYE}
         silent: Set[str] = set()
         if rules.nodes is not None:
             silent = {*rules.nodes.doubted, *rules.nodes.suspects} - ended_in_order
@@ -152,11 +152,11 @@ class StepEvidence:
         return (silent | rebooted | set(allocated.before)) & set(rules.used)
 
 
-def vanished(doubted: Iterable[str], words: Mapping[str, str], records: Iterable[Exit]) -> Set[str]:
+def vanished(doubted: Iterable[str], last_word_by_node: Mapping[str, str], records: Iterable[Exit]) -> Set[str]:
     """Return the nodes that broke off without a last word, left no record and did not answer for a while: their machine
     died.
 
     One that is replaced or boots within seconds answers again before it would be given up.
     """
     nodes_with_records = {record.node for record in records}
-    return {name for name in doubted if words.get(name) == "" and name not in nodes_with_records}
+    return {name for name in doubted if last_word_by_node.get(name) == "" and name not in nodes_with_records}

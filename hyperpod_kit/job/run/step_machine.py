@@ -39,31 +39,31 @@ class StepTrouble:
         lost: Nodes that do not answer.
         stalled: Whether nothing moves.
         cut: Nodes whose part of the step is gone without Slurm's notice.
-        away: Nodes on which the checkpoint root does not answer although it does here.
+        nodes_without_root: Nodes on which the checkpoint root does not answer although it does here.
     """
 
     reason: str = ""
     lost: Tuple[str, ...] = ()
     stalled: bool = False
     cut: Tuple[str, ...] = ()
-    away: Tuple[str, ...] = ()
+    nodes_without_root: Tuple[str, ...] = ()
 
     @property
     def nodes(self) -> Tuple[str, ...]:
         """The nodes that have it; none where the whole step has."""
-        return self.lost or self.cut or self.away
+        return self.lost or self.cut or self.nodes_without_root
 
     def fields(self) -> Dict[str, object]:
         """Return what the report holds of it."""
         if self.cut:
             return {"cut": list(self.cut)}
-        if self.away:
-            return {"away": list(self.away)}
+        if self.nodes_without_root:
+            return {"away": list(self.nodes_without_root)}
         return {"lost": list(self.lost), "stalled": self.stalled}
 
 
 def strongest_trouble(
-    lost: Sequence[str] = (), hang: str = "", cut: Sequence[str] = (), away: Sequence[str] = ()
+    lost: Sequence[str] = (), hang: str = "", cut: Sequence[str] = (), nodes_without_root: Sequence[str] = ()
 ) -> StepTrouble:
     """Return the trouble that explains the others. `hang`: why the step counts as hung, "" while it does not."""
     if lost:
@@ -72,8 +72,11 @@ def strongest_trouble(
         return StepTrouble(hang, stalled=True)
     if cut:
         return StepTrouble(f"the step's part on {', '.join(cut)} is gone and Slurm does not notice", cut=tuple(cut))
-    if away:
-        return StepTrouble(f"the checkpoint root answers here and not on {', '.join(away)}", away=tuple(away))
+    if nodes_without_root:
+        return StepTrouble(
+            f"the checkpoint root answers here and not on {', '.join(nodes_without_root)}",
+            nodes_without_root=tuple(nodes_without_root),
+        )
     return StepTrouble()
 
 
@@ -148,11 +151,11 @@ class StepMachine:
             return StepAction(StepActionKind.RESTART_WATCHES)
         return StepAction(StepActionKind.ASK_STEP_RETRY, trouble=trouble) if trouble.reason else _WAIT
 
-    def step_retry_answered(self, answer: RetryAnswer, trouble: StepTrouble) -> StepAction:
+    def step_retry_answered(self, retry_answer: RetryAnswer, trouble: StepTrouble) -> StepAction:
         """Return what follows HyperPod's answer about a trouble."""
-        if answer is RetryAnswer.END:
+        if retry_answer is RetryAnswer.END:
             return self._end_for(trouble)
-        if answer is RetryAnswer.LAUNCHED:
+        if retry_answer is RetryAnswer.LAUNCHED:
             return StepAction(StepActionKind.RESTART_WATCHES)
         return _WAIT
 

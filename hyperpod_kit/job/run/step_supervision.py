@@ -49,7 +49,9 @@ class StepSupervision:
         self._rules = rules
         self._context = context
         self._machine = StepMachine(save_grace=options.grace, has_step_retry=rules.retry is not None)
-        self._stall = StallWatch(options.stall, options.root, rules.storage.answers, known=rules.known)
+        self._stall = StallWatch(
+            options.stall, options.root, rules.storage.answers, known_silences=rules.known_silences
+        )
         self._note = StepNoteWriter(options.state, attempt)
         self._root_watch = AwayWatch(rules.storage.answers)
         self._doubt = Doubt(rules.nodes.count if rules.nodes else 0, make_query_of_down_nodes(context.runner))
@@ -101,8 +103,8 @@ class StepSupervision:
             self._context.report("lifeline", sentence)
         hang = self._stall.reason_to_end_step_or_empty(lines.reports)
         self._note.write_note_if_due(lines.reports, self._stall.seconds_without_progress)
-        away = self._root_watch.lost(lines.without_storage)
-        return strongest_trouble(lost, hang, cut, away)
+        nodes_without_root = self._root_watch.lost(lines.without_storage)
+        return strongest_trouble(lost, hang, cut, nodes_without_root)
 
     def _find_lost_nodes(self) -> Tuple[str, ...]:
         watch = self._rules.nodes
@@ -123,13 +125,13 @@ class StepSupervision:
 
     def _consult_step_retry(self, retry: StepRetry, action: StepAction, trouble: StepTrouble) -> StepAction:
         """Ask HyperPod about a trouble where the machine wants that; return the action that follows."""
-        answer = RetryAnswer.WAIT
+        retry_answer = RetryAnswer.WAIT
         if action.kind is StepActionKind.ASK_STEP_RETRY:
-            answer = retry.end_step_or_wait_for_retry(trouble.reason, trouble.nodes)
-            action = self._machine.step_retry_answered(answer, trouble)
-        if answer is RetryAnswer.LAUNCHED and not retry.can_hear_relaunches:
+            retry_answer = retry.end_step_or_wait_for_retry(trouble.reason, trouble.nodes)
+            action = self._machine.step_retry_answered(retry_answer, trouble)
+        if retry_answer is RetryAnswer.LAUNCHED and not retry.can_hear_relaunches:
             self._rules.lines.note_announced_relaunch()
-        if answer is not RetryAnswer.END:
+        if retry_answer is not RetryAnswer.END:
             self._machine.step_retry_looked(trouble, has_ended_the_step=retry.ended)
         return action
 
@@ -144,7 +146,7 @@ class StepSupervision:
     def _send_save_signal(self) -> None:
         self._context.report("warned", "USR1: telling the step to save")
         try:
-            control.signal_steps(self._context.runner, self._context.job.id, step_name.OWN, "USR1")
+            control.signal_steps(self._context.runner, self._context.job.id, step_name.PROCESS_PREFIX, "USR1")
         except RunError as err:
             self._context.report("warned", f"the step could not be told: {err}")
 

@@ -28,7 +28,7 @@ class SupervisionRules:
             step is ended then.
         used: The nodes of the step.
         starts: When their machines were started, as it was known before the step.
-        known: What is known of this job's silences.
+        known_silences: What is known of this job's silences.
     """
 
     nodes: Optional[NodeWatch]
@@ -37,4 +37,4 @@ class SupervisionRules:
     retry: Optional[StepRetry] = None
     used: Tuple[str, ...] = ()
     starts: Mapping[str, control.NodeStart] = field(default_factory=dict)
-    known: KnownSilences = field(default_factory=KnownSilences)
+    known_silences: KnownSilences = field(default_factory=KnownSilences)

@@ -66,11 +66,11 @@ def read_entries_marking_damage(kind: str, path: Path) -> Iterator[Entry]:
         yield from source.importer(_read_lines_replacing_overlong(stream, source, damage), path.name)
     if damage:
         yield AuditGap(
-            0.0, 0.0, record_source_of_kind(kind), f"{path.name}:damaged", f"{path.name} is damaged: {damage[0]}", ""
+            0.0, 0.0, source_field_of_records(kind), f"{path.name}:damaged", f"{path.name} is damaged: {damage[0]}", ""
         )
 
 
-def record_source_of_kind(kind: str) -> str:
+def source_field_of_records(kind: str) -> str:
     """Return what its records call their source."""
     return {"changelog": changelog.SOURCE}.get(kind, kind)
 

@@ -24,7 +24,7 @@ class TierRoot(NamedTuple):
     stay: tuple[tuple[str, str], ...]
 
 
-def is_intact(store: Store, checkpoint_id: str) -> bool:
+def is_intact_by_digest_of_every_byte(store: Store, checkpoint_id: str) -> bool:
     """Whether every byte is what was committed."""
     try:
         verify.verify_checkpoint(store, checkpoint_id)
@@ -49,7 +49,9 @@ def survey_root_verifying_newest(root: str, keep: int) -> TierRoot:
     if run is None:
         raise CheckpointError(f"{root} has no {layout.RUN_FILE}: nobody says whose checkpoints these are")
     checkpoints = _mark_damaged_among_newest(
-        store, retention.judge_all_checkpoints(store, run_id=run.run_id, is_complete=is_intact), keep
+        store,
+        retention.judge_all_checkpoints(store, run_id=run.run_id, is_complete=is_intact_by_digest_of_every_byte),
+        keep,
     )
     planned = retention.plan(checkpoints, Latest(keep))
     states = {item.facts.checkpoint_id: item for item in checkpoints}
@@ -105,7 +107,7 @@ def _mark_damaged_among_newest(store: Store, checkpoints: list[retention.Item], 
     verified, items = 0, []
     for item in checkpoints:
         if item.state == retention.VALID and verified < keep:
-            if is_intact(store, item.facts.checkpoint_id):
+            if is_intact_by_digest_of_every_byte(store, item.facts.checkpoint_id):
                 verified += 1
             else:
                 item = item._replace(state=retention.UNJUDGED, note="its bytes are not those that were saved")

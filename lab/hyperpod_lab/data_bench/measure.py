@@ -180,9 +180,9 @@ def load_rivals(path: str) -> list[Rival]:
     return [kind() for kind in module.RIVALS]
 
 
-def reason_not_measurable(rival: Rival, plain: bool) -> str:
+def reason_not_measurable(rival: Rival, are_local_line_files: bool) -> str:
     """Return why a rival cannot be measured on these sources, or ""."""
-    if not plain:
+    if not are_local_line_files:
         return "reads no such files"
     if find_spec(rival.module) is None:
         return "not installed"

@@ -172,9 +172,9 @@ SAID = (
 
 def read_task(data: bytes) -> None:
     heard: Any = tasks.Tasks.__new__(tasks.Tasks)
-    heard.all, heard._begun = [tasks.TaskState("n1", 0.0)], False
+    heard.all, heard._has_first_message = [tasks.TaskState("n1", 0.0)], False
     for line in data.split(b"\n"):
-        heard._hear(line)
+        heard._apply_message_line(line)
 
 
 def read_lease(data: bytes) -> None:

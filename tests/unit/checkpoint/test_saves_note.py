@@ -241,7 +241,7 @@ def test_what_job_status_says(durable: Any, lost: Any, expected: List[str]) -> N
         saves.NewestDurable("a", 1, 1, durable, at) if durable else None,
         Row(1, 2, lost, "the disk is full", at) if lost else None,
     )
-    said = saves.sentences(found, at + 720)
+    said = saves.describe_save_status(found, at + 720)
     assert [line.replace(time.strftime("%H:%M", time.localtime(at)), "TIME") for line in said] == expected
     assert json.loads(json.dumps(found.to_dict()))["unknown"] == ""
 
@@ -275,16 +275,19 @@ def test_words_on_the_root_that_are_none_are_passed_over(tmp_path: Path) -> None
     os.mkfifo(folder / "saves-e000001-000006.json")
     (folder / "saves-e7-1.json").write_text("{}")
     assert failure_rows.read_newest(str(tmp_path)) == row._replace(why="a b ]0;")
-    assert saves.sentences(saves.look(str(tmp_path)), 6.0)[0] == "newest durable: none"
+    assert saves.describe_save_status(saves.read_save_status(str(tmp_path)), 6.0)[0] == "newest durable: none"
     shutil.rmtree(folder)
     folder.write_text("no directory")
-    assert "unknown" in saves.sentences(saves.look(str(tmp_path)), 6.0)[0]
+    assert "unknown" in saves.describe_save_status(saves.read_save_status(str(tmp_path)), 6.0)[0]
 
 
 def test_a_root_of_another_framework_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "global_step80").mkdir()
     (tmp_path / "latest").write_text("global_step80")
-    assert saves.look(str(tmp_path)) == saves.SaveStatus() and saves.sentences(saves.SaveStatus(), 0.0) == []
+    assert (
+        saves.read_save_status(str(tmp_path)) == saves.SaveStatus()
+        and saves.describe_save_status(saves.SaveStatus(), 0.0) == []
+    )
 
 
 def test_a_run_whose_saves_fail_is_seen_from_elsewhere_until_one_is_durable(

@@ -70,7 +70,7 @@ class Job:
         start = {"start_step": self.start_step}
         try:
             return JobSupervisor(
-                chosen, env, runner=self.runner, report=JobReport(fd, told=told), **extra, **start
+                chosen, env, runner=self.runner, report=JobReport(fd, event_listener=told), **extra, **start
             ).run()
         finally:
             os.close(fd)

@@ -124,7 +124,7 @@ def one(folder: Path) -> int:
     def note(event: str, fields: Any) -> None:
         events.append((time.monotonic(), event, dict(fields)))
 
-    code = JobSupervisor(options, env, runner=RecordingRunner(answers), report=JobReport(told=note)).run()
+    code = JobSupervisor(options, env, runner=RecordingRunner(answers), report=JobReport(event_listener=note)).run()
     (folder / "events.json").write_text(json.dumps({"code": code, "events": events}))
     return 0
 

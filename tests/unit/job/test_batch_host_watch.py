@@ -69,7 +69,9 @@ def test_the_job_is_marked_and_ended_once_and_only_while_the_root_is_away(tmp_pa
             "scontrol update jobid=7": "",
         }
     )
-    with BatchHostWatch(runner, JOB, "n1", str(state), marks=str(marks), look=0.01, patience=0.05, end=ended.put):
+    with BatchHostWatch(
+        runner, JOB, "n1", str(state), marks=str(marks), check_interval=0.01, patience=0.05, end=ended.put
+    ):
         (marks / "data").write_text("hung: another mount\n")
         with pytest.raises(queue.Empty):
             ended.get(timeout=0.3)  # the root itself answers
@@ -95,7 +97,7 @@ def test_nobody_is_ended_whom_nobody_would_queue_again(tmp_path: Path, marks: Pa
     ended, runner = queue.Queue[int](), RecordingRunner(dict(answers))
     (marks / "fsx").write_text("hung\n")
     with BatchHostWatch(
-        runner, JOB, "n1", str(tmp_path / "no"), marks=str(marks), look=0.01, patience=0.0, end=ended.put
+        runner, JOB, "n1", str(tmp_path / "no"), marks=str(marks), check_interval=0.01, patience=0.0, end=ended.put
     ):
         until(lambda: len(runner.calls) > 3, what="questions")
     assert ended.empty()
@@ -131,7 +133,7 @@ def test_leaving_takes_the_children_along(tmp_path: Path) -> None:
 
 def test_a_rank_tells_of_a_root_that_goes_away_and_comes_back(tmp_path: Path, marks: Path) -> None:
     state, told = tmp_path / "state", queue.Queue[bool]()
-    watch = RootWatch(str(state), told.put, marks=str(marks), look=0.01)
+    watch = RootWatch(str(state), told.put, marks=str(marks), check_interval=0.01)
     with pytest.raises(queue.Empty):
         told.get(timeout=0.2)  # no check doubts a mount: nobody is asked
     (marks / "fsx").write_text("hung\n")
@@ -144,7 +146,7 @@ def test_a_rank_tells_of_a_root_that_goes_away_and_comes_back(tmp_path: Path, ma
 def test_in_a_container_the_root_is_asked_without_a_doubt_of_the_node(tmp_path: Path, marks: Path) -> None:
     """The node has mounted it anew and is content; the container that runs keeps the dead mount."""
     state, told = tmp_path / "state", queue.Queue[bool]()
-    watch = RootWatch(str(state), told.put, marks=str(marks), look=0.01, inside=True)
+    watch = RootWatch(str(state), told.put, marks=str(marks), check_interval=0.01, inside=True)
     assert told.get(timeout=60) is True
     state.mkdir()
     assert told.get(timeout=60) is False
@@ -153,7 +155,7 @@ def test_in_a_container_the_root_is_asked_without_a_doubt_of_the_node(tmp_path: 
 
 def test_a_rank_that_could_not_save_has_the_root_asked_at_once(tmp_path: Path, marks: Path) -> None:
     state, told, failed = tmp_path / "state", queue.Queue[bool](), [0]
-    watch = RootWatch(str(state), told.put, marks=str(marks), look=3600.0, failed=lambda: failed[0])
+    watch = RootWatch(str(state), told.put, marks=str(marks), check_interval=3600.0, failed=lambda: failed[0])
     failed[0] = 1
     assert told.get(timeout=60) is True
     state.mkdir()
@@ -174,7 +176,7 @@ def test_of_the_looks_in_a_container_few_write(tmp_path: Path, marks: Path, monk
             return super().answers(sleep, write=write)
 
     monkeypatch.setattr(storage, "Probe", Counted)
-    watch = RootWatch(str(root), lambda away: None, marks=str(marks), look=0.01, inside=True)
+    watch = RootWatch(str(root), lambda away: None, marks=str(marks), check_interval=0.01, inside=True)
     until(lambda: len(asked) >= 4 * LOOKS_INSIDE, what="looks")
     watch.stop()
     assert abs(asked.count(True) * LOOKS_INSIDE - len(asked)) <= LOOKS_INSIDE, asked

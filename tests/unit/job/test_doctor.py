@@ -204,7 +204,7 @@ def examined(name: str, place: Path) -> tuple[list[str], doctor_look.SlurmFacts]
             "srun --help": "--container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH",
         }
     )
-    facts = doctor_look.look(runner, hook_directory=str(place), hyperpod_directory=str(place / "none"))
+    facts = doctor_look.query_slurm_facts(runner, hook_directory=str(place), hyperpod_directory=str(place / "none"))
     return [finding.code for finding in doctor.examine(facts)], facts
 
 
@@ -250,7 +250,9 @@ def test_what_a_slurm_prints_in_no_known_form_is_not_called_missing(tmp_path: Pa
     text = (PRINTED / "slurm-24.11.5").read_text().replace("24.11.5", "29.02.0").replace("Prolog[0]", "PrologList")
     text = text.replace("Epilog[0]", "EpilogList").replace("PrologFlags", "PrologOptions")
     runner = RecordingRunner({"scontrol show config": text.replace("PrologEpilogTimeout", "HookTimeout")})
-    facts = doctor_look.look(runner, hook_directory=str(tmp_path), hyperpod_directory=str(tmp_path / "none"))
+    facts = doctor_look.query_slurm_facts(
+        runner, hook_directory=str(tmp_path), hyperpod_directory=str(tmp_path / "none")
+    )
     found = doctor.examine(facts)
     assert not {"S002", "S003", "S004", "S006"} & {finding.code for finding in found}
     [said] = [finding for finding in found if finding.code == "S015"]
@@ -322,7 +324,7 @@ sbatch: error: spank: /opt/other.so: Dlopen of plugin file failed
 def test_a_plugin_of_another_slurm_is_told_from_one_that_nobody_asked_for(tmp_path: Path) -> None:
     runner = RecordingRunner({"scontrol show config": (PRINTED / "slurm-22.05.8").read_text()})
     runner.answers["sbatch --help"] = Completed(("sbatch",), 0, "Parallel run options:\n", NOT_LOADED)
-    facts = doctor_look.look(
+    facts = doctor_look.query_slurm_facts(
         runner, hook_directory=str(tmp_path), hyperpod_directory=str(tmp_path), guard_record=str(tmp_path / "r")
     )
     [finding] = [one for one in doctor.examine(facts) if one.code == "S001"]
@@ -337,7 +339,7 @@ def test_the_doctor_reads_what_the_guard_of_its_node_has_seen(tmp_path: Path) ->
         if record is not None:
             path.write_text(json.dumps(record.to_dict()))
         runner = RecordingRunner({"scontrol show config": (PRINTED / "slurm-22.05.8").read_text()})
-        facts = doctor_look.look(
+        facts = doctor_look.query_slurm_facts(
             runner, hook_directory=str(tmp_path), hyperpod_directory=str(tmp_path), guard_record=str(path)
         )
         return [f"{one.severity} {one.message}" for one in doctor.examine(facts) if one.code == "S020"]

@@ -112,7 +112,7 @@ def test_users_arguments_come_after_ours_but_for_the_name_by_which_a_step_is_end
         "--nodelist=n[1-2]",
         "--mpi=none",
         "--job-name=mine",
-        f"--job-name={step_name.OWN}7.0.1",
+        f"--job-name={step_name.PROCESS_PREFIX}7.0.1",
     ]
     assert argv[-2:] == ["--", "train"]
 

@@ -62,7 +62,7 @@ def holds(folder: Path) -> Dict[str, tuple[bytes, int, int]]:
     return {
         str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mode & 0o777, path.stat().st_mtime_ns)
         for path in folder.rglob("*")
-        if path.is_file() and listing.OWN not in path.parts
+        if path.is_file() and listing.STATE_DIRECTORY_NAME not in path.parts
     }
 
 
@@ -129,7 +129,7 @@ def test_what_cannot_be_copied_is_said_before_anything_is(source: Path, job: Pat
     os.mkfifo(source / "pipe")
     with pytest.raises(UsageError, match="no regular file"):
         listing.listed(str(source))
-    for name in ("../x", "/etc/x", "a//b", f"{listing.OWN}/journal", "", "a/.."):
+    for name in ("../x", "/etc/x", "a//b", f"{listing.STATE_DIRECTORY_NAME}/journal", "", "a/.."):
         with pytest.raises(ValueError, match="no name of a file"):
             listing.from_json([["x", name, 1, 0o644, 1]])
 

@@ -168,7 +168,7 @@ def test_a_root_that_cannot_be_read_is_no_verdict(tmp_path: Path, monkeypatch: p
     def broken(path: str) -> str:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("hyperpod_kit.job.foreign.proving.prove_file", broken)
+    monkeypatch.setattr("hyperpod_kit.job.foreign.proving.proof_level_of_file", broken)
     with pytest.raises(OSError, match="Input/output"):
         newest.newest_provable_foreign_checkpoint(str(tmp_path), {})
 

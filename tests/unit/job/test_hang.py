@@ -181,7 +181,7 @@ class Run:
 
     def of(self, durations: List[float], looks: List[float]) -> None:
         """Steps that take so long, with so many seconds from one look to the next (again and again)."""
-        self.report = self.meter.look(0.0, RankState(self.step, 0, Phase.STEP, 0))
+        self.report = self.meter.next_report(0.0, RankState(self.step, 0, Phase.STEP, 0))
         ends, now = [], 0.0
         for duration in durations:
             now += duration
@@ -191,7 +191,7 @@ class Run:
             gap = looks[turn % len(looks)]
             turn, looked = turn + 1, looked + gap
             self.step = sum(end <= looked for end in ends)
-            self.report = self.meter.look(gap, RankState(self.step, 0, Phase.STEP, 0))
+            self.report = self.meter.next_report(gap, RankState(self.step, 0, Phase.STEP, 0))
 
 
 @given(
@@ -222,17 +222,17 @@ def test_only_the_last_steps_count() -> None:
 
 def test_what_another_phase_takes_is_no_part_of_a_step() -> None:
     meter = RankMeter(0, "n1")
-    report = meter.look(0.5, RankState(10, 0, Phase.STEP, 0))
+    report = meter.next_report(0.5, RankState(10, 0, Phase.STEP, 0))
     for _ in range(1000):
-        report = meter.look(0.5, RankState(10, 0, Phase.EVALUATION, 0))
-    report = meter.look(0.5, RankState(11, 0, Phase.STEP, 0))
+        report = meter.next_report(0.5, RankState(10, 0, Phase.EVALUATION, 0))
+    report = meter.next_report(0.5, RankState(11, 0, Phase.STEP, 0))
     assert report.slowest <= 2
 
 
 def test_the_first_steps_of_a_start_are_known_for_what_they_are() -> None:
     meter = RankMeter(0, "n1")
     phases = [
-        meter.look(0.5, state).phase
+        meter.next_report(0.5, state).phase
         for state in (
             RankState(None, None, Phase.START, 0),
             RankState(None, None, Phase.RESTORE, 0),

@@ -40,7 +40,7 @@ def test_a_node_that_ends_in_order_is_not_missed() -> None:
     line.end(BYE)
     ends.after_traffic()
     ends.now += 60
-    assert ends.here.receive_and_list_cut_off_nodes() == [] and ends.here.words == {"n1": BYE}
+    assert ends.here.receive_and_list_cut_off_nodes() == [] and ends.here.status_by_node == {"n1": BYE}
 
 
 def test_a_connection_that_breaks_gives_slurm_time_to_notice() -> None:
@@ -112,7 +112,7 @@ def test_a_rank_without_slurmstepd_and_a_node_without_storage_say_so() -> None:
     ends = Ends()
     Lifeline(ends.environment, "n1").end(LOST)
     Lifeline(ends.environment, "n2").end(STORAGE)
-    while len(ends.here.words) < 2:
+    while len(ends.here.status_by_node) < 2:
         ends.after_traffic()
     assert ends.here.receive_and_list_cut_off_nodes() == ["n1"] and ends.here.without_storage == ["n2"]
 
@@ -127,7 +127,7 @@ def test_strangers_are_not_heard_and_only_one_rank_a_node_speaks() -> None:
     Lifeline({**ends.environment, "SLURM_LOCALID": "1"}, "n2").end(LOST)
     Lifeline({}, "n3").end(LOST)
     ends.now += 60
-    assert ends.here.receive_and_list_cut_off_nodes() == [] and ends.here.words == {}
+    assert ends.here.receive_and_list_cut_off_nodes() == [] and ends.here.status_by_node == {}
 
 
 def test_no_address_no_listener() -> None:
@@ -137,7 +137,7 @@ def test_no_address_no_listener() -> None:
 
 def _hears(ends: Ends, word: str) -> bool:
     ends.here.receive_and_list_cut_off_nodes()
-    return ends.here.words.get("n1") == word
+    return ends.here.status_by_node.get("n1") == word
 
 
 def test_a_node_may_complain_in_mid_step_take_it_back_and_still_break_off() -> None:
@@ -159,7 +159,7 @@ def lost_with(slurmstepd: subprocess.Popen[bytes], ends: Ends) -> None:
     slurmstepd.kill()
     slurmstepd.wait(10)
     until(lambda: ends.here.receive_and_list_cut_off_nodes() == ["n1"], what="last word")
-    assert ends.here.words == {"n1": LOST}
+    assert ends.here.status_by_node == {"n1": LOST}
 
 
 def test_a_slurmstepd_that_dies_before_the_command_runs_is_missed_too() -> None:

@@ -46,7 +46,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(os.path.basename(path))
         return real(path)
 
-    monkeypatch.setattr(proving, "prove_file", counted)
+    monkeypatch.setattr(proving, "proof_level_of_file", counted)
     return names
 
 

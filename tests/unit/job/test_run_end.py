@@ -85,7 +85,7 @@ def look(record: str) -> allocation.Allocation:
 )
 def test_why_a_run_ends(what: str, record: str, kind: str, words: str) -> None:
     end = explain_run_end(look(f"JobId=2 {record} BatchHost=n1"), 0, "SIGTERM")
-    assert end.kind.value == kind and words in end.words, what
+    assert end.kind.value == kind and words in end.explanation, what
 
 
 def test_a_run_that_has_been_requeued_before_can_still_be_cancelled() -> None:
@@ -98,7 +98,7 @@ def test_what_cannot_be_known_is_unknown() -> None:
     assert explain_run_end(allocation.query_allocation_else_from_environment(away, JOB), 0).kind is OutcomeKind.UNKNOWN
     forgot = RecordingRunner({"s": (1, "slurm_load_jobs error: Invalid job id specified")})
     end = explain_run_end(allocation.query_allocation_else_from_environment(forgot, JOB), 0)
-    assert end.kind is OutcomeKind.UNKNOWN and "slurmctld has lost its state" in end.words
+    assert end.kind is OutcomeKind.UNKNOWN and "slurmctld has lost its state" in end.explanation
 
 
 def test_a_node_that_slurm_has_taken_from_the_job_is_still_seen() -> None:

@@ -169,7 +169,7 @@ def test_a_job_tells_of_all_its_runs_and_takes_its_word_back(
 def test_no_job_fails_for_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPK_SHM_DIR", str(tmp_path / "nowhere"))
     with series.JobSeries(str(tmp_path), {}) as told:
-        report = JobReport(os.open(os.devnull, os.O_WRONLY), told=told)
+        report = JobReport(os.open(os.devnull, os.O_WRONLY), event_listener=told)
         report("start", "words", job="7", number="7", restart=0)
         report("attempt", "words", attempt="7.0.0", step=None)
     assert not list(tmp_path.iterdir())

@@ -139,5 +139,7 @@ def test_where_the_first_dies_in_its_decision_another_decides(tmp_path: Path) ->
 
 
 def test_the_key_tells_hyperpods_retries_of_a_step_apart() -> None:
-    assert shared_decision.launch_key(RANK) == "7.0.0.4242"
-    assert shared_decision.launch_key({**RANK, "SLURM_STEP_LAUNCHER_PORT": "4243"}) != shared_decision.launch_key(RANK)
+    assert shared_decision.srun_launch_key_zeros_if_unset(RANK) == "7.0.0.4242"
+    assert shared_decision.srun_launch_key_zeros_if_unset(
+        {**RANK, "SLURM_STEP_LAUNCHER_PORT": "4243"}
+    ) != shared_decision.srun_launch_key_zeros_if_unset(RANK)

@@ -90,7 +90,7 @@ def test_two_at_the_same_moment_on_mountpoint(root: str, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("word", [b"", b"{}", b'{"format": "hpk-state/1", "state": "/x"}', b"\xff" * 5000])
 def test_a_word_that_is_none_is_refused(root: str, word: bytes) -> None:
-    get_or_create_memory_store(root).create(state_place.MARK, word)
+    get_or_create_memory_store(root).create(state_place.STATE_POINTER, word)
     with pytest.raises(CheckpointError):
         state_place.state_directory_of_root(root)
     with pytest.raises(CheckpointError):
@@ -111,8 +111,8 @@ def test_a_root_that_is_away_is_no_empty_one(root: str, tmp_path: Path) -> None:
         ).source
         == "none"
     )
-    open_store(root).delete(state_place.MARK)
-    with pytest.raises(FileNotFoundError, match=state_place.MARK):
+    open_store(root).delete(state_place.STATE_POINTER)
+    with pytest.raises(FileNotFoundError, match=state_place.STATE_POINTER):
         checkpoint_choice.choose_requiring_root_present(
             root, str(state), checkpoint_choice.newest_complete_kit_else_foreign, {}, {}
         )
@@ -131,9 +131,9 @@ def test_what_cannot_be_used_is_named_with_what_it_needs(tmp_path: Path, monkeyp
 def test_it_answers_while_its_word_is_there(root: str, tmp_path: Path) -> None:
     state_place.record_state_directory_at_root(root, str(tmp_path))
     probe = ObjectProbe(root)
-    assert probe.answers() and probe.why == ""
-    open_store(root).delete(state_place.MARK)
-    assert not probe.answers() and "is not there" in probe.why
+    assert probe.answers() and probe.failure == ""
+    open_store(root).delete(state_place.STATE_POINTER)
+    assert not probe.answers() and "is not there" in probe.failure
 
 
 def test_one_that_hangs_is_not_asked_twice_and_never_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,8 +148,8 @@ def test_one_that_hangs_is_not_asked_twice_and_never_waited_for(monkeypatch: pyt
 
     monkeypatch.setattr("hyperpod_kit.job.storage.open_store", lambda root: Hangs())
     probe = ObjectProbe(ROOT, deadline=0.1)
-    assert [probe.answers() for _ in range(3)] == [False] * 3 and asked == [state_place.MARK]
-    assert probe.why == "no answer for 0.1 s"
+    assert [probe.answers() for _ in range(3)] == [False] * 3 and asked == [state_place.STATE_POINTER]
+    assert probe.failure == "no answer for 0.1 s"
     over.set()
     probe = ObjectProbe(ROOT, deadline=30.0)
     assert probe.answers()
@@ -159,7 +159,10 @@ def test_an_outage_says_what_is_wrong(root: str, tmp_path: Path, capfd: pytest.C
     with Signals() as signals:
         storage = CheckpointRoot(str(tmp_path), 0.2, signals, JobReport(), root)
         assert not storage.answers() and storage.outlast()
-    assert f"{root} does not answer: {state_place.MARK} is not there; waiting up to 0.2 s" in capfd.readouterr().out
+    assert (
+        f"{root} does not answer: {state_place.STATE_POINTER} is not there; waiting up to 0.2 s"
+        in capfd.readouterr().out
+    )
 
 
 def test_a_mount_of_mountpoint_is_looked_at_and_not_written_to(tmp_path: Path) -> None:
@@ -168,6 +171,6 @@ def test_a_mount_of_mountpoint_is_looked_at_and_not_written_to(tmp_path: Path) -
         path.mkdir(parents=True)
     probe = Probe(str(state), str(served))
     assert not probe.answers()
-    (served / state_place.MARK).write_text("{}")
+    (served / state_place.STATE_POINTER).write_text("{}")
     assert probe.answers() and Probe(str(tmp_path / "served" / ".hpk"), str(served)).answers()
     assert sorted(path.name for path in served.rglob("*")) == [".hpk", "state.json"]

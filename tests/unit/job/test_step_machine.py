@@ -22,7 +22,7 @@ from hyperpod_kit.job.step_retry import RetryAnswer
 LOST = strongest_trouble(lost=["n2"])
 HANG = strongest_trouble(hang="no step for 600 s")
 CUT = strongest_trouble(cut=["n2"])
-AWAY = strongest_trouble(away=["n2"])
+AWAY = strongest_trouble(nodes_without_root=["n2"])
 NONE = StepTrouble()
 
 
@@ -71,8 +71,8 @@ def test_a_trouble_ends_the_step(trouble: StepTrouble, grace: float, fields: dic
 
 
 def test_the_strongest_trouble_explains_the_others() -> None:
-    every = {"lost": ["n1"], "hang": "no step", "cut": ["n2"], "away": ["n3"]}
-    for name, trouble in (("lost", ("n1",)), ("hang", ()), ("cut", ("n2",)), ("away", ("n3",))):
+    every = {"lost": ["n1"], "hang": "no step", "cut": ["n2"], "nodes_without_root": ["n3"]}
+    for name, trouble in (("lost", ("n1",)), ("hang", ()), ("cut", ("n2",)), ("nodes_without_root", ("n3",))):
         assert strongest_trouble(**every).nodes == trouble, name  # type: ignore[arg-type]
         del every[name]
     assert strongest_trouble() == NONE

@@ -76,7 +76,7 @@ def test_all_ranks_of_all_nodes_are_known(lines: Lifelines) -> None:
     for rank in ranks[1:]:
         rank.end()
     heard(lines, lambda known: {one.phase for one in known.values()} == {Phase.OVER})
-    assert lines.words == {"n1": BYE, "n2": BYE} and lines.receive_and_list_cut_off_nodes() == []
+    assert lines.status_by_node == {"n1": BYE, "n2": BYE} and lines.receive_and_list_cut_off_nodes() == []
 
 
 def test_who_says_nothing_is_not_known(lines: Lifelines) -> None:
@@ -120,9 +120,9 @@ def test_a_job_run_of_an_earlier_release_hears_no_word_that_it_does_not_know() -
 def test_a_wrapper_of_an_earlier_release_is_heard_as_before(lines: Lifelines) -> None:
     older = Lifeline(lines.environment, "n1")
     older.say(SERVES)
-    until(lambda: (lines.receive_and_list_cut_off_nodes(), lines.words.get("n1") == SERVES)[1], what="word")
+    until(lambda: (lines.receive_and_list_cut_off_nodes(), lines.status_by_node.get("n1") == SERVES)[1], what="word")
     older.end(BYE)
-    until(lambda: (lines.receive_and_list_cut_off_nodes(), lines.words.get("n1") == BYE)[1], what="last word")
+    until(lambda: (lines.receive_and_list_cut_off_nodes(), lines.status_by_node.get("n1") == BYE)[1], what="last word")
     assert lines.reports == {}
 
 
@@ -132,8 +132,8 @@ def test_a_report_is_no_last_word(lines: Lifelines) -> None:
     rank.teller.report_completed_step(3)
     heard(lines, bool)
     rank.line._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
-    until(lambda: (lines.receive_and_list_cut_off_nodes(), "n1" in lines.words)[1], what="end")
-    assert lines.words == {"n1": ""} and lines.seconds_until_due is not None
+    until(lambda: (lines.receive_and_list_cut_off_nodes(), "n1" in lines.status_by_node)[1], what="end")
+    assert lines.status_by_node == {"n1": ""} and lines.seconds_until_due is not None
     rank.end()
 
 

@@ -56,5 +56,5 @@ def test_a_node_that_has_connected_does_not_keep_job_run_from_waiting_on_hyperpo
     rules = SupervisionRules(None, mock.Mock(), lines, retry=retry)
     context = mock.Mock(options=RunOptions(root=str(tmp_path), command=("true",)), signals=signals)
     seen = StepSupervision(cast(Any, Running(12)), "a", rules, context).run()
-    assert seen.code == 0 and signals.at_once <= 4 and lines.words == {"n1": SERVES}
+    assert seen.code == 0 and signals.at_once <= 4 and lines.status_by_node == {"n1": SERVES}
     line.end(BYE)

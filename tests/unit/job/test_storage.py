@@ -66,7 +66,7 @@ def test_an_outage_is_outlasted(tmp_path: Path) -> None:
 
 def test_it_costs_no_budget() -> None:
     first = Exit(1, "n2", "", 1, None, 0.0, 1.0)
-    outcome = classify(Observation(1, (first,), away=("", "n2")))
+    outcome = classify(Observation(1, (first,), nodes_without_root=("", "n2")))
     assert outcome.kind is OutcomeKind.STORAGE and outcome.sentence() == "lost the checkpoint root on n2"
     rows = [{"event": "attempt", "from": "none"}, {"event": "ended", **outcome.fields()}] * 30
     assert count_spent_budget(rows, None, 0) == count_spent_budget([], None, 0)

@@ -318,7 +318,7 @@ def test_usr1_tells_the_step_and_requeues(job: Job, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("hyperpod_kit.job.run.supervisor.REQUEUE_WAIT", 0.2)
     thread = job.later(signal.SIGUSR1, lambda: list(job.root.glob("seq-*")))
     # Of another `job run`, of the user's own, and ours.
-    steps = f"7.0 hpk.0ther.7.0.0\n7.1 monitor\n7.2 {step_name.OWN}7.0.0\n7.3 hpk-7.0.0\n7.batch batch\n"
+    steps = f"7.0 hpk.0ther.7.0.0\n7.1 monitor\n7.2 {step_name.PROCESS_PREFIX}7.0.0\n7.3 hpk-7.0.0\n7.batch batch\n"
     job.runner.answers["squeue --steps"] = steps
     # The step's own USR1 goes through Slurm; here nobody delivers it, so the grace runs out.
     assert job.run("--steps", "5000", grace=0.3) == 75

@@ -177,7 +177,7 @@ def test_a_step_that_slurm_still_has_is_ended_and_waited_for_aloud(job_in_proces
     job = job_in_process
     # Beside it the steps of another `job run` in this allocation, of one of an older bundle, and of the user.
     others = "7.1 hpk.0ther.7.0.0\n7.2 hpk-7.0.0\n7.3 monitor\n7.batch batch\n"
-    held = [f"7.0 {step_name.OWN}7.0.0\n{others}"] * 3
+    held = [f"7.0 {step_name.PROCESS_PREFIX}7.0.0\n{others}"] * 3
     job.runner.answers["squeue --steps"] = lambda argv: held.pop() if held else others
     assert job.run("--steps", "12", "--crash", "8", "--once", str(job.base / "once")) == 0
     assert not held

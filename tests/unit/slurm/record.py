@@ -161,7 +161,7 @@ def main(release: str) -> None:
         write(name, cases)
 
     version = str(found["lives.json"][0]["slurm"])
-    apart = [("-apart", APART)] if versions.parse_version_or_zero(version) >= versions.APART_TIMEOUTS else []
+    apart = [("-apart", APART)] if versions.parse_major_minor_or_zero(version) >= versions.APART_TIMEOUTS else []
     for mark, more in [("", HOOK_LINES), ("-none", ""), ("-twice", TWICE), *apart]:
         path = CONFIGURATIONS / f"slurm-{version}{mark}"
         if not path.exists():  # those of older versions are of machines, and of hooks that bundles had then

@@ -37,7 +37,7 @@ def number(version: str, what: str) -> str:
 
 
 def test_there_are_an_old_one_one_of_today_and_the_newest() -> None:
-    assert [versions.parse_version_or_zero(version) for version in VERSIONS] == [(22, 5), (24, 11), versions.NEWEST]
+    assert [versions.parse_major_minor_or_zero(version) for version in VERSIONS] == [(22, 5), (24, 11), versions.NEWEST]
 
 
 @each
@@ -113,7 +113,7 @@ def test_a_requeue_that_is_expedited_is_a_requeue() -> None:
     ("text", "version"), [("22.05.8", (22, 5)), ("26.05.5-1", (26, 5)), ("", (0, 0)), ("x", (0, 0))]
 )
 def test_a_version(text: str, version: versions.Version) -> None:
-    assert versions.parse_version_or_zero(text) == version
+    assert versions.parse_major_minor_or_zero(text) == version
     assert versions.format_version((22, 5)) == "22.05"
 
 

@@ -142,7 +142,10 @@ def _plugin_findings(facts: PlaneFacts) -> Iterator[SlurmFinding]:
 
 
 def _version_mismatch_findings(facts: PlaneFacts) -> Iterator[SlurmFinding]:
-    running, installed = versions.parse_version_or_zero(facts.running), versions.parse_version_or_zero(facts.installed)
+    running, installed = (
+        versions.parse_major_minor_or_zero(facts.running),
+        versions.parse_major_minor_or_zero(facts.installed),
+    )
     if (0, 0) in (running, installed) or running == installed:
         return
     daemon = facts.daemon.rpartition(".")[0] or "slurmd"

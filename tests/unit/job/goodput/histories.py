@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 from hyperpod_kit.job.goodput import time_rows
 from hyperpod_kit.job.goodput.cause import TimeCause
 from hyperpod_kit.job.goodput.job_time import JobStanding, JobState
-from hyperpod_kit.job.goodput.time_log import LOOK, RankTime, RowSchedule
+from hyperpod_kit.job.goodput.time_log import CHECK_INTERVAL, RankTime, RowSchedule
 from hyperpod_kit.job.goodput.time_rows import RunRow
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.slurm.phase import Phase
@@ -338,7 +338,9 @@ class Rank:
     def looks(self, until: float) -> None:
         """Those that make a row, up to this moment."""
         while True:
-            at = self._began + math.ceil((self._history_or_due() - self._began) / LOOK + 1e-3) * LOOK
+            at = (
+                self._began + math.ceil((self._history_or_due() - self._began) / CHECK_INTERVAL + 1e-3) * CHECK_INTERVAL
+            )
             if at > until or at <= self._at:
                 return
             self._at, self._changed = at, False

@@ -27,10 +27,10 @@ def ledger_of(history: HarderHistory) -> JobTime:
 def compare(told: JobTime, history: HarderHistory, truth: Dict[TimeCause, float]) -> None:
     """What nobody can know is missing elsewhere."""
     seconds, whole = table_of(told.pieces).seconds, sum(truth.values())
-    unknown = seconds.get(TimeCause.UNKNOWN, 0.0)
+    unknown = seconds.get(TimeCause.UNATTRIBUTED, 0.0)
     assert unknown <= (LONGEST_GAP + MOST_SKEW) * history.lost_hosts + 1e-3
     for cause in TimeCause:
-        if cause is not TimeCause.UNKNOWN:
+        if cause is not TimeCause.UNATTRIBUTED:
             off = abs(seconds.get(cause, 0.0) - truth[cause])
             assert off <= WITHIN * whole + unknown, (cause, seconds.get(cause, 0.0), truth[cause], whole)
     assert round(sum(percents(list(seconds.values()))), 6) == 100.0
@@ -46,13 +46,13 @@ def test_every_cause_is_right(seed: int, tmp_path: Path) -> None:
     if following is not None:
         history.resumed(following.source + 1)
         following.play()
-        whole = table_of(ledger_of(following).pieces).whole
+        whole = table_of(ledger_of(following).pieces).total_seconds
         assert whole == pytest.approx(following.t - following.submitted, abs=MOST_SKEW + 1.0)
         compare(ledger_of(following), following, following.seconds())
     told = ledger_of(history)
     compare(told, history, history.seconds())
     table = table_of(told.pieces)
-    assert table.whole == pytest.approx(history.t - history.submitted, abs=MOST_SKEW + 1.0)
+    assert table.total_seconds == pytest.approx(history.t - history.submitted, abs=MOST_SKEW + 1.0)
     counted = CountedSeconds(TimeTable()).raise_counters_to(table)
     lasted = counted[STEPS] - counted.get(TimeCause.TWICE.value, 0.0)
     held = sum(amount for name, amount in counted.items() if name != TimeCause.TWICE.value)

@@ -27,9 +27,9 @@ def ledger_of(history: History) -> JobTime:
 
 def compare(told: Dict[TimeCause, float], truth: Dict[TimeCause, float], lost_hosts: int) -> None:
     whole = sum(truth.values())
-    assert told.get(TimeCause.UNKNOWN, 0.0) <= LONGEST_GAP * lost_hosts + 1e-3
+    assert told.get(TimeCause.UNATTRIBUTED, 0.0) <= LONGEST_GAP * lost_hosts + 1e-3
     for cause in TimeCause:
-        if cause is not TimeCause.UNKNOWN:
+        if cause is not TimeCause.UNATTRIBUTED:
             assert told.get(cause, 0.0) / whole == pytest.approx(truth[cause] / whole, abs=WITHIN), cause
 
 
@@ -58,7 +58,9 @@ def test_a_week_that_cuts_a_job_in_two_is_right(seed: int, tmp_path: Path) -> No
         pieces = within(told.pieces, since, until)
         compare(table_of(pieces).seconds, history.seconds(since, until), history.lost_hosts)
     weeks = groups.tables([told], groups.WEEK, history.submitted, history.t)
-    assert sum(week.table.whole for week in weeks.values()) == pytest.approx(table_of(told.pieces).whole, abs=2.0)
+    assert sum(week.table.total_seconds for week in weeks.values()) == pytest.approx(
+        table_of(told.pieces).total_seconds, abs=2.0
+    )
 
 
 def test_the_rows_add_up_to_a_hundred(tmp_path: Path) -> None:
@@ -82,4 +84,4 @@ def test_what_a_build_before_wrote_is_unknown_and_never_zero(tmp_path: Path) -> 
     table = table_of(told.pieces)
     assert table.goodput is None
     assert table.unknown_gpu_share > 0.9 and TimeCause.LASTED not in table.seconds
-    assert told.unit == "node" and len(told.unknown) == 2
+    assert told.unit == "node" and len(told.caveats) == 2

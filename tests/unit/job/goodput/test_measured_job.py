@@ -30,7 +30,7 @@ def test_every_cause_is_as_it_was_measured_outside_while_the_job_runs_and_at_its
         now = found[name].now
         assert now is not None and abs(now["step"] - found[name].step) <= 1, "as it was at the moment that it has"
         assert found[name].age < 1.5, "read on the node of rank 0, and no row of a minute ago"
-    assert found["at its end"].shown[TimeCause.UNKNOWN] == 0.0
+    assert found["at its end"].shown[TimeCause.UNATTRIBUTED] == 0.0
     assert set(by_user) == {"nobody"} and set(by_partition) == {"all"}
     assert {look.time["unit"] for look in job.looks} == {"gpu"}
     [last] = [look.time for look in job.looks if look.name == "at its end"]

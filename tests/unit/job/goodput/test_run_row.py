@@ -69,7 +69,7 @@ def test_another_job_of_the_same_number_is_not_this_one(now: JobStanding, same: 
     row = noted(tmp_path, "JobId=7 JobState=RUNNING StartTime=1790000060", {})
     run = RunLog(("7", "", 0), row.started, row.started + 500.0, row=row)
     assert now.may_describe_job_of_run(run) is same
-    whole = table_of(account([run], "7", 1791000000.0, now).pieces).whole
+    whole = table_of(account([run], "7", 1791000000.0, now).pieces).total_seconds
     assert (whole > 1000.0) is same or now.state is JobState.OVER
 
 

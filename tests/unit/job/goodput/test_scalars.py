@@ -38,7 +38,7 @@ def test_the_checksum_is_the_one_of_the_format() -> None:
 
 
 def test_a_record_is_an_event_with_its_scalars() -> None:
-    first, second = records(event_file.encoded([ScalarPoint(2.0, 300, {"goodput": 0.5})], began=1.0))
+    first, second = records(event_file.encoded([ScalarPoint(2.0, 300, {"goodput": 0.5})], first_record_time=1.0))
     assert first == b"\x09" + struct.pack("<d", 1.0) + b"\x1a\x0dbrain.Event:2"
     value = b"\x0a\x07goodput\x15" + struct.pack("<f", 0.5)
     summary = b"\x0a" + bytes([len(value)]) + value
@@ -51,7 +51,9 @@ def test_the_last_point_is_what_job_status_shows_and_every_point_adds_up(history
     assert len(found) == scalars.POINTS and found[-1].time == told.pieces[-1].end
     assert found[-1].values["goodput"] == pytest.approx(table.goodput)
     for cause in TimeCause:
-        assert found[-1].values[f"time/{cause.value}"] == pytest.approx(table.seconds.get(cause, 0.0) / table.whole)
+        assert found[-1].values[f"time/{cause.value}"] == pytest.approx(
+            table.seconds.get(cause, 0.0) / table.total_seconds
+        )
     for point in found:
         assert sum(share for tag, share in point.values.items() if tag.startswith("time/")) == pytest.approx(1.0)
     steps = [point.step for point in found]

@@ -52,7 +52,7 @@ def test_a_node_is_drawn_as_it_spent_its_time(seed: int, tmp_path: Path) -> None
     """Steps of a minute beside one another are as wide as an hour of them, and a hang does not vanish among them."""
     history = History(tmp_path, seed, submitted=1.7e9).play()
     told = ledger_of(history)
-    whole = table_of(told.pieces).whole
+    whole = table_of(told.pieces).total_seconds
     body = ElementTree.fromstring(f"<div>{pictures.gantt(told)}</div>")
     drawn: Dict[str, float] = defaultdict(float)
     for mark in body.iter("rect"):

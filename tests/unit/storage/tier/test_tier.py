@@ -46,7 +46,7 @@ def valid(root: Path) -> set[str]:
     """Committed checkpoints of which every byte is proved."""
     store, found = PosixStore(str(root)), set()
     for entry in catalog.list_checkpoints(store):
-        if entry.committed and survey.is_intact(store, entry.checkpoint_id):
+        if entry.committed and survey.is_intact_by_digest_of_every_byte(store, entry.checkpoint_id):
             found.add(entry.checkpoint_id)
     return found
 

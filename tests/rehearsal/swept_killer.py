@@ -10,11 +10,11 @@ sys.path.insert(0, lib)
 from hyperpod_kit.node import apply  # noqa: E402
 from hyperpod_kit.node.cli import main  # noqa: E402
 
-written = vars(apply)["append"]
+written = vars(apply)["append_record"]
 lines = 0
 
 
-def append(path, record):
+def append_and_die(path, record):
     global lines
     written(path, record)
     lines += 1
@@ -32,5 +32,5 @@ def die():
 
 if kill_after == 0:
     die()
-vars(apply)["append"] = append
+vars(apply)["append_record"] = append_and_die
 sys.exit(main(rest[1:]))

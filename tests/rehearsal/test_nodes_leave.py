@@ -7,7 +7,7 @@ import os
 import subprocess
 import threading
 from pathlib import Path
-from typing import Any, Iterator, List
+from typing import Any, Iterator, List, Optional
 
 import pytest
 from driver import CONFIG, PROGRAM, Driver, wait_until
@@ -17,7 +17,19 @@ from tests.rehearsal import jobs
 from tests.support.slurm_guard import CONF, KIT, without_block
 
 POLL = ("--interval", "1", "--timeout", "280")
-HEAD, WORK = "controller-machine/0", "worker-group"
+CONTROLLER_GROUP, WORK = "controller-machine", "worker-group"
+HEAD = f"{CONTROLLER_GROUP}/0"
+
+
+class OwnCluster(Driver):
+    """Names its controller by instance id: another cluster of the same rehearsal has groups of the same names."""
+
+    def on(
+        self, node: str, command: str, *, user: Optional[str] = None, check: bool = True, timeout: float = 180
+    ) -> str:
+        if node in ("controller", HEAD):
+            [node] = [entry["instance_id"] for entry in self.nodes() if entry["group"] == CONTROLLER_GROUP]
+        return super().on(node, command, user=user, check=check, timeout=timeout)
 
 
 @pytest.fixture
@@ -30,7 +42,7 @@ def driver(endpoint: Driver, tmp_path: Path) -> Iterator[Driver]:
     config = tmp_path / "provisioning_parameters.json"
     config.write_text(json.dumps(values))
     set_count(config, 2)
-    made = Driver(endpoint.name, endpoint.logs, config=config, environment=endpoint.environment)
+    made = OwnCluster(endpoint.name, endpoint.logs, config=config, environment=endpoint.environment)
     made.kit("upload", str(config))
     try:
         made.kit("create-cluster", str(config), "--wait", *POLL)

@@ -1,11 +1,13 @@
 """Waiting for what other processes and threads bring about, with deadlines that a busy machine keeps.
 
-A deadline is for what never comes. When one has passed, the machine's speed is measured, and a machine that is slow at
-that moment gets as much more time: nothing is measured, and nothing waits longer, where all comes in time.
+A deadline is for what never comes. When one has passed, the machine's speed is measured, and a machine that is slow, or
+was so in the last minutes, gets as much more time: nothing is measured, and nothing waits longer, where all comes in
+time.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Callable, Optional, TypeVar
 
@@ -18,8 +20,8 @@ MOST = 40.0
 """Times that a deadline is prolonged at most: what never comes ends a test, on every machine."""
 
 
-def slowness() -> float:
-    """How many times longer this machine takes now, with all that runs on it, than an idle one; at least 1."""
+def slowness_now() -> float:
+    """How many times longer this machine takes at this moment, with all that runs on it, than an idle one."""
     begun = time.monotonic()
     value = 0
     for step in range(STEPS):
@@ -27,9 +29,18 @@ def slowness() -> float:
     return min(MOST, max(1.0, (time.monotonic() - begun) / REFERENCE_SECONDS))
 
 
+def slowness() -> float:
+    """The same of the last minutes, by their load averages, where that is more.
+
+    A machine may be idle at the moment at which a deadline has passed, and have been busy all the time before.
+    """
+    recent = max(os.getloadavg()[:2]) / (os.cpu_count() or 1)
+    return max(slowness_now(), min(MOST, recent))
+
+
 def scaled(seconds: float) -> float:
     """A deadline that the product is given, and that has to pass: as long as this machine needs it to be now."""
-    return seconds * slowness()
+    return seconds * slowness_now()
 
 
 class Deadline:

@@ -53,8 +53,8 @@ ABOUT_MOUNTS = (
 OTHERS = {
     ("cli/mounts_command.py", "controller"): "a way to ask: --via controller",
     ("remote/transports.py", "controller"): "the same",
-    ("job/beginning.py", "controller"): "what a line of the ledger is about",
-    ("job/patience.py", "controller"): "the same",
+    ("job/run/beginning.py", "controller"): "what a line of the ledger is about",
+    ("job/resume/patience.py", "controller"): "the same",
     ("checkpoint/repository/xxh3.py", "readonly"): "a field of Python's Py_buffer",
     ("node/mounts/bring_up.py", "restart"): "a verb of systemctl",
     ("remote/report.py", "none"): "NO_MOUNTS: what the table shows for a node without mounts",

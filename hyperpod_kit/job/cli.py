@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence,
 from hyperpod_kit import ending
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_FRESH, HPK_RESUME_FROM
 from hyperpod_kit.errors import JobError, UsageError
-from hyperpod_kit.job.run.budget import RetryPolicy
+from hyperpod_kit.job.decide.budget import RetryPolicy
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.untrusted import by_descriptor, terminal
 
 if TYPE_CHECKING:
-    from hyperpod_kit.job.hang import StallRule
+    from hyperpod_kit.job.step.hang import StallRule
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -57,7 +57,7 @@ def _perform(argv: Optional[Sequence[str]]) -> int:
 
 
 def _prove(args: argparse.Namespace) -> int:
-    from hyperpod_kit.job import proving_command
+    from hyperpod_kit.job.resume import proving_command
 
     if args.watch or args.part:  # `job run` started it, and waits no longer than it wants to
         return proving_command.main(args, os.environ)
@@ -311,7 +311,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _stall_rule_never_by_default_if_interactive(option: Optional[str], srun_args: Sequence[str]) -> StallRule:
     """Who sits at a terminal, with a debugger or until the next morning, ends what hangs himself."""
-    from hyperpod_kit.job import hang
+    from hyperpod_kit.job.step import hang
 
     is_interactive = os.isatty(0) or any("--pty" in srun_options.split() for srun_options in srun_args)
     if option is None and is_interactive:
@@ -320,11 +320,11 @@ def _stall_rule_never_by_default_if_interactive(option: Optional[str], srun_args
 
 
 def _run(args: argparse.Namespace, command: List[str]) -> int:
-    from hyperpod_kit.job import state_place
-    from hyperpod_kit.job.options import RunOptions
-    from hyperpod_kit.job.report import JobReport
+    from hyperpod_kit.job.base.report import JobReport
+    from hyperpod_kit.job.records import state_place
+    from hyperpod_kit.job.run.series import JobSeries
     from hyperpod_kit.job.run.supervisor import JobSupervisor
-    from hyperpod_kit.job.series import JobSeries
+    from hyperpod_kit.job.step.options import RunOptions
 
     if not command:
         raise UsageError("no command given", hint="hyperpod-kit job run --checkpoint-root DIR -- python train.py")
@@ -370,8 +370,8 @@ def _user() -> str:
 
 
 def _rewind(args: argparse.Namespace) -> int:
-    from hyperpod_kit.job import state_place
-    from hyperpod_kit.job.rewinding import rewind
+    from hyperpod_kit.job.records import state_place
+    from hyperpod_kit.job.run.rewinding import rewind
 
     root = state_place.absolute(args.root)
     made = rewind(root, args.attempt, LocalRunner(), _user())
@@ -385,8 +385,8 @@ def _rewind(args: argparse.Namespace) -> int:
 
 
 def _exec(kit_arguments: List[str], command: List[str]) -> int:
-    from hyperpod_kit.job.container import INSIDE
-    from hyperpod_kit.job.rank import run_rank
+    from hyperpod_kit.job.step.container import INSIDE
+    from hyperpod_kit.job.wrapper.rank import run_rank
 
     if not command:
         raise UsageError("no command given", hint="hyperpod-kit job exec -- COMMAND ...")
@@ -400,7 +400,7 @@ def _fan_out(kit_arguments: List[str], command: List[str]) -> int:
 
 
 def _print_whether_root_serves_here(state_and_root: List[str], command: List[str]) -> int:
-    from hyperpod_kit.job import container_starts
+    from hyperpod_kit.job.step import container_starts
 
     return container_starts.print_whether_root_serves_here(state_and_root, os.environ)
 
@@ -414,8 +414,9 @@ UNLISTED: Dict[str, Callable[[List[str], List[str]], int]] = {
 
 
 def _print_task_prolog_of_shared_decision() -> int:
-    from hyperpod_kit.job import shared_decision, state_place
-    from hyperpod_kit.job.options import RunOptions, prepare
+    from hyperpod_kit.job.records import state_place
+    from hyperpod_kit.job.resume import shared_decision
+    from hyperpod_kit.job.step.options import RunOptions, prepare
 
     root = os.environ.get(HPK_CHECKPOINT_ROOT)
     if not root:

@@ -12,24 +12,13 @@ from typing import List, Optional, Sequence, Tuple
 from hyperpod_kit import ending
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import Absent, HyperpodKitError, RunError, Unreachable, Untrusted, UsageError
-from hyperpod_kit.job import (
-    doctor,
-    doctor_look,
-    job_index,
-    ledger,
-    lint,
-    lint_captures,
-    saves,
-    script,
-    state_place,
-    status,
-    status_page,
-    sweep,
-    timeline,
-)
+from hyperpod_kit.job import sweep
 from hyperpod_kit.job.goodput import job_time, rank_at_hand, root_time, scalars, show, standing
 from hyperpod_kit.job.goodput.job_time import JobTime
 from hyperpod_kit.job.goodput.time_table import table_of
+from hyperpod_kit.job.lint import doctor, doctor_look, lint_captures, script, script_lint
+from hyperpod_kit.job.records import job_index, ledger, state_place
+from hyperpod_kit.job.status import attempt_table, saves, status_page, timeline
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control, heads
 from hyperpod_kit.slurm.job_id import JobId
@@ -95,7 +84,7 @@ def _print_status_and_write_files(args: argparse.Namespace, job: str, root: str)
             "\n".join([f"no `job run` has kept records in {state}", *sentences]) + f"\n{page}", end=""
         )
         return 0
-    terminal.print_stdout(status.table(attempts, sums, [*spent, *sentences], now) + page, end="")
+    terminal.print_stdout(attempt_table.table(attempts, sums, [*spent, *sentences], now) + page, end="")
     return 0
 
 
@@ -193,7 +182,7 @@ def lint_command(args: argparse.Namespace) -> int:
             text = _text(file)
         except (OSError, Untrusted, UnicodeDecodeError) as err:
             raise Absent(f"cannot read {file}: {err}") from err
-        file_findings += [(file, finding) for finding in lint.lint(script.parse(text), _beside(file))]
+        file_findings += [(file, finding) for finding in script_lint.lint(script.parse(text), _beside(file))]
     if args.json:
         terminal.print_json([{"file": file, **finding.to_dict()} for file, finding in file_findings], indent=2)
     else:

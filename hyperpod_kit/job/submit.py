@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import List, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import Absent, UsageError
-from hyperpod_kit.job import lint_parts, script
+from hyperpod_kit.job.lint import lint_parts, script
 from hyperpod_kit.slurm.environment import COMMENT_MARK
 from hyperpod_kit.system.mountinfo import mount_containing_path, read_mountinfo
 

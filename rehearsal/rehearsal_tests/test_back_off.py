@@ -50,7 +50,7 @@ def dying_cluster(operations, code):
         },
     )
     operations.clusters["demo"] = cluster
-    operations.create(cluster)
+    operations.bring_up_cluster(cluster)
     assert cluster.status == "InService"
     start = machines.start
 

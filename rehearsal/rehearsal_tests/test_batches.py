@@ -61,7 +61,7 @@ def test_deleted_nodes_leave_with_their_groups_count(sagemaker, operations, endp
     sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("head", 1), group("gpu", 3)])
     wait(sagemaker)
     head, first, second, third = (node["InstanceId"] for node in nodes(sagemaker))
-    operations.claim(operations.clusters["demo"].nodes[third])
+    operations.try_to_claim_node(operations.clusters["demo"].nodes[third])
     response = sagemaker.batch_delete_cluster_nodes(
         ClusterName="demo", NodeIds=[head, first, third, "i-0123456789abcdef0"]
     )

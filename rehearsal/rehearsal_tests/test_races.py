@@ -17,15 +17,15 @@ def new_cluster(operations):
 def test_a_cluster_that_is_deleted_before_its_creation_began_gets_no_machine(operations):
     cluster = new_cluster(operations)
     cluster.status = "Deleting"
-    operations.delete(cluster)
-    operations.create(cluster)  # its thread was slower
+    operations.delete_cluster(cluster)
+    operations.bring_up_cluster(cluster)  # its thread was slower
     assert operations.fleet.machines.started == [] and cluster.nodes == {} and operations.clusters == {}
 
 
 def test_a_cluster_that_is_deleted_before_its_update_began_gets_no_machine(operations):
     cluster = new_cluster(operations)
-    operations.create(cluster)
+    operations.bring_up_cluster(cluster)
     cluster.status = "Deleting"
-    operations.delete(cluster)
+    operations.delete_cluster(cluster)
     apply_cluster_update(operations, cluster, {"InstanceGroups": [{**GROUP, "InstanceCount": 5}]})
     assert len(operations.fleet.machines.started) == 2

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from hyperpod_kit.checkpoint.repository import catalog, verify
-from hyperpod_kit.job.report import PREFIX
+from hyperpod_kit.job.base.report import PREFIX
 from tests.support.wait import until
 from tests.unit.job.cgroup_slurm import MOUNT, CgroupSlurm
 

@@ -79,10 +79,10 @@ def test_no_command_hides_in_a_text_block() -> None:
 
 @pytest.mark.parametrize("block", of("bash", "job script"))
 def test_a_job_script_has_nothing_that_keeps_a_job_from_coming_back(block: Block, tmp_path: Path) -> None:
-    from hyperpod_kit.job import lint, script
+    from hyperpod_kit.job.lint import script, script_lint
 
     text = block.text if block.text.startswith("#!") else f"#!/bin/bash\n#SBATCH --auto-resume=1\n{block.text}"
-    found = lint.lint(script.parse(text))
+    found = script_lint.lint(script.parse(text))
     assert not found, [finding.render(block.place) for finding in found]
 
 

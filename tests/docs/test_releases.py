@@ -31,7 +31,7 @@ PATTERNS = (
 
 ALLOWED: Dict[str, Tuple[str, ...]] = {
     # Nodes of a cluster may have bundles of two releases at the same time, from the second release on.
-    "hyperpod_kit/job/lifeline.py": (
+    "hyperpod_kit/job/step/lifeline.py": (
         "runs an older release of hyperpod-kit than `job run` does",
         "`job run` is of an older release than",
     ),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Sequence
 
-from hyperpod_kit.job.ledger import read
+from hyperpod_kit.job.records.ledger import read
 from tests.faults.site import Site
 from tests.faults.trainer import weights
 from tests.support.wait import until

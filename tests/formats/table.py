@@ -54,9 +54,9 @@ from hyperpod_kit.config.load import load
 from hyperpod_kit.data import sample_log_check
 from hyperpod_kit.data.position import DataStep
 from hyperpod_kit.data.sample_log import SampleLog
-from hyperpod_kit.job import ledger as job_ledger
-from hyperpod_kit.job import step_note
 from hyperpod_kit.job.goodput import time_rows
+from hyperpod_kit.job.records import ledger as job_ledger
+from hyperpod_kit.job.step import step_note
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.slurm import findings
 from hyperpod_kit.slurm.phase import Phase

@@ -11,9 +11,12 @@ from typing import Any, Callable, Iterator
 import pytest
 
 from hyperpod_kit.errors import JobError, NoValidCheckpoint
-from hyperpod_kit.job import checkpoint_choice, exits, ledger, ownership, shared_decision
+from hyperpod_kit.job.base import exits
 from hyperpod_kit.job.cli import __file__ as job_cli
 from hyperpod_kit.job.foreign import newest, quarantine
+from hyperpod_kit.job.records import ledger
+from hyperpod_kit.job.resume import checkpoint_choice, shared_decision
+from hyperpod_kit.job.run import ownership
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.job_id import JobId
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, be, place

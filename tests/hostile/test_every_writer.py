@@ -28,10 +28,10 @@ ELSEWHERE = {
     "checkpoint/agent/worker.py": "the agent's own log file",
     "hyperpod_lab/checkpoint_bench/": "what a person measures on their own machine; no other's words",
     "hyperpod_lab/torture/": "the same",
-    "job/container_starts.py": "a task's answer to the program that started it",
-    "job/lifeline.py": "the job's own output, to its owner",
-    "job/report.py": "the job's own output, to its owner",
-    "job/rank.py": "the job's own output, to its owner",
+    "job/step/container_starts.py": "a task's answer to the program that started it",
+    "job/step/lifeline.py": "the job's own output, to its owner",
+    "job/base/report.py": "the job's own output, to its owner",
+    "job/wrapper/rank.py": "the job's own output, to its owner",
     "job/cli.py": "lines for srun in the task prolog; sbatch's own answer to its caller",
     "node/": "a unit's or a hook's output: a log; an admin's program cleans it when it shows it",
     "storage/bench/replay/": "a child, whose lines `storage bench` reads",
@@ -112,7 +112,13 @@ def test_no_file_writes_past_the_exits() -> None:
 def test_all_programs_that_show_what_others_wrote_are_watched() -> None:
     places = {relative(path) for path in watched()}
     wanted = {f"cli/{name}_command.py" for name in ("diagnose", "diff", "events", "update", "policy", "mounts")}
-    wanted |= {"cli/command_ending.py", "cli/main.py", "job/cli_look.py", "job/status.py", "remote/diagnose.py"}
+    wanted |= {
+        "cli/command_ending.py",
+        "cli/main.py",
+        "job/cli_look.py",
+        "job/status/attempt_table.py",
+        "remote/diagnose.py",
+    }
     wanted |= {f"checkpoint/commands/{name}.py" for name in ("cli", "inspection", "keep", "repair")}
     assert wanted <= places
 

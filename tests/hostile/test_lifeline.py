@@ -12,15 +12,15 @@ from typing import Dict, List
 import pytest
 
 from hyperpod_kit.environment import HPK_ATTEMPT_KEY, HPK_LIFELINE
-from hyperpod_kit.job import lifeline
-from hyperpod_kit.job.lifeline import BYE, LOST, STORAGE, Lifeline, Lifelines
+from hyperpod_kit.job.step import lifeline
+from hyperpod_kit.job.step.lifeline import BYE, LOST, STORAGE, Lifeline, Lifelines
 from tests.hostile.network import Between, ended, flipped, resident, strangers
 from tests.support.wait import until
 
 SUPERVISING = """
 import json, resource, subprocess, sys, time
-from hyperpod_kit.job.lifeline import Lifelines
-from hyperpod_kit.job.signals import Signals
+from hyperpod_kit.job.step.lifeline import Lifelines
+from hyperpod_kit.job.base.signals import Signals
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 lines = Lifelines("127.0.0.1")
 print(json.dumps(lines.environment), flush=True)

@@ -13,7 +13,7 @@ import pytest
 from hyperpod_kit.checkpoint.commands import cli as checkpoint_cli
 from hyperpod_kit.cli import diff_rows
 from hyperpod_kit.job import cli as job_cli
-from hyperpod_kit.job import ledger_row
+from hyperpod_kit.job.records import ledger_row
 from hyperpod_kit.remote.diagnose import AwsNodeStatus, describe_diagnosis, diagnose
 from hyperpod_kit.remote.installed_bundles import NodeBundle, query_bundles
 from hyperpod_kit.remote.known_issues import CAUSES, LONGEST_TEXT, recognise, truncate_for_search

@@ -18,8 +18,8 @@ from hyperpod_kit.checkpoint.repository import catalog, layout, manifest, pins, 
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
-from hyperpod_kit.job import checkpoint_choice
 from hyperpod_kit.job.foreign import deepspeed, newest
+from hyperpod_kit.job.resume import checkpoint_choice
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote import junit
@@ -138,7 +138,7 @@ def test_nothing_in_a_files_place_hides_the_older_one(tmp_path: Path, kind: str,
     program = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))
-from hyperpod_kit.job import checkpoint_choice
+from hyperpod_kit.job.resume import checkpoint_choice
 checkpoint_choice.choose(sys.argv[1])  # before the ranks start, which may not hang either
 print(checkpoint_choice.choose(sys.argv[1], checkpoint_choice.newest_verified_kit_else_foreign).source)
 """

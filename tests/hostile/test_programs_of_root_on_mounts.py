@@ -113,7 +113,7 @@ mounts = (EfsMount("efs", f"{BASE}/efs", "fs-1", "fsap-1"), S3FilesMount("s3file
           LustreMount("lustre", f"{BASE}/lustre", FSX, "abcdefgh"), OpenZfsMount("zfs", f"{BASE}/nfs", FSX))
 node = node_of(*mounts)
 for mount in mounts:
-    subprocess.run(kind_of(mount).command(node, mount), check=True, timeout=30)
+    subprocess.run(kind_of(mount).mount_command(node, mount), check=True, timeout=30)
     plant(mount.path)
     assert (who(mount.path), device(mount.path)) == (BE[1].partition("=")[2], False), mount
     assert not try_set_protective_flags(node, mount)

@@ -12,13 +12,13 @@ from typing import Callable, Dict, List
 import pytest
 
 from hyperpod_kit.errors import Absent, Unreachable
-from hyperpod_kit.job import job_index, ledger
 from hyperpod_kit.job.cli import main
 from hyperpod_kit.job.goodput import time_rows, users_time
 from hyperpod_kit.job.goodput.cause import TimeCause
 from hyperpod_kit.job.goodput.followed_file import FollowedFile
 from hyperpod_kit.job.goodput.groups import GroupTime
 from hyperpod_kit.job.goodput.time_table import TimeTable
+from hyperpod_kit.job.records import job_index, ledger
 from hyperpod_kit.untrusted import owner
 from hyperpod_kit.untrusted.owner import OwnerLimits
 from tests.hostile.silent import shared as shared

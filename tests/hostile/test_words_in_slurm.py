@@ -13,7 +13,8 @@ import pytest
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import RunError, RunIsOwned
-from hyperpod_kit.job import cli, ownership
+from hyperpod_kit.job import cli
+from hyperpod_kit.job.run import ownership
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control, records
 from hyperpod_kit.slurm.environment import AWAY_MARK

@@ -18,7 +18,7 @@ import pytest
 from hyperpod_kit.checkpoint.agent import rpc
 from hyperpod_kit.checkpoint.agent.channel import Channel
 from hyperpod_kit.descriptors import command_with_soft_limit, soft_limit
-from hyperpod_kit.job.lifeline import BYE, Lifeline
+from hyperpod_kit.job.step.lifeline import BYE, Lifeline
 
 ROOT = Path(__file__).resolve().parents[2]
 MANY = 300
@@ -96,7 +96,7 @@ def slurmds() -> Iterator[int]:
 
 WATCH = f"""
 import os
-from hyperpod_kit.job.watch import NodeWatch
+from hyperpod_kit.job.step.watch import NodeWatch
 addresses = {{f"n{{n}}": (f"127.1.{{n // 250}}.{{n % 250 + 1}}", int(sys.argv[1])) for n in range({MANY})}}
 now, held = [0.0], []
 watch = NodeWatch(addresses, clock=lambda: now[0])
@@ -122,8 +122,8 @@ def test_no_live_node_is_lost_for_want_of_descriptors(slurmds: int, held: int, u
 
 LINES = """
 import time
-from hyperpod_kit.job.lifeline import Lifelines, shortage
-from hyperpod_kit.job.signals import Signals
+from hyperpod_kit.job.step.lifeline import Lifelines, shortage
+from hyperpod_kit.job.base.signals import Signals
 if sys.argv[1] == "raised":
     descriptors.raise_soft_limit_to_hard()
 now = [0.0]

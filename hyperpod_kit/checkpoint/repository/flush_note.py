@@ -2,9 +2,9 @@
 
     flushes/<host>-<id>.json    made when a flush begins, written again while it goes on, removed at its end
 
-A start that would begin from something older waits as long as the note changes (job/unfinished_flushes.py): no clock is
-compared. A note only makes others wait, and they do so for a time of their own; where storage overwrites nothing it
-never changes, and nobody waits for long.
+A start that would begin from something older waits as long as the note changes (job/resume/unfinished_flushes.py): no
+clock is compared. A note only makes others wait, and they do so for a time of their own; where storage overwrites
+nothing it never changes, and nobody waits for long.
 """
 
 from __future__ import annotations

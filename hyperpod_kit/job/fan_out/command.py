@@ -18,9 +18,9 @@ import time
 from typing import Any, Dict, List, Optional, Sequence
 
 from hyperpod_kit.errors import JobError, NotInAJob, Unreachable, UsageError
-from hyperpod_kit.job import bare_step
 from hyperpod_kit.job.fan_out import listing
 from hyperpod_kit.job.fan_out.tasks import Tasks
+from hyperpod_kit.job.step import bare_step
 from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.untrusted import source_owner, terminal
 

@@ -14,12 +14,12 @@ from typing import Dict, List, Optional, Sequence
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import CheckpointError, JobError, Unreachable
 from hyperpod_kit.exit_codes import ExitCode
-from hyperpod_kit.job import job_index, ledger, state_place
 from hyperpod_kit.job.goodput import groups, job_time, root_time, standing, users_time
 from hyperpod_kit.job.goodput.cause import LABELS, TimeCause
 from hyperpod_kit.job.goodput.groups import GroupTime
 from hyperpod_kit.job.goodput.job_time import JobTime
 from hyperpod_kit.job.goodput.time_table import percents
+from hyperpod_kit.job.records import job_index, ledger, state_place
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.untrusted import owner, terminal
 from hyperpod_kit.untrusted.text import clean_one_line

@@ -13,11 +13,11 @@ import os
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import Untrusted
-from hyperpod_kit.job import ledger, ledger_row
 from hyperpod_kit.job.goodput import job_time, time_rows
 from hyperpod_kit.job.goodput.followed_file import FollowedFile
 from hyperpod_kit.job.goodput.job_time import RunKey, RunLog
 from hyperpod_kit.job.goodput.time_rows import RunRow, TimeRow
+from hyperpod_kit.job.records import ledger, ledger_row
 from hyperpod_kit.slurm.phase import Phase
 
 MOST_ROWS = 16384

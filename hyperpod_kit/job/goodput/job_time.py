@@ -12,13 +12,13 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from hyperpod_kit.job.decide.outcome_kind import LaunchEnd, OutcomeKind
 from hyperpod_kit.job.goodput import launch_time
 from hyperpod_kit.job.goodput.cause import TimeCause
 from hyperpod_kit.job.goodput.launch_time import LAUNCH, LONGEST_GAP
 from hyperpod_kit.job.goodput.pieces import PieceRow, TimePiece
 from hyperpod_kit.job.goodput.time_rows import RunRow, TimeRow
 from hyperpod_kit.job.goodput.time_table import table_of
-from hyperpod_kit.job.run.outcome_kind import LaunchEnd, OutcomeKind
 
 Row = Mapping[str, Any]
 RunKey = Tuple[str, str, int]

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from hyperpod_kit.job.decide.outcome_kind import LaunchEnd
 from hyperpod_kit.job.goodput import time_rows
 from hyperpod_kit.job.goodput.cause import TimeCause
 from hyperpod_kit.job.goodput.pieces import PieceRow, TimePiece
 from hyperpod_kit.job.goodput.time_rows import TimeRow
-from hyperpod_kit.job.run.outcome_kind import LaunchEnd
 from hyperpod_kit.slurm.phase import Phase
 
 LAUNCH, IMPORT, RENDEZVOUS, FIRST_STEP = "launch", "import and build", "rendezvous", "first step"

@@ -9,11 +9,11 @@ import html
 import time as clock
 from typing import Dict, List, Sequence, Tuple
 
+from hyperpod_kit.job.base.durations import describe_duration
 from hyperpod_kit.job.goodput.cause import LABELS, TimeCause
 from hyperpod_kit.job.goodput.job_time import JobTime
 from hyperpod_kit.job.goodput.pieces import TimePiece
 from hyperpod_kit.job.goodput.time_table import TimeTable, percents, table_of
-from hyperpod_kit.job.status import duration
 
 WIDTH, LEFT_MARGIN, RIGHT_MARGIN, ROW = 960, 190, 130, 22
 
@@ -67,7 +67,7 @@ def waterfall(table: TimeTable) -> str:
         marks.append(
             f'<text x="{LEFT_MARGIN - 8}" y="{y + 15}" text-anchor="end">{LABELS[cause]}</text>'
             f'<rect x="{x:.1f}" y="{y + 3}" width="{width:.1f}" height="{ROW - 6}" fill="{COLOURS[cause]}"/>'
-            f'<text x="{WIDTH - RIGHT_MARGIN + 8}" y="{y + 15}">{share:.1f} %, {duration(seconds)}</text>'
+            f'<text x="{WIDTH - RIGHT_MARGIN + 8}" y="{y + 15}">{share:.1f} %, {describe_duration(seconds)}</text>'
         )
         passed += seconds
     return _svg(len(causes) * ROW, "what the time went into", marks)
@@ -85,10 +85,9 @@ def gantt(time: JobTime) -> str:
         marks.append(f'<text x="{LEFT_MARGIN - 8}" y="{y + 15}" text-anchor="end">{html.escape(name[:28])}</text>')
         marks += [_block(piece, begin, end, y) for piece in _one_piece_per_column(pieces, begin, end)]
     height = len(rows) * ROW + 18
-    marks += [
-        f'<text x="{_x(part, 4):.1f}" y="{height - 4}" text-anchor="middle">{duration((end - begin) * part / 4)}</text>'
-        for part in range(5)
-    ]
+    for part in range(5):
+        label = describe_duration((end - begin) * part / 4)
+        marks.append(f'<text x="{_x(part, 4):.1f}" y="{height - 4}" text-anchor="middle">{label}</text>')
     more = f"<p>and {len(nodes) - NODES} more nodes</p>" if len(nodes) > NODES else ""
     return _svg(height, "attempts by node", marks) + more
 
@@ -96,7 +95,7 @@ def gantt(time: JobTime) -> str:
 def _block(piece: TimePiece, begin: float, end: float, y: int) -> str:
     x = _x(piece.start - begin, end - begin)
     width = max(0.5, _x(piece.end - begin, end - begin) - x)
-    tooltip = f"{piece.attempt or 'no attempt'}: {LABELS[piece.cause]}, {duration(piece.seconds)}"
+    tooltip = f"{piece.attempt or 'no attempt'}: {LABELS[piece.cause]}, {describe_duration(piece.seconds)}"
     return (
         f'<rect x="{x:.1f}" y="{y + 3}" width="{width:.1f}" height="{ROW - 6}" fill="{COLOURS[piece.cause]}">'
         f"<title>{html.escape(tooltip)}</title></rect>"

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from typing import Dict, List, Optional, Sequence
 
-from hyperpod_kit.job import ledger, ledger_row, state_place
 from hyperpod_kit.job.goodput import job_time, time_rows
 from hyperpod_kit.job.goodput.job_time import JobStanding, JobTime, RunKey, RunLog
 from hyperpod_kit.job.goodput.time_rows import RunRow, TimeRow
+from hyperpod_kit.job.records import ledger, ledger_row, state_place
 
 
 def runs(root: str) -> List[RunLog]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Dict, List, Optional, Sequence
 
 from hyperpod_kit.checkpoint.agent.save_failures import ago
+from hyperpod_kit.job.base.durations import describe_duration
 from hyperpod_kit.job.goodput.cause import LABELS, TimeCause
 from hyperpod_kit.job.goodput.job_time import JobState, JobTime
 from hyperpod_kit.job.goodput.launch_time import usual_step
 from hyperpod_kit.job.goodput.time_rows import TimeRow
 from hyperpod_kit.job.goodput.time_table import TimeTable, percents
-from hyperpod_kit.job.status import duration
 
 BAR = 40
 """Characters of the whole time."""
@@ -48,7 +48,7 @@ def lines(time: JobTime, table: TimeTable, price: Optional[float] = None) -> Lis
         hours = table.gpu_seconds.get(cause, 0.0) / 3600
         money = f"{hours * price:12,.2f} $" if price is not None and time.unit == "gpu" else ""
         places = 1 if hours >= 10 else 3
-        spent = f"{LABELS[cause]:18}{duration(table.seconds[cause]):>14}{share:7.1f} %"
+        spent = f"{LABELS[cause]:18}{describe_duration(table.seconds[cause]):>14}{share:7.1f} %"
         row = f"{spent}{hours:12,.{places}f} {unit}{money}"
         cure = _remedy_or_start_up_parts(cause, table)
         output_lines.append(f"{row}  {cure}" if cure else row)
@@ -60,9 +60,9 @@ def goodput_sentence(job_time: JobTime, table: TimeTable) -> str:
     until = "its end" if job_time.state is JobState.OVER else "now"
     denominator = f"{_UNITS[job_time.unit][:-1].replace('-hour', '')} time that it held"
     if table.goodput is None:
-        return f"goodput is not known, {duration(table.total_seconds)} from its submission to {until}"
+        return f"goodput is not known, {describe_duration(table.total_seconds)} from its submission to {until}"
     least = f"at least ({table.unknown_gpu_share:.1%} of it is not known) " if table.unknown_gpu_share >= 0.0005 else ""
-    span = f"{duration(table.total_seconds)} from its submission to {until}"
+    span = f"{describe_duration(table.total_seconds)} from its submission to {until}"
     return f"goodput {least}{table.goodput:.1%} of the {denominator}, {span}"
 
 
@@ -105,5 +105,5 @@ def newest_memory_capture_sentence(row: TimeRow, now: float) -> str:
 def _remedy_or_start_up_parts(cause: TimeCause, table: TimeTable) -> str:
     if cause is TimeCause.START_UP:
         longest = sorted(table.parts.items(), key=lambda part: -part[1])
-        return ", ".join(f"{name} {duration(seconds)}" for name, seconds in longest if seconds >= 0.5)
+        return ", ".join(f"{name} {describe_duration(seconds)}" for name, seconds in longest if seconds >= 0.5)
     return CURES.get(cause, "")

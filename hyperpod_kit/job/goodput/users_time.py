@@ -14,11 +14,11 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Set, 
 
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import Absent, HyperpodKitError, Unreachable
-from hyperpod_kit.job import job_index, ledger, state_place
 from hyperpod_kit.job.goodput import groups
 from hyperpod_kit.job.goodput.cause import TimeCause
 from hyperpod_kit.job.goodput.groups import GroupTime
 from hyperpod_kit.job.goodput.time_table import TimeTable
+from hyperpod_kit.job.records import job_index, ledger, state_place
 from hyperpod_kit.untrusted import owner
 from hyperpod_kit.untrusted.owner import OwnerLimits
 

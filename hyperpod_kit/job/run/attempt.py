@@ -14,32 +14,35 @@ from typing import Dict, Optional, Sequence, Tuple
 
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_STATE
 from hyperpod_kit.errors import GaveUp, NoValidCheckpoint
-from hyperpod_kit.job import allocation, begin_anew, checkpoint_choice, launch_probe, launches, proving_watch, step
-from hyperpod_kit.job.allocation import Allocation
-from hyperpod_kit.job.checkpoint_choice import Choice
-from hyperpod_kit.job.container_starts import ContainerStarts
-from hyperpod_kit.job.failed_launches import FailedLaunches
+from hyperpod_kit.job.base import allocation
+from hyperpod_kit.job.base.allocation import Allocation
+from hyperpod_kit.job.decide.budget import PoisonCheckpoint, count_spent_budget, find_poison_checkpoint
+from hyperpod_kit.job.decide.decision import StartFacts, refuse_start
+from hyperpod_kit.job.decide.outcome import Observation, Outcome, classify
+from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
+from hyperpod_kit.job.decide.run_end import explain_run_end
 from hyperpod_kit.job.foreign.quarantine import set_aside
-from hyperpod_kit.job.hang import KnownSilences
-from hyperpod_kit.job.ledger import Row
-from hyperpod_kit.job.lifeline import Lifelines
-from hyperpod_kit.job.patience import Patience
-from hyperpod_kit.job.proving_step import ProvingStep
-from hyperpod_kit.job.resumption import Resumption
-from hyperpod_kit.job.run.budget import PoisonCheckpoint, count_spent_budget, find_poison_checkpoint
+from hyperpod_kit.job.records.ledger import Row
+from hyperpod_kit.job.resume import checkpoint_choice, launches, proving_watch
+from hyperpod_kit.job.resume.checkpoint_choice import Choice
+from hyperpod_kit.job.resume.patience import Patience
+from hyperpod_kit.job.resume.proving_step import ProvingStep
+from hyperpod_kit.job.resume.resumption import Resumption
+from hyperpod_kit.job.run import begin_anew
 from hyperpod_kit.job.run.budget_rows import BudgetRows
-from hyperpod_kit.job.run.decision import StartFacts, refuse_start
 from hyperpod_kit.job.run.interruptions import Interruptions, RunHandedBack
-from hyperpod_kit.job.run.outcome import Observation, Outcome, classify
-from hyperpod_kit.job.run.outcome_kind import OutcomeKind
-from hyperpod_kit.job.run.run_context import RunContext
-from hyperpod_kit.job.run.run_end import explain_run_end
-from hyperpod_kit.job.run.step_supervision import StepSupervision
-from hyperpod_kit.job.run.supervision_rules import SupervisionRules
-from hyperpod_kit.job.step_retry import StepRetry
-from hyperpod_kit.job.step_retry_log import RetryLog
-from hyperpod_kit.job.storage import CheckpointRoot
-from hyperpod_kit.job.watch import NodeWatch
+from hyperpod_kit.job.step import launch_probe, srun_step
+from hyperpod_kit.job.step.container_starts import ContainerStarts
+from hyperpod_kit.job.step.failed_launches import FailedLaunches
+from hyperpod_kit.job.step.hang import KnownSilences
+from hyperpod_kit.job.step.lifeline import Lifelines
+from hyperpod_kit.job.step.run_context import RunContext
+from hyperpod_kit.job.step.step_retry import StepRetry
+from hyperpod_kit.job.step.step_retry_log import RetryLog
+from hyperpod_kit.job.step.step_supervision import StepSupervision
+from hyperpod_kit.job.step.storage import CheckpointRoot
+from hyperpod_kit.job.step.supervision_rules import SupervisionRules
+from hyperpod_kit.job.step.watch import NodeWatch
 from hyperpod_kit.slurm.phase import Phase
 
 SWEEP_SECONDS, SWEEP_SECONDS_AFTER_LOSS = 15.0, 3.0
@@ -155,7 +158,7 @@ class AttemptRunner:
         # A slurmctld that does not answer cannot say which steps are left.
         self._proving.nodes = self.patience.wait_for_answered_allocation(context.job).healthy(lost)
         limit = SWEEP_SECONDS_AFTER_LOSS if lost or previous.cut else SWEEP_SECONDS
-        step.sweep(
+        srun_step.sweep(
             context.runner, context.job.id, context.signals.pause_until_stop_or_warning, context.report, limit=limit
         )
 
@@ -248,9 +251,9 @@ class AttemptRunner:
         stack.callback(step_retry.close)
         return step_retry
 
-    def _plan_step(self, start: _Start) -> step.StepPlan:
+    def _plan_step(self, start: _Start) -> srun_step.StepPlan:
         context = self._context
-        return step.StepPlan(
+        return srun_step.StepPlan(
             context.options.command,
             start.attempt,
             context.options.srun_args,
@@ -266,7 +269,7 @@ class AttemptRunner:
         context = self._context
         variables = {
             **start.choice.environment(),
-            **step.task_count_variables(context.env, start.nodes),
+            **srun_step.task_count_variables(context.env, start.nodes),
             **lifelines.environment,
             HPK_ATTEMPT: start.attempt,
             HPK_CHECKPOINT_ROOT: context.options.root,
@@ -274,7 +277,7 @@ class AttemptRunner:
         }
         if context.is_hyperpod:
             variables.update(launches.step_retry_variables(start.poison, self.resumption.unreadable))
-        return step.step_environment(context.env, variables)
+        return srun_step.step_environment(context.env, variables)
 
     def _known_silences(self, rows: Sequence[Row]) -> KnownSilences:
         """Return what is known of this job's silences: the ends in its ledger, and what this run of it outlived."""

@@ -6,10 +6,10 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 from hyperpod_kit.errors import JobError
-from hyperpod_kit.job.ledger import Ledger
+from hyperpod_kit.job.base.signals import Signals
+from hyperpod_kit.job.records.ledger import Ledger
 from hyperpod_kit.job.run.interruptions import Interruptions
-from hyperpod_kit.job.signals import Signals
-from hyperpod_kit.job.storage import CheckpointRoot
+from hyperpod_kit.job.step.storage import CheckpointRoot
 
 CACHE_SECONDS = 2.0
 """Seconds in which a mount that has gone may still answer from its cache."""

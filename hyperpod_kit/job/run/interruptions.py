@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import NoReturn
 
 from hyperpod_kit.errors import JobError
-from hyperpod_kit.job import allocation
-from hyperpod_kit.job.ledger import Ledger
-from hyperpod_kit.job.report import JobReport
-from hyperpod_kit.job.run.outcome_kind import OutcomeKind
-from hyperpod_kit.job.run.run_end import RunEnd, explain_run_end
-from hyperpod_kit.job.signals import Signals
+from hyperpod_kit.job.base import allocation
+from hyperpod_kit.job.base.report import JobReport
+from hyperpod_kit.job.base.signals import Signals
+from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
+from hyperpod_kit.job.decide.run_end import RunEnd, explain_run_end
+from hyperpod_kit.job.records.ledger import Ledger
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm.environment import JobEnvironment
 

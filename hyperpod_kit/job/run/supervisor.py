@@ -18,27 +18,11 @@ from typing import ContextManager, Mapping, Optional, Tuple
 from hyperpod_kit import audit, descriptors
 from hyperpod_kit.errors import GaveUp, NoValidCheckpoint, RunError
 from hyperpod_kit.exit_codes import ExitCode
-from hyperpod_kit.job import (
-    allocation,
-    begin_anew,
-    checkpoint_choice,
-    container,
-    identity,
-    job_index,
-    life,
-    lifeline,
-    script_containers,
-    step,
-)
-from hyperpod_kit.job.batch_host_watch import BatchHostWatch
-from hyperpod_kit.job.beginning import Beginning
-from hyperpod_kit.job.goodput import run_log
-from hyperpod_kit.job.ledger import Ledger
-from hyperpod_kit.job.options import RunOptions
-from hyperpod_kit.job.report import JobReport
-from hyperpod_kit.job.run.attempt import AttemptRunner
-from hyperpod_kit.job.run.budget import SpentBudget, count_spent_budget
-from hyperpod_kit.job.run.decision import (
+from hyperpod_kit.job.base import allocation
+from hyperpod_kit.job.base.report import JobReport
+from hyperpod_kit.job.base.signals import Signals
+from hyperpod_kit.job.decide.budget import SpentBudget, count_spent_budget
+from hyperpod_kit.job.decide.decision import (
     AttemptFacts,
     DecisionKind,
     RunDecision,
@@ -46,12 +30,21 @@ from hyperpod_kit.job.run.decision import (
     decide,
     refuse_requeue,
 )
+from hyperpod_kit.job.decide.outcome import Outcome
+from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
+from hyperpod_kit.job.goodput import run_log
+from hyperpod_kit.job.records import job_index, life
+from hyperpod_kit.job.records.ledger import Ledger
+from hyperpod_kit.job.resume import checkpoint_choice
+from hyperpod_kit.job.run import begin_anew, identity
+from hyperpod_kit.job.run.attempt import AttemptRunner
+from hyperpod_kit.job.run.batch_host_watch import BatchHostWatch
+from hyperpod_kit.job.run.beginning import Beginning
 from hyperpod_kit.job.run.interruptions import Interruptions, RunHandedBack, RunStopped
-from hyperpod_kit.job.run.outcome import Outcome
-from hyperpod_kit.job.run.outcome_kind import OutcomeKind
-from hyperpod_kit.job.run.run_context import RunContext
-from hyperpod_kit.job.signals import Signals
-from hyperpod_kit.job.sole_run import JobRunLock
+from hyperpod_kit.job.run.sole_run import JobRunLock
+from hyperpod_kit.job.step import container, lifeline, script_containers, srun_step
+from hyperpod_kit.job.step.options import RunOptions
+from hyperpod_kit.job.step.run_context import RunContext
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm.environment import JobEnvironment
 
@@ -71,7 +64,7 @@ class JobSupervisor:
         report: JobReport,
         chooser: Optional[checkpoint_choice.Chooser] = None,
         prover: Optional[checkpoint_choice.Chooser] = None,
-        start_step: step.StartStep = step.SrunStep,
+        start_step: srun_step.StartStep = srun_step.SrunStep,
     ) -> None:
         self._options = options
         self._env = env
@@ -124,7 +117,7 @@ class JobSupervisor:
             groups=self._groups,
             policy=policy,
             container=container.container_from_options_or_env(options.srun_args, self._env, options.container_python),
-            is_hyperpod=step.is_hyperpod_step_retry_available(self._runner),
+            is_hyperpod=srun_step.is_hyperpod_step_retry_available(self._runner),
             descriptor_limit=self._descriptor_limit,
             runner=self._runner,
             report=self._report,
@@ -154,7 +147,7 @@ class JobSupervisor:
 
     def _warn_about_containers_and_descriptors(self, context: RunContext) -> None:
         for warning in script_containers.doubts_of(
-            context.container, context.options, step.path_of_kit_main_on_nodes()
+            context.container, context.options, srun_step.path_of_kit_main_on_nodes()
         ):
             self._report("container", warning)
         shortage = lifeline.shortage(len(context.job.nodes))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hyperpod_kit.errors import UsageError
-from hyperpod_kit.job import ledger, ledger_row
+from hyperpod_kit.job.records import ledger, ledger_row
 
 FAILURES = ("node_lost", "storage", "stall", "crash")
 """Classes of an attempt's end that training did not want."""

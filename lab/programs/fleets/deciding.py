@@ -20,8 +20,8 @@ from peers import NODE
 from hyperpod_kit import descriptors
 from hyperpod_kit.checkpoint.repository import commit, digest, identity, layout, manifest
 from hyperpod_kit.checkpoint.repository.store.open import open_store
-from hyperpod_kit.job import exits
-from hyperpod_kit.job.checkpoint_choice import newest_complete_kit_else_foreign
+from hyperpod_kit.job.base import exits
+from hyperpod_kit.job.resume.checkpoint_choice import newest_complete_kit_else_foreign
 from hyperpod_kit.slurm import hostlist, reach
 
 NODES_AT_ONCE = 32

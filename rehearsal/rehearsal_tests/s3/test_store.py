@@ -29,7 +29,7 @@ def test_objects_survive_a_restart(store):
 
 def test_open_uploads_survive_a_restart(store):
     bucket = store.bucket(BUCKET)
-    upload = bucket.uploads.create("k", Attributes({"content-type": "text/plain"}), "crc32", "COMPOSITE")
+    upload = bucket.uploads.create_upload("k", Attributes({"content-type": "text/plain"}), "crc32", "COMPOSITE")
     bucket.uploads.record_part(upload, 3, receive_verified_body_into_blob(iter([b"part"]), bucket.blobs))
     again = StoredBuckets(store.root).bucket(BUCKET)
     reopened = again.uploads.find_open_upload(upload.upload_id, "k")

@@ -29,7 +29,7 @@ class Operations:
     def run_in_background(self, work, cluster, *more) -> None:
         self.told.append(work)
 
-    create = "create: boots machines, runs the script as root"
+    bring_up_cluster = "create: boots machines, runs the script as root"
 
 
 @pytest.fixture

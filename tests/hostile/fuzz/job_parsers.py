@@ -10,25 +10,17 @@ from typing import Any, Dict, List
 
 from hyperpod_kit.checkpoint.agent.channel import Channel
 from hyperpod_kit.errors import JobError, RunError, Untrusted
-from hyperpod_kit.job import (
-    exits,
-    hang,
-    ledger,
-    ledger_row,
-    proving_part,
-    shared_decision,
-    status,
-    status_page,
-    step_note,
-    step_report,
-    sweep,
-    timeline,
-)
+from hyperpod_kit.job import sweep
+from hyperpod_kit.job.base import exits
+from hyperpod_kit.job.decide import budget, outcome
 from hyperpod_kit.job.foreign.candidate import PROOFS
 from hyperpod_kit.job.foreign.proven import ProvenFiles
 from hyperpod_kit.job.goodput import event_file, launch_time, time_rows
 from hyperpod_kit.job.goodput.event_file import ScalarPoint
-from hyperpod_kit.job.run import budget, outcome
+from hyperpod_kit.job.records import ledger, ledger_row
+from hyperpod_kit.job.resume import proving_part, shared_decision
+from hyperpod_kit.job.status import attempt_table, status_page, timeline
+from hyperpod_kit.job.step import hang, step_note, step_report
 from hyperpod_kit.slurm import control, hostlist, records, verdict
 from hyperpod_kit.slurm.job_id import JobId
 from hyperpod_kit.slurm.phase import Phase
@@ -43,7 +35,7 @@ def read_ledger(data: bytes) -> None:
     path = file_of(data, "root/.hpk/attempts.jsonl")
     found = timeline.attempts(os.path.dirname(os.path.dirname(path)), "", [])
     sums = timeline.totals(found, 2e9)
-    status.table(found, sums)
+    attempt_table.table(found, sums)
     if len(data) % 8 == 0:
         status_page.page("x", found, sums, 2e9)
     rows = ledger.Ledger(os.path.dirname(path), "7", 1).valid_rows_of_this_job()
@@ -71,7 +63,7 @@ def read_note(data: bytes) -> None:
     note = step_note.read(os.path.dirname(path))
     if note is not None:
         [attempt] = timeline.with_note([timeline.JobAttempt(note.attempt, "7", 5.0)], note)
-        status.table([attempt], timeline.totals([attempt], 2e9), now=2e9)
+        attempt_table.table([attempt], timeline.totals([attempt], 2e9), now=2e9)
 
 
 def read_steps(data: bytes) -> None:

@@ -20,7 +20,7 @@ from hyperpod_kit.checkpoint.agent.control_page import SlotState  # noqa: E402
 from hyperpod_kit.checkpoint.collectives import Ranks  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
 from hyperpod_kit.checkpoint.save_schedule import Cadences  # noqa: E402
-from hyperpod_kit.job import saves  # noqa: E402
+from hyperpod_kit.job.status import saves  # noqa: E402
 from tests.support.wait import until  # noqa: E402
 from tests.unit.checkpoint.agent_run import abandon  # noqa: E402
 from tests.unit.checkpoint.test_manager import disown  # noqa: E402

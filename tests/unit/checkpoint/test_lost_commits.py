@@ -37,7 +37,7 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NoValidCheckpoint
-from hyperpod_kit.job import checkpoint_choice, shared_decision
+from hyperpod_kit.job.resume import checkpoint_choice, shared_decision
 from tests.unit.checkpoint.small_checkpoint import SMALL_RUN, put_checkpoint
 
 STATE = ".hpk"

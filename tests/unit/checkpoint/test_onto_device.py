@@ -45,7 +45,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(device, "synchronize", lambda tensors: settled.append(sum(map(device.is_on_cuda, tensors))))
     monkeypatch.setattr(device, "register_slot_with_cuda_driver", lambda memory: True)
     monkeypatch.setattr(load, "allocate_host_tensor", made)
-    monkeypatch.setattr(slices, "empty", made)
+    monkeypatch.setattr(slices, "allocate_host_tensor", made)
     monkeypatch.setattr(memory_copy, "copy_memory", moved)
     return settled
 

@@ -92,7 +92,7 @@ def test_a_capture_goes_there_and_comes_back_as_it_was(served: Any, shm: Path, t
     partner_wire.fetch_capture([("127.0.0.1", server.port)], "token", page.origin.run_id, 1, page.key, make)
     again = shm_slots.attach(str(back), slot.name)
     assert undated(again.page) == undated(page) and bytes(again.image) == bytes(slot.image)
-    assert again.read_extra(page.shard.extra_size) == slot.extra(page.shard.extra_size)
+    assert again.read_extra(page.shard.extra_size) == slot.read_extra(page.shard.extra_size)
     with pytest.raises(CheckpointError, match="not here any more"):
         partner_wire.fetch_capture([("127.0.0.1", server.port)], "token", page.origin.run_id, 0, page.key, make)
 

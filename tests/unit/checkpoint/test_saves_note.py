@@ -22,7 +22,8 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
-from hyperpod_kit.job import cli, saves
+from hyperpod_kit.job import cli
+from hyperpod_kit.job.status import saves
 from tests.support.wait import until
 
 NOTE = Note("run", "/root", "7", 80, 1000.5, 0, "")

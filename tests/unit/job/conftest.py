@@ -12,12 +12,12 @@ from typing import Any, Dict, List
 
 import pytest
 
-from hyperpod_kit.job.options import RunOptions
-from hyperpod_kit.job.report import PREFIX, JobReport
-from hyperpod_kit.job.run.budget import RetryPolicy
+from hyperpod_kit.job.base.report import PREFIX, JobReport
+from hyperpod_kit.job.decide.budget import RetryPolicy
 from hyperpod_kit.job.run.supervisor import JobSupervisor
-from hyperpod_kit.job.step import SrunStep
-from hyperpod_kit.job.storage import ObjectProbe, Probe
+from hyperpod_kit.job.step.options import RunOptions
+from hyperpod_kit.job.step.srun_step import SrunStep
+from hyperpod_kit.job.step.storage import ObjectProbe, Probe
 from tests.support.runner import RecordingRunner
 from tests.support.wait import until
 from tests.unit.job.ranks_in_process import RanksInProcess

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from hyperpod_kit.job.hang import StallRule
-from hyperpod_kit.job.options import RunOptions
-from hyperpod_kit.job.report import JobReport
+from hyperpod_kit.job.base.report import JobReport
 from hyperpod_kit.job.run.supervisor import JobSupervisor
+from hyperpod_kit.job.step.hang import StallRule
+from hyperpod_kit.job.step.options import RunOptions
 from tests.support.runner import RecordingRunner
 
 HERE = Path(__file__).parent

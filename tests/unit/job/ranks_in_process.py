@@ -21,8 +21,8 @@ from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_RESUME_FROM, HPK_STATE
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 from hyperpod_kit.exit_codes import ExitCode
-from hyperpod_kit.job import exits
-from hyperpod_kit.job.step import StepPlan
+from hyperpod_kit.job.base import exits
+from hyperpod_kit.job.step.srun_step import StepPlan
 from hyperpod_kit.slurm import verdict
 from hyperpod_kit.slurm.verdict import RestoreVerdict
 from tests.support.damage import flip

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.job import adopted, step
+from hyperpod_kit.job.step import srun_step
+from hyperpod_kit.job.wrapper import adopted
 from tests.support.wait import until
 
 CONMON = """\
@@ -45,7 +46,17 @@ def test_what_a_command_leaves_behind(tmp_path: Path, name: str, killed: bool) -
     for path in (program, monitor):
         path.chmod(0o755)
     # A parent that dies, as a slurmstepd does.
-    words = [sys.executable, "-I", "-S", step.path_of_kit_main_on_nodes(), "exec", "--", str(program), "run", "image"]
+    words = [
+        sys.executable,
+        "-I",
+        "-S",
+        srun_step.path_of_kit_main_on_nodes(),
+        "exec",
+        "--",
+        str(program),
+        "run",
+        "image",
+    ]
     parent = subprocess.Popen([sys.executable, "-c", f"import subprocess; subprocess.run({words!r})"])
     until(told.exists, what="a container")
     container = int(told.read_text())

@@ -11,9 +11,10 @@ from typing import Callable, List
 
 import pytest
 
-from hyperpod_kit.job import storage, sweep
-from hyperpod_kit.job.batch_host_watch import BatchHostWatch, is_drained_for_mount_unlike_most
-from hyperpod_kit.job.storage import LOOKS_INSIDE, Probe, RootWatch
+from hyperpod_kit.job import sweep
+from hyperpod_kit.job.run.batch_host_watch import BatchHostWatch, is_drained_for_mount_unlike_most
+from hyperpod_kit.job.step import storage
+from hyperpod_kit.job.step.storage import LOOKS_INSIDE, Probe, RootWatch
 from hyperpod_kit.slurm.environment import JobEnvironment
 from tests.support.runner import RecordingRunner
 from tests.support.wait import until
@@ -121,7 +122,7 @@ def test_the_sweep_queues_it_again_and_takes_the_mark_away() -> None:
 
 def test_leaving_takes_the_children_along(tmp_path: Path) -> None:
     program = (
-        "import subprocess, threading; from hyperpod_kit.job import batch_host_watch\n"
+        "import subprocess, threading; from hyperpod_kit.job.run import batch_host_watch\n"
         "print(subprocess.Popen(['sleep', '600']).pid, flush=True)\n"
         "threading.Thread(target=batch_host_watch.kill_children_and_exit, args=(74,)).start()\n"
         "threading.Event().wait(60)"

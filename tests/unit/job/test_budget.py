@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_kit.job.run.budget import (
+from hyperpod_kit.job.decide.budget import (
     RetryPolicy,
     SpentBudget,
     apply_restore_reports,

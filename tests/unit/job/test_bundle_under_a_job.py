@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, List, cast
 
 import pytest
 
-from hyperpod_kit.job.report import PREFIX
+from hyperpod_kit.job.base.report import PREFIX
 from tests.support import bundles
 from tests.support.bundles import REPOSITORY, BundleRoot
 from tests.support.rows import full

@@ -51,7 +51,7 @@ def test_going_back_waits_for_no_job_that_uses_the_root(
     assert name in capsys.readouterr().out and selection.newest_complete(str(tmp_path)).checkpoint_id == name
     (tmp_path / ".hpk").mkdir()
     (tmp_path / ".hpk" / "owner-000001.json").write_text('{"job": "9", "t": 1.0}')
-    monkeypatch.setattr("hyperpod_kit.job.ownership._job_state_ended_or_unheard", lambda runner, job: "RUNNING")
+    monkeypatch.setattr("hyperpod_kit.job.run.ownership._job_state_ended_or_unheard", lambda runner, job: "RUNNING")
     with pytest.raises(RunIsOwned, match="is used by job 9, which is RUNNING") as caught:
         cli.main(["rewind", str(tmp_path), left])
     assert "scancel 9" in str(caught.value.hint)

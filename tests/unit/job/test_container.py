@@ -17,7 +17,7 @@ from typing import Iterator
 import pytest
 
 from hyperpod_kit.errors import GaveUp
-from hyperpod_kit.job import container, container_starts, script_containers, step
+from hyperpod_kit.job.step import container, container_starts, script_containers, srun_step
 from tests.support.capabilities import require
 from tests.unit.job.conftest import Job
 
@@ -58,14 +58,14 @@ def test_what_will_not_work_inside_is_said_with_the_option_to_add(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     (tmp_path / "50.fstab").write_text(
-        f"# all\n/opt/hyperpod-kit {Path(step.path_of_kit_main_on_nodes()).parents[2]} none ro 0 -1\n"
+        f"# all\n/opt/hyperpod-kit {Path(srun_step.path_of_kit_main_on_nodes()).parents[2]} none ro 0 -1\n"
     )
     fstabs = [str(tmp_path)]
 
     def doubts(*options: str, root: str = "/fsx/me/run", command: str = "train.py") -> list[str]:
         found = container.container_from_options_or_env([IMAGE, *options], {})
         assert found is not None
-        return list(found.doubts((root,), ["python", command], step.path_of_kit_main_on_nodes(), fstabs))
+        return list(found.doubts((root,), ["python", command], srun_step.path_of_kit_main_on_nodes(), fstabs))
 
     first, second = doubts()
     assert "/fsx/me/run is in none of the container's mounts" in first

@@ -9,9 +9,9 @@ import pytest
 
 from hyperpod_kit.errors import GaveUp
 from hyperpod_kit.exit_codes import ExitCode
-from hyperpod_kit.job.exits import Exit
-from hyperpod_kit.job.run.budget import PoisonCheckpoint, RetryPolicy, SpentBudget
-from hyperpod_kit.job.run.decision import (
+from hyperpod_kit.job.base.exits import Exit
+from hyperpod_kit.job.decide.budget import PoisonCheckpoint, RetryPolicy, SpentBudget
+from hyperpod_kit.job.decide.decision import (
     RULES,
     AttemptFacts,
     DecisionKind,
@@ -22,9 +22,9 @@ from hyperpod_kit.job.run.decision import (
     refuse_requeue,
     refuse_start,
 )
-from hyperpod_kit.job.run.outcome import Outcome
-from hyperpod_kit.job.run.outcome_kind import OutcomeKind
-from hyperpod_kit.job.run.run_end import RunEnd
+from hyperpod_kit.job.decide.outcome import Outcome
+from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
+from hyperpod_kit.job.decide.run_end import RunEnd
 
 POLICY = RetryPolicy(backoff=2.0, backoff_cap=60.0)
 RANK_GAVE_UP = Exit(1, "n2", "", ExitCode.GAVE_UP, None, 0.0, 1.0)

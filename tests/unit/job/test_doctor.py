@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.job import cli, cli_look, doctor, doctor_look, sweep
+from hyperpod_kit.job import cli, cli_look, sweep
+from hyperpod_kit.job.lint import doctor, doctor_look
 from hyperpod_kit.run import Completed
 from hyperpod_kit.slurm import findings, running_config
 from hyperpod_kit.slurm.findings import SlurmFinding

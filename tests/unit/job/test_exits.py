@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.job import exits, step_name
-from hyperpod_kit.job.step import StepPlan, step_environment, wrapper
+from hyperpod_kit.job.base import exits
+from hyperpod_kit.job.step import step_name
+from hyperpod_kit.job.step.srun_step import StepPlan, step_environment, wrapper
 from tests.support.wait import until
 
 
@@ -141,7 +142,7 @@ def test_the_command_hears_a_signal_of_its_task_where_slurm_tells_only_that(tmp_
         f"trap 'touch {heard}' USR1; trap 'exit 9' TERM; touch {ready}; while :; do sleep .05; done",
     ]
     code = (
-        "import os, sys; from hyperpod_kit.job import rank; from hyperpod_kit.slurm import tracking\n"
+        "import os, sys; from hyperpod_kit.job.wrapper import rank; from hyperpod_kit.slurm import tracking\n"
         f"tracking.read_own_cgroup_text = lambda: {cgroups!r}\n"
         f"sys.exit(rank.run_rank({command!r}, os.environ))"
     )

@@ -8,7 +8,8 @@ from typing import Any, Dict, List
 
 import pytest
 
-from hyperpod_kit.job import finished_before, timeline
+from hyperpod_kit.job.run import finished_before
+from hyperpod_kit.job.status import timeline
 from tests.support.rows import full
 from tests.unit.job.conftest import Job
 

@@ -15,9 +15,9 @@ import torch.distributed.checkpoint
 from safetensors.torch import save_file
 
 from hyperpod_kit.errors import NoValidCheckpoint
-from hyperpod_kit.job import checkpoint_choice
 from hyperpod_kit.job.foreign import archive, dcp, newest
 from hyperpod_kit.job.foreign.candidate import Incomplete
+from hyperpod_kit.job.resume import checkpoint_choice
 
 STATE: Dict[str, Any] = {"weights": torch.arange(5000.0), "more": torch.ones(300), "step": 7}
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.errors import UsageError
-from hyperpod_kit.job.hang import (
+from hyperpod_kit.job.step.hang import (
     NEVER,
     PATIENCE,
     HangWatch,
@@ -24,8 +24,8 @@ from hyperpod_kit.job.hang import (
     furthest,
     rank_positions_for_report,
 )
-from hyperpod_kit.job.stall_watch import StallWatch
-from hyperpod_kit.job.step_report import WINDOW, RankMeter, StepReport
+from hyperpod_kit.job.step.stall_watch import StallWatch
+from hyperpod_kit.job.step.step_report import WINDOW, RankMeter, StepReport
 from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.slurm.progress import RankState
 from tests.support.clock import FakeClock

@@ -7,7 +7,7 @@ from typing import Iterator
 
 import pytest
 
-from hyperpod_kit.job import timeline
+from hyperpod_kit.job.status import timeline
 from tests.support.wait import until
 from tests.unit.job.private_slurm import PrivateSlurm, running
 from tests.unit.job.test_real_slurm import MAIN, Work

@@ -9,8 +9,9 @@ from typing import List
 import pytest
 
 from hyperpod_kit.errors import GaveUp
-from hyperpod_kit.job import launch_failure, launch_probe, step
-from hyperpod_kit.job.launch_failure import LaunchFailure
+from hyperpod_kit.job.base import launch_failure
+from hyperpod_kit.job.base.launch_failure import LaunchFailure
+from hyperpod_kit.job.step import launch_probe, srun_step
 from tests.unit.job.conftest import Job
 from tests.unit.job.toy_trainer import commit_checkpoint
 
@@ -81,7 +82,7 @@ def test_a_wrapper_that_is_not_there_is_no_crash_of_a_checkpoint(job: Job, monke
     """As it was with a bundle that a replaced node had never had."""
     _, newest = committed(job)
     absent = "/opt/hyperpod-kit/0123456789abcdef/lib/hyperpod_kit/job/__main__.py"
-    monkeypatch.setattr(step, "path_of_kit_main_on_nodes", lambda: absent)
+    monkeypatch.setattr(srun_step, "path_of_kit_main_on_nodes", lambda: absent)
     with pytest.raises(GaveUp) as caught:
         job.run("--steps", "30")
     blamed_nothing(job, newest)

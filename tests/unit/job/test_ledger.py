@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.errors import JobError
-from hyperpod_kit.job import life
-from hyperpod_kit.job.ledger import Ledger, read
-from hyperpod_kit.job.status import table
-from hyperpod_kit.job.timeline import attempts, totals
+from hyperpod_kit.job.records import life
+from hyperpod_kit.job.records.ledger import Ledger, read
+from hyperpod_kit.job.status.attempt_table import table
+from hyperpod_kit.job.status.timeline import attempts, totals
 
 
 def test_rows_of_other_jobs_are_not_ours(tmp_path: Path) -> None:

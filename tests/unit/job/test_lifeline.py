@@ -14,8 +14,8 @@ from typing import Dict, List
 import pytest
 
 from hyperpod_kit.environment import HPK_LIFELINE
-from hyperpod_kit.job import lifeline
-from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, UNNOTICED, Lifeline, Lifelines
+from hyperpod_kit.job.step import lifeline
+from hyperpod_kit.job.step.lifeline import BYE, LOST, SERVES, STORAGE, UNNOTICED, Lifeline, Lifelines
 from tests.support.wait import until
 
 
@@ -166,7 +166,7 @@ def test_a_slurmstepd_that_dies_before_the_command_runs_is_missed_too() -> None:
     ends = Ends()
     script = """
 import os, sys, time
-from hyperpod_kit.job import rank
+from hyperpod_kit.job.wrapper import rank
 
 class Late(rank.Lifeline):
     def __init__(self, *arguments):
@@ -188,7 +188,7 @@ sys.exit(rank.run_rank(["sleep", "60"], os.environ))
 def test_a_rank_that_ends_of_the_pipe_of_its_dead_slurmstepd_says_that_it_is_lost() -> None:
     """The command fails before the wrapper has looked for its parent: no end in order, Slurm would wait for ever."""
     ends = Ends()
-    main = Path(lifeline.__file__).with_name("__main__.py")
+    main = Path(lifeline.__file__).parents[1] / "__main__.py"
     command = [
         sys.executable,
         "-I",

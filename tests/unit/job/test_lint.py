@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.errors import Absent
-from hyperpod_kit.job import cli, lint, lint_captures, lint_containers, lint_parts, script
+from hyperpod_kit.job import cli
+from hyperpod_kit.job.lint import lint_captures, lint_containers, lint_parts, script, script_lint
 
 JOBS = Path(__file__).parents[3] / "slurm" / "jobs"
 RUN = "exec hyperpod-kit job run --checkpoint-root /fsx/run -- python train.py"
@@ -99,18 +100,20 @@ CASES = [
 )
 def test_a_root_of_each_task_is_left_alone(text: str) -> None:
     head = (*HEAD, "#SBATCH --array=0-3", "#SBATCH --output=%x-%A_%a.out")
-    assert lint.lint(script.parse(made(text, head=head))) == []
+    assert script_lint.lint(script.parse(made(text, head=head))) == []
 
 
 @pytest.mark.parametrize(("code", "text", "line"), CASES)
 def test_a_rule_finds_what_it_is_for(code: str, text: str, line: int) -> None:
-    found = [finding for finding in lint.lint(script.parse(text)) if finding.code == code]
+    found = [finding for finding in script_lint.lint(script.parse(text)) if finding.code == code]
     assert [finding.line for finding in found] == [line]
     assert found[0].hint and found[0].severity in ("error", "warning")
 
 
 def test_every_rule_has_a_case() -> None:
-    sources = (Path(module.__file__ or "").read_text() for module in (lint, lint_captures, lint_containers, lint_parts))
+    sources = (
+        Path(module.__file__ or "").read_text() for module in (script_lint, lint_captures, lint_containers, lint_parts)
+    )
     assert {code for code, _, _ in CASES} | {code for code, _, _ in CAPTURES} == {
         code for text in sources for code in re.findall(r'"(J\d{3})"', text)
     }
@@ -152,7 +155,7 @@ def test_a_managers_arguments_are_looked_at(code: str, trainer: str, head: tuple
 )
 def test_what_cannot_be_judged_is_left_alone(trainer: str) -> None:
     text = made(head=(*HEAD, "#SBATCH --nodes=2"))
-    assert lint.lint(script.parse(text), lambda name: trainer if name == "train.py" else None) == []
+    assert script_lint.lint(script.parse(text), lambda name: trainer if name == "train.py" else None) == []
 
 
 @pytest.mark.parametrize(
@@ -171,7 +174,7 @@ def test_what_cannot_be_judged_is_left_alone(trainer: str) -> None:
     ],
 )
 def test_a_good_script_is_left_alone(text: str) -> None:
-    assert lint.lint(script.parse(text)) == []
+    assert script_lint.lint(script.parse(text)) == []
 
 
 @pytest.mark.parametrize(

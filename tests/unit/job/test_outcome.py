@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from hyperpod_kit.job.exits import Exit
-from hyperpod_kit.job.launch_failure import LaunchFailure
-from hyperpod_kit.job.run.outcome import Observation, classify
-from hyperpod_kit.job.run.outcome_kind import OutcomeKind
+from hyperpod_kit.job.base.exits import Exit
+from hyperpod_kit.job.base.launch_failure import LaunchFailure
+from hyperpod_kit.job.decide.outcome import Observation, classify
+from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
 
 ABSENT = LaunchFailure("n2", "/opt/x", "No such file or directory")
 

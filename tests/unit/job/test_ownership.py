@@ -10,7 +10,7 @@ from typing import List
 import pytest
 
 from hyperpod_kit.errors import GaveUp, RunIsOwned, Unreachable
-from hyperpod_kit.job import ownership
+from hyperpod_kit.job.run import ownership
 from hyperpod_kit.slurm.job_id import JobId
 from tests.support.runner import RecordingRunner
 from tests.unit.job.conftest import Job

@@ -18,13 +18,15 @@ import pytest
 import torch
 
 from hyperpod_kit.errors import CheckpointError, NoSuchCheckpoint
-from hyperpod_kit.job import checkpoint_choice, cli, proving_step, proving_watch, step
+from hyperpod_kit.job import cli
+from hyperpod_kit.job.base.report import JobReport
 from hyperpod_kit.job.foreign import dcp, newest, proven, proving
 from hyperpod_kit.job.foreign.archive import proof_level_of_file
 from hyperpod_kit.job.foreign.proven import ProvenFiles
-from hyperpod_kit.job.options import RunOptions
-from hyperpod_kit.job.proving_step import ProvingStep
-from hyperpod_kit.job.report import JobReport
+from hyperpod_kit.job.resume import checkpoint_choice, proving_step, proving_watch
+from hyperpod_kit.job.resume.proving_step import ProvingStep
+from hyperpod_kit.job.step import srun_step
+from hyperpod_kit.job.step.options import RunOptions
 from tests.support.damage import flip
 from tests.support.rows import full
 from tests.support.wait import until
@@ -279,7 +281,7 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         f"import sys; sys.path[:0] = [{str(Path(cli.__file__).parents[2])!r}]\n"
         "from hyperpod_kit.job import cli, proving_watch\nproving_watch.INTERVAL = 0.05\ncli.main(sys.argv[1:])\n"
     )
-    monkeypatch.setattr(step, "path_of_kit_main_on_nodes", lambda: str(program))
+    monkeypatch.setattr(srun_step, "path_of_kit_main_on_nodes", lambda: str(program))
     root = tmp_path / "root"
     root.mkdir()
     with proving_watch.proving_process_unless_kit_checkpoint(

@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, List
 import pytest
 
 from hyperpod_kit.job import cli
-from hyperpod_kit.job.report import PREFIX
+from hyperpod_kit.job.base.report import PREFIX
 from tests.support.wait import until
 from tests.unit.job.private_slurm import PrivateSlurm, running
 from tests.unit.job.toy_trainer import commit_checkpoint

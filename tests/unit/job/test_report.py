@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from hyperpod_kit.job.report import JobReport
+from hyperpod_kit.job.base.report import JobReport
 
 
 @pytest.mark.parametrize(("number", "dead"), [(errno.ENOTCONN, True), (errno.ESTALE, True), (errno.ENOSPC, False)])

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.checkpoint.repository import layout
-from hyperpod_kit.job import checkpoint_choice
-from hyperpod_kit.job.options import RunOptions
-from hyperpod_kit.job.proving_step import ProvingStep
-from hyperpod_kit.job.report import JobReport
-from hyperpod_kit.job.resumption import Resumption
-from hyperpod_kit.job.run.outcome import Outcome
-from hyperpod_kit.job.run.outcome_kind import OutcomeKind
+from hyperpod_kit.job.base.report import JobReport
+from hyperpod_kit.job.decide.outcome import Outcome
+from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
+from hyperpod_kit.job.resume import checkpoint_choice
+from hyperpod_kit.job.resume.proving_step import ProvingStep
+from hyperpod_kit.job.resume.resumption import Resumption
+from hyperpod_kit.job.step.options import RunOptions
 from hyperpod_kit.slurm import verdict
 from hyperpod_kit.slurm.verdict import RestoreVerdict
 from tests.unit.job.toy_trainer import commit_checkpoint

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from hyperpod_kit.job.ledger import Ledger
-from hyperpod_kit.job.ledger import read as ledger_rows
+from hyperpod_kit.job.records.ledger import Ledger
+from hyperpod_kit.job.records.ledger import read as ledger_rows
 from tests.support.rows import full
 from tests.support.wait import until
 from tests.unit.job.conftest import Job

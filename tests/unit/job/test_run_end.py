@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hyperpod_kit.job import allocation, ledger_row
-from hyperpod_kit.job.run.outcome_kind import OutcomeKind
-from hyperpod_kit.job.run.run_end import explain_run_end
+from hyperpod_kit.job.base import allocation
+from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
+from hyperpod_kit.job.decide.run_end import explain_run_end
+from hyperpod_kit.job.records import ledger_row
 from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.slurm.job_id import JobId
 from tests.support.runner import RecordingRunner

@@ -14,8 +14,8 @@ import pytest
 
 from hyperpod_kit.checkpoint.agent import job_note, note_page
 from hyperpod_kit.checkpoint.agent.job_note import JobNote, LockedNote, TimeNote
-from hyperpod_kit.job import series
-from hyperpod_kit.job.report import JobReport
+from hyperpod_kit.job.base.report import JobReport
+from hyperpod_kit.job.run import series
 from tests.unit.job.conftest import Job
 
 UID = os.getuid()

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.errors import JobError
-from hyperpod_kit.job import cli, shared_decision
+from hyperpod_kit.job import cli
+from hyperpod_kit.job.resume import shared_decision
 from tests.unit.job.toy_trainer import commit_checkpoint
 
 RANK = {

@@ -11,11 +11,12 @@ import pytest
 from hyperpod_kit.checkpoint.repository.store.memory import get_or_create_memory_store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, JobError
-from hyperpod_kit.job import checkpoint_choice, state_place
-from hyperpod_kit.job.options import RunOptions, prepare
-from hyperpod_kit.job.report import JobReport
-from hyperpod_kit.job.signals import Signals
-from hyperpod_kit.job.storage import CheckpointRoot, ObjectProbe, Probe
+from hyperpod_kit.job.base.report import JobReport
+from hyperpod_kit.job.base.signals import Signals
+from hyperpod_kit.job.records import state_place
+from hyperpod_kit.job.resume import checkpoint_choice
+from hyperpod_kit.job.step.options import RunOptions, prepare
+from hyperpod_kit.job.step.storage import CheckpointRoot, ObjectProbe, Probe
 
 ROOT = "s3://bucket/team/run-1"
 
@@ -146,7 +147,7 @@ def test_one_that_hangs_is_not_asked_twice_and_never_waited_for(monkeypatch: pyt
             asked.append(name)
             return over.wait(60)
 
-    monkeypatch.setattr("hyperpod_kit.job.storage.open_store", lambda root: Hangs())
+    monkeypatch.setattr("hyperpod_kit.job.step.storage.open_store", lambda root: Hangs())
     probe = ObjectProbe(ROOT, deadline=0.1)
     assert [probe.answers() for _ in range(3)] == [False] * 3 and asked == [state_place.STATE_POINTER]
     assert probe.failure == "no answer for 0.1 s"

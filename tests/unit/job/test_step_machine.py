@@ -6,7 +6,7 @@ from typing import Tuple
 
 import pytest
 
-from hyperpod_kit.job.run.step_machine import (
+from hyperpod_kit.job.step.step_machine import (
     LOST_GRACE,
     SAVE_GRACE,
     STALL_GRACE,
@@ -17,7 +17,7 @@ from hyperpod_kit.job.run.step_machine import (
     StepTrouble,
     strongest_trouble,
 )
-from hyperpod_kit.job.step_retry import RetryAnswer
+from hyperpod_kit.job.step.step_retry import RetryAnswer
 
 LOST = strongest_trouble(lost=["n2"])
 HANG = strongest_trouble(hang="no step for 600 s")

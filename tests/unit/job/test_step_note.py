@@ -8,9 +8,10 @@ from typing import Any, Dict, List
 
 import pytest
 
-from hyperpod_kit.job import status, step_note, timeline
-from hyperpod_kit.job.step_note import StepNote, StepNoteWriter
-from hyperpod_kit.job.step_report import StepReport
+from hyperpod_kit.job.status import attempt_table, timeline
+from hyperpod_kit.job.step import step_note
+from hyperpod_kit.job.step.step_note import StepNote, StepNoteWriter
+from hyperpod_kit.job.step.step_report import StepReport
 from hyperpod_kit.slurm.phase import Phase
 from tests.support.clock import FakeClock
 from tests.support.wait import until
@@ -95,10 +96,10 @@ def rows() -> List[Dict[str, Any]]:
 def test_status_shows_the_step_of_a_running_attempt_and_where_another_hung() -> None:
     note = StepNote("7.0.1", 1234, 288.0, 295.0, "all of 2 ranks at step 1234 in a step")
     found = timeline.fill_in_lost_steps_and_gaps(timeline.with_note(timeline.of_rows(rows()), note))
-    lines = status.table(found, timeline.totals(found, 300.0), now=300.0).splitlines()
+    lines = attempt_table.table(found, timeline.totals(found, 300.0), now=300.0).splitlines()
     assert "the rank at step 30 in a step" in lines[1] and " 30 " in lines[1]
     assert " 1 min 30 s " in lines[2] and " 1234, 12 s ago " in lines[2] and " running" in lines[2]
-    late = status.table(found, timeline.totals(found, 900.0), now=900.0).splitlines()
+    late = attempt_table.table(found, timeline.totals(found, 900.0), now=900.0).splitlines()
     assert "1234, 10 min 12 s ago" in late[2] and "unfinished" in late[2], "nobody has renewed it"
     assert found[1].to_dict()["reached"] == 1234 and found[1].to_dict()["moved"] == 288.0
 

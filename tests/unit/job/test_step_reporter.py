@@ -14,10 +14,11 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 import pytest
 
 from hyperpod_kit.environment import HPK_ATTEMPT_KEY, HPK_LIFELINE, HPK_PROGRESS, HPK_STEP_REPORTS
-from hyperpod_kit.job import lifeline, step_report, step_reporter
-from hyperpod_kit.job.lifeline import BYE, SERVES, Lifeline, Lifelines
-from hyperpod_kit.job.step_report import StepReport
-from hyperpod_kit.job.step_reporter import StepReporter
+from hyperpod_kit.job.step import lifeline, step_report
+from hyperpod_kit.job.step.lifeline import BYE, SERVES, Lifeline, Lifelines
+from hyperpod_kit.job.step.step_report import StepReport
+from hyperpod_kit.job.wrapper import step_reporter
+from hyperpod_kit.job.wrapper.step_reporter import StepReporter
 from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.slurm.progress import ProgressWriter, RankProgress
 from tests.support.wait import until
@@ -266,7 +267,7 @@ def test_a_shell_says_the_same(text: str, state: tuple[Optional[int], Optional[i
 
 def test_a_command_under_a_wrapper_is_heard_of(lines: Lifelines) -> None:
     """The wrapper as Slurm starts it, with a command that writes steps and then waits."""
-    main = Path(lifeline.__file__).with_name("__main__.py")
+    main = Path(lifeline.__file__).parents[1] / "__main__.py"
     command = 'for n in 1 2 3; do echo $n > "$HPK_PROGRESS"; done; read wait'
     wrapper = subprocess.Popen(
         [sys.executable, "-I", "-S", str(main), "exec", "--", "/bin/sh", "-c", command],

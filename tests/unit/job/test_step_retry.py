@@ -12,7 +12,7 @@ import pytest
 
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.errors import GaveUp
-from hyperpod_kit.job import timeline
+from hyperpod_kit.job.status import timeline
 from tests.support.damage import flip
 from tests.unit.job.conftest import Job
 
@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture
 def hyperpod(job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
-    monkeypatch.setattr("hyperpod_kit.job.step.is_hyperpod_step_retry_available", lambda runner: True)
+    monkeypatch.setattr("hyperpod_kit.job.step.srun_step.is_hyperpod_step_retry_available", lambda runner: True)
     job.environment["STEP_RETRY_FAULT"] = str(job.base / "faults")
     return job
 

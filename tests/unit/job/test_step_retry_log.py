@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hyperpod_kit.job.step_retry_log import MOST, RetryLog
+from hyperpod_kit.job.step.step_retry_log import MOST, RetryLog
 
 HEAD = b"[Auto Resume] Info: JobID: 7 StepID: 0 "
 

@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from hyperpod_kit.job.step_retry import REPLACEMENT, UNHEARD, RetryAnswer, StepRetry
+from hyperpod_kit.job.step.step_retry import REPLACEMENT, UNHEARD, RetryAnswer, StepRetry
 from hyperpod_kit.slurm.job_id import JobId
 from tests.support.clock import FakeClock
 

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any, Optional, Sequence, cast
 from unittest import mock
 
-from hyperpod_kit.job.exits import Exit
-from hyperpod_kit.job.lifeline import BYE, SERVES, Lifeline, Lifelines
-from hyperpod_kit.job.options import RunOptions
-from hyperpod_kit.job.run.step_evidence import vanished
-from hyperpod_kit.job.run.step_supervision import StepSupervision
-from hyperpod_kit.job.run.supervision_rules import SupervisionRules
-from hyperpod_kit.job.signals import Signals
-from hyperpod_kit.job.step_retry import StepRetry
+from hyperpod_kit.job.base.exits import Exit
+from hyperpod_kit.job.base.signals import Signals
+from hyperpod_kit.job.step.lifeline import BYE, SERVES, Lifeline, Lifelines
+from hyperpod_kit.job.step.options import RunOptions
+from hyperpod_kit.job.step.step_evidence import vanished
+from hyperpod_kit.job.step.step_retry import StepRetry
+from hyperpod_kit.job.step.step_supervision import StepSupervision
+from hyperpod_kit.job.step.supervision_rules import SupervisionRules
 
 
 def test_a_machine_that_died_and_is_back_is_told_from_a_rank_that_failed() -> None:
@@ -52,7 +52,7 @@ def test_a_node_that_has_connected_does_not_keep_job_run_from_waiting_on_hyperpo
     line = Lifeline(lines.environment, "n1")
     line.say(SERVES)
     retry = mock.Mock(spec=StepRetry)
-    retry.listen.return_value, retry.ended = False, False
+    retry.record_messages_and_count_relaunches.return_value, retry.ended = False, False
     rules = SupervisionRules(None, mock.Mock(), lines, retry=retry)
     context = mock.Mock(options=RunOptions(root=str(tmp_path), command=("true",)), signals=signals)
     seen = StepSupervision(cast(Any, Running(12)), "a", rules, context).run()

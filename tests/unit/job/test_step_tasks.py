@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyperpod_kit.job.step import task_count_variables
+from hyperpod_kit.job.step.srun_step import task_count_variables
 
 
 def test_ranks_follow_the_nodes_that_are_used() -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.job.exits import Exit
-from hyperpod_kit.job.report import JobReport
-from hyperpod_kit.job.run.budget import count_spent_budget
-from hyperpod_kit.job.run.outcome import Observation, classify
-from hyperpod_kit.job.run.outcome_kind import OutcomeKind
-from hyperpod_kit.job.signals import Signals
-from hyperpod_kit.job.storage import CheckpointRoot, Probe
+from hyperpod_kit.job.base.exits import Exit
+from hyperpod_kit.job.base.report import JobReport
+from hyperpod_kit.job.base.signals import Signals
+from hyperpod_kit.job.decide.budget import count_spent_budget
+from hyperpod_kit.job.decide.outcome import Observation, classify
+from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
+from hyperpod_kit.job.step.storage import CheckpointRoot, Probe
 from tests.support.wait import until
 
 

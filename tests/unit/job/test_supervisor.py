@@ -13,7 +13,9 @@ import pytest
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.checkpoint.repository.store import posix
 from hyperpod_kit.errors import GaveUp, JobError
-from hyperpod_kit.job import exits, status, step_name, timeline
+from hyperpod_kit.job.base import exits
+from hyperpod_kit.job.status import attempt_table, timeline
+from hyperpod_kit.job.step import step_name
 from tests.support.damage import flip
 from tests.unit.job.conftest import Job
 from tests.unit.job.toy_trainer import commit_checkpoint
@@ -242,7 +244,7 @@ def test_nothing_valid_is_never_a_start_from_scratch(job_in_process: Job) -> Non
     done, refused = found = timeline.attempts(str(job.root))
     assert (done.kind, done.then) == ("done", "")
     assert (refused.name, refused.kind, refused.code) == ("8.0.0", "crash", 1)
-    assert "gave_up: NoValidCheckpoint" in status.table(found, timeline.totals(found, 0.0)).splitlines()[-2]
+    assert "gave_up: NoValidCheckpoint" in attempt_table.table(found, timeline.totals(found, 0.0)).splitlines()[-2]
 
 
 def test_going_back_on_purpose_stays_so_after_every_kind_of_restart(job_in_process: Job) -> None:

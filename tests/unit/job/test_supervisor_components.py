@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.errors import JobError
-from hyperpod_kit.job import ledger, timeline
+from hyperpod_kit.job.records import ledger
+from hyperpod_kit.job.status import timeline
 from tests.unit.job.conftest import Job
 
 

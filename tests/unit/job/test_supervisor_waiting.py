@@ -11,10 +11,12 @@ from typing import List, Sequence, Tuple
 import pytest
 
 from hyperpod_kit.errors import GaveUp, JobError
-from hyperpod_kit.job import allocation, status, step_name, timeline
-from hyperpod_kit.job.allocation import Allocation
-from hyperpod_kit.job.hang import StallRule
-from hyperpod_kit.job.lifeline import Lifelines
+from hyperpod_kit.job.base import allocation
+from hyperpod_kit.job.base.allocation import Allocation
+from hyperpod_kit.job.status import attempt_table, timeline
+from hyperpod_kit.job.step import step_name
+from hyperpod_kit.job.step.hang import StallRule
+from hyperpod_kit.job.step.lifeline import Lifelines
 from tests.support.wait import scaled, until
 from tests.unit.job.conftest import Job
 from tests.unit.job.toy_trainer import commit_checkpoint
@@ -100,7 +102,7 @@ def test_a_hang_of_ranks_that_report_steps_is_found_by_them_and_told(job: Job) -
     assert "rank 1 on n2 at step 7 in a step" in intervened["message"] and first["hang"] in intervened["message"]
     found = timeline.attempts(str(job.root))
     assert (found[0].kind, found[0].reached, found[0].lost) == ("stall", 8, 3)
-    table = status.table(found, timeline.totals(found, 0.0)).splitlines()
+    table = attempt_table.table(found, timeline.totals(found, 0.0)).splitlines()
     assert "rank 1 on n2 at step 7 in a step" in table[1]
 
 
@@ -216,7 +218,7 @@ def test_nodes_that_never_register_are_not_waited_for_without_end(
     job_in_process: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = job_in_process
-    monkeypatch.setattr("hyperpod_kit.job.patience.REGISTERED_WITHIN", 1.0)
+    monkeypatch.setattr("hyperpod_kit.job.resume.patience.REGISTERED_WITHIN", 1.0)
     job.runner.answers["scontrol -o show node"] = UNHEARD
     assert job.run("--steps", "2", refused_after=60) == 0
     assert len(job.said("controller")) == 1
@@ -316,6 +318,6 @@ def test_total_of_requeues_is_bounded(job_in_process: Job) -> None:
 
 def test_hyperpod_is_asked_to_retry_the_step(job_in_process: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_in_process
-    monkeypatch.setattr("hyperpod_kit.job.step.is_hyperpod_step_retry_available", lambda runner: True)
+    monkeypatch.setattr("hyperpod_kit.job.step.srun_step.is_hyperpod_step_retry_available", lambda runner: True)
     assert job.run("--steps", "2") == 0
     assert "--auto-resume=1" in job.sruns[0]

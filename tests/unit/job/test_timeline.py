@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.environment import HPK_PROGRESS
-from hyperpod_kit.job import job_index, ledger, status, status_page, timeline
+from hyperpod_kit.job.records import job_index, ledger
+from hyperpod_kit.job.status import attempt_table, status_page, timeline
 from hyperpod_kit.slurm import progress
 from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.slurm.job_id import JobId
@@ -95,7 +96,7 @@ def test_nothing_known_is_not_said_to_be_nothing() -> None:
 
 def test_the_table_says_who_and_why() -> None:
     found = timeline.fill_in_lost_steps_and_gaps(timeline.of_rows(rows()))
-    lines = status.table(found, timeline.totals(found, 0.0)).splitlines()
+    lines = attempt_table.table(found, timeline.totals(found, 0.0)).splitlines()
     assert "crash: rank 1 on n<2>" in lines[1] and re.search(r"2 min 10 s +0 +130 +30 ", lines[1])
     assert lines[-1] == (
         "4 attempts, 5 min 0 s from the first start to the last end, "
@@ -107,7 +108,7 @@ def test_the_table_says_where_a_step_was_that_storage_may_not_have() -> None:
     found = [
         replace(one, tier=tier) for one, tier in zip(timeline.of_rows(rows()), ("memory", "memory+storage", "storage"))
     ]
-    lines = status.table(found, timeline.totals(found, 0.0)).splitlines()
+    lines = attempt_table.table(found, timeline.totals(found, 0.0)).splitlines()
     assert " 0 in memory " in lines[1] and " 100 in memory+storage " in lines[2] and " 140  " in lines[3]
 
 
@@ -195,9 +196,9 @@ def test_what_nobody_knows_is_not_zero(reached: tuple[int | None, ...], sentence
         ]
     )
     sums = timeline.totals(found, 3.0)
-    assert sentence in status.sentence(sums).split(", ")
+    assert sentence in attempt_table.sentence(sums).split(", ")
     assert (sums.lost is None) == (reached == (None, None))
-    assert ("?" in status.table(found, sums)) == (None in reached)
+    assert ("?" in attempt_table.table(found, sums)) == (None in reached)
 
 
 @pytest.mark.parametrize(("begins", "lost"), [(None, 5), (26, 5), (29, 2), (31, 0), (0, 31)])
@@ -219,5 +220,5 @@ def test_what_hyperpod_did_under_an_attempts_srun_is_told(tmp_path: Path) -> Non
     heard = [{**first, "event": "hyperpod", "words": words} for words in said]
     found = timeline.fill_in_lost_steps_and_gaps(timeline.of_rows([first, *heard, *more]))
     assert found[0].retries == 2 and found[0].hyperpod == tuple(said) and not found[1].hyperpod
-    table = status.table(found, timeline.totals(found, 1300.0))
+    table = attempt_table.table(found, timeline.totals(found, 1300.0))
     assert "HyperPod retried its step 2 times" in table.splitlines()[1] and "HyperPod" not in table.splitlines()[2]

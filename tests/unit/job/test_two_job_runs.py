@@ -14,8 +14,8 @@ import pytest
 
 from hyperpod_kit.errors import RunIsOwned
 from hyperpod_kit.job import cli
-from hyperpod_kit.job.report import PREFIX
-from hyperpod_kit.job.sole_run import JobRunLock
+from hyperpod_kit.job.base.report import PREFIX
+from hyperpod_kit.job.run.sole_run import JobRunLock
 from tests.support.wait import until
 from tests.unit.job.private_slurm import PrivateSlurm, running
 

@@ -13,8 +13,14 @@ import pytest
 from hyperpod_kit.checkpoint.repository import flush_note
 from hyperpod_kit.checkpoint.repository.flush_note import FlushNote
 from hyperpod_kit.checkpoint.repository.store.open import open_store
-from hyperpod_kit.job.checkpoint_choice import NONE, Choice
-from hyperpod_kit.job.unfinished_flushes import SILENT, STALL, FlushWatch, choose_after_flushes_end, make_note_reader
+from hyperpod_kit.job.resume.checkpoint_choice import NONE, Choice
+from hyperpod_kit.job.resume.unfinished_flushes import (
+    SILENT,
+    STALL,
+    FlushWatch,
+    choose_after_flushes_end,
+    make_note_reader,
+)
 
 NOTE = FlushNote("n1", "7", 1, 5, 50, 8_000_000_000)
 
@@ -169,7 +175,7 @@ def test_a_flush_leaves_a_note_while_it_writes_and_none_behind(tmp_path: Path, m
         flushing.join(30)
 
     def newest() -> Choice:
-        from hyperpod_kit.job.checkpoint_choice import choose
+        from hyperpod_kit.job.resume.checkpoint_choice import choose
 
         return choose(str(root))
 

@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.job import cli
-from hyperpod_kit.job.report import PREFIX
+from hyperpod_kit.job.base.report import PREFIX
 from tests.support.wait import until
 from tests.unit.job.private_slurm import REPOSITORY, PrivateSlurm, running
 

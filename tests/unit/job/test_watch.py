@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Dict, Mapping, Tuple
 
-from hyperpod_kit.job.watch import AwayWatch, NodeWatch, OutputWatch, wait_until_suspects_answer_or_lost
+from hyperpod_kit.job.step.watch import AwayWatch, NodeWatch, OutputWatch, wait_until_suspects_answer_or_lost
 from tests.support.clock import FakeClock
 
 

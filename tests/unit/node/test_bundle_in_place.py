@@ -11,19 +11,19 @@ from typing import Dict
 
 import pytest
 
-from hyperpod_kit.job import step
+from hyperpod_kit.job.step import srun_step
 from tests.support import bundles
 from tests.support.bundles import REPOSITORY, BundleRoot
 
 EARLIER_DOOR = "79683ee55f4667c55a70d47130977729d494701284f1f9527cadb0e299593dd2"
 
-# What a `job run` calls its ranks' wrapper, asked again and again of one process.
+# What a `job run` of the earlier release, with its own names, calls its ranks' wrapper; asked again and again.
 ASK = """\
 import sys
 sys.path.insert(0, sys.argv[1])
 from hyperpod_kit.job import step
 for _ in sys.stdin:
-    print(step.path_of_kit_main_on_nodes(), flush=True)
+    print(step.program(), flush=True)
 """
 
 
@@ -59,7 +59,7 @@ class InstalledBundles:
 
 
 def step_door() -> str:
-    return "lib/" + str(Path(step.__file__).with_name("__main__.py").relative_to(REPOSITORY))
+    return "lib/" + str((Path(srun_step.__file__).parents[1] / "__main__.py").relative_to(REPOSITORY))
 
 
 @pytest.fixture
@@ -101,19 +101,19 @@ def test_a_damaged_bundle_is_made_anew_and_shares_the_door_again(node: Installed
 
 def test_a_job_run_of_a_bundle_names_the_wrapper_by_current(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whatever `current` is by now; nothing is asked of it."""
-    own = tmp_path / "0123456789abcdef/lib/hyperpod_kit/job/step.py"
+    own = tmp_path / "0123456789abcdef/lib/hyperpod_kit/job/step/srun_step.py"
     own.parent.mkdir(parents=True)
     own.touch()
-    monkeypatch.setattr(step, "__file__", str(own))
-    assert step.kit_command_on_any_node() == [sys.executable, "-I", "-S", str(own.with_name("__main__.py"))], (
+    monkeypatch.setattr(srun_step, "__file__", str(own))
+    assert srun_step.kit_command_on_any_node() == [sys.executable, "-I", "-S", str(own.parents[1] / "__main__.py")], (
         "a checkout"
     )
-    monkeypatch.setattr(step, "BUNDLES", str(tmp_path))
+    monkeypatch.setattr(srun_step, "BUNDLES", str(tmp_path))
     installed = "/opt/hyperpod-kit/current/lib/hyperpod_kit/job/__main__.py"
-    assert step.path_of_kit_main_on_nodes() == installed
-    assert step.kit_command_on_any_node() == ["/usr/bin/python3", "-I", "-S", installed]
-    assert step.kit_command_on_this_node()[-1] == str(own.with_name("__main__.py"))
-    assert step.wrapper() == [*step.kit_command_on_any_node(), "exec", "--"]
+    assert srun_step.path_of_kit_main_on_nodes() == installed
+    assert srun_step.kit_command_on_any_node() == ["/usr/bin/python3", "-I", "-S", installed]
+    assert srun_step.kit_command_on_this_node()[-1] == str(own.parents[1] / "__main__.py")
+    assert srun_step.wrapper() == [*srun_step.kit_command_on_any_node(), "exec", "--"]
 
 
 def test_a_process_that_came_by_current_keeps_to_its_bundle(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_running_job_run_of_the_earlier_release_finds_the_wrapper_on_every_nod
             bundles.install(tmp_path / name, root)
             process.stdin.write("\n")
             assert process.stdout.readline() == "/opt/hyperpod-kit/current/lib/hyperpod_kit/job/__main__.py\n", name
-            assert (home / ids["X"] / "lib/hyperpod_kit/job/run/supervisor.py").exists(), "it imports from there"
+            assert (home / ids["X"] / "lib/hyperpod_kit/job/decider.py").exists(), "it imports from there"
     finally:
         process.kill()
         process.communicate(timeout=10)

@@ -173,7 +173,8 @@ def test_what_is_mounted_says_more_than_umounts_exit_status(
     fake = make_node([LUSTRE])
     states = [MountState.STALE]
     monkeypatch.setattr(
-        "hyperpod_kit.node.mounts.ensure.check", lambda *_: replace(check_mount(fake.node, LUSTRE), state=states[-1])
+        "hyperpod_kit.node.mounts.ensure.check_mount",
+        lambda *_: replace(check_mount(fake.node, LUSTRE), state=states[-1]),
     )
     said = "umount: /fsx: filesystem was unmounted, but any subsequent operation failed: Operation not permitted."
     fake.runner.on("umount --lazy /fsx", 1, said, do=lambda: states.append(MountState.ABSENT) if gone else None)

@@ -72,7 +72,7 @@ def test_it_is_said_once_and_keeps_nothing_from_anybody(make_node: Any) -> None:
         assert by_hand.nearly_full and not observed.check_mount(fake.node, LUSTRE).nearly_full
         ballast.write_bytes(bytes(14 * MIB))
         assert ticked(fake.node).messages == ("fsx: no longer nearly full: 70 % full",)
-    lines = [json.loads(line) for line in Path(fake.node.paths.log).read_text().splitlines()]
+    lines = [json.loads(line) for line in Path(fake.node.paths.provisioning_log).read_text().splitlines()]
     told = [line["mounts"][0] for line in lines if line["step"] == "mounts"]
     assert [one.get("nearly_full", False) for one in told] == [False, True, False]
     assert all(line["status"] == "ok" for line in lines if line["step"] == "mounts")

@@ -291,7 +291,7 @@ def test_slurm_makes_a_step_for_each_job_where_the_module_asks_for_it(fake: Any,
     conf.parent.mkdir(parents=True)
     conf.write_text("ClusterName=demo\nPrologFlags=X11\n")
     if hyperpod:
-        Path(fake.node.paths.hyperpod_mark).mkdir(parents=True)
+        Path(fake.node.paths.hyperpod_node_directory).mkdir(parents=True)
     asked = with_steps(fake.node, pam_slurm_adopt=PamSlurmAdopt())
     assert "\nPrologFlags=X11,Alloc,Contain\n" in controller.expected_files(asked)[0][str(conf)]
     plain = controller.expected_files(with_steps(fake.node))[0][str(conf)]

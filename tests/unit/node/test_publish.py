@@ -19,7 +19,7 @@ LUSTRE = LustreMount("fsx", "/fsx", "fs-0fedcba9876543210.fsx.us-east-1.amazonaw
 
 
 def told(fake: Any) -> list[dict[str, Any]]:
-    path = Path(fake.node.paths.log)
+    path = Path(fake.node.paths.provisioning_log)
     lines = path.read_text().splitlines() if path.exists() else []
     return [line for line in map(json.loads, lines) if line["step"] == "mounts"]
 
@@ -70,7 +70,7 @@ def test_a_line_is_a_report_that_the_other_side_takes(make_node: Any) -> None:
 
 def test_a_log_that_cannot_be_written_stops_no_check(make_node: Any) -> None:
     fake = make_node([LUSTRE])
-    Path(fake.node.paths.log).mkdir(parents=True)
+    Path(fake.node.paths.provisioning_log).mkdir(parents=True)
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
     done = check_mounts_and_start_repairs(fake.node)
     assert done is not None and any("nobody outside is told" in words for words in done.messages)

@@ -99,7 +99,7 @@ def test_a_defect_in_one_step_is_a_line_in_the_log(make_node: Any) -> None:
     said: list[str] = []
     # The plan names a mount that the node's own configuration does not have.
     assert apply(fake.node, broken, "on_create", said.append)["ok"] is False
-    lines = [json.loads(line) for line in Path(fake.node.paths.log).read_text().splitlines()]
+    lines = [json.loads(line) for line in Path(fake.node.paths.provisioning_log).read_text().splitlines()]
     by_step = {line["step"]: line for line in lines}
     assert by_step["mount:home"]["status"] == "failed"
     assert by_step["slurm-worker"]["status"] == "skipped"

@@ -69,7 +69,8 @@ def test_the_documented_permissions_are_all_that_is_asked_for() -> None:
     for path in [*preflight.glob("aws_facts/*.py"), *preflight.glob("mounts/*.py")]:
         asked |= set(
             re.findall(
-                r'(?:\.query\(|\baction =|with_fetched_security_groups\(\s*client,)\s*"([a-z0-9]+:[A-Z][A-Za-z]+)"',
+                r"(?:\.query_or_record_failure\(|\baction =|with_fetched_security_groups\(\s*client,)"
+                r'\s*"([a-z0-9]+:[A-Z][A-Za-z]+)"',
                 path.read_text(),
             )
         )

@@ -9,9 +9,9 @@ from typing import Any, Dict, List
 import pytest
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.job import allocation
-from hyperpod_kit.job.run.outcome_kind import OutcomeKind
-from hyperpod_kit.job.run.run_end import explain_run_end
+from hyperpod_kit.job.base import allocation
+from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
+from hyperpod_kit.job.decide.run_end import explain_run_end
 from hyperpod_kit.slurm import control, hyperpod, job_states, records, versions
 from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.slurm.job_id import JobId

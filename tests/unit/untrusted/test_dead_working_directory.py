@@ -35,7 +35,7 @@ while True:
 
 CHANGES = """
 from hyperpod_kit.untrusted import by_descriptor as by, files, owned_directory, walk
-from hyperpod_kit.job.ledger import Ledger
+from hyperpod_kit.job.records.ledger import Ledger
 
 def there(name):
     return os.path.join(place, name)

@@ -16,7 +16,7 @@ from hyperpod_kit.job.goodput.cause import TimeCause
 from hyperpod_kit.job.goodput.job_time import JobStanding, JobState
 from hyperpod_kit.job.goodput.time_log import CHECK_INTERVAL, RankTime, RowSchedule
 from hyperpod_kit.job.goodput.time_rows import RunRow
-from hyperpod_kit.job.ledger import Ledger
+from hyperpod_kit.job.records.ledger import Ledger
 from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.slurm.phase_clock import ClockReading, PhaseClock, decode_reading
 from hyperpod_kit.slurm.progress import RankState

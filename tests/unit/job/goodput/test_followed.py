@@ -18,8 +18,8 @@ from hyperpod_kit.job.goodput.job_time import JobStanding, JobState, JobTime
 from hyperpod_kit.job.goodput.time_log import RankTime
 from hyperpod_kit.job.goodput.time_rows import TimeRow
 from hyperpod_kit.job.goodput.time_table import table_of
-from hyperpod_kit.job.ledger import Ledger
-from hyperpod_kit.job.series import FollowedTime
+from hyperpod_kit.job.records.ledger import Ledger
+from hyperpod_kit.job.run.series import FollowedTime
 from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.slurm.progress import RankProgress
 from tests.support.rows import share

@@ -12,12 +12,12 @@ from typing import Dict, Iterator, List, Tuple
 import pytest
 
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_PROGRESS, HPK_STATE
-from hyperpod_kit.job import status, timeline
 from hyperpod_kit.job.goodput import rank_at_hand, show
 from hyperpod_kit.job.goodput.job_time import AttemptLog, RunLog
 from hyperpod_kit.job.goodput.launch_time import usual_step
 from hyperpod_kit.job.goodput.time_log import RankTime
 from hyperpod_kit.job.goodput.time_rows import TimeRow
+from hyperpod_kit.job.status import attempt_table, timeline
 from hyperpod_kit.slurm.environment import step_launch_id_with_srun_port
 from hyperpod_kit.slurm.progress import ProgressWriter, RankProgress
 from tests.support.wait import until
@@ -94,5 +94,7 @@ def test_the_line_of_the_attempt_has_the_newest_step_that_anybody_has_said() -> 
     shown = timeline.with_row(note, row)
     assert (shown.reached, shown.noted) == (9, 30.0) and shown.kind == timeline.UNFINISHED
     assert timeline.with_row(note, row._replace(step=4)).reached == 5
-    assert status.was_running_a_moment_ago(shown, 100.0) and not status.was_running_a_moment_ago(note, 110.0)
+    assert attempt_table.was_running_a_moment_ago(shown, 100.0) and not attempt_table.was_running_a_moment_ago(
+        note, 110.0
+    )
     assert timeline.with_row(replace(note, kind="done"), row).reached == 5

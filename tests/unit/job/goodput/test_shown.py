@@ -11,13 +11,14 @@ from typing import Dict, List
 
 import pytest
 
-from hyperpod_kit.job import cli, status_page
+from hyperpod_kit.job import cli
 from hyperpod_kit.job.goodput import counted_seconds, pictures, show, time_rows
 from hyperpod_kit.job.goodput.cause import LABELS, TimeCause
 from hyperpod_kit.job.goodput.job_time import AttemptLog, JobState, JobTime, RunLog
 from hyperpod_kit.job.goodput.time_rows import TimeRow
 from hyperpod_kit.job.goodput.time_table import TimeTable, table_of
-from hyperpod_kit.job.timeline import Totals
+from hyperpod_kit.job.status import status_page
+from hyperpod_kit.job.status.timeline import Totals
 from hyperpod_kit.slurm.phase import Phase
 from tests.support.rows import share
 from tests.unit.job.goodput.histories import History

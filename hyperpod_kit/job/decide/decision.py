@@ -1,0 +1,257 @@
+"""Decide what follows an attempt. Pure: facts in, a decision out; `RULES` is the table, in order.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from dataclasses import dataclass, replace
+from typing import Callable, Optional, Tuple
+
+from hyperpod_kit.errors import GaveUp
+from hyperpod_kit.exit_codes import ExitCode
+from hyperpod_kit.job.decide.budget import PoisonCheckpoint, RetryPolicy, SpentBudget, exhausted, retry_delay
+from hyperpod_kit.job.decide.outcome import Outcome
+from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
+
+STORAGE_PAUSE_MIN, STORAGE_PAUSE_MAX = 1.0, 20.0
+"""Seconds between two attempts while the checkpoint root does not answer."""
+
+
+@dataclass(frozen=True)
+class UnreadableCheckpoint:
+    """A checkpoint that storage lists and does not give up, to ranks of several runs."""
+
+    name: str
+    reason: str
+
+
+class DecisionKind(enum.Enum):
+    """What this run of the batch script does next."""
+
+    RETRY = "retry"
+    REQUEUE = "requeue"
+    EXIT = "exit"
+    GIVE_UP = "give up"
+
+
+@dataclass(frozen=True)
+class RunDecision:
+    """What follows an attempt.
+
+    Attributes:
+        kind: The kind of it.
+        reason: Why the job goes back into the queue, or what a retry reports; "" for nothing to report.
+        exit_code: Of this run, for EXIT.
+        stop_reason: For EXIT: what Slurm did, to be kept in the ledger; "" for nothing.
+        error: For GIVE_UP; for a RETRY that begins anew, what it is the answer to.
+        pause: Seconds before the next attempt, for RETRY.
+        failures: So many of this kind in a row, for the report of a RETRY.
+        begins_anew: The job leaves what was committed and starts at step 0.
+        passes_over: The checkpoint that the next choice passes over.
+    """
+
+    kind: DecisionKind
+    reason: str = ""
+    exit_code: int = 0
+    stop_reason: str = ""
+    error: Optional[GaveUp] = None
+    pause: float = 0.0
+    failures: int = 0
+    begins_anew: bool = False
+    passes_over: Optional[UnreadableCheckpoint] = None
+
+
+@dataclass(frozen=True)
+class AttemptFacts:
+    """What decides: the outcome, the budget, and what was learned beside it.
+
+    Attributes:
+        outcome: Of the attempt that has ended.
+        policy: The budgets.
+        spent: What of them is spent, with the row of this attempt.
+        auto_resume: Whether the user wants the job to be continued.
+        is_stop_requested: Whether a signal has ended this run.
+        nothing_to_restore: The error of ranks that found nothing which can be trusted or checked.
+        may_begin_anew: Whether the user allows a start from step 0 in that case, and it is the first one.
+        container_failure: The error of a container in which no rank ever begins.
+        launch_is_hopeless: Why another launch fails as well; "" where it may not.
+        launch_advice: What the user can type about launches that fail.
+        storage_away_seconds: Since when attempts have ended without storage.
+        storage_wait: Seconds for which that is waited for.
+        unreadable: The one checkpoint that cannot be read, where it is not the whole root.
+    """
+
+    outcome: Outcome
+    policy: RetryPolicy
+    spent: SpentBudget
+    auto_resume: bool = True
+    is_stop_requested: bool = False
+    nothing_to_restore: Optional[GaveUp] = None
+    may_begin_anew: bool = False
+    container_failure: Optional[GaveUp] = None
+    launch_is_hopeless: str = ""
+    launch_advice: str = ""
+    storage_away_seconds: float = 0.0
+    storage_wait: float = 600.0
+    unreadable: Optional[UnreadableCheckpoint] = None
+    draw: Callable[[], float] = random.random
+
+
+def decide(facts: AttemptFacts) -> RunDecision:
+    """Return what follows: by the first rule that has an opinion, otherwise another attempt at once."""
+    decision = _first_decision(facts)
+    has_to_begin_anew = facts.nothing_to_restore is not None and facts.may_begin_anew
+    if has_to_begin_anew and decision.kind is DecisionKind.RETRY:
+        return replace(decision, begins_anew=True, error=facts.nothing_to_restore)
+    return decision
+
+
+def _first_decision(facts: AttemptFacts) -> RunDecision:
+    for rule in RULES:
+        decision = rule(facts)
+        if decision is not None:
+            return decision
+    return RunDecision(DecisionKind.RETRY)
+
+
+def _give_up(reason: str, hint: Optional[str] = None) -> RunDecision:
+    return RunDecision(DecisionKind.GIVE_UP, error=GaveUp(reason, hint=hint))
+
+
+def exit_when_done(facts: AttemptFacts) -> Optional[RunDecision]:
+    """A job that has finished is over."""
+    if facts.outcome.kind is OutcomeKind.DONE:
+        return RunDecision(DecisionKind.EXIT)
+    return None
+
+
+def exit_when_ended_by_slurm(facts: AttemptFacts) -> Optional[RunDecision]:
+    """Slurm or a person has ended this run; a cancelled job is never requeued."""
+    if not facts.is_stop_requested and not facts.outcome.kind.by_slurm:
+        return None
+    stop_reason = facts.outcome.end.explanation if facts.outcome.end else ""
+    return RunDecision(DecisionKind.EXIT, exit_code=ExitCode.TERMINATED, stop_reason=stop_reason)
+
+
+def exit_without_auto_resume(facts: AttemptFacts) -> Optional[RunDecision]:
+    """One attempt is all where the user did not ask for more."""
+    if facts.auto_resume:
+        return None
+    if facts.outcome.kind is OutcomeKind.AGAIN:
+        return RunDecision(DecisionKind.EXIT, exit_code=ExitCode.AGAIN)
+    return RunDecision(DecisionKind.EXIT, exit_code=facts.outcome.code)
+
+
+def requeue_when_handed_back(facts: AttemptFacts) -> Optional[RunDecision]:
+    """After a warning, or at its own wish, the job goes back into the queue."""
+    if facts.outcome.kind.is_handed_back:
+        return RunDecision(DecisionKind.REQUEUE, facts.outcome.sentence())
+    return None
+
+
+def give_up_with_nothing_to_restore(facts: AttemptFacts) -> Optional[RunDecision]:
+    """Another start of the same ranks would find the same; a person may allow one from step 0."""
+    if facts.nothing_to_restore is None or facts.may_begin_anew:
+        return None
+    return RunDecision(DecisionKind.GIVE_UP, error=facts.nothing_to_restore)
+
+
+def give_up_when_a_rank_did(facts: AttemptFacts) -> Optional[RunDecision]:
+    """A rank that ends with our own exit code for it has judged the matter itself."""
+    first = facts.outcome.first
+    if first is None or first.code != ExitCode.GAVE_UP:
+        return None
+    return _give_up(f"rank {first.rank} on {first.node} exited {ExitCode.GAVE_UP}: it gave up itself")
+
+
+def give_up_when_the_container_never_starts(facts: AttemptFacts) -> Optional[RunDecision]:
+    """Whatever is wrong with an image or its options stays wrong."""
+    if facts.container_failure is None:
+        return None
+    return RunDecision(DecisionKind.GIVE_UP, error=facts.container_failure)
+
+
+def launch_again_or_give_up(facts: AttemptFacts) -> Optional[RunDecision]:
+    """No checkpoint is to blame; another launch may succeed, elsewhere or later."""
+    if facts.outcome.kind is not OutcomeKind.LAUNCH_FAILED:
+        return None
+    refusal = exhausted(facts.policy, facts.spent) or facts.launch_is_hopeless
+    if refusal:
+        return _give_up(f"{facts.outcome.sentence()}; {refusal}", facts.launch_advice)
+    pause = retry_delay(facts.policy, facts.spent.launches + 1, facts.draw)
+    reason = f"launching again in {pause:.1f} s"
+    return RunDecision(DecisionKind.RETRY, reason, pause=pause, failures=facts.spent.launches)
+
+
+def wait_for_storage_or_requeue(facts: AttemptFacts) -> Optional[RunDecision]:
+    """Nothing is wrong with the job, so it costs no budget; nodes that stay without storage are given back."""
+    if facts.outcome.kind is not OutcomeKind.STORAGE:
+        return None
+    seconds = facts.storage_away_seconds
+    if seconds < facts.storage_wait:
+        pause = max(STORAGE_PAUSE_MIN, min(STORAGE_PAUSE_MAX, seconds / 2))
+        return RunDecision(DecisionKind.RETRY, pause=pause)
+    if facts.unreadable is not None:
+        return RunDecision(DecisionKind.RETRY, passes_over=facts.unreadable)
+    return RunDecision(DecisionKind.REQUEUE, f"{facts.outcome.sentence()} for {seconds:.0f} s")
+
+
+def back_off_after_a_failure(facts: AttemptFacts) -> Optional[RunDecision]:
+    """After the first failure at once, then after pauses that grow; whether it may is decided with the next choice."""
+    if not facts.outcome.kind.costs_budget:
+        return None
+    pause = retry_delay(facts.policy, facts.spent.crashes, facts.draw)
+    when = f"in {pause:.1f} s" if pause else "at once"
+    return RunDecision(DecisionKind.RETRY, f"trying again {when}", pause=pause, failures=facts.spent.crashes)
+
+
+RULES: Tuple[Callable[[AttemptFacts], Optional[RunDecision]], ...] = (
+    exit_when_done,
+    exit_when_ended_by_slurm,
+    exit_without_auto_resume,
+    requeue_when_handed_back,
+    give_up_with_nothing_to_restore,
+    give_up_when_a_rank_did,
+    give_up_when_the_container_never_starts,
+    launch_again_or_give_up,
+    wait_for_storage_or_requeue,
+    back_off_after_a_failure,
+)
+
+
+@dataclass(frozen=True)
+class StartFacts:
+    """What decides whether an attempt may be started from the checkpoint that was chosen.
+
+    Attributes:
+        policy: The budgets.
+        spent: What of them is spent, seen from that checkpoint.
+        source: Its checkpoint id, or `none`.
+        poison: The checkpoint that is stepped back from.
+        has_stepped_back: Whether a newer valid one was passed over.
+    """
+
+    policy: RetryPolicy
+    spent: SpentBudget
+    source: str
+    poison: Optional[PoisonCheckpoint] = None
+    has_stepped_back: bool = False
+
+
+def refuse_start(facts: StartFacts) -> Optional[str]:
+    """Return why the next attempt must not be made, or None."""
+    refusal = exhausted(facts.policy, facts.spent)
+    if refusal is not None:
+        return refusal
+    poison = facts.poison
+    if poison is not None and poison.is_repeated and facts.has_stepped_back:
+        return f"{poison.name}: {poison.reason}; {facts.source}, the one before it, ends in the same way"
+    return None
+
+
+def refuse_requeue(policy: RetryPolicy, spent: SpentBudget) -> Optional[str]:
+    """Return why the job must not be requeued once more, or None: only the number of runs counts."""
+    return exhausted(policy, replace(spent, crashes=0, handed_back=0, requeues=spent.requeues + 1))

@@ -1,0 +1,308 @@
+"""`job doctor`: what the running Slurm's configuration lacks for jobs that come back, with the line to add.
+
+SlurmFacts are gathered by doctor_look.py, judged by pure rules. Sources: man slurm.conf, prolog_epilog.html; what was
+measured with Slurm 22.05 is in docs/auto-resume.md.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+from hyperpod_kit.job.lint.doctor_look import SlurmFacts
+from hyperpod_kit.slurm import findings, versions
+from hyperpod_kit.slurm.running_config import HOOKS, hook_timeout_setting_names
+
+
+@dataclass(frozen=True)
+class DoctorFinding:
+    """severity: `error` (jobs do not come back, or do so for ever), `warning` (later, or with more loss than must be).
+
+    line: for slurm.conf, "" when it is something else that is to be done.
+    """
+
+    code: str
+    severity: str
+    message: str
+    line: str = ""
+    hint: str = ""
+
+    def render(self) -> str:
+        remedy = f"add to slurm.conf: {self.line}" if self.line else self.hint
+        return f"{self.severity} {self.code}: {self.message}\n    {remedy}"
+
+    def to_dict(self) -> Dict[str, Any]:
+        return asdict(self)
+
+
+def examine(facts: SlurmFacts) -> List[DoctorFinding]:
+    """All findings, errors first."""
+    doctor_findings = [finding for rule in RULES for finding in rule(facts)]
+    return sorted(doctor_findings, key=lambda finding: (finding.severity != "error", finding.code))
+
+
+def _comma_list_in_lower_case(facts: SlurmFacts, key: str) -> List[str]:
+    return [word.strip().lower() for word in facts.config.get(key, "").split(",") if word.strip()]
+
+
+def _setting_with_word_appended(facts: SlurmFacts, key: str, word: str) -> str:
+    """The comma list of a setting with our word behind the others."""
+    return ",".join([*(given for given in facts.config.get(key, "").split(",") if given), word])
+
+
+def _seconds(text: str) -> Optional[int]:
+    match = re.match(r"(\d+)", text)
+    return int(match.group(1)) if match else None
+
+
+def not_printed(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    if facts.untold:
+        number, names = versions.format_version(facts.version), ", ".join(facts.untold)
+        yield DoctorFinding(
+            "S015",
+            "warning",
+            f"not judged: Slurm {number} prints {names} in no form known here",
+            hint=f"look yourself: grep -iE '^({'|'.join(facts.untold)})' /opt/slurm/etc/slurm.conf",
+        )
+
+
+def find_missing_auto_resume_option(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    if facts.plugin_error:
+        yield DoctorFinding(
+            "S001",
+            "error",
+            f"the plugin is in plugstack.conf and this Slurm does not load it: {facts.plugin_error}: --auto-resume is "
+            "unknown, and a bare srun is not told where to resume",
+            hint="on this node: sudo hyperpod-kit node slurm --mend, which builds it for the Slurm that is here",
+        )
+    elif facts.option is False:
+        yield DoctorFinding(
+            "S001",
+            "warning",
+            "sbatch does not know --auto-resume: the plugin is not in plugstack.conf",
+            hint="`hyperpod-kit job submit` takes the same line; the plugin: `hyperpod-kit node apply`",
+        )
+
+
+def no_mount_gate(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    if "prolog" in facts.hooks:
+        yield DoctorFinding(
+            "S002",
+            "error",
+            f"Prolog {facts.hooks['prolog']}: a job may start on a node without its mounts",
+            f"Prolog={HOOKS}/prolog.sh",
+        )
+
+
+def find_wrong_prolog_flags(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    flags = _comma_list_in_lower_case(facts, "prologflags")
+    early = any(flag in ("alloc", "contain") for flag in flags)
+    if facts.hyperpod and early:
+        yield DoctorFinding(
+            "S018",
+            "error",
+            f"PrologFlags is {facts.config['prologflags']}: a node that HyperPod gives to a running job gets no Prolog "
+            "by it, so the retried step fails there and the node is drained (Prolog error)",
+            hint="take Alloc and Contain out of PrologFlags in slurm.conf: the gate then comes with the first step",
+        )
+    elif "prologflags" in facts.config and not facts.hyperpod and not early:
+        yield DoctorFinding(
+            "S003",
+            "error",
+            "PrologFlags lacks Alloc: nodes that run no first step are not looked at",
+            f"PrologFlags={_setting_with_word_appended(facts, 'prologflags', 'Alloc')}",
+        )
+
+
+def find_missing_epilog_flush(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    if "epilog" in facts.hooks:
+        yield DoctorFinding(
+            "S004",
+            "error",
+            f"Epilog {facts.hooks['epilog']}: what a dead job left in shared memory is lost",
+            f"Epilog={HOOKS}/epilog.sh",
+        )
+
+
+def find_private_tmpfs_of_jobs(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    for key, name in (("jobcontainertype", "JobContainerType"), ("namespacetype", "NamespaceType")):
+        if facts.config.get(key, "").endswith("/tmpfs"):
+            yield DoctorFinding(
+                "S017",
+                "warning",
+                f"{name} is {facts.config[key]}: where it gives jobs a /dev/shm of their own, what they captured there "
+                "goes with the job, before any Epilog",
+                hint="leave /dev/shm out of Dirs= in job_container.conf (namespace.yaml)",
+            )
+
+
+def hooks_without_deadline(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    for key in hook_timeout_setting_names(facts.config):
+        if key in facts.config and _seconds(facts.config[key]) in (None, 65534):
+            name = key.replace("prolog", "Prolog").replace("epilog", "Epilog").replace("timeout", "Timeout")
+            yield DoctorFinding("S006", "error", f"{name} is unlimited: a hook that hangs holds slurmd", f"{name}=60")
+
+
+def find_exit_86_not_held(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    if "requeueexithold" in facts.config and "86" not in re.split(r"[,\s]+", facts.config.get("requeueexithold", "")):
+        configured_codes = [word for word in re.split(r"[,\s]+", facts.config.get("requeueexithold", "")) if word]
+        yield DoctorFinding(
+            "S007",
+            "warning",
+            "RequeueExitHold lacks 86: a job that gave up ends instead of being held",
+            f"RequeueExitHold={','.join([*configured_codes, '86'])}",
+        )
+
+
+def find_endless_requeue_exit(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    if facts.config.get("requeueexit"):
+        yield DoctorFinding(
+            "S008",
+            "error",
+            f"RequeueExit is {facts.config['requeueexit']}: such a job is requeued without end",
+            hint="take RequeueExit out of slurm.conf",
+        )
+
+
+def held_after_prolog(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    if "schedulerparameters" in facts.config and "nohold_on_prolog_fail" not in _comma_list_in_lower_case(
+        facts, "schedulerparameters"
+    ):
+        yield DoctorFinding(
+            "S009",
+            "warning",
+            "a job whose node fails the mount gate is held until a person releases it",
+            f"SchedulerParameters={_setting_with_word_appended(facts, 'schedulerparameters', 'nohold_on_prolog_fail')}",
+        )
+
+
+def unbounded_requeue(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    if (
+        facts.version >= versions.MAX_BATCH_REQUEUE
+        and "maxbatchrequeue" in facts.config
+        and _seconds(facts.config["maxbatchrequeue"]) in (None, 0)
+    ):
+        yield DoctorFinding(
+            "S010",
+            "warning",
+            "MaxBatchRequeue is not set: launch failures are requeued without end",
+            "MaxBatchRequeue=10",
+        )
+
+
+def late_requeue(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    has_requeue_delay = facts.version >= versions.REQUEUE_DELAY
+    delay = (
+        re.search(r"\brequeue_delay=(\d+)", facts.config.get("schedulerparameters", "")) if has_requeue_delay else None
+    )
+    expire = re.search(r"\bcred_expire=(\d+)", facts.config.get("authinfo", ""))
+    setting_match = delay or expire
+    seconds = int(setting_match.group(1)) if setting_match else versions.CRED_EXPIRE
+    if "authinfo" in facts.config and seconds > 30:
+        line = f"SchedulerParameters={_setting_with_word_appended(facts, 'schedulerparameters', 'requeue_delay=30')}"
+        yield DoctorFinding(
+            "S011",
+            "warning",
+            f"a requeued job waits {seconds} s before it may start",
+            line if has_requeue_delay else "AuthInfo=cred_expire=30",
+        )
+
+
+def never_requeued(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    if facts.config.get("jobrequeue") == "0":
+        yield DoctorFinding(
+            "S012", "warning", "JobRequeue=0: a job submitted without --requeue is lost with its node", "JobRequeue=1"
+        )
+
+
+def hyperpod_needs(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    if not facts.hyperpod:
+        return
+    plugins = _comma_list_in_lower_case(facts, "taskplugin")
+    if plugins not in ([], ["task/none"]):
+        yield DoctorFinding(
+            "S013",
+            "error",
+            f"TaskPlugin is {facts.config['taskplugin']}: HyperPod's auto-resume needs task/none",
+            "TaskPlugin=task/none",
+        )
+    if "schedulerparameters" in facts.config and "permit_job_expansion" not in _comma_list_in_lower_case(
+        facts, "schedulerparameters"
+    ):
+        yield DoctorFinding(
+            "S014",
+            "error",
+            "HyperPod cannot give a job a new node in place of a lost one",
+            f"SchedulerParameters={_setting_with_word_appended(facts, 'schedulerparameters', 'permit_job_expansion')}",
+        )
+
+
+def find_kit_task_prolog_set(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    """A TaskProlog of ours. The plugin asks now, outside of the container; builds before 0.1.0 set the hook."""
+    kit_task_prologs = [program for program in facts.task_prologs if program.startswith(f"{HOOKS}/")]
+    hint = "take it out of slurm.conf (on the controller: hyperpod-kit node apply), then: scontrol reconfigure"
+    if kit_task_prologs and facts.containers:
+        yield DoctorFinding(
+            "S016",
+            "error",
+            f"TaskProlog is {kit_task_prologs[0]}: pyxis runs it inside of the container, where it may "
+            "not be, and so ends every task with --container-image, of every user",
+            hint=hint,
+        )
+    elif kit_task_prologs:
+        yield DoctorFinding(
+            "S016",
+            "warning",
+            f"TaskProlog is {kit_task_prologs[0]}: once there is pyxis, it may end every task in a container",
+            hint=hint,
+        )
+
+
+RANKS = 8
+"""On a node, as most have GPUs."""
+
+_BESIDE = 64
+"""Descriptors of an agent that are not its peers'."""
+
+
+def few_descriptors(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    needed = facts.nodes * RANKS + _BESIDE
+    if 0 < facts.descriptors < needed:
+        yield DoctorFinding(
+            "S019",
+            "warning",
+            f"a process may open {facts.descriptors} descriptors here (hard limit): the agent of rank 0 needs one for "
+            f"each other rank, {needed} for {RANKS} ranks on each of {facts.nodes} nodes, or such a job does not start",
+            hint=f"LimitNOFILE={max(65536, needed)} in slurmd's unit on each node; there: prlimit --nofile -p "
+            "$(pgrep -o slurmd)",
+        )
+
+
+def guard_has_seen(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    """What no user's question to slurmctld shows: this node's munge, slurmd and state, and what was put back."""
+    for finding in facts.guard:
+        if finding.fault or finding.code == findings.SILENT:
+            severity = "error" if finding.fault else "warning"
+            yield DoctorFinding("S020", severity, f"{finding.code}: {finding.detail}", hint=finding.remedy)
+
+
+RULES: Tuple[Callable[[SlurmFacts], Iterator[DoctorFinding]], ...] = (
+    find_missing_auto_resume_option,
+    no_mount_gate,
+    find_wrong_prolog_flags,
+    find_missing_epilog_flush,
+    find_private_tmpfs_of_jobs,
+    hooks_without_deadline,
+    find_exit_86_not_held,
+    find_endless_requeue_exit,
+    held_after_prolog,
+    unbounded_requeue,
+    late_requeue,
+    never_requeued,
+    hyperpod_needs,
+    not_printed,
+    find_kit_task_prolog_set,
+    few_descriptors,
+    guard_has_seen,
+)

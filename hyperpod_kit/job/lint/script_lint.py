@@ -1,0 +1,305 @@
+"""`job lint`: what in a batch script will keep a job from coming back, before a fault shows it.
+
+Each rule is a function of the parsed script; `RULES` is all of them. Codes are stable.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Callable, Iterator, List, Tuple
+
+from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
+from hyperpod_kit.job.lint import lint_captures, lint_containers, lint_parts
+from hyperpod_kit.job.lint.lint_finding import LintFinding
+from hyperpod_kit.job.lint.lint_parts import NODE_LOCAL
+from hyperpod_kit.job.lint.script import Command, Script, lines_of_variables_set, minutes
+
+REPLACEMENT_MINUTES = 45.0
+"""A HyperPod node is replaced in 20 to 30 minutes (field report), and the job must load its checkpoint after that."""
+
+WARN_SECONDS = 60
+"""Slurm may send --signal up to 60 s early or late (man sbatch), and the step gets 90 s to save."""
+
+
+def lint(script: Script, read_file: lint_captures.Reader = lambda name: None) -> List[LintFinding]:
+    """All findings, by line. `read`: the files that its commands name."""
+    findings = [finding for rule in RULES for finding in rule(script)]
+    findings += lint_captures.find_manager_argument_problems(script, read_file)
+    return sorted(findings, key=lambda finding: (finding.line, finding.code))
+
+
+def _has_auto_resume(script: Script) -> bool:
+    option = script.option("--auto-resume")
+    return option is not None and option.value != "0"
+
+
+def _runs(script: Script) -> List[Command]:
+    return [command for command in script.commands if re.search(r"hyperpod-kit\s+job\s+run\b", command.text)]
+
+
+def _bare_sruns(script: Script) -> List[Command]:
+    return [command for command in script.commands if re.search(r"(?:^|[;&|(]\s*|exec\s+)srun\b", command.text)]
+
+
+def find_missing_interpreter(script: Script) -> Iterator[LintFinding]:
+    if not script.text.startswith("#!"):
+        yield LintFinding(
+            "J001",
+            "error",
+            1,
+            "the first line does not name an interpreter: sbatch refuses the script",
+            "Begin with #!/bin/bash",
+        )
+
+
+def misplaced_options(script: Script) -> Iterator[LintFinding]:
+    for line in script.misplaced:
+        yield LintFinding(
+            "J002",
+            "error",
+            line,
+            "sbatch reads no #SBATCH line behind the first command",
+            "Move it above the first command",
+        )
+
+
+def find_job_run_without_auto_resume(script: Script) -> Iterator[LintFinding]:
+    if not _has_auto_resume(script) and _runs(script):
+        yield LintFinding(
+            "J003",
+            "warning",
+            _runs(script)[0].line,
+            "auto-resume is not asked for: one try and no more",
+            "Add #SBATCH --auto-resume=1, or give it to sbatch",
+        )
+
+
+def find_auto_resume_without_rank_start(script: Script) -> Iterator[LintFinding]:
+    option = script.option("--auto-resume")
+    if option and _has_auto_resume(script) and not _runs(script) and not _bare_sruns(script):
+        yield LintFinding(
+            "J004",
+            "error",
+            option.line,
+            "neither `hyperpod-kit job run` nor srun starts the ranks",
+            "hyperpod-kit job run --checkpoint-root DIR -- COMMAND",
+        )
+
+
+def bare_srun_without_root(script: Script) -> Iterator[LintFinding]:
+    if (
+        _has_auto_resume(script)
+        and not _runs(script)
+        and _bare_sruns(script)
+        and HPK_CHECKPOINT_ROOT not in lines_of_variables_set(script)
+    ):
+        yield LintFinding(
+            "J005",
+            "error",
+            _bare_sruns(script)[0].line,
+            f"{HPK_CHECKPOINT_ROOT} is not set: the ranks of this srun are told no checkpoint",
+            f"export {HPK_CHECKPOINT_ROOT}=DIR, or use hyperpod-kit job run",
+        )
+
+
+def log_is_truncated(script: Script) -> Iterator[LintFinding]:
+    option = script.option("--open-mode")
+    if _has_auto_resume(script) and (option is None or option.value != "append"):
+        yield LintFinding(
+            "J006",
+            "warning",
+            option.line if option else 1,
+            "a requeue truncates the log",
+            "Add #SBATCH --open-mode=append",
+        )
+
+
+def find_no_requeue_option(script: Script) -> Iterator[LintFinding]:
+    option = script.option("--no-requeue")
+    if option and _has_auto_resume(script):
+        yield LintFinding(
+            "J007",
+            "error",
+            option.line,
+            "--no-requeue: a job that has lost a node cannot go on, nor one with GRES whose node HyperPod replaces",
+            "Use --requeue",
+        )
+
+
+def find_no_kill_option(script: Script) -> Iterator[LintFinding]:
+    option = script.option("--no-kill")
+    if option and option.value != "off":
+        yield LintFinding(
+            "J008",
+            "warning",
+            option.line,
+            "when the batch host dies, the job stays RUNNING without a script until the sweep finds it",
+            "On the controller: hyperpod-kit job sweep",
+        )
+
+
+def find_too_short_time_limit(script: Script) -> Iterator[LintFinding]:
+    option = script.option("--time")
+    limit = minutes(option.value) if option else None
+    if option and limit is not None and _has_auto_resume(script) and limit < REPLACEMENT_MINUTES:
+        yield LintFinding(
+            "J009",
+            "warning",
+            option.line,
+            f"a limit of {limit:g} min is over before a node is replaced (20 to 30 min) and the checkpoint is loaded",
+            f"Use --time={REPLACEMENT_MINUTES:g} or more",
+        )
+
+
+def find_missing_or_wrong_signal_option(script: Script) -> Iterator[LintFinding]:
+    option = script.option("--signal")
+    if not (_has_auto_resume(script) and _runs(script)):
+        return
+    match = re.fullmatch(r"(?:([RB]+):)?(?:SIG)?(\w+)(?:@(\d+))?", option.value) if option else None
+    if option is None:
+        yield LintFinding(
+            "J010",
+            "warning",
+            1,
+            "at the time limit the steps since the last checkpoint are lost",
+            "Add #SBATCH --signal=B:USR1@120",
+        )
+    elif match is None or "B" not in (match.group(1) or "") or match.group(2) not in ("USR1", "10"):
+        yield LintFinding(
+            "J010",
+            "warning",
+            option.line,
+            f"--signal={option.value} does not reach `job run` as USR1",
+            "Use --signal=B:USR1@120",
+        )
+    elif int(match.group(3) or 60) < WARN_SECONDS:
+        yield LintFinding(
+            "J010",
+            "warning",
+            option.line,
+            f"{match.group(3)} s may be too short: Slurm is up to 60 s off",
+            "Use --signal=B:USR1@120",
+        )
+
+
+_RENDEZVOUS = re.compile(r"\b(MASTER_ADDR|RDZV_ENDPOINT|HEAD_NODE\w*|head_node\w*)=.*(?:\$\(|`)")
+
+
+def rendezvous_outside(script: Script) -> Iterator[LintFinding]:
+    if not _has_auto_resume(script):
+        return
+    for command in script.commands:
+        match = _RENDEZVOUS.search(command.text)
+        if match and not re.search(r"\b(?:srun|job\s+run)\b.*" + match.group(1), command.text):
+            yield LintFinding(
+                "J011",
+                "error",
+                command.line,
+                f"{match.group(1)} is computed outside of the step, which may be retried on other nodes",
+                "Compute it inside of the step, from SLURM_STEP_NODELIST",
+            )
+
+
+def local_root(script: Script) -> Iterator[LintFinding]:
+    for command in _runs(script):
+        match = re.search(r"--checkpoint-root[= ]\"?(/[^\s\"]*)", command.text)
+        root_path = match.group(1) if match else ""
+        if any(root_path == part or root_path.startswith(part + "/") for part in NODE_LOCAL):
+            yield LintFinding(
+                "J012",
+                "error",
+                command.line,
+                f"{root_path} is on the node itself: another node does not see it, a replaced one has lost it",
+                "Use a shared file system, such as /fsx",
+            )
+
+
+def lost_exit_code(script: Script) -> Iterator[LintFinding]:
+    pipefail = re.search(r"set\s+-\S*o\s+pipefail|set\s+-o\s+pipefail", script.text)
+    for command in _runs(script):
+        last = command is script.commands[-1]
+        if re.search(r"(?<!\|)\|(?!\|)", command.text_without_quoted_parts) and not pipefail:
+            yield LintFinding(
+                "J013",
+                "error",
+                command.line,
+                "the exit code of `job run` ends in the pipe: a job that gave up would not be held",
+                "set -o pipefail, or #SBATCH --output=FILE",
+            )
+        elif re.search(r"\|\||;\s*\S|&\s*$", command.text_without_quoted_parts):
+            yield LintFinding(
+                "J013",
+                "error",
+                command.line,
+                "something behind `job run` replaces its exit code: a job that gave up would not be held",
+                "Let `exec hyperpod-kit job run …` be the last command",
+            )
+        elif not last and not re.search(r"set\s+-\S*e", script.text):
+            yield LintFinding(
+                "J013",
+                "warning",
+                command.line,
+                "the script's exit code is not that of `job run`",
+                "Let `exec hyperpod-kit job run …` be the last command",
+            )
+
+
+def find_job_run_without_exec(script: Script) -> Iterator[LintFinding]:
+    for command in _runs(script):
+        if not re.match(r"(?:\w+=\S*\s+)*exec\b", command.text):
+            yield LintFinding(
+                "J014",
+                "warning",
+                command.line,
+                "a shell stands between Slurm and `job run`: USR1 ends the shell instead of saving",
+                "exec hyperpod-kit job run …",
+            )
+
+
+def find_auto_resume_on_srun(script: Script) -> Iterator[LintFinding]:
+    for command in script.commands:
+        if re.search(r"\bsrun\b.*--auto-resume", command.text):
+            yield LintFinding(
+                "J015",
+                "warning",
+                command.line,
+                "--auto-resume on srun is HyperPod's own option: Slurm without a plugin refuses it",
+                "Give it to sbatch; `hyperpod-kit job run` adds it where it exists",
+            )
+
+
+def ranks_outlive_a_crash(script: Script) -> Iterator[LintFinding]:
+    if _has_auto_resume(script) and not _runs(script):
+        for command in _bare_sruns(script):
+            if "--kill-on-bad-exit" not in command.text and " -K" not in command.text:
+                yield LintFinding(
+                    "J016",
+                    "warning",
+                    command.line,
+                    "when one rank fails, the others wait for it in a collective",
+                    "srun --kill-on-bad-exit=1, or use hyperpod-kit job run",
+                )
+
+
+Rule = Callable[[Script], Iterator[LintFinding]]
+
+RULES: Tuple[Rule, ...] = (
+    find_missing_interpreter,
+    misplaced_options,
+    find_job_run_without_auto_resume,
+    find_auto_resume_without_rank_start,
+    bare_srun_without_root,
+    log_is_truncated,
+    find_no_requeue_option,
+    find_no_kill_option,
+    find_too_short_time_limit,
+    find_missing_or_wrong_signal_option,
+    rendezvous_outside,
+    local_root,
+    lost_exit_code,
+    find_job_run_without_exec,
+    find_auto_resume_on_srun,
+    ranks_outlive_a_crash,
+    lint_parts.find_submission_problems,
+    lint_containers.find_container_problems,
+)

@@ -1,0 +1,121 @@
+"""Where a launch of an attempt's ranks begins, where srun may start them again (HyperPod's step retry).
+
+A retried step has the environment of its first launch. So the wrappers of its ranks agree on a record of their launch:
+the first launch of an attempt begins where `job run` said, a later one where the newest checkpoint is by then. Our own
+Manager would find that by itself (repository/selection.py); other frameworks' trainers go where they are told.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from hyperpod_kit.environment import (
+    HPK_ATTEMPT,
+    HPK_CHECKPOINT_ROOT,
+    HPK_PASSED_OVER,
+    HPK_RESUME_FROM,
+    HPK_RESUME_KIND,
+    HPK_RESUME_MEMORY,
+    HPK_RESUME_STEP,
+    HPK_STATE,
+    HPK_STEP_RETRY,
+    HPK_UNREADABLE,
+)
+from hyperpod_kit.errors import JobError, NoValidCheckpoint
+from hyperpod_kit.job.decide.budget import PoisonCheckpoint
+from hyperpod_kit.job.foreign.quarantine import set_aside
+from hyperpod_kit.job.records import ledger_row
+from hyperpod_kit.job.resume import checkpoint_choice, shared_decision, unfinished_flushes
+from hyperpod_kit.slurm import write_once
+from hyperpod_kit.slurm.environment import step_launch_id_with_srun_port
+from hyperpod_kit.slurm.verdict import RestoreVerdict
+
+PATIENCE = 600.0
+"""Seconds for the record of a launch: another framework's checkpoint is read before it is named."""
+
+STORAGE_PATIENCE = 300.0
+"""Seconds of them in which a newer checkpoint that cannot be read just now is asked for again."""
+
+_PREFIX = "launch-"
+
+
+def step_retry_variables(poison: Optional[PoisonCheckpoint], unreadable: Sequence[str]) -> Dict[str, str]:
+    """For a step whose ranks srun may start again: that it may, and what such a launch must not take."""
+    return {
+        HPK_STEP_RETRY: "1",
+        HPK_PASSED_OVER: poison.name if poison else "",
+        HPK_UNREADABLE: " ".join(unreadable),
+    }
+
+
+def environment_of_current_launch(env: Mapping[str, str]) -> Dict[str, str]:
+    """The environment of a rank of this launch. Raises JobError, NoValidCheckpoint, other CheckpointErrors, OSError."""
+    if env.get(HPK_STEP_RETRY) != "1":
+        return dict(env)
+    root, state, attempt = env[HPK_CHECKPOINT_ROOT], env[HPK_STATE], env[HPK_ATTEMPT]
+    passed = {name: "passed over by `job run`" for name in env.get(HPK_PASSED_OVER, "").split()}
+    unreadable = {name: "storage did not give it up" for name in env.get(HPK_UNREADABLE, "").split()}
+
+    def decide() -> shared_decision.Record:
+        if not _launched_before(state, attempt):
+            first = {"from": env[HPK_RESUME_FROM], "step": int(env[HPK_RESUME_STEP]), "kind": env[HPK_RESUME_KIND]}
+            return {**first, "memory": env.get(HPK_RESUME_MEMORY, "")}
+        try:
+            choice = unfinished_flushes.choose_after_flushes_end(
+                lambda: checkpoint_choice.choose_waiting_for_unread_newer(
+                    root,
+                    state,
+                    passed,
+                    unreadable,
+                    STORAGE_PATIENCE,
+                    checkpoint_choice.chooser_reusing_foreign_proofs(root, state),
+                ),
+                unfinished_flushes.make_note_reader(root),
+                STORAGE_PATIENCE,
+                root=root,
+            )
+        except NoValidCheckpoint as err:
+            return {"from": None, "rejected": checkpoint_choice.reasons(err.reasons)}
+        if choice.kind != checkpoint_choice.KIT_KIND:
+            set_aside(root, [name for name, _ in choice.rejected if name not in passed], now=time.time())
+        return {**choice.fields(), "t": round(time.time(), 3), "memory": "0" if choice.stepped_back else ""}
+
+    name = f"{_PREFIX}{attempt}.{step_launch_id_with_srun_port(env)}"
+    record = shared_decision.read_or_make_shared_record(state, name, decide, patience=PATIENCE, head_start=PATIENCE)
+    wrong = shared_decision.problem(record)
+    if wrong:
+        raise JobError(f"the record of this launch is not to be trusted: {wrong}")
+    if record["from"] is None:
+        raise NoValidCheckpoint(
+            root, [(rejection["attempt"], rejection["why"]) for rejection in record.get("rejected") or []]
+        )
+    kept = {name: value for name, value in env.items() if name != HPK_RESUME_MEMORY}
+    memory = {HPK_RESUME_MEMORY: "0"} if record.get("memory") == "0" else {}
+    kind = record.get("kind", checkpoint_choice.KIT_KIND)
+    return {**kept, **checkpoint_choice.told_to_ranks(record["from"], record["step"], kind), **memory}
+
+
+def foreign_choices_of_later_launches(state: str, attempt: str) -> List[RestoreVerdict]:
+    """What later launches of an attempt were told to take of other frameworks' checkpoints, oldest first: their
+    trainers say nothing of it themselves. Raises OSError."""
+    dated_verdicts: List[Tuple[float, RestoreVerdict]] = []
+    for stem, _, value in write_once.read_all_records(os.path.join(state, "decisions")):
+        order, kind = value.get("order"), value.get("kind")
+        if not stem.startswith(f"{_PREFIX}{attempt}.") or kind == checkpoint_choice.KIT_KIND or not order:
+            continue
+        if shared_decision.problem(value) or ledger_row.problem({"order": order, "t": value.get("t")}):
+            continue
+        at = (int(order[0]), int(order[1]))
+        dated_verdicts.append(
+            (float(value.get("t") or 0.0), RestoreVerdict(value["from"], value["step"], at, "storage"))
+        )
+    return [verdict for _, verdict in sorted(dated_verdicts, key=lambda pair: pair[0])]
+
+
+def _launched_before(state: str, attempt: str) -> bool:
+    return any(
+        name.startswith(f"{_PREFIX}{attempt}.") and name.endswith(".json")
+        for name in os.listdir(os.path.join(state, "decisions"))
+    )

@@ -1,0 +1,174 @@
+"""Waiting for what does not answer: storage that holds the choice, slurmctld that knows the allocation."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from functools import partial
+from typing import Callable, Mapping, TypeVar
+
+from hyperpod_kit.errors import CheckpointError, GaveUp, NoValidCheckpoint, RunError
+from hyperpod_kit.job.base import allocation
+from hyperpod_kit.job.base.report import JobReport
+from hyperpod_kit.job.base.signals import Signals
+from hyperpod_kit.job.resume import checkpoint_choice, unfinished_flushes
+from hyperpod_kit.job.step.options import RunOptions
+from hyperpod_kit.run import Runner
+from hyperpod_kit.slurm import control
+from hyperpod_kit.slurm.environment import JobEnvironment
+from hyperpod_kit.system.wait import BackOff
+
+T = TypeVar("T")
+
+NOTHING: Mapping[str, str] = {}
+
+PAUSES = BackOff(1.0, 20.0)
+"""Seconds between two tries."""
+
+REGISTERED_WITHIN = 60.0
+"""Seconds for the nodes to register with a slurmctld that was just started (2 to 3 where it is small): srun, asked for
+a step before that, says nothing and asks again after SlurmctldTimeout, at least 60 s."""
+REGISTRATION = 0.5
+"""Seconds between two looks at it."""
+
+
+class Patience:
+    """Asks again until there is an answer or the time for it is over.
+
+    `heed` is called with what is waited for after each pause; it raises when a signal has come meanwhile.
+    """
+
+    def __init__(
+        self, options: RunOptions, runner: Runner, signals: Signals, report: JobReport, heed: Callable[[str], None]
+    ) -> None:
+        self._options = options
+        self._runner = runner
+        self._signals = signals
+        self._report = report
+        self._heed = heed
+
+    def choice(
+        self,
+        chooser: checkpoint_choice.Chooser,
+        passed_over: Mapping[str, str],
+        unreadable: Mapping[str, str] = NOTHING,
+    ) -> checkpoint_choice.Choice:
+        """Waits for storage that does not answer; what cannot be trusted or checked is given up at once.
+
+        An older checkpoint is taken in place of one that cannot be read only when waiting has not helped.
+        Raises GaveUp, and what `heed` raises.
+        """
+        root, state = self._options.root, self._options.state
+        choose = partial(checkpoint_choice.choose_requiring_root_present, root, state, chooser, passed_over, unreadable)
+        end = time.monotonic() + self._options.storage_wait
+        failures = 0
+        while True:
+            try:
+                choice = self._answer_from_thread_heeding_signals(choose)
+                if not choice.unread or time.monotonic() >= end:
+                    return choice
+                reason = next(reason for name, reason in choice.rejected if name == choice.unread[0])
+                self._report("storage", f"{choice.unread[0]} {reason}; waiting")
+            except NoValidCheckpoint as err:
+                raise GaveUp(f"NoValidCheckpoint: {err}", hint=err.hint) from err
+            except CheckpointError as err:
+                raise GaveUp(f"{type(err).__name__}: {err}", hint=err.hint) from err
+            except OSError as err:
+                if time.monotonic() >= end:
+                    raise GaveUp(f"cannot read {self._options.root}: {err}") from err
+                self._report("storage", f"cannot read {self._options.root}: {err}; waiting")
+            failures += 1
+            self._pause(failures, "waiting for storage")
+
+    def choose_after_unfinished_flushes(
+        self, choose: Callable[[], checkpoint_choice.Choice]
+    ) -> checkpoint_choice.Choice:
+        """The choice, once nodes of the run before have brought to storage what they hold, for `flush_wait` seconds at
+        most. Raises what `choose` and `heed` raise."""
+
+        def pause(seconds: float) -> None:
+            self._signals.pause_until_stop_or_warning(seconds)
+            self._heed("waiting for what nodes bring from memory to storage")
+
+        try:
+            notes = unfinished_flushes.make_note_reader(self._options.root)
+            return unfinished_flushes.choose_after_flushes_end(
+                choose,
+                lambda stale: self._answer_from_thread_heeding_signals(lambda: notes(stale)),
+                self._options.flush_wait,
+                root=self._options.root,
+                pause=pause,
+                report_line=lambda message: self._report("flush", message),
+            )
+        except NoValidCheckpoint as err:
+            raise GaveUp(f"NoValidCheckpoint: {err}", hint=err.hint) from err
+        except OSError:
+            return choose()  # which waits for storage
+
+    def _answer_from_thread_heeding_signals(self, question: Callable[[], T]) -> T:
+        """The answer of a question to storage, or its error. A signal that comes meanwhile is heard at once, which a
+        read of a mount that hangs would not let it be. Raises what `heed` raises."""
+        future: Future[T] = Future()
+
+        def resolve_future() -> None:
+            try:
+                future.set_result(question())
+            except BaseException as err:
+                future.set_exception(err)
+            self._signals.wake()
+
+        threading.Thread(target=resolve_future, daemon=True).start()
+        while not future.done():
+            self._signals.wait(PAUSES.longest)
+            self._heed("waiting for storage")
+        return future.result()
+
+    def wait_for_answered_allocation(self, job: JobEnvironment) -> allocation.Allocation:
+        """The allocation as slurmctld has it. One that does not answer is waited for: no step can be started without
+        it, and that must not use up the job's budget of failures. So are, with one that was started just now, nodes
+        that have not registered yet. Raises what `heed` raises."""
+        end = time.monotonic() + self._options.controller_wait
+        registered_by = 0.0
+        failures = 0
+        while True:
+            nodes = allocation.query_allocation_else_from_environment(self._runner, job)
+            now = time.monotonic()
+            if nodes.ended or (nodes.state and not nodes.unheard):
+                return nodes
+            if nodes.state:
+                if not registered_by:
+                    registered_by = now + REGISTERED_WITHIN
+                    self._report(
+                        "controller",
+                        f"slurmctld was started just now and has not heard of {len(nodes.unheard)} nodes yet, such as "
+                        f"{nodes.unheard[0]}; waiting, {REGISTERED_WITHIN:g} s at most",
+                        nodes=list(nodes.unheard),
+                    )
+                if now >= registered_by:
+                    return nodes
+                self._signals.pause_until_stop_or_warning(REGISTRATION)
+                self._heed("waiting for nodes to register with slurmctld")
+                continue
+            if now >= end:
+                return nodes
+            self._report("controller", "slurmctld does not answer; waiting")
+            failures += 1
+            self._pause(failures, "waiting for slurmctld")
+
+    def requeue(self, job: JobEnvironment) -> None:
+        """`scontrol requeue`, as soon as slurmctld answers. Raises RunError when it does not, or refuses."""
+        end = time.monotonic() + self._options.controller_wait
+        while True:
+            try:
+                return control.requeue(self._runner, job.id)
+            except RunError:
+                job_state = allocation.query_allocation_else_from_environment(self._runner, job).state
+                if job_state or self._signals.stop or time.monotonic() >= end:
+                    raise
+            self._report("controller", "slurmctld does not answer; waiting to requeue")
+            self._signals.wait(5.0)
+
+    def _pause(self, failures: int, doing: str) -> None:
+        self._signals.pause_until_stop_or_warning(PAUSES.pause_seconds(failures))
+        self._heed(doing)

@@ -1,0 +1,244 @@
+"""One answer for all ranks of a bare srun: a write-once record; the first writer wins and everybody reads it again.
+
+What a record says becomes environment of the ranks, and others may be allowed to write to the root: so a record and its
+directories must be the job's own user's (or root's), name this very launch, and hold nothing but what we write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import stat
+import tempfile
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from hyperpod_kit.checkpoint.repository.fresh_start import record_root_fresh_start
+from hyperpod_kit.environment import HPK_FRESH
+from hyperpod_kit.errors import JobError, NoValidCheckpoint, Untrusted
+from hyperpod_kit.job.foreign.candidate import MOST_STEPS, well_named
+from hyperpod_kit.job.resume import checkpoint_choice, unfinished_flushes
+from hyperpod_kit.slurm.environment import step_launch_id_with_srun_port
+from hyperpod_kit.system.wait import fixed_pause, poll_until
+from hyperpod_kit.untrusted import by_descriptor, files, parse
+from hyperpod_kit.untrusted.text import clean_one_line
+
+Record = Dict[str, Any]
+
+LARGEST = 1 << 20
+"""Bytes of a record."""
+
+HEAD_START = 15.0
+"""Seconds that the first node of a step has for its decision, before others decide too: it may have died."""
+
+STORAGE_PATIENCE = 10.0
+"""Seconds in which a newer checkpoint that cannot be read just now is asked for again, and one that a node still brings
+to storage is waited for; slurmstepd waits for us."""
+
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
+
+
+def srun_launch_key_zeros_if_unset(env: Mapping[str, str]) -> str:
+    """Names one launch: HyperPod's step retry keeps job id, restart count and step id, but not srun's port."""
+    return ".".join(
+        [env.get("SLURM_JOB_ID", "0"), env.get("SLURM_RESTART_COUNT", "0"), step_launch_id_with_srun_port(env)]
+    )
+
+
+def read_or_make_shared_record(
+    state: str, name: str, decide: Callable[[], Record], *, patience: float = 30.0, head_start: float = HEAD_START
+) -> Record:
+    """The record `<state>/decisions/<name>.json`, made by `decide` if nobody has. Raises JobError, OSError.
+
+    Of all nodes of a step the first decides, and the others wait for it for `head_start` seconds: proving a checkpoint
+    of another framework on each of them would read it as often as there are nodes.
+    """
+    decisions_directory = os.path.join(state, "decisions")
+    by_descriptor.make_directories(by_descriptor.resolve_parent(decisions_directory), 0o750)
+    owners = _Owners(decisions_directory)
+    for folder in (state, decisions_directory):
+        owners.raise_if_link_or_foreign_owner(folder, os.lstat(folder))
+    path = os.path.join(decisions_directory, name + ".json")
+    record = _read(path, name, owners)
+    if record is None and not _create_begun_mark_if_first(path):
+        record = poll_until(
+            lambda: _read(path, name, owners),
+            lambda polled_record: polled_record is not None,
+            fixed_pause(0.05),
+            seconds=head_start,
+        )
+    if record is None:
+        _publish(path, json.dumps({"launch": name, **decide()}).encode())
+        record = poll_until(
+            lambda: _read(path, name, owners),
+            lambda polled_record: polled_record is not None,
+            fixed_pause(0.05),
+            seconds=patience,
+        )
+    if record is None:
+        raise JobError(f"{path} was begun and never finished")
+    return record
+
+
+class _Owners:
+    """Whose files below `directory` count. Some file systems (an EFS access point, Mountpoint) show all files as one
+    user's: there, ours are that user's too, and a file of ours shows it."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._accepted_uids = {os.geteuid(), 0}
+        self._has_probed_owner = False
+
+    def raise_if_link_or_foreign_owner(self, path: str, file_status: os.stat_result) -> None:
+        """Raises JobError."""
+        if stat.S_ISLNK(file_status.st_mode):
+            raise JobError(f"{path} is a link, expected a directory of ours", hint=f"ls -ld {path}")
+        if file_status.st_uid not in self._accepted_uids and not self._has_probed_owner:
+            self._has_probed_owner = True
+            with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=self._directory) as file:
+                self._accepted_uids.add(os.fstat(file.fileno()).st_uid)
+        if file_status.st_uid not in self._accepted_uids:
+            raise JobError(
+                f"{path} belongs to uid {file_status.st_uid}, expected uid {os.geteuid()}: what it says would "
+                "become environment of this job's ranks",
+                hint=f"have it removed (ls -ld {path}), or give the job a checkpoint root of its own",
+            )
+
+
+def decide(
+    root: str, state: str, by: str, chooser: Optional[checkpoint_choice.Chooser] = None, *, fresh: bool = False
+) -> Record:
+    """A new record: the choice, or why there is none. `fresh`: a person wants to begin at step 0 in that case."""
+    chooser = chooser or checkpoint_choice.chooser_reusing_foreign_proofs(root, state)
+
+    def choose() -> checkpoint_choice.Choice:
+        return unfinished_flushes.choose_after_flushes_end(
+            lambda: checkpoint_choice.choose_waiting_for_unread_newer(root, state, {}, {}, STORAGE_PATIENCE, chooser),
+            unfinished_flushes.make_note_reader(root),
+            STORAGE_PATIENCE,
+            root=root,
+        )
+
+    try:
+        choice = choose()
+    except NoValidCheckpoint as err:
+        if fresh:
+            record_root_fresh_start(root, by=f"{HPK_FRESH} of {by}")
+            return {"by": by, "t": round(time.time(), 3), **choose().fields()}
+        return {
+            "by": by,
+            "t": round(time.time(), 3),
+            "from": None,
+            "error": "NoValidCheckpoint",
+            "rejected": checkpoint_choice.reasons(err.reasons),
+        }
+    return {"by": by, "t": round(time.time(), 3), **choice.fields()}
+
+
+def task_prolog_lines(record: Record, rank: str) -> List[str]:
+    """What task_prolog.sh prints for this record: `export` and `print` lines as Slurm's TaskProlog has them.
+
+    Raises JobError for a record that we do not write.
+    """
+    wrong = problem(record)
+    if wrong:
+        raise JobError(f"the decision of this launch is not to be trusted: {wrong}")
+    if record.get("from") is None:
+        reasons = "; ".join(f"{rejection['attempt']}: {rejection['why']}" for rejection in record.get("rejected") or [])
+        return [
+            f"print hyperpod-kit: NoValidCheckpoint: {clean_one_line(reasons, 4000)}",
+            "print hyperpod-kit: no task of this step starts; hyperpod-kit checkpoint repair ROOT --dry-run says what "
+            f"can be mended, and {HPK_FRESH}=1 begins anew at step 0",
+        ]
+    rank_environment = checkpoint_choice.told_to_ranks(
+        record["from"], record["step"], record.get("kind", checkpoint_choice.KIT_KIND)
+    )
+    lines = [f"export {name}={value}" for name, value in rank_environment.items()]
+    if rank == "0":
+        lines.append(
+            "print hyperpod-kit: starts at step 0: nothing was ever committed"
+            if record["from"] == checkpoint_choice.NONE
+            else f"print hyperpod-kit: resumes from {record['from']}, step {record['step']}"
+        )
+    return lines
+
+
+def problem(record: Mapping[str, Any]) -> str:
+    """Why this is no record of ours, "" when it is one."""
+    source, step, kind = record.get("from"), record.get("step"), record.get("kind", checkpoint_choice.KIT_KIND)
+    rejected = record.get("rejected")
+    if rejected is not None and not (
+        isinstance(rejected, list)
+        and all(
+            isinstance(rejection, dict)
+            and isinstance(rejection.get("attempt"), str)
+            and isinstance(rejection.get("why"), str)
+            for rejection in rejected
+        )
+    ):
+        return "its rejected is no list of names and reasons"
+    if source is None:
+        return ""
+    if not isinstance(source, str) or not well_named(source):
+        return f"its from is {clean_one_line(source, 80)!r}"
+    if type(step) is not int or not 0 <= step <= MOST_STEPS:
+        return f"its step is {clean_one_line(step, 80)!r}"
+    return "" if kind in checkpoint_choice.KINDS else f"its kind is {clean_one_line(kind, 80)!r}"
+
+
+def _read(path: str, name: str, owners: _Owners) -> Optional[Record]:
+    """None while it is not there or not complete. Raises JobError, OSError."""
+    try:
+        fd, file_status = files.open_regular_file_to_read(path)
+    except FileNotFoundError:
+        return None
+    except Untrusted as err:
+        raise JobError(f"{path}: {err.message}") from err
+    try:
+        owners.raise_if_link_or_foreign_owner(path, file_status)
+        value = parse.parse_json_object(os.pread(fd, LARGEST + 1, 0), LARGEST)
+    except ValueError:
+        return None
+    finally:
+        os.close(fd)
+    if value.get("launch", name) != name:
+        raise JobError(f"{path} is of another launch: {clean_one_line(value.get('launch'), 80)!r}")
+    return value
+
+
+def _create_begun_mark_if_first(path: str) -> bool:
+    """Whether nobody has begun to decide yet. Raises OSError."""
+    try:
+        marker_path = by_descriptor.resolve_parent(f"{path}.begun")
+        os.close(by_descriptor.open_own_or_root_file(marker_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640))
+        return True
+    except FileExistsError:
+        return False
+
+
+def _publish(path: str, data: bytes) -> None:
+    """link(2) of a complete file: atomic on every POSIX file system, and it fails when somebody was first.
+
+    `store.durable` does the same with O_TMPFILE, which NFS does not have; there it writes in place, and what is torn
+    fails its digest. Here every rank would wait for the rest.
+    """
+    path = by_descriptor.resolve_parent(path)
+    fd, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".")
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            try:
+                by_descriptor.link(temporary, path)
+            except OSError as err:
+                if err.errno not in _NO_LINKS:
+                    raise
+                # No hard links here: still one writer, and readers wait until the JSON is whole.
+                with by_descriptor.open_stream_for_writing(path, "xb") as file:
+                    file.write(data)
+    finally:
+        by_descriptor.unlink(temporary)

@@ -1,0 +1,31 @@
+"""`job run --fresh`: the job begins at step 0, once in its life, where checkpoints were committed and none of them can
+be restored.
+
+The batch script is run again at each requeue, with the same words: what the job has lost after it began anew is held
+like any other loss. A checkpoint that can be restored is never given up for it.
+"""
+
+from __future__ import annotations
+
+from typing import Mapping, Sequence
+
+from hyperpod_kit.checkpoint.repository import fresh_start
+from hyperpod_kit.errors import CheckpointError, JobError
+from hyperpod_kit.job.records.ledger import Ledger
+from hyperpod_kit.job.step.options import RunOptions
+
+EVENT = "fresh"
+
+
+def is_fresh_start_requested_and_not_yet_used(options: RunOptions, rows: Sequence[Mapping[str, object]]) -> bool:
+    """Whether a person wants it, and this job has not done so before. Pure."""
+    return options.fresh and not any(row.get("event") == EVENT for row in rows)
+
+
+def record_fresh_start(root: str, ledger: Ledger, job: str, reason: str) -> None:
+    """Leave what was committed, and put down that this job did. Raises JobError."""
+    try:
+        fresh_start.record_root_fresh_start(root, by=f"job {job}")
+    except (CheckpointError, OSError) as err:
+        raise JobError(f"cannot begin anew on {root}: {err}", hint=f"hyperpod-kit checkpoint ls {root}") from err
+    ledger.append(EVENT, why=reason)

@@ -1,0 +1,182 @@
+"""What a run of the batch script settles before its first attempt: which job it is, that its checkpoint root is there
+and is its own, and whether it may try again."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from dataclasses import dataclass
+from typing import Mapping, Optional, Sequence, Tuple
+
+from hyperpod_kit.errors import CheckpointError, GaveUp, HyperpodKitError, JobError, RunError
+from hyperpod_kit.job.base import allocation, exits
+from hyperpod_kit.job.base.report import JobReport
+from hyperpod_kit.job.base.signals import Signals
+from hyperpod_kit.job.decide.budget import RetryPolicy
+from hyperpod_kit.job.decide.outcome import earliest, furthest
+from hyperpod_kit.job.decide.outcome_kind import OutcomeKind
+from hyperpod_kit.job.records.ledger import Ledger
+from hyperpod_kit.job.run import finished_before, identity, ownership, rewinding
+from hyperpod_kit.job.run.sole_run import JobRunLock
+from hyperpod_kit.job.step import step_note
+from hyperpod_kit.job.step.options import RunOptions, prepare
+from hyperpod_kit.run import Runner
+from hyperpod_kit.slurm import control, verdict
+from hyperpod_kit.slurm.environment import JobEnvironment, read_auto_resume_option
+
+CLAIM_WAIT = 120.0
+"""Seconds that the end of the job before us on this root is waited for."""
+
+LAST_RUN_WAIT = 5.0
+"""Seconds for a `job run` that the batch script has just ended."""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Nothing here writes below the root before the root is ours."""
+
+    options: RunOptions
+    runner: Runner
+    report: JobReport
+    signals: Signals
+    sole: JobRunLock
+
+    def wait_until_slurm_confirms_job(self, job: JobEnvironment) -> Optional[JobEnvironment]:
+        """The job, as Slurm has it; None when Slurm ends this run meanwhile. Raises JobError."""
+        end = time.monotonic() + self.options.controller_wait
+        while True:
+            recorded_job = identity.job_as_slurm_records_it(self.runner, job)
+            if recorded_job or time.monotonic() >= end:
+                return recorded_job or job
+            self.report("controller", "slurmctld does not answer; waiting")
+            self.signals.pause_until_stop_or_warning(5.0)
+            if self.signals.stop or self.signals.warned:
+                return None
+
+    def prepare_directories_unless_signalled(self, job: JobEnvironment) -> bool:
+        """The directories; False when Slurm ends this run meanwhile. Raises JobError, GaveUp."""
+        end = time.monotonic() + self.options.storage_wait
+        while True:
+            try:
+                prepare(self.options)
+                return True
+            except JobError as err:
+                if not job.restart:
+                    raise
+                # It was there before the requeue: its file system is away.
+                if time.monotonic() >= end:
+                    raise GaveUp(err.message, hint=err.hint) from None
+                self.report("storage", f"{err.message}; waiting")
+            self.signals.pause_until_stop_or_warning(5.0)
+            if self.signals.stop or self.signals.warned:
+                return False
+
+    def claim_root_unless_signalled(self, job: JobEnvironment) -> bool:
+        """Take the root, before anything is written there; False when Slurm ends this run meanwhile."""
+        limit = min(CLAIM_WAIT, self.options.storage_wait)
+        try:
+            self.sole.take(
+                job.id.slurm_id, self.signals.pause_until_stop_or_warning, limit if job.restart else LAST_RUN_WAIT
+            )
+            ownership.claim(
+                self.runner,
+                self.options.state,
+                job.id,
+                self.signals.pause_until_stop_or_warning,
+                limit=limit,
+                root=self.options.root,
+            )
+            return True
+        except HyperpodKitError as err:
+            if self.signals.stop:
+                return False
+            raise (GaveUp(err.message, hint=err.hint) if job.restart else err) from None
+
+    def go_back(self, job: JobEnvironment, ledger: Ledger) -> None:
+        """To the checkpoint that a person named, where one was. Raises JobError."""
+        name = self.options.rewind_to
+        if not name:
+            return
+        try:
+            done = rewinding.rewind_once_for_job(self.options.root, name, ledger, job.id.slurm_id)
+        except (CheckpointError, OSError) as err:
+            raise JobError(
+                f"cannot go back to {name}: {err}", hint=f"hyperpod-kit checkpoint ls {self.options.root}"
+            ) from err
+        explanation = (
+            "what is newer is left for good" if done else "this job went back to it before, and goes on from there"
+        )
+        self.report("rewound", f"--from {name}: {explanation}", attempt=name, now=done)
+
+    def read_auto_resume_and_retry_policy(
+        self, job: JobEnvironment, env: Mapping[str, str]
+    ) -> Tuple[bool, RetryPolicy]:
+        """The user's choice; a value above 1 is a number of restarts, unless the command line names one."""
+        comment = ""
+        with contextlib.suppress(RunError):
+            comment = control.query_job_record(self.runner, job.id).get("Comment", "")
+        auto_resume_option = read_auto_resume_option(env, comment) or 0
+        restarts = self.options.max_restarts
+        if restarts is None and auto_resume_option > 1:
+            restarts = auto_resume_option
+        policy = self.options.policy
+        return auto_resume_option > 0, policy if restarts is None else dataclasses.replace(
+            policy, max_restarts=restarts
+        )
+
+    def record_if_slurm_requeued_finished_job(self, job: JobEnvironment, ledger: Ledger) -> bool:
+        """Whether the job has finished, and Slurm has queued it again by itself: then there is nothing to do."""
+        end = (
+            finished_before.end_of_previous_run_finished_after_warning(ledger.valid_rows_of_this_job(), job.restart)
+            if job.restart
+            else None
+        )
+        if end is None:
+            return False
+        try:
+            queued = control.query_last_queued_at(self.runner, job.id)
+        except RunError:
+            return False  # the ranks find out by themselves that they have finished
+        if not finished_before.is_requeued_within_minute_of_end(end, queued):
+            return False
+        reason = f"it finished in attempt {end.get('attempt')}, whose end Slurm took for a preemption"
+        self.report(
+            "finished_before",
+            f"nothing to do: {reason}, and queued it once more; to train on: scontrol requeue {job.id}",
+            attempt=end.get("attempt"),
+        )
+        with contextlib.suppress(JobError):
+            ledger.append("stopped", why=f"nothing to do: {reason}")
+        return True
+
+    def close_unfinished(self, ledger: Ledger) -> None:
+        """An attempt without an end: the batch host was lost, or Slurm killed the run before it could write why."""
+        rows = ledger.valid_rows_of_this_job()
+        closed = {row.get("attempt") for row in rows if row.get("event") == "ended"}
+        for row in rows:
+            if row.get("event") == "attempt" and row.get("attempt") not in closed:
+                nodes, when = row.get("nodes") or (), float(row.get("t") or 0.0)
+                lost = allocation.lost_since(self.runner, nodes, row.get("starts"), when)
+                records: Sequence[exits.Exit] = ()
+                note: Optional[step_note.StepNote] = None
+                restore_verdicts: Sequence[verdict.RestoreVerdict] = ()
+                with contextlib.suppress(OSError):
+                    note = step_note.read(self.options.state)
+                    restore_verdicts = verdict.read_last_verdict_per_launch(self.options.state, str(row.get("attempt")))
+                    records = exits.last_launch(exits.read(self.options.state, str(row.get("attempt"))))
+                steps = [furthest(records), note.reached if note and note.attempt == row.get("attempt") else None]
+                for restore_verdict in restore_verdicts:
+                    ledger.append("restored", attempt=row.get("attempt"), **restore_verdict.to_report_fields())
+                kind = OutcomeKind.NODE_LOST if lost else OutcomeKind.UNKNOWN
+                ledger.append(
+                    "ended",
+                    attempt=row.get("attempt"),
+                    code=None,
+                    lost=list(lost),
+                    first=None,
+                    reached=max((step for step in steps if step is not None), default=None),
+                    begins=earliest(records),
+                    note="its batch script was gone before it could say why",
+                    **{"class": kind.value},
+                )

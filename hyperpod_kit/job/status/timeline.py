@@ -1,0 +1,228 @@
+"""What the ledger says about a checkpoint root: attempts, with what each lost. Pure, but for reading it.
+
+What a job's time went into is another question: goodput/.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from hyperpod_kit.job.goodput.time_rows import OPEN_STEP, TimeRow
+from hyperpod_kit.job.records import ledger, ledger_row, state_place
+from hyperpod_kit.job.step import step_note, step_retry_log
+from hyperpod_kit.slurm.phase import Phase
+
+UNFINISHED, NONE = "unfinished", "none"
+
+
+@dataclass(frozen=True)
+class JobAttempt:
+    """One start of the ranks. Times are Unix seconds, `seconds` its length.
+
+    kind: a class of outcome.py, `unfinished` (it runs, or was ended so abruptly that nobody could write it down), or
+    `none` (a run of the batch script that started no rank). source, step: the checkpoint it resumed from, tier: where
+    the ranks had it (memory, local, storage).
+    reached: the last step that a rank is known to have completed, begins: the first one that it did. lost: steps done
+    here that the next attempt of the job did again; gap: seconds from the end of this attempt to the start of the next.
+    None: not known. followed: whether another attempt came after this one.
+    retries: how often HyperPod started its ranks again, hyperpod: the lines in which it said what it did.
+    hang: what was seen of one that was ended for it. moved: when the ranks of an unfinished one got on last, as they
+    report it, where: what each had reached then, noted: when `job run` wrote that down.
+    """
+
+    name: str
+    job: str
+    started: float
+    kind: str = UNFINISHED
+    source: Optional[str] = None
+    step: Optional[int] = None
+    nodes: Tuple[str, ...] = ()
+    rejected: Tuple[Dict[str, str], ...] = ()
+    ended: Optional[float] = None
+    seconds: Optional[float] = None
+    code: Optional[int] = None
+    nodes_lost: Tuple[str, ...] = ()
+    first: Optional[Dict[str, Any]] = None
+    reached: Optional[int] = None
+    then: str = ""
+    lost: Optional[int] = None
+    gap: Optional[float] = None
+    followed: bool = False
+    begins: Optional[int] = None
+    tier: Optional[str] = None
+    retries: int = 0
+    hyperpod: Tuple[str, ...] = ()
+    hang: str = ""
+    moved: Optional[float] = None
+    where: str = ""
+    noted: Optional[float] = None
+
+    def to_dict(self) -> Dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Of one job, or of all that share a root. `wall`: seconds from the first start to the last end.
+
+    lost: steps done twice, as far as that is known; None when it is known of no attempt that another
+    followed. untold: attempts that another followed, and of which nobody knows how far they came.
+    """
+
+    attempts: int = 0
+    wall: float = 0.0
+    lost: Optional[int] = 0
+    kinds: Dict[str, int] = field(default_factory=dict)
+    untold: int = 0
+
+
+def attempts(root: str, job: str = "", complaints: Optional[List[str]] = None) -> List[JobAttempt]:
+    """The attempts on a checkpoint root, oldest first; of one job only when it is named. Raises OSError; of a root in
+    S3 JobError when no job has kept records of it, CheckpointError.
+
+    `odd`: gets a sentence for each row that is none of ours, and is left out.
+    """
+    state = state_place.state_directory_of_root(root)
+    return attempts_in(state, ledger.read(os.path.join(state, "attempts.jsonl")), job, complaints)
+
+
+def attempts_in(
+    state: str, rows: Sequence[ledger.Row], job: str = "", complaints: Optional[List[str]] = None
+) -> List[JobAttempt]:
+    """The same of a directory of records whose ledger has these rows. Raises OSError."""
+    sound = []
+    for number, row in enumerate(rows, 1):
+        wrong = ledger_row.problem(row)
+        if wrong:
+            if complaints is not None:
+                complaints.append(f"row {number} of the ledger is left out: {wrong}")
+        elif not job or row.get("job") == job:
+            sound.append(row)
+    return fill_in_lost_steps_and_gaps(with_note(of_rows(sound), step_note.read(state)))
+
+
+def with_note(job_attempts: Sequence[JobAttempt], note: Optional[step_note.StepNote]) -> List[JobAttempt]:
+    """With what `job run` has noted of an attempt whose end nobody has written down."""
+    if note is None:
+        return list(job_attempts)
+    progress = {"reached": note.reached, "moved": note.moved, "where": note.where, "noted": note.written}
+    return [
+        replace(attempt, **progress) if attempt.kind == UNFINISHED and attempt.name == note.attempt else attempt  # type: ignore[arg-type]
+        for attempt in job_attempts
+    ]
+
+
+def with_row(attempt: JobAttempt, row: Optional[TimeRow]) -> JobAttempt:
+    """With what rank 0 has said of an attempt at work, where that is news."""
+    if row is None or attempt.kind != UNFINISHED:
+        return attempt
+    attempt = replace(attempt, noted=max(row.t, attempt.noted or 0.0))
+    if row.step is None or (attempt.reached is not None and row.step <= attempt.reached):
+        return attempt
+    moved = row.t - row.seconds[OPEN_STEP] if row.phase is Phase.STEP else row.since
+    return replace(attempt, reached=row.step, moved=moved)
+
+
+def of_rows(rows: Sequence[ledger.Row]) -> List[JobAttempt]:
+    """Rows of a ledger, each of them sound, as attempts without what follows from their neighbours."""
+    attempt_by_name: Dict[str, JobAttempt] = {}
+    last: Dict[Tuple[Any, ...], str] = {}
+    for row in rows:
+        event, name = row.get("event"), row.get("attempt")
+        run = (row.get("job"), row.get("restart"), row.get("life", ""))
+        when = float(row.get("t") or 0.0)
+        if event == "attempt" and name:
+            attempt_by_name[name] = JobAttempt(
+                name,
+                str(run[0]),
+                when,
+                source=row.get("from"),
+                step=row.get("step"),
+                nodes=tuple(row.get("nodes") or ()),
+                rejected=tuple(row.get("rejected") or ()),
+            )
+            last[run] = name
+        elif event == "restored" and name in attempt_by_name and row.get("from"):
+            # What the ranks proved and took, which `job run` had not read; in a retry of HyperPod's they take another.
+            before = {(rejection.get("attempt"), rejection.get("why")) for rejection in attempt_by_name[name].rejected}
+            more = [
+                rejection
+                for rejection in row.get("rejected") or ()
+                if (rejection.get("attempt"), rejection.get("why")) not in before
+            ]
+            attempt_by_name[name] = replace(
+                attempt_by_name[name],
+                source=row.get("from"),
+                step=row.get("step"),
+                tier=row.get("tier"),
+                rejected=(*attempt_by_name[name].rejected, *more),
+            )
+        elif event == "hyperpod" and name in attempt_by_name:
+            message, attempt = str(row.get("words") or ""), attempt_by_name[name]
+            retries = attempt.retries + (step_retry_log.RETRIED in message)
+            attempt_by_name[name] = replace(attempt, hyperpod=(*attempt.hyperpod, message), retries=retries)
+        elif event == "ended" and name in attempt_by_name:
+            seconds = row.get("seconds")
+            # Of an attempt whose batch host was lost the row is written by the next run: its end is not known.
+            ended = when if seconds is not None else None
+            attempt_by_name[name] = replace(
+                attempt_by_name[name],
+                kind=str(row.get("class")),
+                code=row.get("code"),
+                seconds=seconds,
+                ended=ended,
+                nodes_lost=tuple(row.get("lost") or ()),
+                first=row.get("first"),
+                reached=row.get("reached"),
+                begins=row.get("begins"),
+                hang=str(row.get("hang") or ""),
+            )
+        elif event in ("gave_up", "requeue", "stopped"):
+            if run not in last:
+                # This run of the batch script started no rank: it must not be told of another job's attempt.
+                last[run] = f"{run[0]}{'-' if run[2] else ''}{run[2]}.{run[1]}.-"
+                attempt_by_name[last[run]] = JobAttempt(
+                    last[run], str(run[0]), when, kind=NONE, rejected=tuple(row.get("rejected") or ())
+                )
+            attempt_by_name[last[run]] = replace(attempt_by_name[last[run]], then=f"{event}: {row.get('why', '')}")
+    return list(attempt_by_name.values())
+
+
+def fill_in_lost_steps_and_gaps(job_attempts: Sequence[JobAttempt]) -> List[JobAttempt]:
+    """Fill in what an attempt lost: known from the next one that started ranks."""
+    out = list(job_attempts)
+    started = [index for index, attempt in enumerate(out) if attempt.kind != NONE]
+    for here, after in zip(started, started[1:]):
+        attempt, following = out[here], out[after]
+        lost = None
+        if attempt.reached is not None and following.begins is not None:
+            lost = max(0, attempt.reached + 1 - following.begins)  # memory may have held more than storage
+        elif attempt.reached is not None and following.step is not None:
+            lost = max(0, attempt.reached - following.step)
+        gap = following.started - attempt.ended if attempt.ended is not None else None
+        out[here] = replace(attempt, lost=lost, gap=round(gap, 1) if gap is not None else None, followed=True)
+    return out
+
+
+def totals(job_attempts: Sequence[JobAttempt], now: float) -> Totals:
+    """`now`: the end of an attempt that still runs, Unix seconds."""
+    ran = [attempt for attempt in job_attempts if attempt.kind != NONE]
+    kinds: Dict[str, int] = {}
+    for attempt in job_attempts:
+        kinds[attempt.kind] = kinds.get(attempt.kind, 0) + 1
+    if not ran:
+        return Totals(len(job_attempts), kinds=kinds)
+    ends = [attempt.ended for attempt in ran if attempt.ended is not None]
+    end = now if ran[-1].kind == UNFINISHED else max(ends, default=ran[-1].started)
+    wall = max(0.0, end - ran[0].started)
+    lost = [attempt.lost for attempt in ran[:-1]]
+    untold = lost.count(None)
+    return Totals(
+        len(job_attempts),
+        round(wall, 1),
+        None if untold and untold == len(lost) else sum(steps or 0 for steps in lost),
+        kinds,
+        untold,
+    )

@@ -1,0 +1,44 @@
+"""What all parts of one run of the batch script share.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Mapping, Optional, Sequence
+
+from hyperpod_kit.job.base.report import JobReport
+from hyperpod_kit.job.base.signals import Signals
+from hyperpod_kit.job.decide.budget import RetryPolicy
+from hyperpod_kit.job.records.ledger import Ledger
+from hyperpod_kit.job.step.container import Container
+from hyperpod_kit.job.step.options import RunOptions
+from hyperpod_kit.job.step.srun_step import StartStep
+from hyperpod_kit.run import Runner
+from hyperpod_kit.slurm.environment import JobEnvironment
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What all attempts of one run of the batch script share.
+
+    Attributes:
+        groups: Components of a heterogeneous job that the step runs over.
+        is_hyperpod: Whether srun knows HyperPod's own step retry.
+        descriptor_limit: The soft limit of descriptors that the ranks get.
+    """
+
+    options: RunOptions
+    env: Mapping[str, str]
+    job: JobEnvironment
+    groups: Sequence[int]
+    policy: RetryPolicy
+    container: Optional[Container]
+    is_hyperpod: bool
+    descriptor_limit: Optional[int]
+    runner: Runner
+    report: JobReport
+    signals: Signals
+    ledger: Ledger
+    start_step: StartStep

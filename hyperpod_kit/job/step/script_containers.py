@@ -1,0 +1,161 @@
+"""A container that the rank's command starts itself: `job run -- podman run …`, docker, apptainer or singularity.
+
+The wrapper is outside then. Variables, the checkpoint root, shared memory and process ids reach the trainer only as far
+as the command lets them in.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Dict, Iterator, Optional, Sequence, Tuple
+
+from hyperpod_kit.environment import HPK_ATTEMPT, HPK_RESUME_FROM
+from hyperpod_kit.job.step.container import Container, covered, top
+
+if TYPE_CHECKING:  # each rank's wrapper reads this file
+    from hyperpod_kit.job.step.options import RunOptions
+
+OCI, APPTAINER = ("podman", "docker", "nerdctl"), ("apptainer", "singularity")
+_STARTS = ("run", "exec", "shell")
+_ALL = (HPK_ATTEMPT, HPK_RESUME_FROM, "SLURM_PROCID")
+"""Without these a trainer starts from scratch, or beside its own past."""
+
+
+@dataclass(frozen=True)
+class ScriptContainer:
+    """`program`: its base name; `options`: by long name, the values in order."""
+
+    program: str
+    options: Dict[str, Tuple[str, ...]]
+
+    @property
+    def mounts(self) -> Tuple[str, ...]:
+        """Paths inside."""
+        paths_inside = [
+            _path_inside_of_mount_spec(mount_spec)
+            for name in ("volume", "bind")
+            for value in self.options.get(name, ())
+            for mount_spec in (value.split(",") if name == "bind" else [value])
+        ]
+        for value in self.options.get("mount", ()):
+            fields = dict(part.partition("=")[::2] for part in value.split(","))
+            paths_inside.append(fields.get("target") or fields.get("destination") or fields.get("dst") or "")
+        return tuple(os.path.normpath(path) for path in paths_inside if path.startswith("/"))
+
+    def losses_with_remedies(self) -> Iterator[Tuple[str, str]]:
+        """(what will not work inside, what to add or to leave out)."""
+        if self.program in APPTAINER:
+            if self._any("containall", "ipc"):
+                yield "what is captured in memory goes with the container", "leave out --containall and --ipc"
+            elif self._any("contain"):
+                yield "/dev/shm is the container's own", "leave out --contain, or add --bind /dev/shm"
+            if self._any("containall", "pid"):
+                yield "nobody outside knows how far a rank came", "leave out --containall and --pid"
+            if self._any("containall", "cleanenv"):
+                yield "the trainer is not told what to resume from", "leave out --containall and --cleanenv"
+            return
+        if self._value("ipc") != "host":
+            yield (
+                "/dev/shm is the container's own, of 64 MB: no larger state can be captured, and what is captured goes "
+                "with the container",
+                "--ipc=host",
+            )
+        if self._value("pid") != "host":
+            yield (
+                "process ids are the container's own, and who looks after shared memory outside has others",
+                "--pid=host",
+            )
+        if not self._any("env-host") and not all(self._is_variable_passed_in(name) for name in _ALL):
+            yield "the trainer is not told what to resume from", self._option_passing_environment()
+        if self._value("network") != "host":
+            yield "ranks of several nodes do not find each other", "--network=host"
+        if self.program == "docker":
+            yield (
+                "the container is a child of docker's daemon and outlives a rank that is killed, beside the next "
+                "attempt's",
+                "podman, apptainer or pyxis in its place",
+            )
+
+    def _option_passing_environment(self) -> str:
+        return "--env-host" if self.program == "podman" else "--env-file with all HPK_*, SLURM_*, MASTER_* of `env`"
+
+    def mount(self, path: str) -> str:
+        """The option that mounts it."""
+        return f"{'--bind' if self.program in APPTAINER else '-v'} {path}:{path}"
+
+    def _any(self, *names: str) -> bool:
+        return any(name in self.options for name in names)
+
+    def _value(self, name: str) -> str:
+        return (self.options.get(name) or ("",))[-1]
+
+    def _is_variable_passed_in(self, name: str) -> bool:
+        given = self.options.get("env", ())
+        return "env-file" in self.options or name in given
+
+
+_VALUES = ("volume", "mount", "env", "env-file", "ipc", "pid", "network", "bind")
+_BEFORE = ("env", "nice", "numactl", "sudo")
+"""What may stand before it."""
+
+_FLAGS = ("env-host", "contain", "containall", "cleanenv")
+_SHORT = {
+    **{program: {"v": "volume", "e": "env"} for program in OCI},
+    **{
+        program: {"B": "bind", "c": "contain", "C": "containall", "e": "cleanenv", "i": "ipc", "p": "pid"}
+        for program in APPTAINER
+    },
+}
+
+
+def container_started_by_command(command: Sequence[str]) -> Optional[ScriptContainer]:
+    """The container that a command starts, None when it starts none that is known."""
+    for at, word in enumerate(command):
+        program = os.path.basename(word)
+        if program in _SHORT and any(argument in _STARTS for argument in command[at + 1 :]):
+            return ScriptContainer(program, _options(program, command[at + 1 :]))
+        if program not in _BEFORE and "=" not in word and not word.startswith("-"):
+            return None  # another program, of which that would be an argument
+    return None
+
+
+def _options(program: str, arguments: Sequence[str]) -> Dict[str, Tuple[str, ...]]:
+    # What is the image and what the trainer's own is not told apart: that would take the table of all options.
+    values_by_option: Dict[str, Tuple[str, ...]] = {}
+    for number, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        short = _SHORT[program].get(name[1:], "") if len(name) == 2 and name[0] == "-" else ""
+        key = short or ("network" if name == "--net" else name[2:] if name.startswith("--") else "")
+        flag = key in _FLAGS or (program in APPTAINER and key in ("ipc", "pid"))
+        if flag or key in _VALUES:
+            given = "" if flag else value if equals else " ".join(arguments[number + 1 : number + 2])
+            values_by_option[key] = (*values_by_option.get(key, ()), given)
+    return values_by_option
+
+
+def doubts(command: Sequence[str], needed: Sequence[str]) -> Iterator[str]:
+    """What will probably go wrong inside, each with what to type. `needed`: directories of checkpoints and records."""
+    inside = container_started_by_command(command)
+    if inside is None:
+        return
+    for path in needed:
+        if not covered(path, inside.mounts):
+            yield f"{path} is in none of {inside.program}'s mounts; add {inside.mount(top(path))}"
+    for what, option in inside.losses_with_remedies():
+        yield f"{inside.program}: {what}; {option}"
+
+
+def doubts_of(container: Optional[Container], options: RunOptions, program: str) -> Iterator[str]:
+    """The same of either kind: one that srun starts, or one that the command does."""
+    if container is not None:
+        return container.doubts(options.directories_needed_by_ranks, options.command, program)
+    return doubts(options.command, options.directories_needed_by_ranks)
+
+
+def _path_inside_of_mount_spec(mount: str) -> str:
+    """The path inside, of SRC[:DST[:FLAGS]]."""
+    parts = mount.split(":")
+    return parts[1] if len(parts) > 1 and parts[1].startswith("/") else parts[0]

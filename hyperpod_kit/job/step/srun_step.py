@@ -1,0 +1,216 @@
+"""One srun: how it is called, and how it is ended so that nothing of it goes on writing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Dict, List, Mapping, Optional, Sequence
+
+from hyperpod_kit.descriptors import command_with_soft_limit
+from hyperpod_kit.errors import JobError, RunError
+from hyperpod_kit.job.base.report import JobReport
+from hyperpod_kit.job.step import step_name
+from hyperpod_kit.job.step.container import INSIDE, Container
+from hyperpod_kit.run import Runner
+from hyperpod_kit.slurm import control, hyperpod
+from hyperpod_kit.slurm.hostlist import compress
+from hyperpod_kit.slurm.job_id import JobId
+from hyperpod_kit.system.mountinfo import is_same_or_below
+
+BUNDLES = "/opt/hyperpod-kit"
+"""Where each node has its bundles, each by the digest of its bytes; nodes of one job may have different ones."""
+
+INSTALLED = f"{BUNDLES}/current/lib"
+"""The vendored program under the name that every node has, whatever the id of its bundle."""
+
+SYSTEM_PYTHON = "/usr/bin/python3"
+"""What a bundle runs on, on every node: its creation ends without it."""
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """What to start. `nodes`: exactly these, all of the allocation when empty; `hyperpod`: srun knows --auto-resume.
+
+    `groups`: the components of a heterogeneous job that the step is to run over; srun would take the first one only.
+    """
+
+    command: Sequence[str]
+    attempt: str
+    srun_args: Sequence[str] = ()
+    nodes: Sequence[str] = ()
+    retry: bool = False
+    hyperpod: bool = False
+    srun: str = "srun"
+    container: Optional[Container] = None
+    groups: Sequence[int] = ()
+
+    def argv(self) -> List[str]:
+        """The srun command line."""
+        args = [self.srun, "--kill-on-bad-exit=1"]
+        if self.retry:
+            # Slurm may take minutes to let go of the step before on a node that died.
+            args.append("--overlap")
+        if self.hyperpod:
+            args.append("--auto-resume=1")
+        if self.nodes:
+            args += [f"--nodes={len(self.nodes)}", f"--nodelist={compress(self.nodes)}"]
+        if self.groups:
+            args.append(f"--het-group={','.join(map(str, self.groups))}")
+        # After the user's: by its name a step is ended that has outlived its srun.
+        name = f"--job-name={step_name.full_name(self.attempt)}"
+        return [*args, *self.srun_args, name, *wrapper(self.container), *self.command]
+
+
+def wrapper(container: Optional[Container] = None) -> List[str]:
+    """Command that runs a rank and writes how it ended; we may be a bundle, a checkout or a venv.
+
+    The batch host's own Python need not be in a container; our program is, by the node's enroot fstab.
+    """
+    if container:
+        return container.command_running_python_inside([path_of_kit_main_on_nodes(), "exec", INSIDE, "--"])
+    return [*kit_command_on_any_node(), "exec", "--"]
+
+
+def kit_command_on_any_node() -> List[str]:
+    """Words that run our job commands on whichever node of the job."""
+    python = SYSTEM_PYTHON if _is_bundled() else sys.executable or SYSTEM_PYTHON
+    return [python, "-I", "-S", path_of_kit_main_on_nodes()]
+
+
+def kit_command_on_this_node() -> List[str]:
+    """Words that run our job commands here, from the very files that this process runs from."""
+    return [sys.executable or SYSTEM_PYTHON, "-I", "-S", str(_own_program())]
+
+
+def path_of_kit_main_on_nodes() -> str:
+    """Our `__main__.py`, by the name that every node has where there is one.
+
+    Never by the id of our bundle: a node that was replaced since, or whose bundle was changed in place, lacks it.
+    """
+    main_path = _own_program()
+    return str(Path(INSTALLED, *main_path.parts[-3:]) if _is_bundled() else main_path)
+
+
+def _own_program() -> Path:
+    return Path(__file__).absolute().parents[1] / "__main__.py"
+
+
+def _is_bundled() -> bool:
+    """Whether we run from any of this node's bundles, be it `current` or not."""
+    return is_same_or_below(os.path.realpath(_own_program()), os.path.realpath(BUNDLES))
+
+
+def step_environment(env: Mapping[str, str], extra: Mapping[str, str]) -> Dict[str, str]:
+    """Environment of srun: ours, the attempt's variables, and what srun no longer takes over by itself."""
+    result = {**env, **extra}
+    # `sbatch --export=NONE` leaves this behind, and srun would then keep the attempt's variables from the ranks.
+    if result.get("SLURM_EXPORT_ENV", "").upper() in ("NONE", "NIL"):
+        del result["SLURM_EXPORT_ENV"]
+    if "SLURM_CPUS_PER_TASK" in result:
+        result.setdefault("SRUN_CPUS_PER_TASK", result["SLURM_CPUS_PER_TASK"])
+    return result
+
+
+def task_count_variables(env: Mapping[str, str], nodes: Sequence[str]) -> Dict[str, str]:
+    """How many ranks a step on these nodes has; srun would take the whole allocation's, and refuse."""
+    each = env.get("SLURM_NTASKS_PER_NODE", "")
+    if not nodes or not each.isdigit():
+        return {}
+    return {"SLURM_NTASKS": str(int(each) * len(nodes)), "SLURM_NPROCS": str(int(each) * len(nodes))}
+
+
+def is_hyperpod_step_retry_available(runner: Runner, hyperpod_directory: str = hyperpod.NODE_DIRECTORY) -> bool:
+    """Whether HyperPod's own step retry is there to be asked for."""
+    return os.path.isdir(hyperpod_directory) and hyperpod.has_hyperpod_step_retry(runner)
+
+
+class SrunStep:
+    """A running srun. It stays in the batch script's process group, so that Slurm's own clean-up finds it.
+
+    `descriptors`: the soft limit that srun hands on to the ranks, None for our own.
+    """
+
+    def __init__(self, plan: StepPlan, env: Mapping[str, str], descriptors: Optional[int] = None) -> None:
+        argv = plan.argv()
+        command = argv if descriptors is None else command_with_soft_limit(descriptors, argv)
+        try:
+            if shutil.which(argv[0], path=env.get("PATH")) is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            self._process = subprocess.Popen(command, env=dict(env), stdin=subprocess.DEVNULL)
+        except OSError as err:
+            raise JobError(f"cannot start {argv[0]}: {err.strerror}", hint="is Slurm on PATH?") from err
+
+    def poll(self) -> Optional[int]:
+        """Exit code (negative: the signal that killed srun), None while it runs."""
+        return self._process.poll()
+
+    def end(
+        self,
+        runner: Runner,
+        job_id: JobId,
+        wait: Callable[[float], None],
+        *,
+        grace: float = 10.0,
+        patience: float = 5.0,
+    ) -> int:
+        """End the step for good: TERM to srun, then KILL to its ranks through Slurm, then KILL to srun itself.
+
+        `wait(seconds)` returns earlier when a child ends. Takes at most `grace` s, twice `patience` s
+        and Slurm's answers.
+        """
+        self._send_signal(signal.SIGTERM)
+        self._await(grace, wait)
+        if self.poll() is None:
+            _kill_ranks(runner, job_id)
+            self._await(patience, wait)
+        if self.poll() is None:
+            self._send_signal(signal.SIGKILL)
+            self._await(patience, wait)
+        code = self.poll()
+        return -int(signal.SIGKILL) if code is None else code
+
+    def _send_signal(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            self._process.send_signal(number)
+
+    def _await(self, seconds: float, wait: Callable[[float], None]) -> None:
+        end = time.monotonic() + seconds
+        while self.poll() is None and time.monotonic() < end:
+            wait(end - time.monotonic())
+
+
+StartStep = Callable[["StepPlan", Mapping[str, str], Optional[int]], SrunStep]
+"""What starts a step: the plan, the environment of its ranks, and their limit of descriptors."""
+
+
+def sweep(
+    runner: Runner, job_id: JobId, wait: Callable[[float], None], report: JobReport, *, limit: float = 15.0
+) -> List[str]:
+    """Before a retry: kill steps of ours that outlived their srun, wait until Slurm has none; returns what is left.
+
+    A slurmctld that was away when a step ended may hold it for a minute: its slurmstepds say it again then."""
+    end = time.monotonic() + limit
+    remaining = _kill_ranks(runner, job_id)
+    if remaining:
+        report("sweep", f"Slurm still has {', '.join(remaining)}: ended, waiting {limit:g} s at most", steps=remaining)
+    while remaining and time.monotonic() < end:
+        wait(0.5)
+        try:
+            remaining = control.query_running_step_ids(runner, job_id, step_name.PROCESS_PREFIX)
+        except RunError:
+            break
+    return remaining
+
+
+def _kill_ranks(runner: Runner, job_id: JobId) -> List[str]:
+    try:
+        return control.kill_steps(runner, job_id, step_name.PROCESS_PREFIX)
+    except RunError:
+        return []

@@ -1,0 +1,191 @@
+"""Stay with a running step until it has ended, or end it: observe, let step_machine.py decide, and act.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Tuple
+
+from hyperpod_kit.errors import RunError
+from hyperpod_kit.job.base import allocation
+from hyperpod_kit.job.decide.outcome import Observation
+from hyperpod_kit.job.step import step_name
+from hyperpod_kit.job.step.doubt import Doubt, make_query_of_down_nodes
+from hyperpod_kit.job.step.run_context import RunContext
+from hyperpod_kit.job.step.srun_step import SrunStep
+from hyperpod_kit.job.step.stall_watch import StallWatch
+from hyperpod_kit.job.step.step_evidence import StepEvidence
+from hyperpod_kit.job.step.step_machine import (
+    StepAction,
+    StepActionKind,
+    StepMachine,
+    StepTrouble,
+    strongest_trouble,
+)
+from hyperpod_kit.job.step.step_note import StepNoteWriter
+from hyperpod_kit.job.step.step_retry import RetryAnswer, StepRetry
+from hyperpod_kit.job.step.supervision_rules import SupervisionRules
+from hyperpod_kit.job.step.watch import AwayWatch
+from hyperpod_kit.slurm import control
+
+MIN_WAIT = 0.05
+"""Seconds between two looks, at least."""
+
+
+class StepSupervision:
+    """One step's."""
+
+    def __init__(
+        self,
+        step: SrunStep,
+        attempt: str,
+        rules: SupervisionRules,
+        context: RunContext,
+    ) -> None:
+        options = context.options
+        self._step = step
+        self._attempt = attempt
+        self._rules = rules
+        self._context = context
+        self._machine = StepMachine(save_grace=options.grace, has_step_retry=rules.retry is not None)
+        self._stall = StallWatch(
+            options.stall, options.root, rules.storage.answers, known_silences=rules.known_silences
+        )
+        self._note = StepNoteWriter(options.state, attempt)
+        self._root_watch = AwayWatch(rules.storage.answers)
+        self._doubt = Doubt(rules.nodes.count if rules.nodes else 0, make_query_of_down_nodes(context.runner))
+        self._launch = rules.lines.launch
+        self._has_reported_unasked = False
+
+    def run(self) -> Observation:
+        """Wait for the end of the step, or bring it about, and return what was observed."""
+        while self._step.poll() is None:
+            action = self._machine.heed_signals(
+                time.monotonic(), is_stopped=bool(self._context.signals.stop), is_warned=self._context.signals.warned
+            )
+            self._act(action)
+            if action.kind is StepActionKind.END:
+                break
+            if self._look_and_act().kind is StepActionKind.END:
+                break
+            self._wait()
+        evidence = StepEvidence(self._rules, self._attempt, self._context)
+        return evidence.collect(self._step.poll(), self._machine.trouble)
+
+    def _look_and_act(self) -> StepAction:
+        """Look at the step once, do what follows, and return it."""
+        # Before the nodes are heard: HyperPod speaks of a launch before its ranks are there.
+        is_launched_again = self._hear_of_launches()
+        trouble = self._find_trouble()
+        is_launched_again = is_launched_again or self._rules.lines.launch != self._launch
+        action = self._machine.judge(trouble, is_launched_again=is_launched_again)
+        if self._rules.retry is not None:
+            action = self._consult_step_retry(self._rules.retry, action, trouble)
+        self._act(action)
+        return action
+
+    def _hear_of_launches(self) -> bool:
+        """Whether HyperPod reports that it has started the ranks again since the last look."""
+        if self._rules.retry is None:
+            return False
+        launches = self._rules.retry.record_messages_and_count_relaunches()
+        for _ in range(launches):
+            self._rules.lines.note_announced_relaunch()
+        return launches > 0
+
+    def _find_trouble(self) -> StepTrouble:
+        lines = self._rules.lines
+        lost = self._find_lost_nodes()
+        # Also where nothing follows from it: who has connected must be heard.
+        cut = tuple(name for name in lines.receive_and_list_cut_off_nodes() if name not in self._doubt.doubted)
+        for sentence in lines.news():
+            self._context.report("lifeline", sentence)
+        hang = self._stall.reason_to_end_step_or_empty(lines.reports)
+        self._note.write_note_if_due(lines.reports, self._stall.seconds_without_progress)
+        nodes_without_root = self._root_watch.lost(lines.without_storage)
+        return strongest_trouble(lost, hang, cut, nodes_without_root)
+
+    def _find_lost_nodes(self) -> Tuple[str, ...]:
+        watch = self._rules.nodes
+        lost: Tuple[str, ...] = ()
+        if watch is not None and not watch.seconds_until_next_probe:
+            lost = self._doubt.lost(watch.probe(), watch.suspects)
+        for sentence in self._doubt.news():
+            self._context.report("doubt", sentence)
+        if watch is not None and watch.unasked and not self._has_reported_unasked:
+            self._has_reported_unasked = True
+            self._context.report(
+                "unasked",
+                f"{len(watch.unasked)} nodes, such as {watch.unasked[0]}, could not be asked from here: "
+                "that says nothing about them, and meanwhile only Slurm itself notices their loss",
+                nodes=list(watch.unasked),
+            )
+        return lost
+
+    def _consult_step_retry(self, retry: StepRetry, action: StepAction, trouble: StepTrouble) -> StepAction:
+        """Ask HyperPod about a trouble where the machine wants that; return the action that follows."""
+        retry_answer = RetryAnswer.WAIT
+        if action.kind is StepActionKind.ASK_STEP_RETRY:
+            retry_answer = retry.end_step_or_wait_for_retry(trouble.reason, trouble.nodes)
+            action = self._machine.step_retry_answered(retry_answer, trouble)
+        if retry_answer is RetryAnswer.LAUNCHED and not retry.can_hear_relaunches:
+            self._rules.lines.note_announced_relaunch()
+        if retry_answer is not RetryAnswer.END:
+            self._machine.step_retry_looked(trouble, has_ended_the_step=retry.ended)
+        return action
+
+    def _act(self, action: StepAction) -> None:
+        if action.kind is StepActionKind.SEND_SAVE_SIGNAL:
+            self._send_save_signal()
+        elif action.kind is StepActionKind.RESTART_WATCHES:
+            self._restart_watches()
+        elif action.kind is StepActionKind.END:
+            self._end(action)
+
+    def _send_save_signal(self) -> None:
+        self._context.report("warned", "USR1: telling the step to save")
+        try:
+            control.signal_steps(self._context.runner, self._context.job.id, step_name.PROCESS_PREFIX, "USR1")
+        except RunError as err:
+            self._context.report("warned", f"the step could not be told: {err}")
+
+    def _restart_watches(self) -> None:
+        """The ranks run anew, maybe on other nodes."""
+        self._launch = self._rules.lines.launch
+        self._stall.restart()
+        watch = self._rules.nodes
+        if watch is None:
+            return
+        addresses = allocation.query_allocation_else_from_environment(self._context.runner, self._context.job).addresses
+        if addresses:
+            watch.replace_addresses_after_relaunch(addresses)
+
+    def _end(self, action: StepAction) -> None:
+        trouble = action.trouble
+        if trouble.reason:
+            rank_fields = self._stall.fields(self._rules.lines.reports) if trouble.stalled else {}
+            what = "srun" if self._rules.retry is not None else "the step"
+            self._context.report("intervene", f"{trouble.reason}: ending {what}", **trouble.fields(), **rank_fields)
+        self._step.end(
+            self._context.runner,
+            self._context.job.id,
+            self._context.signals.wait,
+            grace=action.grace,
+            patience=action.patience,
+        )
+
+    def _wait(self) -> None:
+        """Wait for a signal, a line of a node, or the moment at which one of the watches is due."""
+        watch, lines = self._rules.nodes, self._rules.lines
+        # Each is asked once: what is due at this moment may not be due any more a moment later.
+        dues = (
+            watch.seconds_until_next_probe if watch is not None else None,
+            lines.seconds_until_due,
+            self._root_watch.seconds_until_next_look,
+            self._stall.seconds_until_next_look,
+            self._machine.seconds_to_save(time.monotonic()),
+        )
+        seconds = min([self._context.options.probe_interval, *(due for due in dues if due is not None)])
+        self._context.signals.wait(max(MIN_WAIT, seconds), lines.files)

@@ -1,0 +1,245 @@
+"""Whether the checkpoint root and our records of it answer on this node, asked so that a mount that hangs does not take
+us with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from typing import Callable, List, Optional
+
+from hyperpod_kit.checkpoint.repository import verify
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
+from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.job.base.report import JobReport
+from hyperpod_kit.job.base.signals import Signals
+from hyperpod_kit.job.records import state_place
+from hyperpod_kit.system.wait import BackOff, poll_until
+from hyperpod_kit.untrusted.text import clean_one_line
+
+DEADLINE = 5.0
+"""Seconds in which a file can be made and removed on a file system that serves."""
+
+MARKS = "/run/hyperpod-kit/degraded"
+"""Where the health timer leaves a file for each mount that failed too many checks in a row."""
+
+CHECK_INTERVAL = 5.0
+"""Seconds between two looks at the marks."""
+
+LOOKS_INSIDE = 6
+"""In a container the root is asked at each look, whatever the marks say: a mount that the node has made anew is whole
+for the node, and dead for every container that runs. Of so many looks one writes, the others only ask what is there."""
+
+FAILURE_CHECK_INTERVAL = 1.0
+"""Seconds in which a rank that could not save is heard."""
+
+_PROBE = 'file=$(mktemp "$0/.probe.XXXXXX") && rm -f "$file" && for each; do [ -e "$each" ] || exit 1; done'
+"""A directory that is listed from a cache says nothing: something has to be written. In what Mountpoint serves nothing
+may be: there the word is looked for that says where our records are."""
+
+_PROBE_THERE = 'for each in "$0" "$@"; do [ -e "$each" ] || exit 1; done'
+"""Costs the servers nothing. What a cache answers is found out by the next look that writes."""
+
+_PROBE_BARE = (
+    "import os, sys, tempfile; os.unlink(tempfile.mkstemp(prefix='.probe.', dir=sys.argv[1])[1]); "
+    "sys.exit(not all(map(os.path.exists, sys.argv[2:])))"
+)
+"""The same, ten times as slow, for a container whose image has no mktemp or rm."""
+
+_SIGNAL = 128
+"""The shell's status above which its command was ended by a signal."""
+
+
+class Probe:
+    """One question at a time: a process that hangs in the kernel is not asked a second time, and never waited for.
+
+    `state`: the directory of our records; `root`: given where they are not in it.
+    """
+
+    def __init__(self, state: str, root: str = "", *, deadline: float = DEADLINE) -> None:
+        self._places = [state]
+        if root and is_path(root) and os.path.relpath(state, root) != state_place.RECORDS_DIRECTORY:
+            self._places.append(os.path.join(root, state_place.STATE_POINTER))
+        self._deadline = deadline
+        self._process: Optional[subprocess.Popen[bytes]] = None
+
+    def _question(self, write: bool) -> List[str]:
+        if not write:
+            return ["/bin/sh", "-c", _PROBE_THERE, *self._places]
+        if all(map(shutil.which, ("mktemp", "rm"))):
+            return ["/bin/sh", "-c", _PROBE, *self._places]
+        return [sys.executable, "-I", "-S", "-c", _PROBE_BARE, *self._places]
+
+    def answers(self, sleep: Callable[[float], None] = time.sleep, *, write: bool = True) -> bool:
+        """Takes at most `deadline` seconds."""
+        if self._process is not None and self._process.poll() is None:
+            return False
+        end = time.monotonic() + self._deadline
+        while True:
+            try:
+                # No descriptor of ours: it may outlive us, and Slurm waits for whoever holds a job's log open.
+                self._process = subprocess.Popen(
+                    self._question(write),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    cwd="/",
+                )
+            except OSError:
+                return True
+            code = poll_until(
+                self._process.poll,
+                lambda code: code is not None,
+                BackOff(0.002, 0.1),
+                seconds=end - time.monotonic(),
+                sleep=sleep,
+            )
+            if code is None:
+                self._process.kill()
+                return False
+            self._process = None
+            # Ended by a signal it says nothing of the root: Slurm signals every process of a step, this one too.
+            if 0 <= code <= _SIGNAL or time.monotonic() >= end:
+                return code == 0
+
+
+def has_degraded_mounts(marks_directory: str = MARKS) -> bool:
+    """Whether the node's own checks have given up any of its mounts. Costs nothing and asks no file system."""
+    try:
+        with os.scandir(marks_directory) as entries:
+            return any(True for _ in entries)
+    except OSError:
+        return False
+
+
+class RootWatch:
+    """A thread that tells `changed(away)` when the root stops answering on this node while others wait for it, and
+    when it answers again. It asks the root only while the node's checks doubt a mount, `inside` of a container always,
+    and at once when the rank has failed to save: `failed()` counts that.
+
+    Not an end of the rank by itself: when all nodes are without it, waiting is right, and `job run` sees them all.
+    """
+
+    def __init__(
+        self,
+        state: str,
+        changed: Callable[[bool], None],
+        *,
+        root: str = "",
+        marks: str = MARKS,
+        check_interval: float = CHECK_INTERVAL,
+        inside: bool = False,
+        failed: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._probe = Probe(state, root)
+        self._inside = inside
+        self._failed = failed
+        self._changed = changed
+        self._marks = marks
+        self._check_interval = check_interval
+        self._over = threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        is_unreachable = False
+        looks = failed = 0
+        due = time.monotonic() + self._check_interval
+        while not self._over.wait(min(FAILURE_CHECK_INTERVAL, self._check_interval)):
+            before, failed = failed, self._failed()
+            if time.monotonic() >= due:
+                looks, due = looks + 1, time.monotonic() + self._check_interval
+            elif failed == before:
+                continue
+            doubt = is_unreachable or failed != before or has_degraded_mounts(self._marks)
+            write = doubt or looks % LOOKS_INSIDE == 0
+            now = (doubt or self._inside) and not self._probe.answers(write=write)
+            if now != is_unreachable:
+                is_unreachable = now
+                self._changed(is_unreachable)
+
+    def stop(self) -> None:
+        self._over.set()
+
+
+class ObjectProbe:
+    """The same for a root in S3, asked on a thread of its own: the word is looked for that says where our records are.
+
+    `why`: what was wrong the last time.
+    """
+
+    def __init__(self, root: str, *, deadline: float = DEADLINE) -> None:
+        self._root = root
+        self._deadline = deadline
+        self._store: Optional[Store] = None
+        self._thread: Optional[threading.Thread] = None
+        self.failure = ""
+
+    def answers(self, sleep: Callable[[float], None] = time.sleep) -> bool:
+        """Takes at most `deadline` seconds."""
+        end = time.monotonic() + self._deadline
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._query_store, daemon=True)
+            self._thread.start()
+        thread, remaining = self._thread, end - time.monotonic()
+        poll_until(thread.is_alive, lambda alive: not alive, BackOff(0.002, 0.1), seconds=remaining, sleep=sleep)
+        if thread.is_alive():
+            self.failure = f"no answer for {self._deadline:g} s"
+            return False
+        self._thread = None
+        return not self.failure
+
+    def _query_store(self) -> None:
+        try:
+            self._store = self._store or open_store(self._root)
+            self.failure = (
+                "" if self._store.exists(state_place.STATE_POINTER) else f"{state_place.STATE_POINTER} is not there"
+            )
+        except (CheckpointError, OSError) as err:
+            self.failure = clean_one_line(verify.describe_failure(err))
+
+
+class CheckpointRoot:
+    """The checkpoint root as `job run` sees it. `limit`: seconds that an outage is waited for. `root`: given where
+    `state`, the directory of our records, is not in it."""
+
+    def __init__(self, state: str, limit: float, signals: Signals, report: JobReport, root: str = "") -> None:
+        self._probe = Probe(state, root)
+        self._objects = None if not root or is_path(root) else ObjectProbe(root)
+        self._state = state
+        self._root = root
+        self._limit = limit
+        self._signals = signals
+        self._report = report
+
+    def answers(self, sleep: Callable[[float], None] = time.sleep) -> bool:
+        """Whether it serves here, now; takes at most DEADLINE for each of the two."""
+        return self._probe.answers(sleep) and (self._objects is None or self._objects.answers(sleep))
+
+    def _describe_outage(self) -> str:
+        if self._objects is not None and self._objects.failure:
+            return f"{self._root} does not answer: {self._objects.failure}"
+        return f"{self._state} does not answer"
+
+    def outlast(self) -> bool:
+        """Whether there was an outage; it is over then, or `limit` is, or a signal came."""
+        signals = self._signals
+        has_outage = False
+
+        def over() -> bool:
+            nonlocal has_outage
+            if self.answers() or signals.stop or signals.warned:
+                return True
+            if not has_outage:
+                # Where the log is on the same file system, this line waits with us.
+                self._report("storage", f"{self._describe_outage()}; waiting up to {self._limit:g} s")
+            has_outage = True
+            return False
+
+        poll_until(
+            over, bool, BackOff(1.0, 5.0, factor=1.5), seconds=self._limit, sleep=signals.pause_until_stop_or_warning
+        )
+        return has_outage

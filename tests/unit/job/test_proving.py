@@ -279,7 +279,8 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     program = tmp_path / "program.py"
     program.write_text(
         f"import sys; sys.path[:0] = [{str(Path(cli.__file__).parents[2])!r}]\n"
-        "from hyperpod_kit.job import cli, proving_watch\nproving_watch.INTERVAL = 0.05\ncli.main(sys.argv[1:])\n"
+        "from hyperpod_kit.job import cli\nfrom hyperpod_kit.job.resume import proving_watch\n"
+        "proving_watch.INTERVAL = 0.05\ncli.main(sys.argv[1:])\n"
     )
     monkeypatch.setattr(srun_step, "path_of_kit_main_on_nodes", lambda: str(program))
     root = tmp_path / "root"

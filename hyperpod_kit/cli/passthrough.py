@@ -6,7 +6,7 @@ from __future__ import annotations
 from hyperpod_kit.checkpoint.cli import WITH_TORCH
 from hyperpod_kit.cli.lazy import Passthrough
 
-job = Passthrough("job", "hyperpod_kit.job.cli:main", {"": "hyperpod_kit.job.cli:build_parser"})
+job = Passthrough("job", "hyperpod_kit.job.cli:main", {"": "hyperpod_kit.job.parser:build_parser"})
 checkpoint = Passthrough(
     "checkpoint",
     "hyperpod_kit.checkpoint.cli:main",

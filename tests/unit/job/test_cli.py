@@ -9,7 +9,7 @@ import pytest
 
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.errors import Absent, JobError, RunIsOwned, Unreachable, UsageError
-from hyperpod_kit.job import cli
+from hyperpod_kit.job import cli, parser
 from tests.unit.job.toy_trainer import commit_checkpoint
 
 MAIN = Path(cli.__file__).with_name("__main__.py")
@@ -17,7 +17,7 @@ MAIN = Path(cli.__file__).with_name("__main__.py")
 
 def test_arguments_of_srun_may_begin_with_a_dash() -> None:
     words = ["run", "--srun-args", "--mpi=none --label", "--checkpoint-root", "/c"]
-    args = cli.build_parser().parse_args(cli._join_srun_args(words))
+    args = parser.build_parser().parse_args(cli._join_srun_args(words))
     assert args.srun_args == ["--mpi=none --label"] and args.checkpoint_root == "/c"
 
 

@@ -7,21 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from hyperpod_kit.checkpoint import local_tiers
-from hyperpod_kit.checkpoint.agent import extra_state, replicas, shm_slots
+from hyperpod_kit.checkpoint.agent import extra_state, replicas
 from hyperpod_kit.checkpoint.agent.name_coverage import combine_plans as one_plan
 from hyperpod_kit.checkpoint.agreement import Agreement
 from hyperpod_kit.checkpoint.candidate_rejected import CandidateRejected, write_tombstone_if_damaged_again
-from hyperpod_kit.checkpoint.candidates import MEMORY, STORAGE, TIERS, Candidate, HeldShard
+from hyperpod_kit.checkpoint.candidates import Candidate
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.reason import Reason, Verdict
 from hyperpod_kit.checkpoint.repository import digest, lease, non_tensor_state, rank_extra_state, verify
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.tiers.base import STORAGE, TIERS, HeldShard, Tier, Tree
 from hyperpod_kit.environment import HPK_RESUME_FROM
 from hyperpod_kit.errors import CheckpointError, StorageUnreadable
 
-Tree = dict[str, Any]
 Used = TypeVar("Used")
 
 _LEASE = 900.0
@@ -30,13 +29,22 @@ _LEASE = 900.0
 
 @dataclass(frozen=True)
 class NearerTiers:
-    """What this rank has besides the root: its slots, and `local`, the directory of the node's own disk that the agents
-    write to. It may use `threads` cores."""
+    """What this rank has besides the root: its tiers of the run, the cheapest first. It may use `threads` cores."""
 
     run_id: str
-    slots: Sequence[shm_slots.Slot]
-    local: str | None
+    tiers: Sequence[Tier]
     threads: int
+
+    def list_copies(self) -> list[HeldShard]:
+        """Return this rank's shards on all of these tiers."""
+        return [shard_copy for tier in self.tiers for shard_copy in tier.list_copies()]
+
+    def tier(self, name: str) -> Tier:
+        """Return the tier of that name. Raises CheckpointError where this rank has none."""
+        for tier in self.tiers:
+            if tier.name == name:
+                return tier
+        raise CheckpointError(f"this rank has nothing in {name}")
 
 
 @dataclass(frozen=True)
@@ -146,15 +154,10 @@ class CandidateRun:
                     raise CandidateRejected(Reason("its parts are not of one capture"))
                 self._remaining_tiers = [remaining & {STORAGE} for remaining in self._remaining_tiers]
                 return None
-        nearer, tier = self._nearer, tiers[self._ranks.rank]
+        own_tier = tiers[self._ranks.rank]
 
         def read() -> tuple[Tree, replicas.Replicas]:
-            if tier == MEMORY:
-                tree = local_tiers.read_proved_tree_in_memory(nearer.slots, first.key)
-            else:
-                tree = local_tiers.read_proved_tree_on_disk(
-                    str(nearer.local), nearer.run_id, self._ranks.rank, self._candidate.checkpoint_id
-                )
+            tree = self._nearer.tier(own_tier).read_proved_tree(self._copy_of(self._ranks.rank, own_tier))
             return tree, replicas.digests_by_holders_in_tree(tree)
 
         tree, alike = self._agreement.run_and_gather_or_reject(read)

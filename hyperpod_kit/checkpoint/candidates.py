@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,33 +9,15 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hyperpod_kit.checkpoint import wire_values
-from hyperpod_kit.checkpoint.agent import local, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
+from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.repository import commit_records, layout, rollbacks, selection, tombstone, verify
 from hyperpod_kit.checkpoint.repository.catalog import CheckpointEntry
 from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.tiers.base import HeldShard
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_FRESH, HPK_RESUME_FROM, HPK_RESUME_MEMORY
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.slurm import undecided
-
-MEMORY, LOCAL, STORAGE = "memory", "local", "storage"
-TIERS = (MEMORY, LOCAL, STORAGE)
-"""Cheapest first."""
-
-
-@wire_values.register_type
-@dataclass(frozen=True)
-class HeldShard:
-    """One rank's shard of a capture outside the root: what proves it, and what it is a part of."""
-
-    tier: str
-    checkpoint_id: str
-    key: Key
-    world: int
-    plan: str
-    root: str  # digest of the shard
-    size: int
 
 
 class ResumeFrom(NamedTuple):
@@ -104,51 +85,6 @@ class Candidate:
         """Return the key of the snapshot in memory or on a local disk, on any rank, that this candidate
         was made from; None where there is none."""
         return next((shard_copy.key for tiers in self.copies for shard_copy in tiers.values()), None)
-
-
-def control_pages_of_sealed_slots(slots: Sequence[shm_slots.Slot], run_id: str, rank: int) -> list[Page]:
-    """Return the control pages of this rank's sealed snapshots of the run among `slots`."""
-    pages = [slot.page for slot in slots]
-    return [
-        page
-        for page in pages
-        if page is not None
-        and page.state == SlotState.SEALED
-        and page.origin.run_id == run_id
-        and page.origin.rank == rank
-    ]
-
-
-def checkpoint_id_of(page: Page) -> str:
-    """Return the checkpoint id under which the agents commit this snapshot."""
-    return page.checkpoint_id(page.origin.incarnation)
-
-
-def held_shard_of_page(page: Page) -> HeldShard:
-    return HeldShard(
-        MEMORY, checkpoint_id_of(page), page.key, page.origin.world, page.shard.plan, page.shard.root, page.shard.size
-    )
-
-
-def local_copies(slots: Sequence[shm_slots.Slot], directory: str | None, run_id: str, rank: int) -> list[HeldShard]:
-    """List this rank's shards outside the root: in its slots, and on the node's own disk; a disk that
-    fails counts as empty."""
-    copies = [held_shard_of_page(page) for page in control_pages_of_sealed_slots(slots, run_id, rank)]
-    if directory is not None:
-        with contextlib.suppress(OSError):
-            copies += [
-                HeldShard(
-                    LOCAL,
-                    part.checkpoint_id,
-                    part.report.page.key,
-                    part.report.page.origin.world,
-                    part.report.page.shard.plan,
-                    part.report.record.root,
-                    part.report.record.size,
-                )
-                for part in local.list_parts(directory, shm_slots.run_hash(run_id), rank)
-            ]
-    return copies
 
 
 def copies_by_checkpoint(copies_of_ranks: Sequence[Sequence[HeldShard]]) -> dict[str, list[dict[str, HeldShard]]]:

@@ -72,9 +72,7 @@ def load_state(
         where = os.path.abspath(where)
     store = open_store(where)
     ranks = Ranks(process_group)
-    nearer = NearerTiers(
-        _read_and_broadcast_run_id(ranks, store), slots=(), local=None, threads=memory_copy.copy_threads(1)
-    )
+    nearer = NearerTiers(_read_and_broadcast_run_id(ranks, store), tiers=(), threads=memory_copy.copy_threads(1))
     resume_from = candidates.ResumeFrom(first=checkpoint_id, near=False)
     with torch.inference_mode(False):
         got = restore.restore(

@@ -24,7 +24,6 @@ import torch.distributed as dist
 from hyperpod_kit.checkpoint import (
     ambient,
     arguments,
-    candidates,
     load,
     memory_copy,
     open_managers,
@@ -51,6 +50,7 @@ from hyperpod_kit.checkpoint.saves import Saves, log
 from hyperpod_kit.checkpoint.slots import SlotPool
 from hyperpod_kit.checkpoint.staging import OnBusy, Staging
 from hyperpod_kit.checkpoint.state import State
+from hyperpod_kit.checkpoint.tiers.base import STORAGE
 from hyperpod_kit.checkpoint.user_policy import UserPolicy
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 from hyperpod_kit.renamed import renamed_arguments, renamed_fields
@@ -316,7 +316,7 @@ class Manager:
         if isinstance(restored, Restored):
             self._save_ids.set_parent(restored.seq, restored.step)
             self._save_ids.set_lineage_start_epoch(restored.line)
-            if restored.tier == candidates.STORAGE:
+            if restored.tier == STORAGE:
                 self._saves.record_restored(restored.seq, restored.step)
         self._require_savable(state)
         # An optimizer that waits for its first step is no reason to keep a Manager that the program has lost.

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 
 from hyperpod_kit.checkpoint import candidates, codec
 from hyperpod_kit.checkpoint.candidate_run import CandidateRun, NearerTiers
-from hyperpod_kit.checkpoint.candidates import HeldShard, ResumeFrom
+from hyperpod_kit.checkpoint.candidates import ResumeFrom
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.repository import commit_records, manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.retrying import with_read_retries
 from hyperpod_kit.checkpoint.results import CheckpointInfo
+from hyperpod_kit.checkpoint.tiers.base import HeldShard
 from hyperpod_kit.errors import NoValidCheckpoint
 
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from hyperpod_kit.checkpoint import candidates, peek, restore, restore_report, shm_capacity
+from hyperpod_kit.checkpoint import candidates, peek, restore, restore_report, shm_capacity, tiers
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import RestoreCompleted
 from hyperpod_kit.checkpoint.agent_supervisor import AgentSupervisor
@@ -19,6 +19,7 @@ from hyperpod_kit.checkpoint.results import CheckpointInfo, Fresh, Restored
 from hyperpod_kit.checkpoint.slots import SlotPool
 from hyperpod_kit.checkpoint.startup import StartIdentity
 from hyperpod_kit.checkpoint.state import State
+from hyperpod_kit.checkpoint.tiers.base import STORAGE
 from hyperpod_kit.errors import CheckpointError, HyperpodKitError
 
 
@@ -41,7 +42,7 @@ class RecoveredSnapshots:
         """A collective."""
         self._ranks, self._start, self._agent, self._pool = ranks, start, agent, pool
         self._local, self._threads = local, threads
-        self._copies = ranks.gather(candidates.local_copies(pool.slots, local, start.run.run_id, ranks.rank))
+        self._copies = ranks.gather(self._nearer.list_copies())
         self._is_settled = False
 
     @property
@@ -75,7 +76,7 @@ class RecoveredSnapshots:
             )
         if self._ranks.rank == 0:
             restore_report.report_restored_to_job_run(self._start.root, outcome.got)
-            if isinstance(outcome.got, Restored) and outcome.got.tier == candidates.STORAGE:
+            if isinstance(outcome.got, Restored) and outcome.got.tier == STORAGE:
                 proofs.record_proof_if_owner(open_store(self._start.root), outcome.got.checkpoint_id, "restore")
         self._mark_decided_and_send_restore_completed(outcome.keep)
         return outcome.got
@@ -102,7 +103,9 @@ class RecoveredSnapshots:
 
     @property
     def _nearer(self) -> NearerTiers:
-        return NearerTiers(self._start.run.run_id, self._pool.slots, self._local, self._threads)
+        run_id = self._start.run.run_id
+        rank_tiers = tiers.of_rank(run_id, self._ranks.rank, slots=self._pool.slots, local=self._local)
+        return NearerTiers(run_id, rank_tiers, self._threads)
 
     @contextlib.contextmanager
     def _report_failures_to_job_run(self) -> Iterator[None]:
@@ -134,7 +137,5 @@ class RecoveredSnapshots:
 
     def _mark_decided_and_send_restore_completed(self, keep: Key | None) -> None:
         self._is_settled = True
-        tier = candidates.MEMORY
-        if self._local:
-            tier = candidates.LOCAL
-        self._agent.send(RestoreCompleted(keep, tier))
+        last_tier = self._nearer.tiers[-1].name
+        self._agent.send(RestoreCompleted(keep, last_tier))

@@ -20,12 +20,12 @@ from typing import Any, TypeVar
 
 import torch
 
-from hyperpod_kit.checkpoint import candidates, load, local_tiers, pipeline_stages, positions, replicate
+from hyperpod_kit.checkpoint import candidates, load, pipeline_stages, positions, replicate
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.name_coverage import combine_plans as one_plan
 from hyperpod_kit.checkpoint.candidate_rejected import CandidateRejected
 from hyperpod_kit.checkpoint.candidate_run import CandidateRun, NearerTiers, ProvedHeader
-from hyperpod_kit.checkpoint.candidates import LOCAL, MEMORY, STORAGE, TIERS, Candidate, HeldShard, ResumeFrom
+from hyperpod_kit.checkpoint.candidates import Candidate, ResumeFrom
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import reshard, sharing, slices
 from hyperpod_kit.checkpoint.reason import Reason, Verdict
@@ -36,6 +36,7 @@ from hyperpod_kit.checkpoint.restore_progress import ProgressCallback, ReadBytes
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.checkpoint.tensors import StateTensors, TensorPiece
+from hyperpod_kit.checkpoint.tiers.base import STORAGE, TIERS, HeldShard
 from hyperpod_kit.environment import HPK_FRESH, HPK_RESUME_MEMORY
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 
@@ -71,7 +72,7 @@ def restore(
     """Bring `state` to the newest checkpoint that all ranks can prove. All ranks call it; all get the
     same.
 
-    `copies_of_ranks` is what each rank has besides the root (`candidates.local_copies`), `nearer`
+    `copies_of_ranks` is what each rank has besides the root (`NearerTiers.list_copies`), `nearer`
     where this rank has it. Of `copies_of_ranks` and `resume_from` rank 0's counts.
     `only_checkpoint_id`: this checkpoint and no other. `read_ahead`: this rank's own shard is read
     while the state is walked, of which not all may be wanted. `before_fill`, a collective, is
@@ -259,12 +260,13 @@ class _RestoreRun(CandidateRun):
         super().close()
 
     def _read_proved_header(self, tiers: tuple[str, ...]) -> ProvedHeader:
-        """See CandidateRun. A shard in memory is read meanwhile: that needs nothing of the other ranks."""
+        """See CandidateRun. A shard of a tier that reads early is read meanwhile: other ranks need not agree first."""
         self._stop_reading()
-        if self._ahead and tiers[self._ranks.rank] == MEMORY and STORAGE not in tiers:
-            self._reading = load.Reading(self._open_shard_in_memory(), self._nearer.threads)
+        own_tier = tiers[self._ranks.rank]
+        if self._ahead and STORAGE not in tiers and self._nearer.tier(own_tier).reads_early:
+            self._reading = load.Reading(self._open_copy(own_tier), self._nearer.threads)
         header = super()._read_proved_header(tiers)
-        if header.tiers[self._ranks.rank] != MEMORY:
+        if header.tiers[self._ranks.rank] != own_tier:
             self._stop_reading()
         return header
 
@@ -348,24 +350,19 @@ class _RestoreRun(CandidateRun):
     def _open_own_shard(self, header: ProvedHeader) -> Iterator[load.ProvedShard]:
         """Open this rank's own shard on the tier that the header names. Raises DigestMismatch,
         CheckpointError, OSError."""
-        nearer, rank = self._nearer, self._ranks.rank
+        rank = self._ranks.rank
         tier = header.tiers[rank]
-        with contextlib.ExitStack() as stack:
-            if tier == MEMORY:
-                yield stack.enter_context(self._open_shard_in_memory())
-            elif tier == LOCAL:
-                yield stack.enter_context(
-                    local_tiers.shard_on_disk(str(nearer.local), nearer.run_id, rank, self._copy_of(rank, tier))
-                )
-            else:
-                assert header.body is not None
-                opened = stack.enter_context(
-                    reshard.open_checkpoint(self._store, self._candidate.checkpoint_id, header.body)
-                )
-                yield load.ProvedShard(opened.shard(rank))
+        if tier != STORAGE:
+            with self._open_copy(tier) as proved_shard:
+                yield proved_shard
+            return
+        assert header.body is not None
+        with reshard.open_checkpoint(self._store, self._candidate.checkpoint_id, header.body) as opened:
+            yield load.ProvedShard(opened.shard(rank))
 
-    def _open_shard_in_memory(self) -> contextlib.AbstractContextManager[load.ProvedShard]:
-        return local_tiers.shard_in_memory(self._nearer.slots, self._copy_of(self._ranks.rank, MEMORY))
+    def _open_copy(self, tier: str) -> contextlib.AbstractContextManager[load.ProvedShard]:
+        """Open this rank's own shard on a tier besides the root."""
+        return self._nearer.tier(tier).open_shard(self._copy_of(self._ranks.rank, tier))
 
     def _total_shard_bytes(self, header: ProvedHeader) -> int:
         """Return the bytes of all ranks' own shards."""

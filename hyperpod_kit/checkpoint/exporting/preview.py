@@ -41,7 +41,7 @@ def require_format_source(to: str, checkpoint_id: str, tree: Mapping[str, Any]) 
         if not matches(tree):
             raise UsageError(f"{checkpoint_id} is not of {producer}", hint=instead)
     elif to == "huggingface":
-        to_weights.pretrained_layout(checkpoint_id, tree)
+        to_weights.files_and_names_for_from_pretrained(checkpoint_id, tree)
 
 
 def preview_export(store: Store, checkpoint_id: str, to: str) -> ExportPreview:

@@ -53,7 +53,7 @@ def write(store: Store, checkpoint_id: str, to: str, path: Path, progress: Progr
         names = model_names(stored_names) or {name: name for name in stored_names}
         file = path
         if to == "huggingface":
-            pretrained = pretrained_layout(checkpoint_id, tree)
+            pretrained = files_and_names_for_from_pretrained(checkpoint_id, tree)
             adapter_names = pretrained.get("names") or {}
             file = path / WEIGHTS
             if adapter_names:
@@ -84,7 +84,7 @@ def model_names(stored_names: set[str]) -> dict[str, str]:
     return names
 
 
-def pretrained_layout(checkpoint_id: str, tree: Mapping[str, Any]) -> dict[str, Any]:
+def files_and_names_for_from_pretrained(checkpoint_id: str, tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return the files and names that `from_pretrained` needs, as LAYOUT has it. Raise UsageError where the
     checkpoint lacks them."""
     extra: Any = codec.decode(tree.get("extra", {}), lambda _: None, plain=True)  # type: ignore[arg-type, return-value]

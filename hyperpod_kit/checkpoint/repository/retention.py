@@ -235,7 +235,9 @@ def plan(
     return RetentionPlan(tuple(keep), tuple(delete))
 
 
-def _protection_reason(item: Item, newest: Optional[Item], line: int, *, needs_room: bool) -> Optional[str]:
+def _protection_reason(
+    item: Item, newest: Optional[Item], lineage_start_epoch: int, *, needs_room: bool
+) -> Optional[str]:
     """Return why no policy may delete the item; None when one may."""
     if newest is None:
         return "nothing here is valid"
@@ -253,7 +255,7 @@ def _protection_reason(item: Item, newest: Optional[Item], line: int, *, needs_r
         return f"cannot be judged: {item.note}"
     if item.state == UNCOMMITTED and item.facts.order[0] >= newest.facts.order[0]:
         return "never committed, but of a start that may still do so"
-    if item.facts.order[0] < line and item.is_valid_or_rebuildable:
+    if item.facts.order[0] < lineage_start_epoch and item.is_valid_or_rebuildable:
         return "of an earlier beginning of this run, from which this one does not descend"
     return None
 

@@ -192,7 +192,7 @@ class FilesBelow:
     def _report_subdirectory(self, handle: int, uid: int, name: str, path: str, real: str, depth: int) -> None:
         try:
             with owner.acting_as_user_if_root(uid):
-                descriptor = self._open_entry_descriptor(handle, name, path)
+                descriptor = self._open_entry_as_path_descriptor(handle, name, path)
         except (OSError, Untrusted) as err:
             self._report([_UNREAD, f"{path}/{name}: {getattr(err, 'strerror', None) or err}"])
             return
@@ -209,7 +209,7 @@ class FilesBelow:
         files: list[tuple[str, int, Optional[int], str]] = []
         for name in sorted(os.listdir(handle)):
             try:
-                descriptor = self._open_entry_descriptor(handle, name, path)
+                descriptor = self._open_entry_as_path_descriptor(handle, name, path)
             except FileNotFoundError:
                 continue
             except (OSError, Untrusted) as err:
@@ -231,7 +231,7 @@ class FilesBelow:
             self._report([_FILES, files])
         return below
 
-    def _open_entry_descriptor(self, handle: int, name: str, path: str) -> int:
+    def _open_entry_as_path_descriptor(self, handle: int, name: str, path: str) -> int:
         """Open a descriptor that names an entry. Raises Untrusted, OSError."""
         descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
         if self._as_root:

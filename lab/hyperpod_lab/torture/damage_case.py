@@ -163,7 +163,7 @@ def _restore_and_compare(root: str, subject: Any) -> dict[str, Any]:
     subject.clear()
     ranks = Ranks(alone=True)
     start = startup.agree_on_start_identity(ranks, root, None, None)
-    nearer = candidate_run.NearerTiers(start.run.run_id, slots=(), local=None, threads=1)
+    nearer = candidate_run.NearerTiers(start.run.run_id, tiers=(), threads=1)
     got = restore.restore(ranks, open_store(root), subject.state, nearer=nearer, copies_of_ranks=()).got
     if not isinstance(got, Restored):
         return {"error": "started from scratch", "declared": False}

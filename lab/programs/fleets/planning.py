@@ -75,9 +75,9 @@ class SimulatedRanks(Ranks):
 def plan_restore(ranks: Ranks, root: str, run_id: str) -> ProvedHeader:
     """What all ranks do before they read their own shards."""
     store = open_store(root)
-    local_copies = ranks.gather(candidates.local_copies([], None, run_id, ranks.rank))
+    local_copies = ranks.gather(NearerTiers(run_id, (), 1).list_copies())
     candidate = next(candidates.iter_candidates_newest_first(ranks, store, local_copies, candidates.NO_DECISION))
-    run = CandidateRun(ranks, store, NearerTiers(run_id, (), None, 1), candidate)
+    run = CandidateRun(ranks, store, NearerTiers(run_id, (), 1), candidate)
     try:
         header = run.try_tiers([], lambda header: header)
     finally:

@@ -12,12 +12,13 @@ pytest.importorskip("torch")
 
 import torch
 
-from hyperpod_kit.checkpoint import Restored, State, candidate_run, candidates, restore
+from hyperpod_kit.checkpoint import Restored, State, candidate_run, candidates, restore, tiers
 from hyperpod_kit.checkpoint.agent import local, shard_report, shm_paths, shm_slots
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.repository import identity, layout, manifest, selection, tombstone, verify
 from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.checkpoint.tiers.local_disk import LocalDiskTier
 from hyperpod_kit.errors import NoValidCheckpoint, StorageUnreadable
 from tests.unit.checkpoint.agent_run import abandon
 
@@ -82,12 +83,14 @@ class Site:
             if memory
             else []
         )
+        own_tiers = tiers.of_rank(self.run_id, 0, slots=slots, local=str(self.local))
+        nearer = candidate_run.NearerTiers(self.run_id, own_tiers, threads=1)
         got = restore.restore(
             ranks,
             open_store(str(self.root)),
             state,
-            nearer=candidate_run.NearerTiers(self.run_id, slots, str(self.local), threads=1),
-            copies_of_ranks=[candidates.local_copies(slots, str(self.local), self.run_id, 0)],
+            nearer=nearer,
+            copies_of_ranks=[nearer.list_copies()],
             resume_from=candidates.ResumeFrom(first),
         ).got
         weight = weight_of(state).detach()
@@ -174,7 +177,7 @@ def test_a_checkpoint_above_the_choice_is_not_called_one_that_was_never_committe
         if entry.checkpoint_id != site.attempt
     )
     parts = local.open_local_store(str(site.local), shm_slots.run_hash(site.run_id))
-    held = candidates.local_copies([], str(site.local), site.run_id, 0)
+    held = LocalDiskTier(str(site.local), site.run_id, 0).list_copies()
     assert [one.checkpoint_id for one in held] == [site.attempt] and parts.list()
     ranks = Ranks()
     found = list(

@@ -1,0 +1,82 @@
+"""Shared memory: the sealed snapshots in this rank's slots."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+
+from hyperpod_kit.checkpoint.agent import shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
+from hyperpod_kit.checkpoint.load import ProvedShard
+from hyperpod_kit.checkpoint.repository import digest, stream
+from hyperpod_kit.checkpoint.tiers.base import MEMORY, HeldShard, Tier, Tree
+from hyperpod_kit.errors import CheckpointError, DigestMismatch
+
+
+class MemoryTier(Tier):
+    """The slots of one rank, of which those of its run count."""
+
+    name = MEMORY
+    reads_early = True
+
+    def __init__(self, slots: Sequence[shm_slots.Slot], run_id: str, rank: int) -> None:
+        self._slots = slots
+        self._run_id = run_id
+        self._rank = rank
+
+    def list_copies(self) -> list[HeldShard]:
+        return [_held_shard_of_page(page) for page in _sealed_pages(self._slots, self._run_id, self._rank)]
+
+    def read_proved_tree(self, shard_copy: HeldShard) -> Tree:
+        slot, page = self._find_sealed_slot(shard_copy.key)
+        extra = slot.read_extra(page.shard.extra_size)
+        actual_root = digest.small_object_digest(extra)
+        if actual_root != page.shard.extra_root:
+            raise DigestMismatch(slot.name.file("ctl"), page.shard.extra_root, actual_root)
+        return dict(json.loads(extra))
+
+    @contextlib.contextmanager
+    def open_shard(self, shard_copy: HeldShard) -> Iterator[ProvedShard]:
+        slot, page = self._find_sealed_slot(shard_copy.key)
+
+        def require_still_sealed() -> None:
+            current = slot.page
+            if current is None or current.state != SlotState.SEALED or current.key != shard_copy.key:
+                raise CheckpointError("the capture was freed while it was read")
+
+        image = stream.Mapped(slot.image[: page.shard.size])
+        name = slot.name.file("img")
+        shard = stream.Shard(image, shard_copy.size, shard_copy.root, name=name, chunk=page.shard.chunk)
+        yield ProvedShard(shard, require_still_sealed)
+
+    def _find_sealed_slot(self, key: Key) -> tuple[shm_slots.Slot, Page]:
+        for slot in self._slots:
+            page = slot.page
+            if page is not None and page.state == SlotState.SEALED and page.key == key:
+                return slot, page
+        raise CheckpointError("the capture is gone")
+
+
+def _sealed_pages(slots: Sequence[shm_slots.Slot], run_id: str, rank: int) -> list[Page]:
+    """Return the control pages of this rank's sealed snapshots of the run among `slots`."""
+    pages = [slot.page for slot in slots]
+    return [
+        page
+        for page in pages
+        if page is not None
+        and page.state == SlotState.SEALED
+        and page.origin.run_id == run_id
+        and page.origin.rank == rank
+    ]
+
+
+def _checkpoint_id_of(page: Page) -> str:
+    """Return the checkpoint id under which the agents commit this snapshot."""
+    return page.checkpoint_id(page.origin.incarnation)
+
+
+def _held_shard_of_page(page: Page) -> HeldShard:
+    """Return the shard of a snapshot in memory."""
+    shard = page.shard
+    return HeldShard(MEMORY, _checkpoint_id_of(page), page.key, page.origin.world, shard.plan, shard.root, shard.size)

@@ -7,6 +7,7 @@ from typing import Any, Mapping, Optional
 from hyperpod_kit.config.access_points import AccessPoint
 from hyperpod_kit.config.decode_clients import decode_packages
 from hyperpod_kit.config.decode_cluster import decode_cluster
+from hyperpod_kit.config.decode_fields import decode_dataclass
 from hyperpod_kit.config.decode_mounts import decode_short_and_listed_mounts
 from hyperpod_kit.config.decode_scripts import decode_scripts
 from hyperpod_kit.config.decode_steps import decode_steps
@@ -19,7 +20,6 @@ from hyperpod_kit.config.sourced import SourcedMount
 from hyperpod_kit.model.node_config import HealthPolicy, User
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.model.shares import Group
-from hyperpod_kit.model.states import ROLES
 
 PASSTHROUGH_KEYS = ("slurm_configurations", "fsx_openzfs_dns_name")
 """AWS's keys that go on to AWS's own scripts as they are."""
@@ -49,26 +49,16 @@ def decode_settings(
     )
     location.report_unknown_keys()
     mounts = decode_short_and_listed_mounts(kit, parameters)
-    users = tuple(_user(section) for section in kit.read_list_of_sections("users"))
+    users = tuple(decode_dataclass(User, section) for section in kit.read_list_of_sections("users"))
     section = kit.child_or_empty_stand_in("homes", required=False)
     homes = None
     if kit.is_written_and_not_null("homes"):
         homes = decode_homes(section)
-    groups = tuple(_group(section) for section in kit.read_list_of_sections("groups"))
+    groups = tuple(decode_dataclass(Group, section) for section in kit.read_list_of_sections("groups"))
     mounts += tuple(
         SourcedMount(mount, HOMES_PATH) for mount in home_and_share_mounts(homes, users, groups, access_points or {})
     )
-    watch = kit.child_or_empty_stand_in("health", required=False)
-    default = HealthPolicy()
-    health = HealthPolicy(
-        watch.read_number_or_report("interval", default.interval),
-        watch.read_number_or_report("deadline", default.deadline),
-        watch.read_integer_or_report("degraded_after", default.degraded_after),
-        watch.read_boolean_or_report("drain", default.drain),
-        watch.read_boolean_or_report("refuse_when_full", default.refuse_when_full),
-        watch.read_text_or_report("textfile_directory", default.textfile_directory),
-    )
-    watch.report_unknown_keys()
+    health = decode_dataclass(HealthPolicy, kit.child_or_empty_stand_in("health", required=False))
     slurm = kit.child_or_empty_stand_in("slurm", required=False)
     slurm_state = slurm.read_optional_text("state")
     slurm.report_unknown_keys()
@@ -81,7 +71,7 @@ def decode_settings(
     packages = decode_packages(kit)
     scripts = decode_scripts(kit)
     steps = decode_steps(kit)
-    secrets = tuple(_secret(section) for section in kit.read_list_of_sections("secrets"))
+    secrets = tuple(decode_dataclass(Secret, section) for section in kit.read_list_of_sections("secrets"))
     kit.report_unknown_keys()
     settings = Settings(
         parameters,
@@ -111,12 +101,7 @@ def _parameters(top: Section) -> ProvisioningParameters:
     controller = top.read_text_or_report("controller_group")
     login = top.read_optional_text("login_group")
     for section in top.read_list_of_sections("worker_groups", required=True):
-        workers.append(
-            WorkerGroup(
-                section.read_text_or_report("instance_group_name"), section.read_text_or_report("partition_name")
-            )
-        )
-        section.report_unknown_keys()
+        workers.append(decode_dataclass(WorkerGroup, section))
     passthrough = {key: value for key in PASSTHROUGH_KEYS if (value := top.read_untyped_value(key)) is not None}
     return ProvisioningParameters(
         version,
@@ -129,36 +114,3 @@ def _parameters(top: Section) -> ProvisioningParameters:
         passthrough,
         top.read_optional_text("bucketname"),
     )
-
-
-def _secret(section: Section) -> Secret:
-    secret = Secret(
-        section.read_text_or_report("name"),
-        section.read_text_or_report("arn"),
-        section.read_text_or_report("owner", "root"),
-        section.read_texts_or_report("roles", ROLES),
-    )
-    section.report_unknown_keys()
-    return secret
-
-
-def _group(section: Section) -> Group:
-    group = Group(
-        section.read_text_or_report("name"),
-        section.read_integer_or_report("gid"),
-        section.read_texts_or_report("members", ()),
-        section.read_texts_or_report("mounts", ()),
-        section.read_boolean_or_report("archived", False),
-    )
-    section.report_unknown_keys()
-    return group
-
-
-def _user(section: Section) -> User:
-    user = User(
-        section.read_text_or_report("name"),
-        section.read_integer_or_report("uid"),
-        section.read_integer_or_report("gid"),
-    )
-    section.report_unknown_keys()
-    return user

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Mapping, Optional
 
+from hyperpod_kit.config.decode_fields import decode_dataclass
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import ProvisioningParameters
 from hyperpod_kit.model.cluster import AccountingDatabase, ClusterSpec, InstanceGroup, Vpc
@@ -61,23 +62,14 @@ def _vpc(section: Section) -> Optional[Vpc]:
     network = section.child_or_empty_stand_in("vpc", required=False)
     if not section.is_written_and_not_null("vpc"):
         return None
-    vpc = Vpc(network.read_texts_or_report("security_group_ids"), network.read_texts_or_report("subnet_ids"))
-    network.report_unknown_keys()
-    return vpc
+    return decode_dataclass(Vpc, network)
 
 
 def _accounting(section: Section) -> Optional[AccountingDatabase]:
     database = section.child_or_empty_stand_in("accounting_database", required=False)
     if not section.is_written_and_not_null("accounting_database"):
         return None
-    accounting = AccountingDatabase(
-        database.read_text_or_report("endpoint"),
-        database.read_text_or_report("secret_arn"),
-        database.read_optional_integer("port"),
-        database.read_optional_text("name"),
-    )
-    database.report_unknown_keys()
-    return accounting
+    return decode_dataclass(AccountingDatabase, database)
 
 
 def _node_role_of_group(group: str, parameters: ProvisioningParameters) -> str:

@@ -6,11 +6,10 @@ The keys of the long form are the fields of the mount's dataclass, but for those
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
 from difflib import get_close_matches
-from functools import lru_cache
-from typing import Any, Optional, get_type_hints
+from typing import Optional
 
+from hyperpod_kit.config.decode_fields import decode_dataclass
 from hyperpod_kit.config.mounts.registry import FORMS
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import ProvisioningParameters
@@ -56,39 +55,5 @@ def _decode_mount(section: Section) -> Optional[Mount]:
                 hint,
             )
         return None
-    cls = KINDS[kind]
-    hints = _field_type_hints(kind)
-    values: dict[str, Any] = {}
-    for field in fields(cls):
-        if field.metadata.get("derived"):
-            continue
-        if field.default is MISSING:
-            default = None
-        else:
-            default = field.default
-        values[field.name] = _read_field(section, field.name, hints[field.name], default, field.default is MISSING)
-    section.report_unknown_keys()
-    mount: Mount = cls(**values)
+    mount: Mount = decode_dataclass(KINDS[kind], section)
     return mount
-
-
-@lru_cache(maxsize=None)
-def _field_type_hints(kind: str) -> dict[str, Any]:
-    return get_type_hints(KINDS[kind])
-
-
-def _read_field(section: Section, name: str, hint: Any, default: Any, required: bool) -> Any:
-    if hint is bool:
-        return section.read_boolean_or_report(name, default)
-    if hint is int:
-        return section.read_integer_or_report(name, default)
-    if hint is str:
-        fallback = default
-        if required:
-            fallback = None
-        return section.read_text_or_report(name, fallback)
-    if hint == Optional[str]:
-        return section.read_optional_text(name)
-    if hint == Optional[int]:
-        return section.read_optional_integer(name)
-    return section.read_texts_or_report(name, default)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from hyperpod_kit.model.accelerators import REPORT
+from hyperpod_kit.model.dataclass_json import dataclass_from_json
 from hyperpod_kit.model.states import Role
 
 LIMITS: Dict[str, str] = {
@@ -212,42 +213,4 @@ class OptionalSteps:
 
 def steps_from_dict(raw: Mapping[str, Any]) -> OptionalSteps:
     """Inverse of `OptionalSteps.to_dict`. Raises TypeError for unknown or missing fields."""
-    steps: Dict[str, Any] = {
-        name: _STEP_CLASSES[name](**_lists_to_tuples(raw[name])) for name in raw if name != "accounting"
-    }
-    if "accounting" in raw:
-        accounting = dict(raw["accounting"])
-        database = accounting["database"]
-        if database is None:
-            accounting["database"] = None
-        else:
-            accounting["database"] = OutsideDatabase(**database)
-        accounting["accounts"] = tuple(SlurmAccount(**_lists_to_tuples(account)) for account in accounting["accounts"])
-        accounting["qos"] = tuple(AccountingQos(**_lists_to_tuples(qos)) for qos in accounting["qos"])
-        steps["accounting"] = Accounting(**_lists_to_tuples(accounting))
-    return OptionalSteps(**steps)
-
-
-def _lists_to_tuples(raw: Mapping[str, Any]) -> Dict[str, Any]:
-    return {key: _list_to_tuple(value) for key, value in raw.items()}
-
-
-def _list_to_tuple(field_value: Any) -> Any:
-    if isinstance(field_value, list):
-        return tuple(field_value)
-    return field_value
-
-
-_STEP_CLASSES: Dict[str, Any] = {
-    "log_rotation": LogRotation,
-    "login_message": LoginMessage,
-    "ssh_between_nodes": SshBetweenNodes,
-    "node_exporter": NodeExporter,
-    "docker": Docker,
-    "podman": Podman,
-    "enroot": Enroot,
-    "pyxis": Pyxis,
-    "pam_slurm_adopt": PamSlurmAdopt,
-    "sssd": Sssd,
-    "device_checks": DeviceChecks,
-}
+    return dataclass_from_json(OptionalSteps, raw)

@@ -24,21 +24,7 @@ from hyperpod_kit.node import (
 )
 from hyperpod_kit.node.clients import install as clients
 from hyperpod_kit.node.mounts import bring_up
-from hyperpod_kit.node.optional import (
-    accounting,
-    device_checks,
-    docker,
-    enroot,
-    log_rotation,
-    login_message,
-    node_exporter,
-    pam_slurm_adopt,
-    podman,
-    pyxis,
-    registry,
-    ssh_between_nodes,
-    sssd,
-)
+from hyperpod_kit.node.optional import accounting, registry
 from hyperpod_kit.node.secrets import secret_files as secrets
 from hyperpod_kit.node.slurm import controller, plugin, worker
 from hyperpod_kit.node.step import Planned
@@ -60,17 +46,7 @@ STEPS: Tuple[Planned, ...] = (
     shares.STEP,
     kit_units.TIMERS_STEP,
     # Those that hyperpod_kit.steps asks for, here and below.
-    log_rotation.STEP,
-    login_message.STEP,
-    node_exporter.STEP,
-    ssh_between_nodes.STEP,
-    docker.STEP,
-    podman.STEP,
-    enroot.STEP,
-    pyxis.STEP,
-    sssd.STEP,
-    pam_slurm_adopt.STEP,
-    device_checks.STEP,
+    *registry.AFTER_MOUNTS_STEPS,
     scripts.AFTER_MOUNTS_STEPS,
     # Always: enroot may be installed later, and does nothing with it until then.
     containers.STEP,

@@ -25,7 +25,7 @@ from hyperpod_kit.node.optional import (
 from hyperpod_kit.node.optional.optional_step import OptionalStep, steps_to_undo, undo_leftovers
 from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
 
-ALL: Tuple[OptionalStep, ...] = (
+AFTER_MOUNTS_STEPS: Tuple[OptionalStep, ...] = (
     log_rotation.STEP,
     login_message.STEP,
     node_exporter.STEP,
@@ -36,10 +36,11 @@ ALL: Tuple[OptionalStep, ...] = (
     pyxis.STEP,
     sssd.STEP,
     pam_slurm_adopt.STEP,
-    accounting.DATABASE_STEP,
-    accounting.STEP,
     device_checks.STEP,
 )
+"""Those that run in this order when all mounts are there; the two of accounting run around Slurm's own steps."""
+
+ALL: Tuple[OptionalStep, ...] = (*AFTER_MOUNTS_STEPS, accounting.DATABASE_STEP, accounting.STEP)
 
 
 def _undo_switched_off(node: Node) -> StepOutcome:

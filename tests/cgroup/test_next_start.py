@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, List
 
 import pytest
@@ -60,7 +61,10 @@ def test_a_run_that_slurm_puts_back_waits_for_what_its_nodes_still_save(site: Si
     start = second(job)
     said = [one["message"] for one in job.reported("flush")]
     assert start["restored"] == max(held), (start, held, said, job.told())
-    assert said and "to storage" in said[0] and "waiting up to 300 s more" in said[0], job.told()
+    assert said and "to storage" in said[0], job.told()
+    waits = re.search(r"waiting up to (\d+) s more", said[0])
+    # Of the 300 seconds some are over where the machine is busy.
+    assert waits is not None and 200 < int(waits[1]) <= 300, job.told()
     now = job.site.slurm.call("squeue", "-h", "-j", job.id, "-o", "%N").strip()
     assert (now == first) is (where == "the same nodes")
     over(job)

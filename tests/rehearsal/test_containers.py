@@ -99,6 +99,10 @@ exec hyperpod-kit job run --checkpoint-root {root} --srun-args="--container-imag
 """
 
 
+LONG = 150
+"""Steps that take some ten times as long as a look at the job."""
+
+
 def submit(driver: Driver, root: str, image: str, more: str = "", steps: int = 40, every: int = 5) -> str:
     script = SCRIPT.format(
         root=root, image=f"{IMAGES}/{image}", mounts=MOUNTS, train=TRAIN, more=more, steps=steps, every=every
@@ -132,7 +136,7 @@ def test_a_job_in_an_image_without_python_is_held_with_the_reason(pyxis: Driver)
 def test_a_job_in_a_container_that_is_killed_resumes(pyxis: Driver, option: str, tier: str) -> None:
     """From memory where the memory outlives the container; where it does not, the log says so."""
     root = f"/fsx/trainer/in-container-{tier}"
-    job = submit(pyxis, root, PYTHON, option)
+    job = submit(pyxis, root, PYTHON, option, steps=LONG)  # it must not have ended when its rank is killed
     until_committed(pyxis, job, root, 2)
     victim = pyxis.job_nodes(job)[1]
     pyxis.on(victim, "kill -KILL $(pgrep -f '^[^ ]*python3 [^ ]*gpt/train.py' | head -n 1)")
@@ -159,8 +163,11 @@ def test_a_mount_that_the_node_repairs_costs_a_container_no_step(pyxis: Driver) 
     assert finish(pyxis, job) == "COMPLETED", pyxis.output(job)
     output = pyxis.output(job)
     ended = [event for event in events(output) if event.get("event") == "ended"]
-    # A new start may come before the node has repaired the mount.
-    assert {event["class"] for event in ended[:-1]} == {"storage"} and ended[-1]["class"] == "done", output
+    assert ended[0]["class"] == "storage" and ended[-1]["class"] == "done", output
+    # A new start may come before the node has repaired the mount, and fail because of that; where the mount is back by
+    # the time that the node is asked about it, nothing is left that says so.
+    between = {event["class"] for event in ended[1:-1]}
+    assert between <= {"storage"} or ("crash" in between and "/fsx cannot be mounted" in output), output
     assert "memory" in str(restored(output)["tier"]) and restored(output)["step"] >= 49, output
     lost = {found for found in re.findall(r"save of step (\d+): failed", output)}
     assert len(lost) <= 1, output
